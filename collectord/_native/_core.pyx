@@ -143,7 +143,7 @@ cdef extern from "disk.h":
     uint64_t disk__waits_ns(stream *s) nogil
 
 CHUNK_ALIGN_BYTES = ALIGN_BYTES
-# The least that a table takes, of streams that have no sideband.
+# The least size of a sideband table, for streams without sideband.
 NO_SIDEBAND_BYTES = 1 << 20
 QUARANTINE_REASONS = tuple(fault_names[i].decode() for i in range(FAULTS))
 AUX_HIDDEN_MAGIC = HIDDEN_MAGIC
@@ -164,7 +164,7 @@ cdef tuple sums_of(const sum *sums, uint32_t count):
     return tuple(Sum(sums[i].bytes, sums[i].xxh3) for i in range(count))
 
 
-# Of rings whose samples are bytes of payload, or of the others.
+# Shares of rings whose samples are bytes of payload, or of the others.
 cdef tuple shares_of(const event *e, bint payload):
     return tuple((e.rings[i].id, e.rings[i].samples, e.rings[i].bytes)
                  for i in range(e.ring_count) if e.rings[i].payload == payload)
@@ -225,8 +225,8 @@ include "rings.pxi"
 cdef class Core:
     cdef core *core
     cdef list rings
-    # What the rings use is mapped until the core has stopped, also when both are garbage: the
-    # collector clears lists, and no tuples.
+    # Keeps the maps of the rings until the core has stopped, even when both are garbage: the
+    # collector clears lists, but not tuples.
     cdef tuple maps
 
     def __init__(self, *, uint32_t shards=1, uint32_t chunks=64, uint32_t chunk_bytes=1 << 20,

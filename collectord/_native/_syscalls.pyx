@@ -74,7 +74,7 @@ cdef extern from *:
         attr_stats enable_stats
         attr_tracepoint raw_tracepoint
 
-# Of any object; the kernel takes zeroes for what it does not know.
+# Room for the info of any object; the kernel accepts zeroes beyond the size it knows.
 DEF INFO_BYTES = 256
 cdef dict NEXT_ID = {"program": BPF_PROG_GET_NEXT_ID, "map": BPF_MAP_GET_NEXT_ID,
                      "link": BPF_LINK_GET_NEXT_ID}
@@ -115,7 +115,7 @@ cdef int bpf(bpf_cmd command, bpf_attr *attr) except -1:
 
 
 def perf_event_open(attr not None, int pid, int cpu, int group_fd=-1, unsigned long flags=0):
-    cdef bytearray own = bytearray(attr)  # the kernel writes the size that it knows in it
+    cdef bytearray own = bytearray(attr)  # the kernel writes the size that it knows into it
     cdef uint8_t[::1] data = own
     cdef uint32_t size
     cdef void *start

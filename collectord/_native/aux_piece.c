@@ -46,7 +46,7 @@ bool aux_piece__read(const uint8_t *record, size_t bytes, struct aux_piece *piec
 	if (body.bytes % ALIGN != 0 || body.bytes > UINT64_MAX - size ||
 	    (hidden && body.bytes != size - head))
 		return false;
-	/* Other recorders leave the reserved word 0, or whatever. */
+	/* Other recorders leave the reserved word 0, or write any value. */
 	if (body.pad >= ALIGN || body.pad > body.bytes)
 		body.pad = 0;
 	*piece = (struct aux_piece){

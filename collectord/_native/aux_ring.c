@@ -16,7 +16,7 @@
 #include "mutation.h"
 #endif
 
-/* With less room than this left a chunk is closed rather than filled with a small piece. */
+/* If less room than this is left, the chunk is closed rather than filled with a small piece. */
 #define PIECE_MIN_BYTES 65536u
 
 /* PERF_RECORD_AUX, without its trailer. */
@@ -49,7 +49,7 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *front, st
 	aux->ring.front = front;
 	aux->data = perf_ring__of(front);
 	aux->window.rule = options->head_rule;
-	/* A predecessor may have read part of it: go on where it stopped. */
+	/* A predecessor may have read part of it: continue at its tail. */
 	if (!map->snapshot)
 		aux->ring.position = aux->ring.head = aux_map__tail(map);
 	else
@@ -90,7 +90,8 @@ static void aux_ring__begin(struct ring *ring, bool first)
 
 		counter__set(&ring->used_bytes, used);
 		counter__max(&ring->high_watermark_bytes, used);
-		/* What came with a window comes with no other; on its way it needs its names. */
+		/* The contents of a window are in no other; in flight they need the names of
+		 * their time. */
 		if (ring->head == ring->position && ring->in_flight == 0 &&
 		    ring->front->in_flight == 0)
 			counter__set(&ring->horizon_ns, aux->emptied_ns);
@@ -101,8 +102,8 @@ static void aux_ring__begin(struct ring *ring, bool first)
 	aux->suspect |= ring->head - ring->position > map->bytes / 2;
 }
 
-/* The data ring is empty up to the head of this pass. A generation counts once, however many passes it
- * takes. */
+/* Note that the data ring is read to its head or past its goal. A generation counts once,
+ * however many passes it takes. */
 static void aux_ring__follow(struct ring *ring, uint64_t generation)
 {
 	struct aux_ring *const aux = aux_ring__of(ring);
@@ -144,8 +145,8 @@ uint64_t aux_ends__pop(struct aux_ends *ends, uint64_t limit)
 	return last;
 }
 
-/* How much of the next `limit` bytes may go into one piece, so that it ends where an AUX record
- * does. `all`: nothing is behind them, 0 means to wait for a record then. */
+/* Returns how much of the next `limit` bytes may go into one piece, so that it ends where an
+ * AUX record does. `all`: these are all bytes; then 0 means to wait for a record. */
 static uint64_t aux_ring__whole(struct aux_ring *aux, uint64_t limit, bool all)
 {
 	const uint64_t position = aux->ring.position;
@@ -153,13 +154,14 @@ static uint64_t aux_ring__whole(struct aux_ring *aux, uint64_t limit, bool all)
 
 	if (end > position || !all || aux->orphan_end <= position)
 		return end > position ? end - position : 0;
-	/* Its record was lost, or it would have come before: nobody can say any more where it ends. */
+	/* Its record was lost, or it would have come before: the end is unknown. */
 	end = aux->orphan_end < position + limit ? aux->orphan_end : position + limit;
 	counter__add(&aux->orphan_bytes, end - position);
 	return end - position;
 }
 
-/* Bytes of the next piece, 0: none goes into this chunk, or, if `waits`, into any in this pass. */
+/* Returns the bytes of the next piece; 0: none goes into this chunk, or, if `waits`, into any
+ * in this pass. */
 static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
 			       uint32_t chunk_bytes, bool *waits)
 {
@@ -167,7 +169,8 @@ static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
 	const uint64_t unread = ring->head - ring->position;
 	const uint32_t used = chunk->used + CHUNK_MARKER_BYTES +
 			      aux_piece__head_bytes(aux->options.framing);
-	/* No pad in the middle: all of these, and so what the chunk's end cuts, are multiples of 8. */
+	/* There is no pad in the middle: all of these, and so a cut at the chunk's end, are
+	 * multiples of 8. */
 	const uint64_t room = used < chunk_bytes ? chunk_bytes - used : 0;
 	uint64_t limit = unread < room ? unread : room;
 
@@ -243,7 +246,7 @@ static enum ring_take aux_ring__take(struct ring *ring, struct chunk *chunk, uin
 	return RING_EMPTY;
 }
 
-/* The time that a record tells, if it is of our clock; else the time now. */
+/* Returns the time in a record, if it is of our clock; else the present time. */
 static uint64_t aux_ring__time_of(const struct aux_ring *aux, const uint8_t *record)
 {
 	const uint64_t now_ns = clock__now_ns();
@@ -273,14 +276,15 @@ static void aux_ring__learn_record(struct aux_ring *aux, const uint8_t *at)
 			aux->halted_ns = aux_ring__time_of(aux, at);
 		aux->halted = true;
 	}
-	/* In a snapshot the two mean what the driver likes, and no kernel hands out more than all. */
+	/* In a snapshot the meaning of both depends on the driver, and no kernel hands out more
+	 * than the area. */
 	if (aux->options.map->snapshot || record.size > area_bytes)
 		return;
 	if (aux->recorded_end != 0 && record.offset > aux->recorded_end &&
 	    record.offset - aux->recorded_end <= area_bytes)
 		counter__add(&aux->unrecorded_bytes, record.offset - aux->recorded_end);
 	aux->recorded_end = end;
-	/* Beyond the head of this pass it may be, not beyond what can have come since. */
+	/* It may be beyond the head of this pass, but not beyond what can have come since. */
 	if (aux->options.whole_records && end - aux->ring.position <= 2 * area_bytes)
 		aux_ends__push(&aux->ends, end);
 }
@@ -313,8 +317,8 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 	if (full) {
 		aux->idle_generation = generation;
 		/*
-		 * With no room at all there is no record, and one may be lost with the data ring.
-		 * An event that is only idle is left alone: restarting it costs an interrupt and a
+		 * Without any room there is no record, and one may be lost with the data ring. An
+		 * event that is only idle is left alone: restarting it costs an interrupt and a
 		 * gap in its trace.
 		 */
 		if (began && position == aux->idle_position) {
@@ -324,13 +328,13 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 		}
 		aux->idle_position = position;
 	}
-	/* Before its first byte an event may wait for its exec, or for whom knows what. */
+	/* Before its first byte an event may wait, for example for its exec. */
 	if (aux->options.map->snapshot || aux->stopping || aux->options.enable_count == 0 ||
 	    !ring__is_sound(&aux->ring) ||
 	    !(touched || restart || (began && (woken || full))))
 		return;
 	for (uint32_t i = 0; i < aux->options.enable_count; i++) {
-		/* ENABLE costs no interrupt when it is enabled. An error is that of an event whose
+		/* ENABLE costs no interrupt if the event is enabled. An error means that its
 		 * CPU or task is gone. */
 		if (restart)
 			(void)ioctl(aux->enable_fds[i], PERF_EVENT_IOC_DISABLE, 0);
@@ -348,7 +352,8 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 	}
 }
 
-/* The event stands still: the following passes take what the area holds now. */
+/* Open a window while the event is stopped: the following passes take the area's present
+ * contents. */
 static void aux_ring__open_window(struct aux_ring *aux)
 {
 	struct ring *const ring = &aux->ring;
@@ -356,7 +361,7 @@ static void aux_ring__open_window(struct aux_ring *aux)
 
 	if (!ring__is_sound(ring))
 		return;
-	/* What no pass came to take of the last window is new in this one. */
+	/* Bytes of the last window that no pass took are new in this one. */
 	if (!aux_window__find(&aux->window, aux->options.map, ring->position, &extent)) {
 		ring->head = extent.end;
 		ring__skip(ring, WALK_BAD_HEAD, aux->options.map->bytes);
@@ -381,7 +386,7 @@ static void aux_ring__leave(struct ring *ring, bool drained)
 	ring->position += unread;
 }
 
-/* Give up the oldest records of a held data ring while more than half of it is full. */
+/* Drop the oldest records of a held data ring while it is more than half full. */
 static void aux_ring__recycle(struct ring *ring)
 {
 	struct perf_ring *const data = aux_ring__of(ring)->data;

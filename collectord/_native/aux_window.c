@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "aux_ring.h"
 
-/* This many last bytes of a buffer are looked at: a page, as pages begin as zeros. */
+/* This many last bytes of a buffer are examined: a page, as pages begin as zeros. */
 #define TAIL_BYTES 4096u
 
-/* Was anything ever written to the end of the buffer, behind `head`? */
+/* Whether data were ever written to the end of the buffer, behind `head`. */
 static bool has_tail(const struct aux_map *map, uint64_t head)
 {
 	uint64_t at = map->bytes - TAIL_BYTES;
@@ -16,7 +16,7 @@ static bool has_tail(const struct aux_map *map, uint64_t head)
 	return at < map->bytes;
 }
 
-/* Are the `bytes` bytes before `position` those that the last window ended with? */
+/* Whether the `bytes` bytes before `position` are the last bytes of the last window. */
 static bool is_edge(const struct aux_window *window, const struct aux_map *map, uint64_t position,
 		    uint64_t bytes)
 {
@@ -41,7 +41,7 @@ static void learn(struct aux_window *window, const struct aux_map *map)
 static void find_offset(struct aux_window *window, const struct aux_map *map,
 			struct aux_extent *extent)
 {
-	/* Just behind the end is where it begins again. */
+	/* The oldest bytes are just behind the end. */
 	const uint64_t at = aux_map__head(map) & (map->bytes - 1);
 	const uint64_t fresh = (at - window->end) & (map->bytes - 1);
 	const uint64_t old = map->bytes - fresh;

@@ -72,7 +72,7 @@ size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_
 		state->last_bytes = (uint32_t)size;
 		at += size;
 	}
-	/* Also of a header that is not all there its first word must be right. */
+	/* The first word of an incomplete header must be right too. */
 	if (*fault == FAULT_NONE && bytes - at >= 4 && bytes - at < BLK_HEADER_BYTES)
 		*fault = blk__check(load32(data + at));
 	return at;

@@ -29,7 +29,7 @@ int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
 	bpf->perf.layout = options->layout;
 	bpf->perf.layout.ids = NULL;
 	bpf->options = *options;
-	/* A predecessor may have read part of the ring: go on where it stopped. */
+	/* A predecessor may have read part of the ring: continue at its position. */
 	ring->position = ring->head =
 		atomic_load_explicit(options->map->consumer, memory_order_relaxed);
 	*out = ring;
@@ -53,23 +53,23 @@ static void bpf_ring__begin(struct ring *ring, bool first)
 	const struct bpf_ring *const bpf = bpf_ring__of(ring);
 
 	(void)first;
-	/* Acquire; the partner is the release of producer_pos in __bpf_ringbuf_reserve(): the length of
-	 * a reserved record shows, and that it is busy. */
+	/* Acquire; the partner is the release of producer_pos in __bpf_ringbuf_reserve(): the
+	 * length of a reserved record is visible, and that it is busy. */
 	if (ring__is_sound(ring) &&
 	    !ring__load(ring, atomic_load_explicit(bpf->options.map->producer, memory_order_acquire),
 			bpf->options.map->data_bytes, BPF_RINGBUF_HDR_SZ))
 		bpf_ring__publish(bpf);
 }
 
-/* A record as it lies in the ring. */
+/* A record in the ring. */
 struct bpf_record {
 	const uint8_t *data;
-	uint32_t bytes; /* of `data` */
+	uint32_t bytes; /* size of `data` */
 	uint64_t whole; /* from this record to the next */
 	bool discarded;
 };
 
-/* The first unread record. False: none is committed. A record that cannot be one has no `whole`. */
+/* Find the first unread record. False: none is committed. An invalid record has no `whole`. */
 static bool bpf_ring__look(const struct bpf_ring *bpf, struct bpf_record *record)
 {
 	const struct ring *const ring = &bpf->perf.ring;
@@ -98,7 +98,7 @@ static uint64_t sample_bytes(const struct bpf_record *record)
 	return (SAMPLE_HEAD_BYTES + (uint64_t)record->bytes + RAW_HEAD_BYTES + 7) & ~UINT64_C(7);
 }
 
-/* Raw data and their size end at a multiple of 8: what is added to them is zero. */
+/* Raw data and their size end at a multiple of 8, padded with zeros. */
 static void bpf_ring__write(const struct bpf_ring *bpf, uint8_t *to, const struct bpf_record *record)
 {
 	const uint16_t size = (uint16_t)sample_bytes(record);
@@ -142,7 +142,7 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 			continue;
 		bpf_ring__write(bpf, chunk->data + chunk->used + put, &record);
 		put += size;
-		/* Walked while it is in the nearest caches. */
+		/* The walk follows while the data are in the nearest caches. */
 		if (put >= PIECE_BYTES) {
 			perf_ring__put(&bpf->perf, chunk, put);
 			put = 0;
@@ -158,7 +158,7 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 	return took;
 }
 
-/* What is unread stays in the kernel's ring. */
+/* Unread data stay in the kernel's ring. */
 static void bpf_ring__leave(struct ring *ring, bool drained)
 {
 	struct bpf_ring *const bpf = bpf_ring__of(ring);

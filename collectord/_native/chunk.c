@@ -56,12 +56,12 @@ int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 	pool->memory = memory + (-(uintptr_t)memory & (HUGE_PAGE_BYTES - 1));
 	/*
 	 * Copying into 4 KiB pages, and pinning them for O_DIRECT, costs about 15 ns for 128 bytes
-	 * more than with huge pages. A kernel without them says EINVAL, and all else is the same.
+	 * more than with huge pages. A kernel without them returns EINVAL, which is harmless.
 	 */
 	(void)madvise(pool->memory, bytes, MADV_HUGEPAGE);
 	pthread_mutex_init(&pool->lock, NULL);
 	pool->chunk_bytes = chunk_bytes;
-	/* Lowest first: an idle host touches one or two chunks and no more. */
+	/* Lowest first: an idle host touches only one or two chunks. */
 	for (uint32_t i = count; i-- > 0;) {
 		pool->chunks[i].data = pool->memory + (size_t)i * chunk_bytes;
 		pool->chunks[i].next = pool->free;
@@ -86,7 +86,8 @@ static uint32_t share__owed(const struct share *share)
 	return share != NULL && share->kept > share->held ? share->kept - share->held : 0;
 }
 
-/* Under the lock: the share that has least of what it wants, by proportion; the eldest of several. */
+/* Under the lock: returns the share with the least of what it wants, by proportion; of several,
+ * the oldest. */
 static struct share *pool__poorest(struct pool *pool)
 {
 	struct share *poorest = NULL;
@@ -103,8 +104,8 @@ static struct share *pool__poorest(struct pool *pool)
 }
 
 /*
- * Under the lock: half of the pool is kept, one chunk at a time, for who wants more of them first:
- * who has none kept waits for as long as another one's disk is slow.
+ * Under the lock: divide half of the pool one chunk at a time, first to those who want more: a
+ * share without a reserve waits as long as another one's disk is slow.
  */
 static void pool__divide(struct pool *pool)
 {
@@ -149,7 +150,7 @@ void pool__leave(struct pool *pool, struct share *share)
 	pthread_mutex_unlock(&pool->lock);
 }
 
-/* Under the lock: `share` holds one more, or one less. */
+/* Under the lock: note that `share` holds one more, or one less. */
 static void pool__hold(struct pool *pool, struct share *share, bool more)
 {
 	if (share == NULL)
@@ -255,7 +256,7 @@ void chunk__append(struct chunk *chunk, const struct span *more, bool hashed)
 	span->names |= more->names;
 	note_times(&span->first_ns, &span->last_ns, more->first_ns, more->last_ns);
 	note_times(&chunk->first_ns, &chunk->last_ns, more->first_ns, more->last_ns);
-	/* They are in the cache: they have just been copied, and walked. */
+	/* They are in the cache: they have just been copied and walked. */
 	if (hashed)
 		XXH3_64bits_update(chunk->hash, chunk->data + chunk->used, more->bytes);
 	chunk->used += (uint32_t)more->bytes;

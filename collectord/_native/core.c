@@ -76,7 +76,7 @@ void core__stop(struct core *core)
 	writer__stop(&core->writer);
 }
 
-/* No shard is at any of its rings. */
+/* Whether no shard uses any of its rings. */
 static bool core__is_left(struct core *core, const struct stream *stream)
 {
 	for (uint32_t i = 0; i < stream->ring_count; i++)
@@ -85,7 +85,7 @@ static bool core__is_left(struct core *core, const struct stream *stream)
 	return true;
 }
 
-/* Free what nobody asks for any more, once nothing of it is on its way. */
+/* Free forgotten streams that have nothing in flight. */
 static void core__reap(struct core *core)
 {
 	const uint32_t count = core->forgetful ? writer__streams(&core->writer) : 0;
@@ -145,7 +145,7 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, str
 	else if (shard < core->writer.shard_count)
 		ret = ring->ops->join(ring, stream);
 	ring->id = core->ring_ids++;
-	/* Its stream knows it before a pass can take from it. */
+	/* The stream knows it before a pass can take from it. */
 	if (ret == 0)
 		ret = stream__add_ring(stream, ring);
 	if (ret == 0) {

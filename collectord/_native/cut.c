@@ -6,8 +6,8 @@
 #include "shard.h"
 #include "writer.h"
 
-/* How long data may wait while chunks are short and nothing can be written: the shard that is waited
- * for may have none either. */
+/* How long data may wait while chunks are short and nothing can be written: the awaited shard
+ * may have no chunk either. */
 #define SHORT_WAIT_NS 50000000u
 
 bool cut__is_needed(const struct stream *stream)
@@ -39,7 +39,7 @@ bool cut__is_under_way(const struct cut *cut)
 	return cut->asked || load_relaxed(&cut->generation) != 0;
 }
 
-/* Does the item wait for the next segment? */
+/* Whether the item waits for the next segment. */
 static bool cut__holds(const struct cut *cut, const struct item *item)
 {
 	const uint64_t generation = load_relaxed(&cut->generation);
@@ -48,7 +48,7 @@ static bool cut__holds(const struct cut *cut, const struct item *item)
 	       (item->lane->cut_written == generation || load_relaxed(&cut->names) != 0);
 }
 
-/* Has every lane done what this step waits for? */
+/* Whether every lane has done what this step waits for. */
 static bool cut__is_answered(const struct stream *stream)
 {
 	const struct cut *const cut = &stream->cut;
@@ -71,7 +71,7 @@ static bool cut__is_answered(const struct stream *stream)
 	return true;
 }
 
-/* Bring the first item that may be written to the head of the queue. False: there is none. */
+/* Move the first item that may be written to the head of the queue. False: there is none. */
 static bool cut__pick(struct stream *stream)
 {
 	struct item **at = &stream->first, *item;
@@ -107,7 +107,7 @@ bool cut__lets(struct stream *stream, struct disk *disk)
 		cut->next = CUT_BEGINS;
 		return true;
 	}
-	/* Before the look into the queue: what a lane answered with is there. */
+	/* Read this before the queue: then the items of the lanes that answered are in it. */
 	answered = cut__is_answered(stream);
 	picked = cut__pick(stream);
 	if (cut__is_late(cut, disk, !picked))
@@ -125,8 +125,9 @@ static void cut__begin(struct cut *cut, struct writer *writer)
 		atomic_load_explicit(&writer->generation, memory_order_acquire) + 1;
 
 	cut->asked = false;
-	/* Release, as is the issue; the partner is the acquire in lane__begin_pass(). Whoever else
-	 * issues this one meanwhile: a lane that did not know of the cut then ends with the next. */
+	/* Release, as is the issue; the partner is the acquire in lane__begin_pass(). If
+	 * another thread issues this generation meanwhile, a lane that did not know of the cut
+	 * ends with the next one. */
 	atomic_store_explicit(&cut->generation, generation, memory_order_release);
 	writer__issue(writer);
 }
@@ -135,8 +136,8 @@ static void cut__ask_names(struct stream *stream, struct writer *writer)
 {
 	struct cut *const cut = &stream->cut;
 
-	/* Release; the partner is the acquire in lane__begin_pass(): the heads that are loaded then
-	 * are behind what names any sample that was queued. */
+	/* Release; the partner is the acquire in lane__begin_pass(): the heads loaded then are
+	 * behind the names of all queued samples. */
 	atomic_store_explicit(&cut->names, load_relaxed(&cut->generation), memory_order_release);
 	for (uint32_t i = 0; i < writer->shard_count; i++)
 		if (stream__lane(stream, i) != NULL)

@@ -11,14 +11,14 @@
 #include "work.h"
 #include "writer.h"
 
-/* What comes next for a stream. */
+/* The next step for a stream. */
 enum step {
-	STEP_NONE,   /* nothing, before something else happens */
-	STEP_REAP,   /* the first item, which was sent, was written */
+	STEP_NONE,   /* no step before something else happens */
+	STEP_REAP,   /* the first item was sent and is now written */
 	STEP_RECALL, /* it was refused, and nothing of the stream is in flight any more */
 	STEP_SEND,   /* the first one that was not sent can be */
-	STEP_CUT,    /* its segment comes nearer to its end */
-	STEP_WRITE,  /* nothing is in flight: the first item is written, or what it asks for is done */
+	STEP_CUT,    /* its segment comes closer to its end */
+	STEP_WRITE,  /* nothing is in flight: the first item is written, or its request served */
 };
 
 void disk__init(struct disk *disk, struct writer *writer, dev_t device)
@@ -70,7 +70,7 @@ void disk__queue(struct stream *stream, struct item *item)
 	if (stream->unsent == NULL)
 		stream->unsent = item;
 	pthread_mutex_unlock(&disk->lock);
-	/* Not under the lock, which the thread that it wakes would only wait for. */
+	/* Outside of the lock, because the woken thread would only wait for it. */
 	pthread_cond_signal(&disk->wake);
 }
 
@@ -101,7 +101,7 @@ bool disk__is_done(struct stream *stream)
 	return done;
 }
 
-/* Under the lock: the stream at this place, if it is on the disk; else NULL. */
+/* Under the lock: returns the stream at this place if it is on the disk; else NULL. */
 static struct stream *disk__stream(const struct disk *disk, uint32_t place)
 {
 	struct stream *const stream = writer__stream(disk->writer, place);
@@ -144,7 +144,7 @@ static void disk__pop(struct stream *stream)
 		stream->last = &stream->first;
 }
 
-/* Under the lock, which is given up for the write. */
+/* Process an item, under the lock, which is released for the write. */
 static void disk__process(struct disk *disk, struct stream *stream)
 {
 	struct item *const item = stream->first;
@@ -162,7 +162,7 @@ static void disk__process(struct disk *disk, struct stream *stream)
 	pthread_mutex_lock(&disk->lock);
 }
 
-/* Under the lock, which is given up meanwhile: the first item was written. */
+/* Complete the first item, which was written; under the lock, which is released meanwhile. */
 static void disk__reap(struct disk *disk, struct stream *stream)
 {
 	struct item *const item = stream->first;
@@ -179,8 +179,8 @@ static void disk__reap(struct disk *disk, struct stream *stream)
 	pthread_mutex_lock(&disk->lock);
 }
 
-/* Under the lock, which is given up meanwhile: what was sent is written again, one by one, so that it
- * is as if none behind the one that was refused had been begun. */
+/* Write all sent items again, one by one, so that none behind the refused one counts as begun;
+ * under the lock, which is released meanwhile. */
 static void disk__recall(struct disk *disk, struct stream *stream)
 {
 	stream->unsent = stream->first;
@@ -190,7 +190,7 @@ static void disk__recall(struct disk *disk, struct stream *stream)
 	pthread_mutex_lock(&disk->lock);
 }
 
-/* Under the lock. */
+/* Decide the next step; under the lock. */
 static enum step disk__step(struct disk *disk, struct stream *stream, bool *waits)
 {
 	const bool cuts = cut__is_under_way(&stream->cut);
@@ -216,7 +216,8 @@ static enum step disk__step(struct disk *disk, struct stream *stream, bool *wait
 	return flight__may_send(disk, stream) ? STEP_SEND : STEP_NONE;
 }
 
-/* Under the lock: the stream whose turn it is, or NULL; `waits`: one has items that must wait. */
+/* Under the lock: returns the stream whose turn it is, or NULL; `waits`: one has items that
+ * must wait. */
 static struct stream *disk__next(struct disk *disk, enum step *step, bool *waits)
 {
 	const uint32_t count = writer__streams(disk->writer);
@@ -237,7 +238,7 @@ static struct stream *disk__next(struct disk *disk, enum step *step, bool *waits
 	return NULL;
 }
 
-/* Under the lock, which may be given up meanwhile. */
+/* Take the step, under the lock, which may be released meanwhile. */
 static void disk__take(struct disk *disk, struct stream *stream, enum step step)
 {
 	disk->at = stream;
@@ -262,7 +263,7 @@ static void disk__take(struct disk *disk, struct stream *stream, enum step step)
 	disk->at = NULL;
 }
 
-/* Under the lock. True: a request is left for later. */
+/* Serve requests, under the lock. True: a request is left for later. */
 static bool disk__serve(struct disk *disk)
 {
 	struct writer *const writer = disk->writer;
@@ -273,7 +274,7 @@ static bool disk__serve(struct disk *disk)
 
 		if (stream == NULL)
 			continue;
-		/* No segment ends before what was sent to it is there. */
+		/* A segment does not end before all writes sent to it have completed. */
 		left |= stream->sent.items > 0 || stream__serve(stream);
 		if (stream->finished) {
 			pool__leave(writer->pool, &stream->data_share);
@@ -283,7 +284,7 @@ static bool disk__serve(struct disk *disk)
 	return left;
 }
 
-/* Under the lock: wait for an item, a poke, or until one that waits is to be looked at. */
+/* Under the lock: wait for an item, a poke, or the next check of a waiting item. */
 static void disk__sleep(struct disk *disk, bool waits)
 {
 	const uint64_t until_ns = clock__now_ns() + WORK_LOOK_NS;
@@ -301,7 +302,7 @@ static void disk__sleep(struct disk *disk, bool waits)
 static void *disk__run(void *context)
 {
 	struct disk *const disk = context;
-	bool left = false; /* a request, until something was written */
+	bool left = false; /* a request, until an item is written */
 
 	pthread_setname_np(pthread_self(), "writer");
 	pthread_mutex_lock(&disk->lock);

@@ -9,13 +9,13 @@
 
 #include "clock.h"
 
-/* A write that took longer waited for others: with more of them in flight all would wait longer, and
- * whoever syncs a file there. */
+/* A write that took longer waited for others: with more of them in flight all would wait
+ * longer, and so would anyone who syncs a file there. */
 #define SLOW_NS 50000000u
 
-/* The most chunks that one write has: those that lie behind one another in a file. */
+/* The maximal number of chunks in one write: adjacent ones in a file. */
 #define WRITE_CHUNKS 4u
-/* A turn that began with one write in flight less than there may be goes on to its end. */
+/* A turn that began below the limit of writes in flight continues to its end. */
 #define WRITES_MAX (DISK_DEPTH - 1 + WRITE_CHUNKS)
 
 /* Chunks that are sent as one write. */
@@ -45,7 +45,8 @@ bool flight__may_send(const struct disk *disk, const struct stream *stream)
 	       flight__can_send(stream);
 }
 
-/* A write of these chunks landed. What went in part is as good as refused: written again it tells why. */
+/* Note that a write of these chunks completed. A partial one counts as refused: the next
+ * attempt returns the reason. */
 static void flight__land(struct disk *disk, const struct chunk *first, int64_t result)
 {
 	const uint64_t ns = clock__now_ns() - first->flight.ns;
@@ -61,7 +62,8 @@ static void flight__land(struct disk *disk, const struct chunk *first, int64_t r
 	disk->in_flight--;
 }
 
-/* Under the lock, which is given up meanwhile. What cannot be sent is as good as refused. */
+/* Submit a batch, under the lock, which is released meanwhile. A failed submission counts as
+ * refused. */
 static void flight__submit(struct disk *disk, struct batch *batch)
 {
 	struct flight *const flight = &batch->first->flight;

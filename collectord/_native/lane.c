@@ -51,13 +51,13 @@ void lane__queue(struct lane *lane, struct item *item)
 	disk__queue(lane->stream, item);
 }
 
-/* Does an item of this generation end what the lane gives before the cut? */
+/* Whether an item of this generation ends the lane's data before the cut. */
 static bool lane__ends(const struct lane *lane, uint64_t stamp)
 {
 	return lane->cut != 0 && lane->ended != lane->cut && stamp >= lane->cut;
 }
 
-/* The cut for which it does, or 0. */
+/* Returns the cut for which it does, or 0. */
 static uint64_t lane__end(struct lane *lane, uint64_t stamp)
 {
 	if (!lane__ends(lane, stamp))
@@ -111,8 +111,8 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 		return true;
 	if (filled && !holds) {
 		/*
-		 * Once a flush interval half full chunks would pile up behind a slow disk. The partner
-		 * is the decrement in work__end(). A cut waits for this one.
+		 * With one per flush interval, half full chunks would pile up behind a slow disk.
+		 * The partner is the decrement in work__end(). A cut waits for this one.
 		 */
 		if (!lane__ends(lane, lane->stamp) && atomic_load(&lane->queued) > 0 &&
 		    pool__is_short(pool))
@@ -132,13 +132,14 @@ uint64_t lane__asked(const struct lane *lane)
 
 uint64_t lane__drained(const struct lane *lane)
 {
-	/* Acquire; the partner is the release in pass__end(): the counters of the passes show. */
+	/* Acquire; the partner is the release in pass__end(): the counters of the passes are
+	 * visible. */
 	return atomic_load_explicit(&lane->drained, memory_order_acquire);
 }
 
 uint64_t lane__written(const struct lane *lane)
 {
-	/* Acquire; the partner is the release in stream__pass_written(): the counters of what was
-	 * written show. */
+	/* Acquire; the partner is the release in stream__pass_written(): the counters of
+	 * written data are visible. */
 	return atomic_load_explicit(&lane->written_stamp, memory_order_acquire);
 }

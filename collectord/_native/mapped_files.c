@@ -35,7 +35,7 @@ void mapped_files__deinit(struct mapped_files *files)
 	memset(files, 0, sizeof(*files));
 }
 
-/* The length of the name of a file whose code is mapped, 0: this is no such record. */
+/* Returns the length of the name in a record of mapped code; 0: it is another record. */
 static size_t name_bytes(const uint8_t *record)
 {
 	const uint64_t header = walk__load(record);
@@ -46,7 +46,7 @@ static size_t name_bytes(const uint8_t *record)
 	    (walk__misc(header) & PERF_RECORD_MISC_MMAP_DATA) != 0)
 		return 0;
 	end = memchr(name, 0, walk__size(header) - AT_NAME);
-	/* A path, or "[vdso]"; "//anon" is no file. */
+	/* A path, or "[vdso]"; "//anon" is not a file. */
 	if (end == NULL || !((name[0] == '/' && name[1] != '/') || name[0] == '['))
 		return 0;
 	return (size_t)(end - name);
@@ -69,7 +69,7 @@ static bool file_set__note(struct file_set *set, const uint8_t *record, size_t n
 	for (; set->slots[slot] != 0; slot = (slot + 1) % MAPPED_FILES_SLOTS) {
 		const uint8_t *const known = set->records + set->places[set->slots[slot] - 1];
 
-		/* Its name ends within its record, as this one's does. */
+		/* The known name ends within its record, as this one's does. */
 		if (walk__size(walk__load(known)) > AT_NAME + name && is_same(known, record, name))
 			return true;
 	}
@@ -107,7 +107,7 @@ void mapped_files__turn(struct mapped_files *files)
 	pthread_mutex_unlock(&files->lock);
 }
 
-/* Where in the set the records from file number `since` on begin. */
+/* Returns where in the set the records from file number `since` on begin. */
 static uint32_t begin_of(const struct file_set *set, uint64_t since)
 {
 	if (since <= set->first)

@@ -65,11 +65,12 @@ static uint64_t read_events(const struct page_map *map)
 	return __atomic_load_n(&map->meta->read, __ATOMIC_RELAXED);
 }
 
-/* Have the cursor where the reader stands. Returns its page, or NULL: there is none like that. */
+/* Set the cursor to the reader's position. Returns its page, or NULL if there is none. */
 static const uint8_t *page_cursor__look(struct page_cursor *cursor)
 {
 	const struct page_map *const map = cursor->map;
-	/* Atomic, so that the compiler looks anew after each ioctl; only the ioctl writes it. */
+	/* Atomic, so that the compiler reads it again after each ioctl; only the ioctl writes
+	 * it. */
 	const uint32_t id = __atomic_load_n(&map->meta->reader.id, __ATOMIC_RELAXED);
 	const uint32_t read = __atomic_load_n(&map->meta->reader.read, __ATOMIC_RELAXED);
 	const uint8_t *page;
@@ -101,7 +102,7 @@ struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8
 	uint32_t from = 0, end;
 	const uint8_t *mapped;
 
-	/* An error here is one that passes: a signal, or no such CPU for now. */
+	/* An error here is temporary: a signal, or an offline CPU. */
 	if (cursor->map->get_reader(fd) < 0)
 		return found;
 	mapped = page_cursor__look(cursor);
@@ -111,7 +112,7 @@ struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8
 		return found;
 	}
 	if (cursor->id == last.id && last.read > 0) {
-		/* Nobody but a reset takes back what was handed out, or begins a page anew. */
+		/* Only a reset takes back data handed out, or begins a page anew. */
 		if (cursor->read >= last.read && cursor->page_ns == last.page_ns)
 			from = last.refused ? cursor->read : last.read;
 		else
@@ -121,7 +122,7 @@ struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8
 		return found;
 	found.bytes = size;
 	found.goes_on = from > 0;
-	/* A page of our own, of what was handed out since. */
+	/* Make a page of our own from the data handed out since. */
 	end = SUBBUF_HEADER_BYTES + cursor->read - from;
 	walk__store(page, cursor->page_ns);
 	memcpy(page + SUBBUF_HEADER_BYTES, mapped + SUBBUF_HEADER_BYTES + from,

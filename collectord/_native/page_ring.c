@@ -44,14 +44,14 @@ static void page_ring__open_pipe(struct page_ring *pages)
 	}
 	while (slots <= pages->options.subbufs && slots < PIPE_SLOTS_MAX)
 		slots *= 2;
-	/* A slot takes a sub-buffer of any size. Without CAP_SYS_RESOURCE there is a limit, 256 by
-	 * default; what is beyond the pipe goes by read. */
+	/* A slot takes a sub-buffer of any size. Without CAP_SYS_RESOURCE there is a limit, 256
+	 * by default; sub-buffers beyond the pipe are read. */
 	while (slots > PIPE_SLOTS_DEFAULT &&
 	       fcntl(pages->pipe[1], F_SETPIPE_SZ, (int)(slots * (uint32_t)sysconf(_SC_PAGESIZE))) < 0)
 		slots /= 2;
 }
 
-/* A predecessor may have read part of the reader's page: go on behind that. */
+/* A predecessor may have read part of the reader's page: continue behind that. */
 static void page_ring__look(struct page_ring *pages)
 {
 	struct subbuf_tally tally = {0};
@@ -114,7 +114,7 @@ static int page_ring__join(struct ring *ring, struct stream *stream)
 	return fits ? 0 : -EINVAL;
 }
 
-/* What the ring held shows only in what the last pass took. */
+/* Begin a pass; only the last pass shows how much the ring held. */
 static void page_ring__begin(struct ring *ring, bool first)
 {
 	struct page_ring *const pages = page_ring__of(ring);
@@ -124,7 +124,7 @@ static void page_ring__begin(struct ring *ring, bool first)
 	ring__count_fill(ring, least(pages->pass_pages * page_bytes, capacity), capacity);
 	pages->pass_pages = pages->pass_pieces = 0;
 	pages->pass_spliced = false;
-	/* The generation's goal: it may hold as much, and the reader's page. */
+	/* The generation's goal: the ring may hold this much, and the reader's page. */
 	ring->head = ring->position + (first ? capacity + page_bytes : 0);
 }
 
@@ -134,7 +134,7 @@ static bool page_ring__is_unread(const struct ring *ring)
 	return true; /* only a read tells */
 }
 
-/* Bytes of data that a sub-buffer can have. */
+/* Returns the largest size of a sub-buffer's data. */
 static uint32_t page_ring__capacity(const struct page_ring *pages)
 {
 	return pages->options.page_bytes - SUBBUF_HEADER_BYTES;
@@ -146,7 +146,7 @@ static struct page_fetched fetch_by_read(struct page_ring *pages, uint8_t *page)
 	uint32_t commit;
 	ssize_t n;
 
-	/* Exactly a sub-buffer: of a shorter read the rest would come without a header. */
+	/* Exactly a sub-buffer: after a shorter read the rest would come without a header. */
 	do
 		n = read(pages->options.fd, page, pages->options.page_bytes);
 	while (n < 0 && errno == EINTR);
@@ -157,14 +157,14 @@ static struct page_fetched fetch_by_read(struct page_ring *pages, uint8_t *page)
 	if (found.bytes < SUBBUF_HEADER_BYTES)
 		return found;
 	commit = subbuf__commit(page);
-	/* The kernel makes a page of a remainder, and stamps it with the time of what was read. */
+	/* The kernel makes a page of the rest, and stamps it with the time of the data read. */
 	found.goes_on = pages->taken > 0 && (commit & SUBBUF_LOST) == 0 &&
 			subbuf__timestamp(page) == pages->last_ns - pages->behind_ns &&
 			(commit & SUBBUF_LENGTH_MASK) <= page_ring__capacity(pages) - pages->taken;
 	return found;
 }
 
-/* The next page, at `page`, or into the pipe: `bytes` tells how much then. */
+/* Fetch the next page to `page`, or into the pipe: `bytes` is its size then. */
 static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *page)
 {
 	struct page_fetched found = {0};
@@ -194,7 +194,7 @@ static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *pa
 	return found;
 }
 
-/* Into the page before it, where that is the last of the chunk, or as a page of its own. */
+/* Append the page to the previous one, if that is the chunk's last, or as a page of its own. */
 static void page_ring__append(struct page_ring *pages, struct chunk *chunk, bool goes_on,
 			      const struct subbuf_tally *tally, bool sealed)
 {
@@ -216,7 +216,7 @@ static void page_ring__append(struct page_ring *pages, struct chunk *chunk, bool
 	chunk->spans[chunk->span_count - 1].last_ns = tally->last_ns;
 }
 
-/* Walk the page behind the chunk's used bytes, and make it the chunk's as far as it is sound. */
+/* Walk the page behind the chunk's used bytes, and add its sound part to the chunk. */
 static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk,
 				    const struct page_fetched *found)
 {
@@ -250,7 +250,7 @@ static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk
 		     page_cursor__follow(&pages->cursor, found->reset, tally.events));
 	if (!found->goes_on)
 		counter__add(&pages->pages, 1);
-	/* A page without anything would be taken for the end of what was written. */
+	/* An empty page would be taken for the end of the data. */
 	if (data > 0 || head.lost_any)
 		page_ring__append(pages, chunk, found->goes_on, &tally,
 				  walk.rest_unused || fault != FAULT_NONE);
@@ -263,7 +263,7 @@ static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk
 	return fault;
 }
 
-/* Go on at the next page. */
+/* Continue at the next page. */
 static void page_ring__skip(struct page_ring *pages, enum fault fault, uint64_t kept)
 {
 	pages->taken = 0;
@@ -272,10 +272,10 @@ static void page_ring__skip(struct page_ring *pages, enum fault fault, uint64_t 
 }
 
 /*
- * Has the pass read up to the kernel's writer? Then another piece of one sub-buffer came, and
- * that still has room. A first piece does not tell: the next event may have been too long for
- * the room that it left. One more look costs little, and a full pass, which must not end early,
- * looks twice.
+ * Whether the pass has read up to the kernel's writer: it has if another piece of one sub-buffer
+ * came and that still has room. A first piece does not say it: the next event may have been too
+ * long for the room left. One more read costs little, and a full pass, which must not end early,
+ * reads twice.
  */
 static bool page_ring__caught_up(struct page_ring *pages, bool goes_on)
 {
@@ -291,7 +291,7 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 {
 	struct page_ring *const pages = page_ring__of(ring);
 
-	/* So many were in the ring when the pass began, the reader's own among them. */
+	/* This many were in the ring when the pass began, including the reader's own. */
 	while (pages->pass_pages <= pages->options.subbufs && (ring->swept || !pages->pass_spliced)) {
 		const uint64_t position = ring->position;
 		struct page_fetched found;
@@ -331,7 +331,7 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 	return RING_EMPTY;
 }
 
-/* The pipe's contents are the writer's. */
+/* Hand the pipe's contents to the writer. */
 static struct item *page_ring__ticket(struct ring *ring)
 {
 	struct page_ring *const pages = page_ring__of(ring);

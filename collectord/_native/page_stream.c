@@ -14,7 +14,7 @@ static struct page_track *track_of(const struct ring *ring)
 	return &page_ring__of(ring)->track;
 }
 
-/* Bytes that fit behind the last page. */
+/* Returns how many bytes fit behind the last page. */
 static uint64_t page_track__room(const struct page_track *track)
 {
 	const uint64_t left = track->capacity - counter__read(&track->bytes);
@@ -32,30 +32,31 @@ static int page_track__claim(struct page_track *track, struct segment *segment, 
 	return segment__claim(segment, &track->allocated, until, track->offset + track->capacity);
 }
 
-/* Of what stands behind the last page nobody is to take anything for one. */
+/* Erase the bytes behind the last page, so that they are not taken for a page. */
 static void page_track__erase(struct page_track *track, const struct segment *segment,
 			      uint64_t bytes)
 {
-	/* Where that does not go it is written over, or is behind what the extent's size says. */
+	/* If that fails, they are overwritten later, or lie beyond the extent's size. */
 	(void)fallocate(segment->fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE,
 			(off_t)page_track__end(track), (off_t)bytes);
 }
 
-/* A page goes on where the tail ends if time does; the deltas of its events then fit as well. */
+/* A page continues the tail if its time is the tail's end; the deltas of its events then fit as
+ * well. */
 static bool page_track__merge(struct page_track *track, const uint8_t *page)
 {
 	return track->tail_open && subbuf__timestamp(page) == track->tail_ns &&
 	       subbuf__append(track->tail, page, track->page_bytes);
 }
 
-/* `pages` of the load went, the first one into the tail if `merged`. */
+/* Note that `pages` of the load were written, the first one into the tail if `merged`. */
 static void page_track__settle(struct page_track *track, struct load *load, uint64_t pages,
 			       bool merged, struct span *written)
 {
 	const uint32_t size = track->page_bytes;
 	const uint64_t left = load->span.bytes - pages * size;
 	const bool open = left == 0 && !load->span.sealed;
-	const uint64_t own = pages - merged; /* pages that the extent grew by */
+	const uint64_t own = pages - merged; /* pages added to the extent */
 	const uint64_t final = own > 0 && open ? own - 1 : own;
 	const uint8_t *const first = load->data + (merged ? size : 0);
 
@@ -86,7 +87,7 @@ static void page_track__settle(struct page_track *track, struct load *load, uint
 	}
 }
 
-/* Part of a new tail is in the file: as far as that goes, it becomes the old one again. */
+/* Restore the old tail, as far as possible, after a new one was partly written. */
 static void page_track__restore(struct page_track *track, const struct segment *segment,
 				uint64_t begin)
 {
@@ -94,17 +95,17 @@ static void page_track__restore(struct page_track *track, const struct segment *
 	uint64_t done;
 
 	/*
-	 * Where that does not go either the tail stays open all the same: it counts in the digest
-	 * as what it is to be, and the next page that goes into it writes it anew.
+	 * If that fails too the tail stays open: the digest has it as intended, and the next page
+	 * that goes into it rewrites it.
 	 */
 	(void)segment__write(segment->fd, &vector, 1, begin, &done);
 }
 
 /*
- * Write the first pages of `load`, as many as go, and take them off it; `written` tells what they
- * were, its bytes those that the extent grew by. Returns an error only when none went: the extent
- * is then as it was before. -EXFULL: there is no room left in it, whatever the disk has. A part of
- * a page is taken back.
+ * Write as many of the first pages of `load` as possible, and remove them from it; `written`
+ * describes them, with the bytes added to the extent. Returns an error only if none was written:
+ * the extent is then unchanged. -EXFULL: the extent has no room left, whatever the disk has. A
+ * partial page is undone.
  */
 static int page_track__write(struct page_track *track, struct segment *segment, struct load *load,
 		      struct span *written)
@@ -113,7 +114,7 @@ static int page_track__write(struct page_track *track, struct segment *segment, 
 	const uint64_t end = page_track__end(track);
 	const uint32_t tail_end =
 		SUBBUF_HEADER_BYTES + (subbuf__commit(track->tail) & SUBBUF_LENGTH_MASK);
-	/* The tail, and what comes behind it. */
+	/* The tail, and the pages behind it. */
 	int error = sums__reserve(&track->sums, load->span.bytes + size, 3);
 	const bool merged = error == 0 && page_track__merge(track, load->data);
 	const uint64_t begin = merged ? end - size : end;
@@ -151,8 +152,8 @@ static int page_track__write(struct page_track *track, struct segment *segment, 
 	return error;
 }
 
-/* Have a write of all pages of `load` ready, behind what was sent before; `calls`: how many loads are
- * in flight with it. False: a part of it has no room, or goes into the tail. */
+/* Prepare a write of all pages of `load`, behind earlier ones; `calls`: the number of loads in
+ * flight with it. False: a part of it has no room, or goes into the tail. */
 static bool page_track__send(struct page_track *track, struct segment *segment, const struct load *load,
 		      uint32_t calls, struct flight *flight)
 {
@@ -207,7 +208,7 @@ static void page_stream__begin_ring(struct ring *ring, const struct segment *seg
 	counter__set(&track->bytes, 0);
 }
 
-/* The checksums of all pages, the tail included, if all were seen. */
+/* Report the checksums of all pages, including the tail, if all were seen. */
 static void page_stream__tell_ring(struct ring *ring, struct event_ring *told)
 {
 	struct page_track *const track = track_of(ring);
@@ -220,7 +221,7 @@ static void page_stream__tell_ring(struct ring *ring, struct event_ring *told)
 	told->sums = sums__give(&track->sums, &told->sum_count);
 }
 
-/* Read exactly `bytes` from a pipe that has them. */
+/* Read exactly `bytes` from a pipe that has that many. */
 static bool read_pipe(int fd, uint8_t *to, uint64_t bytes)
 {
 	while (bytes > 0) {
@@ -236,8 +237,8 @@ static bool read_pipe(int fd, uint8_t *to, uint64_t bytes)
 	return true;
 }
 
-/* Move what the ring has in its pipe to its extent, or a part. Returns the bytes of the whole pages that
- * went, or -errno when none did; -EXFULL as above. */
+/* Splice the ring's pipe into its extent, wholly or partly. Returns the bytes of whole pages
+ * moved, or -errno if there were none; -EXFULL as above. */
 static int64_t page_stream__splice(struct stream *stream, struct page_ring *pages)
 {
 	struct page_track *const track = &pages->track;
@@ -271,7 +272,7 @@ static int64_t page_stream__splice(struct stream *stream, struct page_ring *page
 	}
 	if (torn > 0) {
 		page_track__erase(track, segment, track->page_bytes);
-		/* Half of a page is in neither place: nobody can count its events any more. */
+		/* Half of a page is in neither place: its events cannot be counted. */
 		(void)read_pipe(pages->pipe[0], stream->scratch, track->page_bytes - torn);
 		pages->pipe_bytes -= track->page_bytes;
 		counter__add(&pages->torn, 1);
@@ -279,7 +280,7 @@ static int64_t page_stream__splice(struct stream *stream, struct page_ring *page
 	return done > 0 ? (int64_t)done : error;
 }
 
-/* Take pages out of the ring's pipe: they are in flight from now on. False: the pipe is empty. */
+/* Read pages from the ring's pipe: they are in flight from now on. False: the pipe is empty. */
 static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct load *load)
 {
 	struct page_ring *pages = page_ring__of(ring);
@@ -310,7 +311,7 @@ static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, str
 	return true;
 }
 
-/* Have the next pages of the item in `work.load`. False: there are none. */
+/* Load the next pages of the item into `work.load`. False: there are none. */
 static bool page_stream__load(struct stream *stream, const struct item *item)
 {
 	struct work *const work = &stream->work;
@@ -362,7 +363,7 @@ static int page_stream__write(struct stream *stream, struct item *item, uint64_t
 	return 1;
 }
 
-/* What cannot be moved from a pipe is read and written as other pages. */
+/* Skip the refused part; if splicing failed, its pages are read and written like others. */
 static uint32_t page_stream__pass_over(struct stream *stream, struct item *item,
 				       const struct span **spans)
 {
@@ -378,7 +379,7 @@ static uint32_t page_stream__pass_over(struct stream *stream, struct item *item,
 	return 1;
 }
 
-/* A chunk of one ring alone is one write. */
+/* Send a chunk of a single ring as one write. */
 static bool page_stream__send(struct stream *stream, struct chunk *chunk)
 {
 	const struct load load = {.span = chunk->spans[0], .data = chunk->data};

@@ -8,8 +8,8 @@
 #include "event_list.h"
 
 enum drained {
-	DRAINED,      /* up to the head of this pass */
-	DRAINED_PART, /* the ring's turn is over, chunks are short */
+	DRAINED,      /* read up to the head of this pass */
+	DRAINED_PART, /* its turn is over because chunks are short */
 	STARVED,      /* no chunk was free */
 };
 
@@ -23,12 +23,12 @@ static struct chunk *pass__take_chunk(struct shard *shard, const struct ring *ri
 		chunk = pool__take(shard->pool, &stream->sideband_share);
 	if (chunk != NULL)
 		return chunk;
-	/* First say so, then look again: a chunk given back in between wakes nobody. */
+	/* First set it, then try again: a chunk returned in between wakes nobody. */
 	atomic_store(&shard->starved, true);
 	return pool__take(shard->pool, share);
 }
 
-/* An open chunk that nothing went into is of use to others, and an idle ring would keep it for
+/* Return an empty open chunk, which is useful to others, and which an idle ring would keep for
  * hours. */
 static void pass__return_empty(struct shard *shard, struct lane *lane)
 {
@@ -41,8 +41,9 @@ static void pass__return_empty(struct shard *shard, struct lane *lane)
 }
 
 /*
- * While chunks are short the turn of a ring, if it is `bounded`, ends with a chunk that it filled, or
- * with the second where others had most of the first: who is always full gets what others get.
+ * Drain a ring. While chunks are short its turn, if `bounded`, ends with a chunk that it filled,
+ * or with the second if others had most of the first: so a ring that is always full gets an equal
+ * share.
  */
 static enum drained pass__fill(struct shard *shard, struct ring *ring, bool bounded)
 {
@@ -63,7 +64,7 @@ static enum drained pass__fill(struct shard *shard, struct ring *ring, bool boun
 		took = ring->ops->take(ring, lane->open, shard->pool->chunk_bytes);
 		taken += lane->open->used - used;
 		if (took == RING_TICKET) {
-			/* What was read before comes before in the file. */
+			/* Data read earlier come earlier in the file. */
 			if (lane->open->used > 0)
 				lane__close(lane);
 			lane__queue(lane, ring->ops->ticket(ring));
@@ -96,8 +97,8 @@ static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, boo
 	return drained;
 }
 
-/* Where chunks are short, none waits half full for the next generation that others may have; what
- * is kept for its stream is for nobody else. */
+/* If chunks are short, none that others could use waits half full for the next generation; a
+ * stream's reserve is for no other. */
 static void pass__yield_chunks(struct shard *shard)
 {
 	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next)
@@ -105,14 +106,14 @@ static void pass__yield_chunks(struct shard *shard)
 			lane__yield(lane, shard->pool);
 }
 
-/* Has it come to where it was when its lane's generation began, or will it never? */
+/* Whether it has reached its position at the begin of its lane's generation, or never will. */
 static bool ring__is_done(const struct ring *ring)
 {
 	return !ring->owes || !ring__is_sound(ring) || ring__is_held(ring) ||
 	       (int64_t)(ring->position - ring->goal) >= 0;
 }
 
-/* The generation waits for what the ring holds at its first pass. A bad head is none. */
+/* Load the head; at a generation's first pass it is the goal. An invalid head is no goal. */
 static void ring__load_head(struct ring *ring, bool swept, bool first)
 {
 	ring->swept = swept;
@@ -123,10 +124,11 @@ static void ring__load_head(struct ring *ring, bool swept, bool first)
 	}
 }
 
-/* The head of a ring behind it comes first: what tells of what is below that is below this one's. */
+/* Load the head of a ring behind it first: records that describe the data before it are then
+ * before this ring's head. */
 static void pass__load_heads(struct ring *ring, bool all)
 {
-	/* Does the pass take what is below the watermark too? */
+	/* Whether the pass also reads data below the watermark. */
 	const bool swept = all || lane__asked(ring->lane) != 0;
 
 	if (ring->behind != NULL)
@@ -134,7 +136,7 @@ static void pass__load_heads(struct ring *ring, bool all)
 	ring__load_head(ring, swept, ring->lane->first);
 }
 
-/* A lane that is done with its generation begins the last one that was issued. */
+/* Begin the last issued generation in each lane that is done with its own. */
 static void pass__begin_generation(struct shard *shard, uint64_t generation, uint64_t now_ns)
 {
 	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next) {
@@ -150,8 +152,8 @@ static void pass__begin_generation(struct shard *shard, uint64_t generation, uin
 	}
 }
 
-/* All heads first: what follows copies a cut through the rings at one instant. Those of sideband
- * last: the cut has whatever names a sample in it. */
+/* Load all heads first: the copies are then of one instant. Heads of sideband come last: so the
+ * pass has all names of its samples. */
 static void pass__begin(struct shard *shard, bool all)
 {
 	for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
@@ -173,8 +175,8 @@ static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
 }
 
 /*
- * Drain a ring behind one that was read to its head, or past its goal: then as far as the goal of
- * this one.
+ * Drain a ring behind one that was read to its head, or past its goal: then as far as this one's
+ * goal.
  */
 static enum drained pass__drain_behind(struct shard *shard, struct ring *ring, bool woken,
 				       bool bounded)
@@ -191,8 +193,8 @@ static enum drained pass__drain_behind(struct shard *shard, struct ring *ring, b
 	return drained;
 }
 
-/* A ring whose contents are not to be trusted any more tells of nothing: what is behind it is drained
- * on. */
+/* Drain a ring, and the one behind it. A ring in quarantine describes nothing: the one behind
+ * it is drained all the same. */
 static enum drained pass__drain(struct shard *shard, struct ring *ring, bool woken, bool bounded)
 {
 	struct ring *const behind = ring->behind;
@@ -210,12 +212,12 @@ static enum drained pass__drain(struct shard *shard, struct ring *ring, bool wok
 	return pass__drain_behind(shard, behind, woken, bounded);
 }
 
-/* Have epoll look at the ring, and tell once when it is above its watermark. */
+/* Have epoll poll the ring, and report once when it is above its watermark. */
 static void pass__rearm(struct shard *shard, struct ring *ring)
 {
 	struct epoll_event event = {.events = ring->ops->poll, .data.ptr = ring};
 
-	/* Where there is no ring behind the fd now, swept passes look for it; after an error too. */
+	/* While there is no ring behind the fd, swept passes check for it; after an error too. */
 	if ((event.events & EPOLLONESHOT) != 0 && !ring->armed && ring__is_sound(ring) &&
 	    (ring->swept || !ring->erred))
 		ring->armed = epoll_ctl(shard->epoll_fd, EPOLL_CTL_MOD, ring->wakeup_fd,
@@ -243,7 +245,7 @@ static enum drained pass__drain_due(struct shard *shard, struct ring *ring, uint
 	return drained;
 }
 
-/* Which lanes have data for this pass? */
+/* Determine which lanes have data for this pass. */
 static void pass__find_due(struct shard *shard)
 {
 	for (const struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
@@ -251,7 +253,7 @@ static void pass__find_due(struct shard *shard)
 				   ring__is_due(ring, shard->floor_bytes);
 }
 
-/* Sideband is read whole or not at all: its rings are small. */
+/* Drain all sideband rings completely: they are small. */
 static void pass__drain_sideband(struct shard *shard)
 {
 	for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next) {
@@ -272,7 +274,8 @@ static void pass__drain_sideband(struct shard *shard)
 	}
 }
 
-/* The next pass begins with the ring that was the first to find no chunk, or with the next one. */
+/* Drain data rings. The next pass begins with the first ring that found no chunk, or with the
+ * next one. */
 static void pass__drain_data(struct shard *shard)
 {
 	struct ring *const begin = shard->turn != NULL ? shard->turn : shard->rings;
@@ -299,7 +302,8 @@ static void pass__drain_data(struct shard *shard)
 	shard->turn = starved != NULL || begin == NULL ? starved : begin->next;
 }
 
-/* Tell the writer of what the lanes are done with. False: call again, when it has gone on. */
+/* Report to the writer which generations are done. False: call again when the writer has
+ * advanced. */
 static bool pass__stamp(struct shard *shard)
 {
 	bool stamped = true;
@@ -307,7 +311,7 @@ static bool pass__stamp(struct shard *shard)
 	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next) {
 		if (lane->rings == 0)
 			continue;
-		/* Before the first segment there is only sideband: it waits here, and is not settled. */
+		/* Before the first segment there is only sideband: it waits here, unsettled. */
 		stamped &= lane__stamp(lane, shard->pool,
 				       !lane->stream->ops->split &&
 					       !load_relaxed(&lane->stream->begun));
@@ -315,7 +319,7 @@ static bool pass__stamp(struct shard *shard)
 	return stamped;
 }
 
-/* End the generation of each lane whose rings have all come to their goals. */
+/* End the generation of each lane whose rings have all reached their goals. */
 static void pass__end(struct shard *shard, uint64_t generation)
 {
 	uint64_t least = generation;
@@ -342,15 +346,16 @@ static void pass__end(struct shard *shard, uint64_t generation)
 			least = lane__drained(lane);
 	}
 	if (!pass__stamp(shard)) {
-		/* First say so, then look again: the writer wakes who was waiting before it went on. */
+		/* First set it, then try again: the writer wakes those that waited before it
+		 * advanced. */
 		atomic_store(&shard->unstamped, true);
 		(void)pass__stamp(shard);
 	}
 	ended = least != load_relaxed(&shard->drained);
 	/* Release; the partner is the acquire in shard__drained(). */
 	atomic_store_explicit(&shard->drained, least, memory_order_release);
-	/* Of several shards the last one tells that all are done. The partners are the fences here: of
-	 * two that end at once one sees the other. */
+	/* Among several shards, the last one reports that all are done. The partners are the
+	 * fences here: of two that end at the same time, one sees the other. */
 	atomic_thread_fence(memory_order_seq_cst);
 	if (asked || (ended && writer__is_followed(shard->writer, least) &&
 		      writer__drained(shard->writer) == least))
@@ -360,7 +365,7 @@ static void pass__end(struct shard *shard, uint64_t generation)
 void pass__run(struct shard *shard, uint64_t generation)
 {
 	const uint64_t begun_ns = clock__now_ns();
-	/* Rings that the last pass left behind may not wake again. */
+	/* Rings that the last pass left unread may not wake again. */
 	const bool all = shard->again || load_relaxed(&shard->starved);
 	uint64_t took_ns;
 
@@ -369,8 +374,8 @@ void pass__run(struct shard *shard, uint64_t generation)
 	store_relaxed(&shard->unstamped, false);
 	pass__begin_generation(shard, generation, begun_ns);
 	pass__begin(shard, all);
-	/* No sample gets into a chunk before what names it: a segment may end between the two, and
-	 * the next one replays only what was read. */
+	/* No sample gets into a chunk before its names: a segment may end between the two, and
+	 * the next one replays only sideband read by then. */
 	pass__find_due(shard);
 	pass__drain_sideband(shard);
 	pass__drain_data(shard);

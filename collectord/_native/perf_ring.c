@@ -36,7 +36,7 @@ int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *opti
 	perf->layout = options->layout;
 	perf->layout.ids = NULL;
 	perf->names = options->sideband;
-	/* A predecessor may have read part of the ring: go on where it stopped. */
+	/* A predecessor may have read part of the ring: continue at its tail. */
 	perf->ring.position = perf->ring.head = ring_map__tail(options->map);
 	if (count == 0)
 		return 0;
@@ -103,7 +103,7 @@ static void perf_ring__begin(struct ring *ring, bool first)
 		ring_map__publish_tail(map, ring->position);
 }
 
-/* Note what walked records tell beside themselves. */
+/* Note losses, throttles and sideband in walked records. */
 static void perf_ring__note(struct perf_ring *perf, const uint8_t *records, size_t bytes,
 			    const struct walk_tally *tally)
 {
@@ -138,7 +138,7 @@ static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t 
 	perf_ring__note(perf, records, bytes, tally);
 	ring__count(ring, tally->samples, tally->records, bytes);
 	if (perf->absorbed) {
-		/* Samples are in no ring of sideband. */
+		/* Rings of sideband have no samples. */
 		atomic_fetch_sub_explicit(&ring->in_flight, tally->samples, memory_order_relaxed);
 		sideband__append(ring->sideband, records, bytes);
 		return;
@@ -165,7 +165,8 @@ void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes)
 	perf_ring__keep(perf, chunk, bytes, &tally);
 }
 
-/* The end of a piece may cut a record, which is copied again with the next one. */
+/* Copy and walk piece by piece. A record cut by the end of a piece is copied again with the
+ * next one. */
 static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
 	struct perf_ring *const perf = perf_ring__of(ring);
@@ -188,7 +189,7 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 				piece = RECORD_MAX_BYTES;
 				continue;
 			}
-			/* Is it whole in the ring, so that only the chunk's end cuts it? */
+			/* Whether it is whole in the ring, so that only the chunk's end cuts it. */
 			if (span < unread &&
 			    (span < WALK_HEADER_BYTES || walk__size(walk__load(to)) <= unread))
 				break;
@@ -205,7 +206,8 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 	return ring->position == ring->head ? RING_EMPTY : RING_CHUNK_FULL;
 }
 
-/* The length of the first whole records at `copy`, of as many as make `bytes` if they are there. */
+/* Returns the length of the first whole records at `copy`, which reach `bytes` if there are so
+ * many. */
 static size_t whole_records(const uint8_t *copy, size_t span, size_t bytes)
 {
 	size_t at = 0;
@@ -222,8 +224,8 @@ static size_t whole_records(const uint8_t *copy, size_t span, size_t bytes)
 	return at;
 }
 
-/* Walk the oldest whole records, of as many as are more than `keep` unread bytes, and pass over
- * them: they make `bytes`. False: there are no more. */
+/* Walk and skip the oldest whole records that exceed `keep` unread bytes: they have `bytes`.
+ * False: there are no more. */
 static bool perf_ring__pass_over(struct perf_ring *perf, uint64_t keep, struct walk_tally *tally,
 				 size_t *bytes)
 {
@@ -239,11 +241,11 @@ static bool perf_ring__pass_over(struct perf_ring *perf, uint64_t keep, struct w
 	*tally = (struct walk_tally){0};
 	ring_map__copy(perf->map, ring->position, scratch, span);
 	whole = whole_records(scratch, span, unread - keep < span ? unread - keep : span);
-	/* With none the walk says what is wrong with it. */
+	/* If there are none the walk finds the reason. */
 	*bytes = walk__run(scratch, whole > 0 ? whole : span, &perf->layout, tally, &fault);
 	if (*bytes > 0) {
 		perf_ring__note(perf, scratch, *bytes, tally);
-		/* No chunk will hold what it tells of who was traced. */
+		/* No chunk will hold its sideband about traced tasks. */
 		if (ring->behind != NULL && tally->records != tally->samples)
 			sideband__append(&ring->lane->stream->sideband, scratch, *bytes);
 	} else if (fault == FAULT_NONE) {
@@ -266,7 +268,7 @@ void perf_ring__give_up(struct perf_ring *perf, uint64_t keep)
 	}
 }
 
-/* What is unread stays in the kernel's ring. */
+/* Unread data stay in the kernel's ring. */
 static void perf_ring__leave(struct ring *ring, bool drained)
 {
 	struct walk_tally tally;

@@ -9,9 +9,9 @@
 #include "ring.h"
 
 /*
- * Have room for so many bytes, with so many AUX pieces, behind the data and what is in flight. The end
- * of what is claimed is never written to: a full disk leaves the room that the tail takes, so that the
- * segment can be sealed, and then be evicted.
+ * Reserve room for so many bytes, with so many AUX pieces, behind the data and the writes in
+ * flight. The end of the claimed space is never written: so a full disk leaves room for the tail,
+ * and the segment can be sealed, and then evicted.
  */
 static int record_stream__claim(struct stream *stream, uint32_t bytes, uint32_t pieces)
 {
@@ -25,7 +25,7 @@ static int record_stream__claim(struct stream *stream, uint32_t bytes, uint32_t 
 					segment->offset + sent->bytes + bytes + tail, UINT64_MAX);
 }
 
-/* The bytes stand behind the data now. */
+/* Note that the bytes are now written behind the data. */
 static void record_stream__extend(struct stream *stream, const uint8_t *data, uint32_t bytes,
 				  uint64_t xxh3)
 {
@@ -92,7 +92,7 @@ static int record_stream__replay(struct stream *stream)
 	ret = sideband__replay(&stream->sideband, !stream->snapshots, record_stream__emit, stream);
 	if (ret == 0)
 		ret = record_stream__flush_scratch(stream);
-	if (ret < 0) { /* begin again with the next attempt */
+	if (ret < 0) { /* start again with the next attempt */
 		const bool written = segment->chunks > 0;
 
 		segment->offset = segment->begin;
@@ -104,7 +104,7 @@ static int record_stream__replay(struct stream *stream)
 	return ret;
 }
 
-/* `chunk` was written at `offset`. */
+/* Note that `chunk` was written at `offset`. */
 static void record_stream__account(struct stream *stream, const struct chunk *chunk, uint64_t offset)
 {
 	struct segment *const segment = &stream->current;
@@ -118,7 +118,8 @@ static void record_stream__account(struct stream *stream, const struct chunk *ch
 	stream->round_due = true;
 }
 
-/* Pad it for this place. A copy of the hash: it may have to be written again, elsewhere. */
+/* Pad the chunk for this place. It uses a copy of the hash, since it may be written again
+ * elsewhere. */
 static uint64_t record_stream__pad(struct stream *stream, const struct chunk *chunk, bool round,
 				   uint64_t offset)
 {
@@ -128,8 +129,8 @@ static uint64_t record_stream__pad(struct stream *stream, const struct chunk *ch
 }
 
 /*
- * Append the chunk, padded and with a marker if it ends a round, to the running segment, behind the
- * replay if the segment is new. On any error the segment is as it was before.
+ * Append the chunk, padded and with a marker if it ends a round, to the running segment, behind
+ * the replay if the segment is new. On any error the segment stays as it was.
  */
 static int record_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
@@ -167,7 +168,7 @@ static bool record_stream__send(struct stream *stream, struct chunk *chunk)
 	const uint32_t bytes = chunk__padded(chunk->used, false);
 	bool full;
 
-	/* With the first chunk comes the replay. */
+	/* The replay comes with the first chunk. */
 	if (!segment->open || segment->chunks == 0)
 		return false;
 	pthread_mutex_lock(&stream->lock);
@@ -215,11 +216,11 @@ static bool record_stream__end(struct stream *stream, struct item *item)
 	const struct chunk *const chunk = item->chunk;
 	const uint8_t *records;
 
-	/* A marker only orders what is there: without room the next round does. */
+	/* A marker only orders earlier records: without room the next round does it. */
 	if (chunk == NULL)
 		return item->round && stream->round_due &&
 		       record_stream__append_scratch(stream, 0, true) == 0;
-	/* Written, or given up: the segments that come replay what it held of sideband. */
+	/* Whether written or given up: later segments replay its sideband. */
 	records = chunk->data;
 	for (uint32_t i = 0; i < chunk->span_count; i++) {
 		const struct span *const span = &chunk->spans[i];

@@ -34,7 +34,7 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 	ring__init(&relay->ring, &relay_ring__ops, options->fd, options->held);
 	relay->options = *options;
 	relay->file.fd = -1;
-	/* A trace that was just set up: the first number is 1, and nobody has read anything. */
+	/* A newly set up trace: its first number is 1, and there was no other reader. */
 	relay->state.begun = relay->placed = options->contents == RELAY_BLKTRACE;
 	*out = &relay->ring;
 	return 0;
@@ -64,9 +64,9 @@ static void relay_ring__begin(struct ring *ring, bool first)
 
 	ring__count_fill(ring, least(relay->pass_bytes, capacity), capacity);
 	relay->pass_bytes = 0;
-	/* The generation's goal: the channel may hold as much. */
+	/* The generation's goal: the channel may hold this much. */
 	ring->head = ring->position + (first && !relay->ended ? capacity : 0);
-	/* Asked before the read: what was written before the end is there to be read. */
+	/* Polled before the read: data written before the end are then readable. */
 	if (ring->swept && !relay->ended && !relay->ending && poll(&look, 1, 0) > 0 &&
 	    (look.revents & GONE_EVENTS) != 0)
 		relay->ending = true;
@@ -101,20 +101,20 @@ static void relay_ring__count(struct relay_ring *relay, struct chunk *chunk, uin
 		      false);
 	counter__add(&relay->numbered, tally->numbered);
 	counter__add(&relay->missing, tally->missing);
-	/* Release; the partners are the loads in Ring.counters(), each of which acquires: what is
-	 * counted below is among the numbers that are read after it. */
+	/* Release; the partners are the loads in Ring.counters(), each of which acquires: a
+	 * record counted below is included in numbers read after it. */
 	atomic_thread_fence(memory_order_release);
 	ring__count(ring, tally->events, records, bytes);
 	counter__max(&ring->last_sample_ns, tally->last_ns);
 	ring->position += bytes;
 }
 
-/* What is at `data` is no record: give where one may begin, and count what lies before. */
+/* Returns where a record may begin, since `data` is none, and counts the bytes before it. */
 static uint32_t relay_ring__skip(struct relay_ring *relay, const uint8_t *data, uint32_t bytes)
 {
 	uint32_t skipped = (uint32_t)blk__next(data, bytes);
 
-	/* The first bytes of a record may be the last of these. */
+	/* These may end with the first bytes of a record. */
 	if (skipped == bytes && bytes > 3)
 		skipped = bytes - 3;
 	relay->astray_bytes += skipped;
@@ -122,7 +122,7 @@ static uint32_t relay_ring__skip(struct relay_ring *relay, const uint8_t *data, 
 	return skipped;
 }
 
-/* Move the whole records together at `data`, and keep the beginning of the next one. Returns their
+/* Move the whole records together at `data`, and keep the start of the next one. Returns their
  * bytes. */
 static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32_t bytes,
 				 struct blk_tally *tally, enum fault *fault)
@@ -154,7 +154,7 @@ static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32
 	return kept;
 }
 
-/* Make the chunk's what is whole of the `bytes` behind its used ones, and keep the rest. */
+/* Add the whole records among the `bytes` behind the used ones to the chunk, and keep the rest. */
 static enum fault relay_ring__accept(struct relay_ring *relay, struct chunk *chunk,
 				     uint32_t bytes)
 {
@@ -176,19 +176,19 @@ static enum fault relay_ring__accept(struct relay_ring *relay, struct chunk *chu
 	return fault;
 }
 
-/* The end of what was begun does not come. */
+/* Drop the start of a record whose end will not come. */
 static void relay_ring__drop_carry(struct relay_ring *relay)
 {
 	counter__add(&relay->torn_bytes, relay->carry_bytes);
 	relay->carry_bytes = 0;
 }
 
-/* Count what was begun, and, if it was not `drained`, what is unread. */
+/* Count the incomplete record, and, if the ring was not `drained`, unread bytes. */
 static void relay_ring__leave(struct ring *ring, bool drained)
 {
 	struct relay_ring *relay = relay_ring__of(ring);
 
-	/* What a fault left behind is in quarantine. */
+	/* Bytes left behind by a fault are in quarantine. */
 	if (!ring__is_sound(ring))
 		return;
 	relay_ring__drop_carry(relay);
@@ -196,7 +196,7 @@ static void relay_ring__leave(struct ring *ring, bool drained)
 		counter__add(&relay->skipped_bytes, relay->completed - relay->position);
 }
 
-/* All was read that will ever be there. */
+/* Note that all data that will ever come were read. */
 static void relay_ring__end(struct relay_ring *relay)
 {
 	relay->ended = true;
@@ -204,7 +204,7 @@ static void relay_ring__end(struct relay_ring *relay)
 	atomic_store_explicit(&relay->ring.hung_up, true, memory_order_relaxed);
 }
 
-/* Bytes read, 0 when nothing is there; -errno: the file has gone. */
+/* Returns the bytes read, 0 if there are none; -errno: the file is gone. */
 static ssize_t relay_ring__read(const struct relay_ring *relay, uint8_t *to, uint32_t room)
 {
 	ssize_t n;
@@ -217,7 +217,7 @@ static ssize_t relay_ring__read(const struct relay_ring *relay, uint8_t *to, uin
 	return n;
 }
 
-/* All is read that was there when the pass began. */
+/* Note that all data of the pass's start are read. */
 static void relay_ring__place(struct relay_ring *relay)
 {
 	if (relay->position < relay->completed) {
@@ -228,7 +228,7 @@ static void relay_ring__place(struct relay_ring *relay)
 	relay->placed = true;
 }
 
-/* Bytes to ask for, 0 when the pass has what it came for. */
+/* Returns the number of bytes to read, 0 when the pass is complete. */
 static uint32_t relay_ring__wanted(const struct relay_ring *relay, uint32_t room)
 {
 	if (relay->partly)
@@ -241,7 +241,7 @@ static uint32_t relay_ring__wanted(const struct relay_ring *relay, uint32_t room
 static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
 	struct relay_ring *relay = relay_ring__of(ring);
-	/* Room for the record that was begun, and for the beginning of the next. */
+	/* Room for the rest of the incomplete record, and for the start of the next. */
 	const uint32_t least =
 		relay->options.contents == RELAY_BLKTRACE ? BLK_RECORD_BYTES_MAX : CHUNK_ALIGN_BYTES;
 
@@ -271,7 +271,7 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 		}
 		fault = relay_ring__accept(relay, chunk, relay->carry_bytes + (uint32_t)n);
 		if (fault != FAULT_NONE) {
-			/* Go on behind what was read. */
+			/* Continue behind the data read. */
 			ring__refuse(ring, fault, relay->carry_bytes);
 			relay->carry_bytes = 0;
 			relay->astray_bytes = 0;
@@ -288,7 +288,7 @@ static void relay_ring__wake(struct ring *ring, uint32_t events)
 	relay_ring__of(ring)->ending |= (events & (EPOLLERR | EPOLLHUP)) != 0;
 }
 
-/* Passes read parts of sub-buffers too. */
+/* Have passes read partial sub-buffers too. */
 static void relay_ring__last(struct ring *ring)
 {
 	relay_ring__of(ring)->last = true;

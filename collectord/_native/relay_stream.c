@@ -9,7 +9,7 @@
 
 #define STEP_BYTES (1u << 20)
 
-/* The step before the last is on the disk by now, mostly: pages that are not stay for the seal. */
+/* Most pages of the step before the last are on the disk by now; others stay for the seal. */
 static void relay_file__free_cache(struct relay_file *file, uint64_t end)
 {
 	if (end - file->sent < STEP_BYTES)
@@ -22,7 +22,7 @@ static void relay_file__free_cache(struct relay_file *file, uint64_t end)
 	file->sent = end;
 }
 
-/* Append all or, with -errno, nothing: what went is cut off again. */
+/* Append all or, with -errno, nothing: a partial write is cut off. */
 static int relay_file__write(struct relay_file *file, const uint8_t *data, uint64_t bytes)
 {
 	const uint64_t begin = counter__read(&file->bytes);
@@ -33,7 +33,7 @@ static int relay_file__write(struct relay_file *file, const uint8_t *data, uint6
 	if (error == 0)
 		error = segment__write(file->fd, &vector, 1, begin, &done);
 	if (error < 0) {
-		/* Nothing of what is not counted stays; where that fails the seal cuts. */
+		/* Remove uncounted bytes; if that fails the seal cuts. */
 		if (done > 0)
 			(void)ftruncate(file->fd, (off_t)begin);
 		return error;
@@ -60,7 +60,7 @@ static void relay_stream__tell_ring(struct ring *ring, struct event_ring *told)
 	told->sums = sums__give(&relay_ring__of(ring)->file.sums, &told->sum_count);
 }
 
-/* What one ring has in a chunk goes to its file, all or nothing. */
+/* Write one ring's share of a chunk to its file, all or nothing. */
 static int relay_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
 	struct work *const work = &stream->work;

@@ -59,7 +59,7 @@ void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes)
 	atomic_store_explicit(&ring->fault_untold, true, memory_order_release);
 }
 
-/* Upper bounds 0.1, 0.2 .. 0.9, 0.95, 1.0. */
+/* Returns the bucket; upper bounds are 0.1, 0.2 .. 0.9, 0.95, 1.0. */
 static uint32_t fill_bucket(uint64_t used, uint64_t capacity)
 {
 	const uint64_t tenths = (used * 10 + capacity - 1) / capacity;
@@ -80,7 +80,7 @@ void ring__skip(struct ring *ring, enum fault reason, uint64_t capacity)
 {
 	const uint64_t unread = ring->head - ring->position;
 
-	/* A bad head may say more than there is. */
+	/* An invalid head may exceed the capacity. */
 	ring__refuse(ring, reason, unread < capacity ? unread : capacity);
 	ring->position = ring->head;
 }

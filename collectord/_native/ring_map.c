@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Has a ring so many bytes, of which there are `copies`, beside `beside` others? */
+/* Whether a ring can have so many bytes, with `copies` of them, beside `beside` others. */
 static bool is_size(uint64_t data_bytes, uint64_t copies, uint64_t beside)
 {
 	return data_bytes >= (uint64_t)sysconf(_SC_PAGESIZE) &&
@@ -30,7 +30,7 @@ static void unmap(const void *at, uint64_t bytes)
 		munmap((void *)(uintptr_t)at, (size_t)bytes);
 }
 
-/* Copy from free-running `position` on, across the wrap, of `size` bytes at `data`. */
+/* Copy from free-running `position` on, across the wrap, out of `size` bytes at `data`. */
 static void copy_wrapped(void *to, const uint8_t *data, uint64_t size, uint64_t position,
 			 size_t bytes)
 {
@@ -52,7 +52,7 @@ int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes, bool overw
 	memset(map, 0, sizeof(*map));
 	if (!is_size(data_bytes, 1, page_bytes))
 		return -EINVAL;
-	/* Populate: kernels before 6.14 fault ring pages in lazily, during the first pass. */
+	/* Populate: kernels before 6.14 fault ring pages in lazily, in the first pass. */
 	ret = map_part(fd, 0, page_bytes + data_bytes, !overwrite, MAP_POPULATE, &base);
 	if (ret == 0)
 		*map = (struct ring_map){
@@ -126,7 +126,7 @@ int aux_map__init(struct aux_map *map, struct ring_map *ring, int fd, uint64_t b
 	int ret;
 
 	memset(map, 0, sizeof(*map));
-	/* The control page of a read-only ring cannot say where its area is. */
+	/* The control page of a read-only ring cannot give its area's place. */
 	if (ring->overwrite || !is_size(bytes, 1, offset))
 		return -EINVAL;
 	/* perf_mmap() takes the place and the size of the area from here, and compares. */
@@ -149,7 +149,7 @@ uint64_t aux_map__head(const struct aux_map *map)
 {
 	/*
 	 * Acquire; its partner is the order in which perf_aux_output_end() stores
-	 * (kernel/events/ring_buffer.c): the trace is in memory (the driver sees to that), the AUX
+	 * (kernel/events/ring_buffer.c): the trace is in memory (ensured by the driver), the AUX
 	 * record is in the data ring, then comes the head.
 	 */
 	return __atomic_load_n(&map->ring->page->aux_head, __ATOMIC_ACQUIRE);
@@ -168,9 +168,9 @@ void aux_map__copy(const struct aux_map *map, uint64_t position, void *to, size_
 void aux_map__publish_tail(const struct aux_map *map, uint64_t tail)
 {
 	/*
-	 * Release: our reads are done before the hardware may overwrite what they read. The
-	 * partner is the control dependency from the load of aux_tail in perf_aux_output_begin() to
-	 * the room that it gives the driver.
+	 * Release: our reads are done before the hardware may overwrite these bytes. The partner
+	 * is the control dependency from the load of aux_tail in perf_aux_output_begin() to the
+	 * room that it gives the driver.
 	 */
 	__atomic_store_n(&map->ring->page->aux_tail, tail, __ATOMIC_RELEASE);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Rings, what is mapped of them, and the streams of a core; included by `_core.pyx`.
+# Rings, their mappings, and the streams of a core; included by `_core.pyx`.
 
 cdef extern from "aux_ring.h":
     struct ring_map:
@@ -129,7 +129,7 @@ cdef extern from "relay_ring.h":
 
 cdef class Mapped:
     cdef bint mapped
-    # Running cores that drain it, and mappings behind it.
+    # The number of running cores that drain it, and of mappings behind it.
     cdef unsigned users
 
     cdef int vacant(self) except -1:
@@ -230,7 +230,7 @@ cdef class BpfMap(Mapped):
         bpf_map__deinit(&self.map)
 
 
-# What `ring_map` points to is used until the end.
+# `ring_map` is used until the end.
 @cython.no_gc_clear
 cdef class AuxMap(Mapped):
     cdef aux_map map
@@ -298,7 +298,7 @@ cdef tuple window_counters(const window *w):
 
 cdef class Drained:
     cdef Core owner
-    cdef Stream stream  # which has the ring freed
+    cdef Stream stream  # frees the ring
     cdef ring *ring
     cdef readonly uint32_t shard
 
@@ -327,7 +327,7 @@ cdef class Ring(Drained):
 
     def counters(self):
         cdef const ring *r = self.ring
-        # Of blktrace the events are read before the numbers: each is among them.
+        # For blktrace, events are read before numbers, so each event is among the numbers.
         return RingCounters(
             r.samples, r.records, r.last_sample_ns, *common_counters(r),
             *perf_counters(perf_ring__of(r)), *page_counters(page_ring__of(r)),
@@ -357,7 +357,7 @@ cdef segment segment__new(uint64_t token, int fd, uint64_t limit, uint64_t step)
     return made
 
 
-# What it forgets is of its core.
+# Its core is needed to forget the stream.
 @cython.no_gc_clear
 cdef class Stream:
     cdef Core owner

@@ -77,7 +77,7 @@ int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, u
 		if (ret < 0 && segment__is_short(errno))
 			return -errno;
 		if (ret < 0) {
-			/* No such call here, or no file as long as that: the write decides. */
+			/* There is no such call, or no file of that size: the write decides. */
 			segment->step = 0;
 			return 0;
 		}
@@ -133,7 +133,7 @@ void segment__cut(struct segment *segment, uint64_t until)
 {
 	if (ftruncate(segment->fd, (off_t)segment->offset) < 0)
 		return;
-	segment->allocated = segment->offset; /* what was claimed behind the end went with it */
+	segment->allocated = segment->offset; /* space claimed behind the end is gone too */
 	(void)segment__claim(segment, &segment->allocated, until, UINT64_MAX);
 }
 

@@ -15,9 +15,9 @@
 #include "event_list.h"
 
 #define EPOLL_BATCH 64
-/* Part of the flush interval by which the timers of other shards come after the first one's. */
+/* Timers of other shards lag behind the first one's by this part of the flush interval. */
 #define SLACK_PART 8
-/* How long a removal waits for a chunk, and how often it looks. */
+/* How long a removal waits for a chunk, and how often it checks. */
 #define REMOVE_WAIT_NS 2000000000u
 #define REMOVE_LOOK_MS 10u
 
@@ -63,7 +63,7 @@ void shard__wake_starved(struct shard *shard)
 {
 	/*
 	 * Sequentially consistent; the partners are the stores in pass__take_chunk() and
-	 * pass__stamp(): either they see what the writer gave back before, or this sees them.
+	 * pass__stamp(): either they see what the writer returned before, or this sees them.
 	 */
 	if (atomic_load(&shard->starved) || atomic_load(&shard->unstamped))
 		shard__poke(shard);
@@ -71,7 +71,8 @@ void shard__wake_starved(struct shard *shard)
 
 uint64_t shard__drained(const struct shard *shard)
 {
-	/* Acquire; the partner is the release in pass__end(): the counters of the passes show. */
+	/* Acquire; the partner is the release in pass__end(): the counters of the passes are
+	 * visible. */
 	return atomic_load_explicit(&shard->drained, memory_order_acquire);
 }
 
@@ -104,7 +105,8 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 	}
 }
 
-/* How long the thread may sleep. The first shard's timer issues the generations, as long as it does. */
+/* Returns how long the thread may sleep. Normally the first shard's timer issues the
+ * generations. */
 static int shard__pause_ms(const struct shard *shard)
 {
 	const uint64_t now_ns = clock__now_ns();
@@ -141,8 +143,8 @@ static void *shard__run(void *context)
 		counter__add(&shard->wakeups, 1);
 		shard__collect_wakeups(shard, events, n);
 		writer__issue_due(shard->writer, shard, shard__slack_ns(shard));
-		/* Acquire; the partner is the release in writer__issue(): what was posted before the
-		 * generation was issued is found, and done before it begins. */
+		/* Acquire; the partner is the release in writer__issue(): letters posted before
+		 * the generation was issued are found, and carried out before it begins. */
 		generation = atomic_load_explicit(&shard->writer->generation, memory_order_acquire);
 		shard__serve(shard);
 		pass__run(shard, generation);
@@ -150,7 +152,7 @@ static void *shard__run(void *context)
 	return NULL;
 }
 
-/* Without rings it was in no generation. */
+/* Without rings it took part in no generation. */
 static struct lane *shard__lane(struct shard *shard, struct stream *stream)
 {
 	struct lane *lane = load_relaxed(&stream->lanes[shard->index]);
@@ -170,7 +172,7 @@ static struct lane *shard__lane(struct shard *shard, struct stream *stream)
 	return lane;
 }
 
-/* It is counted at once: who waits for the stream's next generation waits for this ring. */
+/* It is counted at once: those who wait for the stream's next generation wait for this ring. */
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 {
 	struct epoll_event event = {.events = ring->ops->poll, .data.ptr = ring};
@@ -194,7 +196,7 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 	return shard__post(shard, ring, COMMAND_ADD);
 }
 
-/* Where the lane is linked, or would be. */
+/* Returns the link to the lane, or where it would be. */
 static struct lane **shard__link(struct shard *shard, const struct lane *lane)
 {
 	struct lane **link = &shard->lanes;
@@ -224,7 +226,7 @@ static void shard__take_on(struct shard *shard, struct ring *ring)
 	*last = ring;
 }
 
-/* Forget the ring, and its fd: when the caller has closed that, its number may come again. */
+/* Forget the ring and its fd, whose number may be reused when the caller has closed it. */
 static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
 {
 	struct lane *const lane = ring->lane;
@@ -252,7 +254,7 @@ static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
 	event_list__poke(shard->writer->events);
 }
 
-/* Drain what is to leave once more. */
+/* Drain leaving rings once more. */
 static void shard__let_leave(struct shard *shard)
 {
 	struct ring *next;
@@ -292,10 +294,10 @@ static void shard__obey(struct shard *shard, struct ring *ring, enum command com
 	}
 }
 
-/* The oldest is the first. */
+/* Take all letters and return the oldest. */
 static struct letter *shard__take_letters(struct shard *shard, uint64_t *number)
 {
-	/* Acquire; the partner is the release in shard__post(): its ring shows. */
+	/* Acquire; the partner is the release in shard__post(): the letter's ring is visible. */
 	struct letter *newest =
 		atomic_exchange_explicit(&shard->letters, NULL, memory_order_acquire);
 	struct letter *first = NULL;
@@ -327,10 +329,10 @@ void shard__serve(struct shard *shard)
 		shard__let_leave(shard);
 }
 
-/* Did the shard do all up to this number? */
+/* Whether the shard carried out all letters up to this number. */
 static bool shard__did(const struct shard *shard, uint64_t number)
 {
-	/* Acquire; the partner is the release in shard__serve(): what was done shows. */
+	/* Acquire; the partner is the release in shard__serve(): its effects are visible. */
 	return atomic_load_explicit(&shard->answered, memory_order_acquire) >= number;
 }
 
@@ -368,7 +370,7 @@ int shard__start(struct shard *shard)
 	ret = -pthread_create(&shard->thread, NULL, shard__run, shard);
 	if (ret < 0)
 		shard->running = false;
-	/* Whoever starts it can schedule it. */
+	/* The thread that starts it can schedule it. */
 	while (ret == 0 && sem_wait(&shard->begun) < 0)
 		continue; /* EINTR */
 	return ret;

@@ -11,7 +11,7 @@
 #include "clock.h"
 #include "sideband_table.h"
 
-#define LOG_SHARE 4 /* the log gets this fraction of the bytes */
+#define LOG_SHARE 4 /* the log has this fraction of the bytes */
 
 int sideband__init(struct sideband *sideband, size_t bytes)
 {
@@ -58,7 +58,7 @@ int sideband__join_layout(struct sideband *sideband, const struct walk_layout *l
 	return ret;
 }
 
-/* Where the log has the last switch of the CPU that `record` is of; NULL: it is no switch. */
+/* Returns where the log has the last switch of the CPU of `record`; NULL: it is no switch. */
 static uint32_t *last_switch(struct sideband *sideband, const uint8_t *record)
 {
 	const uint32_t type = walk__type(walk__load(record));
@@ -70,7 +70,7 @@ static uint32_t *last_switch(struct sideband *sideband, const uint8_t *record)
 	return &sideband->switches[cpu];
 }
 
-/* Where `record` goes in the log, NULL: it is full. */
+/* Returns where `record` goes in the log, NULL if it is full. */
 static uint8_t *log__place(struct sideband *sideband, const uint8_t *record, size_t size)
 {
 	uint32_t *const last = last_switch(sideband, record);
@@ -87,7 +87,7 @@ static uint8_t *log__place(struct sideband *sideband, const uint8_t *record, siz
 	return place;
 }
 
-/* Under `log_lock`. */
+/* Note the delay of a record; under `log_lock`. */
 static void sideband__note_clock(struct sideband *sideband, const uint8_t *record, uint64_t now_ns)
 {
 	const uint64_t time_ns = walk__trailer_time(record, &sideband->layout);
@@ -122,7 +122,7 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 	pthread_mutex_unlock(&sideband->log_lock);
 }
 
-/* Lock the table, for records as they are laid out by now. */
+/* Lock the table, for records of the present layout. */
 static void sideband__lock_table(struct sideband *sideband)
 {
 	pthread_mutex_lock(&sideband->table_lock);
@@ -164,7 +164,7 @@ static int dated__compare(const void *left, const void *right)
 	return a->at < b->at ? -1 : a->at > b->at; /* one ring's records keep their order */
 }
 
-/* `until_ns` in the time of the records, under `log_lock`. */
+/* Returns `until_ns` in the time of the records; under `log_lock`. */
 static uint64_t log__until(struct sideband *sideband, uint64_t until_ns)
 {
 	const int64_t behind_ns = sideband->behind_ns < sideband->behind_before_ns
@@ -173,7 +173,7 @@ static uint64_t log__until(struct sideband *sideband, uint64_t until_ns)
 
 	if (!sideband->foreign_clock)
 		return until_ns;
-	/* Clocks drift: only what came lately tells. Without a record the last one does. */
+	/* Clocks drift: so only recent records count, or the last ones if there are none. */
 	if (sideband->behind_ns != INT64_MAX) {
 		sideband->behind_before_ns = sideband->behind_ns;
 		sideband->behind_ns = INT64_MAX;
@@ -183,7 +183,7 @@ static uint64_t log__until(struct sideband *sideband, uint64_t until_ns)
 	return until_ns - (uint64_t)behind_ns;
 }
 
-/* Cut what is older than `until_ns` out of the log into `scratch`; returns its length. */
+/* Move records older than `until_ns` from the log into `scratch`; returns their length. */
 static size_t log__cut(struct sideband *sideband, uint64_t until_ns)
 {
 	size_t at, size, kept = 0, cut = 0;
@@ -213,8 +213,8 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns)
 	return cut;
 }
 
-/* The first `bytes` of `scratch` in the order of time, `*count` records, or NULL; the caller's to free().
- * Under `table_lock`. */
+/* Returns the first `bytes` of `scratch` in time order, `*count` records, or NULL; the caller
+ * frees it. Called under `table_lock`. */
 static struct dated *in_order(const struct sideband *sideband, size_t bytes, size_t *count)
 {
 	const uint8_t *const records = sideband->scratch;
@@ -262,7 +262,7 @@ bool sideband__is_crowded(struct sideband *sideband)
 	return crowded;
 }
 
-/* Emit the first `bytes` of `scratch` as they came. */
+/* Emit the first `bytes` of `scratch` unchanged. */
 static int emit_raw(const struct sideband *sideband, size_t bytes, const struct sideband_replay *to)
 {
 	uint16_t size;
@@ -275,7 +275,8 @@ static int emit_raw(const struct sideband *sideband, size_t bytes, const struct 
 	return ret;
 }
 
-/* Emit what the first `bytes` of `scratch` change, one after the other. Under `table_lock`. */
+/* Emit the changes made by the first `bytes` of `scratch`, one after the other. Under
+ * `table_lock`. */
 static int emit_changes(const struct sideband *sideband, size_t bytes, struct sideband_replay to)
 {
 	struct dated *order = NULL;
@@ -285,7 +286,7 @@ static int emit_changes(const struct sideband *sideband, size_t bytes, struct si
 	to.table = sideband_table__copy_tasks(sideband->table);
 	if (to.table != NULL)
 		order = in_order(sideband, bytes, &count);
-	/* Without the memory for it a record told twice is better than none. */
+	/* Without memory for it, a duplicate record is better than none. */
 	if (order == NULL)
 		ret = emit_raw(sideband, bytes, &to);
 	for (size_t i = 0; order != NULL && ret == 0 && i < count; i++)

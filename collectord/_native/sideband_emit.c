@@ -4,7 +4,7 @@
 
 #include "sideband_table.h"
 
-/* A name that is told again is no exec: that stands in the segment of its time. */
+/* Returns a header that is no exec, which is stored in the segment of its time. */
 static uint64_t without_exec(uint64_t header)
 {
 	const uint16_t misc = walk__misc(header) & (uint16_t)~PERF_RECORD_MISC_COMM_EXEC;
@@ -32,8 +32,8 @@ static int emit_as(const struct sideband_replay *to, const struct blob *blob, ui
 }
 
 /*
- * Say who began `task`, ahead of all else that is said of it: a reader that knew the task before
- * forgets it. FORK_EXEC keeps the reader from giving it the parent's mappings: its own are told.
+ * Emit the start of `task`, before all else about it: a reader that knew the task forgets it.
+ * FORK_EXEC keeps the reader from giving it the parent's mappings: its own are emitted.
  */
 static int emit_fork(const struct sideband_replay *to, const struct task *task)
 {
@@ -57,7 +57,7 @@ static int emit_task(const struct sideband_replay *to, const struct task *task)
 	return ret;
 }
 
-/* Threads share what their leader has when they begin, so that leaders come first. */
+/* Emit tasks. Threads share their leader's state when they begin, so leaders come first. */
 static int emit_tasks(const struct sideband_replay *to, bool leaders)
 {
 	const struct entry *at = NULL;
@@ -72,7 +72,7 @@ static int emit_tasks(const struct sideband_replay *to, bool leaders)
 	return ret;
 }
 
-/* A mapping got by fork names its first owner: the child's leader stands in for it. */
+/* Emit mappings. One inherited by fork names its first owner: the child's leader replaces it. */
 static int emit_maps(const struct sideband_replay *to, const struct process *process)
 {
 	const uint32_t pid = (uint32_t)process->entry.key;
@@ -98,7 +98,7 @@ static int emit_processes(const struct sideband_replay *to)
 	return ret;
 }
 
-/* What is kept, of the kinds from `first` to `last`. */
+/* Emit the kept records of the kinds from `first` to `last`. */
 static int emit_kept(const struct sideband_replay *to, uint32_t first, uint32_t last)
 {
 	int ret = 0;
@@ -131,7 +131,7 @@ int sideband_replay__all(const struct sideband_replay *to)
 	return ret;
 }
 
-/* A task that was forked, as the table would tell it from then on. */
+/* Emit a forked task, as the table would emit it from then on. */
 static int emit_forked(const struct sideband_replay *to, const uint8_t *fork)
 {
 	const uint32_t pid = load32(fork + AT_PID);

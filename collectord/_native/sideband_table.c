@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Body offsets that nobody else needs. */
+/* Body offsets used only here. */
 #define AT_ADDR 16u /* MMAP, MMAP2 */
 #define AT_LEN 24u  /* likewise */
 #define AT_MMAP_NAME 40u
@@ -23,7 +23,7 @@ static uint32_t bucket(uint64_t key)
 	return (uint32_t)((key * 0x9e3779b97f4a7c15u) >> (64u - SIDEBAND_BUCKET_BITS));
 }
 
-/* Where the entry of this key is linked, or would be. */
+/* Returns the link to the entry of this key, or where it would be. */
 static struct entry **entries__link(struct entries *entries, uint64_t key)
 {
 	struct entry **link = &entries->buckets[bucket(key)];
@@ -44,7 +44,7 @@ struct entry *entries__next(const struct entries *entries, const struct entry *e
 	return i < 1u << SIDEBAND_BUCKET_BITS ? entries->buckets[i] : NULL;
 }
 
-/* Zeroed memory, or NULL. */
+/* Returns zeroed memory, or NULL. */
 static void *table__alloc(struct sideband_table *table, size_t bytes)
 {
 	void *memory = NULL;
@@ -64,7 +64,7 @@ static void table__release(struct sideband_table *table, void *memory, size_t by
 	counter__sub(&table->bytes, bytes);
 }
 
-/* The entry of this key, new and of zeros if there is none, or NULL. */
+/* Returns the entry of this key, a new zeroed one if there is none, or NULL. */
 static void *table__find_or_new(struct sideband_table *table, struct entries *entries, uint64_t key,
 				size_t bytes)
 {
@@ -84,7 +84,7 @@ static void table__drop(struct sideband_table *table, struct entries *entries, s
 	table__release(table, entry, bytes);
 }
 
-/* A copy of the whole record at `record`, or NULL. */
+/* Returns a copy of the whole record at `record`, or NULL. */
 static struct blob *blob__new(struct sideband_table *table, const uint8_t *record)
 {
 	const uint16_t size = walk__size(walk__load(record));
@@ -98,7 +98,7 @@ static struct blob *blob__new(struct sideband_table *table, const uint8_t *recor
 	return blob;
 }
 
-/* Both take NULL as well. */
+/* Both accept NULL. */
 static struct blob *blob__get(struct blob *blob)
 {
 	if (blob != NULL)
@@ -122,7 +122,7 @@ static struct process *process__find_or_new(struct sideband_table *table, uint32
 	return table__find_or_new(table, &table->processes, pid, sizeof(struct process));
 }
 
-/* Forget the mappings that are within these bounds. */
+/* Forget the mappings within these bounds. */
 static void process__unmap(struct sideband_table *table, struct process *process, uint64_t start,
 			   uint64_t end)
 {
@@ -164,7 +164,7 @@ static void process__add(struct sideband_table *table, struct process *process,
 	counter__add(&table->map_count, 1);
 }
 
-/* Have the same mappings as `from`, as a child has after fork. */
+/* Copy the mappings of `from`, as a child has them after fork. */
 static bool process__inherit(struct sideband_table *table, struct process *process,
 			     const struct process *from)
 {
@@ -209,7 +209,7 @@ static struct task *task__find_or_new(struct sideband_table *table, uint32_t pid
 
 	if (task != NULL && task->pid == pid)
 		return task;
-	if (task != NULL) /* the tid was used again, and its exit was lost */
+	if (task != NULL) /* the tid was reused, and its exit was lost */
 		task__free(table, task);
 	process = process__find_or_new(table, pid);
 	if (process == NULL)
@@ -277,11 +277,11 @@ static void table__exit(struct sideband_table *table, const uint8_t *record)
 	if (task != NULL)
 		task__free(table, task);
 	process = process__find(table, load32(record + AT_PID));
-	if (process != NULL && process->tasks == 0) /* known by its mappings alone */
+	if (process != NULL && process->tasks == 0) /* known only by its mappings */
 		process__free(table, process);
 }
 
-/* Data of no file: memory, which a process maps often, and where no reader finds anything. */
+/* Whether it maps data without a file: memory, which is mapped often, and useless to readers. */
 static bool is_memory(const uint8_t *record, uint64_t header)
 {
 	const uint32_t at = walk__type(header) == PERF_RECORD_MMAP2 ? AT_MMAP2_NAME : AT_MMAP_NAME;
@@ -291,8 +291,9 @@ static bool is_memory(const uint8_t *record, uint64_t header)
 }
 
 /*
- * munmap writes no record: a new mapping is what tells that an old one is gone. One that it covers in
- * part is kept, and comes first in a replay: readers cut it as the new one overlaps it.
+ * Apply a mapping. munmap writes no record: only a new mapping shows that an old one is gone. A
+ * partly covered one is kept, and comes first in a replay: readers cut it where the new one
+ * overlaps.
  */
 static void table__map(struct sideband_table *table, const uint8_t *record)
 {
@@ -364,7 +365,7 @@ static void table__switch(struct sideband_table *table, const uint8_t *record)
 		table__keep(table, KEPT_SWITCHES, cpu, record);
 }
 
-/* The state of one event on one CPU, or of the CPU alone where records do not tell the event. */
+/* Apply the state of one event on one CPU, or of the CPU alone if records do not name the event. */
 static void table__event(struct sideband_table *table, const uint8_t *record)
 {
 	const uint64_t header = walk__load(record);
@@ -374,7 +375,7 @@ static void table__event(struct sideband_table *table, const uint8_t *record)
 	if (!walk__trailer_cpu(record, &table->layout, &cpu))
 		return;
 	key = cpu;
-	/* PERF_SAMPLE_IDENTIFIER, the last word, counts up from 1 while the host runs. */
+	/* PERF_SAMPLE_IDENTIFIER, the last word, is numbered from 1 while the host runs. */
 	if (table->layout.cpu_trailer > sizeof(uint64_t))
 		key = walk__load(record + walk__size(header) - sizeof(uint64_t)) << 16 |
 		      (cpu & UINT16_MAX);
@@ -385,8 +386,8 @@ static void table__event(struct sideband_table *table, const uint8_t *record)
 
 static const struct {
 	void (*apply)(struct sideband_table *table, const uint8_t *record);
-	uint16_t least; /* bytes: a shorter record is none */
-	bool of_cpu;	/* it counts for its CPU, which it must tell */
+	uint16_t least; /* bytes: a shorter record is invalid */
+	bool of_cpu;	/* it counts for the CPU that it names */
 } types[] = {
 	[PERF_RECORD_COMM] = {table__comm, AT_TID + 4, false},
 	[PERF_RECORD_MMAP] = {table__map, AT_LEN + 8, false},
@@ -443,8 +444,8 @@ void sideband_table__free(struct sideband_table *table)
 	free(table);
 }
 
-/* A copy may drop what it shares with its origin, which holds it as well: only what is its own
- * goes, and is in its books. */
+/* Copy the processes. A copy may drop records shared with its origin, which holds them too:
+ * only its own memory is freed and counted. */
 static bool copy__processes(struct sideband_table *copy, const struct entries *processes)
 {
 	for (const struct entry *at = entries__next(processes, NULL); at != NULL;

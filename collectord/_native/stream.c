@@ -15,7 +15,7 @@
 
 /*
  * A record's time is taken before it becomes visible in the ring; an interrupt, or a preempted
- * virtual CPU, may lie between. Sideband settles that much later than its time says.
+ * virtual CPU, may lie between. Sideband is settled this much after its time.
  */
 #define PUBLISH_DELAY_NS 100000000u
 
@@ -37,7 +37,7 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 	stream->events = events;
 	stream->space_answer = SPACE_UNANSWERED;
 	stream->hash = XXH3_createState();
-	/* Aligned for O_DIRECT, and with room for a marker behind a full chunk. */
+	/* Aligned for O_DIRECT, with room for a marker behind a full chunk. */
 	scratch = mmap(NULL, chunk_bytes + CHUNK_ALIGN_BYTES, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (scratch != MAP_FAILED) {
@@ -150,7 +150,7 @@ void stream__forget_ring(struct stream *stream, const struct ring *ring)
 	pthread_mutex_unlock(&stream->lock);
 }
 
-/* Under `lock`. */
+/* Close the running segment; under `lock`. */
 static void stream__close_current(struct stream *stream, bool final, bool early)
 {
 	struct segment *segment = &stream->current;
@@ -189,7 +189,7 @@ static void stream__close_current(struct stream *stream, bool final, bool early)
 	event_list__push(stream->events, event);
 }
 
-/* Under `lock`. */
+/* Open the prepared segment; under `lock`. */
 static void stream__open_next(struct stream *stream)
 {
 	if (!stream->next.open)
@@ -212,7 +212,7 @@ bool stream__is_full(const struct stream *stream, uint64_t bytes)
 	       (stream->rotate_wanted || segment->offset + bytes > segment->limit);
 }
 
-/* Under `lock`. */
+/* End the running segment; under `lock`. */
 static void stream__end(struct stream *stream, bool early)
 {
 	stream->rotate_wanted = false;
@@ -225,7 +225,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 
 	pthread_mutex_lock(&stream->lock);
 	stream->rotate_wanted |= segment->open && full;
-	/* Without a next segment this one goes on: a file that is too long loses nothing. */
+	/* Without a next segment this one continues: a file that is too long loses nothing. */
 	if (stream__is_full(stream, bytes) && stream->next.open) {
 		const bool waits = cut__is_needed(stream);
 
@@ -300,19 +300,19 @@ bool stream__serve(struct stream *stream)
 	if (stream->rotate_wanted && (!segment->open || segment->chunks == 0))
 		stream->rotate_wanted = false;
 	if (finish && !queued) {
-		/* If nothing was ever written, the prepared segment closes empty. */
+		/* If nothing was written, the prepared segment closes empty. */
 		if (!segment->open)
 			stream__open_next(stream);
 		if (segment->open)
 			stream__close_current(stream, true, false);
 		stream->finish_wanted = false;
-		/* Whoever prepared a next one may close it now, and have its number for another file. */
+		/* The caller may now close a prepared file, and reuse its number for another. */
 		segment__forget(&stream->next);
 		stream->next.open = false;
 		stream->finished = true;
 	}
 	pthread_mutex_unlock(&stream->lock);
-	/* An item that waits for the next segment opens it itself: that it is there ends the wait. */
+	/* An item that waits for the next segment opens it itself: its presence ends the wait. */
 	if (!finish && stream->work.waits_for == 0)
 		stream__advance(stream, 0, false);
 	return finish && queued;
@@ -325,15 +325,15 @@ struct lane *stream__lane(const struct stream *stream, uint32_t shard)
 
 	if (lane == NULL)
 		return NULL;
-	/* Acquire twice; the partners are the decrements in shard__let_go(), after which what it
-	 * queued shows, and in work__end(), after which the counters do. */
+	/* Acquire twice; the partners are the decrements in shard__let_go(), after which its
+	 * queued items are visible, and in work__end(), after which the counters are. */
 	if (atomic_load_explicit(&lane->rings, memory_order_acquire) == 0 &&
 	    atomic_load_explicit(&lane->queued, memory_order_acquire) == 0)
 		return NULL;
 	return lane;
 }
 
-/* The least of this, at most `least`, over all lanes `but` one. */
+/* Returns the least value, at most `least`, over all lanes except `but`. */
 static uint64_t stream__least(const struct stream *stream, uint64_t least,
 			      uint64_t (*of)(const struct lane *lane), const struct lane *but)
 {
@@ -381,10 +381,11 @@ bool stream__completes_round(const struct stream *stream, const struct lane *lan
 	return stamp != 0 && stream__least(stream, stamp, lane__written, lane) > stream->round;
 }
 
-/* The time before which the ring holds nothing; UINT64_MAX: it keeps nothing for a snapshot. */
+/* Returns the time before which the ring holds nothing; UINT64_MAX: it keeps nothing for a
+ * snapshot. */
 static uint64_t ring__horizon(const struct ring *ring)
 {
-	/* Once it was removed no more comes than what is on its way, if that is looked at later. */
+	/* Once removed it delivers only data in flight, which are checked later. */
 	if (ring->left && ring->in_flight == 0 &&
 	    (ring->front == NULL || ring->front->in_flight == 0))
 		return UINT64_MAX;
@@ -392,8 +393,8 @@ static uint64_t ring__horizon(const struct ring *ring)
 }
 
 /*
- * The time before which no ring holds anything, at most `settled_ns`. Where more happens within the
- * window than there is memory for, the older half of it does without names that are gone since.
+ * Returns the time before which no ring holds anything, at most `settled_ns`. If a window's
+ * history exceeds the memory, its older half lacks names that are gone since.
  */
 static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
 {
@@ -411,7 +412,7 @@ static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
 		const uint64_t since_ns = horizon_ns > stream->crowded_ns ? horizon_ns
 									   : stream->crowded_ns;
 
-		/* A lane that came later has settled nothing yet. */
+		/* A lane added later has settled nothing yet. */
 		if (since_ns < settled_ns) {
 			horizon_ns = since_ns + (settled_ns - since_ns) / 2;
 			stream->crowded_ns = horizon_ns;
@@ -427,7 +428,7 @@ static void stream__note_end(struct stream *stream, uint64_t generation)
 
 	if (generation <= before)
 		return;
-	if (generation > before + 1) /* the one before it ended with it */
+	if (generation > before + 1) /* the previous one ended with it */
 		store_relaxed(&stream->ended_ns[~generation & 1], now_ns);
 	store_relaxed(&stream->ended_ns[generation & 1], now_ns);
 	/* Release; the partner is the acquire in stream__round_ns(). */

@@ -9,7 +9,7 @@
 
 #define TYPE_BITS 5u
 #define TYPE_MASK ((1u << TYPE_BITS) - 1)
-#define TYPE_LONG 0u /* the length stands in front of the payload */
+#define TYPE_LONG 0u /* the length precedes the payload */
 #define TYPE_DATA_MAX 28u
 #define TYPE_PADDING 29u
 #define TYPE_TIME_EXTEND 30u
@@ -38,8 +38,9 @@ enum fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *h
 }
 
 /*
- * An absolute stamp has 59 bits. The others are those of the stamp before, unless it wrapped: it
- * then lies more than half its range earlier. A little earlier is an event that was interrupted.
+ * Returns an absolute time stamp. It has 59 bits; the others are those of the stamp before, unless
+ * it wrapped: it is then more than half its range earlier. A slightly earlier one is an
+ * interrupted event.
  */
 static uint64_t full_stamp(uint64_t bits, uint64_t before_ns)
 {

@@ -31,7 +31,7 @@ void sums__begin(struct sums *sums)
 
 int sums__reserve(struct sums *sums, uint64_t bytes, uint32_t calls)
 {
-	/* Each call may end a part before it, and leave one. */
+	/* Each call may end the previous part, and leave one. */
 	const uint64_t more = bytes / sums->part_bytes + 2 * (uint64_t)calls + 1;
 	const uint64_t room = (sums->count + more) * 2;
 	struct sum *all;

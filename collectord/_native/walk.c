@@ -79,7 +79,7 @@ static void tally__other(struct walk_tally *tally, const uint8_t *record, uint32
 	}
 }
 
-/* Own ids that were seen, each at its low bits: the kernel numbers events one after the other. */
+/* Own ids seen so far, at the index of their low bits: the kernel numbers events consecutively. */
 #define KNOWN_IDS 16u
 
 struct known_ids {
@@ -89,7 +89,7 @@ struct known_ids {
 static void known_ids__init(struct known_ids *known)
 {
 	for (uint64_t i = 0; i < KNOWN_IDS; i++)
-		known->at[i] = i + 1; /* has no place here: nobody's */
+		known->at[i] = i + 1; /* it does not fit here: a foreign id */
 }
 
 static inline bool known_ids__has(const struct known_ids *known, uint64_t id)
@@ -97,7 +97,7 @@ static inline bool known_ids__has(const struct known_ids *known, uint64_t id)
 	return known->at[id % KNOWN_IDS] == id;
 }
 
-/* Have the sample carry an own id. */
+/* Replace a foreign id in the sample by an own one. */
 static void known_ids__check(struct known_ids *known, uint8_t *record, uint16_t size,
 			     const struct walk_ids *ids, struct walk_tally *tally)
 {
@@ -117,9 +117,10 @@ static void known_ids__check(struct known_ids *known, uint8_t *record, uint16_t 
 }
 
 /*
- * perf_event_mmap_output() (kernel/events/core.c) gives all listeners of a mapping the same header,
- * one after the other, and leaves this bit in it once one of them has asked for build-ids. What it
- * writes to the others is the file's device and inode all the same: our events never ask.
+ * perf_event_mmap_output() (kernel/events/core.c) passes the same header to all listeners of a
+ * mapping, one after the other, and leaves this bit in it once one of them has asked for
+ * build-ids. The other listeners get the file's device and inode all the same: our events never
+ * ask for build-ids.
  */
 #define MAPPED_BUILD_ID ((uint64_t)PERF_RECORD_MISC_MMAP_BUILD_ID << 32)
 
@@ -127,11 +128,10 @@ static void known_ids__check(struct known_ids *known, uint8_t *record, uint16_t 
 #define SHAPE_MASK UINT64_C(0x00070000ffffffff)
 
 /*
- * The length of the samples at the start that need nothing but to be counted: those with a time and
- * with a known id. Nearly all records are such ones, so that what this loop takes is what a record
- * costs: few branches, and what is counted stays in registers, which it would not do in a tally
- * that the records may overlap with for all that the compiler knows. Not to be inlined, for the
- * registers' sake.
+ * Returns the length of the samples at the start that only need counting: those with a time and a
+ * known id. Nearly all records are such samples, so this loop determines the cost of a record: it
+ * has few branches, and keeps its counts in registers, which a tally that may alias the records
+ * would prevent. It must not be inlined, to save registers.
  */
 static __attribute__((noinline)) size_t walk__samples(const uint8_t *records, size_t bytes,
 						      size_t time_at,
@@ -204,7 +204,7 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 	return at;
 }
 
-/* Length of the AUX piece at `record`, 0 if it is none. */
+/* Returns the length of the AUX piece at `record`, 0 if it is none. */
 static uint64_t tally__aux(struct walk_tally *tally, const uint8_t *record, size_t bytes)
 {
 	struct aux_piece piece;

@@ -10,14 +10,14 @@
 
 #include "clock.h"
 
-/* A piece is as large as this, or one record. */
+/* Each piece has this size, or one record. */
 #define PIECE_BYTES 32768u
-/* How often a copy is made anew because a record was finished meanwhile. */
+/* How often a copy is repeated because a record was completed meanwhile. */
 #define COPIES_MAX 3
 /* Contexts that may be in the middle of a record on one CPU: task, soft interrupt, interrupt, NMI. */
 #define NESTING 4u
 
-/* Bytes written since the ring was made: head counts down from 0. */
+/* Returns the bytes written since the ring was made: head counts down from 0. */
 static uint64_t written_to(uint64_t head)
 {
 	return -head;
@@ -37,7 +37,7 @@ static void window__free(struct ring *ring)
 int window__new(const struct perf_ring_options *options, struct ring **out)
 {
 	const struct ring_map *const map = options->map;
-	/* Of two neighbours at least one and a half make PIECE_BYTES. */
+	/* Two neighbours together have at least one and a half PIECE_BYTES. */
 	const size_t pieces = (size_t)(map->data_bytes / (PIECE_BYTES / 2)) + 2;
 	struct window *window = calloc(1, sizeof(*window));
 	int ret;
@@ -55,25 +55,25 @@ int window__new(const struct perf_ring_options *options, struct ring **out)
 		window__free(&window->perf.ring);
 		return -ENOMEM;
 	}
-	/* The ring was empty then: what is there at the first look came after it. */
+	/* The ring was empty then: later contents came after it. */
 	window->seen_ns = clock__now_ns();
 	window->steps[0] = (struct window_step){window->seen_ns, window->seen_ns};
 	*out = &window->perf.ring;
 	return 0;
 }
 
-/* Have the pages ready that the next window is copied to, so that the copy is nothing more. */
+/* Prepare the pages that the next window is copied to, so that the copy causes no faults. */
 static void window__warm(const struct ring *ring)
 {
 #ifdef MADV_POPULATE_WRITE
-	/* EINVAL before Linux 5.14: then the copy finds the pages missing, one by one. */
+	/* EINVAL before Linux 5.14: then the copy faults the pages in, one by one. */
 	(void)madvise(window__of(ring)->copy, window__of(ring)->copy_bytes, MADV_POPULATE_WRITE);
 #else
 	(void)ring;
 #endif
 }
 
-/* Date the steps that began since the last look: in between the rate is taken for even. */
+/* Date the steps that began since the last check, assuming an even rate in between. */
 static void window__date(struct window *window, uint64_t written, uint64_t step, uint64_t now_ns)
 {
 	const uint64_t last = written / step;
@@ -92,7 +92,7 @@ static void window__date(struct window *window, uint64_t written, uint64_t step,
 	window->seen_ns = now_ns;
 }
 
-/* See how much the ring holds, and if it is swept also since when. */
+/* Note how much the ring holds, and in a swept pass also since when. */
 static void window__begin(struct ring *ring, bool first)
 {
 	struct window *const window = window__of(ring);
@@ -109,7 +109,7 @@ static void window__begin(struct ring *ring, bool first)
 		return;
 	window__date(window, written, step, now_ns);
 	oldest = &window->steps[(written - used) / step % WINDOW_STEPS];
-	/* What is on its way to a file still needs the names of its time. */
+	/* Data in flight to a file still need the names of their time. */
 	if (ring->head == ring->position &&
 	    load_relaxed(&ring->in_flight) == 0)
 		counter__set(&ring->horizon_ns, oldest->since_ns);
@@ -118,10 +118,10 @@ static void window__begin(struct ring *ring, bool first)
 
 /*
  * Copy the ring, the newest record first. Returns the head, and in `stable` how much of the copy
- * nobody can have written over meanwhile.
+ * cannot have been overwritten meanwhile.
  *
- * A record that was begun before the ring was told to stand still is finished all the same. It
- * belongs to the window, and what it overwrites is the oldest of it.
+ * A record begun before the ring was paused is completed all the same. It belongs to the window,
+ * and overwrites its oldest bytes.
  */
 static uint64_t window__copy(const struct window *window, uint64_t *stable)
 {
@@ -134,7 +134,7 @@ static uint64_t window__copy(const struct window *window, uint64_t *stable)
 
 		ring_map__copy(map, head, window->copy,
 			       (size_t)least(written_to(head), data_bytes));
-		/* The copy is done before the head is looked at again. */
+		/* The copy is complete before the head is read again. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		now = ring_map__head(map);
 		moved = head - now;
@@ -159,9 +159,9 @@ static void window__add(struct window *window, size_t at, size_t bytes)
 }
 
 /*
- * Someone may be in the middle of a record that he began before the ring was told to stand still,
- * in each context: that much of a full ring's oldest end is not to be trusted. No record that is
- * begun is taken to be larger than the largest one that is there.
+ * Returns the size of a full ring's oldest end that is not trusted: in each context a record may
+ * have been begun before the ring was paused. None is assumed to be larger than the largest one
+ * present.
  */
 static size_t window__margin(size_t largest, size_t bytes)
 {
@@ -170,11 +170,11 @@ static size_t window__margin(size_t largest, size_t bytes)
 
 struct window_walk {
 	size_t kept;	 /* whole records, from the start of the copy on */
-	size_t largest;	 /* of them */
+	size_t largest;	 /* size of the largest one */
 	enum fault fault;
 };
 
-/* Find the whole records within the first `bytes` bytes of the copy, of which the last ones may be
+/* Find the whole records within the first `bytes` bytes of the copy, the last of which may be
  * overwritten if the ring is `wrapped`. */
 static struct window_walk window__walk(const struct window *window, size_t bytes, bool wrapped)
 {
@@ -196,7 +196,7 @@ static struct window_walk window__walk(const struct window *window, size_t bytes
 	return walk;
 }
 
-/* Make pieces of the records that are new, count the others. `trusted`: no record behind it. */
+/* Make pieces of new records, and count the others. `trusted`: no record lies beyond. */
 static void window__sort(struct window *window, size_t kept, size_t fresh, size_t trusted)
 {
 	uint64_t taken = 0, repeated = 0, repeated_bytes = 0;
@@ -242,7 +242,7 @@ static void window__take(struct window *window)
 		return;
 	}
 	walk = window__walk(window, (size_t)stable, wrapped);
-	/* Of a ring that has never been full nothing is overwritten, and all must be records. */
+	/* A ring that was never full has overwritten nothing, so all must be records. */
 	if (walk.fault == FAULT_NONE && !wrapped && walk.kept != stable)
 		walk.fault = WALK_PAST_HEAD;
 	margin = wrapped ? window__margin(walk.largest, (size_t)stable) : 0;
@@ -250,7 +250,8 @@ static void window__take(struct window *window)
 	window__sort(window, walk.kept, (size_t)least(fresh, data_bytes), trusted);
 	for (uint32_t i = 0; i < window->piece_count; i++)
 		bytes += window->pieces[i].bytes;
-	/* Behind a fault is what nobody reads; but what was in the last window is not lost by that. */
+	/* Nobody reads the bytes behind a fault; but records that the last window had are not
+	 * lost by it. */
 	if (walk.fault != FAULT_NONE && walk.kept < least(fresh, stable))
 		unread = least(fresh, stable) - walk.kept;
 	counter__add(&window->windows, 1);
@@ -261,8 +262,8 @@ static void window__take(struct window *window)
 		ring__refuse(ring, walk.fault, unread);
 }
 
-/* All is given out: take the window that is wanted. Without one, or with nothing new in it, or nothing
- * whole, give the pages back, which may not be needed for hours. */
+/* All pieces are delivered: take the requested window. Without one, or if it has nothing new,
+ * or no whole record, free the pages, which may not be needed for hours. */
 static void window__next(struct window *window)
 {
 	if (window->wanted)
@@ -271,7 +272,8 @@ static void window__next(struct window *window)
 		(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
 }
 
-/* The ring stands still while it is let go: take a window now, or once the last one is given out. */
+/* Take a window when the ring is released, now, or after the last one is delivered. It is
+ * paused then. */
 static void window__hold(struct ring *ring, bool held)
 {
 	struct window *const window = window__of(ring);
@@ -283,7 +285,7 @@ static void window__hold(struct ring *ring, bool held)
 		window__next(window);
 }
 
-/* Put the oldest piece that is left into `chunk`. */
+/* Put the oldest remaining piece into `chunk`. */
 static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
 	struct window *const window = window__of(ring);
@@ -311,7 +313,7 @@ static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint3
 	return window->piece_count == 0 ? RING_EMPTY : RING_MORE;
 }
 
-/* Nobody comes any more for what was not given out. */
+/* Count the pieces not delivered, which nobody will take. */
 static void window__leave(struct ring *ring, bool drained)
 {
 	struct window *const window = window__of(ring);
@@ -330,7 +332,7 @@ static void window__leave(struct ring *ring, bool drained)
 	window__next(window);
 }
 
-/* The kernel wakes for each turn of such a ring, and nobody wants that. */
+/* The kernel wakes at each wrap of such a ring, which is of no use. */
 const struct ring_ops window__ops = {
 	.copied = true,
 	.records = true,

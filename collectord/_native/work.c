@@ -11,20 +11,20 @@
 #include "writer.h"
 
 /*
- * How long a chunk waits for room. One whose segment nobody makes in the time that the writer has for
- * that is given up, and those behind it without a wait, until there is an answer.
+ * How long a chunk waits for room. If a missing segment is not prepared in the writer's time
+ * limit, the chunk is given up, and so are later ones without a wait, until there is an answer.
  */
 #define SPACE_WAIT_NS 2000000000u
-/* Below this share of free chunks a full disk is not waited for: what is queued is given up. */
+/* Below this share of free chunks there is no wait for a full disk: queued items are given up. */
 #define SPACE_FREE_SHARE 4u
 
-/* What may be otherwise when somebody has made room, or a segment. */
+/* Whether room, or a new segment, can resolve the error. */
 static bool work__may_come(int error)
 {
 	return segment__is_short(error) || error == EXFULL;
 }
 
-/* Ask for it. False: nobody can be asked. */
+/* Request it. False: there is nobody to ask. */
 static bool work__ask(struct disk *disk, struct stream *stream, int error)
 {
 	struct event *event = event__new(EVENT_SPACE_WANTED, stream->id, 0);
@@ -46,12 +46,12 @@ static int work__answer(struct stream *stream, bool missing)
 	pthread_mutex_lock(&stream->lock);
 	answer = stream->space_answer;
 	if (stream->next.open && (missing || stream->rotate_wanted))
-		answer = SPACE_RETRY; /* the next file is as good as an answer */
+		answer = SPACE_RETRY; /* the next file counts as an answer */
 	pthread_mutex_unlock(&stream->lock);
 	return answer;
 }
 
-/* True: the item waits for the answer. */
+/* Start a wait. True: the item waits for the answer. */
 static bool work__wait(struct disk *disk, struct stream *stream, int error)
 {
 	const bool missing = error == EXFULL;
@@ -60,7 +60,8 @@ static bool work__wait(struct disk *disk, struct stream *stream, int error)
 	if (missing) {
 		if (stream->unanswered && work__answer(stream, true) != SPACE_UNANSWERED)
 			stream->unanswered = false;
-		/* In one that nothing is in, and that so does not end, this ring has no extent. */
+		/* The running segment is empty and so will not end, and this ring has no extent
+		 * in it. */
 		if (stream->unanswered || (stream->current.open && stream->current.chunks == 0))
 			return false;
 	} else if (stream->space_asked_ns != 0 &&
@@ -74,7 +75,7 @@ static bool work__wait(struct disk *disk, struct stream *stream, int error)
 	return true;
 }
 
-/* Is there time, and memory, to wait on? */
+/* Whether there is time, and memory, for a longer wait. */
 static bool work__may_wait(struct disk *disk, const struct work *work)
 {
 	const uint64_t waited_ns = clock__now_ns() - work->since_ns;
@@ -101,8 +102,8 @@ bool work__is_ready(struct disk *disk, struct stream *stream)
 		return false;
 	if (answer != SPACE_RETRY)
 		work->refused = work->waits_for;
-	/* For room it is asked once per flush interval; a segment that was missing says nothing about
-	 * the next one. */
+	/* Room is requested once per flush interval; a missing segment says nothing about the
+	 * next one. */
 	if (!missing)
 		stream->space_asked_ns = clock__now_ns();
 	stream->unanswered = missing && answer == SPACE_UNANSWERED;
@@ -110,7 +111,7 @@ bool work__is_ready(struct disk *disk, struct stream *stream)
 	return true;
 }
 
-/* ESHUTDOWN: it came when the stream was finished, which is no fault of a file. */
+/* Give spans up. ESHUTDOWN: they came when the stream was finished, which is no error of a file. */
 static void work__give_up(struct disk *disk, struct stream *stream, const struct span *spans,
 			  uint32_t count, int error)
 {

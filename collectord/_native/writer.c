@@ -50,7 +50,7 @@ void writer__add(struct writer *writer, struct stream *stream)
 {
 	const uint32_t place = stream->id % STREAMS_MAX;
 
-	/* Of generations before it there is nothing. */
+	/* It has no data of earlier generations. */
 	stream->ended = atomic_load_explicit(&writer->generation, memory_order_acquire);
 	stream->ended_ns[0] = stream->ended_ns[1] = clock__now_ns();
 	atomic_store(&stream->disk, &writer->disks[0]);
@@ -66,7 +66,7 @@ bool writer__forget(struct writer *writer, struct stream *stream)
 	if (!disk__is_done(stream))
 		return false;
 	atomic_store(&writer->streams[stream->id % STREAMS_MAX], NULL);
-	/* Whoever found it there before has it under one of these locks. */
+	/* A thread that found it there before holds one of these locks. */
 	for (uint32_t i = 0; i < writer__disks(writer); i++) {
 		pthread_mutex_lock(&writer->disks[i].lock);
 		pthread_mutex_unlock(&writer->disks[i].lock);
@@ -120,13 +120,13 @@ void writer__poke(struct writer *writer)
 		disk__poke(&writer->disks[i]);
 }
 
-/* `but` begins the pass itself. */
+/* Wake the shards; `but` begins the pass itself. */
 static uint64_t writer__begin(struct writer *writer, uint64_t generation, const struct shard *but)
 {
 	for (uint32_t i = 0; i < writer->shard_count; i++)
 		if (writer->shards[i] != but)
 			shard__poke(writer->shards[i]);
-	/* Who follows the generations learns of this one when it is done; late, when the last is not. */
+	/* The follower learns of this generation when it is done; later, if the last one is not. */
 	if (writer__drained(writer) + 1 < generation && writer__is_followed(writer, generation - 1))
 		event_list__poke(writer->events);
 	return generation;
@@ -139,7 +139,8 @@ uint64_t writer__issue(struct writer *writer)
 	atomic_store_explicit(&writer->issued_ns, clock__now_ns(), memory_order_relaxed);
 	do
 		atomic_store_explicit(&writer->asked, before + 1, memory_order_relaxed);
-	/* Release; the partner is the acquire in shard__run(): with the generation it sees who asked. */
+	/* Release; the partner is the acquire in shard__run(): with the generation it sees the
+	 * request. */
 	while (!atomic_compare_exchange_weak_explicit(&writer->generation, &before, before + 1,
 						      memory_order_release, memory_order_relaxed));
 	return writer__begin(writer, before + 1, NULL);
@@ -152,7 +153,7 @@ bool writer__is_asked(const struct writer *writer, uint64_t done)
 
 bool writer__is_followed(const struct writer *writer, uint64_t generation)
 {
-	/* It only rises: who still sees the last one tells of an end too many. */
+	/* It only rises: a thread that sees an old value reports one end too many. */
 	return atomic_load_explicit(&writer->followed, memory_order_relaxed) <= generation;
 }
 
@@ -166,7 +167,7 @@ void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_
 	uint64_t issued_ns = atomic_load_explicit(&writer->issued_ns, memory_order_relaxed);
 	const uint64_t now_ns = clock__now_ns();
 
-	/* Of several shards whose time has come one issues it. */
+	/* If several shards are due, one issues it. */
 	if (now_ns >= issued_ns + writer->flush_ns + slack_ns &&
 	    atomic_compare_exchange_strong(&writer->issued_ns, &issued_ns, now_ns))
 		/* Release; the partner is the acquire in shard__run(). */
