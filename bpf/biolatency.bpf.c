@@ -1,39 +1,39 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How long block requests take, by device and operation.
+ * The times that block requests take, by device and operation.
  *
- * A request is known by the address of its struct request, which raw tracepoints pass: it is
+ * A request is identified by the address of its struct request, which raw tracepoints pass: it is
  * unique while the request lives, whatever is merged, split or read twice at the same sector. No
  * member of it is read. Device, operation and size come from the fields of block:block_rq_issue,
- * in two steps on the same CPU: leave_fields() leaves them in `issuing`, and the program on the raw
- * tracepoint, which the kernel calls next, takes them from there.
+ * in two steps on the same CPU: leave_fields() leaves them in `issuing`, and the program on the
+ * raw tracepoint, which the kernel calls next, takes them from there.
  *
- * The kernel calls them in the order in which they were attached. So the manifest attaches
- * leave_fields(), which comes before all that is attached by its name. It runs as any program on
- * a tracepoint of perf does: not at all while another one runs on that CPU. The request is then
- * counted with device 0:0 and operation "unknown". Raw tracepoints know no such limit: what is
- * left out is only a run inside a run of the same function, and the kernel counts those.
+ * The kernel calls programs in the order of their attachment. So the manifest attaches
+ * leave_fields(), which precedes all programs attached by name. Like any program on a perf
+ * tracepoint it does not run while another one runs on that CPU. The request is then counted with
+ * device 0:0 and operation "unknown". Raw tracepoints have no such limit: only a run inside a run
+ * of the same function is left out, and the kernel counts those.
  *
- * Requests are followed whatever the gate of a CPU, so that `in_flight` is right. Each thing is
- * counted if the gate is open where and when it happens: depth at the issue, all else of a request
- * at its completion.
+ * Requests are followed whatever the gate of a CPU, so that `in_flight` is right. Each value is
+ * counted if the gate is open where and when it arises: depth at the issue, all others of a
+ * request at its completion.
  */
 #include <uapi/linux/errno.h>
 #include "collectord.h"
 
-#define DEPTH_MAX 64 /* slot of all depths from there on */
+#define DEPTH_MAX 64 /* slot of this depth and all larger ones */
 
 /* "read", "write", "discard", "flush", "other" or "unknown", NUL to the end. */
 struct operation {
 	char name[8];
 };
 
-/* What is known of a request once it is issued. */
+/* The state of a request once it is issued. */
 struct issued_request {
 	u64 start_ns; /* when it was issued or, with `queued`, inserted */
 	u32 device;   /* MAJOR << 20 | MINOR */
 	u32 bytes;
-	u32 done; /* of these */
+	u32 done; /* bytes completed so far */
 	struct operation operation;
 };
 
@@ -52,7 +52,7 @@ struct total_key {
 
 struct total {
 	u64 requests;
-	u64 ns; /* that they took together */
+	u64 ns; /* sum of their times */
 	u64 bytes;
 	u64 errors;
 };
@@ -68,7 +68,7 @@ struct depth_key {
 	u32 slot;
 };
 
-/* What the histograms lack. */
+/* Requests missing from the histograms. */
 struct biolatency_counts {
 	u64 unmatched;	/* issued before the attachment, untracked, or one end was not seen */
 	u64 untracked;	/* issued, but `requests` was full */
@@ -88,8 +88,8 @@ BPF_HASH(inserted, u64, u64, PARAMETER_MAX_REQUESTS);
 #endif
 
 /*
- * All adds are atomic: an interrupt's program may count on the same CPU. Where an entry is not
- * there yet, whoever comes first inserts a zero, and everybody adds.
+ * All adds are atomic: an interrupt's program may count on the same CPU. If an entry does not
+ * exist yet, the first program inserts a zero, and all add.
  */
 #define ADD(place, number) __sync_fetch_and_add(&(place), number)
 
@@ -116,7 +116,7 @@ static inline void count_untracked(void)
 		ADD(found->untracked, 1);
 }
 
-/* Only behind an open gate. */
+/* Count it only behind an open gate. */
 static inline void count_unrecorded(void)
 {
 	struct biolatency_counts *found = this_cpu_counts();
@@ -132,7 +132,7 @@ static inline bool wanted(u32 device)
 	return PARAMETER_MINOR < 0 || (device & 0xfffff) == PARAMETER_MINOR;
 }
 
-/* `rwbs` is the operation's letter, behind an F if a flush goes before it. */
+/* Returns the operation of `rwbs`: its letter, behind an F if a flush precedes it. */
 static inline struct operation operation_of(char first, char second)
 {
 	char letter = first;
@@ -152,7 +152,7 @@ static inline struct operation operation_of(char first, char second)
 	return (struct operation){"other"};
 }
 
-/* Requests of a device between issue and completion, one more or less. Returns how many then. */
+/* Change the number of a device's requests between issue and completion. Returns the new number. */
 static inline u64 change_in_flight(u32 device, s64 change)
 {
 	u64 zero = 0;
@@ -230,13 +230,13 @@ static inline void record_total(struct issued_request *request, u64 ns, u32 byte
 	}
 	ADD(total->requests, 1);
 	ADD(total->ns, ns);
-	*sum_us = total->ns / 1000; /* whole, and yet nothing is lost from sum to sum */
+	*sum_us = total->ns / 1000; /* whole us, without a loss from sum to sum */
 	ADD(total->bytes, bytes);
 	if (failed)
 		ADD(total->errors, 1);
 }
 
-/* A request is on the device no more. */
+/* Forget a request that is no longer on the device. */
 static inline void forget(u64 request, u32 device)
 {
 	requests.delete(&request);
@@ -285,7 +285,7 @@ RAW_TRACEPOINT_PROBE(block_rq_issue)
 #endif
 	error = requests.insert(&address, &request);
 	if (error == -EEXIST) {
-		/* Its completion was not seen, and the memory is used again. */
+		/* Its completion was missed, and its memory is reused. */
 		count_unmatched();
 		stale = requests.lookup(&address);
 		if (stale)
@@ -306,7 +306,7 @@ RAW_TRACEPOINT_PROBE(block_rq_issue)
 	return 0;
 }
 
-/* The driver gave it back: it waits in a queue again, and is issued once more. */
+/* The driver returned it: it waits in a queue again, and is issued once more. */
 RAW_TRACEPOINT_PROBE(block_rq_requeue)
 {
 	u64 address = ctx->args[0];
@@ -336,7 +336,7 @@ RAW_TRACEPOINT_PROBE(block_rq_complete)
 #if PARAMETER_QUEUED
 		inserted.delete(&address);
 #endif
-		/* None: the second completion of a write that had to wait for a flush. */
+		/* 0 bytes: the second completion of a write that had to wait for a flush. */
 		if (bytes)
 			count_unmatched();
 		return 0;
@@ -355,7 +355,7 @@ RAW_TRACEPOINT_PROBE(block_rq_complete)
 }
 
 #if PARAMETER_QUEUED
-/* Of a request that was given back the first time stays. */
+/* A returned request keeps its first time. */
 RAW_TRACEPOINT_PROBE(block_rq_insert)
 {
 	u64 address = ctx->args[0];
@@ -367,7 +367,7 @@ RAW_TRACEPOINT_PROBE(block_rq_insert)
 	return 0;
 }
 
-/* It became part of another request, and is never issued. */
+/* It was merged into another request, and is never issued. */
 RAW_TRACEPOINT_PROBE(block_rq_merge)
 {
 	u64 address = ctx->args[0];

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Requests to block devices, each told when the device has completed it. The tracepoints name a
- * request by device, sector and operation only. Several for one and the same may be under way at
- * once: each has a lane, and a completion is taken for that of the oldest. Whatever completes is
- * told, without times and process if nothing is known of it.
+ * Requests to block devices, each reported when the device has completed it. The tracepoints
+ * identify a request by device, sector and operation only. Several with the same key may be in
+ * progress at once: each has a lane, and a completion counts for the oldest. Every completion is
+ * reported, without times and process if its request is unknown.
  */
 struct io_event {
 	u64 sector;
 	u64 latency_ns;	/* from issue to completion; 0 if the issue was not seen */
 	u64 queue_ns;	/* from insertion into a queue to issue; 0 if it was issued at once */
-	u32 dev;	/* as the kernel has it: major << 20 | minor */
+	u32 dev;	/* in the kernel's format: major << 20 | minor */
 	u32 bytes;
 	s32 error;	/* 0, or a negative errno */
-	u32 pid;	/* of the task that inserted it, or else issued it */
+	u32 pid;	/* task that inserted it, or else issued it */
 	u32 tid;
-	char rwbs[12];	/* as the tracepoint has it: R, W, D, F, then flags */
+	char rwbs[12];	/* in the tracepoint's format: R, W, D, F, then flags */
 	char comm[16];
 };
 #define COLLECTORD_EVENT struct io_event
@@ -41,16 +41,17 @@ struct request_state {
 };
 
 /*
- * Requests under way. One whose completion was missed, or that was merged into another, stays until
- * one like it takes its lane, or until others push it out.
+ * Requests in progress. One whose completion was missed, or that was merged into another, stays
+ * until a request with its key takes its lane, or until others evict it.
  */
 BPF_TABLE("lru_hash", struct request_key, struct request_state, requests, PARAMETER_REQUESTS);
-/* How many have a lane other than the first, or more. At 0 only the first is looked at. */
+/* The number of requests beyond the first lane, or more. At 0 only the first lane is checked. */
 BPF_ARRAY(crowded, s64, 1);
 /* Completions whose issue was not seen, and so are reported without times and process. */
 BPF_PERCPU_ARRAY(unmatched, u64, 1);
 
-/* False for what is not to be followed: another device, or a driver's own command. */
+/* Fill the key. False for a request that is not followed: another device, or a driver's own
+ * command. */
 static inline bool fill_key(struct request_key *key, u32 dev, u64 sector, const char *rwbs)
 {
 	char letters[2] = {};
@@ -97,8 +98,8 @@ static inline bool is_crowded(void)
 }
 
 /*
- * Give a request a lane. One that is taken by the same thread, or for long, is taken by a request
- * whose end was missed: a thread seldom asks twice for the same before it has the first.
+ * Give a request a lane. A lane taken by the same thread, or for long, belongs to a request whose
+ * end was missed: a thread seldom repeats a request before it has the first.
  */
 static inline void claim(struct request_key *key, struct request_state *state)
 {
@@ -125,7 +126,7 @@ static inline void claim(struct request_key *key, struct request_state *state)
 	}
 }
 
-/* The newest request that waits in a queue. Leaves its lane in the key. */
+/* Find the newest request that waits in a queue. Leaves its lane in the key. */
 static inline struct request_state *find_waiting(struct request_key *key)
 {
 	struct request_state *best = NULL;
@@ -149,7 +150,7 @@ static inline struct request_state *find_waiting(struct request_key *key)
 	return best;
 }
 
-/* The oldest request that had been issued by `now`. Leaves its lane in the key. */
+/* Find the oldest request issued by `now`. Leaves its lane in the key. */
 static inline struct request_state *find_issued(struct request_key *key, u64 now)
 {
 	struct request_state *best = NULL;
@@ -213,7 +214,7 @@ TRACEPOINT_PROBE(block, block_rq_issue)
 	return 1;
 }
 
-/* The device could not take it now: it is issued again later. */
+/* The device could not take it now: it will be issued again. */
 TRACEPOINT_PROBE(block, block_rq_requeue)
 {
 	struct request_state *known;
@@ -231,7 +232,7 @@ TRACEPOINT_PROBE(block, block_rq_requeue)
 	return 1;
 }
 
-/* Take a request off the map. False if another CPU was faster with all there were. */
+/* Take a request off the map. False if another CPU took all matching ones first. */
 static inline bool take(struct request_key *key, u64 now, struct request_state *taken)
 {
 	struct request_state *known;
@@ -277,14 +278,14 @@ TRACEPOINT_PROBE(block, block_rq_complete)
 		event.pid = state.pid;
 		event.tid = state.tid;
 		__builtin_memcpy(event.comm, state.comm, sizeof(event.comm));
-		/* A device may complete it in parts: the rest goes on from where this one ends. */
+		/* A device may complete it in parts: the rest continues where this one ends. */
 		if (sectors && sectors < state.sectors) {
 			key.sector += sectors;
 			state.sectors -= sectors;
 			claim(&key, &state);
 		}
 	} else if (!sectors) {
-		/* A request with a flush ends once more for itself, after its parts did. */
+		/* A request with a flush completes once more for itself, after its parts. */
 		return 1;
 	}
 	if (!collectord_open())

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Programs that are executed. One that succeeds is seen at sched_process_exec, whoever started it;
- * one that fails where its system call returns.
+ * Programs that are executed. A successful exec is seen at sched_process_exec, whoever started it;
+ * a failed one where its system call returns.
  */
 #include <uapi/linux/ptrace.h>
 
@@ -14,7 +14,7 @@
 
 struct exec_event {
 	u32 pid;
-	u32 tid;	/* of the thread that called, which is no more if it was not the first */
+	u32 tid;	/* the calling thread, which is gone if it was not the first */
 	u32 uid;
 	s32 result;
 	char comm[16];	/* of the new program; if it failed, of the caller */
@@ -29,13 +29,13 @@ struct exec_event {
 struct scratch {
 	struct exec_event event __attribute__((aligned(8))); /* cleared by words */
 #if PARAMETER_ARGS
-	char spill[ARGS_BYTES]; /* takes what the last argument is too long by */
+	char spill[ARGS_BYTES]; /* room for the excess of the last argument */
 #endif
 };
 
 /* Too large for the stack. Programs on tracepoints do not nest on a CPU, nor are they preempted. */
 BPF_PERCPU_ARRAY(scratch, struct scratch, 1);
-/* Failures whose beginning was not seen, and so are not reported. */
+/* Failures whose entry was missed, and so are not reported. */
 BPF_PERCPU_ARRAY(unmatched, u64, 1);
 
 static inline struct scratch *prepare(u64 id, u32 uid)
@@ -65,12 +65,12 @@ static inline struct scratch *prepare(u64 id, u32 uid)
 #if PARAMETER_ARGS
 #define ARGUMENTS_MAX 64
 
-/* Read what `argv` points to, pointers of `width` bytes up to one that is NULL. */
+/* Read the strings at `argv`, an array of pointers of `width` bytes that ends with NULL. */
 static inline void read_arguments(struct scratch *room, u64 argv, u32 width)
 {
 	struct exec_event *event = &room->event;
 	bool complete = false;
-	u64 used = 0; /* 64 bits: else the verifier loses sight of the limit that is checked */
+	u64 used = 0; /* 64 bits: else the verifier loses the checked limit */
 	u32 i;
 
 	for (i = 0; i <= ARGUMENTS_MAX; i++) {
@@ -85,7 +85,7 @@ static inline void read_arguments(struct scratch *room, u64 argv, u32 width)
 		}
 		if (i == ARGUMENTS_MAX || used >= ARGS_BYTES)
 			break;
-		/* At most args and spill together, whatever is used of args. */
+		/* At most args and spill together, whatever part of args is used. */
 		bytes = bpf_probe_read_user_str(&event->args[used], ARGS_BYTES,
 						(void *)argument);
 		if (bytes <= 0)
@@ -100,8 +100,9 @@ static inline void read_arguments(struct scratch *room, u64 argv, u32 width)
 }
 
 /*
- * The new program's arguments, from its own stack: that begins with their number and the pointers
- * to them, and the kernel has just written all of it. The caller's memory is gone by now.
+ * Read the new program's arguments from its own stack: it begins with their number and the
+ * pointers to them, and the kernel has just written all of it. The caller's memory is already
+ * gone.
  */
 static inline void read_new_arguments(struct scratch *room)
 {
@@ -111,7 +112,7 @@ static inline void read_new_arguments(struct scratch *room)
 	u32 width = 8;
 
 	bpf_probe_read_user(&word, sizeof(word), (void *)stack);
-	if (word >> 32) /* words of 32 bits: the number is not alone in it */
+	if (word >> 32) /* words of 32 bits: the number shares its word */
 		width = 4;
 	read_arguments(room, stack + width, width);
 }
@@ -123,7 +124,7 @@ struct attempt {
 	u64 argv;
 };
 
-/* Threads within the system call. One that is killed there stays until others push it out. */
+/* Threads within the system call. A thread killed there stays until others evict it. */
 BPF_TABLE("lru_hash", u64, struct attempt, attempts, 10240);
 
 static inline void enter(const void *filename, const void *argv)
@@ -155,7 +156,7 @@ static inline void leave(void *ctx, long result)
 	if (!room)
 		return;
 	room->event.result = result;
-	/* Not on entry: what was not in memory then the kernel has brought in since. */
+	/* Not on entry: the kernel has since brought in pages that were not in memory then. */
 	bpf_probe_read_user_str(room->event.filename, sizeof(room->event.filename),
 				(void *)attempt.filename);
 #if PARAMETER_ARGS

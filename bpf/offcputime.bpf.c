@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Where tasks block, and for how long: the stacks of each task that leaves its CPU, and the time
- * until it has one again, which is the time that it was blocked and the time that it then waited
- * for a CPU.
+ * The times that tasks are blocked: the stacks of each task that leaves its CPU, and the time
+ * until it has one again, which is its blocked time and the time that it then waited for a CPU.
  *
- * A task is known by the address of its task_struct, which the raw tracepoint passes; no member of
- * it is read. Ids, name and stacks are those of the current task, which is the one that leaves.
+ * A task is identified by the address of its task_struct, which the raw tracepoint passes; no
+ * member of it is read. Ids, name and stacks are those of the current task, which is the one that
+ * leaves.
  *
- * Tasks are followed whatever the gate of a CPU. A time is counted, and what became of its stacks,
- * if the gate is open where and when the task comes back.
+ * Tasks are followed whatever the gate of a CPU. A time is counted, and the fate of its stacks, if
+ * the gate is open where and when the task comes back.
  *
  * This runs under a lock of the scheduler with interrupts off, and never inside itself: plain adds
  * are exact in maps per CPU.
@@ -21,13 +21,13 @@
 #endif
 
 /*
- * Negative ids of stacks are errors: -EEXIST where the place in `stacks` was taken by another one,
- * -EFAULT where there is no stack, as of a kernel thread in user mode. The latter also stands for
- * what is not asked for.
+ * Negative ids of stacks are errors: -EEXIST if another one has its place in `stacks`, -EFAULT if
+ * there is no stack, as for a kernel thread in user mode. The latter also stands for stacks that
+ * were not requested.
  */
 #define NO_STACK -EFAULT
 
-/* This program and what calls it, up to __schedule. */
+/* Frames of this program and its callers, up to __schedule. */
 #define KERNEL_SKIP 3
 
 /* A task that is off its CPU. */
@@ -54,7 +54,7 @@ struct off_cpu_time {
 };
 
 struct offcputime_counts {
-	u64 times;	     /* that tasks were off their CPU, of those asked for */
+	u64 times;	     /* requested times that tasks were off their CPU */
 	u64 ns;		     /* sum of all of these */
 	u64 untracked;	     /* times that were not measured: `left` was full */
 	u64 unmatched;	     /* likewise: the switch to the task was not seen */
@@ -69,7 +69,7 @@ BPF_HASH(off_cpu, struct off_cpu_key, struct off_cpu_time, PARAMETER_MAX_ENTRIES
 BPF_STACK_TRACE(stacks, PARAMETER_MAX_STACKS);
 BPF_PERCPU_ARRAY(counts, struct offcputime_counts, 1);
 
-/* Bits of states as the kernel reports them, and one for tasks that still could run. */
+/* Bits of states as the kernel reports them, and one for preempted tasks. */
 #define STATE_INTERRUPTIBLE 0x01
 #define STATE_UNINTERRUPTIBLE 0x02
 #define STATE_STOPPED 0x04
@@ -79,7 +79,7 @@ BPF_PERCPU_ARRAY(counts, struct offcputime_counts, 1);
 #define STATE_RUNNABLE 0x100
 #define STATES_BLOCKED 0xcf
 
-/* Bits that only the kernel knows. */
+/* Bits used only inside the kernel. */
 #define TASK_DEAD_BIT 0x80
 #define TASK_NOLOAD_BIT 0x400
 #define TASK_RTLOCK_WAIT_BIT 0x1000
@@ -105,14 +105,14 @@ BPF_PERCPU_ARRAY(counts, struct offcputime_counts, 1);
 	 STATE_BIT(STATE_LETTER(6)))
 #define STATES (STATES_GIVEN ? STATES_GIVEN : STATES_BLOCKED)
 
-/* Calls of this do not compile with another letter, which #if could not find. */
+/* Calls of this with an unknown letter do not compile; #if could not check them. */
 static inline void check_states(void)
 	__attribute__((diagnose_if(!STATES_KNOWN, "state takes the letters S D T t P I R", "error")));
 static inline void check_states(void)
 {
 }
 
-/* The state in which a task leaves; 0 if it never comes back. */
+/* Returns the state in which a task leaves; 0 if it never comes back. */
 static inline u32 state_of(bool preempted, u32 state)
 {
 	if (preempted || !state)
@@ -157,7 +157,7 @@ static inline void count_stack(struct offcputime_counts *found, s32 id)
 		found->stacks_failed++;
 }
 
-/* The current task leaves. The idle task of each CPU has the id 0. */
+/* Note that the current task leaves. The idle task of each CPU has the id 0. */
 static inline void leave(struct bpf_raw_tracepoint_args *ctx, u64 now_ns)
 {
 	u64 task = ctx->args[1];
@@ -209,7 +209,7 @@ static inline void record(struct left_task *entry, u64 ns)
 	count_stack(found, entry->kernel_stack_id);
 #endif
 #if !PARAMETER_KERNEL_ONLY
-	if (entry->user_stack_id != NO_STACK) /* a thread of the kernel has none */
+	if (entry->user_stack_id != NO_STACK) /* a kernel thread has none */
 		count_stack(found, entry->user_stack_id);
 #endif
 	__builtin_memcpy(key.comm, entry->comm, sizeof(key.comm));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Victims of the OOM killer. Older kernels tell a victim's pid and nothing else, so its name is
- * taken from the SIGKILL that the same task has just sent it.
+ * Victims of the OOM killer. Older kernels report only a victim's pid, so its name is taken from
+ * the SIGKILL that the same task has just sent it.
  */
 #include <uapi/linux/signal.h>
 
@@ -21,7 +21,7 @@ struct killed {
 	char comm[16];
 };
 
-/* The last SIGKILL of each thread. One that had another reason stays until others push it out. */
+/* The last SIGKILL of each thread. One with another cause stays until others evict it. */
 BPF_TABLE("lru_hash", u64, struct killed, last_killed, 1024);
 
 TRACEPOINT_PROBE(signal, signal_generate)

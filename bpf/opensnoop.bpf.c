@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Files that are opened, or fail to be. Entry and return of the system call are matched by thread;
- * the path is read at the return, since what of it was not in memory on entry the kernel has
- * brought in by then.
+ * the path is read at the return, when the kernel has brought in pages that were not in memory on
+ * entry.
  */
 #include <uapi/linux/fcntl.h>
 
@@ -14,7 +14,7 @@ struct open_event {
 	u32 tid;
 	u32 uid;
 	s32 result;	/* the descriptor, or a negative errno */
-	s32 directory;	/* that a relative path begins at, AT_FDCWD: the current one */
+	s32 directory;	/* start of a relative path, AT_FDCWD: the current one */
 	u32 mode;	/* of a file that is created */
 	char comm[16];
 	char path[PATH_BYTES];
@@ -30,9 +30,9 @@ struct opening {
 	s32 directory;
 };
 
-/* Threads within the system call. One that ends there stays until others push it out. */
+/* Threads within the system call. One that ends there stays until others evict it. */
 BPF_TABLE("lru_hash", u64, struct opening, openings, 10240);
-/* Returns whose entry was not seen, and so are not reported. */
+/* Returns whose entry was missed, and so are not reported. */
 BPF_PERCPU_ARRAY(unmatched, u64, 1);
 
 static inline bool is_wanted(u64 id)
@@ -44,7 +44,7 @@ static inline bool is_wanted(u64 id)
 	return true;
 }
 
-/* Entries are kept also where the gate is closed: a thread may return on another CPU. */
+/* Keep the entry even where the gate is closed: a thread may return on another CPU. */
 static inline void enter(struct opening *opening)
 {
 	u64 id = bpf_get_current_pid_tgid();
@@ -126,7 +126,7 @@ TRACEPOINT_PROBE(syscalls, sys_exit_openat2)
 	return 1;
 }
 
-/* Newer architectures have openat only. */
+/* Newer architectures only have openat. */
 #ifdef __x86_64__
 TRACEPOINT_PROBE(syscalls, sys_enter_open)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How long tasks that could run waited for a CPU: from the wake-up, or from the moment that one
- * was taken off its CPU while it still could run, until it got a CPU.
+ * The times that runnable tasks waited for a CPU: from the wake-up, or from the preemption of a
+ * running task, until it got a CPU.
  *
- * A task is known by the address of its task_struct, which raw tracepoints pass; no member of it
- * is read. Ids come from the helpers, which tell them of the task that leaves. So with a filter a
- * wait is counted when the task leaves the CPU that it had waited for, and without one when it
- * gets it. Either is on that CPU, whose gate must be open from when the task gets it until the wait
- * is counted. Waits are followed on all CPUs: they often begin on another one.
+ * A task is identified by the address of its task_struct, which raw tracepoints pass; no member of
+ * it is read. Ids come from the helpers, which return those of the leaving task. So with a filter
+ * a wait is counted when the task leaves the CPU that it had waited for, and without one when it
+ * gets it. Both happen on that CPU, whose gate must be open from when the task gets it until the
+ * wait is counted. Waits are followed on all CPUs: they often begin on another one.
  *
  * All of this runs under a lock of the scheduler with interrupts off, and no program runs inside
  * another on the same CPU: plain adds are exact in maps per CPU.
@@ -17,20 +17,20 @@
 
 #define FILTERED (PARAMETER_PID || PARAMETER_TID)
 
-/* Of the task that got a CPU last, as far as switches are seen. */
+/* The task that got a CPU last, as far as switches are seen. */
 struct run {
 	u64 task; /* 0 if the gate was closed then, and before the first switch */
 	u64 waited_ns;
-	u64 known; /* whether it is known since when it waited */
+	u64 known; /* whether the start of its wait is known */
 };
 
 struct runqlat_counts {
-	u64 waits;     /* that the histogram has */
-	u64 unmatched; /* waits without a start or an end: before the attachment, untracked, unseen */
-	u64 untracked; /* starts of waits, of any task, for which `waiting` had no room */
+	u64 waits;     /* waits in the histogram */
+	u64 unmatched; /* waits whose start or end was missed, for example untracked ones */
+	u64 untracked; /* starts of waits, of any task, without room in `waiting` */
 };
 
-/* When a task became runnable, by the address of its task_struct. */
+/* The time when a task became runnable, by the address of its task_struct. */
 BPF_HASH(waiting, u64, u64, PARAMETER_MAX_TASKS);
 BPF_PERCPU_ARRAY(running, struct run, 1);
 /* Slots of bpf_log2l() of microseconds. */
@@ -67,7 +67,7 @@ static inline void record(u64 waited_ns)
 	u64 *number = latency.lookup(&slot);
 
 	if (!found || !sum_us || !sum_ns || !number)
-		return; /* cannot be: they are arrays, and slots end at 55 */
+		return; /* impossible: they are arrays, and slots end at 55 */
 	found->waits++;
 	*number += 1;
 	*sum_ns += waited_ns;
@@ -80,7 +80,7 @@ static inline bool wanted(u64 id)
 	       (!PARAMETER_TID || (u32)id == PARAMETER_TID);
 }
 
-/* A task that waits already goes on waiting: it can be woken after it was taken off its CPU. */
+/* A task that already waits continues to wait: it can be woken after it was taken off its CPU. */
 RAW_TRACEPOINT_PROBE(sched_wakeup)
 {
 	u64 task = ctx->args[0];
@@ -102,7 +102,7 @@ RAW_TRACEPOINT_PROBE(sched_wakeup_new)
 	return 0;
 }
 
-/* The current task leaves. The idle task of each CPU has the id 0, and never waits. */
+/* Note that the current task leaves. The idle task of each CPU has the id 0, and never waits. */
 static inline void leave(u64 task, bool runnable, struct run *run, bool open, u64 now_ns)
 {
 	u64 id = bpf_get_current_pid_tgid();
@@ -116,7 +116,7 @@ static inline void leave(u64 task, bool runnable, struct run *run, bool open, u6
 			record(run->waited_ns);
 	}
 	if (!runnable)
-		waiting.delete(&task); /* left by a wake-up that came while it ran */
+		waiting.delete(&task); /* from a wake-up that came while it ran */
 	else if (waiting.update(&task, &now_ns))
 		count_untracked();
 }

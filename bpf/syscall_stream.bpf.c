@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every entry into a system call, as cheaply as that can be had: a raw tracepoint, which costs less
- * than an event of perf, one read of the saved registers, and a small event.
+ * Every entry into a system call, at the least possible cost: a raw tracepoint, which costs less
+ * than a perf event, one read of the saved registers, and a small event.
  */
 #include <uapi/linux/ptrace.h>
 

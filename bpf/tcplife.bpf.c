@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Sessions of TCP, each told when it ends. A state often changes in a softirq, and then the running
- * task has nothing to do with the socket. Three changes are a system call's own: the step to
- * SYN_SENT is connect()'s, those to FIN_WAIT1 and LAST_ACK are close()'s or shutdown()'s. They tell
- * whose the socket is; whoever accepts a connection is known by the latter only.
+ * TCP sessions, each reported when it ends. A state often changes in a softirq, in a task
+ * unrelated to the socket. Three changes are made by system calls: connect() makes the step to
+ * SYN_SENT, close() or shutdown() those to FIN_WAIT1 and LAST_ACK. They identify the socket's
+ * owner; a process that accepts a connection is known by the latter only.
  */
 #include <uapi/linux/in.h>
 #include <uapi/linux/ptrace.h>
 
-/* As the tracepoint has them: part of the kernel's ABI through TCP_INFO. */
+/* The tracepoint's states: part of the kernel's ABI through TCP_INFO. */
 enum {
 	STATE_ESTABLISHED = 1,
 	STATE_SYN_SENT = 2,
@@ -20,7 +20,7 @@ enum {
 };
 
 struct tcp_event {
-	u64 duration_ns;	/* since the connection was established; 0 if that was not seen */
+	u64 duration_ns;	/* since the connection was established; 0 if that was missed */
 	u64 connect_ns;		/* from connect() until then, or until it failed; 0 if not seen */
 	u8 local_address[16];	/* IPv4 is mapped into IPv6 */
 	u8 remote_address[16];
@@ -48,12 +48,12 @@ struct session {
 };
 
 /*
- * By the socket's address, which is used again once it has closed. One whose end was missed stays
- * until then, or until others push it out. Where sessions are more than this holds, those unused
- * for longest are forgotten, and end as if they had been there from before.
+ * Sessions by the socket's address, which is reused once it has closed. One whose end was missed
+ * stays until then, or until others evict it. If there are more sessions than entries, the least
+ * recently used are forgotten, and end as if they were older than the program.
  */
 BPF_TABLE("lru_hash", u64, struct session, sessions, PARAMETER_SESSIONS);
-/* Sessions whose beginning was not seen: they have no duration. */
+/* Sessions whose beginning was missed: they have no duration. */
 BPF_PERCPU_ARRAY(unmatched, u64, 1);
 
 static inline void set_owner(struct session *session)
