@@ -32,7 +32,7 @@ def say(line: str) -> None:
 
 
 def main(cache: Path) -> int:
-    """Give the status of the second run, or 1 where there is none.
+    """Return the status of the second run, or 1 where there is none.
 
     `cache` is the folder that pytest kept its cache in (`-o cache_dir=`), new in that run.
     """

@@ -51,7 +51,7 @@ _passed: Counter[str] = Counter()
 
 
 def _lane(path: Path) -> str:
-    """`kernel` for tests/kernel/..., `top` for a module directly in tests."""
+    """Return the lane of a path: `kernel` for tests/kernel/..., `top` for a module in tests."""
     parts = path.relative_to(ROOT / "tests").parts
     return parts[0] if len(parts) > 1 else "top"
 
@@ -67,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Orphans of the processes under test are seen as leaks, and Ctrl-C reaches them.
+    """Adopt orphans of the processes under test, so that they count as leaks; set up Ctrl-C.
 
     A shell without job control has what it starts in the background ignore it. Of several
     processes that run tests each has its own mounts: those of one are no leak of another.
@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The kernel, native and vm lanes carry their markers by where they live.
+    """Mark the tests of the kernel, native and vm lanes by their folders.
 
     Outside the guest nobody who does not ask for `vm` gets the tests of tests/vm.
     """
@@ -97,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A lane that cannot run here says so instead of passing unseen."""
+    """Fail if a required lane cannot run here, instead of passing silently."""
     lane = _lane(item.path)
     if lane in {"kernel", "vm"} and os.geteuid() != 0:
         pytest.fail(f"the {lane} lane needs root: sudo make test", pytrace=False)
@@ -109,7 +109,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A skip that does not name a missing kernel feature is a failure."""
+    """Turn a skip that does not name a missing kernel feature into a failure."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
         assert call.excinfo is not None
@@ -120,7 +120,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count what passed, in the process that reports it: with xdist the one that was started."""
+    """Count passed tests, in the reporting process: with xdist the one that was started."""
     if report.when == "call" and report.passed:
         _passed[_lane(ROOT / report.nodeid.partition("::")[0])] += 1
 
@@ -129,7 +129,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """A module that skips itself as a whole is a failure."""
+    """Turn a module that skips itself as a whole into a failure."""
     report = yield
     if report.outcome == "skipped":
         report.outcome = "failed"
@@ -138,7 +138,7 @@ def pytest_make_collect_report(
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A lane that ran nothing fails the run, with a status that allows no second run."""
+    """Fail a run with an empty lane, with a status that allows no second run."""
     if _is_worker(session.config):
         return
     ended = exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
@@ -164,7 +164,7 @@ def _idle_lanes(config: pytest.Config) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Set up first and torn down last of a test's own fixtures, so it sees what they leave.
+    """Check for leaks: it is set up first and torn down last of a test's own fixtures.
 
     Only tests of a kernel make instances of tracefs. Those that `make test` runs beside the kernel
     lane have mounts of their own, but see its instances come and go.
@@ -203,7 +203,7 @@ def mutant(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tracefs_of_root(request: pytest.FixtureRequest) -> None:
-    """For what mounts tracefs where it can and leaves it, as perf does: it finds it mounted."""
+    """Mount tracefs for tests of programs that would mount and leave it, as perf does."""
     if os.geteuid() == 0:
         request.getfixturevalue("tracefs")
 
@@ -233,7 +233,7 @@ def trace_cmds() -> tuple[trace_cmd_support.TraceCmd, ...]:
 
 @pytest.fixture(scope="session")
 def bcc() -> None:
-    """Whatever compiles BPF programs: `make setup` installs it, so a lack of it is a failure."""
+    """Check for an interpreter with bcc: `make setup` installs it, so its absence is a failure."""
     from collectord.source import bcc_client  # noqa: PLC0415
 
     interpreter, reason = bcc_client.find_python()
@@ -242,7 +242,7 @@ def bcc() -> None:
 
 @pytest.fixture
 def require() -> Callable[[str], None]:
-    """`require(feature)` skips the test if this kernel lacks the feature."""
+    """Return `require(feature)`, which skips the test if this kernel lacks the feature."""
     return features.require
 
 
@@ -252,7 +252,7 @@ def cli_environment() -> dict[str, str]:
 
 
 def cli_command(*words: str | Path, prefix: Sequence[str] = ()) -> list[str]:
-    """The command line of a collectord under test; `prefix` starts it (prlimit, setpriv, ...)."""
+    """Return the command line of a collectord under test; `prefix` starts it (prlimit, ...)."""
     return [*prefix, sys.executable, "-m", "collectord", *map(str, words)]
 
 

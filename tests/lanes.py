@@ -99,7 +99,7 @@ class Runner:
             return Ended(lane.name, process.wait(), time.monotonic() - began)
 
     def behind(self, lane: Lane) -> Ended:
-        """Run a lane that gets what others leave, to its end. It prints to `log_of`."""
+        """Run a background lane to its end. It prints to `log_of`."""
         began = time.monotonic()
         prefix = (*_LOWEST_PRIORITY, *(_OWN_MOUNTS if os.geteuid() == 0 else ()))
         with log_of(lane).open("wb") as log:
@@ -122,7 +122,7 @@ class Runner:
         return Ended(lane.name, status, time.monotonic() - began)
 
     def stop(self) -> None:
-        """End what runs behind, and start nothing more."""
+        """End background lanes, and start nothing more."""
         with self._lock:
             self._stopped = True
             for process in self._behind:
@@ -136,7 +136,7 @@ def log_of(lane: Lane) -> Path:
 
 
 def table(ended: Sequence[Ended], total_s: float) -> str:
-    """Each lane with its time and how it ended, and the time of all, which overlap."""
+    """Return each lane with its time and result, and the total time, as lanes overlap."""
     rows = [
         f"  {one.name:<24} {one.seconds:6.0f} s  {'ok' if one.status == 0 else 'FAILED'}"
         for one in ended
@@ -145,7 +145,7 @@ def table(ended: Sequence[Ended], total_s: float) -> str:
 
 
 def run(front: Lane, behind: Sequence[Lane]) -> list[Ended]:
-    """Run `front` and, beside it, the lanes behind it; gives how each ended, `front` first."""
+    """Run `front` and, beside it, the lanes behind it; returns how each ended, `front` first."""
     LOGS.mkdir(parents=True, exist_ok=True)
     runner = Runner()
     ended: list[Ended] = []
@@ -161,7 +161,7 @@ def run(front: Lane, behind: Sequence[Lane]) -> list[Ended]:
 
 
 def _second_run(first: Ended, lanes: Sequence[Ended]) -> list[Ended]:
-    """The kernel lane's tests that failed once more, where that may be (tests/again.py)."""
+    """Run failed tests of the kernel lane once more, if possible (tests/again.py)."""
     if first.status != 1:
         return [first, *lanes]
     began = time.monotonic()

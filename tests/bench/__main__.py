@@ -46,7 +46,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _unfit() -> str:
-    """Why this machine cannot run the bench, or nothing."""
+    """Return why this machine cannot run the bench, or ""."""
     if os.geteuid() != 0:
         return "the bench needs root"
     if len(os.sched_getaffinity(0)) < 2:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one collector beside the generator, and weighs what it used.
+"""Run of one collector beside the generator, with a measurement of its resources.
 
 The generator is pinned on CPU 0 and the collector on CPU 1. The generator is the collector's own
 COMMAND, held at its barrier by two FIFOs: when it says it is ready, the collector has opened
@@ -88,17 +88,17 @@ class Outcome:
 
     @property
     def cpu_collecting(self) -> float:
-        """CPU time of collecting, sealing included."""
+        """The CPU time of collecting, sealing included."""
         return self.cpu - self.cpu_startup
 
     @property
     def ns_per_event(self) -> float:
-        """CPU time of collecting per event."""
+        """The CPU time of collecting per event."""
         return self.cpu_collecting / self.generated * 1e9
 
     @property
     def imposed_ns(self) -> float:
-        """CPU time that an event took the load: the middle one of its parts.
+        """The CPU time of the load per event: the median of its parts.
 
         What else the machine does falls into a few of them; a wake-up of who collects into each.
         """
@@ -106,7 +106,7 @@ class Outcome:
 
 
 def perf_record(name: str, *words: str) -> Collector:
-    """`perf record` with these options beside the common ones."""
+    """Return `perf record` with these options beside the common ones."""
     return Collector(
         name,
         lambda directory: [
@@ -117,7 +117,7 @@ def perf_record(name: str, *words: str) -> Collector:
 
 
 def collectord_record(name: str, *words: str) -> Collector:
-    """`collectord record` into segments."""
+    """Return `collectord record` into segments."""
     return Collector(
         name,
         lambda directory: [
@@ -138,7 +138,7 @@ def hosted(name: str, *words: str) -> Collector:
 
 
 class _Barrier:
-    """The generator's standard input and output as FIFOs, opened so that nobody blocks."""
+    """FIFOs for the generator's standard input and output, opened without blocking."""
 
     def __init__(self, directory: Path) -> None:
         self.paths = (directory / "go", directory / "say")
@@ -286,7 +286,7 @@ def _attr(path: Path) -> str:
 
 
 def same_work(outcomes: Sequence[Outcome]) -> list[str]:
-    """Why these runs cannot be compared: other fields, or more than 2 % other bytes per event."""
+    """Return why these runs cannot be compared: other fields, or over 2 % other bytes an event."""
     problems = []
     first = outcomes[0]
     size = first.stored.sample_bytes / first.stored.samples

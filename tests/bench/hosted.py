@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording inside this process, with what the command line does not offer.
+"""A recording inside this process, with options that the command line does not offer.
 
     python -m tests.bench.hosted [--spin] [--segment-age TIME] [--ring SIZE] DIR -- COMMAND...
 

@@ -29,12 +29,12 @@ _CPUCLOCK_SCHED: Final = 2
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """CPU time of all threads of a living process, ended ones included."""
+    """Return the CPU time of all threads of a living process, ended ones included."""
     return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
 
 
 def fsync_all(paths: Iterable[Path]) -> float:
-    """Put files on disk; the value is the CPU time that took in this thread, in seconds."""
+    """Put files on disk; return this thread's CPU time for it, in seconds."""
     begun = time.thread_time()
     for path in paths:
         fd = os.open(path, os.O_RDWR)
@@ -113,7 +113,7 @@ def stored_in(path: Path) -> Stored:
 
 
 def own_memory_bytes(pid: int) -> int:
-    """Resident memory of a process without its rings and staging."""
+    """Return the resident memory of a process without its rings and staging."""
     total = 0
     counted = True
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line of the table, and what makers of lines share."""
+"""A line of the table, and the common parts of its makers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the table. `budget` is the most that `value` may be, None if it is only told."""
+    """A line of the table. `budget` is the maximum of `value`, None if there is none."""
 
     work: str
     ours: str
@@ -32,7 +32,7 @@ class Row:
 
     @property
     def within(self) -> bool:
-        """Ours is what it must be. A value that could not be had (NaN) is not."""
+        """Whether our value is within the budget. A value that could not be had (NaN) is not."""
         return self.budget is None or self.value <= self.budget
 
 
@@ -48,26 +48,26 @@ class Settings:
 
 
 def lost(outcomes: Sequence[Outcome]) -> int:
-    """Records lost over all runs."""
+    """Return the records lost over all runs."""
     return sum(outcome.stored.lost for outcome in outcomes)
 
 
 def figures(runs: Sequence[float], outcomes: Sequence[Outcome]) -> str:
-    """Median and range of what the runs cost an event, and what they lost."""
+    """Return median and range of the runs' cost per event, and their losses."""
     share = lost(outcomes) / sum(outcome.generated for outcome in outcomes)
     spread = f"{min(runs):.0f}-{max(runs):.0f}"
     return f"{statistics.median(runs):.0f} ns/event ({spread}), {share:.2%} lost"
 
 
 def resident(outcomes: Sequence[Outcome]) -> float:
-    """Share of the bytes written that stayed in the page cache."""
+    """Return the share of the written bytes that stayed in the page cache."""
     return statistics.median(run.resident_bytes / run.written_bytes for run in outcomes)
 
 
 def interleaved(
     settings: Settings, which: Sequence[Collector], *, count: int, rate: float = 0
 ) -> dict[str, list[Outcome]]:
-    """Round after round, so that a change of the machine meets all alike."""
+    """Run round after round, so that a change of the machine affects all alike."""
     outcomes: dict[str, list[Outcome]] = {collector.name: [] for collector in which}
     for _ in range(settings.repeats):
         for collector in which:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the table: what is compared with what, and what ours must be."""
+"""The rows of the table: the runs that are compared, and our budgets."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def saturated_stream(settings: Settings) -> list[Row]:
 
 
 def rotation(settings: Settings) -> list[Row]:
-    """A new segment each second at 100,000 events/s with 600 processes alive."""
+    """Start a new segment each second at 100,000 events/s with 600 processes alive."""
     rate = 100_000
     count = int(rate * settings.seconds)
     ours = collectors.hosted("collectord, 1 s segments", "--segment-age=1s")
@@ -129,7 +129,7 @@ def _ledger(outcome: Outcome) -> str:
 
 
 def spinning_python(settings: Settings) -> list[Row]:
-    """A saturated CPU, 1 M ev/s where it makes them, beside a Python thread that spins."""
+    """Saturate a CPU, with 1 M ev/s if possible, beside a Python thread that spins."""
     collector = collectors.hosted("collectord beside a spinning thread", "--spin", "--ring=8MiB")
     outcome = collectors.run(
         collector,

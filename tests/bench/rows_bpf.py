@@ -127,7 +127,7 @@ def _seen(outcome: Outcome) -> tuple[int, int]:
 
 
 def _collecting(outcome: Outcome) -> float:
-    """CPU seconds of the process itself from the moment that the load begins.
+    """Return CPU seconds of the process itself from the moment that the load begins.
 
     Ours compiles in a child that has ended by then, the peer within itself.
     """
@@ -135,7 +135,7 @@ def _collecting(outcome: Outcome) -> float:
 
 
 class _Group:
-    """The runs of one collector, with a load and almost without: what an end costs is in both."""
+    """The runs of one collector, with and almost without a load: both include an end's cost."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Group:
 
 
 def saturated_bpf(settings: Settings) -> list[Row]:
-    """Every system call of one CPU by a BPF program: CPU time and loss against BCC's callback."""
+    """Record every system call of one CPU by BPF: CPU time and loss against BCC's callback."""
     which = pair(settings)
     bare = row.interleaved(settings, which, count=_FEW)
     loaded = row.interleaved(settings, which, count=settings.events)

@@ -45,7 +45,7 @@ def _feed(feeder: Path, file: Path, size_bytes: int) -> dict[str, Any]:
 
 
 def _fio(file: Path) -> float:
-    """GB a second that fio writes, direct, 1 MiB at a time, four of them in flight."""
+    """Return the GB a second that fio writes, direct, 1 MiB at a time, four in flight."""
     done = subprocess.run(
         [
             *("fio", "--name=write", "--rw=write", "--direct=1", "--ioengine=libaio"),
@@ -60,7 +60,7 @@ def _fio(file: Path) -> float:
 
 
 def _rates(settings: Settings, feeder: Path) -> tuple[list[float], list[float]]:
-    """GB a second of the core and of fio, round after round, each into a new file."""
+    """Return GB a second of the core and of fio, round after round, each into a new file."""
     ours, peer = [], []
     with tempfile.TemporaryDirectory(dir=settings.directory.parent) as name:
         for number in range(settings.repeats):
@@ -81,7 +81,7 @@ def _figures(rates: list[float]) -> str:
 
 
 def disk(settings: Settings) -> list[Row]:
-    """A core fed from memory: what it writes beside fio, and what it drains into nothing."""
+    """Feed a core from memory: its writes beside fio's, and its drain without a disk."""
     feeder = _feeder()
     ours, peer = _rates(settings, feeder)
     times = statistics.median(peer) / statistics.median(ours) if peer else math.nan

@@ -45,7 +45,7 @@ def _instance() -> Iterator[None]:
 
 
 def trace_cmd_record(name: str, ring_kib: int) -> Collector:
-    """`trace-cmd record` with rings of this size, without compression."""
+    """Return `trace-cmd record` with rings of this size, without compression."""
     return Collector(
         name,
         lambda directory: [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the table about what those pay who are traced, not who traces."""
+"""The rows of the table about the cost of recording to the traced side."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _READY_TIMEOUT_S: Final = 60
 
 
 class Pair(NamedTuple):
-    """A source of ours, and who does the same, or less: then the line is told only.
+    """A source of ours and its peer; if the peer does less, the line has no budget.
 
     Attributes:
         share: of the events of a run, one of so many.
@@ -68,7 +68,7 @@ class Pair(NamedTuple):
 
 @contextmanager
 def _instance(events: Sequence[str], ring_kib: int) -> Iterator[None]:
-    """An ftrace instance that records these events on the generator's CPU; nobody reads it."""
+    """Provide an ftrace instance with these events on the generator's CPU, without a reader."""
     if _INSTANCE.exists():
         _INSTANCE.rmdir()
     _INSTANCE.mkdir()
@@ -214,7 +214,7 @@ def _figures(runs: Sequence[float], what: str) -> str:
 
 
 def _switch_ns() -> float:
-    """CPU time of a context switch between two threads on one CPU, pipes and all."""
+    """Return the CPU time of a context switch between two threads on one CPU, pipes included."""
     words = ("perf", "bench", "sched", "pipe", "-T", "-l", str(_SWITCHES // 2))
     times = []
     for _ in range(_RUNS):

@@ -58,7 +58,7 @@ def _string(data: mmap.mmap, at: int) -> tuple[str, int]:
 
 
 def _options(data: mmap.mmap) -> Iterator[tuple[int, int, int]]:
-    """Kind, place and size of each option, over the chain of their sections."""
+    """Yield kind, place and size of each option, over the chain of their sections."""
     _, at = _string(data, len(MAGIC))
     at += _ENDIAN_BYTES + 4
     for _ in ("compressor", "its version"):

@@ -69,7 +69,7 @@ class File:
         self.write(patch.offset, patch.data)
 
     def put(self, cpu: int, pages: Sequence[bytes], at: int = 0) -> int:
-        """Write pages behind the first `at` bytes of a CPU; gives where they end."""
+        """Write pages behind the first `at` bytes of a CPU; returns where they end."""
         data = b"".join(pages)
         self.write(self.head.extents[cpu].offset + at, data)
         return at + len(data)

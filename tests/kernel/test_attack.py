@@ -172,7 +172,7 @@ class Program:
 
 
 def test_library(tmp_path: Path, outside: Path) -> None:
-    """Whatever is planted meanwhile, a step is done or refused, and nothing outside is touched."""
+    """Each step is done or refused despite the planted files, and nothing outside is touched."""
     home = make_home(tmp_path / "home")
     library = Library(home)
     with attacking(home, outside, NAMES) as attack:

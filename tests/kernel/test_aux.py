@@ -47,7 +47,7 @@ ABSENT = next(
 
 
 def test_an_event_without_aux_refuses_the_area() -> None:
-    """The error says what is missing, not EOPNOTSUPP alone."""
+    """The error names the missing part, instead of EOPNOTSUPP alone."""
     kernel = LinuxKernel()
     attr = PerfEventAttr(type=EventType.SOFTWARE, config=SoftwareId.DUMMY, disabled=True)
     with ExitStack() as stack:
@@ -71,7 +71,7 @@ def test_a_trial_tells_pmus_apart() -> None:
 
 
 def test_a_trial_tells_what_cannot_be_paused() -> None:
-    """An event without an AUX area leads a group, and nothing in that can pause it."""
+    """An event without an AUX area leads a group in which nothing can pause it."""
     kernel = LinuxKernel()
     assert not can_pause(kernel, SOFTWARE, None, kernel.online_cpus()[0])
 
@@ -85,7 +85,7 @@ def test_the_counters_clock_is_told() -> None:
 
 
 def test_absent_hardware_has_a_status(run_cli: Run, tmp_path: Path) -> None:
-    """5 for what the machine lacks, 2 for options that make no sense on any."""
+    """The status is 5 for a lack of this machine, 2 for options that make no sense on any."""
     words = ("-a", "-o", "x.data", "--duration", "1s")
     done = run_cli("record", "-e", f"{ABSENT}//", *words)
     assert done.returncode == STATUS_FEATURE
@@ -231,7 +231,7 @@ def test_what_resumes_an_area_has_happened() -> None:
 
 
 def test_what_never_resumes_is_an_error() -> None:
-    """An event that does not come is not waited for for ever."""
+    """The wait for an event that does not come is limited."""
     kernel = LinuxKernel()
     with ExitStack() as stack:
         never = armed(kernel, SoftwareId.DUMMY, stack)

@@ -120,12 +120,12 @@ def too_often() -> str:
     ],
 )
 def test_wrong_events(refused: Refused, words: tuple[str, ...], says: str) -> None:
-    """An unknown event is told with its nearest name, a bad filter with the kernel's reason."""
+    """The error has an unknown event's nearest name, and the kernel's reason for a bad filter."""
     refused("record", *words, *COMMAND, status=RECORD, says=says)
 
 
 def test_unknown_pmu(refused: Refused) -> None:
-    """A PMU that this machine lacks is told with those that it has."""
+    """The error for a missing PMU lists those of this machine."""
     says = "no PMU 'nothing' on this host; there are "
     check_record(refused, "-e", "nothing/event=1/", status=FEATURE, says=says)
 
@@ -185,7 +185,7 @@ def test_wrong_targets(refused: Refused, words: tuple[str, ...], status: int, sa
     ],
 )
 def test_wrong_values(refused: Refused, words: tuple[str, ...], status: int, says: str) -> None:
-    """A value without sense, or beyond a limit, says which and what would do."""
+    """The error for an invalid or excessive value names it, and valid ones."""
     # Its own --duration comes last, as the last one is taken.
     refused("record", *CLOCK, *SHORT, *words, status=status, says=says)
 
@@ -204,7 +204,7 @@ def test_wrong_values(refused: Refused, words: tuple[str, ...], status: int, say
     ],
 )
 def test_wrong_verbs(refused: Refused, words: tuple[str, ...], status: int, says: str) -> None:
-    """A verb, option or action that does not exist is told with where to look."""
+    """The error for an unknown verb, option or action says where to look."""
     refused(*words, status=status, says=says)
 
 
@@ -246,7 +246,7 @@ def dead_tid() -> int:
 
 
 def test_dead_processes(refused: Refused, dead_pid: int) -> None:
-    """A process that is gone is named, also beside one that is there."""
+    """The error names a process that is gone, also beside an existing one."""
     says = f"pid {dead_pid} does not exist"
     check_record(refused, *CLOCK, "-p", str(dead_pid), status=FAILED, says=says)
     pids = f"{os.getpid()},{dead_pid}"
@@ -599,7 +599,7 @@ CONFIGS: Final[Mapping[str, tuple[str, str, str]]] = {
 def test_wrong_configurations(
     refused: Refused, tmp_path: Path, text: str, by: str, says: str
 ) -> None:
-    """A configuration is refused with what is wrong, where, and what it should be."""
+    """The error of a configuration names the key, its place, and valid values."""
     right = config_text(tmp_path / "state")
     assert text in right
     path = tmp_path / "collectord.toml"
@@ -783,7 +783,7 @@ def test_nothing_to_look_at(refused: Refused, run_cli: Run, tmp_path: Path, acti
 def test_file_that_is_no_segment(
     run_cli: Run, tmp_path: Path, action: str, status: int, says: str
 ) -> None:
-    """Some other file is told to be no segment, and stays as it is."""
+    """The error says that it is not a segment, and the file stays as it is."""
     (tmp_path / "x.data").write_bytes(b"garbage")
     before = tree(tmp_path)
     done = run_cli("segments", action, "x.data")

@@ -217,7 +217,7 @@ def test_a_program_runs_while_its_descriptors_are_open(
 
 
 def test_a_program_of_several_functions(loader: Loader) -> None:
-    """Each is attached, and has a descriptor of its own."""
+    """Each function is attached, and has a descriptor of its own."""
     with ExitStack() as stack:
         loaded = loader.load(stack, RAW + TRACEPOINT.removeprefix(COUNTING))
         call()
@@ -227,7 +227,7 @@ def test_a_program_of_several_functions(loader: Loader) -> None:
 
 
 def test_tables_are_described(loader: Loader) -> None:
-    """By the kernel's numbers, and by bcc's words for their types."""
+    """Descriptions have the kernel's numbers, and bcc's names of types."""
     source = """
 struct inner { u8 a; u64 b; };
 struct leaf { char text[16]; u32 many[3]; struct inner in; };
@@ -263,7 +263,7 @@ RAW_TRACEPOINT_PROBE(sys_enter) { return 0; }
 
 
 def test_warnings_are_handed_over(loader: Loader) -> None:
-    """A program that compiles may still be told something."""
+    """Warnings of a program that compiles are passed on."""
     with ExitStack() as stack:
         loaded = loader.load(stack, "#warning mind the gap\n" + RAW)
         assert "prog.bpf.c:1:2: warning: mind the gap" in loaded.messages
@@ -350,7 +350,7 @@ def usdt_program(folder: Path, semaphore: str) -> Path:
 
 
 def test_attaching_to_a_usdt_probe(loader: Loader, tmp_path: Path) -> None:
-    """Its arguments are read; one that waits for its semaphore is told to be of no use."""
+    """Its arguments are read; one that waits for its semaphore is reported as useless."""
     program = """
 BPF_ARRAY(sum, u64, 1);
 int on_tick(struct pt_regs *ctx)
@@ -386,7 +386,7 @@ def test_attaching_one_function_to_several_places(loader: Loader) -> None:
 
 
 def test_attaching_to_an_event(loader: Loader) -> None:
-    """On each CPU; the function runs as often as the event says."""
+    """It is attached on each CPU; the function runs as often as the event says."""
     with ExitStack() as stack:
         loaded = loader.load(stack, ON_CALL, attach("perf_event", "task-clock", frequency=997))
         assert len(loaded.attachment_fds) == os.sysconf("SC_NPROCESSORS_ONLN")
@@ -447,7 +447,7 @@ def test_what_the_kernel_has_not_is_named(
 def test_what_a_functions_name_asks_for_in_vain_is_named(
     loader: Loader, source: str, feature: str
 ) -> None:
-    """A tracepoint that is not there would read as an incomplete struct otherwise."""
+    """A missing tracepoint would read as an incomplete struct otherwise."""
     error = loader.error(source)
     assert isinstance(error, MissingFeature)
     assert error.feature == feature
@@ -455,7 +455,7 @@ def test_what_a_functions_name_asks_for_in_vain_is_named(
 
 @pytest.mark.vm
 def test_a_kernel_function(loader: Loader) -> None:
-    """It is attached where the kernel has kprobes, and told where not."""
+    """It is attached if the kernel has kprobes; otherwise the error says so."""
     source = ON_CALL.replace("on_call", "kprobe____x64_sys_getppid")
     if KPROBES:
         check_calls(loader, source, attach("kprobe", "sys_getppid", "kprobe____x64_sys_getppid"))
@@ -464,7 +464,7 @@ def test_a_kernel_function(loader: Loader) -> None:
 
 
 def test_a_trampoline(loader: Loader) -> None:
-    """It is attached where the kernel has trampolines, and told where not."""
+    """It is attached if the kernel has trampolines; otherwise the error says so."""
     source = COUNTING + "KFUNC_PROBE(wake_up_new_task, void *task) { count(); return 0; }"
     try:
         with ExitStack() as stack:
@@ -501,7 +501,7 @@ def test_a_place_that_is_none_is_named(
 
 
 def test_a_function_that_is_attached_nowhere_is_named(loader: Loader) -> None:
-    """It would be there for nothing; so would a program without any."""
+    """It would be useless; so would a program without any function."""
     assert "function on_call is attached to nothing" in str(loader.error(ON_CALL))
     assert "no function to attach" in str(loader.error("BPF_ARRAY(a, u64, 1);"))
 
@@ -564,7 +564,7 @@ def test_an_error_in_the_header_is_told_there(loader: Loader) -> None:
 
 @pytest.mark.parametrize(("mark", "line"), [("MARK11", 11), ("MARK18", 18)])
 def test_what_the_verifier_rejects_is_told(loader: Loader, mark: str, line: int) -> None:
-    """With its reason, the function, and the end of its log, which knows the line."""
+    """The error has its reason, the function, and the end of its log, which names the line."""
     reading = "{ u32 k = 0; u64 *v = m.lookup(&k); *v = 1; }"
     error = loader.error(_with(mark, reading).replace('#include "collectord.h"', ""))
     assert isinstance(error, BpfError)
@@ -587,7 +587,7 @@ def test_a_map_that_cannot_be_made_is_named(loader: Loader) -> None:
 
 
 def test_the_licence_is_the_kernels(loader: Loader) -> None:
-    """A program that may not call a helper is told so."""
+    """The error says that the licence does not permit a helper."""
     source = 'RAW_TRACEPOINT_PROBE(sys_enter) { bpf_trace_printk("x"); return 0; }'
     with ExitStack() as stack:
         loader.load(stack, source)
@@ -605,7 +605,7 @@ def test_memory_is_limited(loader: Loader) -> None:
 
 
 def test_time_is_limited(loader: Loader) -> None:
-    """A program that takes clang too long is given up."""
+    """A compilation that takes clang too long is given up."""
     error = loader.error(SLOW, timeout_s=1.0)
     assert isinstance(error, BpfError)
     assert error.step == "worker"
@@ -615,7 +615,7 @@ def test_time_is_limited(loader: Loader) -> None:
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
 def test_killing_the_worker_while_it_compiles(loader: Loader, name: str) -> None:
-    """Is told as that; others go on meanwhile, and nothing is left."""
+    """The error names the kill; others go on meanwhile, and nothing is left."""
     with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         failing = pool.submit(loader.error, SLOW)
         worker = await_compiling(os.getpid())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def test_a_row_that_fails_costs_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each is in the file, and in the table, as soon as it is done."""
+    """Each row is in the file, and in the table, as soon as it is done."""
     result = tmp_path / "result.json"
     seen: list[Any] = []
 
@@ -108,7 +108,7 @@ def _outcome(event_ns: float) -> Outcome:
 def test_a_source_may_be_dearer_than_its_peer_by_noise_alone(
     ours: list[float], again: list[float], within: bool
 ) -> None:
-    """By what the peer differs from itself, from run to run, and never by more than a little."""
+    """The tolerance is the peer's own variation from run to run, with a small maximum."""
     one = Collector("", lambda _: [])
     rounds = Rounds(Pair("s", one, one))
     for mine, other in zip(ours, again, strict=True):

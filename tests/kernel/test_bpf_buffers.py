@@ -96,7 +96,7 @@ def _recorded(run_cli: Run, directory: Path, *words: object, command: object) ->
 def test_every_submission_is_in_the_balance(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs
 ) -> None:
-    """On one CPU: the program's own count, what is stored, and what perf lists are the same."""
+    """On one CPU the program's own count, the stored records, and those that perf lists agree."""
     command = generator.command("count", cpu=0, nr=NUMBER, count=COUNT)
     session = _recorded(run_cli, tmp_path, *BY_BUFFER, "-C", "0", "-m", "16M", command=command)
     check_balance(session, perfs)
@@ -149,7 +149,7 @@ def test_a_ring_of_one_page_counts_what_it_loses(
 def test_the_daemon_is_woken_at_the_watermark(
     run_cli: Run, tmp_path: Path, *, generator: Generator
 ) -> None:
-    """It is: the ring is no fuller than it has to be; and at no other time, but by its timer."""
+    """It wakes when the ring is as full as the watermark; otherwise only by its timer."""
     command = generator.command("count", cpu=0, nr=NUMBER, count=COUNT)
     words = ("-C", "0", "-m", "1M", "--bpf-arg", f"nr={NUMBER}")
     session = _recorded(run_cli, tmp_path, *BY_BUFFER, *words, command=command)
@@ -237,7 +237,7 @@ def test_rotation_loses_nothing(  # noqa: PLR0917  # fixtures
 def test_losses_are_told_while_they_happen(
     start_cli: Start, tmp_path: Path, *, generator: Generator, perfs: Perfs
 ) -> None:
-    """In the status and the metrics, each once over all segments, and nothing is unaccounted."""
+    """Status and metrics show each once over all segments, and nothing is unaccounted."""
     config = _config(
         tmp_path,
         core=USUAL_PRIORITY,

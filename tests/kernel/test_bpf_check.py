@@ -121,7 +121,7 @@ def test_a_program_of_ones_own(tmp_path: Path, run_cli: Run) -> None:
 def test_what_is_wrong_with_a_program(
     pair: tuple[str, str], status: int, told: str, tmp_path: Path, run_cli: Run
 ) -> None:
-    """The last line of stderr says what, the status of which sort it is."""
+    """The last line of stderr names the problem; the status gives its kind."""
     folder = write(tmp_path / "p", *pair)
     given, report, err = check(run_cli, "switches", "--program-dir", folder)
     assert given == status, err
@@ -158,7 +158,7 @@ def test_numbers_reach_the_program_as_they_are(tmp_path: Path, run_cli: Run) -> 
 
 
 def test_without_privileges(run_cli: Run) -> None:
-    """Status 4 and the least that would do, before anything is compiled."""
+    """The status is 4, with the least sufficient privilege, before anything is compiled."""
     nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
     done = run_cli("bpf", "check", "syscall_stream", prefix=nobody)
     assert done.returncode == 4
@@ -168,7 +168,7 @@ def test_without_privileges(run_cli: Run) -> None:
 
 @pytest.mark.usefixtures("leaves_nothing")
 def test_trials_leave_nothing() -> None:
-    """The programs that find out what goes are gone again."""
+    """Programs loaded to find out features are removed again."""
     assert bpf_trial.try_load() in (True, False)
     bpf_trial.try_fentry(Path("/sys/kernel/btf/vmlinux"))
 
@@ -199,7 +199,7 @@ def test_the_manuals_own_program(tmp_path: Path, run_cli: Run) -> None:
 
 
 def test_the_metrics_are_told(run_cli: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    """Each with the name that a scrape shows, its type and labels, as data and as text."""
+    """Each has the name that a scrape shows, its type and labels, as data and as text."""
     done = run_cli("bpf", "check", "biolatency", "--json")
     metrics = {one["name"]: one for one in json.loads(done.stdout)["metrics"]}
     latency = metrics["collectord_bpf_block_io_latency_seconds"]

@@ -55,7 +55,7 @@ def _mapped(address: str) -> str:
 def test_connections(
     start_cli: Start, run_cli: Run, tmp_path: Path, *, perf: Perf, require: Require, version: str
 ) -> None:
-    """Both ends of each connection: ports, who connected, who took it, and how it ended."""
+    """Both ends of each connection are reported: ports, owners, and how it ended."""
     if version == "v6":
         require("IPv6")
     family, address = LOOPBACK[version]
@@ -108,7 +108,7 @@ def test_connections_that_fail(start_cli: Start, run_cli: Run, tmp_path: Path, p
 def test_block_requests(
     start_cli: Start, run_cli: Run, tmp_path: Path, *, perf: Perf, require: Require
 ) -> None:
-    """Each read and write past the page cache: sector, size, kind, whose, and how long it took."""
+    """Each read and write past the page cache has sector, size, kind, owner, and duration."""
     require("loop devices")
     offsets = range(QUIET_AT, QUIET_AT + TIMES * 2 * BLOCK, 2 * BLOCK)
     with bpf_load.loop_device(tmp_path / "image", DISK_BYTES) as device:
@@ -140,7 +140,7 @@ def test_block_requests(
 def test_victims_of_the_oom_killer(
     start_cli: Start, run_cli: Run, tmp_path: Path, *, perf: Perf, require: Require
 ) -> None:
-    """Each victim, and for whose memory; a process that is killed otherwise is none."""
+    """Each victim is reported, and the cause; a process that is killed otherwise is not."""
     require("memory cgroups")
     name = f"collectord-test-{os.getpid()}"
     caused = []

@@ -124,7 +124,7 @@ def test_a_program_that_is_wrong(
 
 
 def test_a_manifest_without_licence(tmp_path: Path, run_cli: Run) -> None:
-    """The kernel gives tracing helpers to GPL-compatible programs only, so it must be said."""
+    """The kernel gives tracing helpers to GPL-compatible programs only, so it is required."""
     folder = _program(tmp_path, GOOD, 'summary = "a test"\n')
     done = run_cli("bpf", "check", "broken", "--program-dir", folder)
     assert done.returncode == 6
@@ -134,7 +134,7 @@ def test_a_manifest_without_licence(tmp_path: Path, run_cli: Run) -> None:
 
 
 def test_a_program_that_others_may_write(tmp_path: Path, run_cli: Run) -> None:
-    """Whoever can write it would choose what the kernel runs."""
+    """A user who can write it would choose what the kernel runs."""
     folder = _program(tmp_path, GOOD)
     path = folder / "broken.bpf.c"
     path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IWGRP)
@@ -151,7 +151,7 @@ def test_a_program_that_others_may_write(tmp_path: Path, run_cli: Run) -> None:
 def test_headers_that_are_not_there(
     tmp_path: Path, start_cli: Start, generator: Generator
 ) -> None:
-    """A tree that is configured and is none: the session says so."""
+    """If the configured tree is not one, the session says so."""
     folder = _program(tmp_path, GOOD)
     config = _config(tmp_path, folder, bpf=f'headers = "{tmp_path}/nowhere"')
     with daemons.running(start_cli, config) as daemon:

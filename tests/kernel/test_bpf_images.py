@@ -29,7 +29,7 @@ RUNS: Final = slice(U64.size + 192, U64.size + 216)
 
 
 def test_code_is_left_out_where_there_is_no_room() -> None:
-    """A program's functions are told all the same; what is not told is not counted."""
+    """A program's functions are stored all the same; its missing code is not counted."""
     with bpf_support.program(1, b"small") as fd:
         number = bpf_calls.program_info(fd).id
         (whole,), _ = program_image.LoadedPrograms().read([number], 1 << 20)
@@ -42,7 +42,7 @@ def test_code_is_left_out_where_there_is_no_room() -> None:
 
 
 def test_streams_share_what_is_loaded() -> None:
-    """A second look at a program gives what the first one read, while somebody holds it."""
+    """A second reading of a program returns the first one's result, while it is in use."""
     loaded = program_image.LoadedPrograms()
     with bpf_support.program(1, b"shared") as fd:
         number = bpf_calls.program_info(fd).id
@@ -52,7 +52,7 @@ def test_streams_share_what_is_loaded() -> None:
 
 
 def test_a_program_that_is_gone_is_left_out() -> None:
-    """It may be unloaded between the list of programs and a look at it."""
+    """It may be unloaded between the list of programs and its reading."""
     with bpf_support.program(1, b"short") as fd:
         number = bpf_calls.program_info(fd).id
     assert number not in bpf_calls.program_ids()

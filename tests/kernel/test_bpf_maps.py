@@ -34,7 +34,7 @@ HARMLESS: Final = r"\x1b[2J:\n\xff"
 def _counted(
     start_cli: Start, directory: Path, words: list[str], told: Child, *, tid: int | None = None
 ) -> tuple[Counted, Switches]:
-    """Let a child sleep TIMES times; gives what was counted, and its switches meanwhile."""
+    """Let a child sleep TIMES times; returns what was counted, and its switches meanwhile."""
     with counting(start_cli, directory, *words, "--json") as counted:
         before = told.switches(tid)
         told.do("sleep", TIMES)
@@ -80,7 +80,7 @@ def test_waits_for_a_cpu(start_cli: Start, tmp_path: Path, chosen: str) -> None:
 
 
 def test_waits_of_all(start_cli: Start, tmp_path: Path) -> None:
-    """Without a filter there are these and others."""
+    """Without a filter these waits and others are counted."""
     with child() as sleeper:
         counted, switches = _counted(start_cli, tmp_path, program("runqlat"), sleeper)
     counts = _waits(counted)
@@ -159,7 +159,7 @@ def test_other_times_off_cpu(
 
 @pytest.mark.parametrize(("only", "kernel"), [("kernel_only", True), ("user_only", False)])
 def test_half_of_the_stacks(start_cli: Start, tmp_path: Path, *, only: str, kernel: bool) -> None:
-    """Frames of the kernel alone, or of user mode."""
+    """Stacks have frames of the kernel alone, or of user mode."""
     with child() as sleeper:
         words = program("offcputime", pid=sleeper.pid, **{only: "true"})
         counted, _ = _counted(start_cli, tmp_path, words, sleeper)
@@ -171,7 +171,7 @@ def test_half_of_the_stacks(start_cli: Start, tmp_path: Path, *, only: str, kern
 
 
 def test_more_stacks_than_are_told_apart(start_cli: Start, tmp_path: Path) -> None:
-    """The first one has its time; that of all others is told as one."""
+    """The first one has its own time; all others share one."""
     with child() as sleeper:
         words = program("offcputime", pid=sleeper.pid, max_entries=1, kernel_only="true")
         with counting(start_cli, tmp_path, *words, "--json") as counted:
@@ -189,7 +189,7 @@ def test_more_stacks_than_are_told_apart(start_cli: Start, tmp_path: Path) -> No
 
 
 def test_more_tasks_than_are_followed(start_cli: Start, tmp_path: Path) -> None:
-    """Each time off CPU is counted, is told not to have been measured, or has not ended."""
+    """Each time off CPU is counted, is reported as not measured, or has not ended."""
     with child(threads=4) as sleeper:
         words = program("offcputime", pid=sleeper.pid, max_tasks=1)
         counted, switches = _counted(start_cli, tmp_path, words, sleeper)
@@ -201,7 +201,7 @@ def test_more_tasks_than_are_followed(start_cli: Start, tmp_path: Path) -> None:
 
 
 def test_answers_on_a_terminal(start_cli: Start, tmp_path: Path) -> None:
-    """Bars, a table and stacks by line; what a traced process is called is harmless."""
+    """They are bars, a table and stacks by line; a traced process's name is harmless."""
     with child(comm=HOSTILE) as sleeper:
         words = [*program("runqlat", pid=sleeper.pid), *program("offcputime", pid=sleeper.pid)]
         with counting(start_cli, tmp_path, *words) as counted:

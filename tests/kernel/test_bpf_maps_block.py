@@ -192,7 +192,7 @@ def test_other_operations(start_cli: Start, tmp_path: Path, require: Require) ->
 
 @pytest.mark.parametrize("queued", ["false", "true"])
 def test_two_devices(start_cli: Start, tmp_path: Path, *, require: Require, queued: str) -> None:
-    """Each for itself; with `major` and `minor`, that one alone."""
+    """Each is counted by itself; with `major` and `minor`, only that one."""
     require("loop devices")
     with _disk(tmp_path / "one") as one, _disk(tmp_path / "other") as other:
         number = one.stat().st_rdev
@@ -214,7 +214,7 @@ def test_two_devices(start_cli: Start, tmp_path: Path, *, require: Require, queu
 def test_more_requests_than_are_followed(
     start_cli: Start, tmp_path: Path, require: Require
 ) -> None:
-    """Each is counted, or was issued without being followed and completes as one not known."""
+    """Each is counted, or is issued without being followed and completes as unknown."""
     require("loop devices")
     with _disk(tmp_path / "image") as device:
         before = requests()
@@ -231,7 +231,7 @@ def test_more_requests_than_are_followed(
 
 
 def test_requests_that_fail(start_cli: Start, tmp_path: Path, require: Require) -> None:
-    """Those are told beside the ones that did not."""
+    """They are counted beside successful ones."""
     require("loop devices")
     with (
         segments.mounted("tmpfs", tmp_path / "small", "size=64k") as directory,

@@ -48,7 +48,7 @@ def _below(directory: Path, events: Iterable[Fields], field: str = "filename") -
 def test_programs_that_are_executed(
     start_cli: Start, run_cli: Run, tmp_path: Path, perf: Perf
 ) -> None:
-    """Each one that begins: who, and which file, a script included. No failures, no arguments."""
+    """Each successful exec has its task and file, scripts included, without arguments."""
     program, script = tool(tmp_path / "a-tool"), tmp_path / "a-script"
     script.write_text("#!/bin/true\n")
     script.chmod(0o755)
@@ -73,7 +73,7 @@ def test_programs_that_are_executed(
 
 
 def test_failed_execs(start_cli: Start, run_cli: Run, tmp_path: Path, perf: Perf) -> None:
-    """With `failed`, those too: by whom, which file, and why. Arguments stay out."""
+    """With `failed` they have task, file, and error, without arguments."""
     program, absent, plain = tool(tmp_path / "a-tool"), tmp_path / "absent", tmp_path / "plain"
     plain.touch(mode=0o644)
     words = ("--bpf", "execsnoop", "--bpf-arg", "failed=true")
@@ -146,7 +146,7 @@ def test_a_recorded_command_ends_the_recording(run_cli: Run, tmp_path: Path, per
 
 
 def test_files_that_are_opened(start_cli: Start, run_cli: Run, tmp_path: Path, perf: Perf) -> None:
-    """By each call: who, which path, how, and the descriptor; the path's first 255 bytes."""
+    """Each call has task, path, flags, and descriptor; of the path the first 255 bytes."""
     folder = tmp_path / "opened"
     folder.mkdir()
     path, long = str(folder / "file"), f"{folder}{'/.' * PATH_BYTES}/file"
@@ -178,7 +178,7 @@ def test_files_that_are_opened(start_cli: Start, run_cli: Run, tmp_path: Path, p
 
 
 def test_opens_that_fail(start_cli: Start, run_cli: Run, tmp_path: Path, perf: Perf) -> None:
-    """With `failed`, nothing else: each with its error."""
+    """With `failed`, only these are reported, each with its error."""
     folder = tmp_path / "opened"
     folder.mkdir()
     there, absent = folder / "there", folder / "absent"

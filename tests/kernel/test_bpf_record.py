@@ -40,7 +40,7 @@ RING_FULL: Final = "kernel_ring/ring_full"
 def test_every_submission_is_in_the_balance(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs
 ) -> None:
-    """On one CPU: the program's own count, what is stored, and what perf lists are the same."""
+    """On one CPU the program's own count, the stored records, and those that perf lists agree."""
     command = generator.command("count", cpu=0, nr=NUMBER, count=COUNT)
     words = ("--bpf", "syscall_stream", "-C", "0", "-m", "16M")
     done = run_cli("record", *words, "--output-dir", tmp_path / "out", "--json", "--", *command)
@@ -77,7 +77,7 @@ def test_all_cpus(run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: 
 def test_a_ring_of_one_page_counts_what_it_loses(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs
 ) -> None:
-    """Under full load: what does not fit is counted by program and kernel alike."""
+    """Under full load, program and kernel count the same number of lost records."""
     command = generator.command("count", cpu=0, nr=NUMBER, count=FAST)
     words = ("--bpf", "syscall_stream", "-C", "0", "-m", "1")
     out = ("--output-dir", tmp_path / "out", "--json")

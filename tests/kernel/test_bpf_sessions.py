@@ -72,7 +72,7 @@ def _more_sealed(state: Path, than: int) -> bool:
 
 
 def _burst(generator: Generator, count: int) -> int:
-    """Make so many marked calls; gives the pid that made them."""
+    """Make so many marked calls; returns the pid that made them."""
     with generator.start("count", cpu=0, count=count, nr=NUMBER) as running:
         assert running.run()["events"] == count
         return running.pid

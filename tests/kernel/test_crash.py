@@ -116,7 +116,7 @@ def test_killed_daemon(  # noqa: PLR0917  # fixtures
 
 
 def test_damaged_files_keep_nobody_down(tmp_path: Path, start_cli: Start) -> None:
-    """A start tells of manifests that cannot be read, one by one, and goes on."""
+    """A start reports each unreadable manifest, and goes on."""
     sealed = segments.write_segment(segments.make_sink(tmp_path / "state" / "old")).path
     deep, invalid = (segments.orphan(tmp_path / "state" / name) for name in ("deep", "invalid"))
     untrue = segments.orphan(tmp_path / "state" / "untrue")

@@ -67,7 +67,7 @@ def _burst(generator: Generator, count: int = BURST) -> int:
 
 
 def _default_config(directory: Path) -> Path:
-    """Give the configuration that is installed, with its places in `directory`."""
+    """Return the configuration that is installed, with its places in `directory`."""
     text = (ROOT / "config" / "collectord.toml").read_text()
     for key, default, value in (
         ("state_dir", "/var/lib/collectord", f"{directory}/state"),
@@ -83,7 +83,7 @@ def _default_config(directory: Path) -> Path:
 
 
 def _documented_metrics() -> dict[str, str]:
-    """Give the names and types of the table of docs/metrics.md."""
+    """Return the names and types of the table of docs/metrics.md."""
     rows = re.findall(
         r"^\| `(collectord_\w+)` \| (\w+) \|", (ROOT / "docs/metrics.md").read_text(), re.MULTILINE
     )
@@ -396,7 +396,7 @@ def test_missing_places(tmp_path: Path, run_cli: Run, place: str) -> None:
 
 
 def test_json_log(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
-    """Without a terminal each line of the log is one JSON object; stdout has none of it."""
+    """Without a terminal each line of the log is one JSON object on stderr, none on stdout."""
     with daemons.running(start_cli, daemons.write_config(tmp_path)) as daemon:
         _burst(generator)
         ended = daemon.stop()
@@ -408,7 +408,7 @@ def test_json_log(tmp_path: Path, start_cli: Start, generator: Generator) -> Non
 
 
 def test_console_log_on_a_terminal(tmp_path: Path) -> None:
-    """On a terminal the log's lines are for people."""
+    """On a terminal the log is plain text."""
     config = daemons.write_config(tmp_path)
     with ExitStack() as stack:
         ours, theirs = os.openpty()
@@ -457,7 +457,7 @@ def _read_terminal(fd: int) -> str:
 
 
 def test_log_of_a_ring_in_trouble_is_limited() -> None:
-    """A process that has the same to say of each ring a thousand times writes a line for each."""
+    """A process that repeats a message a thousand times for each ring writes one line for each."""
     script = (
         "from collectord.cli import log\n"
         "log.configure()\n"
@@ -545,7 +545,7 @@ def test_foreign_text_is_escaped(tmp_path: Path, run_cli: Run, generator: Genera
 def test_degraded_session(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs
 ) -> None:
-    """A source that need not be present and is not leaves its session running, and is told."""
+    """If an optional source is absent, its session runs without it, and reports that."""
     config = daemons.write_config(tmp_path)
     with config.open("a") as file:
         file.write(

@@ -78,7 +78,7 @@ class Disk(NamedTuple):
 
     @staticmethod
     def on(root: Path) -> Disk:
-        """Give the paths on `root`, with the ballast there."""
+        """Return the paths on `root`, with the ballast there."""
         disk = Disk(root, root / "state", root / "ballast")
         with disk.ballast.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)

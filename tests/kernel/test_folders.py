@@ -37,7 +37,7 @@ def _owned(path: Path, uid: int, mode: int) -> Path:
 
 @pytest.mark.parametrize("mode", [0o757, 0o777, 0o775])
 def test_folder_that_others_write_to_is_refused(tmp_path: Path, mode: int) -> None:
-    """Unless it is sticky: then nobody can replace what is ours."""
+    """A sticky one is accepted: nobody can replace our files there."""
     folder = _owned(tmp_path / "shared", USER, mode)
     os.chown(folder, USER, OTHER)
     for use in (
@@ -61,7 +61,7 @@ def test_folder_that_others_write_to_is_refused(tmp_path: Path, mode: int) -> No
 def test_a_folder_that_the_user_may_not_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The segments of the others are listed and verified, and it is told of."""
+    """The segments of other folders are listed and verified, and the closed one is reported."""
     open_, closed = (_owned(tmp_path / name, 0, 0o755) for name in ("open", "closed"))
     paths = [support.write_segment(support.make_sink(folder)).path for folder in (open_, closed)]
     closed.chmod(0o700)
@@ -178,7 +178,7 @@ def test_manifests_of_others_stay_in_a_sticky_folder(tmp_path: Path, suffix: str
 
 
 def test_links_of_others_lead_nowhere(tmp_path: Path) -> None:
-    """On the way to a folder; root's own do, unless somebody else can replace them."""
+    """Links on the way to a folder are refused, except root's own that nobody can replace."""
     home = _owned(tmp_path / "home", USER, 0o755)
     target = tmp_path / "target"
     target.mkdir()
@@ -196,7 +196,7 @@ def test_links_of_others_lead_nowhere(tmp_path: Path) -> None:
 
 
 def test_devices_are_not_read(tmp_path: Path) -> None:
-    """A device that has no end is looked at, and left alone."""
+    """An endless device is recognised, and left alone."""
     os.mknod(tmp_path / "x", stat.S_IFCHR | 0o644, os.makedev(1, 5))  # /dev/zero
     with open_folder(tmp_path) as folder, pytest.raises(UnsafePath, match="not a regular file"):
         folder.read("x", 1 << 30)

@@ -65,7 +65,7 @@ def test_top_level_is_left_alone(tracefs: Path) -> None:
 
 @pytest.mark.usefixtures("tracefs")
 def test_facts_and_rows_are_there_when_asked_for() -> None:
-    """Without the question nothing is tried and nothing is known to be missing."""
+    """Otherwise nothing is tried and nothing is known to be missing."""
     asked = probe(LinuxKernel(), [], ftrace=True)
     assert {"ftrace instances", "ftrace mmap", "lockdown"} <= {c.name for c in asked.checks}
     assert all(c.ok for c in asked.checks if c.name in {"lockdown", "ftrace instances"})

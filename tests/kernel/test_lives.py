@@ -103,7 +103,7 @@ async def live(context: SessionContext, plan: SessionPlan) -> None:
 
 
 def lives(directory: Path) -> list[Held]:
-    """Sessions of each kind, one after the other; gives what was held after some of them."""
+    """Sessions of each kind, one after the other; returns what was held after some of them."""
     source: dict[str, PerfSourceConfig | TracefsSourceConfig] = {
         "calls": perf_source("sched:sched_switch"),
         "window": perf_source("sched:sched_switch"),

@@ -69,7 +69,7 @@ class Scene:
                 self.causes.add(place["cause"].partition(" ")[2][:10])
 
     def look(self) -> bool:
-        """See what is told now; gives whether enough has been."""
+        """See what is told now; returns whether enough has been."""
         now = self._read()
         for name in SESSIONS:
             self.changes[name] += now[name] != self._produced[name]

@@ -87,7 +87,7 @@ def locked(run_cli: Run) -> str:
 
 
 def python(code: str, device: Path, status: int = 0) -> str:
-    """Run it in a process that has debugfs; gives the last line that it printed."""
+    """Run it in a process that has debugfs; returns the last line that it printed."""
     done = subprocess.run(
         [*WITH, sys.executable, "-c", code, device],
         capture_output=True,

@@ -115,7 +115,7 @@ def killed(
     subbuf_bytes: int = PAGE,
     buffer_bytes: int = 1 << 17,
 ) -> str:
-    """A process that took these steps and was killed; gives the instance that it left."""
+    """A process that took these steps and was killed; returns the instance that it left."""
     with subprocess.Popen(
         [
             *(sys.executable, "-c", OWNER, session, str(CPU), str(subbuf_bytes), out),
@@ -164,7 +164,7 @@ def salvage_all(
     directory: Path,
     make_room: Callable[[int], bool] = lambda _need_bytes: False,
 ) -> tuple[list[Salvaged], list[str]]:
-    """Salvage this one instance; gives what was and the log's events."""
+    """Salvage this one instance; returns what was and the log's events."""
 
     def place(instance: str, _session: str) -> Path | None:
         if instance != name:

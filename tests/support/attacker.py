@@ -28,7 +28,7 @@ _COUNT_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """An attack that is under way."""
+    """An attack in progress."""
 
     shared: mmap.mmap
 

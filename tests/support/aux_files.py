@@ -89,7 +89,7 @@ class AuxFile:
 
     @property
     def owner(self) -> PerfEventAttr:
-        """The AUX event. Not on CLOCK_MONOTONIC: decoders convert to perf's own clock."""
+        """The AUX event, not on CLOCK_MONOTONIC: decoders convert to perf's own clock."""
         return PerfEventAttr(
             type=PMU_TYPE,
             config=self.config,
@@ -102,12 +102,12 @@ class AuxFile:
 
     @property
     def clocked(self) -> PerfEventAttr:
-        """Return an ordinary event in the same rings."""
+        """An ordinary event in the same rings."""
         return replace(self.owner, type=EventType.SOFTWARE, config=SoftwareId.CPU_CLOCK)
 
     @property
     def dummy(self) -> PerfEventAttr:
-        """Return the sideband event."""
+        """The sideband event."""
         return replace(
             self.owner,
             type=EventType.SOFTWARE,

@@ -27,7 +27,7 @@ def encode_piece(
     reference: int = 0,
     hidden: bool = False,
 ) -> bytes:
-    """Give a piece of trace with its framing; a long one is hidden in several records.
+    """Return a piece of trace with its framing; a long one is hidden in several records.
 
     Raises:
         CodecError: a value does not fit its field.

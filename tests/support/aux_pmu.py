@@ -39,7 +39,7 @@ class Pmu:
 
     @staticmethod
     def new(cpu: int, pages: int) -> Pmu:
-        """Control page, data and area in a memfd."""
+        """Make control page, data and area in a memfd."""
         fd = os.memfd_create("aux")
         size = _PAGE + _DATA_BYTES + pages * _PAGE
         os.ftruncate(fd, size)
@@ -48,12 +48,12 @@ class Pmu:
         return Pmu(cpu, pages * _PAGE, fd, wakeup_fd, mmap.mmap(fd, size), source)
 
     def maps(self) -> tuple[_core.RingMap, _core.AuxMap]:
-        """Map both as the core takes them; closed in the reverse order, by whoever asked."""
+        """Map both as the core takes them; the caller closes them in reverse order."""
         ring_map = _core.RingMap(self.fd, _DATA_BYTES)
         return ring_map, _core.AuxMap(self.fd, ring_map, self.aux_bytes, snapshot=False)
 
     def run(self, wanted: int, *, told: bool) -> None:
-        """Trace so many bytes, as far as there is room; AUX record or not, as when it is lost."""
+        """Trace up to so many bytes, as room permits, with or without an AUX record."""
         head = len(self.trace)
         # Native: one access. The standard forms go byte by byte, and a drain may see half a head.
         (tail,) = struct.unpack_from("@Q", self.memory, _AUX_TAIL_AT)
@@ -84,7 +84,7 @@ class Pmu:
         self.memory[_DATA_HEAD_AT : _DATA_HEAD_AT + 8] = struct.pack("@Q", self.data_head)
 
     def close(self) -> None:
-        """Give all back."""
+        """Release the memory."""
         self.memory.close()
         os.close(self.fd)
         os.close(self.wakeup_fd)

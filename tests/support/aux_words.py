@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and runs aux_words.c, which reads the test PMU's words out of segments."""
+"""Build and run aux_words.c, which reads the test PMU's words out of segments."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Found:
     words: tuple[WordsFound, ...]
 
     def of_cpu(self) -> dict[int, int]:
-        """Words by CPU, over all areas."""
+        """Return words by CPU, over all areas."""
         total: dict[int, int] = defaultdict(int)
         for found in self.words:
             total[found.of] += found.words
@@ -70,7 +70,7 @@ class Found:
 
     @property
     def in_order(self) -> bool:
-        """No word is repeated or goes back, and no byte of an area is repeated or left out."""
+        """Whether no word is repeated or goes back, and no byte is repeated or missing."""
         whole = all(ring.breaks == 0 for ring in self.rings)
         return whole and all(words.disorder == 0 for words in self.words)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A block device of a test's own, requests to it, and what blktrace's tools say of them."""
+"""A block device of a test's own, requests to it, and the reports of blktrace's tools."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_requests(device: Path, count: int) -> None:
 
 
 def traces_of(device: Path) -> list[str]:
-    """Files that a trace of the device has, sorted."""
+    """Return the files of a trace of the device, sorted."""
     folder = DEBUGFS / "block" / device.name
     return sorted(path.name for path in folder.glob("trace*"))
 
@@ -110,7 +110,7 @@ def tools_say(base: Path) -> dict[str, list[Any]]:
 
 
 def written(found: Counter[str]) -> int:
-    """Completed writes among what blkparse lists."""
+    """Count completed writes among those that blkparse lists."""
     return sum(n for what, n in found.items() if what.startswith("C ") and "W" in what)
 
 
@@ -120,7 +120,7 @@ def events(found: Counter[str]) -> int:
 
 
 def bases(directory: Path) -> list[Path]:
-    """Names of the sets of files below a directory, as blkparse takes them, oldest first."""
+    """Return names of the sets of files below a directory, as for blkparse, oldest first."""
     return sorted({path.with_suffix("").with_suffix("") for path in _first_files(directory)})
 
 

@@ -171,7 +171,7 @@ def update(fd: int, key: bytes, value: bytes) -> None:
 
 
 def delete(fd: int, key: bytes) -> None:
-    """Take an entry away."""
+    """Delete an entry."""
     _element(_MAP_DELETE, fd, key, b"")
 
 
@@ -184,10 +184,10 @@ def _element(command: int, fd: int, key: bytes, value: bytes) -> None:
 
 
 def map_ids() -> tuple[int, ...]:
-    """Ids of all maps of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
+    """Return ids of all maps of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
     return tuple(bpf_calls.ids("map"))
 
 
 def link_ids() -> tuple[int, ...]:
-    """Ids of all links of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
+    """Return ids of all links of the host. Raises MissingPrivilege without CAP_SYS_ADMIN."""
     return tuple(bpf_calls.ids("link"))

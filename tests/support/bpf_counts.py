@@ -66,7 +66,7 @@ obey(first)
 
 @dataclass(slots=True)
 class Counted:
-    """A recording, and after its block what it printed."""
+    """A recording, with its output after its block."""
 
     stdout: str = ""
 
@@ -85,7 +85,7 @@ class Counted:
 
 @contextmanager
 def counting(start_cli: Start, directory: Path, *words: str) -> Iterator[Counted]:
-    """`collectord record WORDS...` for the length of a block.
+    """Run `collectord record WORDS...` for the length of a block.
 
     Its programs count when the block begins. The log must be empty.
     """
@@ -111,7 +111,7 @@ def counting(start_cli: Start, directory: Path, *words: str) -> Iterator[Counted
 
 
 def program(name: str, **arguments: int | str) -> list[str]:
-    """Options of `record` for a program with these arguments."""
+    """Return options of `record` for a program with these arguments."""
     words = (f"{key}={value}" for key, value in arguments.items())
     return ["--bpf", name, *(part for word in words for part in ("--bpf-arg", word))]
 
@@ -133,7 +133,7 @@ class Switches(NamedTuple):
 
 
 class Child:
-    """A process that does what it is told, and blocks when it has."""
+    """A process that performs orders, and blocks in between."""
 
     def __init__(self, process: subprocess.Popen[str], orders: Sequence[IO[str]]) -> None:
         self.pid = process.pid
@@ -225,7 +225,7 @@ def child(
 
 @contextmanager
 def unprobed(device: Path) -> Iterator[None]:
-    """Keep udev, which reads a device whenever somebody wrote to it, off it for a block."""
+    """Keep udev off a device for a block: it reads devices after each write."""
     fd = os.open(device, os.O_RDONLY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -235,7 +235,7 @@ def unprobed(device: Path) -> Iterator[None]:
 
 
 def requests() -> dict[str, Counter[str]]:
-    """Requests that block devices have completed by operation, and have in flight, by device."""
+    """Return completed requests by operation, and those in flight, by device."""
     lines = (line.split() for line in Path("/proc/diskstats").read_text().splitlines())
     return {
         line[2]: Counter({name: int(line[column]) for name, column in _DISKSTATS.items()})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known numbers of what the shipped BPF programs tell of, and what they told of it."""
+"""Known numbers of events for the shipped BPF programs, and the programs' reports."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ sys.stdin.readline()
 
 
 def events_of(run_cli: Run, session: dict[str, Any], *words: str) -> list[dict[str, Any]]:
-    """The fields of each event that `collectord events --json` tells of a result's segments."""
+    """Return the fields of each event of a result's segments, by `collectord events --json`."""
     done = run_cli("events", "--json", *words, *segments_of(session))
     assert (done.returncode, done.stderr) == (0, "")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
@@ -87,7 +87,7 @@ def table_of(run_cli: Run, session: dict[str, Any]) -> str:
 def check_found(
     session: dict[str, Any], found: Iterable[Hashable], caused: Iterable[Hashable]
 ) -> None:
-    """Assert that what was caused was found, and nothing else.
+    """Assert that exactly the caused events were found.
 
     While a program runs on a CPU, or a system call reads its maps there, the kernel leaves others
     out and counts that. So many of the caused may be missing, or be there with less known of them.
@@ -114,14 +114,14 @@ def tool(path: Path) -> Path:
 
 
 def execute(*words: str | Path) -> int:
-    """Execute a program that succeeds; gives its pid."""
+    """Execute a program that succeeds; returns its pid."""
     with subprocess.Popen(words) as process:
         assert process.wait() == 0
     return process.pid
 
 
 def execute_in_thread(*words: str | Path) -> tuple[int, int]:
-    """Execute a program from a thread that is not its process's first; gives pid and tid."""
+    """Execute a program from a thread that is not its process's first; returns pid and tid."""
     command = [sys.executable, "-c", _THREAD, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         told, _ = process.communicate()
@@ -130,7 +130,7 @@ def execute_in_thread(*words: str | Path) -> tuple[int, int]:
 
 
 def fail_to_execute(path: Path, *words: str, at: bool = False) -> int:
-    """Try to execute, in this very process, what cannot be: missing or not executable.
+    """Try to execute a missing or non-executable file in this process.
 
     Returns the errno. `at`: by execveat.
     """
@@ -160,7 +160,7 @@ def system_call(number: int, *arguments: int) -> None:
 
 
 def opened(number: int, *arguments: Any) -> int:  # noqa: ANN401  # as ctypes takes them
-    """Make a system call that opens a file; gives the descriptor."""
+    """Make a system call that opens a file; returns the descriptor."""
     result: int = _LIBC.syscall(ctypes.c_long(number), *arguments)
     assert result >= 0, os.strerror(ctypes.get_errno())
     return result
@@ -211,7 +211,7 @@ def _all_closed(port: int) -> bool:
 
 @contextmanager
 def loop_device(image: Path, size: int) -> Iterator[Path]:
-    """A block device of `size` bytes that is the file `image`, for the length of a block."""
+    """Provide a block device of `size` bytes backed by the file `image`, for a block."""
     with image.open("wb") as file:
         file.truncate(size)
     command: list[str | Path] = ["losetup", "--find", "--show", image]
@@ -255,7 +255,7 @@ def memory_cgroup(name: str, limit: int) -> Iterator[Path]:
 
 
 def _removed(directory: Path) -> bool:
-    """Remove a cgroup unless something is in it."""
+    """Remove a cgroup when the block ends, unless it is in use."""
     with suppress(OSError):
         directory.rmdir()
     return not directory.exists()

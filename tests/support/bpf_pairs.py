@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A BPF program as a user would write it: a source and a manifest that go together."""
+"""A BPF program as a user would write it: a matching pair of source and manifest."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _PIDFD_GETFD = 438
 
 
 def _rings(pid: int) -> list[int]:
-    """Duplicates of a process's perf events, in the order in which it opened them."""
+    """Return duplicates of a process's perf events, in the order of their opening."""
     files = Path(f"/proc/{pid}/fd").iterdir()
     numbers = sorted(int(file.name) for file in files if "perf_event" in str(file.readlink()))
     process = os.pidfd_open(pid)

@@ -142,7 +142,7 @@ def fork(time_ns: int, parent: int, child: int) -> bytes:
 
 
 def lost(time_ns: int, events: int, *, event: str = OPENS, cpu: int = 0) -> bytes:
-    """The ring of a CPU has lost events before the next one."""
+    """Return a record of a loss in a CPU's ring before the next event."""
     number = IDS[event][cpu]
     sample_id = SampleId(time_ns=time_ns, id=number, cpu=cpu)
     return encode(Lost(number, events), ATTR, sample_id)
@@ -193,7 +193,7 @@ def closed(segment: OpenSegment, chunks: Sequence[bytes]) -> SegmentClosed:
 
 
 class Writer:
-    """Writes one segment as the native writer does, piece by piece.
+    """A writer of one segment that works piece by piece like the native writer.
 
     Args:
         sink: of `make_sink`; by default one for `directory`.
@@ -213,7 +213,7 @@ class Writer:
 
     @property
     def path(self) -> Path:
-        """The file as it is named while it is written."""
+        """The file's name while it is written."""
         return self.segment.paths.partial
 
     def write(self, *chunks: bytes) -> None:
@@ -224,11 +224,11 @@ class Writer:
             self._at += len(one)
 
     def tear(self, piece: bytes) -> None:
-        """Have a part of the next chunk in the file."""
+        """Write a part of the next chunk to the file."""
         os.pwrite(self.segment.meta_fd, piece, self._at)
 
     def seal(self, *, final: bool = True, lost_samples: Mapping[int, int] | None = None) -> Path:
-        """Make an end; gives the file's name."""
+        """Seal the segment; returns the file's name."""
         told = closed(self.segment, self._chunks)._replace(final=final)
         closing = segments.closing(lost_samples=lost_samples or {})
         info = self.sink.seal(self.segment, told, closing)

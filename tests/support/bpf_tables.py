@@ -18,7 +18,7 @@ _PER_CPU: Final = (MapType.PERCPU_ARRAY, MapType.PERCPU_HASH, MapType.LRU_PERCPU
 
 
 def key_struct(*members: object) -> list[object]:
-    """BCC's description of a struct without padding of its own."""
+    """Return BCC's description of a struct without padding of its own."""
     return ["key_t", list(members), "struct_packed"]
 
 
@@ -45,7 +45,7 @@ class FakeNames:
 
 
 class FakeMaps:
-    """A kernel whose maps a test fills. What it is asked for is counted in `reads`."""
+    """A kernel whose maps a test fills. Reads of it are counted in `reads`."""
 
     def __init__(self) -> None:
         self.tables: dict[str, LoadedTable] = {}
@@ -67,7 +67,7 @@ class FakeMaps:
         entries: int = 1024,
         cpus: int = 2,
     ) -> dict[bytes, bytes]:
-        """Declare a table; its content is what is put into the result."""
+        """Declare a table; its contents are put into the result."""
         fd = 1000 + len(self.tables)
         self.tables[name] = LoadedTable(
             name, fd, fd, kind, key[1], leaf[1], entries, key[0], leaf[0]

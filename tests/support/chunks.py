@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks of perf.data as the core writes them, and what a reader finds in them."""
+"""Chunks of perf.data as the core writes them, and their contents for a reader."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon's commands without a daemon: what was asked for is kept, what is answered is given."""
+"""A daemon's commands without a daemon: requests are recorded, answers are given by the test."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Commands:
 
 
 def snapshot(segments: tuple[str, ...]) -> Snapshot:
-    """1,000 events of two seconds, 30 of which the snapshot before has too."""
+    """Return 1,000 events of two seconds, 30 of which the previous snapshot has too."""
     return Snapshot(
         session="blackbox",
         source="perf",
@@ -96,7 +96,7 @@ async def serve_unix(app: web.Application, path: Path) -> AsyncIterator[None]:
 async def serve_tcp(
     app: web.Application, *, reserved_files: int = 0
 ) -> AsyncIterator[tuple[str, int]]:
-    """Provide an app on a free port; gives the address."""
+    """Provide an app on a free port; returns the address."""
     with http.claim_tcp("127.0.0.1:0") as bound:
         async with serve(app, bound, name="metrics", reserved_files=reserved_files):
             yield bound[0].getsockname()

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def perf_event(text: str, filter: str = "", **rates: int) -> EventConfig:  # noqa: A002 - the key
-    """Give an entry of a perf source's `events`."""
+    """Return an entry of a perf source's `events`."""
     event = event_spec.parse_choices(text)
     return EventConfig(event=event, filter=Filter.parse(filter), **rates)
 
 
 def trace_event(text: str, filter: str = "", when: When = "always") -> TraceEventConfig:  # noqa: A002 - the key
-    """Give an entry of a tracefs source's `events`."""
+    """Return an entry of a tracefs source's `events`."""
     return TraceEventConfig(event=trace_names.parse(text), filter=filter, when=when)
 
 
@@ -36,7 +36,7 @@ def perf_source(
     call_graph: str = "",
     **settings: Any,  # noqa: ANN401 - of any type
 ) -> PerfSourceConfig:
-    """Give a perf source."""
+    """Return a perf source."""
     return PerfSourceConfig(
         events=tuple(perf_event(one) if isinstance(one, str) else one for one in events),
         filter=Filter.parse(filter),
@@ -46,6 +46,6 @@ def perf_source(
 
 
 def tracefs_source(*events: str | TraceEventConfig, **settings: Any) -> TracefsSourceConfig:  # noqa: ANN401
-    """Give a tracefs source."""
+    """Return a tracefs source."""
     entries = tuple(trace_event(one) if isinstance(one, str) else one for one in events)
     return TracefsSourceConfig(events=entries, **settings)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon under test: its configuration, what it tells, and how it is stopped."""
+"""A daemon under test: its configuration, its reports, and its end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _METRICS: Final = re.compile(r"^metrics +(http://\S+)$", re.MULTILINE)
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Look until `condition` is true.
+    """Poll until `condition` is true.
 
     Raises:
         AssertionError: it never became true.
@@ -138,7 +138,7 @@ class Ended(NamedTuple):
 
 
 class Daemon:
-    """`collectord run` whose rings are open.
+    """A `collectord run` whose rings are open.
 
     Attributes:
         notified: what it has sent to the service manager.
@@ -183,7 +183,7 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self.process.pid
 
     def status(self) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class Daemon:
         return dict(self.get("/v1/status")[1])
 
     def get(self, path: str) -> tuple[int, Any]:
-        """HTTP status and decoded answer of the control API."""
+        """Return HTTP status and decoded answer of the control API."""
         connection = http.client.HTTPConnection("localhost", timeout=_PATIENCE_S)
         connection.sock = socket.socket(socket.AF_UNIX)
         with connection.sock:
@@ -201,7 +201,7 @@ class Daemon:
                 return answer.status, json.loads(answer.read())
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask the control API for something; gives its answer."""
+        """Ask the control API for something; returns its answer."""
         return client.post(self._control, path, body)
 
     def session(self, name: str = "calls") -> dict[str, Any]:
@@ -253,7 +253,7 @@ class Daemon:
         return Ended(self.process.returncode, stdout, log)
 
     def close(self) -> None:
-        """Let go of the process, which may have ended long ago."""
+        """Release the process, which may have ended long ago."""
         os.close(self._pid_fd)
 
 
@@ -292,7 +292,7 @@ def manifest(segment: Path) -> dict[str, Any]:
 
 
 def left_open(state: Path) -> list[Path]:
-    """Files below a directory that are no sealed segment, no manifest of one and no count."""
+    """Return files below a directory that are neither sealed segment, manifest nor count."""
     names = (".perf.data", ".perf.data.json", ".trace.dat", ".trace.dat.json", ".unclean_stops")
     return [path for path in state.rglob("*") if path.is_file() and not path.name.endswith(names)]
 

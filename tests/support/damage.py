@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments and manifests with damage of every kind, and what must hold of each.
+"""Segments and manifests with damage of every kind, and the required behaviour for each.
 
 A case is told by a seed and a number:
 
@@ -173,7 +173,7 @@ class Case:
             self._damage()
 
     def run(self) -> None:
-        """Have everything that reads such files read them. Raises what it found."""
+        """Read the files with every reader. Raises the problems found."""
         sealed = self._sealed()
         self._daemon_start()
         if self._random.random() < _COMMANDS:
@@ -201,7 +201,7 @@ class Case:
             raise AssertionError("a file elsewhere changed")
 
     def _repair(self, *, sealed: bool) -> None:
-        """Repair, and see that what was made whole is."""
+        """Repair, and check the repaired files."""
         outcomes = repair(self._root, sealed=sealed)
         whole = {o.path for o in outcomes if o.action in {Action.RECOVERED, Action.COMPLETED}}
         wrong = [
@@ -247,7 +247,7 @@ class Case:
         return [one for one in self._files() if not one.name.endswith(_JSON) and not one.is_dir()]
 
     def _sealed(self) -> dict[Path, str]:
-        """Hashes of sealed segments and their manifests."""
+        """Return hashes of sealed segments and their manifests."""
         data = [path for path in self._data_files() if not path.name.endswith(PARTIAL)]
         both = [one for path in data for one in (path, path.with_name(path.name + ".json"))]
         return {path: _digest(path) for path in both if _is_plain(path)}
@@ -276,7 +276,7 @@ class Case:
             path.write_bytes(self._odd_bytes(path, data))
 
     def _plant(self, path: Path) -> None:
-        """Put something in its place that is no plain file."""
+        """Replace it by something that is not a plain file."""
         kind = self._random.choice(("fifo", "folder", "/dev/zero", "nowhere", str(self._victim)))
         self._tell(path, f"is now {kind}")
         path.unlink()
@@ -288,7 +288,7 @@ class Case:
             path.symlink_to(kind)
 
     def _odd_json(self, path: Path, data: bytes) -> bytes:
-        """Give a manifest with an odd value at a place of its own."""
+        """Return a manifest with an odd value at a place of its own."""
         try:
             document = json.loads(data)
         except (ValueError, RecursionError):
@@ -377,7 +377,7 @@ def _limit() -> None:
 
 
 def _run(templates: Path, seed: int, numbers: range | list[int], *, verbose: bool) -> int:
-    """Run cases; gives how many failed, and tells of each in a line of JSON."""
+    """Run cases; returns how many failed, and tells of each in a line of JSON."""
     failed = 0
     room = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  # made below, and unlinked
     with tempfile.TemporaryDirectory(dir=room) as scratch:

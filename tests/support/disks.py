@@ -18,7 +18,7 @@ _SECTOR_BYTES: Final = 512
 
 
 class SlowDisk(NamedTuple):
-    """A file system that takes so many bytes a second, of whom it was made for.
+    """A file system with a limit of bytes a second for its users.
 
     Attributes:
         root: where it is mounted.
@@ -73,7 +73,7 @@ def slow_ext4(directory: Path, size_bytes: int, bytes_per_second: int) -> Iterat
 
 @contextmanager
 def frozen(root: Path) -> Iterator[None]:
-    """Whoever writes to a file system waits for the end of the block."""
+    """Block writers to a file system until the end of the block."""
     _run("fsfreeze", "--freeze", root)
     try:
         yield

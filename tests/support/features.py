@@ -28,13 +28,13 @@ _EXCLUDE_KERNEL: Final = 1 << 5
 
 
 class MissingFeature(Skipped):
-    """The one skip that counts as none: this kernel lacks what the test is about."""
+    """The only skip that is not a failure: this kernel lacks the tested feature."""
 
 
 def _refusal(
     *, kind: int = 1, config: int = 0, read_format: int = 0, flags: int = 0
 ) -> str | None:
-    """Why perf_event_open refuses this attr for the calling thread, or None if it takes it."""
+    """Return why perf_event_open refuses this attr for the calling thread, None if it does not."""
     attr = bytearray(_ATTR_BYTES)
     struct.pack_into("=IIQQQQQ", attr, 0, kind, _ATTR_BYTES, config, 0, 0, read_format, flags)
     if kind == _TYPE_BREAKPOINT:
@@ -72,7 +72,7 @@ def _in_tracefs(name: str) -> str | None:
 
 
 def _mapped_rings() -> str | None:
-    """Linux 6.10 maps trace_pipe_raw; nothing in tracefs tells."""
+    """Return whether trace_pipe_raw can be mapped (Linux 6.10), which tracefs does not show."""
     major, minor = (int(word) for word in re.findall(r"\d+", platform.release())[:2])
     return None if (major, minor) >= (6, 10) else "before 6.10"
 
@@ -124,7 +124,7 @@ def write_cgroups() -> WriteCgroups | None:
 
 
 def _controller(name: str, unified_name: str) -> tuple[Path | None, bool]:
-    """The directory that new cgroups with a controller are made in, and whether that is v2's.
+    """Return the directory for new cgroups with a controller, and whether it is of v2.
 
     Args:
         name: of the controller where it has a hierarchy of its own.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds sub-buffers of ftrace's ring, event by event."""
+"""A builder of sub-buffers of ftrace's ring, event by event."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _header(kind: int, delta: int) -> bytes:
 
 
 def event(payload: bytes, delta: int = 0, *, long: bool = False) -> bytes:
-    """An event with a payload; `long`, or more than 112 bytes: its length stands in front."""
+    """Return an event with a payload; its length precedes it if `long`, or over 112 bytes."""
     padded = payload + bytes(-len(payload) % 4)
     words = len(padded) // 4
     if long or not 0 < words <= TYPE_DATA_MAX:
@@ -38,7 +38,7 @@ def event(payload: bytes, delta: int = 0, *, long: bool = False) -> bytes:
 
 
 def discarded(size_bytes: int, delta: int = 1) -> bytes:
-    """An event that was discarded after it was written; `size_bytes` of payload lie unused."""
+    """Return an event discarded after it was written, with `size_bytes` of unused payload."""
     assert delta
     assert not size_bytes % 4
     return _header(TYPE_PADDING, delta) + U32.pack(size_bytes + 4) + b"\xaa" * size_bytes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and drives generator.c, the program that makes a known number of events."""
+"""Build and control generator.c, the program that makes a known number of events."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     @property
@@ -89,7 +89,7 @@ class Running:
         return self.result()
 
     def end(self) -> dict[str, Any]:
-        """Have the calls of a run that is `endless` end, and return what it did."""
+        """End the calls of a run that is `endless`, and return its result."""
         self._send()
         return self._line()
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def hanging_ring(drain: Drain, stack: ExitStack) -> tuple[_core.Stream, _core.Ring, BinaryIO]:
-    """Give a stream, its ring, and a file: until that is closed, who reads the ring waits."""
+    """Return a stream, its ring, and a file: until that is closed, who reads the ring waits."""
     source, sink = os.pipe2(os.O_CLOEXEC)
     stack.callback(os.close, source)
     stream = drain.core.add_stream(subbuf_bytes=4096)

@@ -32,7 +32,7 @@ _LIFE_MAX_S: Final = 1000
 
 
 def _last_ledger(directory: Path) -> dict[str, Any]:
-    """The balance in the last manifest of a folder of segments; empty where there is none."""
+    """Return the balance in a folder's last manifest; empty if there is none."""
     manifests = sorted(directory.glob("*.json"))
     return dict(json.loads(manifests[-1].read_text())["ledger"]) if manifests else {}
 
@@ -50,7 +50,7 @@ class _Figures:
         self._produced: dict[str, int] = {}
 
     def poll(self) -> bool:
-        """See what is told now; gives whether each changed often enough."""
+        """See what is told now; returns whether each changed often enough."""
         for one in self._daemon.status()["sessions"]:
             name = one["name"]
             assert name == BUSY or not any(one["lost"].values()), one["lost"]
@@ -66,7 +66,7 @@ def check_others_go_on(
     busy: Path,
     hung: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """Figures, seals, a snapshot and the end of the others come while the disk of `busy` hangs.
+    """Check that the others' figures, seals, snapshot and end come while the disk of `busy` hangs.
 
     Args:
         tmp_path: where the others write.

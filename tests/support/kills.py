@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 at random instants: what is killed, when, and what must hold of what is left."""
+"""kill -9 at random instants: its targets, and checks of the remains."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Instant(StrEnum):
 
 
 def pause(dice: random.Random, at_most_s: float) -> None:
-    """Let a random time pass: the instant is what a kill is about."""
+    """Sleep for a random time, before a kill."""
     time.sleep(dice.uniform(0, at_most_s))
 
 
@@ -47,7 +47,7 @@ def calls_around(
     dice: random.Random,
     kill: Any,  # noqa: ANN401
 ) -> int:
-    """Make CALLS calls, and kill at a random instant of them; gives their number."""
+    """Make CALLS calls, and kill at a random instant of them; returns their number."""
     with generator.start("count", count=CALLS, rate=RATE, nr=daemons.NUMBER) as running:
         running.go()
         pause(dice, 1.2 * CALLS / RATE)
@@ -58,13 +58,13 @@ def calls_around(
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """The stock tools that must open what is left."""
+    """The stock tools that must open the remains."""
 
     perfs: tuple[Perf, ...]
     trace_cmds: tuple[TraceCmd, ...]
 
     def check(self, segments: Iterable[Path]) -> None:
-        """Each opens, and has as many events as its manifest says; all versions, if recovered."""
+        """Check that all open, with the events of their manifests; every version, if recovered."""
         for segment in segments:
             said = daemons.manifest(segment)
             first = None if said["recovered"] else 1
@@ -82,7 +82,7 @@ def sealed(directory: Path) -> list[Path]:
 
 
 def check_ledger(segment: Path) -> bool:
-    """Assert that what a manifest says adds up; gives whether its balance is closed."""
+    """Assert that what a manifest says adds up; returns whether its balance is closed."""
     said = daemons.manifest(segment)
     ledger = said["ledger"]
     if said["recovered"] and not ledger.get("closed"):
@@ -103,7 +103,7 @@ class Tally:
     figures: Counter[str] = field(default_factory=Counter)
 
     def count(self, segments: Sequence[Path]) -> None:
-        """Count segments, and check what their manifests say."""
+        """Count segments, and check their manifests."""
         for segment in segments:
             self.figures["segments"] += 1
             self.figures["recovered"] += bool(daemons.manifest(segment)["recovered"])
@@ -122,7 +122,7 @@ def named(log: str, event: str) -> list[dict[str, Any]]:
 
 
 def check_salvaged(told: dict[str, Any], made: int) -> None:
-    """Assert that of a killed ftrace session only what was on its way is missing."""
+    """Assert that a killed ftrace session misses only data in flight."""
     lost = dict(told["lost"])
     on_its_way = lost.pop("staging/dropped")
     assert on_its_way >= 0

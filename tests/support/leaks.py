@@ -33,7 +33,7 @@ def adopt_orphans() -> None:
 
 
 def hide_mounts() -> None:
-    """Give this thread mounts of its own, which are not those of other processes under test.
+    """Give this thread a mount namespace of its own, apart from other processes under test.
 
     Raises:
         OSError: the kernel refuses it, as to anybody but root.
@@ -60,7 +60,7 @@ def _threads() -> frozenset[str]:
 
 
 def _children() -> dict[int, str]:
-    """Living children by pid. Orphans that ended are reaped on the way."""
+    """Return living children by pid. Ended orphans are reaped as well."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # there is none, as after most tests: all of /proc need not be read
@@ -107,7 +107,7 @@ class Holdings:
 
     @staticmethod
     def now(*, instances: bool = True) -> Holdings:
-        """Take stock; instances of tracefs only with `instances`."""
+        """Return the present resources; tracefs instances only with `instances`."""
         return Holdings(
             fds=_fds(),
             threads=_threads(),

@@ -31,14 +31,14 @@ _SEPARATORS: Final = frozenset({"|", ";", "&&", "||", "&", "(", ")", "do", "done
 
 
 class Step(NamedTuple):
-    """A command of a console block, and the lines that the manual shows of what it prints."""
+    """A command of a console block, with the lines of output that the manual shows."""
 
     command: str
     shown: tuple[str, ...]
 
 
 class Block(NamedTuple):
-    """A fenced block: its page, the number of its first line, why it is only parsed if it is."""
+    """A fenced block: its page, the number of its first line, and why it is only parsed, if so."""
 
     page: Path
     line: int
@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Return its location, for a message."""
+        """Its location, for a message."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def steps(self) -> list[Step]:
@@ -107,7 +107,7 @@ def our_commands(command: str) -> Iterator[list[str]]:
 
 
 def named_file(block: Block, folder: str) -> str | None:
-    """The path below `folder` that the first line of a block names, as in `# FOLDER/x.toml`."""
+    """Return the path below `folder` that a block's first line names, as in `# FOLDER/x.toml`."""
     first = block.text.partition("\n")[0]
     found = re.fullmatch(rf"(?:# |/\* ){re.escape(folder)}/(\S+?)(?: \*/)?", first)
     return found[1] if found else None

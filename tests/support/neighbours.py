@@ -35,12 +35,12 @@ class Neighbour:
 
     @property
     def printed(self) -> Path:
-        """Return its standard output."""
+        """Its standard output."""
         return self.out.with_suffix(".txt")
 
     @contextmanager
     def running(self, directory: Path) -> Iterator[None]:
-        """Have it record for the length of a block; it must end well, and complain of nothing."""
+        """Record for the length of a block; it must end well, without complaints."""
         gate = directory / f"{self.name}.gate"
         os.mkfifo(gate)
         with (

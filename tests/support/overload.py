@@ -30,7 +30,7 @@ _NUMBERS: Final = {name: NUMBER + n * 10_000_000 for n, name in enumerate(SESSIO
 
 
 class _Run(NamedTuple):
-    """A run of the generator; without a rate as fast as it can, on CPU -1 anywhere."""
+    """A run of the generator; without a rate at full speed, on CPU -1 anywhere."""
 
     events: int
     rate: float
@@ -55,7 +55,7 @@ def write_config(
     retained: str,
     busy: Path | None = None,
 ) -> Path:
-    """Configure the scene.
+    """Write the configuration of the three sessions.
 
     Args:
         directory: of the file and the control socket.
@@ -118,7 +118,7 @@ ring = "4MiB"
 
 
 class Load:
-    """Runs of the generator for one session, one after the other, until it is told to end.
+    """Successive runs of the generator for one session, until told to end.
 
     Attributes:
         made: events so far, of runs that are over.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stock perf, as the reader of what the program wrote."""
+"""Stock perf, as a reader of the program's files."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def tsc(value: int) -> bytes:
 
 
 def tma(ctc: int, fast_counter: int) -> bytes:
-    """The crystal clock's low 16 bits, and TSC ticks since it went on (9 bits), at the TSC."""
+    """Return the crystal clock's low 16 bits, and TSC ticks since then (9 bits), at the TSC."""
     return b"\x02\x73" + ctc.to_bytes(2, "little") + b"\0" + fast_counter.to_bytes(2, "little")
 
 
@@ -49,7 +49,7 @@ def mtc(ctc: int) -> bytes:
 
 
 def cyc(cycles: int) -> bytes:
-    """Core cycles since the last CYC: 5 bits in the first byte, 7 in each of the others."""
+    """Return core cycles since the last CYC: 5 bits in the first byte, 7 in the others."""
     rest = cycles >> 5
     packet = [0b11 | (rest > 0) << 2 | (cycles & 0x1F) << 3]
     while rest:
@@ -79,7 +79,7 @@ def pip(cr3: int) -> bytes:
 
 
 def tnt(branches: str) -> bytes:
-    """Conditional branches, "T" for one that was taken and "N" for one that was not."""
+    """Return conditional branches, "T" for a taken and "N" for an untaken one."""
     bits = 1  # the stop bit, then the oldest branch first
     for branch in branches:
         bits = bits << 1 | {"T": 1, "N": 0}[branch]

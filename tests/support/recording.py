@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of the program under test on the real kernel, and the balance that each must show."""
+"""Runs of the program under test on the real kernel, and the balance expected of each."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def segments_of(session: dict[str, Any]) -> list[Path]:
 def check_balance(
     session: dict[str, Any], perfs: Sequence[Perf], *, generated: int | None = None
 ) -> None:
-    """Assert that every record is stored or lost, that nothing is over, and that perf agrees.
+    """Assert that every record is stored or lost, that none is unaccounted, and that perf agrees.
 
     Args:
         session: of a --json result.
@@ -101,7 +101,7 @@ def script(perf: Perf, segment: Path, *words: str) -> list[str]:
 
 
 def outputs_of(perf: Perf, file: Path) -> list[str]:
-    """Tasks, CPUs and bytes of a BPF program's events, without times and the place in its code."""
+    """Return tasks, CPUs and bytes of a BPF program's events, without times and code addresses."""
     done = perf.run("script", "-i", file)
     assert (done.returncode, done.stderr) == (0, "")
     return re.sub(r"\] +[\d.]+: +[01] (\w+:).*", r"] \1", done.stdout).splitlines()
@@ -113,7 +113,7 @@ def record_types(segment: Path) -> Counter[int]:
 
 
 def kernel_records(segment: Path) -> list[bytes]:
-    """Each record that the kernel, or a replay, wrote into the segment's data section."""
+    """Yield each record of the kernel, or of a replay, in the segment's data section."""
     section = _records(segment)
     return [
         section[header.offset : header.offset + header.size]
@@ -152,7 +152,7 @@ def stopped(process: subprocess.Popen[str]) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Recording:
-    """A `collectord record` that counts already. `session` is there after the block."""
+    """A `collectord record` that already counts. `session` exists after the block."""
 
     process: subprocess.Popen[str]
     session: dict[str, Any] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Recording:
 def recording(
     start_cli: Start, directory: Path, *words: str | Path, warning: str = ""
 ) -> Iterator[Recording]:
-    """`collectord record WORDS... --output-dir OUT --json` for the length of a block.
+    """Run `collectord record WORDS... --output-dir OUT --json` for the length of a block.
 
     Its events count when the block begins. WORDS name the scope: the command that holds it open
     is not observed. `warning` is the event that its log must have, once or more; without one it
@@ -242,7 +242,7 @@ events = {events}
 
 @contextmanager
 def daemon(start_cli: Start, config: Path) -> Iterator[daemons.Daemon]:
-    """`collectord run` for the length of a block; its events count when the block begins."""
+    """Run `collectord run` for the length of a block; its events count when the block begins."""
     with daemons.running(start_cli, config) as running:
         yield running
         ended = running.stop()
@@ -250,7 +250,7 @@ def daemon(start_cli: Start, config: Path) -> Iterator[daemons.Daemon]:
 
 
 def daemon_result(directory: Path) -> dict[str, Any]:
-    """The final balance of a daemon's session, from its manifests, in the shape of --json."""
+    """Return a daemon session's final balance, from its manifests, in the shape of --json."""
     segments = daemons.sealed(directory / "state")
     assert not daemons.left_open(directory / "state")
     ledger = daemons.manifest(segments[-1])["ledger"]

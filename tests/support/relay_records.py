@@ -39,7 +39,7 @@ def note(text: str, *, what: int = 0, pid: int = 1, cgroup: int = 0, time_ns: in
 
 
 def requests(count: int) -> list[bytes]:
-    """Records of so many requests that were issued, each fiftieth a name instead."""
+    """Return records of so many issued requests, every fiftieth replaced by a name."""
     return [
         note(f"task{number}") if number % 50 == 0 else record(number, time_ns=number * 1000)
         for number in range(count)

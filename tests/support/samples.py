@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples as the kernel writes them, made and taken apart field by field."""
+"""Samples as the kernel writes them, encoded and decoded field by field."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Sample:
 
 
 def encode_sample(sample: Sample, attr: PerfEventAttr) -> bytes:
-    """Give the record as the kernel would write it.
+    """Return the record as the kernel would write it.
 
     RAW is padded so that the record stays a multiple of 8, and its size says so.
 
@@ -124,7 +124,7 @@ def _decode(body: bytes, header: RecordHeader, attr: PerfEventAttr) -> Sample:
 
 
 def _decode_words(body: bytes, sample_type: int) -> tuple[dict[str, int], int]:
-    """Values of the one-word fields, and where the next field begins."""
+    """Return values of the one-word fields, and where the next field begins."""
     words: dict[str, int] = {}
     at = 0
     for bit, name in _WORDS:
@@ -142,7 +142,7 @@ def _decode_words(body: bytes, sample_type: int) -> tuple[dict[str, int], int]:
 
 
 def _read_bytes(body: bytes, at: int, read_format: int) -> int:
-    """Size of the READ field: the values of one event, or of a group."""
+    """Return the size of the READ field: the values of one event, or of a group."""
     times = (ReadFormat.TOTAL_TIME_ENABLED, ReadFormat.TOTAL_TIME_RUNNING)
     per_event = 1 + sum(bool(read_format & bit) for bit in (ReadFormat.ID, ReadFormat.LOST))
     shared = sum(bool(read_format & bit) for bit in times)

@@ -96,10 +96,7 @@ def golden_tracing_data() -> bytes:
 
 
 def make_sink(directory: Path, **options: Any) -> PerfDataSink:  # noqa: ANN401 - of SinkPlan
-    """A sink of one tracepoint and its sideband event; `make_room` apart, options are the plan's.
-
-    Its directory is `directory`.
-    """
+    """Make a sink of one tracepoint and its sideband event; options are mostly the plan's."""
     extra = {"make_room": options.pop("make_room")} if "make_room" in options else {}
     return PerfDataSink(
         SinkPlan(format="perf.data", directory=str(directory), **options),
@@ -142,7 +139,7 @@ def chunk(records: bytes) -> bytes:
 
 
 def sample_chunks(samples: int, per_chunk: int = 100) -> list[bytes]:
-    """Chunks that hold a COMM and so many samples."""
+    """Return chunks with a COMM and so many samples."""
     chunks = []
     for first in range(0, samples, per_chunk):
         numbers = range(first, min(first + per_chunk, samples))
@@ -190,7 +187,7 @@ def fill(segment: OpenSegment, samples: int = 250) -> SegmentClosed:
 
 
 def closing(**values: Any) -> Closing:  # noqa: ANN401 - of Closing
-    """Give what is known at a close."""
+    """Return what is known at a close."""
     return replace(Closing(clock=CLOCK, rings=RINGS, ledger=LEDGER), **values)
 
 
@@ -240,7 +237,7 @@ def mounted(kind: str, directory: Path, options: str = "") -> Iterator[Path]:
 
 
 def fill_disk(directory: Path) -> Path:
-    """Leave no free block on a small filesystem; gives the file that has them all."""
+    """Leave no free block on a small filesystem; returns the file that has them all."""
     filler = directory / "filler"
     space = os.statvfs(directory)
     filler.write_bytes(bytes(space.f_bavail * space.f_frsize))
@@ -267,7 +264,7 @@ class Room:
 
 
 def walk_to(steps: Generator[str, None, object], last: str) -> None:
-    """Do the steps of a seal or a repair up to one, and leave the others."""
+    """Do the steps of a seal or a repair up to one, and omit the others."""
     for step in steps:
         if step == last:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checksums of what was written, looked at without the program's own code."""
+"""Checksums of written data, checked without the program's own code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def assert_sums(data: bytes, sums: Iterable[Sum]) -> None:
-    """They are those of these bytes, part by part, and of all of them."""
+    """Assert that they are those of these bytes, part by part, and cover all of them."""
     at = 0
     for size, digest in sums:
         assert xxhash.xxh3_64_intdigest(data[at : at + size]) == digest

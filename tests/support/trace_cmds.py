@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stock trace-cmd, as the reader of what the program wrote."""
+"""Stock trace-cmd, as a reader of the program's files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class TraceCmd:
         return [line for line in self._report(segment, *words) if not _LOSS.match(line)]
 
     def losses(self, segment: Path) -> list[tuple[int, int | None]]:
-        """CPU, and number if it is known, of each loss that `trace-cmd report` tells of."""
+        """Return CPU, and number if known, of each loss that `trace-cmd report` shows."""
         found = [match for line in self._report(segment) if (match := _LOSS.match(line))]
         return [(int(match[1]), int(match[2]) if match[2] else None) for match in found]
 

@@ -59,17 +59,17 @@ def rings(cpus: Mapping[int, int] = CPUS) -> tuple[RingEntry, ...]:
 
 
 def opening(cpus: Mapping[int, int] = CPUS, **values: Any) -> Opening:  # noqa: ANN401 - of Opening
-    """Give what is known at a creation."""
+    """Return what is known at a creation."""
     return replace(Opening(clock=segments.CLOCK, rings=rings(cpus)), **values)
 
 
 def closing(cpus: Mapping[int, int] = CPUS, **values: Any) -> Closing:  # noqa: ANN401 - of Closing
-    """Give what is known at a close."""
+    """Return what is known at a close."""
     return replace(Closing(clock=segments.CLOCK, rings=rings(cpus), ledger=LEDGER), **values)
 
 
 def make_sink(directory: Path, **options: Any) -> TraceDatSink:  # noqa: ANN401
-    """A sink of one event on two CPUs; options that are none of the sink's are the plan's."""
+    """Make a sink of one event on two CPUs; other options are the plan's."""
     known = ("metadata", "cpus", "make_room", "comms", "recount")
     own = {key: options.pop(key) for key in known if key in options}
     return TraceDatSink(

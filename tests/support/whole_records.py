@@ -33,7 +33,7 @@ class WholeRecordWalk:
         self._carry = b""
 
     def feed(self, piece: bytes | memoryview) -> bool:
-        """Walk on; False when an invalid header was met, and more data is of no use."""
+        """Continue the walk; False after an invalid header, when more data are of no use."""
         if self.stopped:
             return False
         data = self._carry + bytes(piece) if self._carry else piece
@@ -60,12 +60,12 @@ class WholeRecordWalk:
 
     @property
     def whole(self) -> int:
-        """Offset past the last whole record, from the start of the data section."""
+        """The offset past the last whole record, from the start of the data section."""
         return self._end
 
     @property
     def end(self) -> int:
-        """Offset past the last record to keep, from the start of the data section.
+        """The offset past the last record to keep, from the start of the data section.
 
         Writers write whole pages, so a walk that ends inside a page met a write that was cut.
         Then a last record that lies on two pages may have its second part missing: it goes too.
@@ -77,7 +77,7 @@ class WholeRecordWalk:
 
 
 def last_whole_record(data: bytes | memoryview) -> int:
-    """Give the offset past the last record to keep of a data section that may be torn."""
+    """Return the offset past the last record to keep of a data section that may be torn."""
     walk = WholeRecordWalk()
     walk.feed(data)
     return walk.end

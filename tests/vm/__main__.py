@@ -77,7 +77,7 @@ def _new_run() -> guest.Run:
 
 
 def _groups(words: Sequence[str]) -> list[tuple[str, ...]]:
-    """Arguments of pytest for each guest: two if they name no file, which share all tests."""
+    """Return pytest's arguments for each guest: if they name no file, two share all tests."""
     if any((ROOT / word.partition("::")[0]).exists() for word in words):
         return [tuple(words)]
     first, second = LANES
@@ -92,7 +92,7 @@ def _pytest(words: Sequence[str]) -> str:
 
 
 def _in_a_guest(machine: guest.Machine, limits: guest.Limits, job: str) -> tuple[guest.Run, int]:
-    """Run a job; gives its files and its status. Raises as `guest.run`."""
+    """Run a job; returns its files and its status. Raises as `guest.run`."""
     with place_for_a_guest(_tell):
         files = _new_run()
         return files, guest.run(job, machine, files, limits, _show)
@@ -170,7 +170,7 @@ def _run(args: argparse.Namespace, held: ExitStack) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build, boot, judge.
+    """Build and boot the guests, and judge the results.
 
     Returns:
         0 if every test marked `vm` passed in the guest (with --run: the command's status), 1 if

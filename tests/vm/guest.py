@@ -203,7 +203,7 @@ def find_qemu() -> str:
 def _watch(
     words: tuple[str, ...], files: Run, limits: Limits, show: Callable[[str], None], log: int
 ) -> str:
-    """Run QEMU to its end, show the output as it comes. Returns why it was given up, or ""."""
+    """Run QEMU to its end and show its output. Returns why it was given up, or ""."""
     began = heard = time.monotonic()
     files.output.touch()
     with ExitStack() as stack:

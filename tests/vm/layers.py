@@ -84,7 +84,7 @@ class Snapshot:
 
     @staticmethod
     def take(folder: Path) -> Snapshot:
-        """Copy what git tracks, and what it does not but would not ignore, into `folder`."""
+        """Copy files that git tracks, or would not ignore, into `folder`."""
         words = ("git", "-c", f"safe.directory={ROOT}", "ls-files", "-coz", "--exclude-standard")
         listed = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
         digests = {}
@@ -100,7 +100,7 @@ class Snapshot:
         return Snapshot(folder, digests)
 
     def key(self, *prefixes: str, beside: str = "") -> str:
-        """Names the contents of the files under `prefixes`, without those under `beside`."""
+        """Return a hash of the files under `prefixes`, without those under `beside`."""
         lines = (
             f"{digest} {name}\n"
             for name, digest in self.digests.items()
@@ -197,7 +197,7 @@ class Layers:
         return self._snapshot.folder
 
     def _here(self, name: str) -> Path:
-        """A file of this folder, as of the snapshot: somebody may edit the checkout's now."""
+        """Return a file of this folder, from the snapshot: the checkout's may be edited now."""
         return self._source() / "tests/vm" / name
 
     def _digest(self, name: str) -> str:
@@ -249,14 +249,14 @@ class Layers:
         self._prune(kind)
 
     def _tell_of(self, log: Path) -> None:
-        """Tell what a script said to whoever started the build."""
+        """Show a script's output to the user who started the build."""
         if log.exists():
             for line in log.read_text(errors="replace").splitlines():
                 if line.startswith("vm: "):
                     self._tell(line)
 
     def _prune(self, kind: str) -> None:
-        """Delete the entries of a kind that were not used for longest, and by nobody now."""
+        """Delete the least recently used entries of a kind that are not in use."""
         pattern = re.compile(rf"{kind}-[0-9a-f]{{16}}")
         entries = [path for path in self._cache.iterdir() if pattern.fullmatch(path.name)]
         entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
@@ -268,7 +268,7 @@ class Layers:
 
 @contextmanager
 def place_for_a_guest(tell: Callable[[str], None]) -> Iterator[None]:
-    """Wait until fewer guests run than this machine has CPUs: more of them end no sooner."""
+    """Wait until fewer guests run than this machine has CPUs: more would not end sooner."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         locks = [

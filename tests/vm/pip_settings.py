@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pip's settings on this machine, for a pip that sees those files alone which are carried to it.
+"""pip's settings on this machine, for a pip that only sees files carried to it.
 
 Run by `pip.sh`, with a Python that has pip. Prints words that end with a NUL, two by two:
 

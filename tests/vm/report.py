@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CollectionFailed(Exception):
-    """pytest could not collect the tests on this machine; the text is what it said."""
+    """pytest could not collect the tests on this machine; the text is its message."""
 
 
 def collect(words: Sequence[str]) -> frozenset[str]:
@@ -55,11 +55,11 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        """Something passed and nothing else happened."""
+        """Whether tests passed, and none failed, was skipped or is missing."""
         return bool(self.passed) and not (self.failed or self.skipped or self.missing)
 
     def text(self) -> str:
-        """The failures in full, what is wrong, one a line, and the figures as the last line."""
+        """The failures in full, problems one a line, and the figures as the last line."""
         told = (("FAILED", self.failed), ("SKIPPED", self.skipped))
         lines = [f"{'_' * 20} {name}\n{said}" for name, said in self.failed.items()]
         lines += [

@@ -45,7 +45,7 @@ def _text(value: Parameter) -> str:
 
 @contextlib.contextmanager
 def loaded(module: str, /, **parameters: Parameter) -> Iterator[Path]:
-    """Has a test module loaded.
+    """Have a test module loaded.
 
     Args:
         module: its name and its folder's.
@@ -130,7 +130,7 @@ class PmuCounters:
 
 @dataclass(frozen=True, slots=True)
 class AddressFilter:
-    """An address filter that a CPU's event was last started with: [start, end)."""
+    """The address filter at the last start of a CPU's event: [start, end)."""
 
     cpu: int
     action: str
@@ -152,21 +152,21 @@ class Pmu:
 
     @property
     def folder(self) -> Path:
-        """Return the module's folder in sysfs."""
+        """The module's folder in sysfs."""
         return Path("/sys/bus/event_source/devices") / self.name
 
     @property
     def type(self) -> int:
-        """For perf_event_attr."""
+        """The type for perf_event_attr."""
         return int((self.folder / "type").read_text())
 
     def set(self, **knobs: Parameter) -> None:
-        """Turns knobs, all of which take effect at the next tick."""
+        """Turn knobs, all of which take effect at the next tick."""
         for knob, value in knobs.items():
             (self.parameters / knob).write_text(_text(value))
 
     def freeze(self) -> None:
-        """Ends production on every CPU: no tick is at work when this returns."""
+        """End production on every CPU: no tick is at work when this returns."""
         self.set(running=False)
 
     def thaw(self) -> None:
@@ -174,13 +174,13 @@ class Pmu:
         self.set(running=True)
 
     def counters(self) -> dict[int, PmuCounters]:
-        """By CPU; the figures of one CPU belong to one instant."""
+        """Return counters by CPU; the figures of one CPU are of one instant."""
         names = {field.name for field in fields(PmuCounters)}
         rows = list(_rows(_DEVICE.read_text()))
         return {row["cpu"]: PmuCounters(**{name: row[name] for name in names}) for row in rows}
 
     def upload(self, cpu: int, data: bytes, *, append: bool = False) -> None:
-        """Gives a CPU the bytes that it produces while the knob `upload` is on."""
+        """Give a CPU the bytes that it produces while the knob `upload` is on."""
         header = struct.pack("<iIQ", cpu, _UPLOAD_APPEND if append else 0, len(data))
         device = os.open(_DEVICE, os.O_WRONLY)
         try:
@@ -235,7 +235,7 @@ class WordCheck:
 
 
 def check_words(payload: bytes | memoryview, cpu: int) -> WordCheck:
-    """Reads the payload of one CPU as counter words.
+    """Read the payload of one CPU as counter words.
 
     Raises:
         ValueError: the payload does not consist of whole words.
@@ -321,12 +321,12 @@ class Relay:
         return self.base.with_name(f"{self.base.name}{cpu}")
 
     def set(self, **knobs: Parameter) -> None:
-        """Changes parameters: those of records at once, those of buffers at the next open."""
+        """Change parameters: those of records at once, those of buffers at the next open."""
         for knob, value in knobs.items():
             (self.parameters / knob).write_text(_text(value))
 
     def write(self, cpu: int, records: int) -> None:
-        """Writes records on a CPU; those that find the buffer full are counted as rejected."""
+        """Write records on a CPU; those that find the buffer full are counted as rejected."""
         _order("write", f"{cpu} {records}")
 
     def flush(self) -> None:
@@ -338,11 +338,11 @@ class Relay:
         _order("reset")
 
     def finalize(self) -> None:
-        """Marks the buffers as ended: poll says POLLERR, and what is left can be read."""
+        """Mark the buffers as ended: poll says POLLERR, and what is left can be read."""
         _order("finalize")
 
     def close(self) -> None:
-        """Closes the channel: its files go, and who has them open gets EIO and POLLHUP."""
+        """Close the channel: its files go, and who has them open gets EIO and POLLHUP."""
         _order("close")
 
     def open(self) -> None:
@@ -350,7 +350,7 @@ class Relay:
         _order("open")
 
     def counts(self) -> dict[int, RelayCounts]:
-        """By CPU; with one buffer for all CPUs, all of it under 0."""
+        """Return counts by CPU; with one buffer for all CPUs, all of it under 0."""
         rows = _rows((_RELAY / "ctl/counts").read_text())
         return {row["cpu"]: RelayCounts(**row) for row in rows}
 
@@ -363,7 +363,7 @@ def _order(command: str, text: str = "1") -> None:
 
 @contextlib.contextmanager
 def loaded_relay(*, base: str = "channel", **parameters: Parameter) -> Iterator[Relay]:
-    """Has the relay client loaded, with an open channel."""
+    """Have the relay client loaded, with an open channel."""
     with loaded("test_relay", base=base, **parameters) as folder:
         yield Relay(_RELAY / base, folder)
 
@@ -392,7 +392,7 @@ class SubbufHeader:
 
 
 def relay_records(payload: bytes, header_bytes: int = 0) -> Iterator[RelayRecord | SubbufHeader]:
-    """Walks what was read from a relay file.
+    """Yield the records in data read from a relay file.
 
     Args:
         payload: whole records and headers, without padding.

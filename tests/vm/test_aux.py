@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUX areas of a real kernel: every byte of the test PMU stored once, or counted where it went.
+"""AUX areas on a real kernel: every byte of the test PMU is stored once, or counted as lost.
 
 The PMU writes words that count on each CPU (modules/test_pmu/README.md), and counts itself what it
 produced and what found no room.
@@ -78,7 +78,7 @@ def pmu(load_pmu: Load) -> Pmu:
 
 
 def await_growth(read: Callable[[], int], enough: int) -> None:
-    """Wait until a figure is large enough; slow is no failure, to stand still is."""
+    """Wait until a figure is large enough; slowness is no failure, a standstill is."""
     reached = read()
 
     def grows() -> bool:
@@ -90,7 +90,7 @@ def await_growth(read: Callable[[], int], enough: int) -> None:
 
 
 class Recording:
-    """A `record` that observes the PMU, and what the PMU had done before it."""
+    """A `record` of the PMU, and the PMU's counters before it."""
 
     def __init__(self, process: subprocess.Popen[str], pmu: Pmu) -> None:
         self.process = process
@@ -106,17 +106,17 @@ class Recording:
         await_growth(lambda: sum(self.produced().values()) * WORD_BYTES, total)
 
     def produced(self) -> dict[int, int]:
-        """Words by CPU since it began, truncated ones too."""
+        """Return words by CPU since it began, including truncated ones."""
         now = self._pmu.counters()
         return {cpu: now[cpu].next_word - self.before[cpu].next_word for cpu in now}
 
     def stop(self) -> dict[str, Any]:
-        """Interrupt it; gives the session of its result."""
+        """Interrupt it; returns the session of its result."""
         self.process.send_signal(signal.SIGINT)
         return self.result()
 
     def result(self) -> dict[str, Any]:
-        """Wait for its end; gives the session of its result."""
+        """Wait for its end; returns the session of its result."""
         stdout, stderr = self.process.communicate()
         assert self.process.returncode == 0, stderr
         return result_of(stdout)
@@ -135,7 +135,7 @@ def record(start_cli: Start, pmu: Pmu, *words: str | Path, wait: bool = True) ->
 def check_cpus(
     session: dict[str, Any], found: Found, before: dict[int, PmuCounters], pmu: Pmu
 ) -> dict[int, int]:
-    """Every word is in the segments, in order, or counted as truncated; gives truncated bytes.
+    """Check that every word is stored in order, or truncated; returns truncated bytes.
 
     Of a recording with one area for each CPU.
     """
@@ -188,7 +188,7 @@ def pace(
 
 
 def sustained(knobs: dict[str, int], directory: Path) -> float:
-    """Bytes that the slowest CPU produced in a second of a recording; 0 if any was truncated."""
+    """Return the slowest CPU's bytes in a second of a recording; 0 if any was truncated."""
     with loaded_pmu(PMU, **knobs) as pmu:
         process = subprocess.Popen(
             [
@@ -243,7 +243,7 @@ def test_a_gigabyte(
 def test_what_was_lost_while_it_stood_is_counted(
     pmu: Pmu, start_cli: Start, checker: Checker
 ) -> None:
-    """A PMU that counts on while it finds no room tells how much: the gap in the words."""
+    """A PMU that counts on without room reports how much: the gap in the words."""
     pmu.set(produce_while_stopped=True)
     recording = record(start_cli, pmu, "-a", "-e", TRACE, "-m", ",1M")
     recording.await_words(MIB // WORD_BYTES)
@@ -353,7 +353,7 @@ def await_words(pmu: Pmu, words: int) -> None:
 def test_a_snapshot_holds_what_came_last(
     start_cli: Start, checker: Checker, tmp_path: Path, name: str, rule: str, *, wrapped: bool
 ) -> None:
-    """The last bytes before a known instant, contiguous, on every CPU; each only what is new."""
+    """It holds the last bytes before a known instant, contiguous, on every CPU; no old ones."""
     area_words = MIB // WORD_BYTES
     with recorder(start_cli, tmp_path, name, rule) as (pmu, daemon):
         taken = dict.fromkeys(CPUS, 0)
@@ -406,7 +406,7 @@ FREEZE: Final = "syscalls:sys_enter_sched_rr_get_interval"
 
 
 def happens_on(cpu: int) -> None:
-    """Have FREEZE happen on a CPU; its ring stands still when this returns."""
+    """Make FREEZE happen on a CPU; its ring is stopped when this returns."""
     code = f"import os; os.sched_setaffinity(0, [{cpu}]); os.sched_rr_get_interval(0)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -487,7 +487,7 @@ def test_each_segment_says_who_traces(
 
 @pytest.mark.parametrize("flag", ["truncated", "partial", "collision"])
 def test_flags_are_counted(pmu: Pmu, start_cli: Start, checker: Checker, flag: str) -> None:
-    """Each flag of an AUX record as often as the driver raised it; tracing goes on after it."""
+    """Each flag of an AUX record is counted as often as it was raised; tracing goes on."""
     pmu.set(**{f"force_{flag}": 20})
     recording = record(start_cli, pmu, "-a", "-e", TRACE)
     recording.await_words(4 * MIB // WORD_BYTES)
@@ -589,7 +589,7 @@ def text_offset(program: Path) -> int:
 
 
 def test_addresses_reach_the_pmu(pmu: Pmu, run_cli: Run) -> None:
-    """Ranges of a file that the command maps, as the user gave them."""
+    """The PMU gets the user's ranges of a file that the command maps."""
     program = Path("/bin/true").resolve()
     start = text_offset(program)
     done = run_cli(
@@ -625,7 +625,7 @@ os.wait()
 
 
 def check_tasks(session: dict[str, Any], found: Found, pmu: Pmu) -> None:
-    """All that the PMU produced for the observed tasks is in the segments, in order."""
+    """Check that all data produced for the observed tasks are in the segments, in order."""
     now = pmu.counters()
     assert found.in_order, found
     lost = sum(c.truncated_bytes for c in now.values())
@@ -729,7 +729,7 @@ def test_an_ordinary_event_shares_the_ring(pmu: Pmu, start_cli: Start, checker: 
 
 
 def test_without_the_hardware(run_cli: Run, tmp_path: Path) -> None:
-    """The documented statuses; a session that may do without it says so."""
+    """The statuses are as documented; a session that does not need it says so."""
     done = run_cli("record", "-a", "-e", "intel_pt//", "-o", "x.data", "--duration", "1s")
     assert done.returncode == STATUS_FEATURE
     assert "no PMU 'intel_pt'" in done.stderr

@@ -60,7 +60,7 @@ def unit(cpu: int, number: int, time_tsc: int | None) -> PtTrace:
 
 
 def upload(pmu: Pmu, cpus: int) -> dict[int, list[list[int]]]:
-    """Give each CPU its trace; tells the branches of each unit."""
+    """Give each CPU its trace; returns the branches of each unit."""
     clock = LinuxKernel().time_conversion()
     now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     tips: dict[int, list[list[int]]] = {}
@@ -76,13 +76,13 @@ def upload(pmu: Pmu, cpus: int) -> dict[int, list[list[int]]]:
 
 
 def finished(pmu: Pmu, cpus: int) -> bool:
-    """All CPUs have produced what they were given."""
+    """Return whether all CPUs have produced their trace."""
     rows = pmu.counters()
     return all(rows[cpu].upload_position == rows[cpu].upload_size for cpu in range(cpus))
 
 
 def record(start_cli: Start, pmu: Pmu, cpus: int, *words: str | Path) -> None:
-    """`collectord record WORDS...` until all is produced."""
+    """Run `collectord record WORDS...` until all is produced."""
     process = start_cli("record", *words)
     wait_for(lambda: finished(pmu, cpus), "the trace to be produced")
     process.send_signal(signal.SIGINT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A CPU that goes and comes back while sessions run."""
+"""A CPU that goes offline and comes back while sessions run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ALSO_PERF: Final = (
 
 @contextmanager
 def offline(cpu: int) -> Iterator[None]:
-    """The CPU is not there for the length of a block."""
+    """Take the CPU offline for the length of a block."""
     switch = Path(f"/sys/devices/system/cpu/cpu{cpu}/online")
     switch.write_text("0")
     try:
@@ -95,7 +95,7 @@ def test_a_cpu_that_leaves_is_uncovered_and_nothing_is_lost(
 def test_a_recording_that_a_cpu_left_says_so(
     tmp_path: Path, start_cli: Start, generator: Generator
 ) -> None:
-    """It is back before anybody looks: its events are not, and the result has its number."""
+    """Even if it returns before the next check, its events are missing, and the result says so."""
     with recording(start_cli, tmp_path, "-a", *CALLS, warning="cpus_changed") as record:
         made = make(generator, CPU) + make(generator, 0)
         with offline(CPU):

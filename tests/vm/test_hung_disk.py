@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk of one session does not answer for a while: those on another one do not notice."""
+"""A disk that does not answer for a while: sessions on another one are not affected."""
 
 from __future__ import annotations
 

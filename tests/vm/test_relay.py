@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay files on a kernel that lets them be read: blktrace, and a client with numbered records."""
+"""Relay files on a kernel where they can be read: blktrace, and a client with numbered records."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def await_stored(daemon: daemons.Daemon, count: int) -> None:
 
 
 def told(session: dict[str, Any]) -> int:
-    """Events or bytes that the ledger tells of, stored and lost."""
+    """Return the events or bytes in the ledger, stored and lost."""
     return int(session["stored"] + sum(session["lost"].values()))
 
 
 def numbers(file: Path) -> list[int]:
-    """Numbers of the records in a file of the test module's channel, without headers."""
+    """Return the record numbers in a file of the test module's channel, without headers."""
     found = relay_records(file.read_bytes())
     return [one.n for one in found if isinstance(one, RelayRecord)]
 
 
 def stored(directory: Path) -> int:
-    """Events that the manifests of blktrace's segments tell of."""
+    """Return the events in the manifests of blktrace's segments."""
     return sum(daemons.manifest(path)["samples"] for path in directory.rglob("*.blktrace.?"))
 
 
@@ -113,7 +113,7 @@ def test_blktrace_counts_the_same(tmp_path: Path, run_cli: Run, device: Path) ->
 
 
 def test_blktraces_own_tools_see_the_same(tmp_path: Path, run_cli: Run, device: Path) -> None:
-    """Each that reads files of blktrace says of ours what it says of blktrace's, of one load."""
+    """Each tool's report on our files equals that on blktrace's, for one load."""
     load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", f"count={REQUESTS}", "oflag=direct")
     done = run_cli("record", "--relay", device, "-o", "ours", "--json", "--", *load)
     assert done.returncode == 0, done.stderr
@@ -146,7 +146,7 @@ def test_blkparse_reads_both_sides_of_a_hole(tmp_path: Path, seed: int | None) -
 
 @contextmanager
 def blktrace(directory: Path, device: Path, *, end: int = signal.SIGINT) -> Iterator[int]:
-    """Have blktrace itself trace the device into `theirs`; gives its pid. Reads are in it, too."""
+    """Have blktrace trace the device into `theirs`, reads included; returns its pid."""
     words = ("blktrace", "-d", device, "-o", "theirs", "-b", "4", "-n", "256")
     tool = subprocess.Popen(words, cwd=directory, stdout=subprocess.DEVNULL)
     with tool:
@@ -241,7 +241,7 @@ def test_killed_daemon(tmp_path: Path, start_cli: Start, device: Path) -> None:
 def test_killed_at_any_instant(
     tmp_path: Path, run_cli: Run, start_cli: Start, device: Path, seed: int
 ) -> None:
-    """In a start, at work or in a stop: nothing of the trace stays behind the next daemon's start.
+    """Killed in a start, at work or in a stop, it leaves no trace behind the next daemon's start.
 
     Each set of files is whole for blkparse, and has what was known to be on disk.
     """
@@ -288,7 +288,7 @@ def _first(base: Path) -> Path:
 
 
 def test_traced_already(tmp_path: Path, run_cli: Run, device: Path) -> None:
-    """Somebody else's trace is left alone, and he is named."""
+    """A trace of another process is left alone, and the process is named."""
     with blktrace(tmp_path, device) as pid:
         done = run_cli("record", "--relay", device, "--duration", "1")
         assert done.returncode == 1
@@ -388,7 +388,7 @@ def test_full_channel(tmp_path: Path, start_cli: Start, *, mode: str) -> None:
 
 
 def test_reset(tmp_path: Path, start_cli: Start) -> None:
-    """A client that empties its buffers takes what was unread, and is read on from the beginning.
+    """A reset takes unread data, and reading continues from the beginning.
 
     Nothing tells of it: relay counts nothing.
     """
@@ -417,7 +417,7 @@ def test_reset(tmp_path: Path, start_cli: Start) -> None:
 
 @pytest.mark.parametrize("end", ["finalize", "close"])
 def test_channel_ends(tmp_path: Path, start_cli: Start, end: str) -> None:
-    """A channel that its client closes leaves a session that says so, and keeps what it had."""
+    """When the client closes it, the session says so, and keeps its data."""
     with loaded_relay(subbuf_size=512, n_subbufs=32) as relay:
         config = write_config(tmp_path, f'path = "{relay.base}"')
         with daemons.running(start_cli, config) as daemon:
@@ -435,7 +435,7 @@ def test_channel_ends(tmp_path: Path, start_cli: Start, end: str) -> None:
 
 
 def test_no_such_channel(run_cli: Run) -> None:
-    """It says what is missing, with the code for that."""
+    """The message names the missing channel, with the status for that."""
     done = run_cli("record", "--relay", "/sys/kernel/debug/nothing/here", "--duration", "1")
     assert done.returncode == 5
     assert "no relay channel /sys/kernel/debug/nothing/here" in done.stderr

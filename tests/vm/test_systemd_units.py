@@ -58,7 +58,7 @@ STATUS_PRIVILEGE: Final = 4
 
 
 def systemctl(*words: str, status: int = 0) -> str:
-    """Run `systemctl WORDS...`, which must end with this status; gives what it prints."""
+    """Run `systemctl WORDS...`, which must end with this status; returns what it prints."""
     done = subprocess.run(
         ["systemctl", "--no-pager", *words], capture_output=True, text=True, check=False
     )
@@ -120,7 +120,7 @@ def levels(invocation: str) -> set[str]:
 
 @pytest.fixture
 def service() -> Iterator[None]:
-    """The service does not run, has no state and never ran; the same holds afterwards."""
+    """Provide a service that is stopped, without state and history; it is so afterwards."""
     assert shown("ActiveState") == ("inactive",)
     yield
     CONFIG.unlink(missing_ok=True)
@@ -133,7 +133,7 @@ def service() -> Iterator[None]:
 
 @pytest.fixture
 def least() -> Iterator[str]:
-    """A drop-in without CAP_SYS_ADMIN, on a host that does not ask for it; gives its set."""
+    """Install a drop-in without CAP_SYS_ADMIN where possible; returns its capabilities."""
     unit = Path("/usr/local/lib/systemd/system") / UNIT
     words = re.findall(r"^CapabilityBoundingSet=(.*)$", unit.read_text(), re.MULTILINE)
     capabilities = " ".join(words).replace(" CAP_SYS_ADMIN", "")
@@ -243,7 +243,7 @@ def test_a_killed_service_comes_back(tracefs: Path) -> None:
 
 @pytest.mark.usefixtures("service")
 def test_a_bad_configuration_is_not_tried_again() -> None:
-    """It ends with its own status, systemd leaves it at that, and the journal says why."""
+    """It ends with its own status, systemd does not restart it, and the journal says why."""
     CONFIG.write_text('[daemon]\nstate_dri = "/tmp"\n')
     systemctl("start", UNIT, status=1)
     ended = shown("ActiveState", "ExecMainStatus", "NRestarts")
@@ -253,7 +253,7 @@ def test_a_bad_configuration_is_not_tried_again() -> None:
 
 @pytest.mark.usefixtures("service")
 def test_a_device_that_the_unit_hides() -> None:
-    """PrivateDevices leaves a session without its device, and not the service without sessions."""
+    """PrivateDevices costs a session its device, but not the service its other sessions."""
     device = min(path.name for path in Path("/sys/class/block").iterdir())
     CONFIG.write_text(HIDDEN.format(device=device, when="present"))
     systemctl("start", UNIT)

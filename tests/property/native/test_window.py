@@ -81,7 +81,7 @@ class Producer:
         self.memory[_HEAD_AT : _HEAD_AT + 8] = struct.pack("@Q", -self.written % (1 << 64))
 
     def take(self) -> None:
-        """Return the contents of a window: the newest records that cannot be overwritten."""
+        """Take the contents of a window: the newest records that cannot be overwritten."""
         reach = min(self.written, self.data_bytes)
         whole = [r for r in self.records if self.written - r.before <= reach]
         trusted = reach

@@ -77,7 +77,7 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
 def checked(
     setting: Setting, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, dict[str, Any], str]]:
-    """Runs `bpf check --json switches WORDS`: status, document, stderr."""
+    """Run `bpf check --json switches WORDS`: status, document, stderr."""
     del setting
 
     def check(*words: str) -> tuple[int, dict[str, Any], str]:

@@ -82,7 +82,7 @@ Opening = Coroutine[Any, Any, tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 @asynccontextmanager
 async def connected(place: Path | Opening, sent: bytes) -> AsyncIterator[asyncio.StreamReader]:
-    """Provide a connection on which something was sent; gives what comes back."""
+    """Provide a connection on which something was sent; returns what comes back."""
     opening = asyncio.open_unix_connection(place) if isinstance(place, Path) else place
     reader, writer = await opening
     try:

@@ -20,7 +20,7 @@ _LIMIT_S = 30
 
 
 def awaited(stop: asyncio.Event, looks: int) -> list[str]:
-    """Wait for a salvage that is over after so many looks; gives whom they were for."""
+    """Wait for a salvage that is over after so many looks; returns whom they were for."""
     source = tracefs_source("sched:sched_switch")
     plan = build(Config(session=(SessionConfig(name="calls", source=(source,)),)), host())
     seen: list[str] = []

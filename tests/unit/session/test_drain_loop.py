@@ -448,7 +448,7 @@ class Place:
         self.label = RingLabel("calls", "perf", role, cpu, tid)
 
     def register(self, _core: object, shard: int, _stream: object) -> SimpleNamespace:
-        """Give what tells the shard for a ring."""
+        """Return what tells the shard for a ring."""
         return SimpleNamespace(id=id(self), shard=shard)
 
 

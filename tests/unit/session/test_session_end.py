@@ -216,7 +216,7 @@ class Traced(Source):
 
     @property
     def abilities(self) -> Abilities:
-        """Return abilities with an instance."""
+        """The abilities, with an instance."""
         tracing: Any = SimpleNamespace()
         return Abilities(tracing=(tracing,))
 

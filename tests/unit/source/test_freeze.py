@@ -40,7 +40,7 @@ class Opened:
 
     @property
     def name(self) -> str:
-        """Return its role in this test."""
+        """Its role in this test."""
         if self.attr.type == TRACE:
             return "trace"
         if self.attr.aux_action == AuxAction.RESUME:
