@@ -4,21 +4,19 @@
 from __future__ import annotations
 
 import os
-import select
-from contextlib import suppress
 from typing import Final
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize, rule
 
 from collectord._native import _core
 from collectord.codec.aux_record import HIDDEN_MAGIC, AuxPiece, auxtrace_index, iter_pieces
 from tests.support.aux_pmu import TIME_OFFSET, TIME_TRAILER, Pmu
+from tests.support.drained import Drained
 from tests.support.examples import examples
 
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
-_WAIT_MS: Final = 10_000
 
 
 def test_both_sides_have_one_mark_for_hidden_pieces() -> None:
@@ -26,15 +24,12 @@ def test_both_sides_have_one_mark_for_hidden_pieces() -> None:
     assert _core.AUX_HIDDEN_MAGIC == HIDDEN_MAGIC
 
 
-class AuxDrain(RuleBasedStateMachine):
+class AuxDrain(Drained):
     """PMUs trace, shards are woken, flushed and rotated in any order; the drain runs beside."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pmus: list[Pmu] = []
-        self.files: dict[int, int] = {}
-        self.closed: dict[int, _core.SegmentClosed] = {}
-        self.finished = False
 
     @initialize(
         pages=st.lists(st.sampled_from([1, 4, 32]), min_size=1, max_size=3),
@@ -47,19 +42,17 @@ class AuxDrain(RuleBasedStateMachine):
         self, pages: list[int], shards: int, chunks: int, limit_bytes: int, kind: str
     ) -> None:
         """Open the areas and start the core."""
-        self.limit_bytes = limit_bytes
         self.kind = kind
-        self.core = _core.Core(
+        self.start(
             shards=shards,
             chunks=chunks,
             chunk_bytes=2 * 32 * _PAGE,
-            flush_ns=2_000_000,
             floor_bytes=2048,
+            limit_bytes=limit_bytes,
         )
-        self.stream = self.core.add_stream(sideband_bytes=65536)
         self.maps: list[_core.RingMap | _core.AuxMap] = []
         self.areas = [self._open(Pmu.new(cpu, count), shards) for cpu, count in enumerate(pages)]
-        self._prepare()
+        self.prepare()
         self.core.start()
 
     def _open(self, pmu: Pmu, shards: int) -> _core.AuxRing:
@@ -85,28 +78,6 @@ class AuxDrain(RuleBasedStateMachine):
             tid=-1,
         )
 
-    def _prepare(self) -> None:
-        token = len(self.files)
-        self.files[token] = os.memfd_create("segment")
-        with suppress(BrokenPipeError):  # the stream was finished meanwhile
-            self.stream.prepare(token, self.files[token], 0, self.limit_bytes)
-
-    def _serve(self) -> None:
-        """Wait for a notice of the core, and do what it asks."""
-        poll = select.poll()
-        poll.register(self.core.notify_fd, select.POLLIN)
-        assert poll.poll(_WAIT_MS), f"the core is silent: {self.core.counters()}"
-        os.eventfd_read(self.core.notify_fd)
-        for event in self.core.events():
-            match event:
-                case _core.SegmentWanted():
-                    self._prepare()
-                case _core.SegmentClosed():
-                    self.closed[event.token] = event
-                    self.finished |= event.final
-                case _:
-                    raise AssertionError(event)
-
     @rule(data=st.data(), sizes=st.lists(st.integers(0, 60_000), min_size=1, max_size=20))
     def trace(self, data: st.DataObject, sizes: list[int]) -> None:
         """Run one PMU some times; a tenth of its AUX records is lost."""
@@ -120,17 +91,10 @@ class AuxDrain(RuleBasedStateMachine):
         os.eventfd_write(data.draw(st.sampled_from(self.pmus)).wakeup_fd, 1)
 
     @rule()
-    def rotate(self) -> None:
-        """The next chunk goes to a new segment."""
-        self.stream.rotate()
-
-    @rule()
     def flush(self) -> None:
         """The contents of the areas are written, and the counters agree."""
         for _ in range(3):  # where a record was lost a full pass more is waited for it
-            generation = self.core.request_flush()
-            while self.stream.written_generation() < generation:
-                self._serve()
+            self.await_generation()
         for area, pmu in zip(self.areas, self.pmus, strict=True):
             counters = area.counters()
             assert counters.taken_bytes == counters.stored_bytes == len(pmu.trace)
@@ -141,27 +105,20 @@ class AuxDrain(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Finish, and compare the files with what was traced."""
-        if not self.pmus:
-            return
-        try:
-            self.flush()
-            self.stream.finish()
-            while not self.finished:
-                self._serve()
-            self.core.stop()
-            self._compare()
-        finally:
-            self.core.stop()
-            for mapped in self.maps:
-                mapped.close()
-            for pmu in self.pmus:
-                pmu.close()
-            for fd in self.files.values():
-                os.close(fd)
-            del self.core, self.stream, self.areas, self.maps
+        if self.pmus:
+            self.end(self.maps, self.pmus)
+            del self.areas, self.maps
             self.pmus = []
 
-    def _compare(self) -> None:
+    def await_end(self) -> None:
+        """See `Drained`."""
+        self.flush()
+        self.stream.finish()
+        while not any(closed.final for closed in self.closed.values()):
+            self.serve()
+
+    def compare(self) -> None:
+        """See `Drained`."""
         found = [bytearray() for _ in self.pmus]
         pieces: list[list[AuxPiece]] = [[] for _ in self.pmus]
         for token in sorted(self.closed):

@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 import struct
 import time
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import xxhash
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import initialize, rule
 
 from collectord._native import _core
+from tests.support.drained import Drained
 from tests.support.examples import examples
 from tests.support.sums import assert_sums
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
 _CHUNK_BYTES: Final = 65536 + 4096  # the smallest
-_WAIT_MS: Final = 10_000
 _HEAD_AT: Final = 1024  # perf_event_mmap_page
 _TAIL_AT: Final = 1032
 _LOST, _COMM, _THROTTLE, _UNTHROTTLE, _SAMPLE, _UNKNOWN = 2, 3, 5, 6, 9, 30
@@ -147,14 +145,12 @@ _BATCH = st.lists(
 )
 
 
-class Drain(RuleBasedStateMachine):
+class Drain(Drained):
     """Rings are written, woken, flushed and rotated in any order; the drain runs beside."""
 
     def __init__(self) -> None:
         super().__init__()
         self.producers: list[Producer] = []
-        self.files: dict[int, int] = {}
-        self.closed: dict[int, _core.SegmentClosed] = {}
 
     @initialize(
         pages=st.lists(_PAGES, min_size=1, max_size=4),
@@ -167,15 +163,13 @@ class Drain(RuleBasedStateMachine):
         self, pages: list[int], shards: int, chunks: int, limit_bytes: int, floor_bytes: int
     ) -> None:
         """Open the rings and start the core."""
-        self.limit_bytes = limit_bytes
-        self.core = _core.Core(
+        self.start(
             shards=shards,
             chunks=chunks,
             chunk_bytes=_CHUNK_BYTES,
-            flush_ns=2_000_000,
             floor_bytes=floor_bytes,
+            limit_bytes=limit_bytes,
         )
-        self.stream = self.core.add_stream(sideband_bytes=65536)
         self.rings = []
         self.maps = []
         for number, ring_pages in enumerate(pages, start=1):
@@ -193,30 +187,8 @@ class Drain(RuleBasedStateMachine):
                 time_trailer=0,
             )
             self.rings.append(ring)
-        self._prepare()
+        self.prepare()
         self.core.start()
-
-    def _prepare(self) -> None:
-        token = len(self.files)
-        self.files[token] = os.memfd_create("segment")
-        with suppress(BrokenPipeError):  # the stream was finished meanwhile
-            self.stream.prepare(token, self.files[token], 0, self.limit_bytes)
-
-    def _serve(self) -> None:
-        """Wait for a notice of the core, and do what it asks."""
-        notify_fd = self.core.notify_fd
-        poll = select.poll()
-        poll.register(notify_fd, select.POLLIN)
-        assert poll.poll(_WAIT_MS), f"the core is silent: {self.core.counters()}"
-        os.eventfd_read(notify_fd)
-        for event in self.core.events():
-            match event:
-                case _core.SegmentWanted():
-                    self._prepare()
-                case _core.SegmentClosed():
-                    self.closed[event.token] = event
-                case _:
-                    raise AssertionError(event)
 
     @rule(data=st.data(), batch=_BATCH)
     def produce(self, data: st.DataObject, batch: list[tuple[int, int]]) -> None:
@@ -236,16 +208,9 @@ class Drain(RuleBasedStateMachine):
         self.core.request_flush()
 
     @rule()
-    def rotate(self) -> None:
-        """The next chunk goes to a new segment."""
-        self.stream.rotate()
-
-    @rule()
     def flush(self) -> None:
         """The contents of the rings are written, and the counters agree."""
-        generation = self.core.request_flush()
-        while self.stream.written_generation() < generation:
-            self._serve()
+        generation = self.await_generation()
         assert self.stream.drained_generation() >= generation
         for ring, producer in zip(self.rings, self.producers, strict=True):
             counters = ring.counters()
@@ -262,28 +227,21 @@ class Drain(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Finish, and compare the files with what was produced."""
-        if not self.producers:
-            return
-        try:
-            self.flush()
-            written = sum(ring.counters().records for ring in self.rings)
-            self.stream.finish()
-            while not self.closed or sum(c.records for c in self.closed.values()) < written:
-                self._serve()
-            self.core.stop()
-            self._compare()
-        finally:
-            self.core.stop()
-            for ring_map in self.maps:
-                ring_map.close()
-            for producer in self.producers:
-                producer.close()
-            for fd in self.files.values():
-                os.close(fd)
-            del self.core, self.stream, self.rings, self.maps
+        if self.producers:
+            self.end(self.maps, self.producers)
+            del self.rings, self.maps
             self.producers = []
 
-    def _compare(self) -> None:
+    def await_end(self) -> None:
+        """See `Drained`."""
+        self.flush()
+        written = sum(ring.counters().records for ring in self.rings)
+        self.stream.finish()
+        while not self.closed or sum(c.records for c in self.closed.values()) < written:
+            self.serve()
+
+    def compare(self) -> None:
+        """See `Drained`."""
         found: defaultdict[int, list[bytes]] = defaultdict(list)
         samples = 0
         for token in sorted(self.closed):
