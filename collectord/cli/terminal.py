@@ -19,7 +19,6 @@ from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from collectord.cli.output import Column
     from collectord.session.daemon_status import DaemonStatus
@@ -57,12 +56,7 @@ class LiveLine:
         self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def update(self, status: DaemonStatus) -> None:

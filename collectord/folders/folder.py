@@ -15,7 +15,6 @@ from collectord.folders.trust import Trust, check_folder, check_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
 
 FILE_MODE: Final = 0o640
 # O_NONBLOCK: a FIFO, or a file that somebody leased, is refused instead of waited for.
@@ -79,12 +78,7 @@ class Folder:
         """Hold it for the length of a block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 

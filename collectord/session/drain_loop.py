@@ -19,7 +19,6 @@ from collectord.session.running_threads import Placement, RunningThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
-    from types import TracebackType
     from typing import Self
 
     from collectord.plan.session_plan import CorePlan
@@ -114,12 +113,7 @@ class Drain:
         self._placement = Placement(self._plan.drain, self.core.drain_tids())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         asyncio.get_running_loop().remove_reader(self.core.notify_fd)
         self.core.stop()
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
     from typing import Self
 
 _THREADS: Final = 2  # one prepares the next segment while the other seals the last
@@ -39,12 +38,7 @@ class FileWorkers:
             self._workers[device] = worker
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def of(self, session: str = "") -> Executor:

@@ -18,7 +18,6 @@ from collectord.kernel.host import cpus
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 _KOBJECT_UEVENT: Final = 15  # NETLINK_KOBJECT_UEVENT, include/uapi/linux/netlink.h
@@ -56,12 +55,7 @@ class CpuWatch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         if self._uevents is not None:
             self._uevents.close()
