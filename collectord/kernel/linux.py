@@ -26,7 +26,7 @@ from collectord.kernel.bpf import (
 )
 from collectord.kernel.bpf.program_notes import RUN, ProgramNotes
 from collectord.kernel.bpf.program_returns import may_hide_events
-from collectord.kernel.host import code_files, cpus, errno_mapping, processes, targets
+from collectord.kernel.host import code_files, cpus, errno_mapping, processes, sysfs, targets
 from collectord.kernel.host.capabilities import effective_capabilities
 from collectord.kernel.host.clocks import read_clocks, read_time_conversion
 from collectord.kernel.host.limits import Limits, Purpose
@@ -135,10 +135,7 @@ class LinuxKernel:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
     def _sysctl(self, name: str) -> int | None:
-        try:
-            return int((self.proc / "sys/kernel" / name).read_text())
-        except (OSError, ValueError):
-            return None
+        return sysfs.number(self.proc / "sys/kernel" / name)
 
     def perf_event_open(
         self,

@@ -18,6 +18,7 @@ from collectord.codec.aux_pmu import (
     EtmKind,
     decoder_of,
 )
+from collectord.kernel.host import sysfs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,10 +41,7 @@ _ETE_MAJOR: Final = 5
 
 def read_aux_pmus(sys: Path) -> dict[str, AuxPmuFacts]:
     """Read all PMUs below a root of sysfs whose AUX trace perf can decode, by name."""
-    try:
-        names = sorted(folder.name for folder in (sys / _DEVICES).iterdir())
-    except OSError:
-        return {}
+    names = (folder.name for folder in sysfs.entries(sys / _DEVICES))
     found = {name: read_aux_pmu(sys, name) for name in names}
     return {name: facts for name, facts in found.items() if facts is not None}
 
@@ -68,10 +66,10 @@ def read_aux_pmu(sys: Path, name: str) -> AuxPmuFacts | None:
 def _timing(folder: Path) -> dict[str, int]:
     """Return the ratio of TSC to crystal clock, `N:D`, and the CPU's highest plain ratio."""
     found = {}
-    ratio = _number(folder / "max_nonturbo_ratio", base=10)
+    ratio = sysfs.number(folder / "max_nonturbo_ratio")
     if ratio is not None:
         found["max_nonturbo_ratio"] = ratio
-    numerator, colon, denominator = _text(folder / "tsc_art_ratio").partition(":")
+    numerator, colon, denominator = sysfs.text(folder / "tsc_art_ratio").partition(":")
     if colon and numerator.isdecimal() and denominator.isdecimal():
         found["tsc_art_numerator"] = int(numerator)
         found["tsc_art_denominator"] = int(denominator)
@@ -80,7 +78,7 @@ def _timing(folder: Path) -> dict[str, int]:
 
 def _etms(folder: Path) -> tuple[EtmFacts, ...]:
     """Return the trace unit of each CPU that has one, in the order of the CPUs."""
-    numbers = sorted(int(m[1]) for f in _listed(folder) if (m := _CPU.fullmatch(f.name)))
+    numbers = sorted(int(m[1]) for f in sysfs.entries(folder) if (m := _CPU.fullmatch(f.name)))
     found = (_etm(folder / f"cpu{cpu}", cpu) for cpu in numbers)
     return tuple(etm for etm in found if etm is not None)
 
@@ -88,14 +86,14 @@ def _etms(folder: Path) -> tuple[EtmFacts, ...]:
 def _etm(folder: Path, cpu: int) -> EtmFacts | None:
     kind: EtmKind = "etmv4"
     registers = _registers(folder, _ETMV4_FILES)
-    architecture = _number(folder / _ETE_FILE, base=16)
+    architecture = sysfs.number(folder / _ETE_FILE, base=16)
     if "trcidr0" not in registers:
         kind, registers = "etmv3", _registers(folder, _ETMV3_FILES)
     elif architecture is not None and _is_ete(architecture):
         kind, registers = "ete", registers | {"trcdevarch": architecture}
     if not registers:
         return None
-    source = _number(folder / "ts_source", base=10)
+    source = sysfs.number(folder / "ts_source")
     return EtmFacts(cpu, kind, registers, ts_source=-1 if source is None else source)
 
 
@@ -105,31 +103,10 @@ def _is_ete(architecture: int) -> bool:
 
 
 def _registers(folder: Path, files: tuple[str, ...]) -> dict[str, int]:
-    values = ((file.rpartition("/")[2], _number(folder / file, base=16)) for file in files)
+    values = ((file.rpartition("/")[2], sysfs.number(folder / file, base=16)) for file in files)
     return {name: value for name, value in values if value is not None}
 
 
 def _numbers(folder: Path, *, base: int) -> dict[str, int]:
-    values = ((file.name, _number(file, base=base)) for file in _listed(folder))
+    values = ((file.name, sysfs.number(file, base=base)) for file in sysfs.entries(folder))
     return {name: value for name, value in values if value is not None}
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _number(path: Path, *, base: int) -> int | None:
-    try:
-        return int(_text(path), base)
-    except ValueError:
-        return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

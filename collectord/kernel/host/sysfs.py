@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files of sysfs."""
+"""Small files of sysfs and procfs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def text(path: Path) -> str:
         return ""
 
 
-def number(path: Path) -> int | None:
-    """Return the decimal number in a file, None if there is none."""
+def number(path: Path, base: int = 10) -> int | None:
+    """Return the number in a file, None if there is none."""
     try:
-        return int(text(path))
+        return int(text(path), base)
     except ValueError:
         return None
 

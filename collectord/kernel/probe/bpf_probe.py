@@ -20,7 +20,7 @@ from collectord.facts.kernel_facts import BpfFacts
 from collectord.kernel.bpf import catalogue, kernel_headers
 from collectord.kernel.bpf.catalogue import LOCAL, BpfProblem
 from collectord.kernel.bpf.kernel_headers import HeaderTree
-from collectord.kernel.host import lockdown
+from collectord.kernel.host import lockdown, sysfs
 from collectord.kernel.host.errno_mapping import perf_need
 from collectord.kernel.probe import bpf_trial
 from collectord.programs.bpf_program import BpfProgram
@@ -64,7 +64,7 @@ def probe_bpf(kernel: LocalKernel, wanted: BpfWanted) -> BpfFacts:
     programs, others = _programs(wanted)
     facts = BpfFacts(
         btf=(kernel.sys / _BTF).is_file(),
-        unprivileged_disabled=_sysctl(kernel.proc / "sys/kernel/unprivileged_bpf_disabled"),
+        unprivileged_disabled=sysfs.number(kernel.proc / "sys/kernel/unprivileged_bpf_disabled"),
         # PMUs that bcc attaches by: without them it would leave probes in tracefs.
         kprobes=(kernel.sys / _PMUS / "kprobe").is_dir(),
         uprobes=(kernel.sys / _PMUS / "uprobe").is_dir(),
@@ -128,7 +128,7 @@ def _with_trials(kernel: LocalKernel, facts: BpfFacts) -> tuple[BpfFacts, Kernel
     try:
         jit = bpf_trial.try_load()
     except KernelError as error:
-        switch = _sysctl(kernel.proc / "sys/net/core/bpf_jit_enable")
+        switch = sysfs.number(kernel.proc / "sys/net/core/bpf_jit_enable")
         return replace(facts, jit=switch != 0, fentry=False), error
     fentry = facts.btf and bpf_trial.try_fentry(kernel.sys / _BTF)
     return replace(facts, jit=jit, fentry=fentry), None
@@ -185,10 +185,3 @@ def _loaded(name: str, local: Path) -> BpfProgram | BpfProblem:
         return BpfProblem(name, "", str(error))
     except CollectordError as error:
         return BpfProblem(name, str(local), str(error))
-
-
-def _sysctl(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
