@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from collectord._native import _syscalls
+from collectord.codec.btf import function_id
 from collectord.errors import KernelError
 from collectord.kernel.bpf import bpf_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
-
 
 _TRACEPOINT: Final = 5  # enum bpf_prog_type
 _TRACING: Final = 26
@@ -30,23 +30,6 @@ _JITED_LENGTH_AT: Final = 16  # in struct bpf_prog_info
 
 # net/bpf/test_run.c
 _FUNCTION: Final = b"bpf_fentry_test1"
-_BTF_MAGIC: Final = 0xEB9F
-_BTF_HEADER: Final = struct.Struct("<HBBIIIII")
-_BTF_TYPE: Final = struct.Struct("<III")  # name, info, size or type
-_BTF_FUNC: Final = 12
-# Bytes after a struct btf_type by its kind: a fixed part, and a part for each member.
-_BTF_MORE: Final = {
-    1: (4, 0),  # INT
-    3: (12, 0),  # ARRAY
-    4: (0, 12),  # STRUCT
-    5: (0, 12),  # UNION
-    6: (0, 8),  # ENUM
-    13: (0, 8),  # FUNC_PROTO
-    14: (4, 0),  # VAR
-    15: (0, 12),  # DATASEC
-    17: (4, 0),  # DECL_TAG
-    19: (0, 12),  # ENUM64
-}
 
 
 def try_load() -> bool:
@@ -73,7 +56,7 @@ def try_fentry(btf: Path) -> bool:
     """
     try:
         number = function_id(btf.read_bytes(), _FUNCTION)
-    except (OSError, struct.error):
+    except OSError:
         return False
     if not number:
         return False
@@ -84,35 +67,6 @@ def try_fentry(btf: Path) -> bool:
         except (KernelError, OSError):
             return False
     return True
-
-
-def function_id(btf: bytes, name: bytes) -> int:
-    """Return the number of a function among the types of a kernel's BTF; 0 if it is absent.
-
-    Raises:
-        struct.error: the BTF ends early.
-    """
-    magic, _, _, header, types_at, types_bytes, names_at, names_bytes = _BTF_HEADER.unpack_from(
-        btf
-    )
-    if magic != _BTF_MAGIC:
-        return 0
-    names_at += header
-    found = btf.find(b"\0" + name + b"\0", names_at, names_at + names_bytes)
-    if found < 0:
-        return 0
-    wanted = found + 1 - names_at
-    at, number = header + types_at, 0
-    end = at + types_bytes
-    while at < end:
-        number += 1
-        own_name, info, _ = _BTF_TYPE.unpack_from(btf, at)
-        kind, members = info >> 24 & 0x1F, info & 0xFFFF
-        if kind == _BTF_FUNC and own_name == wanted:
-            return number
-        fixed, each = _BTF_MORE.get(kind, (0, 0))
-        at += _BTF_TYPE.size + fixed + each * members
-    return 0
 
 
 def _load(kind: int, stack: ExitStack, *, attach_type: int = 0, btf_id: int = 0) -> int:
