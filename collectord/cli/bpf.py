@@ -77,9 +77,7 @@ def parser() -> Parser:
         default=LOCAL,
         help=f"directory of this host's own programs (default: {LOCAL})",
     )
-    made.add_argument(
-        "--json", action="store_true", help="print the result as JSON (default: text)"
-    )
+    made.add_json("print the result as JSON (default: text)")
     return made
 
 

@@ -52,7 +52,7 @@ def parser() -> Parser:
         type=Path,
         help="plan for the host where `doctor --json` wrote FILE (default: this host)",
     )
-    made.add_argument("--json", action="store_true", help="print the plan as JSON (default: text)")
+    made.add_json("print the plan as JSON (default: text)")
     return made
 
 

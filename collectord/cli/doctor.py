@@ -34,11 +34,7 @@ def parser() -> Parser:
             "collectord check --facts facts.json collectord.toml",
         ),
     )
-    made.add_argument(
-        "--json",
-        action="store_true",
-        help="print the facts that `check --facts` takes (default: a table)",
-    )
+    made.add_json("print the facts that `check --facts` takes (default: a table)")
     return made
 
 

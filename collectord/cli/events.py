@@ -20,10 +20,10 @@ from collectord.cli.event_count import EventCount
 from collectord.cli.events_bpf import BpfStyle, BpfView
 from collectord.cli.events_relay import RelayView
 from collectord.cli.events_trace import TraceView
+from collectord.cli.mark import add_socket
 from collectord.cli.output import print_line, say
 from collectord.cli.parser import Parser
 from collectord.codec.record_filter import parse_filter
-from collectord.config.schema import ControlConfig
 from collectord.errors import UsageError
 from collectord.kernel.host.device_names import HostNames
 from collectord.reader.any_events import open_events
@@ -95,18 +95,8 @@ def parser() -> Parser:
         "beginning, through all that follow, until the session ends or Ctrl-C; an event is shown "
         "when no older one can come, one to two flush intervals later (default: what is there)",
     )
-    made.add_argument(
-        "--socket",
-        metavar="PATH",
-        type=Path,
-        default=Path(ControlConfig().socket),
-        help=f"-f: the daemon's control socket (default: {ControlConfig().socket})",
-    )
-    made.add_argument(
-        "--json",
-        action="store_true",
-        help="one JSON object a line, with --count one document (default: text)",
-    )
+    add_socket(made, "-f: ")
+    made.add_json("one JSON object a line, with --count one document (default: text)")
     return made
 
 

@@ -77,9 +77,7 @@ def parser() -> Parser:
         help="names to list, or one kind: hardware, software, cache, pmu, aux, tracepoint, "
         "bpf, blktrace (block devices), relay (channels) (default: all)",
     )
-    made.add_argument(
-        "--json", action="store_true", help="print the events as JSON (default: a table)"
-    )
+    made.add_json("print the events as JSON (default: a table)")
     return made
 
 

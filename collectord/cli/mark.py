@@ -40,16 +40,15 @@ def parser() -> Parser:
 
 def add_common(made: Parser) -> None:
     """Add the options of each verb that contacts a running daemon."""
-    made.add_argument(
-        "--socket",
-        metavar="PATH",
-        type=Path,
-        default=Path(ControlConfig().socket),
-        help=f"the daemon's control socket (default: {ControlConfig().socket})",
-    )
-    made.add_argument(
-        "--json", action="store_true", help="print the answer as JSON (default: text)"
-    )
+    add_socket(made)
+    made.add_json("print the answer as JSON (default: text)")
+
+
+def add_socket(made: Parser, purpose: str = "") -> None:
+    """Add --socket; `purpose` begins its help."""
+    path = ControlConfig().socket
+    text = f"{purpose}the daemon's control socket (default: {path})"
+    made.add_argument("--socket", metavar="PATH", type=Path, default=Path(path), help=text)
 
 
 def run(arguments: Sequence[str]) -> int:

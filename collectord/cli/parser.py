@@ -58,6 +58,10 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def add_json(self, text: str) -> None:
+        """Add --json."""
+        self.add_argument("--json", action="store_true", help=text)
+
     def print_help(self, file: Any = None) -> None:  # noqa: ANN401, ARG002 - argparse's
         """Print the help to stdout. argparse would ignore a failure to write it."""
         emit(self.format_help())

@@ -80,9 +80,7 @@ def parser() -> Parser:
         type=Path,
         help="aux: where to write the raw files (default: none, it must be given)",
     )
-    made.add_argument(
-        "--json", action="store_true", help="print the result as JSON (default: a table)"
-    )
+    made.add_json("print the result as JSON (default: a table)")
     return made
 
 
