@@ -19,11 +19,7 @@ ATTR_SIZES_BYTES: Final = (64, 72, 80, 96, 104, 112, 120, 128, 136)
 # perf 6.1 refuses a file with larger attributes ("incompatible file format").
 FILE_ATTR_BYTES: Final = 128
 
-CLOCK_REALTIME: Final = 0
 CLOCK_MONOTONIC: Final = 1
-CLOCK_MONOTONIC_RAW: Final = 4
-CLOCK_BOOTTIME: Final = 7
-CLOCK_TAI: Final = 11
 
 
 class OpenFlag(IntFlag):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.codec.aux_pmu import TimeConversion
-from collectord.codec.aux_record import Aux, AuxOutputHwId
 from tests.support.aux_files import ETE, ETMV3, ETMV4, PID, SPE, AuxFile
+from tests.support.aux_records import Aux, AuxOutputHwId
 from tests.support.pt import PtTrace, tnt, tsc
 
 if TYPE_CHECKING:

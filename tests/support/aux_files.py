@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec import aux_record
 from collectord.codec.aux_info import encode_info
 from collectord.codec.aux_pmu import AuxPmuFacts, EtmFacts, TimeConversion
+from collectord.codec.aux_record import auxtrace_index
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
     EventType,
@@ -21,13 +21,14 @@ from collectord.codec.perf_data import AttrSection, build_head, build_tail
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import Comm, Mmap2, encode
+from tests.support import aux_records
 from tests.support.aux_pieces import encode_piece
 from tests.support.samples import Sample, encode_sample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.codec.aux_record import AuxRecord
+    from tests.support.aux_records import AuxRecord
 
 _IDS: Final = SampleType.IDENTIFIER | SampleType.TID | SampleType.TIME | SampleType.CPU
 PMU_TYPE: Final = 9
@@ -133,10 +134,10 @@ class AuxFile:
 
     def side(self, record: AuxRecord, time_ns: int, cpu: int = 0) -> bytes:
         """Return a record of the AUX event, or a switch of the sideband event."""
-        switch = isinstance(record, aux_record.SwitchCpuWide)
+        switch = isinstance(record, aux_records.SwitchCpuWide)
         event_id, attr = (21 + cpu, self.dummy) if switch else (1 + cpu, self.owner)
         sample_id = SampleId(pid=PID, tid=PID, time_ns=time_ns, id=event_id, cpu=cpu)
-        return aux_record.encode(record, attr, sample_id)
+        return aux_records.encode(record, attr, sample_id)
 
     def sample(self, time_ns: int, cpu: int = 0) -> bytes:
         """Return a sample of the ordinary event."""
@@ -160,8 +161,8 @@ class AuxFile:
             encode(Mmap2(PID, PID, *place, b"/nonexistent/worker"), self.dummy, ids),
         ]
         for cpu in CPUS:
-            parts.append(self.side(aux_record.ItraceStart(PID, PID), 10, cpu))
-            parts.append(self.side(aux_record.SwitchCpuWide(0, 0), 11, cpu))
+            parts.append(self.side(aux_records.ItraceStart(PID, PID), 10, cpu))
+            parts.append(self.side(aux_records.SwitchCpuWide(0, 0), 11, cpu))
         return b"".join(parts)
 
     def build(self, records: Sequence[bytes]) -> bytes:
@@ -176,7 +177,7 @@ class AuxFile:
             first_records=self.info(),
         )
         data = b"".join((self.opening(), *records, frame(RecordType.FINISHED_ROUND, 0, b"")))
-        index = tuple(head.write_offset + at for at in aux_record.auxtrace_index(data))
+        index = tuple(head.write_offset + at for at in auxtrace_index(data))
         size = len(head.first_records) + len(data)
         tail = build_tail(head, size, Features(auxtrace_index=index))
         return tail.header + head.image[len(tail.header) :] + data + tail.tail

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from collectord.codec.aux_record import decode as decode_aux
 from collectord.codec.aux_record import iter_pieces
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
 from collectord.codec.perf_data import (
@@ -49,10 +48,12 @@ from collectord.codec.perf_sideband import (
     decode,
     encode,
 )
-from collectord.codec.tracing_data import TracingData, build, parse
+from collectord.codec.tracing_data import TracingData, build
 from collectord.errors import CodecError
 from tests.support.aux_pieces import encode_piece
+from tests.support.aux_records import decode as decode_aux
 from tests.support.samples import Sample, decode_sample, encode_sample
+from tests.support.tracing_data import parse
 from tests.support.whole_records import WholeRecordWalk, last_whole_record
 
 if TYPE_CHECKING:

@@ -9,19 +9,7 @@ from typing import Final
 import pytest
 
 from collectord._native import _core
-from collectord.codec.aux_record import (
-    HIDDEN_MAGIC,
-    Aux,
-    AuxOutputHwId,
-    AuxRecord,
-    ItraceStart,
-    SwitchCpuWide,
-    auxtrace_index,
-    decode,
-    encode,
-    iter_pieces,
-    piece_at,
-)
+from collectord.codec.aux_record import HIDDEN_MAGIC, auxtrace_index, iter_pieces, piece_at
 from collectord.codec.perf_attr import PerfEventAttr, RecordType, SampleType
 from collectord.codec.perf_record import (
     RECORD_MAX_BYTES,
@@ -34,6 +22,15 @@ from collectord.codec.perf_record import (
 )
 from collectord.errors import CodecError
 from tests.support.aux_pieces import HIDDEN_PAYLOAD_MAX_BYTES, encode_piece
+from tests.support.aux_records import (
+    Aux,
+    AuxOutputHwId,
+    AuxRecord,
+    ItraceStart,
+    SwitchCpuWide,
+    decode,
+    encode,
+)
 
 ATTR: Final = PerfEventAttr(
     sample_id_all=True,

@@ -8,8 +8,9 @@ from typing import Final
 
 import pytest
 
-from collectord.codec.tracing_data import MAGIC, TracingData, build, parse
+from collectord.codec.tracing_data import MAGIC, TracingData, build
 from collectord.errors import CodecError
+from tests.support.tracing_data import parse
 
 PERF: Final = Path(__file__).parents[2] / "golden/perf-6.1/tracing_data.bin"
 SMALL: Final = TracingData(

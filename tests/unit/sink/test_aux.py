@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.codec.aux_record import Aux, auxtrace_index, iter_pieces
+from collectord.codec.aux_record import auxtrace_index, iter_pieces
 from collectord.codec.perf_data import AttrSection, parse_feature_table, parse_header
 from collectord.codec.perf_features import Features, decode_auxtrace_index
 from collectord.codec.perf_section import Feature
@@ -24,6 +24,7 @@ from collectord.sink.repair import repair
 from collectord.sink.stored_file import Check
 from tests.support import segments as support
 from tests.support.aux_files import PMU_TYPE, AuxFile
+from tests.support.aux_records import Aux
 from tests.support.chunks import footed
 from tests.support.pt import PtTrace
 
