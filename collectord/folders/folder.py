@@ -7,6 +7,7 @@ import errno
 import os
 import stat
 import weakref
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -14,7 +15,7 @@ from collectord.errors import UnsafePath
 from collectord.folders.trust import Trust, check_folder, check_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 FILE_MODE: Final = 0o640
 # O_NONBLOCK: a FIFO, or a file that somebody leased, is refused instead of waited for.
@@ -106,19 +107,15 @@ class Folder:
     def entries(self) -> list[Entry]:
         """List its entries by name."""
         # A listing moves the position of the open file: each one opens its own.
-        fd = os.open(".", _LIST, dir_fd=self.fd)
-        try:
-            with os.scandir(fd) as found:
-                return sorted(
-                    Entry(
-                        entry.name,
-                        entry.is_file(follow_symlinks=False),
-                        entry.is_dir(follow_symlinks=False),
-                    )
-                    for entry in found
+        with opened(os.open(".", _LIST, dir_fd=self.fd)) as fd, os.scandir(fd) as found:
+            return sorted(
+                Entry(
+                    entry.name,
+                    entry.is_file(follow_symlinks=False),
+                    entry.is_dir(follow_symlinks=False),
                 )
-        finally:
-            os.close(fd)
+                for entry in found
+            )
 
     def stat(self, name: str) -> os.stat_result | None:
         """Return the status of a name, of links themselves; None if it does not exist."""
@@ -165,11 +162,8 @@ class Folder:
 
     def read(self, name: str, limit_bytes: int) -> bytes:
         """Read a plain file of at most `limit_bytes`. Raises UnsafePath, EFBIG, if it has more."""
-        fd = self.open(name)
-        try:
+        with opened(self.open(name)) as fd:
             return read_all(fd, self.path / name, limit_bytes)
-        finally:
-            os.close(fd)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file; a file that had the new name is gone."""
@@ -290,6 +284,15 @@ def _others(path: Path, user: int) -> UnsafePath:
 def _no_file(path: Path, code: int = 0) -> UnsafePath:
     reason = "is a link" if code == errno.ELOOP else "is not a regular file"
     return UnsafePath(reason, path=str(path), hint=_MOVE_AWAY)
+
+
+@contextmanager
+def opened(fd: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def reopen(fd: int, flags: int) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UnsafePath
-from collectord.folders.folder import Folder, read_all, reopen
+from collectord.folders.folder import Folder, opened, read_all, reopen
 from collectord.folders.trust import Trust, check_owner, is_safe_link
 
 if TYPE_CHECKING:
@@ -75,23 +75,17 @@ def open_file(path: Path) -> int:
         OSError: it cannot be opened.
         UnsafePath: it is not a plain file.
     """
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
+    with opened(os.open(path, os.O_PATH | os.O_CLOEXEC)) as place:
         if not stat.S_ISREG(os.fstat(place).st_mode):
             hint = "name a regular file"
             raise UnsafePath("is not a regular file", path=str(path), hint=hint)
         return reopen(place, os.O_RDONLY | os.O_NONBLOCK)
-    finally:
-        os.close(place)
 
 
 def read_file(path: Path, limit_bytes: int) -> bytes:
     """Read a plain file that a user named, of at most so many bytes; raises as `open_file`."""
-    fd = open_file(path)
-    try:
+    with opened(open_file(path)) as fd:
         return read_all(fd, path, limit_bytes)
-    finally:
-        os.close(fd)
 
 
 class _Walk:

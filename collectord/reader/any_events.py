@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from collectord.codec.perf_data import MAGIC as PERF_MAGIC
+from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
 from collectord.reader.perf_events import BpfSegment
 from collectord.reader.relay_events import RelaySegment, files_of
@@ -32,9 +33,7 @@ def open_events(path: Path) -> Iterator[BpfSegment | TraceSegment | RelaySegment
         return
     with sink_errors("cannot read the segment", path, reading=True):
         fd = open_file(path)
-    try:
+    with opened(fd):
         with sink_errors("cannot read the segment", path, reading=True):
             is_perf = os.pread(fd, len(PERF_MAGIC), 0) == PERF_MAGIC
         yield BpfSegment(fd, path) if is_perf else TraceSegment(fd, path)
-    finally:
-        os.close(fd)

@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from collectord.errors import SinkError, UnsafePath
+from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
 from collectord.sink.manifest import (
     SCHEMA,
@@ -218,7 +219,7 @@ def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
     except UnsafePath as error:
         return Verdict(path, state, Finding(Check.FILE, str(error)))
     manifest = decode(raw, Manifest)
-    try:
+    with opened(fd):
         finding = _manifest_finding(raw) if manifest is None else None
         if manifest is not None:
             findings = contents_findings(fd, paths, manifest)
@@ -227,8 +228,6 @@ def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
         # A file that somebody made longer may be all holes: 4 TiB of them take hours.
         is_whole = manifest is not None and status.st_size == manifest.bytes
         whole = _sha256(fd) if sha256 and is_whole else None
-    finally:
-        os.close(fd)
     return Verdict(
         path,
         state,
@@ -312,14 +311,10 @@ def _state(folder: Folder, group: Group) -> State:
     paths = group.paths
     if PARTIAL in group.suffixes:
         try:
-            fd = folder.open(paths.partial.name)
+            with opened(folder.open(paths.partial.name)) as fd:
+                return State.ORPHAN if lock(fd) else State.OPEN
         except (FileNotFoundError, UnsafePath):
             pass  # sealed, or replaced, since the listing
-        else:
-            try:
-                return State.ORPHAN if lock(fd) else State.OPEN
-            finally:
-                os.close(fd)
     raw = read_other_manifest(folder, paths.manifest)
     manifest = decode(raw, Manifest)
     if manifest is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from collectord.errors import CodecError, UnsafePath
+from collectord.folders.folder import opened
 from collectord.sink.formats import open_stored
 from collectord.sink.manifest import (
     SCHEMA,
@@ -53,15 +54,13 @@ def mend_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome | N
         fd = folder.open(paths.data.name, write=True)
     except (FileNotFoundError, UnsafePath):
         return None
-    try:
+    with opened(fd):
         if not lock(fd):
             return Outcome(paths.data, Action.IN_USE, "it is being repaired")
         finding = next(contents_findings(fd, paths, manifest), None)
         if finding is None:
             return None
         return (yield from _mend(_Damaged(folder, paths, fd, raw, manifest, finding)))
-    finally:
-        os.close(fd)
 
 
 class _Damaged(NamedTuple):

@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from collectord.errors import CodecError, SinkError
+from collectord.folders.folder import opened
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.sink.formats import begins_as_ours, open_stored
@@ -124,14 +125,12 @@ def repair_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome |
     except FileNotFoundError:
         # The data file of a segment is created first, so the files listed beside it are leftovers.
         return _remove_leftovers(folder, group)
-    try:
+    with opened(fd):
         if not lock(fd):
             return Outcome(paths.partial, Action.IN_USE, "it is being written")
         if not folder.is_named(paths.partial.name, fd):
             return None  # somebody sealed or removed it before the lock
         return (yield from _repair_locked(folder, paths, fd))
-    finally:
-        os.close(fd)
 
 
 def _repair_locked(folder: Folder, paths: SegmentPaths, fd: int) -> Generator[str, None, Outcome]:

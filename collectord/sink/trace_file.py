@@ -12,7 +12,6 @@ import errno
 import mmap
 import os
 import re
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +19,7 @@ from collectord._native import _core
 from collectord.codec.trace_dat import FIRST_BYTES, head_bytes, parse_head
 from collectord.codec.trace_dat_head import Place
 from collectord.errors import CodecError
-from collectord.folders.folder import reopen, write_all
+from collectord.folders.folder import opened, reopen, write_all
 from collectord.sink.compact import close_gaps, compacted, located, past
 from collectord.sink.manifest import Span
 from collectord.sink.scan import mapped, read_first, xxh3
@@ -194,7 +193,7 @@ def recount(fd: int, at: int, size_bytes: int, count: Recount) -> None:
         OSError: it cannot be read, or is shorter.
     """
     with (
-        _opened(fd) as direct_fd,
+        opened(_past_cache(fd)) as direct_fd,
         mmap.mmap(-1, _PIECE_BYTES) as pages,
         memoryview(pages) as buffer,
     ):
@@ -207,16 +206,12 @@ def recount(fd: int, at: int, size_bytes: int, count: Recount) -> None:
                 at += len(piece)
 
 
-@contextmanager
-def _opened(fd: int) -> Iterator[int]:
+def _past_cache(fd: int) -> int:
+    """Open the file again, to be read without the page cache where its file system can."""
     try:
-        again = reopen(fd, os.O_RDONLY | os.O_DIRECT)
-    except OSError:  # a filesystem without O_DIRECT
-        again = reopen(fd, os.O_RDONLY)
-    try:
-        yield again
-    finally:
-        os.close(again)
+        return reopen(fd, os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        return reopen(fd, os.O_RDONLY)
 
 
 def holds_data(fd: int, head: Head) -> bool:

@@ -8,7 +8,6 @@ but never more is read than there was room for.
 from __future__ import annotations
 
 import functools
-import os
 import struct
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ from collectord.codec.bpf_symbols import symbols_of
 from collectord.codec.cursor import U32, U64
 from collectord.codec.perf_bpf import ARRAY_PLACES, BpfArray, BpfImage, Btf, LoadedBpf
 from collectord.errors import KernelError
+from collectord.folders.folder import opened
 from collectord.kernel.bpf import bpf_calls
 
 if TYPE_CHECKING:
@@ -97,15 +97,10 @@ class LoadedPrograms:
 def read_by_id(number: int, arrays: Iterable[BpfArray]) -> BpfImage | None:
     """Read a program by its number as `read_image` does; None if it is gone."""
     try:
-        fd = _syscalls.bpf_open_id("program", number)
-    except OSError:
+        with opened(_syscalls.bpf_open_id("program", number)) as fd:
+            return read_image(fd, arrays)
+    except (OSError, KernelError):
         return None
-    try:
-        return read_image(fd, arrays)
-    except KernelError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def read_image(fd: int, arrays: Iterable[BpfArray]) -> BpfImage:
@@ -149,14 +144,12 @@ def read_btf(number: int) -> Btf | None:
         fd = _syscalls.bpf_open_id("btf", number)
     except OSError:
         return None
-    try:
+    with opened(fd):
         size = _BTF_INFO.unpack_from(bpf_calls.object_info(fd, "BTF"))[1]
         if not 0 < size <= _BTF_MAX_BYTES:
             return None
         _, (data,) = _syscalls.bpf_object_info(fd, _BTF_INFO.pack(0, size), [(0, size)])
         return Btf(number, data)
-    finally:
-        os.close(fd)
 
 
 def _array_bytes(info: bytes | bytearray, place: ArrayPlace) -> int:

@@ -27,7 +27,7 @@ import structlog
 
 from collectord._native import _syscalls
 from collectord.errors import KernelError, UnsafePath
-from collectord.folders.folder import write_all
+from collectord.folders.folder import opened, write_all
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.bpf import bpf_calls
@@ -177,22 +177,15 @@ class ProgramNotes:
             return
         with folder:
             for entry in folder.entries()[:_NOTES_MAX]:
-                with suppress(OSError, UnsafePath):
-                    fd = folder.open(entry.name)
-                    try:
-                        yield _decoded(os.pread(fd, _NOTE_BYTES, 0)), _is_held(fd)
-                    finally:
-                        os.close(fd)
+                with suppress(OSError, UnsafePath), opened(folder.open(entry.name)) as fd:
+                    yield _decoded(os.pread(fd, _NOTE_BYTES, 0)), _is_held(fd)
 
 
 def _remove_dead(folder: Folder, name: str) -> None:
-    fd = folder.open(name)
-    try:
+    with opened(folder.open(name)) as fd:
         # A process is about to lock an empty one.
         if os.fstat(fd).st_size and not _is_held(fd):
             folder.remove(name, missing_ok=True)
-    finally:
-        os.close(fd)
 
 
 def _is_held(fd: int) -> bool:
@@ -218,7 +211,5 @@ def _info(number: int) -> ProgramInfo:
     except OSError as error:
         message = f"cannot ask about BPF program {number}"
         raise bpf_calls.refused(error.errno or 0, message) from error
-    try:
+    with opened(fd):
         return bpf_calls.program_info(fd)
-    finally:
-        os.close(fd)

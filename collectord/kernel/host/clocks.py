@@ -11,13 +11,13 @@ not see it, unless they count this process's page faults themselves.
 from __future__ import annotations
 
 import mmap
-import os
 import struct
 from typing import Final
 
 from collectord._native import _syscalls
 from collectord.codec.aux_pmu import TimeConversion
 from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
+from collectord.folders.folder import opened
 from collectord.model import ClockReading
 
 _ATTR: Final = PerfEventAttr(
@@ -56,30 +56,27 @@ def read_clocks() -> ClockReading:
     pages do not fault).
     """
     try:
-        fd = _syscalls.perf_event_open(_ATTR, 0, -1)
-    except OSError:
-        return _bracket(None)[0]
-    try:
-        with mmap.mmap(fd, 2 * mmap.PAGESIZE) as ring, mmap.mmap(-1, mmap.PAGESIZE) as page:
+        with (
+            opened(_syscalls.perf_event_open(_ATTR, 0, -1)) as fd,
+            mmap.mmap(fd, 2 * mmap.PAGESIZE) as ring,
+            mmap.mmap(-1, mmap.PAGESIZE) as page,
+        ):
             _syscalls.perf_enable(fd)
             reading, address = _bracket(page)
             _syscalls.perf_disable(fd)
             perf_ns = _fault_time(ring, address)
     except OSError:
         return _bracket(None)[0]
-    finally:
-        os.close(fd)
     return ClockReading(reading.monotonic_ns, reading.realtime_ns, perf_ns, reading.bracket_ns)
 
 
 def read_time_conversion(page_bytes: int) -> TimeConversion:
     """Return how the CPU's counter becomes perf's clock; empty where the kernel does not tell."""
     try:
-        fd = _syscalls.perf_event_open(_DUMMY, 0, -1)
-    except OSError:
-        return TimeConversion()
-    try:
-        with mmap.mmap(fd, page_bytes, prot=mmap.PROT_READ) as page:
+        with (
+            opened(_syscalls.perf_event_open(_DUMMY, 0, -1)) as fd,
+            mmap.mmap(fd, page_bytes, prot=mmap.PROT_READ) as page,
+        ):
             words = [
                 word
                 for offset, layout in (_CAPABILITIES, _SHIFT_MULT, _ZERO, _CYCLES_MASK)
@@ -87,8 +84,6 @@ def read_time_conversion(page_bytes: int) -> TimeConversion:
             ]
     except OSError:
         return TimeConversion()
-    finally:
-        os.close(fd)
     capabilities, shift, mult, zero, cycles, mask = words
     return TimeConversion(
         shift=shift,

@@ -6,10 +6,12 @@ from __future__ import annotations
 import functools
 import os
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_features import BuildId
 from collectord.codec.perf_record import Misc
+from collectord.folders.folder import opened, reopen
 from collectord.kernel.host import build_id, kernel_maps
 
 if TYPE_CHECKING:
@@ -46,18 +48,10 @@ def mapped_build_id(mapping: Mmap2, proc: Path) -> bytes:
         mapping.filename,
     )
     for path in ways:
-        try:
-            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
+        with suppress(OSError), opened(os.open(path, os.O_PATH | os.O_CLOEXEC)) as place:
             status = os.fstat(place)
             if stat.S_ISREG(status.st_mode) and status.st_ino == mapping.inode:
                 return _at(place)
-        except OSError:
-            continue
-        finally:
-            os.close(place)
     return b""
 
 
@@ -119,8 +113,5 @@ def _of_notes(path: Path) -> bytes:
 
 def _at(place: int) -> bytes:
     # O_NONBLOCK: opening a file that its owner leased for writing would wait 45 s for the owner.
-    fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
+    with opened(reopen(place, os.O_RDONLY | os.O_NONBLOCK)) as fd:
         return build_id.from_elf(fd)
-    finally:
-        os.close(fd)

@@ -25,6 +25,7 @@ from collectord.codec.perf_sideband import (
     Record,
     encode,
 )
+from collectord.folders.folder import opened
 from collectord.kernel.host import kernel_maps
 from collectord.kernel.host.task_comms import as_comm
 
@@ -152,11 +153,5 @@ def _add_maps(out: _Writer, root: str, pid: int) -> None:
 
 def _read(path: str) -> bytes:
     """Read all of a file of procfs, whose size is unknown."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        pieces = []
-        while piece := os.read(fd, _READ_BYTES):
-            pieces.append(piece)
-        return b"".join(pieces)
-    finally:
-        os.close(fd)
+    with opened(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
+        return b"".join(iter(lambda: os.read(fd, _READ_BYTES), b""))

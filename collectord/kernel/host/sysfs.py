@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from collectord.folders.folder import opened
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -17,11 +19,8 @@ _READ_BYTES: Final = 64 << 10
 def text(path: Path) -> str:
     """Read a file and strip its text; "" if it cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with opened(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as fd:
             return os.read(fd, _READ_BYTES).decode(errors="replace").strip()
-        finally:
-            os.close(fd)
     except OSError:
         return ""
 

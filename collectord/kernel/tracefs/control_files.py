@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege, RingSetupError
+from collectord.folders.folder import opened
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.fd_holders import Holder, holders_below
 
@@ -74,12 +75,10 @@ class ControlFolder:
             OSError: the kernel's error, unchanged.
         """
         data = os.fsencode(text)
-        fd = os.open(self.path / leaf, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        with opened(os.open(self.path / leaf, flags)) as fd:
             if os.write(fd, data) != len(data):
                 raise OSError(errno.EIO, "only a part was taken")
-        finally:
-            os.close(fd)
 
     def users(self, but: int = 0) -> tuple[Holder, ...]:
         """Return processes that have files below this folder open or mapped, without `but`."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget
+from collectord.folders.folder import opened
 from collectord.kernel.host.fd_holders import lock_owner
 from collectord.kernel.tracefs.control_files import ControlFolder
 
@@ -80,10 +81,8 @@ def is_being_salvaged(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> boo
             fd = os.open(path, _FOLDER_FLAGS)
         except FileNotFoundError:
             return False
-        try:
+        with opened(fd):
             return not _locked(fd) and _locked(fd, fcntl.LOCK_SH)
-        finally:
-            os.close(fd)
 
 
 def _is_there(path: Path) -> bool:
@@ -172,10 +171,8 @@ def _survey(tracefs: Tracefs, prefix: str, proc: Path) -> list[tuple[str, bool]]
                 fd = os.open(path, _FOLDER_FLAGS)
             except FileNotFoundError:
                 continue  # removed by hand since it was listed
-            try:
+            with opened(fd):
                 found.append((path.name, not _locked(fd)))
-            finally:
-                os.close(fd)
     return found
 
 
@@ -202,19 +199,14 @@ def _changing(tracefs: Tracefs, proc: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise ControlFolder(path, proc=proc).refused(error, path) from error
-    try:
+    with opened(fd):
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(fd)
 
 
 def _exists(path: Path, proc: Path) -> KernelError:
-    fd = os.open(path, _FOLDER_FLAGS)
-    try:
+    with opened(os.open(path, _FOLDER_FLAGS)) as fd:
         owner = None if _locked(fd) else lock_owner(fd, proc) or "another process"
-    finally:
-        os.close(fd)
     return KernelError(
         f"tracefs instance {path.name} exists already",
         syscall="mkdir",
