@@ -10,7 +10,6 @@
         MissingPrivilege  need                      exit 4
         MissingFeature    feature                   exit 5
         NoSuchTarget      target                    exit 1
-        RingSetupError    ring                      exit 1
       ShardSilent       shard                       exit 1
       CodecError        offset, reason              exit 1
       SinkError         path, errno, hint           exit 1
@@ -122,16 +121,6 @@ class NoSuchTarget(KernelError):
     def __init__(self, message: str, *, target: str, errno: int = 0, hint: str = "") -> None:
         super().__init__(message, errno=errno, hint=hint)
         self.target = target
-
-
-class RingSetupError(KernelError):
-    """A ring that could not be opened or mapped at any acceptable size."""
-
-    def __init__(
-        self, message: str, *, ring: str, syscall: str = "", errno: int = 0, hint: str = ""
-    ) -> None:
-        super().__init__(message, syscall=syscall, errno=errno, hint=hint)
-        self.ring = ring
 
 
 class ShardSilent(CollectordError):

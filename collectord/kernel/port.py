@@ -201,7 +201,7 @@ class Kernel(Protocol):
 
         Raises:
             MissingPrivilege: EPERM, over the mlock budget.
-            RingSetupError: any other errno.
+            KernelError: any other errno.
         """
 
     def map_aux(self, fd: int, ring: RingMap, aux_bytes: int, *, snapshot: bool) -> AuxMap:
@@ -216,7 +216,7 @@ class Kernel(Protocol):
         Raises:
             MissingFeature: the PMU has no AUX area.
             MissingPrivilege: EPERM, over the mlock budget.
-            RingSetupError: any other errno.
+            KernelError: any other errno.
         """
 
     def time_conversion(self) -> TimeConversion:
@@ -227,7 +227,7 @@ class Kernel(Protocol):
 
         Raises:
             MissingPrivilege: tracefs is closed, by permission or by kernel lockdown.
-            MissingFeature, NoSuchTarget, RingSetupError, UsageError, KernelError: see there.
+            MissingFeature, NoSuchTarget, UsageError, KernelError: see there.
         """
 
     def map_pages(self, fd: int) -> PageMap:
@@ -236,7 +236,7 @@ class Kernel(Protocol):
         Raises:
             MissingFeature: this kernel cannot map the ring.
             KernelError: EBUSY, with the process that keeps it; others.
-            MissingPrivilege, RingSetupError: it may not be mapped, or there is no memory.
+            MissingPrivilege, KernelError: it may not be mapped, or there is no memory.
         """
 
     def check_instance(self, session: str) -> None:

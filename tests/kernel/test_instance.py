@@ -25,7 +25,6 @@ from collectord.errors import (
     KernelError,
     MissingFeature,
     NoSuchTarget,
-    RingSetupError,
     UnknownEvent,
     UsageError,
 )
@@ -455,7 +454,7 @@ def test_unknown_event(
     ("change", "error"),
     [
         (lambda good: replace(good, subbuf_bytes=1 << 20), KernelError),
-        (lambda good: replace(good, buffer_bytes=1 << 60), RingSetupError),
+        (lambda good: replace(good, buffer_bytes=1 << 60), KernelError),
         (lambda good: replace(good, buffer_percent=101), KernelError),
         (lambda good: replace(good, cpus=(8000,)), NoSuchTarget),
         (lambda good: replace(good, probes=(UNPLACEABLE,)), UsageError),

@@ -14,12 +14,15 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from collectord._native import _syscalls
-from collectord.errors import KernelError, MissingFeature, MissingPrivilege
-from collectord.kernel.host import cpus
+from collectord.errors import MissingFeature
+from collectord.kernel.host import cpus, errno_mapping
+from collectord.kernel.host.errno_mapping import DENIED, Meaning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Literal
+
+    from collectord.errors import KernelError
 
 _ENOTSUPP: Final = 524  # include/linux/errno.h; it reaches the caller, and libc has no name for it
 # struct bpf_map_info: type, id, key_size, value_size, max_entries, map_flags, name.
@@ -35,6 +38,16 @@ _RUN_TIME_AT: Final = 192  # since 5.1
 _RUN_COUNT_AT: Final = 200
 _RECURSION_MISSES_AT: Final = 208  # since 5.12
 _VALUE_ALIGN: Final = 8
+_MEANINGS: Final = (
+    Meaning(
+        DENIED,
+        "CAP_BPF",
+        hint="needs CAP_BPF and CAP_PERFMON, for ids and statistics CAP_SYS_ADMIN; "
+        "with these a seccomp filter, a security module or lockdown denies",
+    ),
+    Meaning((errno.ENOSYS, errno.EOPNOTSUPP), feature="bpf"),
+    Meaning((errno.E2BIG,), hint="the map is full, or has no such index; give it more entries"),
+)
 
 
 class MapType(IntEnum):
@@ -135,25 +148,8 @@ class ProgramInfo:
 
 def refused(code: int, message: str) -> KernelError:
     """Return the error for a refused bpf(2)."""
-    if code in (errno.EPERM, errno.EACCES):
-        return MissingPrivilege(
-            message,
-            need="CAP_BPF",
-            syscall="bpf",
-            errno=code,
-            hint=(
-                "needs CAP_BPF and CAP_PERFMON, for ids and statistics CAP_SYS_ADMIN; "
-                "with these a seccomp filter, a security module or lockdown denies"
-            ),
-        )
-    if code == errno.ENOSYS:
-        return MissingFeature(message, feature="bpf", syscall="bpf", errno=code)
-    if code in (_ENOTSUPP, errno.EOPNOTSUPP):
-        return MissingFeature(message, feature="bpf", syscall="bpf", errno=errno.EOPNOTSUPP)
-    if code == errno.E2BIG:
-        hint = "the map is full, or has no such index; give it more entries"
-        return KernelError(message, syscall="bpf", errno=code, hint=hint)
-    return KernelError(message, syscall="bpf", errno=code)
+    known = errno.EOPNOTSUPP if code == _ENOTSUPP else code
+    return errno_mapping.refused(known, message, "bpf", *_MEANINGS)
 
 
 def unsupported(code: int) -> bool:

@@ -10,32 +10,57 @@ from __future__ import annotations
 import errno
 import grp
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.perf_attr import EventType
-from collectord.errors import (
-    KernelError,
-    MissingFeature,
-    MissingPrivilege,
-    NoSuchTarget,
-    RingSetupError,
-)
+from collectord.errors import KernelError, MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.kernel.host import lockdown
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Collection
 
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.host.limits import Limits, Purpose
 
 _SYSCALL: Final = "perf_event_open"
+DENIED: Final = (errno.EPERM, errno.EACCES)
 # errnos of SET_FILTER for a wrong filter. The last three are not errnos at all: calc_stack() in
 # kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1 to -3, and that
 # reaches the caller.
 FILTER_REFUSALS: Final = frozenset({errno.EINVAL, errno.EPERM, errno.ENOENT, errno.ESRCH})
 # Upstream stops at 2; from here on Debian's patch requires CAP_SYS_ADMIN for every event.
 PARANOID_SYS_ADMIN: Final = 3
+
+
+class Meaning(NamedTuple):
+    """The meaning of some errnos of a call.
+
+    Attributes:
+        codes: the errnos.
+        need: the least privilege that would permit the call, "" if it lacks none.
+        feature: what this kernel or machine lacks, "" if nothing.
+        message: what failed, where that is not what the call is for.
+        hint: what to do.
+    """
+
+    codes: Collection[int]
+    need: str = ""
+    feature: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+def refused(code: int, message: str, syscall: str, *meanings: Meaning) -> KernelError:
+    """Return the error for a call that failed: of the first meaning with its errno, if any."""
+    found = next((one for one in meanings if code in one.codes), Meaning(()))
+    text, hint = found.message or message, found.hint
+    if found.need:
+        return MissingPrivilege(text, need=found.need, syscall=syscall, errno=code, hint=hint)
+    if found.feature:
+        return MissingFeature(text, feature=found.feature, syscall=syscall, errno=code, hint=hint)
+    return KernelError(text, syscall=syscall, errno=code, hint=hint)
 
 
 def perf_need(limits: Limits) -> str:
@@ -51,7 +76,7 @@ def perf_need(limits: Limits) -> str:
     return "" if "CAP_PERFMON" in caps else "CAP_PERFMON"
 
 
-def open_refused(  # noqa: PLR0911 - one return per cause
+def open_refused(
     code: int,
     attr: PerfEventAttr,
     purpose: Purpose,
@@ -80,57 +105,49 @@ def open_refused(  # noqa: PLR0911 - one return per cause
             errno=code,
             hint=f"CPUs online: {cpu_list.render(online)}",
         )
-    if code in (errno.EACCES, errno.EPERM):
-        return _open_denied(code, event, limits)
     if code == errno.ESRCH:
         return NoSuchTarget(f"pid {pid} does not exist any more", target=f"pid {pid}", errno=code)
     if code in (errno.EMFILE, errno.ENFILE):
         return _no_descriptors(code, purpose, limits)
-    if code in (errno.EINVAL, errno.EOVERFLOW):
-        hint = _attribute_hint(code, attr, limits)
-        return _plain(code, f"the kernel refuses the attributes of {event}", hint)
-    if code == errno.EBUSY:
-        hint = "another user holds this PMU exclusively; stop that one first"
-        return _plain(code, f"{event} is in use", hint)
-    if code == errno.ENOSPC and attr.type == EventType.BREAKPOINT:
-        hint = "ask for fewer breakpoints, or stop the debugger that holds them"
-        return _plain(code, f"no free debug register for {event}", hint)
-    if code in (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.ENOSYS, errno.E2BIG):
-        return _open_lacking(code, event, attr)
-    return _plain(code, f"cannot open {event}", "")
-
-
-def _plain(code: int, message: str, hint: str) -> KernelError:
-    return KernelError(message, syscall=_SYSCALL, errno=code, hint=hint)
-
-
-def _open_denied(code: int, event: str, limits: Limits) -> KernelError:
-    need = perf_need(limits)
-    if need:
-        return MissingPrivilege(f"cannot open {event}", need=need, syscall=_SYSCALL, errno=code)
-    return MissingPrivilege(
+    return refused(
+        code,
         f"cannot open {event}",
-        need="a rule of the seccomp filter or security module",
-        syscall=_SYSCALL,
-        errno=code,
-        hint="the capabilities suffice, so a seccomp filter, a security module or lockdown denies",
+        _SYSCALL,
+        _open_denied(limits),
+        Meaning(
+            (errno.EINVAL, errno.EOVERFLOW),
+            message=f"the kernel refuses the attributes of {event}",
+            hint=_attribute_hint(code, attr, limits),
+        ),
+        Meaning(
+            (errno.EBUSY,),
+            message=f"{event} is in use",
+            hint="another user holds this PMU exclusively; stop that one first",
+        ),
+        Meaning(
+            (errno.ENOSPC,) if attr.type == EventType.BREAKPOINT else (),
+            message=f"no free debug register for {event}",
+            hint="ask for fewer breakpoints, or stop the debugger that holds them",
+        ),
+        _open_lacking(code, event, attr),
     )
+
+
+def _open_denied(limits: Limits) -> Meaning:
+    if need := perf_need(limits):
+        return Meaning(DENIED, need)
+    hint = "the capabilities suffice, so a seccomp filter, a security module or lockdown denies"
+    return Meaning(DENIED, "a rule of the seccomp filter or security module", hint=hint)
 
 
 def _no_descriptors(code: int, purpose: Purpose, limits: Limits) -> KernelError:
     soft, hard = limits.nofile
     planned = purpose.planned_fds
     wanted = f"about {planned} are needed for this session; " if planned else ""
-    if code == errno.ENFILE:
-        hint = f"{wanted}raise the sysctl fs.file-max"
-    else:
-        hint = f"{wanted}raise RLIMIT_NOFILE (LimitNOFILE= of the unit, ulimit -n)"
-    return KernelError(
-        f"out of file descriptors at {purpose.event}: the limit is {soft} (hard {hard})",
-        syscall=_SYSCALL,
-        errno=code,
-        hint=hint,
-    )
+    message = f"out of file descriptors at {purpose.event}: the limit is {soft} (hard {hard})"
+    own = "raise RLIMIT_NOFILE (LimitNOFILE= of the unit, ulimit -n)"
+    hint = wanted + ("raise the sysctl fs.file-max" if code == errno.ENFILE else own)
+    return KernelError(message, syscall=_SYSCALL, errno=code, hint=hint)
 
 
 def _attribute_hint(code: int, attr: PerfEventAttr, limits: Limits) -> str:
@@ -147,7 +164,7 @@ def _attribute_hint(code: int, attr: PerfEventAttr, limits: Limits) -> str:
     return ""
 
 
-def _open_lacking(code: int, event: str, attr: PerfEventAttr) -> KernelError:
+def _open_lacking(code: int, event: str, attr: PerfEventAttr) -> Meaning:
     if code == errno.E2BIG:
         feature, why = "perf_event_attr", "this kernel does not know all its attributes"
     elif code == errno.ENOSYS:
@@ -159,29 +176,22 @@ def _open_lacking(code: int, event: str, attr: PerfEventAttr) -> KernelError:
         feature, why = "precise_ip", "this event has no such precision; leave out :p"
     else:
         feature, why = event, "no driver on this machine provides it in this form"
-    return MissingFeature(
-        f"cannot open {event}", feature=feature, syscall=_SYSCALL, errno=code, hint=why
-    )
+    codes = (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV, errno.ENOSYS, errno.E2BIG)
+    return Meaning(codes, feature=feature, hint=why)
 
 
 def map_refused(code: int, data_bytes: int, limits: Limits, *, what: str = "ring") -> KernelError:
     """Return the error for a refused mmap of a ring or of its AUX area."""
-    if code == errno.EPERM:
-        memlock = "none" if limits.memlock_bytes < 0 else f"{limits.memlock_bytes >> 10} KiB"
-        return MissingPrivilege(
-            f"{what} of {data_bytes >> 10} KiB: over the budget of locked memory",
-            need="CAP_IPC_LOCK",
-            syscall="mmap",
-            errno=code,
-            hint=(
-                "needs CAP_IPC_LOCK, or a larger RLIMIT_MEMLOCK (now "
-                f"{memlock}), or a larger kernel.perf_event_mlock_kb (now {limits.mlock_kb}, "
-                "per CPU and user)"
-            ),
-        )
-    return RingSetupError(
-        f"cannot map {what} of {data_bytes >> 10} KiB", ring="", syscall="mmap", errno=code
+    size = f"{what} of {data_bytes >> 10} KiB"
+    memlock = "none" if limits.memlock_bytes < 0 else f"{limits.memlock_bytes >> 10} KiB"
+    over_budget = Meaning(
+        (errno.EPERM,),
+        "CAP_IPC_LOCK",
+        message=f"{size}: over the budget of locked memory",
+        hint=f"needs CAP_IPC_LOCK, or a larger RLIMIT_MEMLOCK (now {memlock}), or a larger "
+        f"kernel.perf_event_mlock_kb (now {limits.mlock_kb}, per CPU and user)",
     )
+    return refused(code, f"cannot map {size}", "mmap", over_budget)
 
 
 def no_aux(code: int) -> MissingFeature:
@@ -203,28 +213,18 @@ def pages_refused(code: int, path: str, kept_by: str) -> KernelError:
         path: path of its `trace_pipe_raw`.
         kept_by: who else has the instance open, in words.
     """
-    message = f"cannot map {path}"
-    if code in (errno.ENODEV, errno.ENOTTY, errno.EPROTO):
-        unknown = "its meta page is laid out in an unknown way"
-        needs = "it takes Linux 6.10 and a ring in plain memory"
-        return MissingFeature(
-            message,
-            feature="ftrace mmap",
-            syscall="mmap",
-            errno=code,
-            hint=f'{unknown if code == errno.EPROTO else needs}; transport "read" works always',
-        )
-    if code == errno.EBUSY:
-        return KernelError(message, syscall="mmap", errno=code, hint=kept_by)
-    if code in (errno.EACCES, errno.EPERM):
-        return MissingPrivilege(
-            message,
-            need="a rule of the security module",
-            syscall="mmap",
-            errno=code,
-            hint='a security module denies it; transport "read" needs no mapping',
-        )
-    return RingSetupError(message, ring=path, syscall="mmap", errno=code)
+    unknown = "its meta page is laid out in an unknown way"
+    needs = "it takes Linux 6.10 and a ring in plain memory"
+    why = f'{unknown if code == errno.EPROTO else needs}; transport "read" works always'
+    denied = 'a security module denies it; transport "read" needs no mapping'
+    return refused(
+        code,
+        f"cannot map {path}",
+        "mmap",
+        Meaning((errno.ENODEV, errno.ENOTTY, errno.EPROTO), feature="ftrace mmap", hint=why),
+        Meaning((errno.EBUSY,), hint=kept_by),
+        Meaning(DENIED, "a rule of the security module", hint=denied),
+    )
 
 
 def tracefs_locked_down() -> MissingPrivilege:
@@ -239,11 +239,8 @@ def tracefs_locked_down() -> MissingPrivilege:
 
 def call_refused(code: int, syscall: str, message: str) -> KernelError:
     """Return the error for an ioctl, read or query that failed."""
-    if code in (errno.EPERM, errno.EACCES):
-        return MissingPrivilege(message, need="CAP_PERFMON", syscall=syscall, errno=code)
-    if code in (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS):
-        return MissingFeature(message, feature=syscall, syscall=syscall, errno=code)
-    return KernelError(message, syscall=syscall, errno=code)
+    lacking = Meaning((errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS), feature=syscall)
+    return refused(code, message, syscall, Meaning(DENIED, "CAP_PERFMON"), lacking)
 
 
 def path_refused(error: OSError, path: str, *, root: os.stat_result | None) -> KernelError:
@@ -254,20 +251,14 @@ def path_refused(error: OSError, path: str, *, root: os.stat_result | None) -> K
         path: the file.
         root: status of the mount's root, for its group; None if that cannot be read either.
     """
-    code = error.errno or 0
-    if code == errno.EACCES:
-        return MissingPrivilege(
-            f"cannot read {path}", need=tracefs_need(root), syscall="open", errno=code
-        )
-    if code == errno.EPERM:
-        return MissingPrivilege(
-            f"cannot open {path}",
-            need=lockdown.NEED,
-            syscall="open",
-            errno=code,
-            hint="kernel lockdown closes tracefs; no capability opens it",
-        )
-    return KernelError(f"cannot read {path}", syscall="open", errno=code)
+    closed = Meaning(
+        (errno.EPERM,),
+        lockdown.NEED,
+        message=f"cannot open {path}",
+        hint="kernel lockdown closes tracefs; no capability opens it",
+    )
+    denied = Meaning((errno.EACCES,), tracefs_need(root))
+    return refused(error.errno or 0, f"cannot read {path}", "open", denied, closed)
 
 
 def tracefs_need(root: os.stat_result | None) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import threading
@@ -11,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from collectord.config.scheduling import FIFO, FIFO_RANGE, NICE, NICE_RANGE
-from collectord.errors import KernelError, MissingPrivilege
+from collectord.errors import KernelError
+from collectord.kernel.host.errno_mapping import DENIED, Meaning, refused
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
@@ -115,10 +115,8 @@ def prioritise(tid: int, priority: DrainPriority) -> None:
             os.sched_setscheduler(tid, os.SCHED_FIFO, os.sched_param(priority.level))
     except OSError as error:
         message = f"drain_priority {priority} was refused"
-        code = error.errno or 0
-        if code in (errno.EPERM, errno.EACCES):
-            raise MissingPrivilege(message, need=CAP_SYS_NICE, syscall=call, errno=code) from error
-        raise KernelError(message, syscall=call, errno=code) from error
+        denied = Meaning(DENIED, CAP_SYS_NICE)
+        raise refused(error.errno or 0, message, call, denied) from error
 
 
 def confine(tid: int, cpus: Iterable[int]) -> None:

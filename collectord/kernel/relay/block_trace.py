@@ -26,8 +26,10 @@ import structlog
 from collectord._native import _syscalls
 from collectord._native._core import scan_blktrace
 from collectord.codec.blktrace import Setup, setup_name
-from collectord.errors import KernelError, MissingFeature, MissingPrivilege, NoSuchTarget
+from collectord.errors import KernelError, MissingPrivilege, NoSuchTarget
 from collectord.facts.kernel_facts import SEES_DEVICES
+from collectord.kernel.host import errno_mapping
+from collectord.kernel.host.errno_mapping import DENIED, Meaning
 from collectord.kernel.host.fd_holders import holders_below
 from collectord.kernel.relay import block_trace_note, debugfs
 from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote
@@ -40,6 +42,15 @@ if TYPE_CHECKING:
 _LOG: Final = structlog.get_logger()
 _TRACE: Final = "trace"
 _READ_BYTES: Final = 1 << 20
+_MEANINGS: Final = (
+    Meaning(
+        (errno.ENOTTY, errno.EOPNOTSUPP),
+        feature="blktrace",
+        hint="a kernel with CONFIG_BLK_DEV_IO_TRACE",
+    ),
+    Meaning(DENIED, "CAP_SYS_ADMIN"),
+    Meaning((errno.ENOMEM, errno.EINVAL), hint="smaller or fewer sub-buffers"),
+)
 # linux/time.h; the time of a new inode is this clock's.
 CLOCK_REALTIME_COARSE: Final = 5
 
@@ -225,7 +236,7 @@ def _open_device(device: str, stack: ExitStack) -> tuple[int, int]:
         fd = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         code = error.errno or 0
-        if code in (errno.EACCES, errno.EPERM):
+        if code in DENIED:
             # EPERM comes from a device cgroup, whatever the permissions.
             mode = "read permission of the device (group disk, or CAP_DAC_READ_SEARCH)"
             raise MissingPrivilege(
@@ -269,7 +280,6 @@ def _set_up(
 
 def _refused(error: OSError, device: str, folder: Path, proc: Path) -> KernelError:
     code = error.errno or 0
-    message = f"cannot trace {device}"
     if code == errno.EBUSY:
         who = ", ".join(map(str, holders_below(f"/block/{folder.name}/", proc)))
         hint = f"by {who}" if who else f"nobody reads it; `blktrace -d {device} -k` ends it"
@@ -279,18 +289,7 @@ def _refused(error: OSError, device: str, folder: Path, proc: Path) -> KernelErr
             errno=code,
             hint=f"{hint}; a device has one trace at a time",
         )
-    if code in (errno.ENOTTY, errno.EOPNOTSUPP):
-        return MissingFeature(
-            message,
-            feature="blktrace",
-            syscall="BLKTRACESETUP",
-            errno=code,
-            hint="a kernel with CONFIG_BLK_DEV_IO_TRACE",
-        )
-    if code in (errno.EPERM, errno.EACCES):
-        return MissingPrivilege(message, need="CAP_SYS_ADMIN", syscall="BLKTRACESETUP", errno=code)
-    hint = "smaller or fewer sub-buffers" if code in (errno.ENOMEM, errno.EINVAL) else ""
-    return KernelError(message, syscall="BLKTRACESETUP", errno=code, hint=hint)
+    return errno_mapping.refused(code, f"cannot trace {device}", "BLKTRACESETUP", *_MEANINGS)
 
 
 def _open_below(path: Path, stack: ExitStack) -> int:

@@ -13,11 +13,14 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectord.errors import KernelError, MissingFeature, MissingPrivilege
-from collectord.kernel.host import lockdown
+from collectord.errors import MissingFeature
+from collectord.kernel.host import errno_mapping, lockdown
+from collectord.kernel.host.errno_mapping import Meaning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from collectord.errors import KernelError
 
 LOCKDOWN_REMEDY = "boot with lockdown=none (without Secure Boot); no capability opens it"
 NEED = "root (debugfs is root's)"
@@ -63,19 +66,15 @@ def absent() -> MissingFeature:
 
 def refused(error: OSError, path: Path) -> KernelError:
     """Return the error for a file below debugfs that cannot be opened."""
-    code = error.errno or 0
     message = f"cannot open {path}"
-    if code == errno.EPERM:
-        return MissingPrivilege(
-            f"{message}: kernel lockdown closes relay files",
-            need=lockdown.NEED,
-            syscall="open",
-            errno=code,
-            hint=LOCKDOWN_REMEDY,
-        )
-    if code == errno.EACCES:
-        return MissingPrivilege(message, need=NEED, syscall="open", errno=code)
-    return KernelError(message, syscall="open", errno=code)
+    closed = Meaning(
+        (errno.EPERM,),
+        lockdown.NEED,
+        message=f"{message}: kernel lockdown closes relay files",
+        hint=LOCKDOWN_REMEDY,
+    )
+    denied = Meaning((errno.EACCES,), NEED)
+    return errno_mapping.refused(error.errno or 0, message, "open", closed, denied)
 
 
 def numbered(directory: Path, base: str) -> Iterator[tuple[int, Path]]:

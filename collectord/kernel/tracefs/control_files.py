@@ -11,9 +11,10 @@ import errno
 import os
 from pathlib import Path
 
-from collectord.errors import KernelError, MissingFeature, MissingPrivilege, RingSetupError
+from collectord.errors import KernelError
 from collectord.folders.folder import opened
 from collectord.kernel.host import errno_mapping
+from collectord.kernel.host.errno_mapping import Meaning
 from collectord.kernel.host.fd_holders import Holder, holders_below
 
 
@@ -59,8 +60,7 @@ class ControlFolder:
         Raises:
             MissingPrivilege: EACCES, or EPERM under lockdown.
             MissingFeature: this kernel has no such file.
-            RingSetupError: out of memory for the ring.
-            KernelError: EBUSY with the holder of the file's instance, and anything else.
+            KernelError: EBUSY with the holder of the file's instance, ENOMEM, and anything else.
         """
         path = self.path / leaf
         try:
@@ -101,34 +101,28 @@ class ControlFolder:
             text: the value of a write.
         """
         code = error.errno or 0
-        syscall = "write" if text else "open"
-        if code == errno.EACCES:
-            return MissingPrivilege(
-                f"cannot {'write' if text else 'open'} {path}",
-                need="CAP_DAC_OVERRIDE",
-                syscall=syscall,
-                errno=code,
-                hint="needs CAP_DAC_OVERRIDE, or to be the user who owns tracefs's files (root)",
-            )
         if code == errno.EPERM:
             return errno_mapping.path_refused(error, str(path), root=None)
-        if code == errno.ENOENT:
-            return MissingFeature(
-                f"no {path}",
-                feature=path.name,
-                syscall=syscall,
-                errno=code,
-                hint="this kernel does not have it",
-            )
+        syscall = "write" if text else "open"
         if code == errno.EBUSY:
             return KernelError(f"{path} is busy", syscall=syscall, errno=code, hint=self.kept_by())
-        if code == errno.ENOMEM:
-            return RingSetupError(
-                f"no memory for {text!r} in {path}",
-                ring=str(self.path),
-                syscall=syscall,
-                errno=code,
-                hint="ask for less",
-            )
-        message = f"the kernel refuses {text!r} for {path}" if text else f"cannot open {path}"
-        return KernelError(message, syscall=syscall, errno=code)
+        return errno_mapping.refused(
+            code,
+            f"the kernel refuses {text!r} for {path}" if text else f"cannot open {path}",
+            syscall,
+            Meaning(
+                (errno.EACCES,),
+                "CAP_DAC_OVERRIDE",
+                message=f"cannot {syscall} {path}",
+                hint="needs CAP_DAC_OVERRIDE, or to be the user who owns tracefs's files (root)",
+            ),
+            Meaning(
+                (errno.ENOENT,),
+                feature=path.name,
+                message=f"no {path}",
+                hint="this kernel does not have it",
+            ),
+            Meaning(
+                (errno.ENOMEM,), message=f"no memory for {text!r} in {path}", hint="ask for less"
+            ),
+        )

@@ -91,7 +91,7 @@ class Instance:
             proc: root of procfs, to name processes that keep the instance.
 
         Raises:
-            MissingPrivilege, MissingFeature, NoSuchTarget, RingSetupError, UsageError.
+            MissingPrivilege, MissingFeature, NoSuchTarget, UsageError.
             KernelError: EEXIST, the session runs already, or what a crash left of it waits to be
                 salvaged; others.
         """
@@ -277,8 +277,7 @@ class Instance:
         """Resize a CPU's ring, or each, while it records. Growing keeps all, shrinking overwrites.
 
         Raises:
-            KernelError: EBUSY while a ring is mapped, with the process that maps it.
-            RingSetupError: no memory.
+            KernelError: EBUSY while a ring is mapped, with the process that maps it; ENOMEM.
         """
         folder = "" if cpu is None else f"per_cpu/cpu{cpu}/"
         self._files.write(f"{folder}buffer_size_kb", str(-(-buffer_bytes // _KIB)))

@@ -94,7 +94,6 @@ def every_error() -> list[errors.CollectordError]:
         errors.MissingPrivilege("x", need="CAP_PERFMON"),
         errors.MissingFeature("x", feature="y"),
         errors.NoSuchTarget("x", target="pid 1"),
-        errors.RingSetupError("x", ring="y"),
         errors.CodecError("x", offset=0, reason="y"),
         errors.SinkError("x", path="/y", errno=28),
     ]

@@ -16,7 +16,6 @@ from collectord.errors import (
     MissingFeature,
     MissingPrivilege,
     NoSuchTarget,
-    RingSetupError,
 )
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.limits import Limits, Purpose
@@ -175,7 +174,7 @@ def test_closed_tracefs_names_group_before_capability() -> None:
         (errno.EPROTO, MissingFeature, "unknown way"),
         (errno.EBUSY, KernelError, "kept by trace-cmd (pid 7)"),
         (errno.EPERM, MissingPrivilege, "security module"),
-        (errno.ENOMEM, RingSetupError, "Cannot allocate memory"),
+        (errno.ENOMEM, KernelError, "Cannot allocate memory"),
     ],
 )
 def test_mapping_an_ftrace_ring(code: int, kind: type[KernelError], words: str) -> None:

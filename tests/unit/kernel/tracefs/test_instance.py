@@ -18,7 +18,6 @@ from collectord.errors import (
     MissingFeature,
     MissingPrivilege,
     NoSuchTarget,
-    RingSetupError,
     UsageError,
 )
 from collectord.kernel.host.fd_holders import holders_below
@@ -330,7 +329,7 @@ def test_taking_over(tree: Tracefs, left: Path) -> None:
         (errno.EACCES, MissingPrivilege, "needs CAP_DAC_OVERRIDE"),
         (errno.EPERM, MissingPrivilege, "lockdown"),
         (errno.ENOENT, MissingFeature, "this kernel does not have it"),
-        (errno.ENOMEM, RingSetupError, "ask for less"),
+        (errno.ENOMEM, KernelError, "ask for less"),
         (errno.EBUSY, KernelError, r"kept by tr\\x1bp \(pid 7\), cat \(pid 9\)$"),
         (errno.EINVAL, KernelError, "refuses '5' for .*Invalid argument"),
     ],
