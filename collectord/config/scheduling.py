@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final, Self
 
 from collectord.errors import UsageError
@@ -24,6 +25,7 @@ _PRIORITY_HINT: Final = '"auto", "normal", "nice:-20" to "nice:19", or "fifo:1" 
 _CPUS_HINT: Final = '"auto", or CPUs as in "2-3,5"'
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class DrainPriority:
     """A policy of the scheduler, and its level where it has one.
 
@@ -32,19 +34,8 @@ class DrainPriority:
         level: the nice value or the real-time priority; 0 for the others.
     """
 
-    __slots__ = ("level", "policy")
-
-    def __init__(self, policy: str = AUTO, level: int = 0) -> None:
-        self.policy = policy
-        self.level = level
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, DrainPriority):
-            return NotImplemented
-        return (self.policy, self.level) == (other.policy, other.level)
-
-    def __hash__(self) -> int:
-        return hash((self.policy, self.level))
+    policy: str = AUTO
+    level: int = 0
 
     def __repr__(self) -> str:
         return f"DrainPriority({self})"
@@ -68,19 +59,11 @@ class DrainPriority:
         return cls(match[1], level)
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class DrainCpus:
     """CPUs that drain threads are confined to; none lets the plan choose."""
 
-    __slots__ = ("cpus",)
-
-    def __init__(self, cpus: tuple[int, ...] = ()) -> None:
-        self.cpus = cpus
-
-    def __eq__(self, other: object) -> bool:
-        return self.cpus == other.cpus if isinstance(other, DrainCpus) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.cpus)
+    cpus: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"DrainCpus({cpu_list.render(self.cpus) or AUTO})"

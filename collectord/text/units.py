@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Self
 
@@ -77,22 +78,12 @@ class Nanoseconds(int):
         return cls(_scale(text, TIME_UNITS_NS, _TIME_HINT))
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Share:
     """A size in bytes, or a share in percent of something that is known later."""
 
-    __slots__ = ("bytes", "percent")
-
-    def __init__(self, bytes_: int = 0, percent: float = 0.0) -> None:
-        self.bytes = bytes_
-        self.percent = percent
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Share):
-            return NotImplemented
-        return (self.bytes, self.percent) == (other.bytes, other.percent)
-
-    def __hash__(self) -> int:
-        return hash((self.bytes, self.percent))
+    bytes: int = 0
+    percent: float = 0.0
 
     def __repr__(self) -> str:
         return f"Share({show_share(self)})"
@@ -110,22 +101,12 @@ class Share:
         return cls(_scale(text, SIZE_UNITS, hint))
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class RingSize:
     """Data bytes of a ring, a number of pages, or (both 0) a size for the plan to choose."""
 
-    __slots__ = ("bytes", "pages")
-
-    def __init__(self, bytes_: int = 0, pages: int = 0) -> None:
-        self.bytes = bytes_
-        self.pages = pages
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RingSize):
-            return NotImplemented
-        return (self.bytes, self.pages) == (other.bytes, other.pages)
-
-    def __hash__(self) -> int:
-        return hash((self.bytes, self.pages))
+    bytes: int = 0
+    pages: int = 0
 
     def __repr__(self) -> str:
         return f"RingSize({self.bytes}B, {self.pages} pages)"
