@@ -78,7 +78,7 @@ def print_result(
     print_table(
         _RING_COLUMNS,
         [
-            [str(r.label), *_balance_cells(r), f"{r.high_watermark_bytes / r.capacity_bytes:.0%}"]
+            [str(r.label), *_balance_cells(r), f"{r.peak_fill:.0%}"]
             for b in balances
             for r in b.rings
             if any(r.lost.values()) or r.quarantined is not None
@@ -102,17 +102,17 @@ def _balance_cells(balance: SessionBalance | RingBalance) -> list[str]:
 
 
 def _aux_cells(area: AuxBalance) -> list[str]:
-    known = [count for count in area.lost.values() if count is not None]
+    known = [count for count in area.lost_bytes.values() if count is not None]
     return [
         str(area.label),
         area.pmu,
         str(area.basis),
-        _figure(area.produced),
-        _figure(area.stored),
+        _figure(area.produced_bytes),
+        _figure(area.counters.stored_bytes),
         # If the PMU does not count, only the number of losses is known.
-        _figure(sum(known) if len(known) == len(area.lost) else None),
-        _figure(area.truncated),
-        _figure(area.unaccounted),
+        _figure(sum(known) if len(known) == len(area.lost_bytes) else None),
+        _figure(area.counters.truncated),
+        _figure(area.unaccounted_bytes),
     ]
 
 

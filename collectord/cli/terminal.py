@@ -65,11 +65,11 @@ class LiveLine:
 
     def _line(self, status: DaemonStatus, now_ns: int) -> Text:
         rings = [ring for session in status.sessions for ring in session.rings]
-        records = sum(r.records for r in rings if r.label.role is RingRole.DATA)
-        size_bytes = sum(ring.bytes for ring in rings)
+        records = sum(r.counters.records for r in rings if r.label.role is RingRole.DATA)
+        size_bytes = sum(ring.counters.bytes for ring in rings)
         lost = sum(sum(session.lost.values()) for session in status.sessions)
         fill = max((r.used_bytes / r.capacity_bytes for r in rings), default=0.0)
-        peak = max((r.high_watermark_bytes / r.capacity_bytes for r in rings), default=0.0)
+        peak = max((r.peak_fill for r in rings), default=0.0)
         last_ns, last_records, last_bytes = self._last or (self._started_ns, 0, 0)
         seconds = max(now_ns - last_ns, 1) / NS_PER_SECOND
         self._last = (now_ns, records, size_bytes)

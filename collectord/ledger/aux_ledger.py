@@ -25,9 +25,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord._native._core import AUX_HEAD_RULES, QUARANTINE_REASONS
+from collectord._native._core import AUX_HEAD_RULES
+from collectord.ledger.record_ledger import quarantine
 from collectord.model import Basis, LossKey, Reason, Stage, loss_name
 from collectord.plan.aux_areas import HeadRule
+from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +47,20 @@ AUX_LOSS_PAIRS: Final[tuple[LossKey, ...]] = (
     (Stage.SINK, Reason.DROPPED),
 )
 FLAGS: Final = ("truncated", "partial", "collision")
+# The keys of an area in `--json` and in `/v1/status`, and those that a manifest has.
+_KEYS: Final = (
+    *("cpu", "tid", "pmu", "ledger_basis", "capacity_bytes", "high_watermark_bytes"),
+    *("produced_bytes", "stored_bytes", "lost_bytes", "overwritten_bytes", "repeated_bytes"),
+    *("in_flight_bytes", "unaccounted_bytes", "records", "truncated", "partial", "collisions"),
+    *("lost_records", "unrecorded_bytes", "orphan_bytes", "pieces", "enables", "restarts"),
+    *("disabled_ns", "wakeups", "snapshots", "window_bytes", "last_window_bytes"),
+    *("last_taken_bytes", "quarantined", "faults", "starved", "fill_buckets"),
+)
+_CUT_KEYS: Final = (
+    *("cpu", "tid", "pmu", "ledger_basis", "produced_bytes", "stored_bytes", "lost_bytes"),
+    *("overwritten_bytes", "repeated_bytes", "in_flight_bytes", "unaccounted_bytes"),
+    *("truncated", "partial", "collisions", "lost_records", "disabled_ns"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,65 +95,42 @@ class AuxBracket:
 
 @dataclass(frozen=True, slots=True)
 class AuxBalance:
-    """One area's balance; all values are bytes unless the name says otherwise.
+    """One area's balance.
 
     Attributes:
         basis: `exact` if the PMU counts every byte that is traced, independently of this program,
             `lost_only` if losses are known only by their occurrences.
-        produced: bytes traced, or handed over if the PMU does not count; None if unknown.
-        lost: keyed `<stage>/<reason>`; truncated bytes are None if the PMU does not count.
-        overwritten: bytes overwritten before a snapshot took them; None if unknown.
-        repeated: bytes in a snapshot's window that an earlier one has stored.
+        produced_bytes: bytes traced, or handed over if the PMU does not count; None if unknown.
+        lost_bytes: keyed `<stage>/<reason>`; truncated bytes are None if the PMU does not count.
+        overwritten_bytes: bytes overwritten before a snapshot took them; None if unknown.
         lost_records: AUX records that did not fit the data ring; no byte is lost by that.
-        unrecorded: bytes that no AUX record described.
-        orphaned: bytes that were taken without the record that says where they end.
-        pieces: number of pieces in which the trace was stored.
-        enables: how often its events were enabled again, `restarts` of them after the kernel had
-            stopped one for lack of room.
-        window: bytes that the area holds for a snapshot, 0 in streaming mode.
-        last_window: bytes that the last snapshot found, `last_taken` of them new.
-        fill_buckets: passes by fill, as for a ring.
-        stopped_ns: time during which a full area had its event stopped.
+        window_bytes: bytes that the area holds for a snapshot, 0 in streaming mode.
+        counters: the core's counters at the reading.
     """
 
     label: RingLabel
     pmu: str
     basis: Basis
-    capacity: int
-    high_watermark: int
-    produced: int | None
-    stored: int
-    lost: dict[str, int | None]
-    overwritten: int | None
-    repeated: int
-    in_flight: int
-    unaccounted: int | None
-    records: int
-    truncated: int
-    partial: int
-    collisions: int
+    capacity_bytes: int
+    produced_bytes: int | None
+    lost_bytes: dict[str, int | None]
+    overwritten_bytes: int | None
+    unaccounted_bytes: int | None
     lost_records: int | None
-    unrecorded: int
-    orphaned: int
-    pieces: int
-    enables: int
-    restarts: int
-    stopped_ns: int
-    wakeups_watermark: int
-    wakeups_timer: int
-    snapshots: int
-    window: int
-    last_window: int
-    last_taken: int
-    quarantined: str | None
-    faults: int
-    starved: int
-    fill_buckets: tuple[int, ...]
+    window_bytes: int
+    counters: AuxCounters
 
     @property
     def flagged(self) -> dict[str, int]:
         """The number of AUX records by flag, in the order of `FLAGS`."""
-        return dict(zip(FLAGS, (self.truncated, self.partial, self.collisions), strict=True))
+        counters = self.counters
+        counts = (counters.truncated, counters.partial, counters.collisions)
+        return dict(zip(FLAGS, counts, strict=True))
+
+    @property
+    def quarantined(self) -> str | None:
+        """The reason why it is not read any more; None while it is."""
+        return quarantine(self.counters)
 
 
 def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBalance:
@@ -158,43 +151,19 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
         label=label,
         pmu=plan.pmu,
         basis=basis,
-        capacity=plan.data_bytes,
-        high_watermark=counters.high_watermark_bytes,
-        produced=produced,
-        stored=counters.stored_bytes,
-        lost={
+        capacity_bytes=plan.data_bytes,
+        produced_bytes=produced,
+        lost_bytes={
             loss_name(TRUNCATED): truncated,
             loss_name((Stage.STAGING, Reason.QUARANTINED)): counters.quarantined_bytes,
             loss_name((Stage.SINK, Reason.DISK_FULL)): counters.lost_disk_full_bytes,
             loss_name((Stage.SINK, Reason.DROPPED)): counters.lost_dropped_bytes,
         },
-        overwritten=overwritten,
-        repeated=counters.repeated_bytes,
-        in_flight=counters.in_flight_bytes,
-        unaccounted=None if plan.snapshot else _unaccounted(bracket, truncated),
-        records=counters.records,
-        truncated=counters.truncated,
-        partial=counters.partial,
-        collisions=counters.collisions,
+        overwritten_bytes=overwritten,
+        unaccounted_bytes=None if plan.snapshot else _unaccounted(bracket, truncated),
         lost_records=after.lost_records,
-        unrecorded=counters.unrecorded_bytes,
-        orphaned=counters.orphan_bytes,
-        pieces=counters.pieces,
-        enables=counters.enables,
-        restarts=counters.restarts,
-        stopped_ns=counters.disabled_ns,
-        wakeups_watermark=counters.wakeups_watermark,
-        wakeups_timer=counters.wakeups_timer,
-        snapshots=counters.windows,
-        window=counters.used_bytes if plan.snapshot else 0,
-        last_window=counters.window_bytes,
-        last_taken=counters.window_taken_bytes,
-        quarantined=(
-            QUARANTINE_REASONS[counters.quarantine_reason] if counters.quarantined else None
-        ),
-        faults=counters.faults,
-        starved=counters.starved,
-        fill_buckets=counters.fill_buckets,
+        window_bytes=counters.used_bytes if plan.snapshot else 0,
+        counters=counters,
     )
 
 
@@ -237,48 +206,21 @@ def _unaccounted(bracket: AuxBracket, truncated: int | None) -> int:
 
 def aux_json(area: AuxBalance) -> dict[str, Any]:
     """Return an area's entry in `--json` and in `/v1/status`."""
-    return {
-        "cpu": area.label.cpu,
-        "tid": area.label.tid,
-        "pmu": area.pmu,
-        "ledger_basis": str(area.basis),
-        "capacity_bytes": area.capacity,
-        "high_watermark_bytes": area.high_watermark,
-        "produced_bytes": area.produced,
-        "stored_bytes": area.stored,
-        "lost_bytes": area.lost,
-        "overwritten_bytes": area.overwritten,
-        "repeated_bytes": area.repeated,
-        "in_flight_bytes": area.in_flight,
-        "unaccounted_bytes": area.unaccounted,
-        "records": area.records,
-        "truncated": area.truncated,
-        "partial": area.partial,
-        "collisions": area.collisions,
-        "lost_records": area.lost_records,
-        "unrecorded_bytes": area.unrecorded,
-        "orphan_bytes": area.orphaned,
-        "pieces": area.pieces,
-        "enables": area.enables,
-        "restarts": area.restarts,
-        "disabled_ns": area.stopped_ns,
-        "wakeups": {"watermark": area.wakeups_watermark, "timer": area.wakeups_timer},
-        "snapshots": area.snapshots,
-        "window_bytes": area.window,
-        "last_window_bytes": area.last_window,
-        "last_taken_bytes": area.last_taken,
+    counters = area.counters
+    whole = {
+        **counters._asdict(),
+        **plain(area, "label", "counters"),
+        **plain(area.label),
+        "ledger_basis": area.basis,
+        "wakeups": {"watermark": counters.wakeups_watermark, "timer": counters.wakeups_timer},
+        "snapshots": counters.windows,
+        "last_window_bytes": counters.window_bytes,
+        "last_taken_bytes": counters.window_taken_bytes,
         "quarantined": area.quarantined,
-        "faults": area.faults,
-        "starved": area.starved,
-        "fill_buckets": list(area.fill_buckets),
     }
+    return {key: whole[key] for key in _KEYS}
 
 
 def aux_cut(areas: Iterable[AuxBalance]) -> list[dict[str, Any]]:
     """Return the balance as in a manifest, for each area."""
-    kept = (
-        *("cpu", "tid", "pmu", "ledger_basis", "produced_bytes", "stored_bytes", "lost_bytes"),
-        *("overwritten_bytes", "repeated_bytes", "in_flight_bytes", "unaccounted_bytes"),
-        *("truncated", "partial", "collisions", "lost_records", "disabled_ns"),
-    )
-    return [{key: whole[key] for key in kept} for whole in map(aux_json, areas)]
+    return [{key: whole[key] for key in _CUT_KEYS} for whole in map(aux_json, areas)]

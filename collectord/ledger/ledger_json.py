@@ -3,53 +3,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.ledger.aux_ledger import aux_json
 from collectord.model import RingRole
+from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
 
 
+# The keys of a ring.
+_RING_KEYS: Final = (
+    *("role", "cpu", "tid", "ledger_basis", "capacity_bytes", "high_watermark_bytes"),
+    *("produced", "stored", "lost", "overwritten", "overwritten_bytes", "repeated"),
+    *("repeated_bytes", "snapshots", "in_flight", "unaccounted", "records", "bytes", "wakeups"),
+    *("throttles", "starved", "relabelled", "quarantined", "faults", "faulty_bytes"),
+    *("neutralised", "suppressed_by", "transport", "pages", "spliced_bytes", "torn_pages"),
+    *("oldest_unread_age_ns", "window_ns", "foreign_reads", "resets"),
+)
+
+
 def _ring_json(ring: RingBalance) -> dict[str, Any]:
-    return {
-        "role": str(ring.label.role),
-        "cpu": ring.label.cpu,
-        "tid": ring.label.tid,
-        "ledger_basis": str(ring.basis),
-        "capacity_bytes": ring.capacity_bytes,
-        "high_watermark_bytes": ring.high_watermark_bytes,
-        "produced": ring.produced,
-        "stored": ring.stored,
-        "lost": ring.lost,
-        "overwritten": ring.overwritten,
-        "overwritten_bytes": ring.overwritten_bytes,
-        "repeated": ring.repeated,
-        "repeated_bytes": ring.repeated_bytes,
-        "snapshots": ring.snapshots,
-        "in_flight": ring.in_flight,
-        "unaccounted": ring.unaccounted,
-        "records": ring.records,
-        "bytes": ring.bytes,
-        "wakeups": {"watermark": ring.wakeups_watermark, "timer": ring.wakeups_timer},
-        "throttles": ring.throttles,
-        "starved": ring.starved,
-        "relabelled": ring.relabelled,
+    counters = ring.counters
+    whole = {
+        **counters._asdict(),
+        **plain(ring, "label", "counters"),
+        **plain(ring.label),
+        "ledger_basis": ring.basis,
+        "overwritten_bytes": counters.window_overwritten_bytes,
+        "repeated": counters.window_repeated,
+        "repeated_bytes": counters.window_repeated_bytes,
+        "snapshots": counters.windows,
+        "wakeups": {"watermark": counters.wakeups_watermark, "timer": counters.wakeups_timer},
         "quarantined": ring.quarantined,
-        "faults": ring.faults,
         "faulty_bytes": ring.faulty_bytes,
-        "neutralised": ring.neutralised,
-        "suppressed_by": list(ring.suppressed_by),
-        "transport": ring.transport,
-        "pages": ring.pages,
-        "spliced_bytes": ring.spliced_bytes,
-        "torn_pages": ring.torn_pages,
-        "oldest_unread_age_ns": ring.oldest_unread_age_ns,
-        "window_ns": ring.window_ns,
-        "foreign_reads": ring.foreign_reads,
-        "resets": ring.resets,
     }
+    return {key: whole[key] for key in _RING_KEYS}
 
 
 def to_json(balance: SessionBalance) -> dict[str, Any]:

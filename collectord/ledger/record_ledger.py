@@ -21,13 +21,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord._native._core import QUARANTINE_REASONS, SidebandCounters
+from collectord._native._core import QUARANTINE_REASONS, RingCounters, SidebandCounters
 from collectord.model import Basis, LossKey, Reason, RingRole, Stage, loss_name, loss_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from collectord._native._core import RingCounters
+    from collectord._native._core import AuxCounters
     from collectord.ledger.aux_ledger import AuxBalance
     from collectord.ledger.losing import Losing
     from collectord.model import Produced, RingLabel
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 NESTING: Final = 4
 # The number of fill steps by which the core counts passes.
 FILL_BUCKETS: Final = 11
+# Counters of a ring that the core does not drain.
+NO_COUNTERS: Final = RingCounters._make(0 for _ in RingCounters._fields)._replace(
+    fill_buckets=(0,) * FILL_BUCKETS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +78,15 @@ class RingBalance:
         overwritten: records that a flight recorder's ring overwrote with newer ones. For an
             overwritable perf ring those that were written before its last snapshot began, and all
             once it is closed; None if no kernel counter counts records.
-        overwritten_bytes: of an overwritable perf ring, up to its last snapshot.
-        repeated: records that a snapshot left out because the one before it has them.
-        repeated_bytes: bytes of these, and of records that are no samples.
-        snapshots: windows that were taken of it.
+        counters: the core's counters at the reading.
+        used_bytes: unread bytes at the start of the last pass.
         transport: how an ftrace ring is read; None for others.
         oldest_unread_age_ns: age of the oldest event that is still in an ftrace ring; None if
             there is none.
         window_ns: for a flight recorder's ring, how far back a snapshot would reach.
-        held: it is a flight recorder's.
+        held: it is a flight recorder's, and read for snapshots only.
         beside_aux: it has an AUX area, which receives its trace.
         in_bytes: its records cannot be counted: its counters count bytes.
-        faults: times that its contents were refused; each lost at least the refused record, and
-            the rest of what was skipped is unaccounted.
-        faulty_bytes: bytes skipped then, and those of records without an end.
-        neutralised: records of a type that readers do not know, stored as padding.
-        pages: sub-buffers that were taken out of an ftrace ring.
-        spliced_bytes: bytes of them that went to the file without being copied.
-        torn_pages: sub-buffers that were given up because a part of them found no room in the
-            file.
         foreign_reads: events that another reader took out of an ftrace ring.
         resets: times that somebody else emptied it; its contents then cannot be counted.
     """
@@ -106,37 +100,32 @@ class RingBalance:
     overwritten: int | None
     in_flight: int
     unaccounted: int | None
-    high_watermark_bytes: int = 0
+    counters: RingCounters = NO_COUNTERS
     used_bytes: int = 0
-    bytes: int = 0
-    records: int = 0
-    wakeups_watermark: int = 0
-    wakeups_timer: int = 0
-    throttles: int = 0
-    starved: int = 0
-    relabelled: int = 0
-    quarantined: str | None = None
     suppressed_by: tuple[int, ...] = ()
-    last_event_ns: int = 0
-    fill_buckets: tuple[int, ...] = (0,) * FILL_BUCKETS
-    overwritten_bytes: int = 0
-    repeated: int = 0
-    repeated_bytes: int = 0
-    snapshots: int = 0
     transport: str | None = None
     oldest_unread_age_ns: int | None = None
     window_ns: int | None = None
     held: bool = False
     beside_aux: bool = False
     in_bytes: bool = False
-    faults: int = 0
-    faulty_bytes: int = 0
-    neutralised: int = 0
-    pages: int = 0
-    spliced_bytes: int = 0
-    torn_pages: int = 0
     foreign_reads: int = 0
     resets: int = 0
+
+    @property
+    def quarantined(self) -> str | None:
+        """The reason why it is not read any more; None while it is."""
+        return quarantine(self.counters)
+
+    @property
+    def peak_fill(self) -> float:
+        """Highest fill that it ever had; 1 is full."""
+        return self.counters.high_watermark_bytes / self.capacity_bytes
+
+    @property
+    def faulty_bytes(self) -> int:
+        """Bytes that were passed over: of refused contents, and of records without an end."""
+        return self.counters.quarantined_bytes + self.counters.torn_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +194,12 @@ class SessionBalance:
     @property
     def repeated(self) -> int:
         """The number of records that a snapshot left out because the one before it has them."""
-        return sum(ring.repeated for ring in self.rings)
+        return sum(ring.counters.window_repeated for ring in self.rings)
+
+
+def quarantine(counters: RingCounters | AuxCounters) -> str | None:
+    """Return the reason why a ring or an area is not read any more; None while it is."""
+    return QUARANTINE_REASONS[counters.quarantine_reason] if counters.quarantined else None
 
 
 def losses_of(counters: RingCounters, kernel: Produced) -> dict[LossKey, int]:
@@ -271,10 +265,6 @@ def balance_ring(
     capacity_bytes: int,
     bracket: Bracket,
     suppressed_by: tuple[int, ...] = (),
-    *,
-    held: bool = False,
-    beside_aux: bool = False,
-    in_bytes: bool = False,
 ) -> RingBalance:
     """Return the common part of a ring's balance; see `RingHandle.balance` of each kind.
 
@@ -284,9 +274,6 @@ def balance_ring(
         capacity_bytes: size of its data area.
         bracket: the last reading.
         suppressed_by: ids of foreign BPF programs on its tracepoints.
-        held: it is a flight recorder's, and read for snapshots only.
-        beside_aux: it has an AUX area.
-        in_bytes: its records cannot be counted.
     """
     counters, after = bracket.counters, bracket.after
     exact = basis is Basis.EXACT
@@ -294,40 +281,15 @@ def balance_ring(
         label=label,
         basis=basis,
         capacity_bytes=capacity_bytes,
-        high_watermark_bytes=counters.high_watermark_bytes,
-        used_bytes=counters.used_bytes,
         produced=after.value if exact else None,
         stored=bracket.stored,
         lost={loss_name(key): n for key, n in losses_of(counters, after).items()},
         overwritten=after.overwritten,
         in_flight=counters.in_flight,
         unaccounted=_unaccounted(bracket) if exact else None,
-        bytes=counters.bytes,
-        records=counters.records,
-        wakeups_watermark=counters.wakeups_watermark,
-        wakeups_timer=counters.wakeups_timer,
-        throttles=counters.throttles,
-        starved=counters.starved,
-        relabelled=counters.relabelled,
-        quarantined=(
-            QUARANTINE_REASONS[counters.quarantine_reason] if counters.quarantined else None
-        ),
+        counters=counters,
+        used_bytes=counters.used_bytes,
         suppressed_by=suppressed_by,
-        last_event_ns=counters.last_sample_ns,
-        fill_buckets=counters.fill_buckets,
-        overwritten_bytes=counters.window_overwritten_bytes,
-        repeated=counters.window_repeated,
-        repeated_bytes=counters.window_repeated_bytes,
-        snapshots=counters.windows,
-        held=held,
-        beside_aux=beside_aux,
-        in_bytes=in_bytes,
-        faults=counters.faults,
-        faulty_bytes=counters.quarantined_bytes + counters.torn_bytes,
-        neutralised=counters.neutralised,
-        pages=counters.pages,
-        spliced_bytes=counters.spliced_bytes,
-        torn_pages=counters.torn_pages,
     )
 
 

@@ -29,20 +29,20 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
         "collectord_aux_produced_bytes",
         "AUX bytes that were traced, or handed over where the PMU does not count them.",
         names,
-        ((labels, area.produced) for labels, area in areas),
+        ((labels, area.produced_bytes) for labels, area in areas),
     )
     yield counter(
         "collectord_aux_stored_bytes",
         "AUX bytes written to segments.",
         names,
-        ((labels, area.stored) for labels, area in areas),
+        ((labels, area.counters.stored_bytes) for labels, area in areas),
     )
     yield counter(
         "collectord_aux_lost_bytes",
         "AUX bytes lost, by where and why; truncated ones only where the PMU counts bytes.",
         (*names, "stage", "reason"),
         (
-            ((*labels, *pair), area.lost[loss_name(pair)])
+            ((*labels, *pair), area.lost_bytes[loss_name(pair)])
             for labels, area in areas
             for pair in AUX_LOSS_PAIRS
         ),
@@ -51,19 +51,19 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
         "collectord_aux_overwritten_bytes",
         "AUX bytes that a flight recorder overwrote before a snapshot took them; not loss.",
         names,
-        ((labels, area.overwritten) for labels, area in areas),
+        ((labels, area.overwritten_bytes) for labels, area in areas),
     )
     yield gauge(
         "collectord_aux_unaccounted_bytes",
         "AUX bytes handed over that are neither stored, lost nor in flight.",
         names,
-        ((labels, area.unaccounted) for labels, area in areas),
+        ((labels, area.unaccounted_bytes) for labels, area in areas),
     )
     yield gauge(
         "collectord_aux_window_bytes",
         "AUX bytes that a snapshot would store now; 0 of a stream.",
         names,
-        ((labels, area.window) for labels, area in areas),
+        ((labels, area.window_bytes) for labels, area in areas),
     )
     yield counter(
         "collectord_aux_records",
@@ -81,11 +81,11 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
         "collectord_aux_orphan_bytes",
         "AUX bytes stored without a record that says where they end: decoders may lose their way.",
         names,
-        ((labels, area.orphaned) for labels, area in areas),
+        ((labels, area.counters.orphan_bytes) for labels, area in areas),
     )
     yield counter(
         "collectord_aux_disabled_seconds",
         "Time that events were stopped because their AUX area was full.",
         names,
-        ((labels, area.stopped_ns / NS_PER_SECOND) for labels, area in areas),
+        ((labels, area.counters.disabled_ns / NS_PER_SECOND) for labels, area in areas),
     )

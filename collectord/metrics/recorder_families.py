@@ -65,7 +65,7 @@ def families(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
 def window_bytes(session: SessionBalance) -> int:
     """Return the bytes that a snapshot would store; for a ring with an AUX area, the area's."""
     rings = (ring.used_bytes for ring in session.rings if ring.held and not ring.beside_aux)
-    return sum(rings) + sum(area.window for area in session.aux)
+    return sum(rings) + sum(area.window_bytes for area in session.aux)
 
 
 def window_ns(rings: Iterable[RingBalance]) -> int:

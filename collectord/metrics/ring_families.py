@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Rings = Sequence[tuple[Labels, RingBalance]]
 
 _WAKEUP_TRIGGERS: Final = ("watermark", "timer")
-# Upper bounds of RingBalance.fill_buckets, in its order.
+# Upper bounds of RingCounters.fill_buckets, in its order.
 _FILL_BOUNDS: Final = (
     "0.1",
     "0.2",
@@ -66,7 +66,7 @@ def families(
         "collectord_last_event_timestamp_seconds",
         "Unix time of the youngest record read, 0 before the first.",
         names,
-        ((labels, _unix_seconds(clocks, ring.last_event_ns)) for labels, ring in rings),
+        ((labels, _unix_seconds(clocks, ring.counters.last_sample_ns)) for labels, ring in rings),
     )
     yield from _reads(rings, names)
 
@@ -88,13 +88,13 @@ def _fills(rings: Rings, names: Labels) -> Iterator[Metric]:
         "collectord_buffer_used_high_watermark_bytes",
         "Highest used bytes of each ring since it was opened, summed.",
         names,
-        ((labels, ring.high_watermark_bytes) for labels, ring in rings),
+        ((labels, ring.counters.high_watermark_bytes) for labels, ring in rings),
     )
     yield highest(
         "collectord_buffer_fill_high_watermark_ratio",
         "Highest fill that any of the rings ever had; 1 is full.",
         names,
-        ((labels, ring.high_watermark_bytes / ring.capacity_bytes) for labels, ring in rings),
+        ((labels, ring.peak_fill) for labels, ring in rings),
     )
     yield _fill_histogram(rings, names)
 
@@ -107,7 +107,8 @@ def _fill_histogram(rings: Rings, names: Labels) -> Metric:
     passes: dict[Labels, list[int]] = defaultdict(lambda: [0] * len(_FILL_BOUNDS))
     for labels, ring in rings:
         passes[labels] = [
-            total + count for total, count in zip(passes[labels], ring.fill_buckets, strict=True)
+            total + count
+            for total, count in zip(passes[labels], ring.counters.fill_buckets, strict=True)
         ]
     for labels, counts in passes.items():
         cumulative = list(accumulate(counts))
@@ -138,20 +139,20 @@ def _reads(rings: Rings, names: Labels) -> Iterator[Metric]:
         "collectord_read_records",
         "Records of any type read from the rings, sideband included.",
         names,
-        ((labels, ring.records) for labels, ring in rings if not ring.in_bytes),
+        ((labels, ring.counters.records) for labels, ring in rings if not ring.in_bytes),
     )
     yield counter(
         "collectord_read_bytes",
         "Bytes read from the rings.",
         names,
-        ((labels, ring.bytes) for labels, ring in rings),
+        ((labels, ring.counters.bytes) for labels, ring in rings),
     )
     yield counter(
         "collectord_wakeups",
         "Passes over a ring, by what started them.",
         (*names, "trigger"),
         (
-            ((*labels, trigger), getattr(ring, f"wakeups_{trigger}"))
+            ((*labels, trigger), getattr(ring.counters, f"wakeups_{trigger}"))
             for labels, ring in rings
             for trigger in _WAKEUP_TRIGGERS
         ),
@@ -160,13 +161,13 @@ def _reads(rings: Rings, names: Labels) -> Iterator[Metric]:
         "collectord_throttles",
         "Times the kernel throttled an event for its rate; not loss.",
         names,
-        ((labels, ring.throttles) for labels, ring in rings),
+        ((labels, ring.counters.throttles) for labels, ring in rings),
     )
     yield counter(
         "collectord_ring_faults",
         "Times that the contents of a ring were refused, and it went on behind them.",
         names,
-        ((labels, ring.faults) for labels, ring in rings),
+        ((labels, ring.counters.faults) for labels, ring in rings),
     )
     yield counter(
         "collectord_faulty_bytes",
@@ -178,13 +179,13 @@ def _reads(rings: Rings, names: Labels) -> Iterator[Metric]:
         "collectord_neutralised_records",
         "Records of a type that readers of perf.data do not know, stored as padding.",
         names,
-        ((labels, ring.neutralised) for labels, ring in rings if not ring.in_bytes),
+        ((labels, ring.counters.neutralised) for labels, ring in rings if not ring.in_bytes),
     )
     yield counter(
         "collectord_starved_passes",
         "Passes that left a ring alone because no staging chunk was free.",
         names,
-        ((labels, ring.starved) for labels, ring in rings),
+        ((labels, ring.counters.starved) for labels, ring in rings),
     )
 
 

@@ -123,7 +123,7 @@ class Accounting:
     def are_even(self) -> bool:
         """Whether no record and no byte is unaccounted as of the last reading."""
         missing = [ring.unaccounted for ring in self._meter.balances()]
-        missing += [area.unaccounted for area in self._aux.balances()]
+        missing += [area.unaccounted_bytes for area in self._aux.balances()]
         return not any(missing)
 
     def balance(self, since_ns: int | None = None) -> SessionBalance:

@@ -186,12 +186,8 @@ class RingHandle(ABC):
             basis: the present basis.
             suppressed_by: ids of foreign BPF programs on its tracepoints.
         """
-        return balance_ring(
-            self.label,
-            basis,
-            self.geometry.data_bytes,
-            bracket,
-            suppressed_by,
+        return replace(
+            balance_ring(self.label, basis, self.geometry.data_bytes, bracket, suppressed_by),
             held=self.held,
             beside_aux=bool(self.areas),
             in_bytes=self.in_bytes,

@@ -8,6 +8,7 @@ Paths and command lines are bytes. Python represents those that are not UTF-8 by
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -48,6 +49,15 @@ def encode_json(value: Any) -> bytes:  # noqa: ANN401  # whatever msgspec encode
     becomes its `str`.
     """
     return msgspec.json.encode(encodable(msgspec.to_builtins(value, enc_hook=_plain)))
+
+
+def plain(value: Any, *without: str) -> dict[str, Any]:  # noqa: ANN401  # any dataclass
+    """Return a dataclass's fields as plain data for JSON, in their order and without some."""
+    return {
+        item.name: msgspec.to_builtins(getattr(value, item.name), enc_hook=_plain)
+        for item in fields(value)
+        if item.name not in without
+    }
 
 
 def decode_json(data: bytes | str, kind: type[T]) -> T:

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
-from collectord._native._core import CoreCounters
+from collectord._native._core import QUARANTINE_REASONS, AuxCounters, CoreCounters
 from collectord.kernel.host.thread_scheduling import Scheduling
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
-from collectord.ledger.record_ledger import RingBalance, SessionBalance, SinkStats
+from collectord.ledger.record_ledger import NO_COUNTERS, RingBalance, SessionBalance, SinkStats
 from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole
 from collectord.plan.aux_areas import AuxPlan, Framing, HeadRule
 from collectord.session.daemon_status import DaemonStatus
 from collectord.session.maps.program_status import BpfStatus, FunctionRuns
 from collectord.session.running_threads import RunningThread, RunningThreads
+
+Balance = TypeVar("Balance", RingBalance, AuxBalance)
 
 CAPACITY_BYTES = 1 << 19
 # Of a PMU that counts bytes.
@@ -40,22 +43,31 @@ def ring(
         label=RingLabel(session, "perf", role, cpu),
         basis=basis,
         capacity_bytes=CAPACITY_BYTES,
-        high_watermark_bytes=CAPACITY_BYTES // 2,
-        used_bytes=CAPACITY_BYTES // 4,
         produced=100 if exact else None,
         stored=90,
         lost=no_loss() | {"kernel_ring/ring_full": 10},
         overwritten=0,
         in_flight=0,
         unaccounted=0 if exact else None,
-        bytes=9_000,
-        records=92,
-        wakeups_watermark=3,
-        wakeups_timer=4,
-        throttles=1,
-        last_event_ns=5_000_000_000,
-        fill_buckets=(4, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0),
+        counters=NO_COUNTERS._replace(
+            high_watermark_bytes=CAPACITY_BYTES // 2,
+            bytes=9_000,
+            records=92,
+            wakeups_watermark=3,
+            wakeups_timer=4,
+            throttles=1,
+            last_sample_ns=5_000_000_000,
+            fill_buckets=(4, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0),
+        ),
+        used_bytes=CAPACITY_BYTES // 4,
     )
+
+
+def in_quarantine(balance: Balance, reason: str) -> Balance:
+    """Return the balance of a ring or an area that is not read any more."""
+    number = QUARANTINE_REASONS.index(reason)
+    counters = balance.counters._replace(quarantined=1, quarantine_reason=number)
+    return replace(balance, counters=counters)
 
 
 def no_loss(source: str = "perf") -> dict[str, int]:
@@ -129,36 +141,30 @@ def area(session: str, cpu: int = 0) -> AuxBalance:
         label=RingLabel(session, "perf", RingRole.AUX, cpu),
         pmu="intel_pt",
         basis=Basis.EXACT,
-        capacity=4 << 20,
-        high_watermark=1 << 20,
-        produced=1000,
-        stored=900,
-        lost=lost | {"kernel_ring/truncated": 100},
-        overwritten=0,
-        repeated=0,
-        in_flight=0,
-        unaccounted=0,
-        records=9,
-        truncated=3,
-        partial=2,
-        collisions=1,
+        capacity_bytes=4 << 20,
+        produced_bytes=1000,
+        lost_bytes=lost | {"kernel_ring/truncated": 100},
+        overwritten_bytes=0,
+        unaccounted_bytes=0,
         lost_records=5,
-        unrecorded=64,
-        orphaned=32,
-        pieces=5,
-        enables=7,
-        restarts=6,
-        stopped_ns=1_500_000_000,
-        wakeups_watermark=4,
-        wakeups_timer=2,
-        snapshots=0,
-        window=0,
-        last_window=0,
-        last_taken=0,
-        quarantined=None,
-        faults=0,
-        starved=0,
-        fill_buckets=(0,) * 11,
+        window_bytes=0,
+        counters=AuxCounters._make(0 for _ in AuxCounters._fields)._replace(
+            high_watermark_bytes=1 << 20,
+            stored_bytes=900,
+            records=9,
+            truncated=3,
+            partial=2,
+            collisions=1,
+            unrecorded_bytes=64,
+            orphan_bytes=32,
+            pieces=5,
+            enables=7,
+            restarts=6,
+            disabled_ns=1_500_000_000,
+            wakeups_watermark=4,
+            wakeups_timer=2,
+            fill_buckets=(0,) * 11,
+        ),
     )
 
 
@@ -175,7 +181,7 @@ def tracer(name: str, *, cpus: int = 2) -> SessionBalance:
     return replace(
         whole,
         rings=tuple(replace(ring, held=True, beside_aux=True) for ring in data),
-        aux=tuple(replace(one, window=300) for one in whole.aux),
+        aux=tuple(replace(one, window_bytes=300) for one in whole.aux),
     )
 
 
@@ -188,7 +194,7 @@ def channel(name: str) -> SessionBalance:
         label=RingLabel(name, "relay", RingRole.DATA, 0),
         stored=5000,
         lost=lost,
-        records=5000,
+        counters=whole.rings[0].counters._replace(records=5000),
         in_bytes=True,
     )
     return replace(whole, source="relay", stored=5000, lost=lost, rings=(only,))

@@ -144,7 +144,7 @@ def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
 def test_summary_names_quarantined_rings(capsys: pytest.CaptureFixture[str]) -> None:
     """A ring that is not read any more is named with the reason."""
     session = balances.session("exec")
-    bad = replace(session.rings[0], quarantined="bad_size")
+    bad = balances.in_quarantine(session.rings[0], "bad_size")
     print_result([replace(session, rings=(bad, *session.rings[1:]))], as_json=False)
     assert "exec/perf/data/cpu0: quarantined, bad_size" in capsys.readouterr().out
 
@@ -152,7 +152,8 @@ def test_summary_names_quarantined_rings(capsys: pytest.CaptureFixture[str]) -> 
 def with_records(records: int, lost: int) -> DaemonStatus:
     """Return a status whose one data ring has read so many records."""
     session = balances.session("exec", cpus=1)
-    ring = replace(session.rings[0], records=records, bytes=records * 100)
+    counters = session.rings[0].counters._replace(records=records, bytes=records * 100)
+    ring = replace(session.rings[0], counters=counters)
     return balances.status(
         replace(session, rings=(ring,), lost=balances.no_loss() | {"kernel_ring/ring_full": lost})
     )

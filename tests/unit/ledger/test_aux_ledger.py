@@ -45,16 +45,19 @@ def bracket(
 def test_truncated_is_what_the_pmu_counted_and_the_kernel_had_no_room_for() -> None:
     """Both are the kernel's: neither comes from what was stored."""
     area = balance_aux(LABEL, PLAN, bracket(truncated=2))
-    assert (area.basis, area.produced, area.stored) == (Basis.EXACT, 1200, 1000)
-    assert area.lost["kernel_ring/truncated"] == 200
-    assert (area.unaccounted, area.truncated) == (0, 2)
+    assert (area.basis, area.produced_bytes) == (Basis.EXACT, 1200)
+    shown = aux_json(area)
+    assert (shown["stored_bytes"], shown["truncated"]) == (1000, 2)
+    assert area.lost_bytes["kernel_ring/truncated"] == 200
+    assert area.unaccounted_bytes == 0
 
 
 def test_without_a_count_of_bytes_only_occurrences_are_known() -> None:
     """Bytes handed over are balanced all the same."""
     area = balance_aux(LABEL, PLAN, bracket(traced=None, truncated=2))
-    assert (area.basis, area.produced, area.unaccounted) == (Basis.LOST_ONLY, 1000, 0)
-    assert area.lost["kernel_ring/truncated"] is None
+    assert (area.basis, area.produced_bytes) == (Basis.LOST_ONLY, 1000)
+    assert area.unaccounted_bytes == 0
+    assert area.lost_bytes["kernel_ring/truncated"] is None
 
 
 @pytest.mark.parametrize(
@@ -69,15 +72,15 @@ def test_without_a_count_of_bytes_only_occurrences_are_known() -> None:
 )
 def test_what_is_missing_shows(changes: dict[str, Any], unaccounted: int) -> None:
     """Closed, the kernel's head is the sum of all places."""
-    assert balance_aux(LABEL, PLAN, bracket(**changes)).unaccounted == unaccounted
+    assert balance_aux(LABEL, PLAN, bracket(**changes)).unaccounted_bytes == unaccounted
 
 
 def test_counts_that_contradict_each_other_show() -> None:
     """More was handed over than traced: that is no balance, whatever was stored."""
-    assert balance_aux(LABEL, PLAN, bracket(head=1000, traced=900)).unaccounted == 100
+    assert balance_aux(LABEL, PLAN, bracket(head=1000, traced=900)).unaccounted_bytes == 100
     # What was certain to be truncated was not, in the end.
     short = replace(bracket(head=1000, traced=1200), truncated=250)
-    assert balance_aux(LABEL, PLAN, short).unaccounted == 50
+    assert balance_aux(LABEL, PLAN, short).unaccounted_bytes == 50
 
 
 class Area:
@@ -112,36 +115,38 @@ def test_truncated_bytes_never_go_down() -> None:
     for area.traced, area.head in ((3_000, 0), (20_000, 1_000), (20_000, 4_500), (21_000, 5_000)):
         meter.measure()
         (balance,) = meter.balances()
-        seen.append(balance.lost["kernel_ring/truncated"])
+        seen.append(balance.lost_bytes["kernel_ring/truncated"])
     area.head = 5_096
     meter.close()
     (balance,) = meter.balances()
-    assert balance.unaccounted == 0
+    assert balance.unaccounted_bytes == 0
     assert seen == [0, 14_904, 14_904, 14_904]
-    assert balance.lost["kernel_ring/truncated"] == 15_904
+    assert balance.lost_bytes["kernel_ring/truncated"] == 15_904
 
 
 def test_a_running_area_is_bracketed() -> None:
     """The taken bytes lie between two readings of the head, or there is an error."""
     before, after = AuxReading(900, 900, 0), AuxReading(1100, 1100, 0)
     open_ = AuxBracket(before, counters(in_flight_bytes=7), after)
-    assert balance_aux(LABEL, PLAN, open_).unaccounted == 0
+    assert balance_aux(LABEL, PLAN, open_).unaccounted_bytes == 0
     short = replace(open_, counters=counters(taken_bytes=880))
-    assert balance_aux(LABEL, PLAN, short).unaccounted == 20
+    assert balance_aux(LABEL, PLAN, short).unaccounted_bytes == 20
     over = replace(open_, counters=counters(taken_bytes=1150))
-    assert balance_aux(LABEL, PLAN, over).unaccounted == 50
+    assert balance_aux(LABEL, PLAN, over).unaccounted_bytes == 50
 
 
 def test_a_recorder_has_no_such_balance() -> None:
     """Overwriting is no loss; its amount is unknown if the head is a place."""
     recorder = replace(PLAN, snapshot=True)
     area = balance_aux(LABEL, recorder, bracket(head=5000, overwritten_bytes=4000, windows=1))
-    assert (area.produced, area.overwritten, area.stored) == (5000, 4000, 1000)
-    assert (area.unaccounted, area.snapshots) == (None, 1)
+    assert (area.produced_bytes, area.overwritten_bytes) == (5000, 4000)
+    assert area.unaccounted_bytes is None
+    assert (aux_json(area)["stored_bytes"], aux_json(area)["snapshots"]) == (1000, 1)
     learned = replace(recorder, head_rule=HeadRule.LEARNED)
     rule = AUX_HEAD_RULES.index(HeadRule.OFFSET)
     unknown = balance_aux(LABEL, learned, bracket(head=100, head_rule=rule))
-    assert (unknown.produced, unknown.overwritten, unknown.unaccounted) == (None, None, None)
+    assert (unknown.produced_bytes, unknown.overwritten_bytes) == (None, None)
+    assert unknown.unaccounted_bytes is None
 
 
 def test_areas_stand_in_the_json_beside_the_rings() -> None:

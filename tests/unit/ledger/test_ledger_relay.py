@@ -109,7 +109,7 @@ def test_produced_is_what_the_kernel_numbered(rig: Rig) -> None:
     (ring,) = rig.meter.balances()
     assert (ring.produced, ring.in_flight, ring.unaccounted) == (5, 3, 0)
     assert ring.lost["kernel_ring/overrun"] == 2
-    assert (ring.records, ring.in_bytes) == (4, False)
+    assert (ring.counters.records, ring.in_bytes) == (4, False)
 
 
 def test_a_fault_is_counted_and_the_ring_goes_on(rig: Rig) -> None:
@@ -120,7 +120,7 @@ def test_a_fault_is_counted_and_the_ring_goes_on(rig: Rig) -> None:
     rig.give(record(3))
     rig.meter.measure()
     (ring,) = rig.meter.balances()
-    assert (ring.in_flight, ring.faults, ring.quarantined) == (2, 1, None)
+    assert (ring.in_flight, ring.counters.faults, ring.quarantined) == (2, 1, None)
     assert (ring.lost["staging/quarantined"], ring.faulty_bytes) == (1, len(other))
     (told,) = (event for event in rig.core.events() if isinstance(event, _core.RingFault))
     reason = _core.QUARANTINE_REASONS[told.reason]
@@ -129,7 +129,7 @@ def test_a_fault_is_counted_and_the_ring_goes_on(rig: Rig) -> None:
         rig.give(other)
     rig.meter.measure()
     (ring,) = rig.meter.balances()
-    assert (ring.faults, ring.quarantined) == (8, reason)
+    assert (ring.counters.faults, ring.quarantined) == (8, reason)
     (told,) = (event for event in rig.core.events() if isinstance(event, _core.RingFault))
     assert told.quarantined
 

@@ -172,7 +172,7 @@ def test_an_area_in_quarantine_counts_as_a_ring() -> None:
     labels = {"session": "trace", "source": "perf"}
     name = "collectord_quarantined_rings"
     assert of(scrape(balances.status(session)), name, **labels) == 0
-    bad = replace(session.aux[0], quarantined="bad_head")
+    bad = balances.in_quarantine(session.aux[0], "bad_head")
     series = scrape(balances.status(replace(session, aux=(bad, *session.aux[1:]))))
     assert of(series, name, **labels) == 1
 
@@ -230,7 +230,11 @@ def test_losing() -> None:
 def test_buffers() -> None:
     """Sizes are sums over the rings, the fill mark is that of the fullest ring."""
     session = balances.session("exec")
-    full = replace(session.rings[0], high_watermark_bytes=balances.CAPACITY_BYTES)
+    counters = session.rings[0].counters
+    full = replace(
+        session.rings[0],
+        counters=counters._replace(high_watermark_bytes=balances.CAPACITY_BYTES),
+    )
     series = scrape(balances.status(replace(session, rings=(full, *session.rings[1:]))))
     labels = {"session": "exec", "source": "perf"}
     assert of(series, "collectord_rings", **labels) == 4
@@ -388,8 +392,8 @@ def test_what_nobody_counts_has_no_series() -> None:
     """An area whose lost bytes are unknown claims nothing, and keeps its session from it."""
     traced = balances.traced("trace")
     known, other = traced.aux
-    lost = {**other.lost, "kernel_ring/truncated": None}
-    unknown = replace(other, lost=lost, unaccounted=None, overwritten=None)
+    lost = {**other.lost_bytes, "kernel_ring/truncated": None}
+    unknown = replace(other, lost_bytes=lost, unaccounted_bytes=None, overwritten_bytes=None)
     series = scrape(balances.status(replace(traced, aux=(known, unknown))))
     lost_bytes = [dict(found) for name, found in series if name.endswith("aux_lost_bytes_total")]
     assert {found["reason"] for found in lost_bytes} == {"quarantined", "disk_full", "dropped"}
