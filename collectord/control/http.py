@@ -34,7 +34,7 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.session.maps.program_status import session_json
 from collectord.text import cpu_list
-from collectord.text.foreign import encode_json
+from collectord.text.foreign import encode_json, plain
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def status_json(status: DaemonStatus) -> dict[str, Any]:
         "cpus_covered": status.cpus_covered,
         "unclean_stops": status.unclean_stops,
         "damaged_files": status.damaged_files,
-        "clocks": msgspec.to_builtins(status.clocks),
+        "clocks": plain(status.clocks),
         "core": status.core._asdict(),
         "drain": _drain_json(status.drain),
         "sessions": [session_json(balance, status.bpf) for balance in status.sessions],
@@ -203,9 +203,7 @@ def _drain_json(drain: RunningThreads) -> dict[str, Any]:
             {
                 "name": one.name,
                 "tid": one.tid,
-                "policy": one.scheduling.policy,
-                "priority": one.scheduling.priority,
-                "nice": one.scheduling.nice,
+                **plain(one.scheduling),
                 "cpus": cpu_list.render(one.scheduling.cpus),
                 "drains": cpu_list.render(one.drains),
             }

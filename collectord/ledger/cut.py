@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.ledger.aux_ledger import aux_cut
 from collectord.ledger.record_ledger import sum_known
 from collectord.model import Basis, RingRole, loss_name
+from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from collectord.ledger.record_ledger import Bracket, SessionBalance
     from collectord.model import LossKey, RingLabel
+
+# The keys that a manifest's ledger has only if there is something to say.
+_IF_KNOWN: Final = ("aux", "since_ns", "until_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,23 +55,8 @@ class Cut:
 
     def to_json(self) -> dict[str, Any]:
         """Return the ledger of a manifest."""
-        bounds = {"since_ns": self.since_ns, "until_ns": self.until_ns}
-        return {
-            "basis": str(self.basis),
-            "closed": self.closed,
-            "produced": self.produced,
-            "produced_before": self.produced_before,
-            "produced_after": self.produced_after,
-            "stored": self.stored,
-            "lost": dict(self.lost),
-            "overwritten": self.overwritten,
-            "repeated": self.repeated,
-            "in_flight": self.in_flight,
-            "unaccounted": self.unaccounted,
-            "suppressed": list(self.suppressed),
-            **({"aux": list(self.aux)} if self.aux else {}),
-            **{name: ns for name, ns in bounds.items() if ns is not None},
-        }
+        absent = [key for key in _IF_KNOWN if getattr(self, key) in (None, (), [])]
+        return plain(self, *absent)
 
 
 def cut(

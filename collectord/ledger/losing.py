@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collectord.model import loss_name
+from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collectord.model import LossKey
@@ -38,11 +39,4 @@ class Losing:
     def to_json(self) -> dict[str, Any]:
         """Return an entry of `losing` in `/v1/status`."""
         stage, reason = self.key
-        return {
-            "stage": str(stage),
-            "reason": str(reason),
-            "unit": self.unit,
-            "cause": self.cause,
-            "per_second": self.per_second,
-            "lost": self.lost,
-        }
+        return {"stage": stage, "reason": reason, **plain(self, "key", "began_ns")}

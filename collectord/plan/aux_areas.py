@@ -16,6 +16,7 @@ from collectord.codec.aux_pmu import CS_ETM, INTEL_PT, decoder_of
 from collectord.codec.perf_attr import AuxAction
 from collectord.errors import PlanError, UsageError
 from collectord.plan import budget
+from collectord.text.foreign import plain
 from collectord.text.units import show_bytes, show_ns
 
 if TYPE_CHECKING:
@@ -86,16 +87,7 @@ class AuxPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the area for `check --json`."""
-        return {
-            "pmu": self.pmu,
-            "requested_bytes": self.requested_bytes,
-            "data_bytes": self.data_bytes,
-            "watermark_bytes": self.watermark_bytes,
-            "framing": str(self.framing),
-            "snapshot": self.snapshot,
-            "flush_ns": self.flush_ns,
-            "counts_bytes": self.counts_bytes,
-        }
+        return plain(self, "whole_records", "head_rule")
 
     def words(self) -> str:
         """Return the area as `check` prints it."""

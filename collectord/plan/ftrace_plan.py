@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from collectord.plan.session_plan import Payload
+from collectord.text.foreign import plain
 from collectord.text.units import show_bytes, show_ns
 
 if TYPE_CHECKING:
@@ -102,34 +103,11 @@ class FtracePlan(Payload):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan for `check --json`."""
+        found = plain(self, "exclude_self")
         plan = {
-            "events": [
-                {
-                    "name": str(event),
-                    "filter": event.filter,
-                    "exclude_self": event.exclude_self,
-                }
-                for event in self.events
-            ],
-            "probes": [
-                {
-                    "kind": probe.kind,
-                    "name": probe.name,
-                    "place": probe.place,
-                    "arguments": probe.arguments,
-                    "filter": probe.filter,
-                    "exclude_self": self.exclude_self,
-                }
-                for probe in self.probes
-            ],
-            "buffer_bytes": self.buffer_bytes,
-            "subbuf_bytes": self.subbuf_bytes,
-            "overwrite": self.overwrite,
-            "buffer_percent": self.buffer_percent,
-            "transport": str(self.transport),
-            "transport_reason": self.transport_reason,
-            "keep_ns": self.keep_ns,
-            "max_bytes": self.max_bytes,
+            **found,
+            "events": [{"name": str(e), **plain(e, "system", "name")} for e in self.events],
+            "probes": [{**probe, "exclude_self": self.exclude_self} for probe in found["probes"]],
             "freeze": str(self.freeze) if self.freeze is not None else None,
         }
         return {"ftrace": plan}

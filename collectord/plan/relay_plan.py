@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from collectord.codec.blktrace import ALL_ACTIONS, action_names
 from collectord.plan.session_plan import Payload
+from collectord.text.foreign import plain
 from collectord.text.units import show_bytes
 
 if TYPE_CHECKING:
@@ -73,14 +74,4 @@ class RelayPlan(Payload):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan for `check --json`."""
-        plan = {
-            "device": self.device,
-            "channel": self.channel,
-            "actions": list(action_names(self.actions)),
-            "start_lba": self.start_lba,
-            "end_lba": self.end_lba,
-            "pid": self.pid,
-            "subbuf_bytes": self.subbuf_bytes,
-            "subbufs": self.subbufs,
-        }
-        return {"relay": plan}
+        return {"relay": {**plain(self), "actions": list(action_names(self.actions))}}

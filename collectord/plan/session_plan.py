@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from collectord.errors import MissingFeature
@@ -11,6 +11,7 @@ from collectord.model import TASK_SCOPES, Basis, RingRole, Scope
 from collectord.plan.drain_threads import DrainThreads
 from collectord.plan.imposed import imposed_by
 from collectord.plan.show import event_dict, event_words, ring_words, sink_words
+from collectord.text.foreign import plain
 from collectord.text.units import show_bytes
 
 if TYPE_CHECKING:
@@ -72,13 +73,7 @@ class RingPlan:
     def to_dict(self) -> dict[str, Any]:
         """Return the ring for `check --json`; its events by index."""
         return {
-            "source": self.source,
-            "role": str(self.role),
-            "cpu": self.cpu,
-            "requested_bytes": self.requested_bytes,
-            "data_bytes": self.data_bytes,
-            "watermark_bytes": self.watermark_bytes,
-            "overwrite": self.overwrite,
+            **plain(self, "events", "aux", "own_basis"),
             "events": [event.index for event in self.events],
             "ledger_basis": str(self.basis),
             "aux": self.aux.to_dict() if self.aux is not None else None,
@@ -346,7 +341,7 @@ class CorePlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the core for `check --json`."""
-        sizes = {item.name: getattr(self, item.name) for item in fields(self)}
+        sizes = plain(self, "drain")
         return {"shards": self.shards, **sizes, "drain": self.drain.to_dict()}
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectord.codec.perf_attr import AuxAction, BranchSampleType, ReadFormat, SampleType
 from collectord.text import cpu_list
+from collectord.text.foreign import plain
 from collectord.text.units import show_bytes, show_ns
 
 if TYPE_CHECKING:
@@ -92,15 +93,8 @@ def event_dict(event: EventPlan) -> dict[str, Any]:
         "index": event.index,
         "name": event.name,
         "ledger_basis": str(event.basis),
-        "filter": event.filter,
+        **plain(event, "attr", "basis", "uncore", "counts_bytes", "freezes"),
         "tracepoint": ":".join(event.tracepoint) if event.tracepoint else None,
-        "group": event.group,
-        "leader": event.leader,
-        "exclude_self": event.exclude_self,
-        "cpus": list(event.cpus),
-        "note": event.note,
-        "pmu": event.pmu,
-        "aux": event.aux,
         "attr": _attr_dict(event.attr),
     }
 

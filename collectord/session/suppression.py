@@ -13,6 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from collectord.text.foreign import plain
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -36,12 +38,7 @@ class Window:
 
     def to_json(self) -> dict[str, Any]:
         """Return the window as in manifests and `--json`."""
-        return {
-            "event": self.event.name,
-            "programs": list(self.programs),
-            "since_ns": self.since_ns,
-            "until_ns": self.until_ns,
-        }
+        return {"event": self.event.name, **plain(self, "event")}
 
 
 class Suppression:

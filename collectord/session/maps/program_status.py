@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from collectord.ledger import ledger_json
+from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -108,14 +109,5 @@ def _program_json(status: BpfStatus) -> dict[str, Any]:
     return {
         "program": status.program,
         "failures": dict(failures) if failures is not None else None,
-        "functions": [
-            {
-                "function": one.function,
-                "id": one.id,
-                "runs": one.runs,
-                "run_time_ns": one.run_time_ns,
-                "recursion_misses": one.recursion_misses,
-            }
-            for one in status.functions
-        ],
+        "functions": [plain(one) for one in status.functions],
     }
