@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -35,19 +36,25 @@ from collectord.plan.session_plan import (
 from collectord.text.units import show_bytes, show_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
     from collectord.config.schema import Config, SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
     from collectord.plan.bpf_plan import BpfPlan
     from collectord.plan.event_attrs import EventPlan
-    from collectord.plan.relay_source import RelayDraft
     from collectord.plan.ring_set import RingSet
+    from collectord.plan.source_draft import SourceDraft
     from collectord.plan.trace_source import TraceDraft
 
 PERF_FORMAT: Final = "perf.data"
 TRACE_FORMAT: Final = "trace.dat"
+
+# Sources each part of which becomes a plan of its own. A new source is a module and a line here.
+_PLANNERS: Final[Mapping[type, Callable[[Any, KernelFacts], Iterable[SourceDraft]]]] = {
+    RelaySourceConfig: relay_source.draft,
+}
 
 # Connections, epoll, eventfds, the log: descriptors that are neither events nor segments.
 _OTHER_FILES: Final = 44
@@ -61,7 +68,7 @@ _FILES_PER_PROGRAM: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A session before its budget: perf rings, programs that feed them, its tracefs source."""
+    """A session before its budget: perf rings, programs that feed them, its other sources."""
 
     config: SessionConfig
     scope: Scope
@@ -70,14 +77,14 @@ class _Draft:
     degraded: tuple[str, ...]
     bpf: BpfPlan | None = None
     trace: TraceDraft | None = None
-    relay: tuple[RelayDraft, ...] = ()
+    apart: tuple[SourceDraft, ...] = ()
     optional: tuple[str, ...] = ()
     may_fail: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether the host has none of its sources."""
-        return not self.sets and self.bpf is None and self.trace is None and not self.relay
+        return not self.sets and self.bpf is None and self.trace is None and not self.apart
 
     @property
     def events(self) -> tuple[EventPlan, ...]:
@@ -160,9 +167,9 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
                     draft = replace(draft, degraded=(*draft.degraded, *trace.degraded))
                 else:
                     draft = replace(draft, trace=trace)
-            elif isinstance(source, RelaySourceConfig):
-                drafted = relay_source.draft(source, facts)
-                draft = replace(draft, relay=(*draft.relay, *drafted))
+            elif type(source) in _PLANNERS:
+                drafted = _PLANNERS[type(source)](source, facts)
+                draft = replace(draft, apart=(*draft.apart, *drafted))
         return draft
 
 
@@ -244,10 +251,10 @@ def _sessions(
         yield _perf_session(config, draft, sizes)
     told = bool(draft.sets) or draft.bpf is not None
     if not told and draft.trace is None and draft.degraded:
-        kinds = [source.kind for source in draft.config.source]
+        sources = (one for one in draft.config.source if type(one) not in _PLANNERS)
         yield SessionPlan(
             name=draft.config.name,
-            source=next(kind for kind in kinds if kind != relay_source.SOURCE),
+            source=next(sources).kind,
             scope=draft.scope,
             mode=draft.config.mode,
             rings=(),
@@ -271,20 +278,22 @@ def _sessions(
             payload=draft.trace.plan or Payload(),
             may_fail=draft.trace.may_fail,
         )
-    for number, relay in enumerate(draft.relay, start=1):
-        name = numbered(relay_source.SOURCE, number)
+    numbers: Counter[str] = Counter()
+    for part in draft.apart:
+        numbers[part.kind] += 1
+        name = numbered(part.kind, numbers[part.kind])
         yield SessionPlan(
             name=draft.config.name,
             source=name,
             scope=draft.scope,
             mode=draft.config.mode,
-            rings=tuple(replace(ring, source=name) for ring in relay.rings),
-            sink=_sink(config, draft.config, relay.form),
-            files=relay.files,
-            notes=relay.notes,
-            degraded=relay.degraded,
-            payload=relay.plan,
-            may_fail=relay.may_fail,
+            rings=tuple(replace(ring, source=name) for ring in part.rings),
+            sink=_sink(config, draft.config, part.form),
+            files=part.files,
+            notes=part.notes,
+            degraded=part.degraded,
+            payload=part.payload,
+            may_fail=part.may_fail,
         )
 
 

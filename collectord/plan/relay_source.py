@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.blktrace import action_mask
@@ -13,6 +13,7 @@ from collectord.facts.kernel_facts import SEES_DEVICES
 from collectord.model import Basis, RingRole
 from collectord.plan.relay_plan import RelayPlan
 from collectord.plan.session_plan import RingPlan
+from collectord.plan.source_draft import SourceDraft
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -36,19 +37,6 @@ _FILES_PER_RING: Final = 5
 _FILES_OF_TRACE: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RelayDraft:
-    """One trace or channel; without rings the host cannot have it."""
-
-    plan: RelayPlan
-    form: str
-    rings: tuple[RingPlan, ...] = ()
-    files: int = 0
-    notes: tuple[str, ...] = ()
-    degraded: tuple[str, ...] = ()
-    may_fail: bool = False
-
-
 def sources(config: Config) -> tuple[RelaySourceConfig, ...]:
     """Return all relay sources of a configuration."""
     return tuple(
@@ -59,7 +47,7 @@ def sources(config: Config) -> tuple[RelaySourceConfig, ...]:
     )
 
 
-def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[RelayDraft]:
+def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[SourceDraft]:
     """Plan a relay source, one draft for each device or channel.
 
     Raises:
@@ -87,9 +75,9 @@ def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[RelayDraft]
         yield _drafted(plan, facts, may_fail=may_fail)
 
 
-def _drafted(plan: RelayPlan, facts: KernelFacts, *, may_fail: bool) -> RelayDraft:
+def _drafted(plan: RelayPlan, facts: KernelFacts, *, may_fail: bool) -> SourceDraft:
     form = BLKTRACE_FORMAT if plan.is_blktrace else RAW_FORMAT
-    draft = RelayDraft(plan, form, may_fail=may_fail)
+    draft = SourceDraft(SOURCE, form, plan, may_fail=may_fail)
     try:
         cpus = _cpus(plan, facts)
     except (MissingFeature, MissingPrivilege, NoSuchTarget) as error:

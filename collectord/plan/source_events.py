@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.config.event_spec import PmuEvent, Tracepoint, events_of
-from collectord.config.schema import BpfSourceConfig, RelaySourceConfig
+from collectord.config.schema import PerfSourceConfig, TracefsSourceConfig
 from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
 from collectord.model import ScopeKind
 from collectord.plan.event_attrs import Sampling, may_exclude_self, resolve
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from collectord.config.event_filter import Filter
     from collectord.config.event_spec import EventChoices, EventGroup, EventSpec
-    from collectord.config.schema import Config, PerfSourceConfig
+    from collectord.config.schema import Config
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
     from collectord.plan.event_attrs import EventPlan
@@ -44,12 +44,11 @@ def pmu_names(config: Config) -> tuple[str, ...]:
 def _every_event(config: Config) -> Iterator[EventSpec]:
     for session in config.session:
         for source in session.source:
-            if isinstance(source, BpfSourceConfig | RelaySourceConfig):
-                continue
-            for entry in source.events:
-                yield from events_of(entry.event)
-            if session.freeze_on is not None:
-                yield session.freeze_on
+            if isinstance(source, PerfSourceConfig | TracefsSourceConfig):
+                for entry in source.events:
+                    yield from events_of(entry.event)
+        if session.freeze_on is not None:
+            yield session.freeze_on
 
 
 def source_events(
