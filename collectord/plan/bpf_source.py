@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning of BPF sources: kernel facts to the plan of their programs and rings."""
+"""Planning of BPF sources: kernel facts to the plan of their programs and rings.
+
+Programs submit into perf rings, one on each CPU for all, or into ring buffers: a BPF ring buffer
+(BPF_MAP_TYPE_RINGBUF) belongs to one program and takes its submissions on any CPU.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -22,27 +26,32 @@ from collectord.errors import (
     MissingPrivilege,
     UsageError,
 )
-from collectord.model import Basis
-from collectord.plan.bpf_plan import BpfPlan, OutputPlan, ProgramPlan
-from collectord.plan.bpf_rings import require_buffers, ring_sets, transport_of
+from collectord.model import Basis, RingRole
+from collectord.plan import budget
+from collectord.plan.bpf_plan import PERF, RINGBUF, BpfPlan, OutputPlan, ProgramPlan
 from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan, read_format
-from collectord.plan.ring_set import Rings
+from collectord.plan.ring_set import Rings, RingSet, numbered, rounded, sideband
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
 from collectord.programs import bpf_program, c_source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from collectord.config.schema import BpfConfig, Config
     from collectord.facts.kernel_facts import BpfFacts, KernelFacts
     from collectord.model import Scope
+    from collectord.plan.session_plan import RingPlan
     from collectord.programs.bpf_program import BpfProgram
 
 # Folder of root's compilations. Root does not trust what another user could write, nor the
 # reverse.
 _ROOT_CACHE: Final = "/var/cache/collectord/headers"
 
+_BUFFERS_SINCE: Final = (5, 8)
+# The most that a ring buffer has whose size is not configured; otherwise it has as much as perf
+# rings on all CPUs would. Its memory is allocated at once.
+_BUFFER_MAX_BYTES: Final = 64 << 20
 # Errors that `when = "present"` takes for absence: an unable host, or an invalid program.
 _ABSENCE: Final = (MissingFeature, MissingPrivilege, ConfigError)
 
@@ -56,6 +65,20 @@ def program_names(config: Config) -> tuple[str, ...]:
         if isinstance(source, BpfSourceConfig)
     }
     return tuple(sorted(names))
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSet(RingSet):
+    """One BPF ring buffer for all CPUs.
+
+    It is a map and not a perf ring: it does not count against what may be pinned, and so it has no
+    CPUs here.
+    """
+
+    def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
+        """Yield the plan of the buffer; see `RingSet`. Its size is the requested one."""
+        everywhere = replace(self, cpus=(-1,))
+        yield from super(BufferSet, everywhere).rings(data_bytes, aux_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +114,7 @@ def draft(
     for source in sources:
         try:
             program = _program(source.program, facts)
-            require_buffers(source, facts)
+            _require_buffers(source, facts)
         except _ABSENCE as error:
             if source.when != "present":
                 raise
@@ -120,7 +143,7 @@ def draft(
         compile_bytes=config.compile_memory,
         stats=config.stats,
     )
-    sets = ring_sets(chosen, events, cpus, scope, facts) if events else ()
+    sets = _ring_sets(chosen, events, cpus, scope, facts) if events else ()
     may_fail = all(source.when == "present" for source in sources)
     return BpfDraft(sets, tuple(notes), tuple(degraded), may_fail=may_fail, plan=plan)
 
@@ -139,7 +162,7 @@ def _plan(
         shared = table == bpf_program.RING
         counts = shared and exact
         name = program.name if shared else f"{program.name}/{table}"
-        outputs.append(OutputPlan(table, index, counts, transport_of(source, table)))
+        outputs.append(OutputPlan(table, index, counts, _transport_of(source, table)))
         events.append(_event(name, index, facts, counts=counts))
     planned = ProgramPlan(
         program,
@@ -148,6 +171,72 @@ def _plan(
         gated=c_source.includes(program.source, bpf_program.HEADER) >= 0,
     )
     return planned, events
+
+
+def _transport_of(source: BpfSourceConfig, table: str) -> str:
+    """Return the transport of a program's output; tables of its own are perf's."""
+    return source.transport if table == bpf_program.RING else PERF
+
+
+def _require_buffers(source: BpfSourceConfig, facts: KernelFacts) -> None:
+    """Check that the kernel has what a source asks for.
+
+    Raises:
+        MissingFeature: the kernel has no BPF ring buffers.
+    """
+    if source.transport == RINGBUF and bpf_program.numbers(facts.release) < _BUFFERS_SINCE:
+        since = ".".join(map(str, _BUFFERS_SINCE))
+        raise MissingFeature(
+            f"{source.program}: no BPF ring buffers in this kernel: they take Linux {since}, and "
+            f"this is {facts.release}",
+            feature="BPF ring buffers",
+            hint=f'transport = "{PERF}" works everywhere',
+        )
+
+
+def _ring_sets(
+    chosen: Sequence[tuple[BpfSourceConfig, ProgramPlan]],
+    events: Sequence[EventPlan],
+    cpus: tuple[int, ...],
+    scope: Scope,
+    facts: KernelFacts,
+) -> tuple[RingSet, ...]:
+    """Return the data rings of all programs that submit events, and their sideband rings.
+
+    All programs share one perf ring on each CPU, as large as the largest requested one.
+
+    Args:
+        chosen: such programs.
+        events: events of all of them, by index.
+        cpus: CPUs on which they submit.
+        scope: scope of the session.
+        facts: facts of the host.
+
+    Raises:
+        PlanError: a ring that is too large.
+    """
+    by_buffer = {
+        output.event_index: source
+        for source, program in chosen
+        for output in program.outputs
+        if output.transport == RINGBUF
+    }
+    sets: list[RingSet] = []
+    shared = tuple(event for event in events if event.index not in by_buffer)
+    kind = BpfSourceConfig.kind
+    if shared:
+        users = [s for s, p in chosen if any(o.transport == PERF for o in p.outputs)]
+        sizes = [s.ring.in_bytes(facts.page_size, budget.EVENT_RING_BYTES) for s in users]
+        size = rounded(max(sizes), facts)
+        sets.append(RingSet(kind, RingRole.DATA, size, users[0].watermark, shared, cpus))
+    default = min(budget.EVENT_RING_BYTES * len(cpus), _BUFFER_MAX_BYTES)
+    for index, source in by_buffer.items():
+        size = rounded(source.ring.in_bytes(facts.page_size, default), facts)
+        name = numbered(kind, len(sets) + 1)
+        event = (events[index],)
+        sets.append(BufferSet(name, RingRole.DATA, size, source.watermark, event, ()))
+    wanted = max(source.sideband_ring.in_bytes(facts.page_size, 0) for source, _ in chosen)
+    return *sets, sideband(sets, scope, facts, wanted)
 
 
 def _as_text(value: str | int | bool) -> str:

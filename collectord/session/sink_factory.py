@@ -14,7 +14,7 @@ from collectord.codec.perf_features import ClockData, Features, Group
 from collectord.codec.perf_targets import IdPlace, encode_targets
 from collectord.codec.tracing_data import build as build_tracing_data
 from collectord.model import FLIGHT_RECORDER
-from collectord.plan.relay_plan import RelayPlan
+from collectord.plan.relay_source import RelayPlan
 from collectord.session.program_watch import ROOM_BYTES
 from collectord.sink.manifest import EventLayout, Identity
 from collectord.sink.perf_data_sink import PerfDataSink

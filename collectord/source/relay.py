@@ -26,8 +26,7 @@ from collectord.model import (
     RingRole,
     Stage,
 )
-from collectord.plan.relay_plan import RelayPlan
-from collectord.plan.relay_source import CHANNEL_BYTES
+from collectord.plan.relay_source import CHANNEL_BYTES, RelayPlan
 from collectord.source.base import Abilities, LateRing
 from collectord.source.ring import BlktraceRing, ChannelRing
 

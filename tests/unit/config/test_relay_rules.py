@@ -24,7 +24,7 @@ from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.facts.kernel_facts import KernelFacts, RelayFacts
 from collectord.model import Basis, ScopeKind
 from collectord.plan.build import build
-from collectord.plan.relay_plan import RelayPlan
+from collectord.plan.relay_source import RelayPlan
 from collectord.text.units import Bytes
 from tests.support.hosts import host
 
