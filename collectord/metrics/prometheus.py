@@ -16,13 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from collectord import __version__
-from collectord.metrics import (
-    aux_families,
-    bpf_families,
-    ledger_families,
-    recorder_families,
-    ring_families,
-)
+from collectord.metrics import bpf_families, ledger_families, ring_families
 from collectord.metrics.families import SESSION, Labelling, counter, gauge, of_session
 from collectord.sink.retention import EvictReason
 from collectord.text.units import NS_PER_SECOND
@@ -69,11 +63,11 @@ class DaemonCollector(Collector):
         sessions, labelling = status.sessions, self._labelling
         yield from _host(status, self._kernel_release)
         yield from ledger_families.families(sessions, labelling)
-        yield from recorder_families.families(sessions)
+        yield from ring_families.recorders(sessions)
         yield from ring_families.families(sessions, status.clocks, labelling)
         yield from _draining(status.core)
         yield from _segments(sessions)
-        yield from aux_families.families(sessions, labelling)
+        yield from ledger_families.areas(sessions, labelling)
         yield from bpf_families.families(status.bpf)
 
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS
 from collectord.ledger.losing import Losing
 from collectord.metrics import prometheus
-from collectord.metrics.recorder_families import window_ns
+from collectord.metrics.ring_families import window_ns
 from collectord.model import LOSS_PAIRS, Basis, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.session.late_rings import LateRings
 from collectord.sink.retention import EvictReason
