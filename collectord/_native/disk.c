@@ -11,15 +11,8 @@
 #include "work.h"
 #include "writer.h"
 
-/* The next step for a stream. */
-enum step {
-	STEP_NONE,   /* no step before something else happens */
-	STEP_REAP,   /* the first item was sent and is now written */
-	STEP_RECALL, /* it was refused, and nothing of the stream is in flight any more */
-	STEP_SEND,   /* the first one that was not sent can be */
-	STEP_CUT,    /* its segment comes closer to its end */
-	STEP_WRITE,  /* nothing is in flight: the first item is written, or its request served */
-};
+/* A step for a stream, taken under the lock, which may be released meanwhile. */
+typedef void disk_step_fn(struct disk *disk, struct stream *stream);
 
 void disk__init(struct disk *disk, struct writer *writer, dev_t device)
 {
@@ -190,35 +183,43 @@ static void disk__recall(struct disk *disk, struct stream *stream)
 	pthread_mutex_lock(&disk->lock);
 }
 
-/* Decide the next step; under the lock. */
-static enum step disk__step(struct disk *disk, struct stream *stream, bool *waits)
+/* Let the stream's segment come closer to its end; under the lock, which is released meanwhile. */
+static void disk__cut(struct disk *disk, struct stream *stream)
+{
+	pthread_mutex_unlock(&disk->lock);
+	cut__step(stream, disk->writer);
+	pthread_mutex_lock(&disk->lock);
+}
+
+/* Decide the next step, under the lock; NULL: no step before something else happens. */
+static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *waits)
 {
 	const bool cuts = cut__is_under_way(&stream->cut);
 
 	if (stream->first == NULL && !cuts)
-		return STEP_NONE;
+		return NULL;
 	if (stream->sent.items == 0) {
 		if (!work__is_ready(disk, stream) ||
 		    (cuts && stream->work.since_ns == 0 && !cut__lets(stream, disk))) {
 			*waits = true;
-			return STEP_NONE;
+			return NULL;
 		}
 		if (cuts)
-			return stream->cut.next != CUT_WAITS ? STEP_CUT : STEP_WRITE;
-		return flight__may_send(disk, stream) ? STEP_SEND : STEP_WRITE;
+			return stream->cut.next != CUT_WAITS ? disk__cut : disk__process;
+		return flight__may_send(disk, stream) ? flight__send : disk__process;
 	}
 	if (stream->first->chunk->flight.landed) {
 		if (!stream->first->chunk->flight.refused)
-			return STEP_REAP;
+			return disk__reap;
 		stream->settling = true;
-		return flight__have_landed(stream) ? STEP_RECALL : STEP_NONE;
+		return flight__have_landed(stream) ? disk__recall : NULL;
 	}
-	return flight__may_send(disk, stream) ? STEP_SEND : STEP_NONE;
+	return flight__may_send(disk, stream) ? flight__send : NULL;
 }
 
 /* Under the lock: returns the stream whose turn it is, or NULL; `waits`: one has items that
  * must wait. */
-static struct stream *disk__next(struct disk *disk, enum step *step, bool *waits)
+static struct stream *disk__next(struct disk *disk, disk_step_fn **step, bool *waits)
 {
 	const uint32_t count = writer__streams(disk->writer);
 
@@ -230,37 +231,12 @@ static struct stream *disk__next(struct disk *disk, enum step *step, bool *waits
 		if (stream == NULL)
 			continue;
 		*step = disk__step(disk, stream, waits);
-		if (*step != STEP_NONE) {
+		if (*step != NULL) {
 			disk->turn = turn + 1;
 			return stream;
 		}
 	}
 	return NULL;
-}
-
-/* Take the step, under the lock, which may be released meanwhile. */
-static void disk__take(struct disk *disk, struct stream *stream, enum step step)
-{
-	disk->at = stream;
-	switch (step) {
-	case STEP_REAP:
-		disk__reap(disk, stream);
-		break;
-	case STEP_RECALL:
-		disk__recall(disk, stream);
-		break;
-	case STEP_SEND:
-		flight__send(disk, stream);
-		break;
-	case STEP_CUT:
-		pthread_mutex_unlock(&disk->lock);
-		cut__step(stream, disk->writer);
-		pthread_mutex_lock(&disk->lock);
-		break;
-	default:
-		disk__process(disk, stream);
-	}
-	disk->at = NULL;
 }
 
 /* Serve requests, under the lock. True: a request is left for later. */
@@ -307,7 +283,7 @@ static void *disk__run(void *context)
 	pthread_setname_np(pthread_self(), "writer");
 	pthread_mutex_lock(&disk->lock);
 	for (;;) {
-		enum step step = STEP_NONE;
+		disk_step_fn *step = NULL;
 		bool waits;
 		struct stream *const stream = disk__next(disk, &step, &waits);
 
@@ -320,8 +296,11 @@ static void *disk__run(void *context)
 				disk__sleep(disk, waits);
 			continue;
 		}
-		if (stream != NULL)
-			disk__take(disk, stream, step);
+		if (stream != NULL) {
+			disk->at = stream;
+			step(disk, stream);
+			disk->at = NULL;
+		}
 		if (disk->poked || left) {
 			disk->poked = false;
 			left = disk__serve(disk);
