@@ -165,8 +165,6 @@ void chunk__begin(struct chunk *chunk)
 	chunk->used = 0;
 	chunk->span_count = 0;
 	chunk->piece_count = 0;
-	chunk->records = 0;
-	chunk->first_ns = chunk->last_ns = 0;
 	XXH3_64bits_reset(chunk->hash);
 }
 
@@ -255,12 +253,10 @@ void chunk__append(struct chunk *chunk, const struct span *more, bool hashed)
 	span->sealed = more->sealed;
 	span->names |= more->names;
 	note_times(&span->first_ns, &span->last_ns, more->first_ns, more->last_ns);
-	note_times(&chunk->first_ns, &chunk->last_ns, more->first_ns, more->last_ns);
 	/* They are in the cache: they have just been copied and walked. */
 	if (hashed)
 		XXH3_64bits_update(chunk->hash, chunk->data + chunk->used, more->bytes);
 	chunk->used += (uint32_t)more->bytes;
-	chunk->records += more->records;
 }
 
 uint32_t chunk__padded(uint32_t used, bool round)

@@ -95,9 +95,6 @@ struct chunk {
 	uint8_t *data;
 	uint32_t used;
 	uint32_t span_count;
-	uint64_t records;
-	uint64_t first_ns;
-	uint64_t last_ns;
 	struct chunk *next;
 	struct share *share; /* the share that holds it, or NULL */
 	struct item item;

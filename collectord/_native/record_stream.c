@@ -109,12 +109,10 @@ static void record_stream__account(struct stream *stream, const struct chunk *ch
 {
 	struct segment *const segment = &stream->current;
 
-	segment->records += chunk->records;
 	for (uint32_t i = 0; i < chunk->piece_count; i++)
 		segment->aux_index[segment->aux_count++] = offset + chunk->pieces[i];
 	for (uint32_t i = 0; i < chunk->span_count; i++)
 		stream__account(stream, &chunk->spans[i]);
-	segment__note_times(segment, chunk->first_ns, chunk->last_ns);
 	stream->round_due = true;
 }
 

@@ -9,8 +9,6 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include "clock.h"
-
 int segment__set_places(struct segment *segment, uint32_t first_id, const uint64_t *places,
 			uint32_t count)
 {
@@ -47,11 +45,6 @@ void segment__forget(struct segment *segment)
 	free(segment->aux_index);
 	segment->places = NULL;
 	segment->aux_index = NULL;
-}
-
-void segment__note_times(struct segment *segment, uint64_t first_ns, uint64_t last_ns)
-{
-	note_times(&segment->first_ns, &segment->last_ns, first_ns, last_ns);
 }
 
 bool segment__is_short(int error)

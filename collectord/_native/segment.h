@@ -15,7 +15,7 @@ struct segment {
 	uint64_t allocated, step;
 	uint64_t tail; /* room for the seal's additions behind the data, without the AUX index */
 	uint64_t chunks, records, samples, replayed;
-	uint64_t first_ns, last_ns;
+	uint64_t first_ns, last_ns; /* the written data were made between these; 0: unknown */
 	/* The place of each ring, by id from `first_id` on, or NO_PLACE; allocated. A place is
 	 * the offset of an extent, or a file's descriptor. */
 	uint64_t *places;
@@ -35,9 +35,6 @@ uint64_t segment__place(const struct segment *segment, uint32_t ring_id);
 int segment__fd(const struct segment *segment);
 /* Free its own memory. */
 void segment__forget(struct segment *segment);
-
-/* Extend its time span by data made between these times, 0: unknown. */
-void segment__note_times(struct segment *segment, uint64_t first_ns, uint64_t last_ns);
 
 /* Whether the error means that the disk is full. */
 bool segment__is_short(int error);

@@ -249,10 +249,13 @@ void stream__turn(struct stream *stream, bool early)
 
 void stream__account(struct stream *stream, const struct span *span)
 {
+	struct segment *const segment = &stream->current;
 	struct ring *const ring = span->ring;
 
+	segment->records += span->records;
 	if (!ring->ops->payload)
-		stream->current.samples += span->samples;
+		segment->samples += span->samples;
+	note_times(&segment->first_ns, &segment->last_ns, span->first_ns, span->last_ns);
 	counter__add(&ring->stored, span->samples);
 	counter__add(&ring->segment_samples, span->samples);
 	counter__add(&ring->segment_bytes, span->bytes);
@@ -261,12 +264,8 @@ void stream__account(struct stream *stream, const struct span *span)
 
 void stream__account_part(struct stream *stream, const struct span *span)
 {
-	struct segment *const segment = &stream->current;
-
-	segment->offset += span->bytes;
-	segment->chunks++;
-	segment->records += span->records;
-	segment__note_times(segment, span->first_ns, span->last_ns);
+	stream->current.offset += span->bytes;
+	stream->current.chunks++;
 	stream__account(stream, span);
 }
 

@@ -234,14 +234,19 @@ static void spans_follow_the_rings_in_turn(void)
 	untimed.bytes = 8;
 	chunk__append(&chunk, &untimed, true);
 	CHECK_EQ(chunk.used, 144);
-	CHECK_EQ(chunk.records, 8);
 	CHECK_EQ(chunk.span_count, 3);
 	CHECK(chunk.spans[0].ring == one && chunk.spans[1].ring == two && chunk.spans[2].ring == one);
 	CHECK_EQ(chunk.spans[0].samples, 3);
+	CHECK_EQ(chunk.spans[0].records, 4);
 	CHECK_EQ(chunk.spans[0].bytes, 128);
+	CHECK_EQ(chunk.spans[0].first_ns, 50);
+	CHECK_EQ(chunk.spans[0].last_ns, 60);
 	CHECK(chunk.spans[0].names && !chunk.spans[1].names && !chunk.spans[2].names);
-	CHECK_EQ(chunk.first_ns, 40);
-	CHECK_EQ(chunk.last_ns, 60);
+	CHECK_EQ(chunk.spans[1].records, 3);
+	CHECK_EQ(chunk.spans[1].first_ns, 40);
+	CHECK_EQ(chunk.spans[1].last_ns, 55);
+	CHECK_EQ(chunk.spans[2].records, 1);
+	CHECK_EQ(chunk.spans[2].first_ns, 0);
 }
 
 int main(void)
