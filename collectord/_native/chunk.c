@@ -12,24 +12,6 @@
 #define RECORD_MAX_BYTES 65536u
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
-static bool pool__make_hashes(struct pool *pool)
-{
-	for (uint32_t i = 0; i < pool->count; i++) {
-		pool->chunks[i].hash = XXH3_createState();
-		if (pool->chunks[i].hash == NULL)
-			return false;
-	}
-	return true;
-}
-
-static void pool__free_chunks(struct pool *pool)
-{
-	for (uint32_t i = 0; i < pool->count; i++)
-		XXH3_freeState(pool->chunks[i].hash);
-	free(pool->chunks);
-	pool->chunks = NULL;
-}
-
 int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 {
 	const size_t bytes = (size_t)count * chunk_bytes;
@@ -39,44 +21,47 @@ int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 	if (count == 0 || chunk_bytes % CHUNK_ALIGN_BYTES != 0 ||
 	    chunk_bytes < RECORD_MAX_BYTES + CHUNK_ALIGN_BYTES)
 		return -EINVAL;
-	pool->chunks = calloc(count, sizeof(*pool->chunks));
-	if (pool->chunks == NULL)
-		return -ENOMEM;
-	pool->count = count;
-	memory = mmap(NULL, bytes + HUGE_PAGE_BYTES, PROT_READ | PROT_WRITE,
+	pthread_mutex_init(&pool->lock, NULL);
+	pool->chunk_bytes = chunk_bytes;
+	pool->mapping_bytes = bytes + HUGE_PAGE_BYTES;
+	memory = mmap(NULL, pool->mapping_bytes, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (memory == MAP_FAILED || !pool__make_hashes(pool)) {
-		if (memory != MAP_FAILED)
-			munmap(memory, bytes + HUGE_PAGE_BYTES);
-		pool__free_chunks(pool);
+	pool->mapping = memory;
+	pool->chunks = calloc(count, sizeof(*pool->chunks));
+	if (memory == MAP_FAILED || pool->chunks == NULL) {
+		pool__deinit(pool);
 		return -ENOMEM;
 	}
-	pool->mapping = memory;
-	pool->mapping_bytes = bytes + HUGE_PAGE_BYTES;
 	pool->memory = memory + (-(uintptr_t)memory & (HUGE_PAGE_BYTES - 1));
 	/*
 	 * Copying into 4 KiB pages, and pinning them for O_DIRECT, costs about 15 ns for 128 bytes
 	 * more than with huge pages. A kernel without them returns EINVAL, which is harmless.
 	 */
 	(void)madvise(pool->memory, bytes, MADV_HUGEPAGE);
-	pthread_mutex_init(&pool->lock, NULL);
-	pool->chunk_bytes = chunk_bytes;
+	pool->count = pool->free_count = pool->free_min = count;
 	/* Lowest first: an idle host touches only one or two chunks. */
 	for (uint32_t i = count; i-- > 0;) {
 		pool->chunks[i].data = pool->memory + (size_t)i * chunk_bytes;
 		pool->chunks[i].next = pool->free;
+		pool->chunks[i].hash = XXH3_createState();
+		if (pool->chunks[i].hash == NULL) {
+			pool__deinit(pool);
+			return -ENOMEM;
+		}
 		pool->free = &pool->chunks[i];
 	}
-	pool->free_count = pool->free_min = count;
 	return 0;
 }
 
 void pool__deinit(struct pool *pool)
 {
-	if (pool->mapping == NULL)
+	if (pool->chunk_bytes == 0)
 		return;
-	munmap(pool->mapping, pool->mapping_bytes);
-	pool__free_chunks(pool);
+	for (uint32_t i = 0; i < pool->count; i++)
+		XXH3_freeState(pool->chunks[i].hash);
+	free(pool->chunks);
+	if (pool->mapping != MAP_FAILED)
+		munmap(pool->mapping, pool->mapping_bytes);
 	pthread_mutex_destroy(&pool->lock);
 	memset(pool, 0, sizeof(*pool));
 }

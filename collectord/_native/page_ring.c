@@ -18,19 +18,25 @@
 
 static int page_track__init(struct page_track *track, uint32_t page_bytes)
 {
-	void *tail;
-
-	if (sums__init(&track->sums) < 0)
-		return -ENOMEM;
-	/* Aligned for O_DIRECT. */
-	if (posix_memalign(&tail, CHUNK_ALIGN_BYTES, page_bytes) != 0) {
-		sums__deinit(&track->sums);
-		return -ENOMEM;
-	}
-	memset(tail, 0, SUBBUF_HEADER_BYTES);
-	track->tail = tail;
 	track->page_bytes = page_bytes;
+	/* Aligned for O_DIRECT. */
+	track->tail = aligned_alloc(CHUNK_ALIGN_BYTES, page_bytes);
+	if (sums__init(&track->sums) < 0 || track->tail == NULL)
+		return -ENOMEM;
+	memset(track->tail, 0, SUBBUF_HEADER_BYTES);
 	return 0;
+}
+
+static void page_ring__free(struct ring *ring)
+{
+	struct page_ring *const pages = page_ring__of(ring);
+
+	for (int i = 0; i < 2; i++)
+		if (pages->pipe[i] >= 0)
+			close(pages->pipe[i]);
+	sums__deinit(&pages->track.sums);
+	free(pages->track.tail);
+	free(pages);
 }
 
 static void page_ring__open_pipe(struct page_ring *pages)
@@ -78,32 +84,22 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 	    (options->map != NULL && options->map->subbuf_bytes != options->page_bytes))
 		return -EINVAL;
 	pages = calloc(1, sizeof(*pages));
-	if (pages == NULL || page_track__init(&pages->track, options->page_bytes) < 0) {
-		free(pages);
+	if (pages == NULL)
 		return -ENOMEM;
-	}
 	ring__init(&pages->ring, &page_ring__ops, options->fd, options->held);
 	pages->options = *options;
 	pages->cursor.map = options->map;
 	pages->pipe[0] = pages->pipe[1] = -1;
+	if (page_track__init(&pages->track, options->page_bytes) < 0) {
+		page_ring__free(&pages->ring);
+		return -ENOMEM;
+	}
 	if (pages->options.transport == PAGE_SPLICE)
 		page_ring__open_pipe(pages);
 	if (pages->options.transport == PAGE_MMAP)
 		page_ring__look(pages);
 	*out = &pages->ring;
 	return 0;
-}
-
-static void page_ring__free(struct ring *ring)
-{
-	struct page_ring *const pages = page_ring__of(ring);
-
-	for (int i = 0; i < 2; i++)
-		if (pages->pipe[i] >= 0)
-			close(pages->pipe[i]);
-	sums__deinit(&pages->track.sums);
-	free(pages->track.tail);
-	free(pages);
 }
 
 static int page_ring__join(struct ring *ring, struct stream *stream)

@@ -14,32 +14,6 @@
 
 #define GONE_EVENTS (POLLERR | POLLHUP | POLLNVAL)
 
-int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
-{
-	struct relay_ring *relay;
-
-	if (options->capacity == 0 || options->longest > BLK_RECORD_BYTES_MAX)
-		return -EINVAL;
-	relay = calloc(1, sizeof(*relay));
-	if (relay == NULL || sums__init(&relay->file.sums) < 0) {
-		free(relay);
-		return -ENOMEM;
-	}
-	relay->carry = malloc(BLK_RECORD_BYTES_MAX);
-	if (relay->carry == NULL) {
-		sums__deinit(&relay->file.sums);
-		free(relay);
-		return -ENOMEM;
-	}
-	ring__init(&relay->ring, &relay_ring__ops, options->fd, options->held);
-	relay->options = *options;
-	relay->file.fd = -1;
-	/* A newly set up trace: its first number is 1, and there was no other reader. */
-	relay->state.begun = relay->placed = options->contents == RELAY_BLKTRACE;
-	*out = &relay->ring;
-	return 0;
-}
-
 static void relay_ring__free(struct ring *ring)
 {
 	struct relay_ring *const relay = relay_ring__of(ring);
@@ -47,6 +21,29 @@ static void relay_ring__free(struct ring *ring)
 	sums__deinit(&relay->file.sums);
 	free(relay->carry);
 	free(relay);
+}
+
+int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
+{
+	struct relay_ring *relay;
+
+	if (options->capacity == 0 || options->longest > BLK_RECORD_BYTES_MAX)
+		return -EINVAL;
+	relay = calloc(1, sizeof(*relay));
+	if (relay == NULL)
+		return -ENOMEM;
+	ring__init(&relay->ring, &relay_ring__ops, options->fd, options->held);
+	relay->options = *options;
+	relay->file.fd = -1;
+	/* A newly set up trace: its first number is 1, and there was no other reader. */
+	relay->state.begun = relay->placed = options->contents == RELAY_BLKTRACE;
+	relay->carry = malloc(BLK_RECORD_BYTES_MAX);
+	if (sums__init(&relay->file.sums) < 0 || relay->carry == NULL) {
+		relay_ring__free(&relay->ring);
+		return -ENOMEM;
+	}
+	*out = &relay->ring;
+	return 0;
 }
 
 static int relay_ring__join(struct ring *ring, struct stream *stream)
