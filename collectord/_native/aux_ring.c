@@ -272,9 +272,8 @@ static void aux_ring__learn_record(struct aux_ring *aux, const uint8_t *at)
 	if ((record.flags & PERF_AUX_FLAG_TRUNCATED) != 0) {
 		counter__add(&aux->truncated, 1);
 		aux->touched = true;
-		if (!aux->halted)
+		if (aux->halted_ns == 0)
 			aux->halted_ns = aux_ring__time_of(aux, at);
-		aux->halted = true;
 	}
 	/* In a snapshot the meaning of both depends on the driver, and no kernel hands out more
 	 * than the area. */
@@ -311,7 +310,7 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 	const uint64_t lost = counter__read(&aux->data->lost_records);
 	const bool began = position != aux->start;
 	const bool touched = aux->touched;
-	bool restart = aux->halted;
+	bool restart = aux->halted_ns != 0;
 
 	aux->touched = false;
 	if (full) {
@@ -343,12 +342,12 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 	counter__add(&aux->enables, 1);
 	if (restart)
 		counter__add(&aux->restarts, 1);
-	if (aux->halted) {
+	if (aux->halted_ns != 0) {
 		const uint64_t now_ns = clock__now_ns();
 
 		counter__add(&aux->disabled_ns,
 			     now_ns > aux->halted_ns ? now_ns - aux->halted_ns : 0);
-		aux->halted = false;
+		aux->halted_ns = 0;
 	}
 }
 

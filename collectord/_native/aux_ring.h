@@ -104,9 +104,9 @@ struct aux_ring {
 	bool stopping; /* no more enabling, no waiting for records */
 	bool touched;  /* a pass took bytes, or saw a truncated record, since the last complete
 		        * one */
-	bool halted;   /* a truncated record was seen, and the events are not enabled since */
-	uint64_t halted_ns;	/* time of that record; with a foreign clock, of the pass */
 	bool suspect;  /* the area may have been full since it was last found idle */
+	/* Time of a truncated record; with a foreign clock, of the pass; 0: enabled since. */
+	uint64_t halted_ns;
 	uint64_t idle_generation, emptied_generation; /* the last ones counted */
 	uint64_t idle_position; /* position at the end of that one's pass */
 	uint64_t idle_lost;	/* losses of the data ring when the area was last found idle */
