@@ -81,14 +81,16 @@ void lane__close(struct lane *lane)
 	lane__queue(lane, &chunk->item);
 }
 
-bool lane__mark(struct lane *lane, uint64_t stamp, uint64_t begun_ns)
+/* Tell the writer that a full pass found no data. False: the last mark is still queued. */
+static bool lane__mark(struct lane *lane, uint64_t begun_ns)
 {
 	/* The partner is the store in work__end(). */
 	if (atomic_load(&lane->mark_queued))
 		return false;
 	store_relaxed(&lane->mark_queued, true);
-	lane->mark = (struct item){
-		.stamp = stamp, .begun_ns = begun_ns, .cut = lane__end(lane, stamp)};
+	lane->mark = (struct item){.stamp = lane->stamp,
+				   .begun_ns = begun_ns,
+				   .cut = lane__end(lane, lane->stamp)};
 	lane__queue(lane, &lane->mark);
 	return true;
 }
@@ -118,7 +120,7 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 		    pool__is_short(pool))
 			return false;
 		lane__close(lane);
-	} else if (!lane__mark(lane, lane->stamp, filled ? 0 : lane->stamp_ns)) {
+	} else if (!lane__mark(lane, filled ? 0 : lane->stamp_ns)) {
 		return false;
 	}
 	lane->stamp = 0;

@@ -64,8 +64,6 @@ void lane__answer(struct lane *lane);
 void lane__queue(struct lane *lane, struct item *item);
 /* Hand the open chunk to the writer, with the generation that waits for an item. */
 void lane__close(struct lane *lane);
-/* Tell the writer that a full pass found no data. False: the last mark is still queued. */
-bool lane__mark(struct lane *lane, uint64_t stamp, uint64_t begun_ns);
 /* Give the open chunk away: to the writer, or, if it is empty, to the pool. */
 void lane__yield(struct lane *lane, struct pool *pool);
 
