@@ -95,13 +95,6 @@ static uint32_t relay_stream__pass_over(struct stream *stream, struct item *item
 	return 1;
 }
 
-static bool relay_stream__end(struct stream *stream, struct item *item)
-{
-	(void)stream;
-	(void)item;
-	return false;
-}
-
 static bool relay_stream__suits(const struct segment *segment)
 {
 	return segment->places != NULL && segment->capacity == 0;
@@ -114,5 +107,4 @@ const struct stream_ops relay_stream__ops = {
 	.tell_ring = relay_stream__tell_ring,
 	.write = relay_stream__write,
 	.pass_over = relay_stream__pass_over,
-	.end = relay_stream__end,
 };

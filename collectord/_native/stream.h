@@ -48,7 +48,7 @@ struct stream_ops {
 	void (*land)(struct stream *stream, const struct chunk *chunk);
 	/* Undo all writes in flight after one was refused. */
 	void (*recall)(struct stream *stream);
-	/* The item is complete. True: the end of a round was written. */
+	/* Optional: the item is complete. True: the end of a round was written. */
 	bool (*end)(struct stream *stream, struct item *item);
 };
 

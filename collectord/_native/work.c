@@ -195,7 +195,7 @@ void work__end(struct disk *disk, struct stream *stream, struct item *ended)
 	const bool asked = item.stamp != 0 && writer__is_asked(writer, lane__written(lane));
 
 	stream->work = (struct work){0};
-	if (stream->ops->end(stream, &item)) {
+	if (stream->ops->end != NULL && stream->ops->end(stream, &item)) {
 		stream->round_due = false;
 		stream->round = atomic_load_explicit(&writer->generation, memory_order_acquire);
 	}
