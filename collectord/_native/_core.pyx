@@ -229,12 +229,10 @@ cdef class Core:
     # collector clears lists, but not tuples.
     cdef tuple maps
 
-    def __init__(self, *, uint32_t shards=1, uint32_t chunks=64, uint32_t chunk_bytes=1 << 20,
-                 uint64_t flush_ns=1_000_000_000, uint64_t floor_bytes=65536):
+    def __cinit__(self, *, uint32_t shards=1, uint32_t chunks=64, uint32_t chunk_bytes=1 << 20,
+                  uint64_t flush_ns=1_000_000_000, uint64_t floor_bytes=65536):
         cdef core_options options = core_options(shards, chunks, chunk_bytes, flush_ns,
                                                  floor_bytes)
-        if self.core != NULL:
-            raise ValueError("the core exists already")
         check(core__new(&options, &self.core))
         self.rings = []
         self.maps = ()

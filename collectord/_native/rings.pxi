@@ -132,11 +132,6 @@ cdef class Mapped:
     # The number of running cores that drain it, and of mappings behind it.
     cdef unsigned users
 
-    cdef int vacant(self) except -1:
-        if self.mapped:
-            raise ValueError("mapped already")
-        return 0
-
     cdef int usable(self) except -1:
         if not self.mapped:
             raise ValueError("not mapped any more")
@@ -155,8 +150,7 @@ cdef class Mapped:
 cdef class PageMap(Mapped):
     cdef page_map map
 
-    def __init__(self, int fd):
-        self.vacant()
+    def __cinit__(self, int fd):
         with nogil:
             check(page_map__init(&self.map, fd))
         self.mapped = True
@@ -184,8 +178,7 @@ cdef class PageMap(Mapped):
 cdef class RingMap(Mapped):
     cdef ring_map map
 
-    def __init__(self, int fd, uint64_t data_bytes, *, bint overwrite=False):
-        self.vacant()
+    def __cinit__(self, int fd, uint64_t data_bytes, *, bint overwrite=False):
         with nogil:
             check(ring_map__init(&self.map, fd, data_bytes, overwrite))
         self.mapped = True
@@ -217,8 +210,7 @@ cdef class RingMap(Mapped):
 cdef class BpfMap(Mapped):
     cdef bpf_map map
 
-    def __init__(self, int fd, uint64_t data_bytes):
-        self.vacant()
+    def __cinit__(self, int fd, uint64_t data_bytes):
         with nogil:
             check(bpf_map__init(&self.map, fd, data_bytes))
         self.mapped = True
@@ -236,8 +228,8 @@ cdef class AuxMap(Mapped):
     cdef aux_map map
     cdef RingMap ring_map
 
-    def __init__(self, int fd, RingMap ring_map not None, uint64_t aux_bytes, *, bint snapshot):
-        self.vacant()
+    def __cinit__(self, int fd, RingMap ring_map not None, uint64_t aux_bytes, *,
+                  bint snapshot):
         ring_map.usable()
         with nogil:
             check(aux_map__init(&self.map, &ring_map.map, fd, aux_bytes, snapshot))
