@@ -40,6 +40,7 @@ cdef extern from "core.h":
         COMMAND_HOLD, COMMAND_LET_GO, COMMAND_LAST, COMMAND_REMOVE
     struct ring:
         lane *lane
+        bint held
         uint32_t id, fault, last_fault
         uint64_t position, samples, records, bytes, stored, in_flight, lost_disk_full
         uint64_t lost_dropped, faults, quarantined_bytes, wakeups_watermark, wakeups_timer, starved
@@ -285,8 +286,9 @@ cdef class Core:
         self.rings.remove(ring)
         return 0
 
-    cdef Ring take(self, uint32_t shard, Stream stream, ring *made, Mapped map):
+    cdef Ring take(self, uint32_t shard, Stream stream, ring *made, Mapped map, bint held):
         cdef Ring ring = Ring.__new__(Ring)
+        made.held = held
         with nogil:
             check(core__add_ring(self.core, shard, stream.stream, made))
         ring.owner = self
@@ -304,7 +306,7 @@ cdef class Core:
         cdef uint64_t[::1] listed = array("Q", ids)
         cdef perf_ring_options options = perf_ring_options(
             &ring_map.map, wakeup_fd, walk_layout(time_offset, time_trailer, cpu_trailer, NULL),
-            walk_ids(NULL, <uint32_t>listed.shape[0]), sideband, held)
+            walk_ids(NULL, <uint32_t>listed.shape[0]), sideband)
         cdef ring *made
         ring_map.usable()
         if options.ids.count > 0:
@@ -313,7 +315,7 @@ cdef class Core:
             check(window__new(&options, &made))
         else:
             check(perf_ring__new(&options, &made))
-        return self.take(shard, stream, made, ring_map)
+        return self.take(shard, stream, made, ring_map, held)
 
     def add_page_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                       uint32_t subbuf_bytes, uint32_t subbufs, str transport,
@@ -323,31 +325,31 @@ cdef class Core:
         if transport not in TRANSPORTS:
             raise ValueError(f"no transport {transport!r}")
         options = page_ring_options(<page_transport><int>TRANSPORTS[transport], fd, subbuf_bytes,
-                                    subbufs, NULL, held)
+                                    subbufs, NULL)
         if page_map is not None:
             page_map.usable()
             options.map = &page_map.map
         check(page_ring__new(&options, &made))
-        return self.take(shard, stream, made, page_map)
+        return self.take(shard, stream, made, page_map, held)
 
     def add_bpf_ring(self, uint32_t shard, Stream stream not None, BpfMap bpf_map not None,
                      int wakeup_fd, *, uint64_t id, uint32_t fields_bytes, uint16_t time_offset,
                      bint held=False):
         cdef bpf_ring_options options = bpf_ring_options(
-            &bpf_map.map, wakeup_fd, id, fields_bytes, walk_layout(time_offset, 0, 0, NULL), held)
+            &bpf_map.map, wakeup_fd, id, fields_bytes, walk_layout(time_offset, 0, 0, NULL))
         cdef ring *made
         bpf_map.usable()
         check(bpf_ring__new(&options, &made))
-        return self.take(shard, stream, made, bpf_map)
+        return self.take(shard, stream, made, bpf_map, held)
 
     def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                        uint64_t capacity_bytes, uint32_t longest_bytes=0, bint blktrace=False,
                        bint held=False):
         cdef relay_ring_options options = relay_ring_options(
-            RELAY_BLKTRACE if blktrace else RELAY_BYTES, fd, capacity_bytes, longest_bytes, held)
+            RELAY_BLKTRACE if blktrace else RELAY_BYTES, fd, capacity_bytes, longest_bytes)
         cdef ring *made
         check(relay_ring__new(&options, &made))
-        return self.take(shard, stream, made, None)
+        return self.take(shard, stream, made, None, held)
 
     def add_aux_ring(self, Ring ring not None, AuxMap aux_map not None, *, str framing, int idx,
                      int cpu, int tid, bint whole_records=False, bint reference_tsc=False,

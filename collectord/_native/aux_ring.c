@@ -42,7 +42,7 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *front, st
 	aux = calloc(1, sizeof(*aux) + fds_bytes);
 	if (aux == NULL)
 		return -ENOMEM;
-	ring__init(&aux->ring, &aux_ring__ops, -1, false);
+	ring__init(&aux->ring, &aux_ring__ops, -1);
 	aux->options = *options;
 	if (fds_bytes > 0)
 		memcpy(aux->enable_fds, options->enable_fds, fds_bytes);

@@ -25,7 +25,7 @@ int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
 	if (bpf == NULL)
 		return -ENOMEM;
 	ring = &bpf->perf.ring;
-	ring__init(ring, &bpf_ring__ops, options->wakeup_fd, options->held);
+	ring__init(ring, &bpf_ring__ops, options->wakeup_fd);
 	bpf->perf.layout = options->layout;
 	bpf->perf.layout.ids = NULL;
 	bpf->options = *options;

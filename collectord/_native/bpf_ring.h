@@ -9,7 +9,6 @@ struct bpf_ring_options {
 	uint64_t id;
 	uint32_t fields_bytes; /* a multiple of 8 */
 	struct walk_layout layout; /* layout of the resulting samples */
-	bool held;
 };
 
 /*

@@ -86,7 +86,7 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 	pages = calloc(1, sizeof(*pages));
 	if (pages == NULL)
 		return -ENOMEM;
-	ring__init(&pages->ring, &page_ring__ops, options->fd, options->held);
+	ring__init(&pages->ring, &page_ring__ops, options->fd);
 	pages->options = *options;
 	pages->cursor.map = options->map;
 	pages->pipe[0] = pages->pipe[1] = -1;

@@ -119,7 +119,6 @@ struct page_ring_options {
 	uint32_t page_bytes;
 	uint32_t subbufs;     /* those of the ring, without the reader's */
 	struct page_map *map; /* for PAGE_MMAP */
-	bool held;
 };
 
 /*

@@ -31,7 +31,7 @@ int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *opti
 {
 	const uint32_t count = options->ids.count;
 
-	ring__init(&perf->ring, &perf_ring__ops, options->wakeup_fd, options->held);
+	ring__init(&perf->ring, &perf_ring__ops, options->wakeup_fd);
 	perf->map = options->map;
 	perf->layout = options->layout;
 	perf->layout.ids = NULL;

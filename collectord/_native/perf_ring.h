@@ -27,7 +27,6 @@ struct perf_ring_options {
 	struct walk_layout layout;
 	struct walk_ids ids; /* ids of the ring's events; if empty, samples keep theirs */
 	bool sideband;
-	bool held;
 };
 
 /* The fd and the map stay the caller's. Returns -ENOMEM on failure. */

@@ -32,7 +32,7 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 	relay = calloc(1, sizeof(*relay));
 	if (relay == NULL)
 		return -ENOMEM;
-	ring__init(&relay->ring, &relay_ring__ops, options->fd, options->held);
+	ring__init(&relay->ring, &relay_ring__ops, options->fd);
 	relay->options = *options;
 	relay->file.fd = -1;
 	/* A newly set up trace: its first number is 1, and there was no other reader. */

@@ -18,7 +18,6 @@ struct relay_ring_options {
 	int fd;
 	uint64_t capacity; /* bytes of all sub-buffers */
 	uint32_t longest;  /* largest record: the sub-buffer size; 0: not known */
-	bool held;
 };
 
 /*

@@ -3,11 +3,10 @@
 
 #include "clock.h"
 
-void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd, bool held)
+void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd)
 {
 	ring->ops = ops;
 	ring->wakeup_fd = wakeup_fd;
-	ring->held = held;
 	counter__set(&ring->horizon_ns, UINT64_MAX);
 }
 

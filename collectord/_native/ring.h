@@ -130,7 +130,7 @@ struct ring {
 	bool woken;
 	bool armed; /* a wake-up is pending */
 	bool erred; /* its last wake-up reported an error or hang-up */
-	_Atomic bool held; /* passes leave it alone; set by the shard */
+	_Atomic bool held; /* passes leave it alone; set before it is added, or by the shard */
 	_Atomic bool left; /* removed from its shard; its data may still be in flight */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
@@ -186,7 +186,7 @@ void ring__hold(struct ring *ring, bool held);
 bool ring__is_unread(const struct ring *ring);
 
 /* Initialise a zeroed ring as one of a kind. */
-void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd, bool held);
+void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd);
 
 /* Count that a pass found `used` bytes of `capacity`. */
 void ring__count_fill(struct ring *ring, uint64_t used, uint64_t capacity);

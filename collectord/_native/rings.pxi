@@ -17,7 +17,7 @@ cdef extern from "aux_ring.h":
         int wakeup_fd
         walk_layout layout
         walk_ids ids
-        bint sideband, held
+        bint sideband
     int perf_ring__new(const perf_ring_options *options, ring **out) nogil
     perf_ring *perf_ring__of(const ring *r)
     enum aux_head_rule:
@@ -63,7 +63,6 @@ cdef extern from "bpf_ring.h":
         uint64_t id
         uint32_t fields_bytes
         walk_layout layout
-        bint held
     int bpf_map__init(bpf_map *map, int fd, uint64_t data_bytes) nogil
     void bpf_map__deinit(bpf_map *map)
     int bpf_ring__new(const bpf_ring_options *options, ring **out) nogil
@@ -90,7 +89,6 @@ cdef extern from "page_ring.h":
         int fd
         uint32_t page_bytes, subbufs
         page_map *map
-        bint held
     int page_ring__new(const page_ring_options *options, ring **out) nogil
     page_ring *page_ring__of(const ring *r)
     const stream_ops page_stream__ops
@@ -121,7 +119,6 @@ cdef extern from "relay_ring.h":
         int fd
         uint64_t capacity
         uint32_t longest
-        bint held
     int relay_ring__new(const relay_ring_options *options, ring **out) nogil
     relay_ring *relay_ring__of(const ring *r)
     const stream_ops relay_stream__ops

@@ -150,12 +150,13 @@ int rig__add_ring(struct core *core, uint32_t shard, struct stream *stream, stru
 		.layout = *layout,
 		.ids = *ids,
 		.sideband = sideband,
-		.held = held,
 	};
 	struct ring *made = NULL;
 	const int ret = map->overwrite ? window__new(&options, &made)
 				       : perf_ring__new(&options, &made);
 
+	if (ret == 0)
+		made->held = held;
 	return add(core, shard, stream, made, ret, ring);
 }
 

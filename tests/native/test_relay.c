@@ -418,13 +418,13 @@ static void every_record_is_in_a_file_once(void)
 		struct relay_ring_options relay_options = {
 			.contents = RELAY_BLKTRACE,
 			.capacity = CAPACITY_BYTES,
-			.held = true,
 		};
 
 		CHECK_EQ(pipe2(fds[i], O_CLOEXEC), 0);
 		CHECK_EQ(fcntl(fds[i][0], F_SETFL, O_NONBLOCK), 0);
 		relay_options.fd = fds[i][0];
 		CHECK_EQ(rig__add_relay_ring(core, 0, stream, &relay_options, &rings[i]), 0);
+		rig__tell(core, rings[i], COMMAND_HOLD);
 	}
 	prepare(core, stream);
 	CHECK_EQ(core__start(core), 0);
