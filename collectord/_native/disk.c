@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "work.h"
 #include "writer.h"
 
 /* A step for a stream, taken under the lock, which may be released meanwhile. */

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "work.h"
+#include "disk.h"
 
 #include <errno.h>
 
 #include "clock.h"
-#include "disk.h"
 #include "event_list.h"
 #include "ring.h"
 #include "shard.h"
