@@ -21,8 +21,7 @@ int core__new(const struct core_options *options, struct core **out)
 	if (ret == 0)
 		ret = event_list__init(&core->events);
 	if (ret == 0)
-		ret = writer__init(&core->writer, &core->pool, &core->events,
-				   options->flush_ns);
+		ret = writer__init(&core->writer, &core->pool, &core->events, options->flush_ns);
 	for (uint32_t i = 0; ret == 0 && i < options->shards; i++) {
 		ret = shard__init(&core->shards[i], i, &core->pool, &core->writer,
 				  options->floor_bytes);

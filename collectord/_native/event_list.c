@@ -33,8 +33,7 @@ void event_list__deinit(struct event_list *list)
 
 struct event *event__new(enum event_kind kind, uint32_t stream, uint32_t ring_count)
 {
-	struct event *event =
-		calloc(1, sizeof(*event) + ring_count * sizeof(struct event_ring));
+	struct event *event = calloc(1, sizeof(*event) + ring_count * sizeof(struct event_ring));
 
 	if (event == NULL)
 		return NULL;

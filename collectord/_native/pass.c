@@ -143,8 +143,7 @@ static void pass__begin_generation(struct shard *shard, uint64_t generation, uin
 		lane__begin_pass(lane);
 		lane->due = lane__owes_names(lane);
 		lane->unnamed = false;
-		lane->first =
-			lane->rings > 0 && lane__asked(lane) == 0 && generation > lane->begun;
+		lane->first = lane->rings > 0 && lane__asked(lane) == 0 && generation > lane->begun;
 		if (lane->first) {
 			lane->begun = generation;
 			lane->begun_ns = now_ns;

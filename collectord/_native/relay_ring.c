@@ -152,8 +152,7 @@ static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32
 }
 
 /* Add the whole records among the `bytes` behind the used ones to the chunk, and keep the rest. */
-static enum fault relay_ring__accept(struct relay_ring *relay, struct chunk *chunk,
-				     uint32_t bytes)
+static enum fault relay_ring__accept(struct relay_ring *relay, struct chunk *chunk, uint32_t bytes)
 {
 	uint8_t *data = chunk->data + chunk->used;
 	struct blk_tally tally = {0};

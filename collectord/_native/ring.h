@@ -164,8 +164,7 @@ static inline uint64_t least(uint64_t a, uint64_t b)
 /* Whether passes leave it alone. */
 static inline bool ring__is_held(const struct ring *ring)
 {
-	return !ring->ops->copied &&
-	       (ring->held || (ring->front != NULL && ring->front->held));
+	return !ring->ops->copied && (ring->held || (ring->front != NULL && ring->front->held));
 }
 
 /* Whether its contents are trusted: it is not in quarantine. */

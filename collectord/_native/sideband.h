@@ -85,5 +85,4 @@ void sideband__settle(struct sideband *sideband, uint64_t until_ns);
 bool sideband__is_crowded(struct sideband *sideband);
 
 /* Emit the table, then the log; `stored`: earlier segments have the log's records. */
-int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *emit,
-		     void *context);
+int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *emit, void *context);

@@ -317,8 +317,7 @@ static void table__map(struct sideband_table *table, const uint8_t *record)
 static void table__keep(struct sideband_table *table, uint32_t kind, uint64_t key,
 			const uint8_t *record)
 {
-	struct kept *const kept =
-		table__find_or_new(table, &table->kept[kind], key, sizeof(*kept));
+	struct kept *const kept = table__find_or_new(table, &table->kept[kind], key, sizeof(*kept));
 
 	if (kept == NULL)
 		return;

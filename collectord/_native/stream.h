@@ -192,8 +192,7 @@ void stream__make_evictable(struct stream *stream, uint64_t bytes);
 bool stream__serve(struct stream *stream);
 
 /* Whether, once `lane` has reached `stamp`, every lane is at a generation beyond the last round. */
-bool stream__completes_round(const struct stream *stream, const struct lane *lane,
-			     uint64_t stamp);
+bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp);
 
 /* Whether a running segment cannot take `bytes` more; call it under `lock`. */
 bool stream__is_full(const struct stream *stream, uint64_t bytes);

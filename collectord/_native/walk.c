@@ -37,8 +37,7 @@ static inline void tally__sample(struct walk_tally *tally, const uint8_t *record
 	uint64_t time_ns;
 
 	tally->samples++;
-	if (layout->time_offset == 0 ||
-	    (uint32_t)layout->time_offset + sizeof(uint64_t) > size)
+	if (layout->time_offset == 0 || (uint32_t)layout->time_offset + sizeof(uint64_t) > size)
 		return;
 	time_ns = walk__load(record + layout->time_offset);
 	note_times(&tally->first_ns, &tally->last_ns, time_ns, time_ns);

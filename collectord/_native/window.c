@@ -110,8 +110,7 @@ static void window__begin(struct ring *ring, bool first)
 	window__date(window, written, step, now_ns);
 	oldest = &window->steps[(written - used) / step % WINDOW_STEPS];
 	/* Data in flight to a file still need the names of their time. */
-	if (ring->head == ring->position &&
-	    load_relaxed(&ring->in_flight) == 0)
+	if (ring->head == ring->position && load_relaxed(&ring->in_flight) == 0)
 		counter__set(&ring->horizon_ns, oldest->since_ns);
 	counter__set(&window->held_ns, now_ns - oldest->begun_ns);
 }

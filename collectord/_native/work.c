@@ -84,8 +84,7 @@ static bool work__may_wait(struct disk *disk, const struct work *work)
 		return false;
 	if (work->waits_for == EXFULL)
 		return waited_ns < disk->writer->segment_wait_ns;
-	return waited_ns < SPACE_WAIT_NS &&
-	       pool__free_count(pool) > pool->count / SPACE_FREE_SHARE;
+	return waited_ns < SPACE_WAIT_NS && pool__free_count(pool) > pool->count / SPACE_FREE_SHARE;
 }
 
 bool work__is_ready(struct disk *disk, struct stream *stream)
