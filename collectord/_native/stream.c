@@ -183,7 +183,7 @@ static void stream__close_current(struct stream *stream, bool final, bool early)
 		counter__set(&ring->segment_bytes, 0);
 	}
 	stream->current.open = false;
-	stream->round_due = false;
+	stream->rotate_wanted = stream->round_due = false;
 	cut__end(&stream->cut);
 	mapped_files__turn(&stream->sideband.files);
 	event_list__push(stream->events, event);
@@ -212,13 +212,6 @@ bool stream__is_full(const struct stream *stream, uint64_t bytes)
 	       (stream->rotate_wanted || segment->offset + bytes > segment->limit);
 }
 
-/* End the running segment; under `lock`. */
-static void stream__end(struct stream *stream, bool early)
-{
-	stream->rotate_wanted = false;
-	stream__close_current(stream, false, early);
-}
-
 void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 {
 	const struct segment *segment = &stream->current;
@@ -232,7 +225,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 		if (waits && !stream->cut.at_once)
 			cut__ask(&stream->cut);
 		else
-			stream__end(stream, waits);
+			stream__close_current(stream, false, waits);
 	}
 	if (!segment->open)
 		stream__open_next(stream);
@@ -242,7 +235,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 void stream__turn(struct stream *stream, bool early)
 {
 	pthread_mutex_lock(&stream->lock);
-	stream__end(stream, early);
+	stream__close_current(stream, false, early);
 	stream__open_next(stream);
 	pthread_mutex_unlock(&stream->lock);
 }
@@ -273,7 +266,7 @@ void stream__make_evictable(struct stream *stream, uint64_t bytes)
 {
 	pthread_mutex_lock(&stream->lock);
 	if (stream__is_full(stream, bytes))
-		stream__end(stream, cut__is_needed(stream));
+		stream__close_current(stream, false, cut__is_needed(stream));
 	pthread_mutex_unlock(&stream->lock);
 }
 
