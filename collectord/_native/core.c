@@ -150,7 +150,7 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, str
 	if (ret == 0) {
 		ret = shard__add(&core->shards[shard], stream, ring);
 		if (ret < 0)
-			stream__forget_ring(stream, ring);
+			stream__forget_ring(stream);
 	}
 	if (ret < 0)
 		ring->ops->free(ring);

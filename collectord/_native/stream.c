@@ -138,15 +138,10 @@ struct ring *stream__find_ring(struct stream *stream, bool (*is)(struct ring *ri
 	return found;
 }
 
-void stream__forget_ring(struct stream *stream, const struct ring *ring)
+void stream__forget_ring(struct stream *stream)
 {
-	uint32_t kept = 0;
-
 	pthread_mutex_lock(&stream->lock);
-	for (uint32_t i = 0; i < stream->ring_count; i++)
-		if (stream->rings[i] != ring)
-			stream->rings[kept++] = stream->rings[i];
-	stream->ring_count = kept;
+	stream->ring_count--;
 	pthread_mutex_unlock(&stream->lock);
 }
 

@@ -164,8 +164,8 @@ int stream__prepare(struct stream *stream, const struct segment *segment);
 int stream__add_ring(struct stream *stream, struct ring *ring);
 /* Returns the first of its rings for which `is` is true, or NULL. */
 struct ring *stream__find_ring(struct stream *stream, bool (*is)(struct ring *ring));
-/* Forget a ring that never was in a shard. */
-void stream__forget_ring(struct stream *stream, const struct ring *ring);
+/* Forget the ring that was added last, which never was in a shard. */
+void stream__forget_ring(struct stream *stream);
 
 /*
  * The writer makes the calls below.
