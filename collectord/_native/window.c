@@ -169,7 +169,7 @@ static size_t window__margin(size_t largest, size_t bytes)
 
 struct window_walk {
 	size_t kept;	 /* whole records, from the start of the copy on */
-	size_t largest;	 /* size of the largest one */
+	size_t margin;	 /* at the end of the copy, not to be trusted */
 	enum fault fault;
 };
 
@@ -178,6 +178,7 @@ struct window_walk {
 static struct window_walk window__walk(const struct window *window, size_t bytes, bool wrapped)
 {
 	struct window_walk walk = {0};
+	size_t largest = 0;
 
 	while (bytes - walk.kept >= WALK_HEADER_BYTES) {
 		const uint64_t header = walk__load(window->copy + walk.kept);
@@ -187,10 +188,11 @@ static struct window_walk window__walk(const struct window *window, size_t bytes
 		if (walk.fault != FAULT_NONE || size > bytes - walk.kept)
 			break;
 		walk.kept += size;
-		if (size > walk.largest)
-			walk.largest = size;
+		if (size > largest)
+			largest = size;
 	}
-	if (wrapped && bytes - walk.kept <= window__margin(walk.largest, bytes))
+	walk.margin = wrapped ? window__margin(largest, bytes) : 0;
+	if (wrapped && bytes - walk.kept <= walk.margin)
 		walk.fault = FAULT_NONE;
 	return walk;
 }
@@ -230,7 +232,6 @@ static void window__take(struct window *window)
 	const uint64_t head = window__copy(window, &stable);
 	const bool wrapped = written_to(head) > stable;
 	struct window_walk walk;
-	size_t trusted, margin;
 
 	window->wanted = false;
 	fresh = window->last - head;
@@ -244,9 +245,8 @@ static void window__take(struct window *window)
 	/* A ring that was never full has overwritten nothing, so all must be records. */
 	if (walk.fault == FAULT_NONE && !wrapped && walk.kept != stable)
 		walk.fault = WALK_PAST_HEAD;
-	margin = wrapped ? window__margin(walk.largest, (size_t)stable) : 0;
-	trusted = (size_t)stable - margin;
-	window__sort(window, walk.kept, (size_t)least(fresh, data_bytes), trusted);
+	window__sort(window, walk.kept, (size_t)least(fresh, data_bytes),
+		     (size_t)stable - walk.margin);
 	for (uint32_t i = 0; i < window->piece_count; i++)
 		bytes += window->pieces[i].bytes;
 	/* Nobody reads the bytes behind a fault; but records that the last window had are not
