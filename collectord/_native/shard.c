@@ -113,9 +113,7 @@ static int shard__pause_ms(const struct shard *shard)
 	const uint64_t due_ns = writer__due_ns(shard->writer) + shard__slack_ns(shard);
 	uint64_t pause_ms;
 
-	if (shard->again)
-		return 0;
-	if (due_ns <= now_ns)
+	if (shard->again || due_ns <= now_ns)
 		return 0;
 	pause_ms = (due_ns - now_ns + 999999) / 1000000;
 	if (shard->leaving > 0 && pause_ms > REMOVE_LOOK_MS)
