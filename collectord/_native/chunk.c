@@ -217,21 +217,14 @@ bool pool__is_beyond(struct pool *pool, const struct share *share)
 	return beyond;
 }
 
-static struct span *chunk__span(struct chunk *chunk, struct ring *ring)
+void chunk__append(struct chunk *chunk, const struct span *more, bool hashed)
 {
 	struct span *span = chunk->span_count > 0 ? &chunk->spans[chunk->span_count - 1] : NULL;
 
-	if (span == NULL || span->ring != ring) {
+	if (span == NULL || span->ring != more->ring) {
 		span = &chunk->spans[chunk->span_count++];
-		*span = (struct span){.ring = ring};
+		*span = (struct span){.ring = more->ring};
 	}
-	return span;
-}
-
-void chunk__append(struct chunk *chunk, const struct span *more, bool hashed)
-{
-	struct span *const span = chunk__span(chunk, more->ring);
-
 	span->samples += more->samples;
 	span->bytes += more->bytes;
 	span->records += more->records;
