@@ -87,18 +87,12 @@ static bool core__is_left(struct core *core, const struct stream *stream)
 /* Free forgotten streams that have nothing in flight. */
 static void core__reap(struct core *core)
 {
-	const uint32_t count = core->forgetful ? writer__streams(&core->writer) : 0;
-
-	core->forgetful = false;
-	for (uint32_t i = 0; i < count; i++) {
+	for (uint32_t i = 0; i < writer__streams(&core->writer); i++) {
 		struct stream *const stream = writer__stream(&core->writer, i);
 
-		if (stream == NULL || !stream->forgotten)
-			continue;
-		if (core__is_left(core, stream) && writer__forget(&core->writer, stream))
+		if (stream != NULL && stream->forgotten && core__is_left(core, stream) &&
+		    writer__forget(&core->writer, stream))
 			stream__free(stream);
-		else
-			core->forgetful = true;
 	}
 }
 
@@ -130,7 +124,7 @@ int core__add_stream(struct core *core, const struct stream_options *options, st
 
 void core__forget_stream(struct core *core, struct stream *stream)
 {
-	stream->forgotten = core->forgetful = true;
+	stream->forgotten = true;
 	core__finish(core, stream);
 	core__reap(core);
 }

@@ -28,7 +28,6 @@ struct core {
 	struct shard shards[SHARDS_MAX];
 	uint32_t stream_ids[STREAMS_MAX]; /* per place, how far the next id is beyond the first */
 	uint32_t ring_ids;
-	bool forgetful; /* a stream waits to be freed */
 };
 
 struct core_options {
