@@ -81,9 +81,7 @@ static void flight__submit(struct disk *disk, struct batch *batch)
 	pthread_mutex_unlock(&disk->lock);
 	flight->chunks = batch->count;
 	flight->ns = clock__now_ns();
-	do
-		ret = syscall(SYS_io_submit, disk->aio, 1L, &controls);
-	while (ret < 0 && errno == EINTR);
+	ret = TEMP_FAILURE_RETRY(syscall(SYS_io_submit, disk->aio, 1L, &controls));
 	pthread_mutex_lock(&disk->lock);
 	if (ret != 1)
 		flight__land(disk, batch->first, -1);

@@ -143,9 +143,7 @@ static struct page_fetched fetch_by_read(struct page_ring *pages, uint8_t *page)
 	ssize_t n;
 
 	/* Exactly a sub-buffer: after a shorter read the rest would come without a header. */
-	do
-		n = read(pages->options.fd, page, pages->options.page_bytes);
-	while (n < 0 && errno == EINTR);
+	n = TEMP_FAILURE_RETRY(read(pages->options.fd, page, pages->options.page_bytes));
 	if (n <= 0)
 		return found;
 	found.bytes = (size_t)n;
@@ -174,10 +172,8 @@ static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *pa
 	    atomic_load_explicit(&pages->ticket_queued, memory_order_acquire))
 		return fetch_by_read(pages, page);
 	bytes = (size_t)(pages->options.subbufs + 1 - pages->pass_pages) * pages->options.page_bytes;
-	do
-		n = splice(pages->options.fd, NULL, pages->pipe[1], NULL, bytes,
-			   SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
-	while (n < 0 && errno == EINTR);
+	n = TEMP_FAILURE_RETRY(splice(pages->options.fd, NULL, pages->pipe[1], NULL, bytes,
+				      SPLICE_F_MOVE | SPLICE_F_NONBLOCK));
 	if (n > 0) {
 		found.bytes = (size_t)n;
 		found.spliced = true;

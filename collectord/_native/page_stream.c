@@ -225,10 +225,8 @@ static void page_stream__tell_ring(struct ring *ring, struct event_ring *told)
 static bool read_pipe(int fd, uint8_t *to, uint64_t bytes)
 {
 	while (bytes > 0) {
-		const ssize_t n = read(fd, to, (size_t)bytes);
+		const ssize_t n = TEMP_FAILURE_RETRY(read(fd, to, (size_t)bytes));
 
-		if (n < 0 && errno == EINTR)
-			continue;
 		if (n <= 0)
 			return false;
 		to += n;

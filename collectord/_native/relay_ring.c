@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
 #include "relay_ring.h"
 #ifdef COLLECTORD_MUTATION
 #include "mutation.h"
@@ -203,11 +204,8 @@ static void relay_ring__end(struct relay_ring *relay)
 /* Returns the bytes read, 0 if there are none; -errno: the file is gone. */
 static ssize_t relay_ring__read(const struct relay_ring *relay, uint8_t *to, uint32_t room)
 {
-	ssize_t n;
+	const ssize_t n = TEMP_FAILURE_RETRY(read(relay->options.fd, to, room));
 
-	do {
-		n = read(relay->options.fd, to, room);
-	} while (n < 0 && errno == EINTR);
 	if (n < 0)
 		return errno == EAGAIN ? 0 : -errno;
 	return n;

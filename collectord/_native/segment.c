@@ -104,11 +104,10 @@ int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, ui
 {
 	*done = 0;
 	while (count > 0) {
-		const ssize_t n = pwritev(fd, vectors, count, (off_t)(offset + *done));
+		const ssize_t n = TEMP_FAILURE_RETRY(
+			pwritev(fd, vectors, count, (off_t)(offset + *done)));
 		size_t left;
 
-		if (n < 0 && errno == EINTR)
-			continue;
 		if (n <= 0)
 			return n < 0 ? -errno : -EIO;
 		*done += (uint64_t)n;
@@ -132,10 +131,8 @@ void segment__cut(struct segment *segment, uint64_t until)
 
 int segment__close_gap(int fd, uint64_t at, uint64_t bytes)
 {
-	int ret;
+	const long ret = TEMP_FAILURE_RETRY(
+		fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, (off_t)at, (off_t)bytes));
 
-	do
-		ret = fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, (off_t)at, (off_t)bytes);
-	while (ret < 0 && errno == EINTR);
 	return ret < 0 ? -errno : 0;
 }
