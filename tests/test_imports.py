@@ -28,6 +28,7 @@ LOOSE: Final = {"__init__", "__main__", "errors", "model"}
 SHARED_NAMES: Final = {"base": {"sink", "source"}, "bpf": {"cli", "source"}}
 FOREIGN_FUNCTIONS: Final = ("ctypes", "_ctypes", "cffi")
 SYSTEM_CALLS: Final = "collectord._native._syscalls"
+CARRIED_OUT: Final = "collectord.kernel.linux"
 PRIVILEGED_NAMES: Final = ("perf_event_open", "syscall", "ioctl")
 # The port's own name for the call is the seam itself.
 PORT_METHODS: Final = ("perf_event_open",)
@@ -148,20 +149,19 @@ def test_privileged_calls_stay_behind_the_seam(path: Path) -> None:
             assert last not in PRIVILEGED_NAMES, f"{path}:{node.lineno}: {called}"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        path
-        for path in MODULES
-        if not any(_within(_name(path), f"collectord.{name}") for name in ("cli", "kernel"))
-    ],
-    ids=_name,
-)
-def test_the_kernel_is_passed_in(path: Path) -> None:
-    """Verbs choose who carries privileged calls out; all behind them is given a `Kernel`."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
-        assert "LinuxKernel" not in names, ast.unparse(node)
+def test_the_kernel_is_passed_in() -> None:
+    """The entry alone chooses who carries privileged calls out; all else is given a `Kernel`."""
+    naming = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            if any(_within(name, CARRIED_OUT) for name in names):
+                naming.add(_name(path))
+    assert naming == {"collectord.__main__"}
 
 
 def test_the_bcc_worker_stands_alone() -> None:

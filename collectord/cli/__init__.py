@@ -15,7 +15,10 @@ from collectord.errors import CollectordError, UsageError
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+    from collectord.kernel.port import LocalKernel
 
 # Verb to its summary; the verb's module has the same name and is imported on use.
 VERBS: Final = {
@@ -30,6 +33,9 @@ VERBS: Final = {
     "segments": "List, verify or repair segments, or extract their AUX traces.",
     "events": "Decode, filter, count or follow the events in segments.",
 }
+
+# Verbs that make privileged calls, or read what only the kernel tells.
+KERNEL_VERBS: Final = frozenset({"run", "record", "list", "check", "bpf", "doctor"})
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
@@ -47,14 +53,26 @@ class Verb(Protocol):
         """Run the verb and return the exit status. Raises CollectordError."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (without the program's name) and return its exit status."""
+class KernelVerb(Protocol):
+    """The interface of a module of `KERNEL_VERBS`."""
+
+    def run(self, arguments: Sequence[str], kernel: LocalKernel) -> int:
+        """Run the verb and return the exit status. Raises CollectordError."""
+
+
+def main(make_kernel: Callable[[], LocalKernel], argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit status.
+
+    Args:
+        make_kernel: gives the kernel to a verb of `KERNEL_VERBS`, and is not called for others.
+        argv: the command line without the program's name; by default this process's.
+    """
     # Not list(...): once the verb of that name is loaded, `list` is its module here.
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     open_standard_streams()
     try:
         log.configure()
-        status = _dispatch(arguments)
+        status = _dispatch(arguments, make_kernel)
         flush()
     except CollectordError as error:
         complain(str(error))
@@ -73,16 +91,19 @@ def _failure_status(arguments: list[str], status: int) -> int:
     return EXIT_RECORD_FAILED if arguments[:1] == ["record"] and "--" in arguments else status
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _dispatch(arguments: list[str], make_kernel: Callable[[], LocalKernel]) -> int:
     verb, *rest = arguments or ["--help"]
     if verb not in VERBS:
         return _without_verb(verb, rest)
-    return _load(verb).run(rest)
+    module = _load(verb)
+    if verb in KERNEL_VERBS:
+        return cast("KernelVerb", module).run(rest, make_kernel())
+    return cast("Verb", module).run(rest)
 
 
-def _load(verb: str) -> Verb:
+def _load(verb: str) -> ModuleType:
     with stray.abrupt_interrupt():
-        return cast("Verb", importlib.import_module(f"collectord.cli.{verb}"))
+        return importlib.import_module(f"collectord.cli.{verb}")
 
 
 def _without_verb(word: str, rest: list[str]) -> int:

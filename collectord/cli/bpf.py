@@ -17,7 +17,6 @@ from collectord.errors import BpfError, CollectordError, UsageError
 from collectord.kernel.bpf import catalogue
 from collectord.kernel.bpf.catalogue import LOCAL
 from collectord.kernel.host.device_names import HostNames
-from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import bpf_source
 from collectord.programs import bpf_program
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from collectord.cli.bpf_report import Loading
     from collectord.facts.kernel_facts import KernelFacts
+    from collectord.kernel.port import Kernel, LocalKernel
     from collectord.programs.bpf_program import BpfProgram
 
 _COLUMNS: Final = tuple(
@@ -81,20 +81,20 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
     """List programs, or check one."""
     args = parser().parse_intermixed_args(arguments)
     if args.action == "list":
         if args.name or args.bpf_arg:
             raise UsageError("list takes neither NAME nor --bpf-arg", hint="bpf check NAME")
-        return _list(args)
+        return _list(args, kernel)
     if not args.name:
         raise UsageError("check takes the NAME of a program", hint="`collectord bpf list`")
-    return _check(args)
+    return _check(args, kernel)
 
 
-def _list(args: argparse.Namespace) -> int:
-    facts = _facts(LinuxKernel(), _config(args), None)
+def _list(args: argparse.Namespace, kernel: LocalKernel) -> int:
+    facts = _facts(kernel, _config(args), None)
     rows: list[dict[str, Any]] = [
         {
             "name": program.name,
@@ -140,10 +140,10 @@ def gives(program: BpfProgram) -> list[str]:
     return found + list(dict.fromkeys(answer.kind for answer in manifest.answer))
 
 
-def _check(args: argparse.Namespace) -> int:
+def _check(args: argparse.Namespace, kernel: LocalKernel) -> int:
     program = catalogue.load(args.name, args.program_dir)
     values = bpf_program.parameters(program, _given(args.bpf_arg))
-    kernel, config = LinuxKernel(), _config(args)
+    config = _config(args)
     facts = _facts(kernel, config, (program.name,))
     loading: Loading | None = None
     failure: CollectordError | None = None
@@ -166,7 +166,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _load(
-    kernel: LinuxKernel,
+    kernel: Kernel,
     config: BpfConfig,
     facts: KernelFacts,
     program: BpfProgram,
@@ -211,5 +211,5 @@ def _config(args: argparse.Namespace) -> BpfConfig:
     return BpfConfig(programs=str(args.program_dir))
 
 
-def _facts(kernel: LinuxKernel, config: BpfConfig, names: tuple[str, ...] | None) -> KernelFacts:
+def _facts(kernel: LocalKernel, config: BpfConfig, names: tuple[str, ...] | None) -> KernelFacts:
     return probe(kernel, (), mount=True, bpf=bpf_wanted(config, names))

@@ -14,13 +14,13 @@ from collectord.daemon.host_facts import host_facts
 from collectord.errors import ConfigError, UnsafePath
 from collectord.facts.kernel_facts import KernelFacts
 from collectord.folders.walk import read_file
-from collectord.kernel.linux import LinuxKernel
 from collectord.plan.build import build
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.config.schema import Config
+    from collectord.kernel.port import LocalKernel
 
 # The facts of a host take some tens of KiB.
 _FACTS_MAX_BYTES: Final = 16 << 20
@@ -56,11 +56,11 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
     """Print the plan of the given files."""
     args = parser().parse_intermixed_args(arguments)
     config = load(args.files or config_files())
-    plan = build(config, _facts(args.facts, config))
+    plan = build(config, _facts(args.facts, kernel, config))
     if args.json:
         print_json(plan.to_dict())
         return EXIT_OK
@@ -69,9 +69,9 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _facts(path: Path | None, config: Config) -> KernelFacts:
+def _facts(path: Path | None, kernel: LocalKernel, config: Config) -> KernelFacts:
     if path is None:
-        return host_facts(LinuxKernel(), config, mount=False)
+        return host_facts(kernel, config, mount=False)
     try:
         return KernelFacts.from_json(read_file(path, _FACTS_MAX_BYTES), path=str(path))
     except OSError as error:

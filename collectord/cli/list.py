@@ -23,7 +23,6 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.kernel.host.limits import Purpose
-from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import checks, checks_aux
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import bpf_source, pmu
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.facts.kernel_facts import KernelFacts, RelayFacts
-    from collectord.kernel.port import Kernel
+    from collectord.kernel.port import Kernel, LocalKernel
 
 _KINDS: Final = {
     EventType.HARDWARE: "hardware",
@@ -81,10 +80,9 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
     """Print the events that match, in perf's order of kinds."""
     args = parser().parse_args(arguments)
-    kernel = LinuxKernel()
     facts = probe(kernel, mount=True, bpf=bpf_wanted(BpfConfig(), None), relay=True)
     found = [
         listed

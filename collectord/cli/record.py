@@ -31,7 +31,6 @@ from collectord.daemon import recording
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError
 from collectord.kernel.host.device_names import HostNames
-from collectord.kernel.linux import LinuxKernel
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
@@ -44,13 +43,14 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.daemon.recording import RecordResult
+    from collectord.kernel.port import LocalKernel
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.answers import Answer
 
 _SIGNAL_STATUS: Final = 128
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
     """Record, print the balance, and return COMMAND's status if there is one."""
     args, command = record_options.parse(arguments)
     config = config_of(args, with_command=bool(command))
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     # result show losses.
     log.configure(level=logging.WARNING, without=(LOSING_BEGAN, LOSING_ENDED))
     with stdout_for_result(only=args.json), live_line(command) as on_tick:
-        result = asyncio.run(_record(args, config, command, on_tick))
+        result = asyncio.run(_record(kernel, args, config, command, on_tick))
     status = status_of(result.command_status)
     try:
         answers = _answers(result)
@@ -123,13 +123,13 @@ def refuse_command(name: str) -> int:
 
 
 async def _record(
+    kernel: LocalKernel,
     args: argparse.Namespace,
     config: Config,
     command: list[str],
     on_tick: Callable[[DaemonStatus], None],
 ) -> RecordResult:
     with signals.stop_event((*signals.STOP_SIGNALS, signal.SIGHUP)) as stop:
-        kernel = LinuxKernel()
         facts = host_facts(kernel, config, mount=True)
         if args.snapshot:
             check_snapshot(build(config, facts))

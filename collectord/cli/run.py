@@ -18,7 +18,6 @@ from collectord.config.load import config_files, load
 from collectord.control import http, service, signals
 from collectord.control.listener import serve
 from collectord.daemon.daemon import Daemon
-from collectord.kernel.linux import LinuxKernel
 from collectord.metrics import prometheus
 from collectord.session.ring_snapshot import Trigger
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from collectord.config.schema import Config
+    from collectord.kernel.port import LocalKernel
     from collectord.plan.session_plan import Plan
 
 _CONSOLE: Final = {"auto": None, "console": True, "json": False}
@@ -55,7 +55,7 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
     """Run until SIGINT or SIGTERM, then flush and seal everything."""
     args = parser().parse_args(arguments)
     config = load([args.config] if args.config else config_files())
@@ -63,18 +63,18 @@ def run(arguments: Sequence[str]) -> int:
         level=logging.getLevelNamesMapping()[config.daemon.log_level.upper()],
         console=_CONSOLE[config.daemon.log_format],
     )
-    unsealed = asyncio.run(_serve(config))
+    unsealed = asyncio.run(_serve(kernel, config))
     if unsealed:
         log.get_logger().error("segments_not_sealed", segments=unsealed)
     return EXIT_FAILURE if unsealed else EXIT_OK
 
 
-async def _serve(config: Config) -> int:
+async def _serve(kernel: LocalKernel, config: Config) -> int:
     """Collect until a signal; return how many segments could not be sealed."""
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
         stack.enter_context(signals.hangups())
-        daemon = Daemon(LinuxKernel(), config)  # it probes: a signal must not end it midway
+        daemon = Daemon(kernel, config)  # it probes: a signal must not end it midway
         stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
         manager = stack.enter_context(service.connect())
         servers = _claim(stack, daemon, config)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The port: the one seam for privileged calls.
 
-Nothing outside `collectord.kernel` makes a privileged call: sources are given a `Kernel`. Every
-operation takes and returns plain values and file descriptors, so that a separate process can carry
-it out and pass descriptors over a socket; `linux.LinuxKernel` carries them out in this process.
+Nothing outside `collectord.kernel` makes a privileged call: verbs are given a `Kernel` and pass it
+on; only `__main__` names the one that is made. Every operation takes and returns plain values and
+file descriptors, so that a separate process can carry it out and pass descriptors over a socket;
+`linux.LinuxKernel` carries them out in this process.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from collectord.control.http import claim_unix
 from collectord.errors import KernelError, SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder, read_file
+from collectord.kernel.linux import LinuxKernel
 from collectord.plan.session_plan import RetentionPlan
 from collectord.reader.verify import list_segments, verify
 from collectord.sink.repair import repair
@@ -72,7 +73,7 @@ def test_a_folder_that_the_user_may_not_enter(
     try:
         rows = list_segments([Path()], on_closed=errors.append)
         verdicts = verify([Path()], on_closed=errors.append)
-        status = cli.main(["segments", "list", "."])
+        status = cli.main(LinuxKernel, ["segments", "list", "."])
     finally:
         os.seteuid(0)
     found = Path("open") / paths[0].name

@@ -130,7 +130,7 @@ def test_check_says_what_the_measurement_chose(
         '[[session]]\nname = "a"\n[[session.source]]\nkind = "tracefs"\n'
         'events = ["sched:sched_switch"]\n'
     )
-    assert check.run([str(config)]) == 0
+    assert check.run([str(config)], LinuxKernel()) == 0
     (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("  drain ")]
     assert "(measured)" in line
     assert own_instances(tracefs) == []

@@ -34,7 +34,7 @@ name = "collectord._native._core"
 spec = importlib.util.spec_from_file_location(name, sys.argv.pop(1))
 sys.modules[name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[name])
-from collectord.cli import main
+from collectord.__main__ import main
 sys.exit(main())
 """
 

@@ -15,6 +15,7 @@ from collectord.codec.bpf_struct import Field, Layout
 from collectord.errors import BpfError, CollectordError
 from collectord.facts.kernel_facts import BpfFacts, KernelFacts
 from collectord.kernel.bpf import catalogue
+from collectord.kernel.linux import LinuxKernel
 from collectord.source.bcc_client import Loaded, LoadedProgram, LoadedTable
 from tests.support.bpf_pairs import SOURCE, program
 from tests.support.hosts import host
@@ -81,7 +82,7 @@ def checked(
     del setting
 
     def check(*words: str) -> tuple[int, dict[str, Any], str]:
-        status = cli.main(["bpf", "check", "switches", "--json", *words])
+        status = cli.main(LinuxKernel, ["bpf", "check", "switches", "--json", *words])
         captured = capsys.readouterr()
         return status, json.loads(captured.out or "{}"), captured.err
 
@@ -205,7 +206,7 @@ def test_missing_features_are_marked(setting: Setting, capsys: pytest.CaptureFix
     """Each requirement is listed, and missing ones are marked."""
     setting.program = replace(PROGRAM, source=SOURCE + "int kprobe__f(void *c) { return 0; }")
     setting.facts = host(bpf=replace(BPF, kprobes=False))
-    assert cli.main(["bpf", "check", "switches"]) == 5
+    assert cli.main(LinuxKernel, ["bpf", "check", "switches"]) == 5
     assert "needs: kprobes (MISSING), sched:sched_switch\n" in capsys.readouterr().out
 
 
@@ -228,7 +229,7 @@ def test_a_compilers_words(
 @pytest.mark.usefixtures("setting")
 def test_the_report_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     """Lines, then tables of parameters, of the event's fields and of maps."""
-    assert cli.main(["bpf", "check", "switches"]) == 0
+    assert cli.main(LinuxKernel, ["bpf", "check", "switches"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("switches: switches to a process\n  local, /p/switches.bpf.c")
     for words in (
@@ -248,14 +249,14 @@ def test_the_list(setting: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     setting.facts = host(
         tracepoints={}, bpf=replace(BPF, program_problems={"broken": "x.toml: no"})
     )
-    assert cli.main(["bpf", "list", "--json"]) == 0
+    assert cli.main(LinuxKernel, ["bpf", "list", "--json"]) == 0
     broken, switches = json.loads(capsys.readouterr().out)["programs"]
     assert broken == {"name": "broken", "available": False, "reason": "x.toml: no"}
     assert switches["gives"] == ["events", "metrics", "histogram"]
     assert switches["available"] is False
     assert switches["reason"] == "no tracepoint sched:sched_switch in this kernel"
     setting.facts = host(bpf=BPF)
-    assert cli.main(["bpf", "list"]) == 0
+    assert cli.main(LinuxKernel, ["bpf", "list"]) == 0
     (title, line) = capsys.readouterr().out.splitlines()
     assert title.split()[0] == "PROGRAM"
     assert line.split()[:3] == ["switches", "local", "yes"]
@@ -273,7 +274,7 @@ def test_the_list(setting: Setting, capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_wrong_words(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It gives status 2 and one line."""
-    assert cli.main(["bpf", *words]) == 2
+    assert cli.main(LinuxKernel, ["bpf", *words]) == 2
     err = capsys.readouterr().err
     assert told in err
     assert err.count("\n") == 1
@@ -282,12 +283,12 @@ def test_wrong_words(words: list[str], told: str, capsys: pytest.CaptureFixture[
 @pytest.mark.usefixtures("tracefs_of_root")
 def test_programs_on_this_host(capsys: pytest.CaptureFixture[str]) -> None:
     """Shipped programs are listed, whoever asks; unknown ones have the nearest name."""
-    assert cli.main(["bpf", "list", "--json"]) == 0
+    assert cli.main(LinuxKernel, ["bpf", "list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["programs"]
     assert "syscall_stream" in {one["name"] for one in listed}
-    assert cli.main(["bpf", "check", "syscal_stream"]) == 2
+    assert cli.main(LinuxKernel, ["bpf", "check", "syscal_stream"]) == 2
     assert 'did you mean "syscall_stream"' in capsys.readouterr().err
-    assert cli.main(["list", "--json", "bpf"]) == 0
+    assert cli.main(LinuxKernel, ["list", "--json", "bpf"]) == 0
     events = json.loads(capsys.readouterr().out)["events"]
     assert {event["kind"] for event in events} == {"bpf"}
     assert "syscall_stream" in {event["name"] for event in events}

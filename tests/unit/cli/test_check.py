@@ -15,6 +15,7 @@ from collectord import cli
 from collectord.cli import check, doctor
 from collectord.errors import ConfigError
 from collectord.facts.kernel_facts import Check, KernelFacts
+from collectord.kernel.linux import LinuxKernel
 
 SHIPPED: Final = Path(__file__).resolve().parents[3] / "config/collectord.toml"
 
@@ -48,7 +49,7 @@ def facts_file(tmp_path: Path) -> Path:
 
 def test_plan_for_another_host(facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The shipped configuration plans for the CPUs of the facts, not for those of this host."""
-    assert check.run([str(SHIPPED), "--facts", str(facts_file)]) == 0
+    assert check.run([str(SHIPPED), "--facts", str(facts_file)], LinuxKernel()) == 0
     out = capsys.readouterr().out
     assert "session profile:" in out
     assert "session exec:" in out
@@ -57,7 +58,7 @@ def test_plan_for_another_host(facts_file: Path, capsys: pytest.CaptureFixture[s
 
 def test_plan_as_json(facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--json prints the plan as one document, with sessions that the host cannot have."""
-    assert check.run([str(SHIPPED), "--json", "--facts", str(facts_file)]) == 0
+    assert check.run([str(SHIPPED), "--json", "--facts", str(facts_file)], LinuxKernel()) == 0
     sessions = json.loads(capsys.readouterr().out)["sessions"]
     assert [session["name"] for session in sessions] == ["profile", "exec", "blackbox"]
     assert [bool(session["rings"]) for session in sessions] == [True, True, False]
@@ -69,7 +70,7 @@ def test_check_touches_nothing(facts_file: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     state = tmp_path / "state"
     config.write_text(f'[daemon]\nstate_dir = "{state}"\n')
-    assert check.run([str(config), "--facts", str(facts_file)]) == 0
+    assert check.run([str(config), "--facts", str(facts_file)], LinuxKernel()) == 0
     assert not state.exists()
 
 
@@ -77,7 +78,7 @@ def test_unknown_key(tmp_path: Path, facts_file: Path, capsys: pytest.CaptureFix
     """An unknown key is one line with file, key and nearest spelling, and status 6."""
     config = tmp_path / "c.toml"
     config.write_text('[daemon]\nstate_dri = "/x"\n')
-    status = cli.main(["check", str(config), "--facts", str(facts_file)])
+    status = cli.main(LinuxKernel, ["check", str(config), "--facts", str(facts_file)])
     err = capsys.readouterr().err
     assert status == ConfigError.exit_code
     assert err.count("\n") == 1
@@ -93,7 +94,7 @@ def test_facts_that_are_none(
     path = tmp_path / "facts.json"
     if content is not None:
         path.write_bytes(content)
-    status = cli.main(["check", str(SHIPPED), "--facts", str(path)])
+    status = cli.main(LinuxKernel, ["check", str(SHIPPED), "--facts", str(path)])
     captured = capsys.readouterr()
     assert status == ConfigError.exit_code
     assert str(path) in captured.err
@@ -105,7 +106,7 @@ def test_facts_that_never_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     pipe = tmp_path / "facts.json"
     os.mkfifo(pipe)
     for path in (pipe, Path("/dev/zero")):
-        status = cli.main(["check", str(SHIPPED), "--facts", str(path)])
+        status = cli.main(LinuxKernel, ["check", str(SHIPPED), "--facts", str(path)])
         captured = capsys.readouterr()
         assert (status, captured.out) == (ConfigError.exit_code, "")
         assert f"{path}: cannot be read: it is not a regular file" in captured.err
@@ -114,7 +115,7 @@ def test_facts_that_never_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_doctor_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Each check is a line with its state; below what is missing is its remedy."""
     monkeypatch.setattr(doctor, "probe", lambda _kernel, **_wanted: FACTS)
-    assert doctor.run([]) == 0
+    assert doctor.run([], LinuxKernel()) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["perf", "events", "ok", "can", "be", "opened"] in lines
     row = lines.index(["tracepoints", "missing", "not", "readable"])
@@ -127,18 +128,18 @@ def test_doctor_json_feeds_check(
     """The output of `doctor --json` is the input of `check --facts`, unchanged."""
     facts = replace(FACTS, cpus_online=(0, 5))
     monkeypatch.setattr(doctor, "probe", lambda _kernel, **_wanted: facts)
-    assert doctor.run(["--json"]) == 0
+    assert doctor.run(["--json"], LinuxKernel()) == 0
     printed = capsys.readouterr().out
     assert KernelFacts.from_json(printed) == facts
     path = tmp_path / "facts.json"
     path.write_text(printed)
-    assert check.run([str(SHIPPED), "--facts", str(path)]) == 0
+    assert check.run([str(SHIPPED), "--facts", str(path)], LinuxKernel()) == 0
     assert "CPUs 0,5" in capsys.readouterr().out
 
 
 def test_doctor_on_this_host(capsys: pytest.CaptureFixture[str]) -> None:
     """Probing the running kernel gives facts that can be planned with, privileged or not."""
-    assert doctor.run(["--json"]) == 0
+    assert doctor.run(["--json"], LinuxKernel()) == 0
     facts = KernelFacts.from_json(capsys.readouterr().out)
     assert facts.cpus_online
     assert facts.checks

@@ -14,6 +14,7 @@ import pytest
 
 from collectord import cli
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
+from collectord.kernel.linux import LinuxKernel
 from tests.support.commands import Commands, lost, served, snapshot
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def run(path: Path, verb: str, *words: str) -> int:
     """Run one command line against a socket."""
-    return cli.main([verb, "--socket", str(path), *words])
+    return cli.main(LinuxKernel, [verb, "--socket", str(path), *words])
 
 
 def test_mark_reaches_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,9 +62,8 @@ def listed(
 ) -> tuple[dict[str, dict[str, Any]], RecordingKernel]:
     """Events by name on a host with these facts, and its kernel."""
     kernel = RecordingKernel()
-    monkeypatch.setattr(listing, "LinuxKernel", lambda: kernel)
     monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: facts)
-    assert listing.run(["--json", *arguments]) == 0
+    assert listing.run(["--json", *arguments], kernel) == 0
     events = json.loads(capsys.readouterr().out)["events"]
     return {event["name"]: event for event in events}, kernel
 
@@ -167,7 +166,7 @@ def test_tracepoints_that_cannot_be_read(
     facts = replace(CLOSED, tracefs_need=need)
     monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: facts)
     with pytest.raises(error, match=r"not listed: cannot read /t.*the group"):
-        listing.run(words)
+        listing.run(words, RecordingKernel())
 
 
 @pytest.mark.parametrize(("glob", "told"), [("*", True), ("software", False), ("cs", False)])
@@ -178,9 +177,8 @@ def test_tracepoints_are_missed_where_they_could_be_meant(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A list that would have had tracepoints says on stderr why it has none."""
-    monkeypatch.setattr(listing, "LinuxKernel", RecordingKernel)
     monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: CLOSED)
-    assert listing.run([glob]) == 0
+    assert listing.run([glob], RecordingKernel()) == 0
     captured = capsys.readouterr()
     assert "context-switches" in captured.out or "cs" in captured.out
     assert ("not listed: cannot read /t; remedy: the group" in captured.err) is told
@@ -188,13 +186,13 @@ def test_tracepoints_are_missed_where_they_could_be_meant(
 
 def test_this_host(capsys: pytest.CaptureFixture[str]) -> None:
     """On the running kernel the software clock can be opened by anybody who runs the tests."""
-    assert cli.main(["list", "cpu-clock"]) == 0
+    assert cli.main(LinuxKernel, ["list", "cpu-clock"]) == 0
     assert "cpu-clock  software  yes" in capsys.readouterr().out
 
 
 def test_nothing_matches(capsys: pytest.CaptureFixture[str]) -> None:
     """A glob that matches nothing is one line on stderr and status 1."""
-    assert cli.main(["list", "no-such-event"]) == 1
+    assert cli.main(LinuxKernel, ["list", "no-such-event"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "no event matches 'no-such-event'" in captured.err
@@ -224,10 +222,9 @@ def test_relay_channels_that_cannot_be_seen(
 ) -> None:
     """If nothing else is requested, it is an error with the cause and the remedy."""
     relay = RelayFacts(problem="debugfs is closed", need=need, remedy="open it")
-    monkeypatch.setattr(listing, "LinuxKernel", RecordingKernel)
     monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: replace(FACTS, relay=relay))
     with pytest.raises(error, match="not listed: debugfs is closed; open it"):
-        listing.run(words)
+        listing.run(words, RecordingKernel())
 
 
 def test_relay_channels(
@@ -239,5 +236,5 @@ def test_relay_channels(
     assert {name: row["available"] for name, row in found.items()} == {"/d/net/sent": True}
     facts = replace(FACTS, relay=RelayFacts(debugfs="/d"))
     assert listed(monkeypatch, capsys, "relay", facts=facts)[0] == {}
-    assert cli.main(["list", "relay"]) == 1
+    assert cli.main(RecordingKernel, ["list", "relay"]) == 1
     assert "no client of relay has a channel now" in capsys.readouterr().err

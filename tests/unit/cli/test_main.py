@@ -15,6 +15,7 @@ import pytest
 
 from collectord import cli, errors
 from collectord.cli import record
+from collectord.kernel.linux import LinuxKernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ HELP_WIDTH: Final = 79
 def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """Return the output of `collectord WORDS --help`."""
     try:
-        status = cli.main([*words, "--help"])
+        status = cli.main(LinuxKernel, [*words, "--help"])
     except SystemExit as leave:  # argparse ends a verb's help this way
         status = int(leave.code or 0)
     assert status == 0
@@ -75,7 +76,7 @@ def test_wrong_command_line(
     arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A command line that does not parse is one line on stderr and status 2."""
-    assert cli.main(arguments) == errors.UsageError.exit_code
+    assert cli.main(LinuxKernel, arguments) == errors.UsageError.exit_code
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("collectord: ")
@@ -109,11 +110,11 @@ def test_status_of_errors(
 ) -> None:
     """Each error has the status of its class; before a COMMAND's own status it is 125."""
 
-    def fail(_arguments: Sequence[str]) -> int:
+    def fail(_arguments: Sequence[str], _kernel: LinuxKernel) -> int:
         raise error
 
     monkeypatch.setattr(record, "run", fail)
-    status = cli.main(["record", "-a", *command])
+    status = cli.main(LinuxKernel, ["record", "-a", *command])
     assert status == (cli.EXIT_RECORD_FAILED if command else error.exit_code)
     assert capsys.readouterr().err == f"collectord: {error}\n"
 
@@ -123,12 +124,12 @@ def test_unforeseen_error_is_logged_with_its_traceback(
 ) -> None:
     """A bug ends with status 1, or 125 before a COMMAND, and its traceback in the log."""
 
-    def fail(_arguments: Sequence[str]) -> int:
+    def fail(_arguments: Sequence[str], _kernel: LinuxKernel) -> int:
         raise ZeroDivisionError
 
     monkeypatch.setattr(record, "run", fail)
-    assert cli.main(["record"]) == 1
-    assert cli.main(["record", "--", "true"]) == cli.EXIT_RECORD_FAILED
+    assert cli.main(LinuxKernel, ["record"]) == 1
+    assert cli.main(LinuxKernel, ["record", "--", "true"]) == cli.EXIT_RECORD_FAILED
     assert capsys.readouterr().err.count("internal_error") == 2
 
 
@@ -137,11 +138,11 @@ def test_error_text_is_one_visible_line(
 ) -> None:
     """Foreign text in an error cannot break its line or reach the terminal as a sequence."""
 
-    def fail(_arguments: Sequence[str]) -> int:
+    def fail(_arguments: Sequence[str], _kernel: LinuxKernel) -> int:
         raise errors.PlanError("no event 'a\x1b[2J\nb'")
 
     monkeypatch.setattr(record, "run", fail)
-    assert cli.main(["record"]) == errors.PlanError.exit_code
+    assert cli.main(LinuxKernel, ["record"]) == errors.PlanError.exit_code
     assert capsys.readouterr().err == "collectord: no event 'a\\x1b[2J\\nb'\n"
 
 
@@ -222,7 +223,7 @@ def test_full_stderr_does_not_change_the_status() -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     """--version prints name and version."""
-    assert cli.main(["--version"]) == 0
+    assert cli.main(LinuxKernel, ["--version"]) == 0
     assert re.fullmatch(r"collectord \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 

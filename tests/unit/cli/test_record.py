@@ -34,6 +34,7 @@ from collectord.config.schema import (
 from collectord.daemon.recording import RecordResult
 from collectord.errors import UsageError
 from collectord.facts.kernel_facts import PmuFacts
+from collectord.kernel.linux import LinuxKernel
 from collectord.model import ScopeKind
 from collectord.plan.build import build
 from collectord.plan.session_plan import CorePlan, Plan
@@ -322,7 +323,7 @@ def test_an_aux_size_without_an_area() -> None:
 def test_absent_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A COMMAND that does not exist is 127 before anything is opened or written."""
     output = tmp_path / "perf.data"
-    status = record.run(["-o", str(output), "--", "no-such-command-here"])
+    status = record.run(["-o", str(output), "--", "no-such-command-here"], LinuxKernel())
     assert status == EXIT_NO_COMMAND
     assert "no-such-command-here" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -335,7 +336,10 @@ def test_command_that_is_not_executable(
     script = tmp_path / os.fsdecode(b"script\xff")
     script.write_text("#!/bin/sh\n")
     for command in (script, tmp_path):
-        assert record.run(["-o", str(tmp_path / "out"), "--", str(command)]) == EXIT_NOT_EXECUTABLE
+        assert (
+            record.run(["-o", str(tmp_path / "out"), "--", str(command)], LinuxKernel())
+            == EXIT_NOT_EXECUTABLE
+        )
     assert "/script\\xff' is not an executable file" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [script]
 
@@ -409,7 +413,7 @@ def test_reader_that_leaves_keeps_the_commands_status(
     os.close(read)
     with os.fdopen(write, "w") as stdout, monkeypatch.context() as context:
         context.setattr(sys, "stdout", stdout)
-        assert cli.main(["record", *command]) == status
+        assert cli.main(LinuxKernel, ["record", *command]) == status
     assert capsys.readouterr().err == ""
 
 

@@ -14,6 +14,7 @@ import pytest
 from collectord import cli
 from collectord.cli import segments
 from collectord.errors import SinkError, UsageError
+from collectord.kernel.linux import LinuxKernel
 from collectord.sink.base import Opening
 from tests.support import segments as support
 from tests.support.bpf_segments import S_NS
@@ -201,7 +202,7 @@ def test_empty_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize("action", ["list", "verify", "repair"])
 def test_absent_directory(action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A directory that is not there is one line on stderr that names it."""
-    status = cli.main(["segments", action, str(tmp_path / "nope")])
+    status = cli.main(LinuxKernel, ["segments", action, str(tmp_path / "nope")])
     captured = capsys.readouterr()
     assert status == SinkError.exit_code
     assert str(tmp_path / "nope") in captured.err

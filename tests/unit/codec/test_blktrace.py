@@ -22,6 +22,7 @@ from collectord.codec.blktrace import (
     setup_name,
 )
 from collectord.errors import CodecError
+from collectord.kernel.linux import LinuxKernel
 from collectord.reader.relay_events import files_of
 from tests.support.relay_records import SECOND_NS, note, record
 
@@ -107,7 +108,7 @@ def base(tmp_path: Path) -> Path:
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str | Path, status: int = 0) -> list[str]:
     """Lines that `collectord events WORDS...` prints."""
-    assert cli.main(["events", *map(str, words)]) == status
+    assert cli.main(LinuxKernel, ["events", *map(str, words)]) == status
     return capsys.readouterr().out.splitlines()
 
 
@@ -148,7 +149,7 @@ def test_a_damaged_file_is_complained_of(base: Path, capsys: pytest.CaptureFixtu
     """Other files, and records before the damage, are shown."""
     with (base.parent / "set.blktrace.0").open("ab") as file:
         file.write(bytes(48))
-    assert cli.main(["events", str(base)]) == 1
+    assert cli.main(LinuxKernel, ["events", str(base)]) == 1
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
     assert "the rest of the file is left out" in err

@@ -14,6 +14,7 @@ import pytest
 from collectord import cli
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
+from collectord.kernel.linux import LinuxKernel
 from collectord.reader.verify import State, verify
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.mend import mend_steps
@@ -294,7 +295,7 @@ def test_events_of_programs_on_both_sides(
     (outcome,) = repair(tmp_path)
     assert (outcome.action, outcome.samples) == (Action.RECOVERED, (CHUNKS - 2) * each)
     assert len(perf.script(outcome.path, "-F", "event")) == outcome.samples
-    assert cli.main(["events", "--json", str(outcome.path)]) == 0
+    assert cli.main(LinuxKernel, ["events", "--json", str(outcome.path)]) == 0
     found = [json.loads(line)["fields"]["pid"] for line in capsys.readouterr().out.splitlines()]
     assert found == [*range(6 * each), *range(8 * each, CHUNKS * each)]
     assert [verdict.finding for verdict in verify([tmp_path])] == [None]

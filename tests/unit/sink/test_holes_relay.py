@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord import cli
+from collectord.kernel.linux import LinuxKernel
 from collectord.reader.verify import verify
 from collectord.sink.blk_records import examine
 from collectord.sink.manifest import Manifest, decode
@@ -71,7 +72,7 @@ def test_records_of_blktrace_on_both_sides(
     left = outcome.path.read_bytes()
     assert (left[: cut.offset], left[cut.offset + cut.bytes :]) == kept
     capsys.readouterr()
-    assert cli.main(["events", "--json", str(outcome.path)]) == 0
+    assert cli.main(LinuxKernel, ["events", "--json", str(outcome.path)]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sum(one["sequence"] is not None for one in found) == manifest.samples
     said = [one for one in found if one["event"] == "message"]

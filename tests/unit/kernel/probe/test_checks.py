@@ -135,7 +135,7 @@ def test_the_table_has_a_word_for_what_nothing_told(
         Check("c", ok=False, unknown=True),
     )
     monkeypatch.setattr(doctor, "probe", lambda *_, **__: host(checks=found))
-    assert doctor.run([]) == 0
+    assert doctor.run([], LinuxKernel()) == 0
     lines = capsys.readouterr().out.splitlines()[2:]
     assert [line.split() for line in lines] == [["a", "ok"], ["b", "missing"], ["c", "unknown"]]
 
@@ -152,7 +152,7 @@ def test_the_table_fits_a_terminal(
         Check("c", ok=False, detail="escape \x1b[31m", remedy=long),
     )
     monkeypatch.setattr(doctor, "probe", lambda *_, **__: host(checks=found))
-    assert doctor.run([]) == 0
+    assert doctor.run([], LinuxKernel()) == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     assert any(command in line for line in shown.splitlines())
