@@ -16,10 +16,10 @@ from collectord.daemon.host_facts import bpf_wanted
 from collectord.errors import BpfError, CollectordError, UsageError
 from collectord.kernel.bpf import catalogue
 from collectord.kernel.bpf.catalogue import LOCAL
-from collectord.kernel.host.device_names import HostNames
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import bpf_source
 from collectord.programs import bpf_program
+from collectord.reader.device_names import HostNames
 from collectord.session.maps.answers import describe_tables
 from collectord.session.maps.map_metrics import MapReader
 from collectord.source import bcc_client

@@ -25,8 +25,8 @@ from collectord.cli.output import print_line, say
 from collectord.cli.parser import Parser
 from collectord.codec.record_filter import parse_filter
 from collectord.errors import UsageError
-from collectord.kernel.host.device_names import HostNames
 from collectord.reader.any_events import open_events
+from collectord.reader.device_names import HostNames
 from collectord.reader.perf_events import BpfSegment
 from collectord.reader.relay_events import RelaySegment
 

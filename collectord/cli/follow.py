@@ -13,7 +13,7 @@ from collectord.cli.events_bpf import BpfStyle, BpfView
 from collectord.cli.output import complain, flush, print_line, say
 from collectord.control import client
 from collectord.errors import CollectordError, UsageError
-from collectord.kernel.host.device_names import HostNames
+from collectord.reader.device_names import HostNames
 from collectord.reader.live import LiveStreams
 from collectord.sink.segment import PARTIAL, SegmentPaths, segment_directories
 from collectord.text.nearest import did_you_mean

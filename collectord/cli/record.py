@@ -30,9 +30,9 @@ from collectord.control import signals
 from collectord.daemon import recording
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError
-from collectord.kernel.host.device_names import HostNames
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
+from collectord.reader.device_names import HostNames
 from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
 from collectord.session.maps.answers import make_answer
 from collectord.source import bcc_client

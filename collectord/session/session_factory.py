@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import BpfError, CollectordError, MissingFeature
-from collectord.kernel.host.device_names import HostNames
 from collectord.kernel.tracefs.instance_note import remove_note, write_note
 from collectord.model import RingRole, ScopeKind
+from collectord.reader.device_names import HostNames
 from collectord.session.counter_reader import CounterReader, Drained, DrainedArea
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.program_watch import ProgramWatch

@@ -12,10 +12,10 @@ import pytest
 from collectord.config.load import load
 from collectord.config.schema import BpfConfig
 from collectord.daemon.host_facts import bpf_wanted
-from collectord.kernel.host.device_names import HostNames
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan.build import build
+from collectord.reader.device_names import HostNames
 from collectord.session.maps.map_reader import BpfReader
 from collectord.source import SOURCES
 from tests.support import bpf_load
