@@ -24,7 +24,6 @@ from collectord.daemon.host_facts import host_facts
 from collectord.daemon.session_polls import SessionPolls
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.kernel.host.cpu_watch import CpuWatch
-from collectord.kernel.host.identity import read_host
 from collectord.model import FLIGHT_RECORDER
 from collectord.plan.build import blame, build
 from collectord.plan.session_plan import RetentionPlan
@@ -91,7 +90,7 @@ class Daemon:
         self.counted: dict[str, Contents] = {}
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
         self._drain = Drain(self.plan.core)
-        self._host = read_host()
+        self._host = kernel.host()
         self._clock = self._kernel.clocks()
         self._started_ns = time.time_ns()
         self._state_dir = Path(config.daemon.state_dir)

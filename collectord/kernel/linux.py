@@ -29,6 +29,7 @@ from collectord.kernel.bpf.program_returns import may_hide_events
 from collectord.kernel.host import code_files, cpus, errno_mapping, processes, sysfs, targets
 from collectord.kernel.host.capabilities import effective_capabilities
 from collectord.kernel.host.clocks import read_clocks, read_time_conversion
+from collectord.kernel.host.identity import read_host
 from collectord.kernel.host.limits import Limits, Purpose
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.host.machine import read_machine
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import BuildId
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
+    from collectord.kernel.host.identity import Host
     from collectord.kernel.tracefs.instance_settings import InstanceSettings
     from collectord.model import ClockReading
 
@@ -359,6 +361,10 @@ class LinuxKernel:
             return self._loaded.read(bpf_calls.program_ids() if ids is None else ids, room_bytes)
         except KernelError:
             return LoadedBpf()
+
+    def host(self) -> Host:
+        """See `Kernel.host`."""
+        return read_host(self.proc, self.sys)
 
     def clocks(self) -> ClockReading:
         """See `Kernel.clocks`."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collectord.codec.tracing_data import TracingData
     from collectord.kernel.bpf.bpf_calls import MapInfo, ProgramInfo
     from collectord.kernel.bpf.bpf_entries import Entries
+    from collectord.kernel.host.identity import Host
     from collectord.kernel.host.limits import Limits, Purpose
     from collectord.kernel.relay.block_trace import Blktrace
     from collectord.kernel.relay.block_trace import Leftover as LeftTrace
@@ -297,6 +298,9 @@ class Kernel(Protocol):
 
         Those that are gone are left out; without CAP_SYS_ADMIN there are none.
         """
+
+    def host(self) -> Host:
+        """Return the identity of the host and its kernel."""
 
     def clocks(self) -> ClockReading:
         """Read the three clocks within one bracket."""

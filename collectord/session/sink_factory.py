@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from collectord import __version__
 from collectord.codec.aux_info import Switches, encode_info
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from collectord.sink.base import Sink
     from collectord.source.base import OpenSource
     from collectord.source.bpf import OpenProgram
+
+_CMDLINE_MAX_BYTES: Final = 16 << 10
 
 
 def make_sink(
@@ -179,13 +183,26 @@ def _features(
         cpudesc=host.cpudesc,
         cpuid=host.cpuid,
         total_mem_kib=host.total_mem_kib,
-        cmdline=host.cmdline,
+        cmdline=command_line(),
         machine=kernel.machine(),
         bpf=kernel.loaded_bpf(None, ROOM_BYTES),
         pmu_mappings=tuple((name, pmu.type) for name, pmu in sorted(facts.pmus.items())),
         group_desc=_groups(plan.events),
         **_clocks(plan, clock),
     )
+
+
+def command_line() -> tuple[str, ...]:
+    """Return this process's words that fit: arguments may be megabytes, and each file has them."""
+    words = []
+    left = _CMDLINE_MAX_BYTES
+    for word in sys.argv:
+        left -= len(os.fsencode(word)) + 1
+        if left < 0:
+            words.append("...")
+            break
+        words.append(word)
+    return tuple(words)
 
 
 class _Clocks(TypedDict, total=False):

@@ -30,7 +30,6 @@ from collectord.config.schema import (
     TracefsSourceConfig,
 )
 from collectord.daemon.host_facts import host_facts
-from collectord.kernel.host.identity import read_host
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.build import build
 from collectord.plan.session_plan import RetentionPlan
@@ -128,7 +127,7 @@ def lives(directory: Path) -> list[Held]:
             context = SessionContext(
                 kernel=kernel,
                 drain=drain,
-                host=read_host(),
+                host=kernel.host(),
                 facts=facts,
                 clock=kernel.clocks(),
                 store=StateDir(directory, RetentionPlan()),

@@ -18,7 +18,6 @@ from structlog.testing import capture_logs
 
 from collectord.codec.ftrace_page import Walk
 from collectord.errors import KernelError
-from collectord.kernel.host.identity import read_host
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.instance_events import TraceEvent
@@ -173,7 +172,7 @@ def salvage_all(
         return directory
 
     with capture_logs() as log:
-        done = salvage_leftovers(kernel, read_host(), place, lambda _directory: make_room)
+        done = salvage_leftovers(kernel, kernel.host(), place, lambda _directory: make_room)
     return done, [line["event"] for line in log]
 
 
@@ -317,7 +316,7 @@ def test_no_directory_keeps_the_instance(
     with capture_logs() as log:
         done = salvage_leftovers(
             kernel,
-            read_host(),
+            kernel.host(),
             lambda instance, _: tmp_path / "file/below" if instance == name else None,
             lambda _directory: lambda _need_bytes: False,
         )

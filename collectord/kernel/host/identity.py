@@ -4,27 +4,23 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from collectord.kernel.host import cpus, sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_CMDLINE_MAX_BYTES: Final = 16 << 10
-
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host and its kernel, and the command that records it; None for what is unknown.
+    """A host and its kernel; None for what is unknown.
 
     Attributes:
         cpus_configured: CPUs that are plugged in, counted up to the last one.
         cpuid: the CPU's maker and model, as perf tells models apart.
-        cmdline: command line of this process, cut where it is very long.
     """
 
     hostname: str
@@ -36,7 +32,6 @@ class Host:
     cpudesc: str | None
     cpuid: str | None
     total_mem_kib: int | None
-    cmdline: tuple[str, ...]
 
 
 def read_host(proc: Path = Path("/proc"), sys_root: Path = Path("/sys")) -> Host:
@@ -55,7 +50,6 @@ def read_host(proc: Path = Path("/proc"), sys_root: Path = Path("/sys")) -> Host
         cpudesc=" ".join(model.split()) if model is not None else None,
         cpuid=_cpuid(cpu, sys_root),
         total_mem_kib=int(memory.split()[0]) if memory else None,
-        cmdline=_cmdline(),
     )
 
 
@@ -74,16 +68,3 @@ def _cpuid(cpu: Mapping[str, str], sys_root: Path) -> str | None:
     if all(x86):
         return ",".join(filter(None, x86))
     return sysfs.text(sys_root / "devices/system/cpu/cpu0/regs/identification/midr_el1") or None
-
-
-def _cmdline() -> tuple[str, ...]:
-    """Return the words that fit: arguments may be megabytes, and each file holds a copy."""
-    words = []
-    left = _CMDLINE_MAX_BYTES
-    for word in sys.argv:
-        left -= len(os.fsencode(word)) + 1
-        if left < 0:
-            words.append("...")
-            break
-        words.append(word)
-    return tuple(words)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -163,11 +162,3 @@ def test_arm_is_identified_by_its_register(proc: Path, root: Path) -> None:
     write(root, {"devices/system/cpu/cpu0/regs/identification/midr_el1": midr})
     host = read_host(proc, root)
     assert (host.cpuid, host.cpudesc) == (midr, None)
-
-
-def test_long_command_lines_are_cut(
-    proc: Path, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every file has the command line: one of megabytes ends with three dots."""
-    monkeypatch.setattr(sys, "argv", ["collectord", "record", "x" * 9000, "y" * 9000, "z"])
-    assert read_host(proc, root).cmdline == ("collectord", "record", "x" * 9000, "...")
