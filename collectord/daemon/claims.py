@@ -17,7 +17,6 @@ import structlog
 
 from collectord.errors import SinkError
 from collectord.folders.walk import remove_made
-from collectord.kernel.host.fd_holders import lock_owner
 from collectord.sink.output_dir import open_output_dir
 from collectord.sink.segment import lock, sink_errors
 from collectord.source.tracefs import instance_session
@@ -63,7 +62,7 @@ def claim_places(
 
     Args:
         plan: of the sessions.
-        kernel: has the instances.
+        kernel: has the instances, and tells who holds a directory.
         stack: unlocks the directories, and removes those that stayed empty.
         shared: others may write to the same directories.
 
@@ -89,16 +88,16 @@ def claim_places(
         devices[session.name] = status.st_dev
         place = (status.st_dev, status.st_ino)
         if not shared and place not in locked:
-            _lock(folder, session.name)
+            _lock(kernel, folder, session.name)
             locked.add(place)
     return devices
 
 
-def _lock(folder: Folder, session: str) -> None:
+def _lock(kernel: Kernel, folder: Folder, session: str) -> None:
     with sink_errors("cannot lock the directory", folder.path):
         if lock(folder.fd):
             return
-    owner = lock_owner(folder.fd, Path("/proc")) or "another process"
+    owner = kernel.lock_owner(folder.fd) or "another process"
     raise SinkError(
         f"session {session} is written by {owner} already",
         path=str(folder.path),

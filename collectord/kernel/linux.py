@@ -29,6 +29,7 @@ from collectord.kernel.bpf.program_returns import may_hide_events
 from collectord.kernel.host import code_files, cpus, errno_mapping, processes, sysfs, targets
 from collectord.kernel.host.capabilities import effective_capabilities
 from collectord.kernel.host.clocks import read_clocks, read_time_conversion
+from collectord.kernel.host.fd_holders import lock_owner
 from collectord.kernel.host.identity import read_host
 from collectord.kernel.host.limits import Limits, Purpose
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import BuildId
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
+    from collectord.kernel.host.fd_holders import Holder
     from collectord.kernel.host.identity import Host
     from collectord.kernel.tracefs.instance_settings import InstanceSettings
     from collectord.model import ClockReading
@@ -365,6 +367,10 @@ class LinuxKernel:
     def host(self) -> Host:
         """See `Kernel.host`."""
         return read_host(self.proc, self.sys)
+
+    def lock_owner(self, fd: int) -> Holder | None:
+        """See `Kernel.lock_owner`."""
+        return lock_owner(fd, self.proc)
 
     def clocks(self) -> ClockReading:
         """See `Kernel.clocks`."""

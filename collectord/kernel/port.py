@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collectord.codec.tracing_data import TracingData
     from collectord.kernel.bpf.bpf_calls import MapInfo, ProgramInfo
     from collectord.kernel.bpf.bpf_entries import Entries
+    from collectord.kernel.host.fd_holders import Holder
     from collectord.kernel.host.identity import Host
     from collectord.kernel.host.limits import Limits, Purpose
     from collectord.kernel.relay.block_trace import Blktrace
@@ -301,6 +302,9 @@ class Kernel(Protocol):
 
     def host(self) -> Host:
         """Return the identity of the host and its kernel."""
+
+    def lock_owner(self, fd: int) -> Holder | None:
+        """Return the process that holds the flock on the file of `fd`, as far as it is seen."""
 
     def clocks(self) -> ClockReading:
         """Read the three clocks within one bracket."""
