@@ -36,7 +36,7 @@ from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.host.machine import read_machine
 from collectord.kernel.port import CounterReading
 from collectord.kernel.relay import block_trace, relay_channel
-from collectord.kernel.tracefs import instance_lock, trace_probes
+from collectord.kernel.tracefs import instance_lock, instance_note, trace_probes
 from collectord.kernel.tracefs.abandoned_rings import Leftover
 from collectord.kernel.tracefs.control_files import ControlFolder
 from collectord.kernel.tracefs.instance import Instance
@@ -333,6 +333,10 @@ class LinuxKernel:
         instance = Instance.adopt(self.tracefs, name, stack, proc=self.proc)
         self.reserve_files(2 * len(instance.cpus()))
         return Leftover(instance)
+
+    note_instance = staticmethod(instance_note.write_note)
+    noted_directory = staticmethod(instance_note.read_note)
+    forget_instance = staticmethod(instance_note.remove_note)
 
     def remove_orphan_probes(self) -> None:
         """See `Kernel.remove_orphan_probes`."""

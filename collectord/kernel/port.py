@@ -263,6 +263,20 @@ class Kernel(Protocol):
             KernelError: EBUSY, its process lives; others.
         """
 
+    def note_instance(self, instance: str, directory: Path) -> None:
+        """Note where an instance's segments go, to be found after a crash.
+
+        Raises:
+            KernelError: it cannot be written.
+            UnsafePath: others can write there.
+        """
+
+    def noted_directory(self, instance: str) -> Path | None:
+        """Return the folder of an instance's segments, None if nobody noted it."""
+
+    def forget_instance(self, instance: str) -> None:
+        """Remove the note of an instance that is gone; the note may be gone, too."""
+
     def remove_orphan_probes(self) -> None:
         """Remove probes that a crash left; leftover instances must be gone.
 

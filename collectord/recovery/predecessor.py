@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from collectord.kernel.tracefs.instance_note import read_note, remove_note
 from collectord.recovery.ftrace_rings import salvage_leftovers
 from collectord.sink.outcome import UNREPAIRED, Action
 from collectord.sink.repair import repair
@@ -81,7 +80,7 @@ def salvage_traces(
     Args:
         plan: has the sessions whose rings are salvaged.
         state: the directory of sessions that are otherwise unknown.
-        kernel: has the rings.
+        kernel: has the rings, and the notes of where their segments are.
         host: for the manifests.
         room_for: see `salvage_leftovers`.
         everything: also salvage the rings of other sessions.
@@ -98,7 +97,7 @@ def salvage_traces(
     def place(instance: str, session: str) -> Path | None:
         if session not in own and not everything:
             return None
-        directory = read_note(instance) or own.get(session) or state / session
+        directory = kernel.noted_directory(instance) or own.get(session) or state / session
         _tell_repairs(repair(directory) if directory.is_dir() else [])
         return directory
 
@@ -106,7 +105,7 @@ def salvage_traces(
     for left in left_traces:
         _LOG.warning("trace_left_behind", **left._asdict())
     for salvaged in salvage_leftovers(kernel, host, place, room_for):
-        remove_note(salvaged.instance)
+        kernel.forget_instance(salvaged.instance)
         _LOG.warning(
             "instance_salvaged",
             instance=salvaged.instance,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import BpfError, CollectordError, MissingFeature
-from collectord.kernel.tracefs.instance_note import remove_note, write_note
 from collectord.model import RingRole, ScopeKind
 from collectord.reader.device_names import HostNames
 from collectord.session.counter_reader import CounterReader, Drained, DrainedArea
@@ -113,8 +112,8 @@ class SessionContext:
         if not source.rings:
             return RinglessSession(plan, source)
         for instance in source.abilities.tracing:
-            write_note(instance.name, Path(plan.sink.directory))
-            own.callback(remove_note, instance.name)
+            self.kernel.note_instance(instance.name, Path(plan.sink.directory))
+            own.callback(self.kernel.forget_instance, instance.name)
         return self._drained(plan, source, own)
 
     def _drained(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> Session:
