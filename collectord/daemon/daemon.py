@@ -89,7 +89,7 @@ class Daemon:
         self._watch = BpfWatch()
         self.counted: dict[str, Contents] = {}
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
-        self._drain = Drain(self.plan.core)
+        self._drain = Drain(self.plan.core, kernel)
         self._host = kernel.host()
         self._clock = self._kernel.clocks()
         self._started_ns = time.time_ns()

@@ -26,7 +26,15 @@ from collectord.kernel.bpf import (
 )
 from collectord.kernel.bpf.program_notes import RUN, ProgramNotes
 from collectord.kernel.bpf.program_returns import may_hide_events
-from collectord.kernel.host import code_files, cpus, errno_mapping, processes, sysfs, targets
+from collectord.kernel.host import (
+    code_files,
+    cpus,
+    errno_mapping,
+    processes,
+    sysfs,
+    targets,
+    thread_scheduling,
+)
 from collectord.kernel.host.capabilities import effective_capabilities
 from collectord.kernel.host.clocks import read_clocks, read_time_conversion
 from collectord.kernel.host.fd_holders import lock_owner
@@ -387,6 +395,10 @@ class LinuxKernel:
     def possible_cpus(self) -> tuple[int, ...]:
         """See `Kernel.possible_cpus`."""
         return cpus.possible(self.sys)
+
+    prioritise = staticmethod(thread_scheduling.prioritise)
+    confine = staticmethod(thread_scheduling.confine)
+    scheduling = staticmethod(thread_scheduling.scheduling)
 
     def threads_of(self, pid: int) -> tuple[int, ...]:
         """See `Kernel.threads_of`."""

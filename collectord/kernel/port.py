@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager, ExitStack
     from pathlib import Path
 
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
     from collectord.codec.tracing_data import TracingData
+    from collectord.config.scheduling import DrainPriority
     from collectord.kernel.bpf.bpf_calls import MapInfo, ProgramInfo
     from collectord.kernel.bpf.bpf_entries import Entries
     from collectord.kernel.host.fd_holders import Holder
     from collectord.kernel.host.identity import Host
     from collectord.kernel.host.limits import Limits, Purpose
+    from collectord.kernel.host.thread_scheduling import Scheduling
     from collectord.kernel.relay.block_trace import Blktrace
     from collectord.kernel.relay.block_trace import Leftover as LeftTrace
     from collectord.kernel.relay.relay_channel import RelayFile
@@ -325,6 +327,24 @@ class Kernel(Protocol):
 
     def online_cpus(self) -> tuple[int, ...]:
         """Return the CPUs that are online now."""
+
+    def prioritise(self, tid: int, priority: DrainPriority) -> None:
+        """Give a thread a real-time or nice priority.
+
+        Raises:
+            MissingPrivilege: it is not permitted.
+            KernelError: the kernel refuses it for another reason.
+        """
+
+    def confine(self, tid: int, cpus: Iterable[int]) -> None:
+        """Restrict a thread to these CPUs.
+
+        Raises:
+            KernelError: the process may use none of them.
+        """
+
+    def scheduling(self, tid: int) -> Scheduling | None:
+        """Return the scheduling in effect; None for a thread that has ended."""
 
     def threads_of(self, pid: int) -> tuple[int, ...]:
         """Return the threads of a process.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from typing import Self
 
+    from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import CorePlan
     from collectord.source.base import OpenSource
     from collectord.source.ring import RingHandle
@@ -87,9 +88,15 @@ class Heard:
 
 
 class Drain:
-    """The owner of the core. Enter it on the event loop; leaving stops the core's threads."""
+    """The owner of the core. Enter it on the event loop; leaving stops the core's threads.
 
-    def __init__(self, plan: CorePlan) -> None:
+    Args:
+        plan: of the core and its threads.
+        kernel: gives the threads their scheduling.
+    """
+
+    def __init__(self, plan: CorePlan, kernel: Kernel) -> None:
+        self._kernel = kernel
         self.core = _core.Core(
             shards=plan.shards,
             chunks=plan.chunks,
@@ -110,7 +117,7 @@ class Drain:
     def __enter__(self) -> Self:
         asyncio.get_running_loop().add_reader(self.core.notify_fd, self._on_notify)
         self.core.start()
-        self._placement = Placement(self._plan.drain, self.core.drain_tids())
+        self._placement = Placement(self._kernel, self._plan.drain, self.core.drain_tids())
         return self
 
     def __exit__(self, *_: object) -> None:

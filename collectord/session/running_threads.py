@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError
-from collectord.kernel.host import thread_scheduling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.kernel.host.thread_scheduling import Scheduling
+    from collectord.kernel.port import Kernel
     from collectord.plan.drain_threads import DrainThread, DrainThreads
 
 
@@ -45,11 +45,13 @@ class Placement:
     """Applies the planned scheduling to the threads, once they run.
 
     Args:
+        kernel: gives it to them.
         plan: of the threads.
         tids: their kernel ids, in the order of the plan.
     """
 
-    def __init__(self, plan: DrainThreads, tids: Sequence[int]) -> None:
+    def __init__(self, kernel: Kernel, plan: DrainThreads, tids: Sequence[int]) -> None:
+        self._kernel = kernel
         self._tids = tids
         self._plan = plan
         self.lacks = tuple(dict.fromkeys(self._give()))
@@ -58,7 +60,7 @@ class Placement:
         """Return what is in effect."""
         found = []
         for number, (tid, thread) in enumerate(self._pairs()):
-            scheduling = thread_scheduling.scheduling(tid)
+            scheduling = self._kernel.scheduling(tid)
             if scheduling is not None:
                 found.append(RunningThread(f"drain/{number}", tid, thread.drains, scheduling))
         return RunningThreads(tuple(found), self.lacks)
@@ -71,11 +73,11 @@ class Placement:
             yield self._plan.shortfall.words()
         for tid, thread in self._pairs():
             try:
-                thread_scheduling.prioritise(tid, self._plan.priority)
+                self._kernel.prioritise(tid, self._plan.priority)
             except KernelError as error:
                 yield str(error)
             try:
                 if thread.cpus:
-                    thread_scheduling.confine(tid, thread.cpus)
+                    self._kernel.confine(tid, thread.cpus)
             except KernelError as error:
                 yield str(error)

@@ -123,7 +123,7 @@ def lives(directory: Path) -> list[Held]:
 
     async def scenario() -> list[Held]:
         held = []
-        with Drain(whole.core) as drain, FileWorkers({}) as workers:
+        with Drain(whole.core, kernel) as drain, FileWorkers({}) as workers:
             context = SessionContext(
                 kernel=kernel,
                 drain=drain,

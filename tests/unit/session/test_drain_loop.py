@@ -20,6 +20,7 @@ import pytest
 
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
 from collectord.errors import ShardSilent
+from collectord.kernel.linux import LinuxKernel
 from collectord.model import RingLabel, RingRole
 from collectord.plan.drain_threads import DrainThread, DrainThreads
 from collectord.plan.session_plan import CorePlan
@@ -146,7 +147,7 @@ def test_a_stream_that_stands_holds_up_no_other() -> None:
     """Passes of the other are done, and those that the timer begins are followed."""
 
     async def scenario() -> None:
-        with ExitStack() as stack, Drain(_PLAN) as drain:
+        with ExitStack() as stack, Drain(_PLAN, LinuxKernel()) as drain:
             rings = Rings(drain, stack)
             busy, quiet = rings.streams
             await rings.overloaded()
@@ -166,7 +167,7 @@ def test_each_generation_is_followed_though_none_is_done() -> None:
     """The first of two is not waited for when the second begins, and so on, one by one."""
 
     async def scenario() -> None:
-        with ExitStack() as stack, Drain(_NEVER) as drain:
+        with ExitStack() as stack, Drain(_NEVER, LinuxKernel()) as drain:
             rings = Rings(drain, stack)
             drain.core.request_flush()
             await rings.overloaded()
@@ -200,7 +201,7 @@ def test_what_stands_is_waited_for_by_who_asks_for_it() -> None:
     """The stream's own pass is not done before its ring was read."""
 
     async def scenario() -> None:
-        with ExitStack() as stack, Drain(_PLAN) as drain:
+        with ExitStack() as stack, Drain(_PLAN, LinuxKernel()) as drain:
             rings = Rings(drain, stack)
             await rings.overloaded()
             await outlasts_passes(drain, drain.of(rings.streams[0]).full_pass())
@@ -212,7 +213,7 @@ def test_what_happens_before_anybody_listens_is_told_then() -> None:
     """A ring is refused before its session begins; another's notice is not lost with that."""
 
     async def scenario() -> None:
-        with ExitStack() as stack, Drain(_PLAN) as drain:
+        with ExitStack() as stack, Drain(_PLAN, LinuxKernel()) as drain:
             heard, late, deaf = Heard(), Heard(), cast("StreamListener", Deaf())
             early_stream, stream = (add_stream(drain, PerfSource()) for _ in range(2))
             early_fed, fed = (fed_ring(_ATTR, _LABEL, stack) for _ in range(2))
@@ -234,7 +235,7 @@ def test_what_a_ring_is_told_is_done_beside_one_that_is_always_full() -> None:
     """It is held, let go and left between two passes, while the loop goes on."""
 
     async def scenario() -> None:
-        with ExitStack() as stack, Drain(_PLAN) as drain:
+        with ExitStack() as stack, Drain(_PLAN, LinuxKernel()) as drain:
             rings = Rings(drain, stack)
             await rings.overloaded()
             _, ring = rings.rings
@@ -265,7 +266,7 @@ def test_a_shard_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) 
 
     async def scenario() -> list[str]:
         said = []
-        with ExitStack() as stack, Drain(_PLAN) as drain:
+        with ExitStack() as stack, Drain(_PLAN, LinuxKernel()) as drain:
             stream, ring, sink = hanging_ring(drain, stack)
             with sink:
                 with pytest.raises(ShardSilent) as silent:
@@ -295,7 +296,7 @@ def test_a_pass_is_waited_for_while_the_shard_makes_passes(
     monkeypatch.setattr(drain_loop, "_ANSWER_S", 1.0)
 
     async def scenario() -> None:
-        with ExitStack() as stack, Drain(_NEVER) as drain:
+        with ExitStack() as stack, Drain(_NEVER, LinuxKernel()) as drain:
             rings = Rings(drain, stack)
             drain.core.request_flush()
             await rings.overloaded()
@@ -340,7 +341,7 @@ def test_streams_come_and_go_and_leave_nothing() -> None:
 
     async def scenario() -> tuple[list[int], list[tuple[int, int]]]:
         ids, held = [], []
-        with Drain(_PLAN) as drain:
+        with Drain(_PLAN, LinuxKernel()) as drain:
             for number in range(600):
                 ids.append(await live(drain, number))
                 if number in {199, 599}:
@@ -358,7 +359,7 @@ def test_streams_come_and_go_and_leave_nothing() -> None:
 def test_a_generation_wakes_its_follower_once() -> None:
     """However many streams there are: nobody waits for what each of them writes."""
     with ExitStack() as stack:
-        drain = Drain(_PLAN)
+        drain = Drain(_PLAN, LinuxKernel())
         streams = [drain.core.add_stream() for _ in range(8)]
         for stream in streams:
             drain.add_ring(stream, fed_ring(_ATTR, _LABEL, stack))
@@ -378,7 +379,7 @@ def test_a_generation_wakes_its_follower_once() -> None:
 def test_generations_that_nobody_follows_wake_nobody() -> None:
     """The first that is told is the one that was asked for."""
     with ExitStack() as stack:
-        drain = Drain(_PLAN)
+        drain = Drain(_PLAN, LinuxKernel())
         stack.callback(drain.core.stop)
         drain.core.follow(8)
         drain.core.start()
@@ -391,7 +392,7 @@ def test_a_pass_between_is_not_followed() -> None:
     """A wait for the second pass after the last one resumes with that pass."""
 
     async def scenario() -> None:
-        with ExitStack() as stack, Drain(_NEVER) as drain:
+        with ExitStack() as stack, Drain(_NEVER, LinuxKernel()) as drain:
             stream = drain.core.add_stream()
             drain.add_ring(stream, fed_ring(_ATTR, _LABEL, stack))
             waiting = asyncio.ensure_future(drain.next_pass(asyncio.Event(), passes=2))
@@ -411,7 +412,7 @@ def test_how_far_readers_that_sort_may_have_come() -> None:
     """To the end of the round before the one that goes on, when that had been written."""
 
     async def scenario() -> None:
-        with ExitStack() as stack, Drain(_NEVER) as drain:
+        with ExitStack() as stack, Drain(_NEVER, LinuxKernel()) as drain:
             stream = drain.core.add_stream()
             drain.add_ring(stream, fed_ring(_ATTR, _LABEL, stack))
             one = drain.of(stream)
@@ -431,7 +432,7 @@ def test_nobody_knows_how_far_readers_are_while_a_round_does_not_end() -> None:
     """A ring that is not read keeps it from its end."""
 
     async def scenario() -> None:
-        with ExitStack() as stack, Drain(_NEVER) as drain:
+        with ExitStack() as stack, Drain(_NEVER, LinuxKernel()) as drain:
             rings = Rings(drain, stack)
             await rings.overloaded()
             for _ in range(2):
@@ -456,7 +457,7 @@ def test_what_names_samples_is_read_with_them() -> None:
     """A CPU's rings, or a thread's where it has none, are of one shard; all have alike many."""
     places = [*((cpu, -1) for cpu in (0, 2, 4, 6)), *((-1, tid) for tid in range(100, 106))]
     with ExitStack() as stack:
-        drain = Drain(replace(_PLAN, drain=DrainThreads((DrainThread(),) * 4)))
+        drain = Drain(replace(_PLAN, drain=DrainThreads((DrainThread(),) * 4)), LinuxKernel())
         stack.callback(drain.core.stop)
         dealt: dict[tuple[int, int], set[Any]] = {place: set() for place in places}
         for role in (RingRole.DATA, RingRole.SIDEBAND):

@@ -15,6 +15,7 @@ import pytest
 from collectord.daemon.coverage import Coverage
 from collectord.kernel.host.cpu_watch import CpuWatch
 from collectord.kernel.host.task_comms import TaskComms
+from collectord.kernel.linux import LinuxKernel
 from collectord.model import ClockReading
 from collectord.plan.build import build
 from collectord.session.drain_loop import Drain
@@ -228,7 +229,7 @@ def test_a_stop_ends_the_wait_for_a_pass(tmp_path: Path) -> None:
     """It ends at once, not at the next flush."""
 
     async def scenario() -> tuple[bool, bool]:
-        with Drain(build(config(tmp_path, "calls"), host()).core) as drain:
+        with Drain(build(config(tmp_path, "calls"), host()).core, LinuxKernel()) as drain:
             stop = asyncio.Event()
             passed = await drain.next_pass(stop)
             waiting = asyncio.ensure_future(drain.next_pass(stop))

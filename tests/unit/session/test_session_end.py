@@ -136,7 +136,7 @@ async def ended_session(
 ) -> Session:
     """Return a session that ticked once, and was closed; `quiet` gets whether it was that."""
     whole, plan = planned(state)
-    with Drain(whole.core) as drain, ThreadPoolExecutor(1) as worker:
+    with Drain(whole.core, LinuxKernel()) as drain, ThreadPoolExecutor(1) as worker:
         session = session_of(plan, source, sink, drain, worker)
         ticked = session.tick(LinuxKernel().clocks, lambda _: ())
         if quiet is not None:
@@ -154,7 +154,11 @@ def test_a_drain_thread_that_stands_still_keeps_no_session_from_its_end(
     sink = Sink()
 
     async def scenario() -> SessionBalance:
-        with ExitStack() as stack, Drain(whole.core) as drain, ThreadPoolExecutor(1) as worker:
+        with (
+            ExitStack() as stack,
+            Drain(whole.core, LinuxKernel()) as drain,
+            ThreadPoolExecutor(1) as worker,
+        ):
             stream, _, hanging = hanging_ring(drain, stack)
             with hanging:
                 session = session_of(plan, Source(), sink, drain, worker, stream=stream)
@@ -194,7 +198,7 @@ def test_a_session_in_which_nothing_happened_only_looks(tmp_path: Path) -> None:
             read.append(kernel.clocks())
             return read[-1]
 
-        with Drain(whole.core) as drain, Counted(1) as worker:
+        with Drain(whole.core, LinuxKernel()) as drain, Counted(1) as worker:
             session = session_of(plan, source, Sink(), drain, worker)
             for dropped in (*[0] * 16, *range(1, 9), *[8] * 8):
                 source.dropped = dropped
@@ -236,7 +240,7 @@ def test_the_last_reading_is_final(tmp_path: Path) -> None:
     meter = CounterReader(source, (), plan.events)
 
     async def scenario() -> None:
-        with Drain(whole.core) as drain:
+        with Drain(whole.core, LinuxKernel()) as drain:
             accounting = Accounting(
                 plan,
                 source=source,

@@ -15,6 +15,7 @@ from collectord.config.scheduling import DrainPriority
 from collectord.errors import KernelError, MissingPrivilege
 from collectord.kernel.host import cpus, thread_scheduling
 from collectord.kernel.host.thread_scheduling import Permitted
+from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import checks
 from collectord.plan.drain_threads import DrainThread, DrainThreads, Shortfall
 from collectord.session.running_threads import Placement
@@ -141,7 +142,7 @@ def test_what_is_refused_at_run_time_is_a_note() -> None:
         Shortfall(DrainPriority.parse("fifo:10"), DrainPriority.parse("normal"), "a limit"),
     )
     with sleeper() as one, sleeper() as other:
-        running = Placement(plan, (one, other)).read()
+        running = Placement(LinuxKernel(), plan, (one, other)).read()
         assert running.lacks[0].startswith("drain_priority fifo:10 is not permitted")
         assert "cannot run on CPUs 8000" in running.lacks[1]
         assert len(running.lacks) == 2
