@@ -19,7 +19,7 @@ from collectord.text import cpu_list
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from collectord.kernel.host.cpu_watch import CpuWatch
+    from collectord.daemon.cpu_watch import CpuWatch
     from collectord.plan.session_plan import SessionPlan
 
 _LOG: Final = structlog.get_logger()

@@ -20,10 +20,10 @@ import structlog
 
 from collectord.daemon.claims import await_salvages, claim_places
 from collectord.daemon.coverage import Coverage
+from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.host_facts import host_facts
 from collectord.daemon.session_polls import SessionPolls
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
-from collectord.kernel.host.cpu_watch import CpuWatch
 from collectord.model import FLIGHT_RECORDER
 from collectord.plan.build import blame, build
 from collectord.plan.session_plan import RetentionPlan
@@ -145,7 +145,7 @@ class Daemon:
                 self._drain.core.add_disk(device)
             for reason in self._drain.threads().lacks:
                 _LOG.warning("drain_threads_degraded", reason=reason)
-            cpus = stack.enter_context(CpuWatch())
+            cpus = stack.enter_context(CpuWatch(self._kernel))
             if not await self._open(stop, store, workers, stack):
                 return ()
             if store.limited:

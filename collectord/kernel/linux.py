@@ -392,6 +392,10 @@ class LinuxKernel:
         """See `Kernel.online_cpus`."""
         return cpus.online(self.sys)
 
+    def open_cpu_news(self) -> cpus.CpuNews:
+        """See `Kernel.open_cpu_news`."""
+        return cpus.open_news(self.sys)
+
     def possible_cpus(self) -> tuple[int, ...]:
         """See `Kernel.possible_cpus`."""
         return cpus.possible(self.sys)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collectord.config.scheduling import DrainPriority
     from collectord.kernel.bpf.bpf_calls import MapInfo, ProgramInfo
     from collectord.kernel.bpf.bpf_entries import Entries
+    from collectord.kernel.host.cpus import CpuNews
     from collectord.kernel.host.fd_holders import Holder
     from collectord.kernel.host.identity import Host
     from collectord.kernel.host.limits import Limits, Purpose
@@ -345,6 +346,13 @@ class Kernel(Protocol):
 
     def scheduling(self, tid: int) -> Scheduling | None:
         """Return the scheduling in effect; None for a thread that has ended."""
+
+    def open_cpu_news(self) -> CpuNews:
+        """Open what tells which CPUs come and go; the caller closes both descriptors.
+
+        Raises:
+            KernelError: sysfs does not tell.
+        """
 
     def threads_of(self, pid: int) -> tuple[int, ...]:
         """Return the threads of a process.

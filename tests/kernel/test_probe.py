@@ -15,9 +15,9 @@ import pytest
 from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
 from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_sideband import Comm, Fork, Mmap2, decode
+from collectord.daemon.cpu_watch import CpuWatch
 from collectord.facts.kernel_facts import KernelFacts
 from collectord.kernel.host import processes
-from collectord.kernel.host.cpu_watch import CpuWatch
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.kernel_probe import probe
 
@@ -180,6 +180,6 @@ def test_first_scan_of_many_processes_is_whole(generator: Generator) -> None:
 
 def test_a_cpu_is_not_offline_because_somebody_writes_it() -> None:
     """A message that is made by a write to a CPU's `uevent` comes to the watch, and is no news."""
-    with CpuWatch() as watch:
+    with CpuWatch(LinuxKernel()) as watch:
         CPU0_UEVENT.write_text("offline")
         assert watch.poll().left == frozenset()

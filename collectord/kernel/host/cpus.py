@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from collectord.errors import KernelError
 from collectord.kernel.host.sysfs import numbered
@@ -13,7 +14,8 @@ from collectord.text import cpu_list
 
 _FOLDER: Final = "devices/system/cpu"
 _NODES: Final = "devices/system/node"
-_TEXT_BYTES: Final = 4096  # size of a file in sysfs, at most
+_KOBJECT_UEVENT: Final = 15  # NETLINK_KOBJECT_UEVENT, include/uapi/linux/netlink.h
+_KERNEL_GROUP: Final = 1
 
 
 def online(sys: Path = Path("/sys")) -> tuple[int, ...]:
@@ -44,33 +46,37 @@ def _read(path: Path) -> tuple[int, ...]:
         raise _unreadable(path, error) from error
 
 
-class OnlineFile:
-    """The kernel's list of online CPUs, kept open for callers that read it often.
+class CpuNews(NamedTuple):
+    """Descriptors that tell which CPUs come and go.
 
-    Args:
-        sys: root of sysfs.
-
-    Raises:
-        KernelError: sysfs does not tell.
+    Attributes:
+        online: the kernel's list of online CPUs, made anew for each read at offset 0.
+        uevents: a netlink socket with the kernel's messages about devices, which does not block;
+            -1 where there is none.
     """
 
-    def __init__(self, sys: Path = Path("/sys")) -> None:
-        self._path = sys / _FOLDER / "online"
-        try:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _unreadable(self._path, error) from error
+    online: int
+    uevents: int
 
-    def read(self) -> str:
-        """Read the list: the kernel makes the text anew at offset 0. Raises KernelError."""
-        try:
-            return os.pread(self._fd, _TEXT_BYTES, 0).decode()
-        except OSError as error:
-            raise _unreadable(self._path, error) from error
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
+def open_news(sys: Path = Path("/sys")) -> CpuNews:
+    """Open what tells which CPUs come and go. Raises KernelError where sysfs does not tell."""
+    path = sys / _FOLDER / "online"
+    try:
+        online_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    try:
+        return CpuNews(online_fd, _listen())
+    except OSError:
+        return CpuNews(online_fd, -1)
+
+
+def _listen() -> int:
+    kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+    with socket.socket(socket.AF_NETLINK, kind, _KOBJECT_UEVENT) as uevents:
+        uevents.bind((0, _KERNEL_GROUP))
+        return uevents.detach()
 
 
 def _unreadable(path: Path, error: OSError) -> KernelError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectord.daemon.coverage import Coverage
-from collectord.kernel.host.cpu_watch import CpuWatch
+from collectord.daemon.cpu_watch import CpuWatch
 from collectord.kernel.host.task_comms import TaskComms
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import ClockReading
@@ -216,7 +216,7 @@ def test_cpus_that_stay_are_no_news(tmp_path: Path) -> None:
     online.parent.mkdir(parents=True)
     online.write_text("0-3\n")
     (plan,) = build(config(tmp_path, "calls"), host()).sessions
-    with CpuWatch(tmp_path) as cpus:
+    with CpuWatch(LinuxKernel(sys=tmp_path)) as cpus:
         coverage = Coverage([plan], cpus.poll().online)
         assert not coverage.poll(cpus)
         online.write_text("0-2\n")

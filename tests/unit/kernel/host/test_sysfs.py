@@ -11,7 +11,6 @@ from collectord.errors import KernelError
 from collectord.facts.kernel_facts import PmuFacts
 from collectord.kernel.host import cpus
 from collectord.kernel.host.capabilities import decode, effective_capabilities
-from collectord.kernel.host.cpu_watch import CpuChange, CpuWatch
 from collectord.kernel.host.pmus import read_pmus
 
 if TYPE_CHECKING:
@@ -39,24 +38,6 @@ def test_unreadable_cpu_list_is_an_error(tmp_path: Path) -> None:
     """Without sysfs the error says to mount it."""
     with pytest.raises(KernelError, match="mount sysfs"):
         cpus.online(tmp_path)
-
-
-def test_watch_sees_what_left(cpu_folder: Path) -> None:
-    """Each look gives the CPUs that are online, and those that went since the last one."""
-    with CpuWatch(cpu_folder.parents[2]) as watch:
-        assert watch.poll() == CpuChange(frozenset({0, 1, 3}), frozenset())
-        (cpu_folder / "online").write_text("0-3\n")
-        assert watch.poll() == CpuChange(frozenset(range(4)), frozenset())
-        (cpu_folder / "online").write_text("0\n")
-        assert watch.poll() == CpuChange(frozenset({0}), frozenset({1, 2, 3}))
-        assert watch.poll() == CpuChange(frozenset({0}), frozenset())
-
-
-def test_without_sysfs_no_watch_begins(cpu_folder: Path) -> None:
-    """The error says what to do."""
-    (cpu_folder / "online").unlink()
-    with pytest.raises(KernelError, match="mount sysfs"):
-        CpuWatch(cpu_folder.parents[2])
 
 
 def test_pmus_are_read(tmp_path: Path) -> None:

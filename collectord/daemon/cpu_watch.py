@@ -8,20 +8,20 @@ overflows loses some; then such an absence goes unnoticed, and any longer one is
 
 from __future__ import annotations
 
+import os
 import re
 import socket
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.kernel.host import cpus
+from collectord.errors import KernelError
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
     from typing import Self
 
-_KOBJECT_UEVENT: Final = 15  # NETLINK_KOBJECT_UEVENT, include/uapi/linux/netlink.h
-_KERNEL_GROUP: Final = 1
+    from collectord.kernel.port import Kernel
+
+_TEXT_BYTES: Final = 4096  # size of a file in sysfs, at most
 _MESSAGE_BYTES: Final = 4096  # UEVENT_BUFFER_SIZE is 2048, and the header precedes that
 _MESSAGES_MAX: Final = 10_000  # in one poll, which a storm of other devices' must not prolong
 # The kernel repeats what is written to a device's `uevent`, and marks it.
@@ -40,25 +40,30 @@ class CpuWatch:
     """A poller of this host's CPUs.
 
     Args:
-        sys: root of sysfs.
+        kernel: opens what tells of them.
+
+    Raises:
+        KernelError: sysfs does not tell.
     """
 
-    def __init__(self, sys: Path = Path("/sys")) -> None:
-        self._file = cpus.OnlineFile(sys)
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._file, uevents = kernel.open_cpu_news()
         self._text = ""
         self._online: frozenset[int] = frozenset()
+        self._uevents: socket.socket | None = None  # without one sysfs alone tells
+        if uevents >= 0:
+            self._uevents = socket.socket(fileno=uevents)
+            self._uevents.settimeout(0)
         self._read()
-        self._uevents: socket.socket | None = None
-        with suppress(OSError):  # there is no such socket here: sysfs alone tells
-            self._uevents = _listen()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._kernel.close(self._file)
         if self._uevents is not None:
-            self._uevents.close()
+            self._kernel.close(self._uevents.detach())
 
     def poll(self) -> CpuChange:
         """Return the online CPUs, and those that were offline since the last poll.
@@ -74,7 +79,12 @@ class CpuWatch:
         return CpuChange(self._online, left | (before - self._online))
 
     def _read(self) -> None:
-        text = self._file.read()
+        try:
+            text = os.pread(self._file, _TEXT_BYTES, 0).decode()
+        except OSError as error:
+            raise KernelError(
+                "cannot read which CPUs are online", syscall="pread", errno=error.errno or 0
+            ) from error
         if text != self._text:
             self._text, self._online = text, frozenset(cpu_list.parse(text))
 
@@ -94,15 +104,3 @@ class CpuWatch:
             if said is not None and sender == 0 and _BY_WRITE not in message:
                 found.add(int(said[1]))
         return frozenset(found)
-
-
-def _listen() -> socket.socket:
-    uevents = socket.socket(
-        socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _KOBJECT_UEVENT
-    )
-    try:
-        uevents.bind((0, _KERNEL_GROUP))
-    except OSError:
-        uevents.close()
-        raise
-    return uevents
