@@ -29,6 +29,20 @@ SHARED_NAMES: Final = {"base": {"sink", "source"}, "bpf": {"cli", "source"}}
 FOREIGN_FUNCTIONS: Final = ("ctypes", "_ctypes", "cffi")
 SYSTEM_CALLS: Final = "collectord._native._syscalls"
 CARRIED_OUT: Final = "collectord.kernel.linux"
+PORT: Final = ("collectord.kernel.port", "collectord.kernel.values")
+# Modules behind the port that others still name, by who does. None is added.
+PAST_THE_PORT: Final = {
+    "collectord.cli.bpf": {"bpf.catalogue", "probe.kernel_probe"},
+    "collectord.cli.doctor": {"probe.kernel_probe"},
+    "collectord.cli.list": {"probe.checks", "probe.checks_aux", "probe.kernel_probe"},
+    "collectord.daemon.host_facts": {"probe.bpf_probe", "probe.kernel_probe"},
+    "collectord.recovery.ftrace_rings": {"tracefs.abandoned_rings"},
+    "collectord.source.bcc_text": {"bpf.catalogue"},
+    "collectord.source.perf_opening": {"host.errno_mapping", "tracefs.instance_events"},
+    "collectord.source.relay": {"relay.block_trace"},
+    "collectord.source.trace_counts": {"tracefs.instance"},
+    "collectord.source.tracefs": {"tracefs.instance"},
+}
 PRIVILEGED_NAMES: Final = ("perf_event_open", "syscall", "ioctl")
 # The port's own name for the call is the seam itself.
 PORT_METHODS: Final = ("perf_event_open",)
@@ -162,6 +176,27 @@ def test_the_kernel_is_passed_in() -> None:
             if any(_within(name, CARRIED_OUT) for name in names):
                 naming.add(_name(path))
     assert naming == {"collectord.__main__"}
+
+
+def test_others_know_the_port_and_its_values() -> None:
+    """Nobody else names a module of the kernel package, not even as a type."""
+    known = {_name(path) for path in MODULES}
+    found: dict[str, set[str]] = {}
+    for path in MODULES:
+        if _name(path) == "collectord.__main__" or _within(_name(path), "collectord.kernel"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+            named = {name if name in known else node.module for name in full}
+            found.setdefault(_name(path), set()).update(
+                name.removeprefix("collectord.kernel.")
+                for name in named
+                if _within(name, "collectord.kernel")
+                and not any(_within(name, allowed) for allowed in PORT)
+            )
+    assert {name: past for name, past in found.items() if past} == PAST_THE_PORT
 
 
 def test_the_bcc_worker_stands_alone() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli.output import Column, print_table, say
-from collectord.kernel.bpf.bpf_calls import MapType
+from collectord.kernel.values.bpf_objects import MapType
 from collectord.plan import bpf_metrics
 from collectord.programs import bpf_program
 from collectord.programs.bpf_program import RING

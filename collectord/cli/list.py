@@ -22,9 +22,9 @@ from collectord.errors import (
     MissingPrivilege,
     UsageError,
 )
-from collectord.kernel.host.limits import Purpose
 from collectord.kernel.probe import checks, checks_aux
 from collectord.kernel.probe.kernel_probe import probe
+from collectord.kernel.values.limits import Purpose
 from collectord.plan import bpf_source, pmu
 
 if TYPE_CHECKING:

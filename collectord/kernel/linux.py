@@ -39,7 +39,6 @@ from collectord.kernel.host.capabilities import effective_capabilities
 from collectord.kernel.host.clocks import read_clocks, read_time_conversion
 from collectord.kernel.host.fd_holders import lock_owner
 from collectord.kernel.host.identity import read_host
-from collectord.kernel.host.limits import Limits, Purpose
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.host.machine import read_machine
 from collectord.kernel.port import CounterReading
@@ -49,6 +48,8 @@ from collectord.kernel.tracefs.abandoned_rings import Leftover
 from collectord.kernel.tracefs.control_files import ControlFolder
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.mount import Tracefs
+from collectord.kernel.values.instance_settings import PREFIX
+from collectord.kernel.values.limits import Limits, Purpose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,9 +62,9 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import BuildId
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
-    from collectord.kernel.host.fd_holders import Holder
-    from collectord.kernel.host.identity import Host
-    from collectord.kernel.tracefs.instance_settings import InstanceSettings
+    from collectord.kernel.values.host import CpuNews, Holder, Host
+    from collectord.kernel.values.instance_settings import InstanceSettings
+    from collectord.kernel.values.relay_files import RelayFile
     from collectord.model import ClockReading
 
 _Result = TypeVar("_Result")
@@ -308,13 +309,11 @@ class LinuxKernel:
     def check_instance(self, session: str) -> None:
         """See `Kernel.check_instance`."""
         if self.tracefs.mounted:
-            instance_lock.check_unheld(
-                self.tracefs, instance_lock.PREFIX + session, proc=self.proc
-            )
+            instance_lock.check_unheld(self.tracefs, PREFIX + session, proc=self.proc)
 
     def is_being_salvaged(self, session: str) -> bool:
         """See `Kernel.is_being_salvaged`."""
-        name = instance_lock.PREFIX + session
+        name = PREFIX + session
         return self.tracefs.mounted and instance_lock.is_being_salvaged(
             self.tracefs, name, proc=self.proc
         )
@@ -361,7 +360,7 @@ class LinuxKernel:
         """See `Kernel.end_left_traces`."""
         return block_trace.end_leftovers(self.proc, self.sys)
 
-    def open_channel(self, path: str, stack: ExitStack) -> tuple[relay_channel.RelayFile, ...]:
+    def open_channel(self, path: str, stack: ExitStack) -> tuple[RelayFile, ...]:
         """See `Kernel.open_channel`."""
         return relay_channel.open_channel(Path(path), stack)
 
@@ -392,7 +391,7 @@ class LinuxKernel:
         """See `Kernel.online_cpus`."""
         return cpus.online(self.sys)
 
-    def open_cpu_news(self) -> cpus.CpuNews:
+    def open_cpu_news(self) -> CpuNews:
         """See `Kernel.open_cpu_news`."""
         return cpus.open_news(self.sys)
 

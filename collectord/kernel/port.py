@@ -28,20 +28,16 @@ if TYPE_CHECKING:
     from collectord.codec.perf_sideband import Mmap2
     from collectord.codec.tracing_data import TracingData
     from collectord.config.scheduling import DrainPriority
-    from collectord.kernel.bpf.bpf_calls import MapInfo, ProgramInfo
-    from collectord.kernel.bpf.bpf_entries import Entries
-    from collectord.kernel.host.cpus import CpuNews
-    from collectord.kernel.host.fd_holders import Holder
-    from collectord.kernel.host.identity import Host
-    from collectord.kernel.host.limits import Limits, Purpose
-    from collectord.kernel.host.thread_scheduling import Scheduling
     from collectord.kernel.relay.block_trace import Blktrace
     from collectord.kernel.relay.block_trace import Leftover as LeftTrace
-    from collectord.kernel.relay.relay_channel import RelayFile
     from collectord.kernel.tracefs.abandoned_rings import Leftover
     from collectord.kernel.tracefs.instance import Instance
-    from collectord.kernel.tracefs.instance_settings import InstanceSettings
     from collectord.kernel.tracefs.mount import Tracefs
+    from collectord.kernel.values.bpf_objects import Entries, MapInfo, ProgramInfo
+    from collectord.kernel.values.host import CpuNews, Holder, Host, Scheduling
+    from collectord.kernel.values.instance_settings import InstanceSettings
+    from collectord.kernel.values.limits import Limits, Purpose
+    from collectord.kernel.values.relay_files import RelayFile
     from collectord.model import ClockReading
 
 

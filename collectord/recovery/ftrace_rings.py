@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from collectord.errors import CodecError, KernelError, NoSuchTarget, SinkError
-from collectord.kernel.tracefs.abandoned_rings import OWNER_MARK
-from collectord.kernel.tracefs.instance_lock import PREFIX
+from collectord.kernel.values.instance_settings import OWNER_MARK, PREFIX
 from collectord.ledger.cut import cut_of_counters
 from collectord.model import LOSS_PAIRS, Reason, RingRole, Stage
 from collectord.plan.trace_source import RECORDER_PERCENT
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from collectord.kernel.host.identity import Host
     from collectord.kernel.port import Kernel
     from collectord.kernel.tracefs.abandoned_rings import Leftover
-    from collectord.kernel.tracefs.ring_stats import CpuStats
+    from collectord.kernel.values.host import Host
+    from collectord.kernel.values.ring_stats import CpuStats
     from collectord.ledger.cut import Cut
     from collectord.recovery.prior_run import PriorRun
 

@@ -17,8 +17,8 @@ from collectord.sink.state_dir import count_unclean_stops
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from collectord.kernel.host.identity import Host
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.host import Host
     from collectord.plan.session_plan import Plan
     from collectord.sink.outcome import Outcome
 

@@ -11,8 +11,8 @@ from collectord.errors import KernelError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from collectord.kernel.host.thread_scheduling import Scheduling
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.host import Scheduling
     from collectord.plan.drain_threads import DrainThread, DrainThreads
 
 

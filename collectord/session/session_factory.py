@@ -25,8 +25,8 @@ from collectord.source.perf import fed_ring
 if TYPE_CHECKING:
     from collectord._native import _core
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.host.identity import Host
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.host import Host
     from collectord.model import ClockReading
     from collectord.plan.session_plan import SessionPlan
     from collectord.session.drain_loop import Drain

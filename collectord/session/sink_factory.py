@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.host.identity import Host
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.host import Host
     from collectord.model import ClockReading
     from collectord.plan.event_attrs import EventPlan
     from collectord.plan.session_plan import SessionPlan

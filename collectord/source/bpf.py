@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from collectord._native._core import Core, Stream
     from collectord.codec.bpf_struct import Layout
-    from collectord.kernel.bpf.bpf_calls import MapInfo
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.bpf_objects import MapInfo
     from collectord.model import LossKey
     from collectord.plan.bpf_plan import ProgramPlan
     from collectord.plan.session_plan import RingPlan, SessionPlan

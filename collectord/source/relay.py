@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collectord._native._core import Core, Stream
     from collectord.kernel.port import Kernel
     from collectord.kernel.relay.block_trace import Blktrace
-    from collectord.kernel.relay.relay_channel import RelayFile
+    from collectord.kernel.values.relay_files import RelayFile
     from collectord.model import LossKey
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.ring import RingHandle

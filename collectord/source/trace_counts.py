@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from collectord.kernel.port import Kernel
     from collectord.kernel.tracefs.instance import Instance
-    from collectord.kernel.tracefs.ring_stats import CpuStats
+    from collectord.kernel.values.ring_stats import CpuStats
     from collectord.plan.session_plan import SessionPlan
 
 

@@ -21,10 +21,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, NoSuchTarget
-from collectord.kernel.tracefs.abandoned_rings import OWNER_MARK
-from collectord.kernel.tracefs.instance_events import TraceEvent
-from collectord.kernel.tracefs.instance_settings import InstanceSettings
-from collectord.kernel.tracefs.ring_stats import MonotonicStats, stats_text
+from collectord.kernel.values.instance_settings import OWNER_MARK, InstanceSettings, TraceEvent
+from collectord.kernel.values.ring_stats import stats_text
 from collectord.model import (
     FLIGHT_RECORDER,
     Basis,
@@ -36,6 +34,7 @@ from collectord.model import (
 )
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.source.base import Abilities
+from collectord.source.monotonic_stats import MonotonicStats
 from collectord.source.ring import FtraceRing
 from collectord.source.trace_counts import LateTraceRings, produced
 from collectord.source.window import Fill, grown, needed_bytes

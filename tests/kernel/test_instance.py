@@ -30,10 +30,9 @@ from collectord.errors import (
 )
 from collectord.kernel.tracefs import trace_probes
 from collectord.kernel.tracefs.instance import Instance
-from collectord.kernel.tracefs.instance_events import TraceEvent
 from collectord.kernel.tracefs.instance_lock import find_leftovers, find_live
-from collectord.kernel.tracefs.instance_settings import InstanceSettings
 from collectord.kernel.tracefs.mount import Tracefs
+from collectord.kernel.values.instance_settings import InstanceSettings, TraceEvent
 from tests.support import probed as probed_support
 
 if TYPE_CHECKING:
@@ -72,8 +71,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from collectord.kernel.tracefs.instance import Instance
-from collectord.kernel.tracefs.instance_settings import InstanceSettings
-from collectord.kernel.tracefs.instance_events import TraceEvent
+from collectord.kernel.values.instance_settings import InstanceSettings
+from collectord.kernel.values.instance_settings import TraceEvent
 from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.kernel.tracefs.mount import Tracefs
 session, probed = sys.argv[1:]
@@ -711,8 +710,8 @@ def test_least_privilege(tree: Tracefs, settings: InstanceSettings, capability: 
         "from pathlib import Path\n"
         "from collectord.errors import MissingPrivilege\n"
         "from collectord.kernel.tracefs.instance import Instance\n"
-        "from collectord.kernel.tracefs.instance_settings import InstanceSettings\n"
-        "from collectord.kernel.tracefs.instance_events import TraceEvent\n"
+        "from collectord.kernel.values.instance_settings import InstanceSettings\n"
+        "from collectord.kernel.values.instance_settings import TraceEvent\n"
         "from collectord.kernel.tracefs.mount import Tracefs\n"
         "try:\n"
         "    with ExitStack() as stack:\n"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from collectord.kernel.bpf.bpf_entries import Entries
+    from collectord.kernel.values.bpf_objects import Entries, MapInfo
 
 pytestmark = pytest.mark.usefixtures("_bpf")
 READERS: Final = (map_entries, walk_entries)
@@ -46,7 +46,7 @@ GRACE_S: Final = patient(10)
 PAGES: Final = 64
 
 
-def _split_cpus(info: bpf_calls.MapInfo, value: bytes) -> list[bytes]:
+def _split_cpus(info: MapInfo, value: bytes) -> list[bytes]:
     """Split a value of `map_lookup` into one value for each possible CPU."""
     starts = range(0, info.entry_bytes, info.cpu_bytes)
     return [value[at : at + info.value_bytes] for at in starts]
@@ -212,13 +212,13 @@ def test_a_walk_whose_keys_always_vanish_ends(monkeypatch: pytest.MonkeyPatch) -
         for number in range(10):
             support.update(fd, u32(number), u64(number))
 
-        def vanishing(fd: int, key: bytes | None, info: bpf_calls.MapInfo) -> bytes | None:
+        def vanishing(fd: int, key: bytes | None, info: MapInfo) -> bytes | None:
             nonlocal steps
             steps += 1
             del key
             return real(fd, None, info)
 
-        def lookup(fd: int, key: bytes, *, info: bpf_calls.MapInfo) -> bytes | None:
+        def lookup(fd: int, key: bytes, *, info: MapInfo) -> bytes | None:
             looked_up.append(key)
             return bpf_calls.map_lookup(fd, key, info=info)
 

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from collectord._native import _core
 from collectord.codec.ftrace_page import Walk
 from collectord.kernel.tracefs.instance import Instance
-from collectord.kernel.tracefs.instance_settings import InstanceSettings
 from collectord.kernel.tracefs.mount import Tracefs
+from collectord.kernel.values.instance_settings import InstanceSettings
 from tests.support.features import MissingFeature
 from tests.support.patience import patient
 from tests.support.sums import assert_sums

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectord.kernel.bpf.bpf_calls import ProgramInfo, program_info
+from collectord.kernel.bpf.bpf_calls import program_info
 from collectord.kernel.bpf.program_notes import ProgramNotes
 from tests.support import bpf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from collectord.kernel.values.bpf_objects import ProgramInfo
 
 
 @pytest.fixture

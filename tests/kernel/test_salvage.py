@@ -20,8 +20,7 @@ from collectord.codec.ftrace_page import Walk
 from collectord.errors import KernelError
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.tracefs.instance import Instance
-from collectord.kernel.tracefs.instance_events import TraceEvent
-from collectord.kernel.tracefs.instance_settings import InstanceSettings
+from collectord.kernel.values.instance_settings import InstanceSettings, TraceEvent
 from collectord.model import Basis
 from collectord.recovery.ftrace_rings import salvage_leftovers
 from collectord.sink.repair import repair
@@ -48,8 +47,8 @@ import ctypes, fcntl, sys
 from contextlib import ExitStack
 from pathlib import Path
 from collectord.kernel.tracefs.instance import Instance
-from collectord.kernel.tracefs.instance_settings import InstanceSettings
-from collectord.kernel.tracefs.instance_events import TraceEvent
+from collectord.kernel.values.instance_settings import InstanceSettings
+from collectord.kernel.values.instance_settings import TraceEvent
 from collectord.kernel.tracefs.mount import Tracefs
 import os
 session, cpu, subbuf, out, size, *steps = sys.argv[1:]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from collectord._native._core import QUARANTINE_REASONS, AuxCounters, CoreCounters
-from collectord.kernel.host.thread_scheduling import Scheduling
+from collectord.kernel.values.host import Scheduling
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
 from collectord.ledger.record_ledger import NO_COUNTERS, RingBalance, SessionBalance, SinkStats
 from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole

@@ -7,8 +7,13 @@ import struct
 from typing import Final
 
 from collectord.errors import KernelError
-from collectord.kernel.bpf.bpf_calls import MapInfo, MapType, ProgramInfo
-from collectord.kernel.bpf.bpf_entries import ENTRIES_MAX, Entries
+from collectord.kernel.values.bpf_objects import (
+    ENTRIES_MAX,
+    Entries,
+    MapInfo,
+    MapType,
+    ProgramInfo,
+)
 from collectord.source.bcc_client import LoadedTable
 
 U32: Final = "unsigned int"

@@ -12,22 +12,18 @@ because the kernel moves that to the front of its bucket; an update in place mov
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
 from typing import Final
 
 from collectord._native import _syscalls
 from collectord.kernel.bpf.bpf_calls import (
-    MapInfo,
-    MapType,
     map_info,
     map_lookup,
     map_next_key,
     refused,
     unsupported,
 )
+from collectord.kernel.values.bpf_objects import ENTRIES_MAX, Entries, MapInfo, MapType
 
-# No more of a map is read at once: the reader keeps a number for each entry.
-ENTRIES_MAX: Final = 1 << 16
 _BATCH_BYTES: Final = 1 << 18
 _STEPS_MIN: Final = 1024
 _WALKS_MAX: Final = 4
@@ -40,24 +36,6 @@ _BATCHED: Final = (
     MapType.PERCPU_HASH,
     MapType.LRU_PERCPU_HASH,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """Entries of a map; no key occurs twice.
-
-    Attributes:
-        keys: one after the other, `MapInfo.key_bytes` each.
-        values: in the same order, `MapInfo.entry_bytes` each.
-        count: number of entries.
-        complete: whether every entry that existed all the time is here; False if the limit was
-            reached or the map changed too fast.
-    """
-
-    keys: bytes
-    values: bytes
-    count: int
-    complete: bool
 
 
 def map_entries(fd: int, *, info: MapInfo | None = None, limit: int = ENTRIES_MAX) -> Entries:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from collectord.folders.folder import Folder
-    from collectord.kernel.bpf.bpf_calls import ProgramInfo
+    from collectord.kernel.values.bpf_objects import ProgramInfo
 
 _LOG: Final = structlog.get_logger()
 RUN: Final = Path("/run/collectord")

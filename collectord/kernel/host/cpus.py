@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from collectord.errors import KernelError
 from collectord.kernel.host.sysfs import numbered
+from collectord.kernel.values.host import CpuNews
 from collectord.text import cpu_list
 
 _FOLDER: Final = "devices/system/cpu"
@@ -44,19 +45,6 @@ def _read(path: Path) -> tuple[int, ...]:
         return cpu_list.parse(path.read_text())
     except OSError as error:
         raise _unreadable(path, error) from error
-
-
-class CpuNews(NamedTuple):
-    """Descriptors that tell which CPUs come and go.
-
-    Attributes:
-        online: the kernel's list of online CPUs, made anew for each read at offset 0.
-        uevents: a netlink socket with the kernel's messages about devices, which does not block;
-            -1 where there is none.
-    """
-
-    online: int
-    uevents: int
 
 
 def open_news(sys: Path = Path("/sys")) -> CpuNews:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from collectord.codec.perf_attr import PerfEventAttr
-    from collectord.kernel.host.limits import Limits, Purpose
+    from collectord.kernel.values.limits import Limits, Purpose
 
 _SYSCALL: Final = "perf_event_open"
 DENIED: Final = (errno.EPERM, errno.EACCES)

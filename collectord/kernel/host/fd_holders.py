@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from collectord.kernel.values.host import Holder
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
@@ -15,17 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAPS_PATH_FIELD: Final = 5  # /proc/PID/maps: range, rights, offset, device, inode, path
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A process and its name; the process chooses the name itself, made visible here."""
-
-    pid: int
-    comm: str
-
-    def __str__(self) -> str:
-        return f"{self.comm} (pid {self.pid})"
 
 
 def holders_below(part: str, proc: Path) -> tuple[Holder, ...]:

@@ -4,34 +4,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord.kernel.host import cpus, sysfs
+from collectord.kernel.values.host import Host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """A host and its kernel; None for what is unknown.
-
-    Attributes:
-        cpus_configured: CPUs that are plugged in, counted up to the last one.
-        cpuid: the CPU's maker and model, as perf tells models apart.
-    """
-
-    hostname: str
-    boot_id: str
-    release: str
-    machine: str
-    cpus_online: int
-    cpus_configured: int
-    cpudesc: str | None
-    cpuid: str | None
-    total_mem_kib: int | None
 
 
 def read_host(proc: Path = Path("/proc"), sys_root: Path = Path("/sys")) -> Host:

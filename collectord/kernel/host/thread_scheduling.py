@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.config.scheduling import FIFO, FIFO_RANGE, NICE, NICE_RANGE
 from collectord.errors import KernelError
 from collectord.kernel.host.errno_mapping import DENIED, Meaning, refused
+from collectord.kernel.values.host import Scheduling
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
@@ -30,23 +31,6 @@ _POLICIES: Final = {
     os.SCHED_RR: "rr",
 }
 _REALTIME: Final = (os.SCHED_FIFO, os.SCHED_RR)
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduling:
-    """The scheduling of a thread as the kernel reports it.
-
-    Attributes:
-        policy: "normal", "batch", "idle", "fifo" or "rr".
-        priority: the real-time priority, 0 under other policies.
-        nice: its nice value, which real-time policies ignore.
-        cpus: CPUs where it may run.
-    """
-
-    policy: str
-    priority: int
-    nice: int
-    cpus: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

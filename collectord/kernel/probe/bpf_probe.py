@@ -28,8 +28,8 @@ from collectord.programs.bpf_program import BpfProgram
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from collectord.kernel.host.limits import Limits
     from collectord.kernel.port import LocalKernel
+    from collectord.kernel.values.limits import Limits
 
 BCC_REMEDY: Final = "apt install python3-bpfcc (PyPI's package bcc is something else)"
 _PMUS: Final = "bus/event_source/devices"

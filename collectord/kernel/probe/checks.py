@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from collectord.errors import KernelError
     from collectord.facts.kernel_facts import FtraceFacts
-    from collectord.kernel.host.limits import Limits
     from collectord.kernel.host.thread_scheduling import Permitted
+    from collectord.kernel.values.limits import Limits
 
 # Memory of a ring of the default size per CPU, its control page included.
 _COMFORTABLE_MEMLOCK_BYTES: Final = 64 << 20

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.facts.kernel_facts import BpfFacts
-    from collectord.kernel.host.limits import Limits
+    from collectord.kernel.values.limits import Limits
 
 _HEADER_KINDS: Final = {
     "build": "the kernel's build directory",

@@ -22,9 +22,8 @@ from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import FtraceFacts
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
-from collectord.kernel.tracefs.abandoned_rings import OWNER_MARK
 from collectord.kernel.tracefs.control_files import ControlFolder
-from collectord.kernel.tracefs.instance_settings import InstanceSettings
+from collectord.kernel.values.instance_settings import OWNER_MARK, InstanceSettings
 from collectord.model import Transport
 
 if TYPE_CHECKING:

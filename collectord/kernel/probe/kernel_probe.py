@@ -22,7 +22,6 @@ from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import BpfFacts, FtraceFacts, KernelFacts
 from collectord.kernel.host import cpus
 from collectord.kernel.host.aux_pmus import read_aux_pmus
-from collectord.kernel.host.limits import Purpose
 from collectord.kernel.host.lockdown import NEED, deduce, read_lockdown
 from collectord.kernel.host.pmus import read_pmus
 from collectord.kernel.host.thread_scheduling import permitted
@@ -31,6 +30,7 @@ from collectord.kernel.probe.aux_trial import with_aux
 from collectord.kernel.probe.bpf_probe import probe_bpf
 from collectord.kernel.probe.ftrace_probe import probe_ftrace
 from collectord.kernel.probe.relay_probe import probe_relay
+from collectord.kernel.values.limits import Purpose
 from collectord.programs import bpf_program
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from collectord.facts.kernel_facts import RelayFacts
 from collectord.kernel.host import lockdown
 from collectord.kernel.relay import debugfs
 from collectord.kernel.relay.block_trace import traceable
-from collectord.kernel.relay.relay_channel import GLOBAL, files_of
+from collectord.kernel.relay.relay_channel import files_of
+from collectord.kernel.values.relay_files import GLOBAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

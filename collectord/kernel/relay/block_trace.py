@@ -33,7 +33,8 @@ from collectord.kernel.host.errno_mapping import DENIED, Meaning
 from collectord.kernel.host.fd_holders import holders_below
 from collectord.kernel.relay import block_trace_note, debugfs
 from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote
-from collectord.kernel.relay.relay_channel import RelayFile, open_file
+from collectord.kernel.relay.relay_channel import open_file
+from collectord.kernel.values.relay_files import RelayFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

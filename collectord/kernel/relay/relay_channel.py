@@ -5,24 +5,15 @@ from __future__ import annotations
 
 import os
 import select
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError, MissingFeature
 from collectord.kernel.relay import debugfs
+from collectord.kernel.values.relay_files import GLOBAL, RelayFile
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
-
-# The CPU of a channel that has one file for all CPUs.
-GLOBAL = -1
-
-
-class RelayFile(NamedTuple):
-    """An open relay file; its CPU is -1 in a channel of one file."""
-
-    cpu: int
-    fd: int
 
 
 def files_of(path: Path) -> dict[int, Path]:

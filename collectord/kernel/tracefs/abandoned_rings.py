@@ -11,21 +11,19 @@ were handed out beyond those are at the end.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from collectord.codec.ftrace_tail import last_events, unstored
 from collectord.kernel.tracefs.reader_page import handed_out
-from collectord.kernel.tracefs.ring_stats import stats_text
+from collectord.kernel.values.instance_settings import OWNER_MARK
+from collectord.kernel.values.ring_stats import stats_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from collectord.kernel.tracefs.instance import Instance
     from collectord.kernel.tracefs.ring_files import RingFiles
-    from collectord.kernel.tracefs.ring_stats import CpuStats
-
-# Separates parts of names: "record~1234" is session "record" in process 1234.
-OWNER_MARK: Final = "~"
+    from collectord.kernel.values.ring_stats import CpuStats
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,16 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError
 from collectord.folders.folder import opened
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.errno_mapping import Meaning
-from collectord.kernel.host.fd_holders import Holder, holders_below
+from collectord.kernel.host.fd_holders import holders_below
+
+if TYPE_CHECKING:
+    from collectord.kernel.values.host import Holder
 
 
 class ControlFolder:

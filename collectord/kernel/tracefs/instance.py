@@ -21,22 +21,21 @@ from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel.host.task_comms import TaskComms
 from collectord.kernel.tracefs import instance_events, instance_lock
 from collectord.kernel.tracefs.control_files import ControlFolder
-from collectord.kernel.tracefs.instance_events import TraceEvent
-from collectord.kernel.tracefs.instance_settings import Effective, cpu_mask
 from collectord.kernel.tracefs.ring_files import RingFiles
-from collectord.kernel.tracefs.ring_stats import parse_stats
 from collectord.kernel.tracefs.trace_metadata import read_metadata
 from collectord.kernel.tracefs.trace_probes import TraceProbes
+from collectord.kernel.values.instance_settings import PREFIX, Effective, TraceEvent, cpu_mask
+from collectord.kernel.values.ring_stats import parse_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
 
     from collectord.codec.trace_dat_head import Metadata
-    from collectord.kernel.host.fd_holders import Holder
-    from collectord.kernel.tracefs.instance_settings import InstanceSettings
     from collectord.kernel.tracefs.mount import Tracefs
-    from collectord.kernel.tracefs.ring_stats import CpuStats
+    from collectord.kernel.values.host import Holder
+    from collectord.kernel.values.instance_settings import InstanceSettings
+    from collectord.kernel.values.ring_stats import CpuStats
 
 _PROC: Final = Path("/proc")
 _KIB: Final = 1024
@@ -61,7 +60,7 @@ class Instance:
 
     def __init__(self, tracefs: Tracefs, session: str, stack: ExitStack, proc: Path) -> None:
         self.session = session
-        self.name = instance_lock.PREFIX + session
+        self.name = PREFIX + session
         self.path = tracefs.root / "instances" / self.name
         self.events: tuple[TraceEvent, ...] = ()
         self._tracefs = tracefs
@@ -122,7 +121,7 @@ class Instance:
             NoSuchTarget: there is none of that name, or another process salvages it.
             KernelError: EBUSY, its process lives; others.
         """
-        instance = cls(tracefs, name.removeprefix(instance_lock.PREFIX), stack, proc)
+        instance = cls(tracefs, name.removeprefix(PREFIX), stack, proc)
         lock_fd = instance_lock.take_over(tracefs, name, proc=proc)
         stack.callback(os.close, lock_fd)
         stack.push(instance._remove_unless_failed)

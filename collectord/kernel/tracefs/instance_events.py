@@ -16,33 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from collectord.kernel.tracefs.control_files import ControlFolder
+    from collectord.kernel.values.instance_settings import TraceEvent
 
 # The kernel reads a filter as one page with its NUL.
 _FILTER_MAX: Final = os.sysconf("SC_PAGESIZE") - 1
 _FIELD: Final = re.compile(r"^\tfield:[^;]*?(\w+)(?:\[[^\]]*\])?;", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
-    """An event to record.
-
-    Attributes:
-        system, name: as in `events/SYSTEM/NAME`.
-        filter: in the kernel's language, "" for none.
-        exclude_tids: threads in which it is not recorded.
-    """
-
-    system: str
-    name: str
-    filter: str = ""
-    exclude_tids: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.system}:{self.name}"
-
-    def leaf(self, name: str) -> str:
-        """Return the path of one of the event's files, below its instance."""
-        return f"events/{self.system}/{self.name}/{name}"
 
 
 @dataclass(frozen=True, slots=True)

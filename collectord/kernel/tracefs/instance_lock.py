@@ -24,13 +24,13 @@ from collectord.errors import KernelError, MissingFeature, NoSuchTarget
 from collectord.folders.folder import opened
 from collectord.kernel.host.fd_holders import lock_owner
 from collectord.kernel.tracefs.control_files import ControlFolder
+from collectord.kernel.values.instance_settings import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.kernel.tracefs.mount import Tracefs
 
-PREFIX: Final = "collectord-"
 _PROC: Final = Path("/proc")
 _WAITS: Final = (
     "left by a crash: what its rings hold waits to be salvaged, which did not succeed, as "

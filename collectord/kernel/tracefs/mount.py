@@ -16,6 +16,7 @@ from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.errno_mapping import FILTER_REFUSALS
 from collectord.kernel.tracefs import instance_lock
+from collectord.kernel.values.instance_settings import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +150,7 @@ class Tracefs:
         call, locked so that nobody takes it for one that a crash left, and is removed after it: no
         other user's filters or buffers are touched.
         """
-        instance = f"{instance_lock.PREFIX}filter-{os.getpid()}"
+        instance = f"{PREFIX}filter-{os.getpid()}"
         try:
             lock_fd = instance_lock.make_locked(self, instance)
         except KernelError:

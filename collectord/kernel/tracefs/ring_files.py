@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError
-from collectord.kernel.tracefs.ring_stats import read_stats
+from collectord.kernel.values.ring_stats import read_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.kernel.tracefs.ring_stats import CpuStats
+    from collectord.kernel.values.ring_stats import CpuStats
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from collectord.kernel.tracefs.instance_events import TraceEvent
     from collectord.kernel.tracefs.mount import Tracefs
+    from collectord.kernel.values.instance_settings import TraceEvent
 
 # The kernel's printf formats that turn an address into a symbol: %ps, %pS, %pB, %pf, %pF.
 _SYMBOL: Final = re.compile(rb"%-?\d*p[sSBfF]")

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from collectord.config.trace_probe import NAME_MAX, Probe, ProbeKind
 from collectord.errors import KernelError, MissingFeature, UsageError
 from collectord.kernel.tracefs.control_files import ControlFolder
-from collectord.kernel.tracefs.instance_events import TraceEvent
-from collectord.kernel.tracefs.instance_lock import PREFIX, find_live
+from collectord.kernel.tracefs.instance_lock import find_live
+from collectord.kernel.values.instance_settings import PREFIX, TraceEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from collectord.kernel.bpf.bpf_calls import MapType
+from collectord.kernel.values.bpf_objects import MapType
 from collectord.session.maps.histogram import Buckets, buckets
 from collectord.session.maps.labels import Labels
 from collectord.session.maps.program_status import MetricValues, Series

@@ -12,16 +12,14 @@ import msgspec
 from collectord.codec import bpf_struct
 from collectord.codec.bpf_struct import Layout
 from collectord.errors import BpfError, CodecError
-from collectord.kernel.bpf.bpf_calls import MapType
-from collectord.kernel.bpf.bpf_entries import ENTRIES_MAX
+from collectord.kernel.values.bpf_objects import ENTRIES_MAX, MapType
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from collectord.codec.bpf_struct import Field
-    from collectord.kernel.bpf.bpf_calls import MapInfo, ProgramInfo
-    from collectord.kernel.bpf.bpf_entries import Entries
+    from collectord.kernel.values.bpf_objects import Entries, MapInfo, ProgramInfo
 
 # A field of a key; hashable.
 Value = int | float | bool | str | bytes | tuple[float, ...]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectord.kernel.bpf.bpf_calls import MapType
+from collectord.kernel.values.bpf_objects import MapType
 from collectord.programs.program_manifest import LabelConfig, MetricConfig
 from collectord.session.maps.histogram import buckets, slot_range
 from collectord.session.maps.map_metrics import MapReader

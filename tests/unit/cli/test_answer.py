@@ -11,7 +11,7 @@ import pytest
 
 from collectord.cli.answer import print_answers
 from collectord.errors import BpfError
-from collectord.kernel.bpf.bpf_calls import MapType
+from collectord.kernel.values.bpf_objects import MapType
 from collectord.programs.program_manifest import AnswerConfig, ColumnConfig
 from collectord.session.maps.answers import (
     FoldedAnswer,

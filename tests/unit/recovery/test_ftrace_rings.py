@@ -16,7 +16,7 @@ from collectord.kernel.host.identity import read_host
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.instance_lock import take_over
 from collectord.kernel.tracefs.mount import Tracefs
-from collectord.kernel.tracefs.ring_stats import CpuStats
+from collectord.kernel.values.ring_stats import CpuStats
 from collectord.model import Basis
 from collectord.recovery.ftrace_rings import balance, salvage_leftovers
 from collectord.recovery.prior_run import PriorRun, read_prior_run

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from collectord.kernel.bpf.bpf_calls import MapInfo
+from collectord.kernel.values.bpf_objects import MapInfo
 from collectord.model import Basis, Geometry, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.plan.bpf_plan import OutputPlan
 from collectord.source.bpf import Counts, OpenBpf

@@ -18,7 +18,7 @@ from collectord.errors import (
     NoSuchTarget,
 )
 from collectord.kernel.host import errno_mapping
-from collectord.kernel.host.limits import Limits, Purpose
+from collectord.kernel.values.limits import Limits, Purpose
 
 NOBODY: Final = Limits(
     euid=65534,

@@ -15,10 +15,10 @@ from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import BpfFacts, Check
 from collectord.kernel.bpf import kernel_headers
 from collectord.kernel.bpf.kernel_headers import HeaderTree
-from collectord.kernel.host.limits import Limits
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import bpf_probe, bpf_trial, checks_bpf
 from collectord.kernel.probe.bpf_probe import BpfWanted, probe_bpf
+from collectord.kernel.values.limits import Limits
 from tests.support.bpf_pairs import write
 
 if TYPE_CHECKING:

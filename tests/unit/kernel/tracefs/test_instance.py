@@ -32,10 +32,10 @@ from collectord.kernel.tracefs.instance_lock import (
     make_locked,
     take_over,
 )
-from collectord.kernel.tracefs.instance_settings import InstanceSettings, cpu_mask
 from collectord.kernel.tracefs.mount import Tracefs
-from collectord.kernel.tracefs.ring_stats import parse_stats
 from collectord.kernel.tracefs.trace_probes import group_of, last_reason
+from collectord.kernel.values.instance_settings import InstanceSettings, cpu_mask
+from collectord.kernel.values.ring_stats import parse_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from collectord.errors import BpfError, KernelError
-from collectord.kernel.bpf.bpf_calls import MapType
+from collectord.kernel.values.bpf_objects import MapType
 from collectord.programs.program_manifest import LabelConfig, MetricConfig
 from collectord.session.maps.histogram import buckets, slot_range
 from collectord.session.maps.map_metrics import SERIES_MAX, MapReader

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from collectord.errors import BpfError
-from collectord.kernel.bpf.bpf_calls import MapType, ProgramInfo
+from collectord.kernel.values.bpf_objects import MapType, ProgramInfo
 from collectord.plan.bpf_plan import ProgramPlan
 from collectord.programs.bpf_program import BpfProgram
 from collectord.programs.program_manifest import AnswerConfig, BpfManifest, MetricConfig

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectord.kernel.tracefs import ring_stats
-from collectord.kernel.tracefs.ring_stats import MonotonicStats, parse_stats
+from collectord.kernel.values.ring_stats import parse_stats
 from collectord.model import Reason, Stage
-from collectord.source import trace_counts
+from collectord.source import monotonic_stats, trace_counts
+from collectord.source.monotonic_stats import MonotonicStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def test_a_reset_is_seen(ring: tuple[MonotonicStats, Callable[[str], object]]) -
 def replay(monkeypatch: pytest.MonkeyPatch, *readings: tuple[int, int]) -> MonotonicStats:
     """Counters over texts that come one after the other, as (entries, read events)."""
     texts = iter([text(entries, read=read).encode() for entries, read in readings])
-    monkeypatch.setattr(ring_stats, "read_stats", lambda _fd: parse_stats(next(texts)))
+    monkeypatch.setattr(monotonic_stats, "read_stats", lambda _fd: parse_stats(next(texts)))
     return MonotonicStats(-1)
 
 

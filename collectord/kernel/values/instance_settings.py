@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a tracefs instance, planned and effective."""
+"""Settings of a tracefs instance, planned and effective, its name, and its events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from collectord.config.trace_probe import Probe
 
+PREFIX: Final = "collectord-"
+# Separates parts of names: "record~1234" is session "record" in process 1234.
+OWNER_MARK: Final = "~"
 _MASK_WORD_DIGITS: Final = 8
 
 
@@ -66,6 +69,29 @@ class Effective:
     def buffer_bytes(self) -> int:
         """Size of each CPU's ring in whole sub-buffers."""
         return self.subbufs * self.subbuf_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """An event to record.
+
+    Attributes:
+        system, name: as in `events/SYSTEM/NAME`.
+        filter: in the kernel's language, "" for none.
+        exclude_tids: threads in which it is not recorded.
+    """
+
+    system: str
+    name: str
+    filter: str = ""
+    exclude_tids: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.system}:{self.name}"
+
+    def leaf(self, name: str) -> str:
+        """Return the path of one of the event's files, below its instance."""
+        return f"events/{self.system}/{self.name}/{name}"
 
 
 def cpu_mask(cpus: Iterable[int]) -> str:

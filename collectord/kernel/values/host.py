@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel tells of its host, and of processes and threads there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host and its kernel; None for what is unknown.
+
+    Attributes:
+        cpus_configured: CPUs that are plugged in, counted up to the last one.
+        cpuid: the CPU's maker and model, as perf tells models apart.
+    """
+
+    hostname: str
+    boot_id: str
+    release: str
+    machine: str
+    cpus_online: int
+    cpus_configured: int
+    cpudesc: str | None
+    cpuid: str | None
+    total_mem_kib: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process and its name; the process chooses the name itself, made visible here."""
+
+    pid: int
+    comm: str
+
+    def __str__(self) -> str:
+        return f"{self.comm} (pid {self.pid})"
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """The scheduling of a thread as the kernel reports it.
+
+    Attributes:
+        policy: "normal", "batch", "idle", "fifo" or "rr".
+        priority: the real-time priority, 0 under other policies.
+        nice: its nice value, which real-time policies ignore.
+        cpus: CPUs where it may run.
+    """
+
+    policy: str
+    priority: int
+    nice: int
+    cpus: tuple[int, ...]
+
+
+class CpuNews(NamedTuple):
+    """Descriptors that tell which CPUs come and go.
+
+    Attributes:
+        online: the kernel's list of online CPUs, made anew for each read at offset 0.
+        uevents: a netlink socket with the kernel's messages about devices, which does not block;
+            -1 where there is none.
+    """
+
+    online: int
+    uevents: int

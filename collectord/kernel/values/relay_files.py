@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Open files of a relay channel."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# The CPU of a channel that has one file for all CPUs.
+GLOBAL: Final = -1
+
+
+class RelayFile(NamedTuple):
+    """An open relay file; its CPU is -1 in a channel of one file."""
+
+    cpu: int
+    fd: int
