@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.control import stray
 
 if TYPE_CHECKING:
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.port import Kernel
 
 # Verbs with rings to drain and segments to seal, and the signals that do not end them, in addition
 # to those that end no verb.
@@ -32,7 +32,7 @@ def main() -> int:
     return status
 
 
-def make_kernel() -> LocalKernel:
+def make_kernel() -> Kernel:
     """Return the kernel of this process. Only verbs that take one pay for its import."""
     with stray.abrupt_interrupt():
         from collectord.kernel.linux import LinuxKernel  # noqa: PLC0415

@@ -32,10 +32,8 @@ CARRIED_OUT: Final = "collectord.kernel.linux"
 PORT: Final = ("collectord.kernel.port", "collectord.kernel.values")
 # Modules behind the port that others still name, by who does. None is added.
 PAST_THE_PORT: Final = {
-    "collectord.cli.bpf": {"bpf.catalogue", "probe.kernel_probe"},
-    "collectord.cli.doctor": {"probe.kernel_probe"},
-    "collectord.cli.list": {"probe.checks", "probe.checks_aux", "probe.kernel_probe"},
-    "collectord.daemon.host_facts": {"probe.bpf_probe", "probe.kernel_probe"},
+    "collectord.cli.bpf": {"bpf.catalogue"},
+    "collectord.cli.list": {"probe.checks", "probe.checks_aux"},
     "collectord.recovery.ftrace_rings": {"tracefs.abandoned_rings"},
     "collectord.source.bcc_text": {"bpf.catalogue"},
     "collectord.source.perf_opening": {"host.errno_mapping", "tracefs.instance_events"},

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.port import Kernel
 
 # Verb to its summary; the verb's module has the same name and is imported on use.
 VERBS: Final = {
@@ -56,11 +56,11 @@ class Verb(Protocol):
 class KernelVerb(Protocol):
     """The interface of a module of `KERNEL_VERBS`."""
 
-    def run(self, arguments: Sequence[str], kernel: LocalKernel) -> int:
+    def run(self, arguments: Sequence[str], kernel: Kernel) -> int:
         """Run the verb and return the exit status. Raises CollectordError."""
 
 
-def main(make_kernel: Callable[[], LocalKernel], argv: Sequence[str] | None = None) -> int:
+def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit status.
 
     Args:
@@ -91,7 +91,7 @@ def _failure_status(arguments: list[str], status: int) -> int:
     return EXIT_RECORD_FAILED if arguments[:1] == ["record"] and "--" in arguments else status
 
 
-def _dispatch(arguments: list[str], make_kernel: Callable[[], LocalKernel]) -> int:
+def _dispatch(arguments: list[str], make_kernel: Callable[[], Kernel]) -> int:
     verb, *rest = arguments or ["--help"]
     if verb not in VERBS:
         return _without_verb(verb, rest)

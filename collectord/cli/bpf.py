@@ -15,8 +15,7 @@ from collectord.config.schema import BpfConfig, DaemonConfig
 from collectord.daemon.host_facts import bpf_wanted
 from collectord.errors import BpfError, CollectordError, UsageError
 from collectord.kernel.bpf import catalogue
-from collectord.kernel.bpf.catalogue import LOCAL
-from collectord.kernel.probe.kernel_probe import probe
+from collectord.kernel.values.facts_wanted import LOCAL, FactsWanted
 from collectord.plan import bpf_source
 from collectord.programs import bpf_program
 from collectord.reader.device_names import HostNames
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
     from collectord.cli.bpf_report import Loading
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.port import Kernel, LocalKernel
+    from collectord.kernel.port import Kernel
     from collectord.programs.bpf_program import BpfProgram
 
 _COLUMNS: Final = tuple(
@@ -81,7 +80,7 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
+def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """List programs, or check one."""
     args = parser().parse_intermixed_args(arguments)
     if args.action == "list":
@@ -93,7 +92,7 @@ def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
     return _check(args, kernel)
 
 
-def _list(args: argparse.Namespace, kernel: LocalKernel) -> int:
+def _list(args: argparse.Namespace, kernel: Kernel) -> int:
     facts = _facts(kernel, _config(args), None)
     rows: list[dict[str, Any]] = [
         {
@@ -140,7 +139,7 @@ def gives(program: BpfProgram) -> list[str]:
     return found + list(dict.fromkeys(answer.kind for answer in manifest.answer))
 
 
-def _check(args: argparse.Namespace, kernel: LocalKernel) -> int:
+def _check(args: argparse.Namespace, kernel: Kernel) -> int:
     program = catalogue.load(args.name, args.program_dir)
     values = bpf_program.parameters(program, _given(args.bpf_arg))
     config = _config(args)
@@ -211,5 +210,5 @@ def _config(args: argparse.Namespace) -> BpfConfig:
     return BpfConfig(programs=str(args.program_dir))
 
 
-def _facts(kernel: LocalKernel, config: BpfConfig, names: tuple[str, ...] | None) -> KernelFacts:
-    return probe(kernel, (), mount=True, bpf=bpf_wanted(config, names))
+def _facts(kernel: Kernel, config: BpfConfig, names: tuple[str, ...] | None) -> KernelFacts:
+    return kernel.facts(FactsWanted((), mount=True, bpf=bpf_wanted(config, names)))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.config.schema import Config
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.port import Kernel
 
 # The facts of a host take some tens of KiB.
 _FACTS_MAX_BYTES: Final = 16 << 20
@@ -56,7 +56,7 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
+def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Print the plan of the given files."""
     args = parser().parse_intermixed_args(arguments)
     config = load(args.files or config_files())
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
     return EXIT_OK
 
 
-def _facts(path: Path | None, kernel: LocalKernel, config: Config) -> KernelFacts:
+def _facts(path: Path | None, kernel: Kernel, config: Config) -> KernelFacts:
     if path is None:
         return host_facts(kernel, config, mount=False)
     try:

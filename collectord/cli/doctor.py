@@ -10,13 +10,13 @@ from collectord.cli.output import emit, say, wrapped
 from collectord.cli.parser import Parser
 from collectord.config.schema import BpfConfig
 from collectord.daemon.host_facts import bpf_wanted
-from collectord.kernel.probe.kernel_probe import probe
+from collectord.kernel.values.facts_wanted import FactsWanted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.facts.kernel_facts import Check, KernelFacts
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.port import Kernel
 
 _TITLES: Final = ("CHECK", "STATE", "FOUND, AND -> WHAT GIVES THE REST")
 _REMEDY: Final = "    -> "
@@ -38,11 +38,11 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
+def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Probe this host and print what was found."""
     args = parser().parse_args(arguments)
     programs = bpf_wanted(BpfConfig(), None)
-    facts = probe(kernel, ftrace=True, measure=True, bpf=programs, relay=True)
+    facts = kernel.facts(FactsWanted(ftrace=True, measure=True, bpf=programs, relay=True))
     if args.json:
         emit(facts.to_json().decode() + "\n")
     else:

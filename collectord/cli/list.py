@@ -23,7 +23,7 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.kernel.probe import checks, checks_aux
-from collectord.kernel.probe.kernel_probe import probe
+from collectord.kernel.values.facts_wanted import FactsWanted
 from collectord.kernel.values.limits import Purpose
 from collectord.plan import bpf_source, pmu
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.facts.kernel_facts import KernelFacts, RelayFacts
-    from collectord.kernel.port import Kernel, LocalKernel
+    from collectord.kernel.port import Kernel
 
 _KINDS: Final = {
     EventType.HARDWARE: "hardware",
@@ -80,10 +80,11 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
+def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Print the events that match, in perf's order of kinds."""
     args = parser().parse_args(arguments)
-    facts = probe(kernel, mount=True, bpf=bpf_wanted(BpfConfig(), None), relay=True)
+    programs = bpf_wanted(BpfConfig(), None)
+    facts = kernel.facts(FactsWanted(mount=True, bpf=programs, relay=True))
     found = [
         listed
         for listing in (_named, _pmu_events, _aux_events, _tracepoints, _programs, _relay)

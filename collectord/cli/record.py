@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.daemon.recording import RecordResult
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.port import Kernel
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.answers import Answer
 
 _SIGNAL_STATUS: Final = 128
 
 
-def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
+def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Record, print the balance, and return COMMAND's status if there is one."""
     args, command = record_options.parse(arguments)
     config = config_of(args, with_command=bool(command))
@@ -123,7 +123,7 @@ def refuse_command(name: str) -> int:
 
 
 async def _record(
-    kernel: LocalKernel,
+    kernel: Kernel,
     args: argparse.Namespace,
     config: Config,
     command: list[str],

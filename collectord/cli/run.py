@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from collectord.config.schema import Config
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import Plan
 
 _CONSOLE: Final = {"auto": None, "console": True, "json": False}
@@ -55,7 +55,7 @@ def parser() -> Parser:
     return made
 
 
-def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
+def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Run until SIGINT or SIGTERM, then flush and seal everything."""
     args = parser().parse_args(arguments)
     config = load([args.config] if args.config else config_files())
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str], kernel: LocalKernel) -> int:
     return EXIT_FAILURE if unsealed else EXIT_OK
 
 
-async def _serve(kernel: LocalKernel, config: Config) -> int:
+async def _serve(kernel: Kernel, config: Config) -> int:
     """Collect until a signal; return how many segments could not be sealed."""
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())

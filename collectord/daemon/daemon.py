@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config, SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.port import Kernel, LocalKernel
+    from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan, SessionPlan
     from collectord.session.maps.map_watch import Contents
@@ -74,14 +74,14 @@ class Daemon:
 
     def __init__(
         self,
-        kernel: LocalKernel,
+        kernel: Kernel,
         config: Config,
         *,
         facts: KernelFacts | None = None,
         child: int | None = None,
     ) -> None:
         self._config = config
-        self._kernel: Kernel = kernel
+        self._kernel = kernel
         self._facts = facts or host_facts(kernel, config, mount=True)
         self.plan: Plan = build(config, self._facts)
         self._child = child

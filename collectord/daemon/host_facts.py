@@ -6,8 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectord.kernel.probe.bpf_probe import BpfWanted
-from collectord.kernel.probe.kernel_probe import probe
+from collectord.kernel.values.facts_wanted import BpfWanted, FactsWanted
 from collectord.plan import relay_source
 from collectord.plan.bpf_source import program_names
 from collectord.plan.source_events import pmu_names, tracepoint_patterns
@@ -17,10 +16,10 @@ from collectord.source import bcc_client
 if TYPE_CHECKING:
     from collectord.config.schema import BpfConfig, Config
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.port import Kernel
 
 
-def host_facts(kernel: LocalKernel, config: Config, *, mount: bool) -> KernelFacts:
+def host_facts(kernel: Kernel, config: Config, *, mount: bool) -> KernelFacts:
     """Probe this host for the facts that a configuration needs.
 
     Args:
@@ -32,29 +31,26 @@ def host_facts(kernel: LocalKernel, config: Config, *, mount: bool) -> KernelFac
     relayed = tuple(
         name for source in relay_source.sources(config) for name in (*source.device, *source.path)
     )
-    return probe(
-        kernel,
-        tracepoint_patterns(config),
-        mount=mount,
-        ftrace=is_used(config),
-        measure=chooses(config),
-        bpf=bpf_wanted(config.bpf, names) if names else None,
-        relay=relayed,
-        tracing=pmu_names(config),
+    return kernel.facts(
+        FactsWanted(
+            tuple(tracepoint_patterns(config)),
+            mount=mount,
+            ftrace=is_used(config),
+            measure=chooses(config),
+            bpf=bpf_wanted(config.bpf, names) if names else None,
+            relay=relayed,
+            tracing=tuple(pmu_names(config)),
+        )
     )
 
 
 def bpf_wanted(config: BpfConfig, names: tuple[str, ...] | None) -> BpfWanted:
-    """Return what `kernel_probe.probe` has to check about BPF programs.
+    """Return what `Kernel.facts` has to check about BPF programs, and find the interpreter.
 
     Args:
         config: has the paths of programs, bcc and headers.
         names: programs, None for all.
     """
-
-    def find_python() -> tuple[str, str]:
-        if config.python:
-            return bcc_client.find_python((config.python,))
-        return bcc_client.find_python()
-
-    return BpfWanted(names, find_python, Path(config.programs), config.headers)
+    candidates = (config.python,) if config.python else bcc_client.PYTHONS
+    python = bcc_client.find_python(candidates)
+    return BpfWanted(names, python, Path(config.programs), config.headers)

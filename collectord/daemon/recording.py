@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan
     from collectord.session.daemon_status import DaemonStatus
@@ -50,7 +50,7 @@ class RecordResult:
 
 
 async def record(
-    kernel: LocalKernel,
+    kernel: Kernel,
     config: Config,
     facts: KernelFacts,
     *,

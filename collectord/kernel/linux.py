@@ -42,6 +42,7 @@ from collectord.kernel.host.identity import read_host
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.host.machine import read_machine
 from collectord.kernel.port import CounterReading
+from collectord.kernel.probe.kernel_probe import probe
 from collectord.kernel.relay import block_trace, relay_channel
 from collectord.kernel.tracefs import instance_lock, instance_note, trace_probes
 from collectord.kernel.tracefs.abandoned_rings import Leftover
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import BuildId
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.kernel.values.facts_wanted import FactsWanted
     from collectord.kernel.values.host import CpuNews, Holder, Host
     from collectord.kernel.values.instance_settings import InstanceSettings
     from collectord.kernel.values.relay_files import RelayFile
@@ -138,6 +141,19 @@ class LinuxKernel:
             mlock_kb=self._sysctl("perf_event_mlock_kb") or 0,
             max_sample_rate=self._sysctl("perf_event_max_sample_rate") or 0,
             max_stack=self._sysctl("perf_event_max_stack") or 0,
+        )
+
+    def facts(self, wanted: FactsWanted) -> KernelFacts:
+        """See `Kernel.facts`."""
+        return probe(
+            self,
+            wanted.tracepoints,
+            mount=wanted.mount,
+            ftrace=wanted.ftrace,
+            measure=wanted.measure,
+            bpf=wanted.bpf,
+            relay=wanted.relay,
+            tracing=wanted.tracing,
         )
 
     def reserve_files(self, count: int) -> None:

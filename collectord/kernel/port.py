@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from collectord.codec.perf_sideband import Mmap2
     from collectord.codec.tracing_data import TracingData
     from collectord.config.scheduling import DrainPriority
+    from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.relay.block_trace import Blktrace
     from collectord.kernel.relay.block_trace import Leftover as LeftTrace
     from collectord.kernel.tracefs.abandoned_rings import Leftover
     from collectord.kernel.tracefs.instance import Instance
     from collectord.kernel.tracefs.mount import Tracefs
     from collectord.kernel.values.bpf_objects import Entries, MapInfo, ProgramInfo
+    from collectord.kernel.values.facts_wanted import FactsWanted
     from collectord.kernel.values.host import CpuNews, Holder, Host, Scheduling
     from collectord.kernel.values.instance_settings import InstanceSettings
     from collectord.kernel.values.limits import Limits, Purpose
@@ -70,6 +72,13 @@ class Kernel(Protocol):
 
     def limits(self) -> Limits:
         """Return privileges and limits at this moment."""
+
+    def facts(self, wanted: FactsWanted) -> KernelFacts:
+        """Probe this host, by trying; events and instances that are made are removed again.
+
+        Raises:
+            KernelError: sysfs does not tell the CPUs.
+        """
 
     def reserve_files(self, count: int) -> None:
         """Raise the soft RLIMIT_NOFILE, as far as the hard one, for `count` more descriptors."""
@@ -412,7 +421,7 @@ class Kernel(Protocol):
 
 
 class LocalKernel(Kernel, Protocol):
-    """The kernel of this process, whose files the probe reads as well."""
+    """The kernel of this process, whose files the probe behind `Kernel.facts` reads as well."""
 
     @property
     def proc(self) -> Path:

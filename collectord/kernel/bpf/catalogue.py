@@ -19,6 +19,7 @@ from collectord.config.problems import NAME, NAME_WORDS, raise_first
 from collectord.errors import ConfigError, UnsafePath, UsageError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
+from collectord.kernel.values.facts_wanted import LOCAL
 from collectord.programs.bpf_program import HEADER, BpfProgram, problems
 from collectord.programs.program_manifest import load_manifest
 from collectord.text.nearest import did_you_mean
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from collectord.folders.folder import Folder
 
-LOCAL: Final = Path("/etc/collectord/bpf")
 SOURCE: Final = ".bpf.c"
 MANIFEST: Final = ".toml"
 SOURCE_MAX_BYTES: Final = 256 << 10

@@ -18,7 +18,7 @@ from collectord.errors import (
 )
 from collectord.facts.kernel_facts import BpfFacts
 from collectord.kernel.bpf import catalogue, kernel_headers
-from collectord.kernel.bpf.catalogue import LOCAL, BpfProblem
+from collectord.kernel.bpf.catalogue import BpfProblem
 from collectord.kernel.bpf.kernel_headers import HeaderTree
 from collectord.kernel.host import lockdown, sysfs
 from collectord.kernel.host.errno_mapping import perf_need
@@ -26,9 +26,10 @@ from collectord.kernel.probe import bpf_trial
 from collectord.programs.bpf_program import BpfProgram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from collectord.kernel.port import LocalKernel
+    from collectord.kernel.values.facts_wanted import BpfWanted
     from collectord.kernel.values.limits import Limits
 
 BCC_REMEDY: Final = "apt install python3-bpfcc (PyPI's package bcc is something else)"
@@ -36,24 +37,6 @@ _PMUS: Final = "bus/event_source/devices"
 _BTF: Final = "kernel/btf/vmlinux"
 _RELEASE: Final = re.compile(r'#define\s+UTS_RELEASE\s+"([^"]*)"')
 _RELEASE_FILE: Final = "include/generated/utsrelease.h"
-
-
-@dataclass(frozen=True, slots=True)
-class BpfWanted:
-    """The programs and tools to probe for.
-
-    Attributes:
-        names: programs, None for all that exist.
-        find_python: finds the interpreter that has bcc, and its version; "" and the reason if
-            none.
-        local: directory of the host's own programs.
-        headers: a tree of kernel headers, "" to find one.
-    """
-
-    names: tuple[str, ...] | None
-    find_python: Callable[[], tuple[str, str]]
-    local: Path = LOCAL
-    headers: str = ""
 
 
 def probe_bpf(kernel: LocalKernel, wanted: BpfWanted) -> BpfFacts:
@@ -74,7 +57,7 @@ def probe_bpf(kernel: LocalKernel, wanted: BpfWanted) -> BpfFacts:
     )
     facts, refusal = _with_trials(kernel, facts)
     facts, no_headers = _with_headers(facts, wanted.headers)
-    python, version = wanted.find_python()
+    python, version = wanted.python
     if python:
         facts = replace(facts, python=python, bcc_version=version)
     problems = _problems(kernel, refusal, "" if python else version, no_headers)

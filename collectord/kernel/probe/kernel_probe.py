@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from collectord.kernel.port import LocalKernel
-    from collectord.kernel.probe.bpf_probe import BpfWanted
+    from collectord.kernel.values.facts_wanted import BpfWanted
 
 _DUMMY: Final = PerfEventAttr(
     type=EventType.SOFTWARE,
@@ -67,18 +67,13 @@ def probe(
 
     Args:
         kernel: the kernel, its procfs and its sysfs.
-        wanted: tracepoints whose ids are needed, `system:name` with globs; None for all. If one of
-            them matches nothing, all are read too, so that a plan can name the nearest.
-        mount: mount tracefs where it is not; without it nothing is changed.
-        ftrace: try what a tracefs source needs, in a temporary instance, in about 0.1 s; otherwise
-            no feature is known to be missing.
-        measure: measure the costs of ftrace's transports too.
-        bpf: programs that are needed, and their tracepoints; None to skip BPF, of which then
-            nothing is known to be missing.
-        relay: devices and channels of relay that are needed; True for all that can be found, False
-            to skip relay.
-        tracing: PMUs to try for an AUX area and for pausing it, by opening events. With all
-            tracepoints, those whose trace perf can decode too.
+        wanted: `FactsWanted.tracepoints`; the others are as there.
+        mount: see there.
+        ftrace: see there.
+        measure: see there.
+        bpf: see there.
+        relay: see there.
+        tracing: see there.
 
     Raises:
         KernelError: sysfs does not tell the CPUs.

@@ -68,7 +68,8 @@ class Setting:
 def setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
     """Return a host that can run the program."""
     made = Setting()
-    monkeypatch.setattr(verb, "probe", lambda _kernel, *_names, **_options: made.facts)
+    monkeypatch.setattr(verb, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: made.facts)
     monkeypatch.setattr(catalogue, "load", lambda _name, _folder: made.program)
     monkeypatch.setattr(verb, "_load", made.load)
     return made

@@ -114,7 +114,8 @@ def test_facts_that_never_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_doctor_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Each check is a line with its state; below what is missing is its remedy."""
-    monkeypatch.setattr(doctor, "probe", lambda _kernel, **_wanted: FACTS)
+    monkeypatch.setattr(doctor, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: FACTS)
     assert doctor.run([], LinuxKernel()) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["perf", "events", "ok", "can", "be", "opened"] in lines
@@ -127,7 +128,8 @@ def test_doctor_json_feeds_check(
 ) -> None:
     """The output of `doctor --json` is the input of `check --facts`, unchanged."""
     facts = replace(FACTS, cpus_online=(0, 5))
-    monkeypatch.setattr(doctor, "probe", lambda _kernel, **_wanted: facts)
+    monkeypatch.setattr(doctor, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: facts)
     assert doctor.run(["--json"], LinuxKernel()) == 0
     printed = capsys.readouterr().out
     assert KernelFacts.from_json(printed) == facts

@@ -62,7 +62,8 @@ def listed(
 ) -> tuple[dict[str, dict[str, Any]], RecordingKernel]:
     """Events by name on a host with these facts, and its kernel."""
     kernel = RecordingKernel()
-    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: facts)
+    monkeypatch.setattr(listing, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: facts)
     assert listing.run(["--json", *arguments], kernel) == 0
     events = json.loads(capsys.readouterr().out)["events"]
     return {event["name"]: event for event in events}, kernel
@@ -164,7 +165,8 @@ def test_tracepoints_that_cannot_be_read(
 ) -> None:
     """If only tracepoints are requested, it is an error that names the cause."""
     facts = replace(CLOSED, tracefs_need=need)
-    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: facts)
+    monkeypatch.setattr(listing, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: facts)
     with pytest.raises(error, match=r"not listed: cannot read /t.*the group"):
         listing.run(words, RecordingKernel())
 
@@ -177,7 +179,8 @@ def test_tracepoints_are_missed_where_they_could_be_meant(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A list that would have had tracepoints says on stderr why it has none."""
-    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: CLOSED)
+    monkeypatch.setattr(listing, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: CLOSED)
     assert listing.run([glob], RecordingKernel()) == 0
     captured = capsys.readouterr()
     assert "context-switches" in captured.out or "cs" in captured.out
@@ -222,7 +225,8 @@ def test_relay_channels_that_cannot_be_seen(
 ) -> None:
     """If nothing else is requested, it is an error with the cause and the remedy."""
     relay = RelayFacts(problem="debugfs is closed", need=need, remedy="open it")
-    monkeypatch.setattr(listing, "probe", lambda _kernel, **_options: replace(FACTS, relay=relay))
+    monkeypatch.setattr(listing, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: replace(FACTS, relay=relay))
     with pytest.raises(error, match="not listed: debugfs is closed; open it"):
         listing.run(words, RecordingKernel())
 

@@ -17,7 +17,8 @@ from collectord.kernel.bpf import kernel_headers
 from collectord.kernel.bpf.kernel_headers import HeaderTree
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import bpf_probe, bpf_trial, checks_bpf
-from collectord.kernel.probe.bpf_probe import BpfWanted, probe_bpf
+from collectord.kernel.probe.bpf_probe import probe_bpf
+from collectord.kernel.values.facts_wanted import BpfWanted
 from collectord.kernel.values.limits import Limits
 from tests.support.bpf_pairs import write
 
@@ -86,7 +87,7 @@ def probed(
 ) -> BpfFacts:
     """Return facts of the host."""
     found = (python, "0.26" if python else "no interpreter has bcc")
-    question = BpfWanted((), lambda: found, root / "none")
+    question = BpfWanted((), found, root / "none")
     return probe_bpf(Host(root, limits), replace(question, **wanted))
 
 

@@ -134,7 +134,8 @@ def test_the_table_has_a_word_for_what_nothing_told(
         Check("b", ok=False),
         Check("c", ok=False, unknown=True),
     )
-    monkeypatch.setattr(doctor, "probe", lambda *_, **__: host(checks=found))
+    monkeypatch.setattr(doctor, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: host(checks=found))
     assert doctor.run([], LinuxKernel()) == 0
     lines = capsys.readouterr().out.splitlines()[2:]
     assert [line.split() for line in lines] == [["a", "ok"], ["b", "missing"], ["c", "unknown"]]
@@ -151,7 +152,8 @@ def test_the_table_fits_a_terminal(
         Check("b", ok=False, detail="/a/path" * 30, remedy=f"as root: {command}"),
         Check("c", ok=False, detail="escape \x1b[31m", remedy=long),
     )
-    monkeypatch.setattr(doctor, "probe", lambda *_, **__: host(checks=found))
+    monkeypatch.setattr(doctor, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: host(checks=found))
     assert doctor.run([], LinuxKernel()) == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
