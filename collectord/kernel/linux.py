@@ -53,8 +53,8 @@ from collectord.kernel.values.instance_settings import PREFIX
 from collectord.kernel.values.limits import Limits, Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager, ExitStack
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import ExitStack
 
     from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.blktrace import Setup
@@ -241,17 +241,28 @@ class LinuxKernel:
             return self._program_notes.passes(program)
         return bpf_calls.program_info(fd).recursion_misses == 0
 
-    def own_programs(self, programs: Mapping[int, int], stack: ExitStack) -> None:
+    def begin_loading(self) -> int:
+        """See `Kernel.begin_loading`."""
+        return self._program_notes.begin()
+
+    def end_loading(self, batch: int) -> None:
+        """See `Kernel.end_loading`."""
+        self._program_notes.end(batch)
+
+    def own_programs(self, batch: int, programs: Mapping[int, int]) -> None:
         """See `Kernel.own_programs`."""
         passing = {number: fd for number, fd in programs.items() if not may_hide_events(fd)}
         self._own_programs.update(passing)
-        for program in passing:
-            stack.callback(self._own_programs.pop, program)
-        self._program_notes.add(map(bpf_calls.program_info, passing.values()))
+        self._program_notes.add(batch, map(bpf_calls.program_info, passing.values()))
 
-    def loading_programs(self, stack: ExitStack) -> AbstractContextManager[None]:
-        """See `Kernel.loading_programs`."""
-        return self._program_notes.loading(stack)
+    def disown_programs(self, programs: Iterable[int]) -> None:
+        """See `Kernel.disown_programs`."""
+        for program in programs:
+            self._own_programs.pop(program, None)
+
+    def forget_programs(self, batch: int) -> None:
+        """See `Kernel.forget_programs`."""
+        self._program_notes.forget(batch)
 
     may_hide_events = staticmethod(may_hide_events)
     map_info = staticmethod(bpf_calls.map_info)

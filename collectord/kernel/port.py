@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager, ExitStack
+    from contextlib import ExitStack
     from pathlib import Path
 
     from collectord._native._core import AuxMap, PageMap, RingMap
@@ -139,27 +139,37 @@ class Kernel(Protocol):
             None if that cannot be told yet of some program, and no other one may hide events.
         """
 
-    def loading_programs(self, stack: ExitStack) -> AbstractContextManager[None]:
-        """Tell other processes that this one loads programs, which `own_programs` is then given.
+    def begin_loading(self) -> int:
+        """Tell other processes that this one loads programs; return the number of their batch.
 
-        Args:
-            stack: receives the programs' descriptors in the block.
+        Until `end_loading` nobody can tell whose a new program is. `forget_programs` is due even
+        if nothing is loaded.
         """
+
+    def end_loading(self, batch: int) -> None:
+        """Tell other processes that the programs of a batch are loaded, or are not to be."""
 
     def may_hide_events(self, fd: int) -> bool:
         """Whether a BPF program may hide events of its tracepoint, by its own instructions."""
 
-    def own_programs(self, programs: Mapping[int, int], stack: ExitStack) -> None:
+    def own_programs(self, batch: int, programs: Mapping[int, int]) -> None:
         """Leave those of these programs that hide no event out of `query_bpf`.
 
-        That ends when the stack closes. Other processes of this program leave them out, too, until
-        they are unloaded. The instructions of a program decide, by what they may return; a program
-        whose run the kernel skipped even once, which hides the event, is not left out either.
+        That ends with `disown_programs`. Other processes of this program leave them out, too,
+        until `forget_programs`. The instructions of a program decide, by what they may return; a
+        program whose run the kernel skipped even once, which hides the event, is not left out
+        either.
 
         Args:
+            batch: the one that is being loaded.
             programs: a descriptor of each, by its id.
-            stack: closes before the descriptors are closed.
         """
+
+    def disown_programs(self, programs: Iterable[int]) -> None:
+        """Use the descriptors of these programs no more; they are about to be closed."""
+
+    def forget_programs(self, batch: int) -> None:
+        """Remove the notes of a batch from where other processes look; it is unloaded."""
 
     def possible_cpus(self) -> tuple[int, ...]:
         """Return CPUs that may ever be online: a per-CPU value of a BPF map has one for each."""

@@ -104,8 +104,12 @@ def open_session(
     """
     payload = plan.payload_of(BpfPlan)
     with ExitStack() as own:
-        with kernel.loading_programs(own):
-            programs = tuple(_programs(kernel, plan, payload, own))
+        batch = kernel.begin_loading()
+        own.callback(kernel.forget_programs, batch)  # after their descriptors are closed
+        try:
+            programs = tuple(_programs(kernel, plan, payload, batch, own))
+        finally:
+            kernel.end_loading(batch)
         of_perf = replace(plan, rings=tuple(ring for ring in plan.rings if ring.cpu >= 0))
         rings = perf.open_session(kernel, of_perf, own, exclude_tids=exclude_tids)
         opened = OpenBpf(kernel, payload, programs, rings)
@@ -115,7 +119,7 @@ def open_session(
 
 
 def _programs(
-    kernel: Kernel, session: SessionPlan, plan: BpfPlan, stack: ExitStack
+    kernel: Kernel, session: SessionPlan, plan: BpfPlan, batch: int, stack: ExitStack
 ) -> Iterator[OpenProgram]:
     headers = kernel.bpf_headers(plan.headers, plan.cache)
     for one in plan.programs:
@@ -131,7 +135,9 @@ def _programs(
             timeout_s=plan.compile_ns / NS_PER_SECOND,
             memory_bytes=plan.compile_bytes,
         )
-        kernel.own_programs({f.id: f.fd for f in loaded.programs}, stack)
+        numbers = {f.id: f.fd for f in loaded.programs}
+        stack.callback(kernel.disown_programs, tuple(numbers))  # before their descriptors close
+        kernel.own_programs(batch, numbers)
         maps: dict[str, MapInfo] = {
             name: kernel.map_info(loaded.tables[name].fd)
             for name in (_GATE, _COUNTS)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +28,17 @@ def program(require: Callable[[str], None]) -> Iterator[ProgramInfo]:
         yield program_info(fd)
 
 
+@contextmanager
+def loading(notes: ProgramNotes, stack: ExitStack) -> Iterator[int]:
+    """A batch that is loaded in the block, and unloaded when the stack unwinds."""
+    batch = notes.begin()
+    stack.callback(notes.forget, batch)
+    try:
+        yield batch
+    finally:
+        notes.end(batch)
+
+
 def test_a_note_is_known_to_others_while_its_programs_are_there(
     tmp_path: Path, program: ProgramInfo
 ) -> None:
@@ -35,9 +46,9 @@ def test_a_note_is_known_to_others_while_its_programs_are_there(
     ours, theirs = ProgramNotes(tmp_path / "run"), ProgramNotes(tmp_path / "run")
     assert theirs.passes(program.id) is False
     with ExitStack() as stack:
-        with ours.loading(stack):
+        with loading(ours, stack) as batch:
             assert theirs.passes(program.id) is None
-            ours.add([program])
+            ours.add(batch, [program])
             assert theirs.passes(program.id) is True
         assert theirs.passes(program.id) is True
     assert theirs.passes(program.id) is False
@@ -64,8 +75,8 @@ def test_a_note_that_others_may_write_proves_nothing(tmp_path: Path, program: Pr
     ours, theirs = ProgramNotes(tmp_path / "run"), ProgramNotes(tmp_path / "run")
     folder = tmp_path / "run/programs"
     with ExitStack() as stack:
-        with ours.loading(stack):
-            ours.add([program])
+        with loading(ours, stack) as batch:
+            ours.add(batch, [program])
         folder.chmod(0o777)
         assert theirs.passes(program.id) is False
         folder.chmod(0o755)
@@ -84,11 +95,11 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, program: ProgramI
     ours, theirs = ProgramNotes(tmp_path / "run"), ProgramNotes(tmp_path / "run")
     folder = tmp_path / "run/programs"
     with ExitStack() as stack:
-        with ours.loading(stack):
-            ours.add([program])
+        with loading(ours, stack) as batch:
+            ours.add(batch, [program])
         (own,) = folder.iterdir()
         (folder / "1-1").write_text("{}")
-        with theirs.loading(stack):
+        with loading(theirs, stack):
             assert len(set(folder.iterdir()) - {own}) == 1
             assert own.exists()
             assert not (folder / "1-1").exists()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +34,6 @@ from collectord.kernel.bpf import bpf_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from contextlib import ExitStack
 
     from collectord.folders.folder import Folder
     from collectord.kernel.values.bpf_objects import ProgramInfo
@@ -76,41 +75,39 @@ class ProgramNotes:
         self._name = ""
         self._fd = -1
         self._own: dict[int, _Noted] = {}
-        self._batches: list[list[int]] = []  # of each block of `loading`
+        self._batches: dict[int, list[int]] = {}  # ids of programs by batch
+        self._loading: set[int] = set()
+        self._last = 0
 
-    @contextmanager
-    def loading(self, stack: ExitStack) -> Iterator[None]:
-        """Announce that the block loads programs, and note them before its end.
-
-        Args:
-            stack: receives their descriptors in the block; the notes are removed after these.
-        """
-        added: list[int] = []
-        stack.callback(self._forget, added)
-        self._batches.append(added)
+    def begin(self) -> int:
+        """Announce that programs are being loaded, and return the number of their batch."""
+        self._last += 1
+        self._batches[self._last] = []
+        self._loading.add(self._last)
         self._tell()
-        try:
-            yield
-        finally:
-            self._batches.remove(added)
-            self._tell()
+        return self._last
 
-    def add(self, programs: Iterable[ProgramInfo]) -> None:
-        """Note programs that hide no event, in a block of `loading`."""
+    def end(self, batch: int) -> None:
+        """Withdraw the announcement: the programs of the batch are loaded and noted."""
+        self._loading.discard(batch)
+        self._tell()
+
+    def add(self, batch: int, programs: Iterable[ProgramInfo]) -> None:
+        """Note programs that hide no event, while their batch is being loaded."""
         for one in programs:
             self._own[one.id] = _Noted(one.id, one.tag, one.loaded_ns, one.user)
-            for added in self._batches:
-                added.append(one.id)
+            self._batches[batch].append(one.id)
         self._tell()
 
-    def _forget(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
+    def forget(self, batch: int) -> None:
+        """Remove the notes of a batch, whose programs are unloaded."""
+        for number in self._batches.pop(batch, ()):
             self._own.pop(number, None)
         self._tell()
 
     def _tell(self) -> None:
         """Write the present state to the note; otherwise others take the programs for foreign."""
-        note = _Note(tuple(self._own.values()), loading=bool(self._batches))
+        note = _Note(tuple(self._own.values()), loading=bool(self._loading))
         try:
             if note == _Note():
                 self._remove()
