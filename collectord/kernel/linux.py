@@ -8,7 +8,9 @@ import mmap
 import os
 import resource
 import struct
+from contextlib import ExitStack
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
@@ -51,10 +53,10 @@ from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.mount import Tracefs
 from collectord.kernel.values.instance_settings import PREFIX
 from collectord.kernel.values.limits import Limits, Purpose
+from collectord.kernel.values.relay_files import OpenedTrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from contextlib import ExitStack
 
     from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.blktrace import Setup
@@ -126,6 +128,8 @@ class LinuxKernel:
         self.page_bytes = mmap.PAGESIZE
         self._own_programs: dict[int, int] = {}  # descriptor of each event, by id
         self._program_notes = ProgramNotes(run)
+        self._numbers = count(1)
+        self._traces: dict[int, tuple[block_trace.Blktrace, ExitStack]] = {}
         self._loaded = program_image.LoadedPrograms()
 
     def limits(self) -> Limits:
@@ -377,19 +381,44 @@ class LinuxKernel:
         if self.tracefs.mounted:
             trace_probes.remove_orphans(self.tracefs, proc=self.proc)
 
-    def open_blktrace(
-        self, device: str, setup: Setup, session: str, stack: ExitStack
-    ) -> block_trace.Blktrace:
+    def open_blktrace(self, device: str, setup: Setup, session: str) -> OpenedTrace:
         """See `Kernel.open_blktrace`."""
-        return block_trace.open_trace(device, setup, session, stack, proc=self.proc, sys=self.sys)
+        with ExitStack() as own:
+            trace = block_trace.open_trace(
+                device, setup, session, own, proc=self.proc, sys=self.sys
+            )
+            number = next(self._numbers)
+            self._traces[number] = trace, own.pop_all()
+        return OpenedTrace(number, trace.files)
+
+    def start_blktrace(self, trace: int) -> None:
+        """See `Kernel.start_blktrace`."""
+        self._traces[trace][0].start()
+
+    def quiet_blktrace(self, trace: int) -> None:
+        """See `Kernel.quiet_blktrace`."""
+        self._traces[trace][0].quiet()
+
+    def blktrace_dropped(self, trace: int) -> int:
+        """See `Kernel.blktrace_dropped`."""
+        return self._traces[trace][0].dropped()
+
+    def take_late_records(self, trace: int) -> Mapping[int, int]:
+        """See `Kernel.take_late_records`."""
+        return self._traces[trace][0].take_late()
+
+    def close_blktrace(self, trace: int) -> None:
+        """See `Kernel.close_blktrace`."""
+        _, stack = self._traces.pop(trace)
+        stack.close()
 
     def end_left_traces(self) -> Sequence[block_trace.Leftover]:
         """See `Kernel.end_left_traces`."""
         return block_trace.end_leftovers(self.proc, self.sys)
 
-    def open_channel(self, path: str, stack: ExitStack) -> tuple[RelayFile, ...]:
+    def open_channel(self, path: str) -> tuple[RelayFile, ...]:
         """See `Kernel.open_channel`."""
-        return relay_channel.open_channel(Path(path), stack)
+        return relay_channel.open_channel(Path(path))
 
     def machine(self) -> Machine:
         """See `Kernel.machine`."""

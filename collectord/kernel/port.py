@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collectord.codec.tracing_data import TracingData
     from collectord.config.scheduling import DrainPriority
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.relay.block_trace import Blktrace
     from collectord.kernel.relay.block_trace import Leftover as LeftTrace
     from collectord.kernel.tracefs.abandoned_rings import Leftover
     from collectord.kernel.tracefs.instance import Instance
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.host import CpuNews, Holder, Host, Scheduling
     from collectord.kernel.values.instance_settings import InstanceSettings
     from collectord.kernel.values.limits import Limits, Purpose
-    from collectord.kernel.values.relay_files import RelayFile
+    from collectord.kernel.values.relay_files import OpenedTrace, RelayFile
     from collectord.model import ClockReading
 
 
@@ -302,8 +301,8 @@ class Kernel(Protocol):
             KernelError: another process has enabled one; the others are removed.
         """
 
-    def open_blktrace(self, device: str, setup: Setup, session: str, stack: ExitStack) -> Blktrace:
-        """Set up a trace of a block device for a session, not started; the stack ends it.
+    def open_blktrace(self, device: str, setup: Setup, session: str) -> OpenedTrace:
+        """Set up a trace of a block device for a session, not started; `close_blktrace` ends it.
 
         Raises:
             NoSuchTarget: there is no such block device.
@@ -312,11 +311,32 @@ class Kernel(Protocol):
             KernelError: EBUSY; the device is already traced, by a process that the message names.
         """
 
+    def start_blktrace(self, trace: int) -> None:
+        """Start a trace, by its id. Raises KernelError."""
+
+    def quiet_blktrace(self, trace: int) -> None:
+        """Stop new records of a trace, and wait for those that are being written."""
+
+    def blktrace_dropped(self, trace: int) -> int:
+        """Return the records that found no room, on all CPUs. Raises KernelError."""
+
+    def take_late_records(self, trace: int) -> Mapping[int, int]:
+        """Remove the records of CPUs that came online since the setup, and count them by CPU.
+
+        Raises:
+            KernelError: they cannot be read.
+        """
+
+    def close_blktrace(self, trace: int) -> None:
+        """Stop and remove a trace, and close its files."""
+
     def end_left_traces(self) -> Sequence[LeftTrace]:
         """End traces of block devices that killed processes of this program left."""
 
-    def open_channel(self, path: str, stack: ExitStack) -> tuple[RelayFile, ...]:
+    def open_channel(self, path: str) -> tuple[RelayFile, ...]:
         """Open the files of a relay channel: `path` itself, or `path` with each CPU's number.
+
+        The caller closes each with `close`.
 
         Raises:
             MissingFeature: there are none, or they are not relay files.

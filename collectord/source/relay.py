@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from collectord._native._core import Core, Stream
     from collectord.kernel.port import Kernel
-    from collectord.kernel.relay.block_trace import Blktrace
     from collectord.kernel.values.relay_files import RelayFile
     from collectord.model import LossKey
     from collectord.plan.session_plan import SessionPlan
@@ -64,7 +63,7 @@ def open_session(
     relay = plan.payload_of(RelayPlan)
     with ExitStack() as own:
         kernel.reserve_files(plan.files)
-        trace = None
+        trace: int | None = None
         if relay.is_blktrace:
             setup = Setup(
                 actions=relay.actions & ALL_ACTIONS,
@@ -74,15 +73,17 @@ def open_session(
                 end_lba=relay.end_lba,
                 pid=relay.pid,
             )
-            trace = kernel.open_blktrace(relay.device, setup, plan.name, own)
-            files = trace.files
+            trace, files = kernel.open_blktrace(relay.device, setup, plan.name)
+            own.callback(kernel.close_blktrace, trace)
         else:
-            files = kernel.open_channel(relay.channel, own)
+            files = kernel.open_channel(relay.channel)
+            for file in files:
+                own.callback(kernel.close, file.fd)
         if not files:
             raise MissingFeature(f"{relay.name} has no relay files", feature="relay")
         rings = tuple(_handle(plan, relay, file) for file in files)
         stack.push(own.pop_all())
-    return OpenRelay(plan, trace, rings)
+    return OpenRelay(kernel, plan, trace, rings)
 
 
 def _handle(plan: SessionPlan, relay: RelayPlan, file: RelayFile) -> RingHandle:
@@ -101,8 +102,13 @@ class OpenRelay:
     """The files of a trace or a channel. See `source.base.OpenSource`."""
 
     def __init__(
-        self, plan: SessionPlan, trace: Blktrace | None, rings: tuple[RingHandle, ...]
+        self,
+        kernel: Kernel,
+        plan: SessionPlan,
+        trace: int | None,
+        rings: tuple[RingHandle, ...],
     ) -> None:
+        self._kernel = kernel
         self.rings = rings
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
         self.target_fds: tuple[int, ...] = ()
@@ -122,12 +128,12 @@ class OpenRelay:
     def enable(self) -> None:
         """Start the trace; a channel's client writes when it wants. Raises KernelError."""
         if self._trace is not None:
-            self._trace.start()
+            self._kernel.start_blktrace(self._trace)
 
     def disable(self) -> None:
         """Stop the trace's writing; the content of its buffers can still be read."""
         if self._trace is not None:
-            self._trace.quiet()
+            self._kernel.quiet_blktrace(self._trace)
 
     def read_produced(self, ring: RingHandle) -> Produced:  # noqa: ARG002 - the protocol's
         """Return an empty reading: the core sees the kernel's numbers in the records it walks."""
@@ -135,13 +141,15 @@ class OpenRelay:
 
     def shared_losses(self) -> Mapping[LossKey, int]:
         """Return the records that found no room, on any CPU. Raises KernelError."""
-        return {_DROPPED: self._trace.dropped()} if self._trace is not None else {}
+        if self._trace is None:
+            return {}
+        return {_DROPPED: self._kernel.blktrace_dropped(self._trace)}
 
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
         """Return files that the kernel made since; at the end they are read, and so counted."""
         if self._trace is None or not last:
             return ()
-        self._late.update(self._trace.take_late())
+        self._late.update(self._kernel.take_late_records(self._trace))
         losses = {_DROPPED: 0, _OVERRUN: 0}
         return tuple(
             LateRing(

@@ -35,16 +35,15 @@ EXIT_RECORD: Final = 125  # of a recording with a COMMAND
 # Opens a trace whatever was probed before.
 OPEN: Final = """
 import sys
-from contextlib import ExitStack
 from collectord.codec.blktrace import Setup
 from collectord.errors import KernelError
 from collectord.kernel.linux import LinuxKernel
-with ExitStack() as stack:
-    try:
-        LinuxKernel().open_blktrace(sys.argv[1], Setup(0, 4096, 2), "test", stack)
-        print("opened")
-    except KernelError as error:
-        print(type(error).__name__)
+kernel = LinuxKernel()
+try:
+    kernel.close_blktrace(kernel.open_blktrace(sys.argv[1], Setup(0, 4096, 2), "test").id)
+    print("opened")
+except KernelError as error:
+    print(type(error).__name__)
 """
 # A command with debugfs at its place, and one without it anywhere, and without securityfs, which
 # would tell that lockdown closes debugfs anyway.
@@ -133,7 +132,6 @@ _syscalls.blktrace_setup(fd, Setup(0, 4096, 2).encode())
 # A process that is killed as soon as its trace is set up.
 KILLED: Final = """
 import os, signal, sys
-from contextlib import ExitStack
 from collectord._native import _syscalls
 from collectord.codec.blktrace import Setup
 from collectord.kernel.linux import LinuxKernel
@@ -142,7 +140,7 @@ def killed(*arguments):
     set_up(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 _syscalls.blktrace_setup = killed
-LinuxKernel().open_blktrace(sys.argv[1], Setup(0, 4096, 2), "killed", ExitStack())
+LinuxKernel().open_blktrace(sys.argv[1], Setup(0, 4096, 2), "killed")
 """
 # A note of a process that was killed before it could say which trace it had set up.
 NOTE: Final = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import select
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError, MissingFeature
@@ -12,7 +13,6 @@ from collectord.kernel.relay import debugfs
 from collectord.kernel.values.relay_files import GLOBAL, RelayFile
 
 if TYPE_CHECKING:
-    from contextlib import ExitStack
     from pathlib import Path
 
 
@@ -27,8 +27,8 @@ def files_of(path: Path) -> dict[int, Path]:
     return dict(debugfs.numbered(path.parent, path.name))
 
 
-def open_channel(path: Path, stack: ExitStack) -> tuple[RelayFile, ...]:
-    """Open all files of a channel.
+def open_channel(path: Path) -> tuple[RelayFile, ...]:
+    """Open all files of a channel; the caller closes them.
 
     Raises:
         MissingFeature: there are none, or they are not relay files.
@@ -48,7 +48,10 @@ def open_channel(path: Path, stack: ExitStack) -> tuple[RelayFile, ...]:
             feature=f"relay channel {path}",
             hint="its client makes it, maybe later; `collectord list relay` shows some",
         )
-    return tuple(RelayFile(cpu, open_file(file, stack)) for cpu, file in files.items())
+    with ExitStack() as stack:
+        opened = tuple(RelayFile(cpu, open_file(file, stack)) for cpu, file in files.items())
+        stack.pop_all()  # nothing failed
+    return opened
 
 
 def open_file(path: Path, stack: ExitStack) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open files of a relay channel."""
+"""Open files of a relay channel, or of a block device's trace."""
 
 from __future__ import annotations
 
@@ -14,3 +14,10 @@ class RelayFile(NamedTuple):
 
     cpu: int
     fd: int
+
+
+class OpenedTrace(NamedTuple):
+    """A trace of a block device that is set up; its files are open until it is closed."""
+
+    id: int
+    files: tuple[RelayFile, ...]
