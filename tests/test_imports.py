@@ -36,7 +36,6 @@ PAST_THE_PORT: Final = {
     "collectord.cli.list": {"probe.checks", "probe.checks_aux"},
     "collectord.recovery.ftrace_rings": {"tracefs.abandoned_rings"},
     "collectord.source.bcc_text": {"bpf.catalogue"},
-    "collectord.source.perf_opening": {"host.errno_mapping", "tracefs.instance_events"},
     "collectord.source.trace_counts": {"tracefs.instance"},
     "collectord.source.tracefs": {"tracefs.instance"},
 }

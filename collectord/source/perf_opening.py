@@ -42,9 +42,8 @@ from collectord.codec.perf_attr import (
     sample_time_offset,
 )
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget, UsageError
-from collectord.kernel.host.errno_mapping import FILTER_REFUSALS
-from collectord.kernel.tracefs.instance_events import without_threads
 from collectord.kernel.values.limits import Purpose
+from collectord.kernel.values.trace_filter import FILTER_REFUSALS, without_threads
 from collectord.model import Geometry, RingLabel, RingRole, Scope, ScopeKind
 from collectord.source.aux import refused_addresses
 from collectord.source.ring import AuxHandle, CounterFd, OverwritableRing, PairedRing, PerfRing

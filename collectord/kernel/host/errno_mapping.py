@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 _SYSCALL: Final = "perf_event_open"
 DENIED: Final = (errno.EPERM, errno.EACCES)
-# errnos of SET_FILTER for a wrong filter. The last three are not errnos at all: calc_stack() in
-# kernel/trace/trace_events_filter.c numbers unbalanced parentheses and quotes -1 to -3, and that
-# reaches the caller.
-FILTER_REFUSALS: Final = frozenset({errno.EINVAL, errno.EPERM, errno.ENOENT, errno.ESRCH})
 # Upstream stops at 2; from here on Debian's patch requires CAP_SYS_ADMIN for every event.
 PARANOID_SYS_ADMIN: Final = 3
 

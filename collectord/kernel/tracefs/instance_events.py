@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UnknownEvent, UsageError
+from collectord.kernel.values.trace_filter import without_threads
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -67,22 +68,6 @@ def set_filter(folder: ControlFolder, event: TraceEvent) -> None:
         _put_filter(folder, event, event.filter)
     if event.exclude_tids:
         _put_filter(folder, event, without_threads(event.filter, event.exclude_tids))
-
-
-def without_threads(text: str, tids: Iterable[int]) -> str:
-    """Return a filter that leaves these threads out, in addition to another filter.
-
-    Threads of one process have ids near each other: most others are ruled out by one comparison or
-    two, which cost about 20 ns in all. A list (set_event_notrace_pid) costs each event 29 ns, and
-    each context switch of the host 350 more, as it hooks sched_switch twice (measured on Linux
-    6.18, x86-64).
-    """
-    terms = [f"({text})"] if text else []
-    ids = sorted(set(tids))
-    if ids:
-        others = " && ".join(f"common_pid != {tid}" for tid in ids)
-        terms.append(f"(common_pid < {ids[0]} || common_pid > {ids[-1]} || ({others}))")
-    return " && ".join(terms)
 
 
 def _put_filter(folder: ControlFolder, event: TraceEvent, text: str) -> None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from collectord._native import _syscalls
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel.host import errno_mapping
-from collectord.kernel.host.errno_mapping import FILTER_REFUSALS
 from collectord.kernel.tracefs import instance_lock
 from collectord.kernel.values.instance_settings import PREFIX
+from collectord.kernel.values.trace_filter import FILTER_REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
