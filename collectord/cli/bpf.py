@@ -14,7 +14,6 @@ from collectord.cli.parser import Parser
 from collectord.config.schema import BpfConfig, DaemonConfig
 from collectord.daemon.host_facts import bpf_wanted
 from collectord.errors import BpfError, CollectordError, UsageError
-from collectord.kernel.bpf import catalogue
 from collectord.kernel.values.facts_wanted import LOCAL, FactsWanted
 from collectord.plan import bpf_source
 from collectord.programs import bpf_program
@@ -140,7 +139,7 @@ def gives(program: BpfProgram) -> list[str]:
 
 
 def _check(args: argparse.Namespace, kernel: Kernel) -> int:
-    program = catalogue.load(args.name, args.program_dir)
+    program = kernel.bpf_program(args.name, args.program_dir)
     values = bpf_program.parameters(program, _given(args.bpf_arg))
     config = _config(args)
     facts = _facts(kernel, config, (program.name,))

@@ -23,6 +23,7 @@ from collectord.errors import KernelError
 from collectord.kernel.bpf import (
     bpf_calls,
     bpf_entries,
+    catalogue,
     kernel_headers,
     program_image,
 )
@@ -69,8 +70,9 @@ if TYPE_CHECKING:
     from collectord.kernel.values.facts_wanted import FactsWanted
     from collectord.kernel.values.host import CpuNews, Holder, Host
     from collectord.kernel.values.instance_settings import InstanceSettings
-    from collectord.kernel.values.relay_files import RelayFile
+    from collectord.kernel.values.relay_files import LeftTrace, RelayFile
     from collectord.model import ClockReading
+    from collectord.programs.bpf_program import BpfProgram
 
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
@@ -276,6 +278,10 @@ class LinuxKernel:
     program_info = staticmethod(bpf_calls.program_info)
     enable_bpf_stats = staticmethod(bpf_calls.enable_stats)
 
+    def bpf_program(self, name: str, local: Path) -> BpfProgram:
+        """See `Kernel.bpf_program`."""
+        return catalogue.load(name, local)
+
     def bpf_headers(self, named: str, cache: str) -> str:
         """See `Kernel.bpf_headers`."""
         if named:
@@ -412,7 +418,7 @@ class LinuxKernel:
         _, stack = self._traces.pop(trace)
         stack.close()
 
-    def end_left_traces(self) -> Sequence[block_trace.Leftover]:
+    def end_left_traces(self) -> Sequence[LeftTrace]:
         """See `Kernel.end_left_traces`."""
         return block_trace.end_leftovers(self.proc, self.sys)
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collectord.codec.tracing_data import TracingData
     from collectord.config.scheduling import DrainPriority
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.relay.block_trace import Leftover as LeftTrace
     from collectord.kernel.tracefs.abandoned_rings import Leftover
     from collectord.kernel.tracefs.instance import Instance
     from collectord.kernel.tracefs.mount import Tracefs
@@ -38,8 +37,9 @@ if TYPE_CHECKING:
     from collectord.kernel.values.host import CpuNews, Holder, Host, Scheduling
     from collectord.kernel.values.instance_settings import InstanceSettings
     from collectord.kernel.values.limits import Limits, Purpose
-    from collectord.kernel.values.relay_files import OpenedTrace, RelayFile
+    from collectord.kernel.values.relay_files import LeftTrace, OpenedTrace, RelayFile
     from collectord.model import ClockReading
+    from collectord.programs.bpf_program import BpfProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +192,14 @@ class Kernel(Protocol):
 
     def enable_bpf_stats(self) -> int:
         """Have the kernel count the cost of BPF programs while the descriptor is open."""
+
+    def bpf_program(self, name: str, local: Path) -> BpfProgram:
+        """Return a program of the catalogue, shipped or in the host's own directory `local`.
+
+        Raises:
+            UsageError: there is no such program; the hint names the nearest.
+            ConfigError: its files make no program, or others can change them.
+        """
 
     def bpf_headers(self, named: str, cache: str) -> str:
         """Return the kernel headers to compile BPF programs with.

@@ -19,7 +19,7 @@ import os
 import stat
 import time
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -34,7 +34,7 @@ from collectord.kernel.host.fd_holders import holders_below
 from collectord.kernel.relay import block_trace_note, debugfs
 from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote
 from collectord.kernel.relay.relay_channel import open_file
-from collectord.kernel.values.relay_files import RelayFile
+from collectord.kernel.values.relay_files import LeftTrace, RelayFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,21 +54,6 @@ _MEANINGS: Final = (
 )
 # linux/time.h; the time of a new inode is this clock's.
 CLOCK_REALTIME_COARSE: Final = 5
-
-
-class Leftover(NamedTuple):
-    """A trace that a killed process left, and that was ended.
-
-    Attributes:
-        session: session that it belonged to.
-        unread: records that were still in its buffers.
-        dropped: records that had found no room.
-    """
-
-    device: str
-    session: str
-    unread: int
-    dropped: int
 
 
 class Blktrace:
@@ -211,7 +196,7 @@ def open_trace(
     return trace
 
 
-def end_leftovers(proc: Path, sys: Path) -> list[Leftover]:
+def end_leftovers(proc: Path, sys: Path) -> list[LeftTrace]:
     """End the traces that killed processes of ours left; their devices may be gone."""
     root = debugfs.find(proc)
     ended = []
@@ -333,7 +318,7 @@ def _is_of(left: TraceNote, folder: Path, proc: Path) -> bool:
     return bool(made_since) and not any(holders_below(f"/block/{folder.name}/", proc))
 
 
-def _end(fd: int, left: TraceNote, folder: Path) -> Leftover:
+def _end(fd: int, left: TraceNote, folder: Path) -> LeftTrace:
     """Stop and remove a trace, and count the records that it still holds."""
     with suppress(OSError):
         _syscalls.blktrace_stop(fd)
@@ -343,7 +328,7 @@ def _end(fd: int, left: TraceNote, folder: Path) -> Leftover:
     with suppress(OSError):
         unread = sum(_count(path) for _, path in debugfs.numbered(folder, _TRACE))
     _tear_down(fd)
-    return Leftover(left.device, left.session, unread, dropped)
+    return LeftTrace(left.device, left.session, unread, dropped)
 
 
 def _count(path: Path) -> int:

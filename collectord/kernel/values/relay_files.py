@@ -21,3 +21,18 @@ class OpenedTrace(NamedTuple):
 
     id: int
     files: tuple[RelayFile, ...]
+
+
+class LeftTrace(NamedTuple):
+    """A trace that a killed process left, and that was ended.
+
+    Attributes:
+        session: session that it belonged to.
+        unread: records that were still in its buffers.
+        dropped: records that had found no room.
+    """
+
+    device: str
+    session: str
+    unread: int
+    dropped: int
