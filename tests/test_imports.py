@@ -32,7 +32,6 @@ CARRIED_OUT: Final = "collectord.kernel.linux"
 PORT: Final = ("collectord.kernel.port", "collectord.kernel.values")
 # Modules behind the port that others still name, by who does. None is added.
 PAST_THE_PORT: Final = {
-    "collectord.cli.list": {"probe.checks", "probe.checks_aux"},
     "collectord.recovery.ftrace_rings": {"tracefs.abandoned_rings"},
     "collectord.source.bcc_text": {"bpf.catalogue"},
     "collectord.source.trace_counts": {"tracefs.instance"},

@@ -22,10 +22,10 @@ from collectord.errors import (
     MissingPrivilege,
     UsageError,
 )
-from collectord.kernel.probe import checks, checks_aux
+from collectord.facts.kernel_facts import TRACEPOINTS_CHECK
 from collectord.kernel.values.facts_wanted import FactsWanted
 from collectord.kernel.values.limits import Purpose
-from collectord.plan import bpf_source, pmu
+from collectord.plan import bpf_source, known_aux, pmu
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -119,7 +119,7 @@ def _tell_tracepoints(facts: KernelFacts, *, alone: bool) -> None:
         MissingPrivilege, MissingFeature: nothing else is listed either.
     """
     problem = f"tracepoints are not listed: {facts.tracefs_problem}"
-    (check,) = (check for check in facts.checks if check.name == checks.TRACEPOINTS)
+    (check,) = (check for check in facts.checks if check.name == TRACEPOINTS_CHECK)
     if not alone:
         complain(f"{problem}; remedy: {check.remedy}")
     elif facts.tracefs_need:
@@ -181,7 +181,7 @@ def _aux_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Liste
     decoders = {facts.aux_pmus[name].decoder for name in here if name in facts.aux_pmus}
     absent = {
         pmu: need
-        for decoder, (_, pmu, need) in checks_aux.KNOWN.items()
+        for decoder, (_, pmu, need) in known_aux.KNOWN.items()
         if decoder not in decoders and pmu not in here
     }
     for pmu_name in sorted({*here, *absent}):
@@ -192,7 +192,7 @@ def _aux_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Liste
             reason = f"not on this host: needs {absent[pmu_name]}"
             yield ListedEvent(name, "aux", available=False, reason=reason)
             continue
-        attr = checks_aux.trial_attr(here[pmu_name], facts.aux_pmus.get(pmu_name))
+        attr = known_aux.trial_attr(here[pmu_name], facts.aux_pmus.get(pmu_name))
         yield _tried(kernel, facts, ListedEvent(name, "aux", available=True), attr)
 
 

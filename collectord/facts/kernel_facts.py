@@ -16,6 +16,9 @@ from collectord.text.foreign import decode_json
 # `from_json` reads it; it is raised when a field changes its meaning, not when one is added.
 FACTS_VERSION: Final = 1
 
+# The row of `doctor` that says whether tracepoints can be read.
+TRACEPOINTS_CHECK: Final = "tracepoints"
+
 CAP_IPC_LOCK: Final = "CAP_IPC_LOCK"
 CAP_PERFMON: Final = "CAP_PERFMON"
 CAP_SYS_ADMIN: Final = "CAP_SYS_ADMIN"

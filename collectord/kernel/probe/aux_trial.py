@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import AuxAction, EventType, PerfEventAttr, SoftwareId
 from collectord.errors import KernelError
-from collectord.kernel.probe.checks_aux import trial_attr
 from collectord.kernel.values.limits import Purpose
+from collectord.plan.known_aux import trial_attr
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import MissingPrivilege
-from collectord.facts.kernel_facts import CAP_IPC_LOCK, Check
+from collectord.facts.kernel_facts import CAP_IPC_LOCK, TRACEPOINTS_CHECK, Check
 from collectord.kernel.host.errno_mapping import perf_need
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, LOOK, REMEDY, UNKNOWN
 from collectord.plan.drain_threads import AUTO_FIFO
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 # Memory of a ring of the default size per CPU, its control page included.
 _COMFORTABLE_MEMLOCK_BYTES: Final = 64 << 20
 _COMFORTABLE_FILES: Final = 4096
-TRACEPOINTS: Final = "tracepoints"
 _MEMLOCK_FREE: Final = -1
 _KALLSYMS_READ_BYTES: Final = 4096
 
@@ -58,7 +57,7 @@ def _opened(name: str, detail: str, limits: Limits, refusal: KernelError | None)
 def tracepoints(problem: str, remedy: str) -> Check:
     """Check names, ids and formats of tracepoints."""
     detail = problem or "names, ids and formats can be read"
-    return check(TRACEPOINTS, ok=not problem, detail=detail, remedy=remedy)
+    return check(TRACEPOINTS_CHECK, ok=not problem, detail=detail, remedy=remedy)
 
 
 def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:

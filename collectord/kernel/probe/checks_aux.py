@@ -7,46 +7,25 @@ import errno
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_pmu import ARM_SPE, CS_ETM, INTEL_PT, decoder_of
-from collectord.codec.perf_attr import PerfEventAttr
-from collectord.config.event_spec import PmuEvent
 from collectord.facts.kernel_facts import Check, PmuFacts
 from collectord.kernel.probe.checks import check
-from collectord.plan.aux_defaults import default_terms
-from collectord.plan.pmu import lay_out
+from collectord.plan.known_aux import KNOWN, trial_attr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from collectord.codec.aux_pmu import AuxPmuFacts, Decoder
+    from collectord.codec.perf_attr import PerfEventAttr
     from collectord.errors import KernelError
 
     Refusal = Callable[[PerfEventAttr], KernelError | None]
 
-# By decoder: the row's name, the PMU that users look for, and its requirements.
-KNOWN: Final[Mapping[Decoder, tuple[str, str, str]]] = {
-    INTEL_PT: (
-        "Intel PT",
-        INTEL_PT,
-        "an Intel CPU from Broadwell on; in a virtual machine, a hypervisor that passes it on",
-    ),
-    CS_ETM: (
-        "CoreSight",
-        CS_ETM,
-        "an Arm host with CoreSight described in its firmware, CONFIG_CORESIGHT_SOURCE_ETM4X",
-    ),
-    ARM_SPE: (
-        "Arm SPE",
-        "arm_spe_0",
-        "an Armv8.2 host with SPE described in its firmware, CONFIG_ARM_SPE_PMU; kpti=off on some",
-    ),
-}
 # uname's names of the machines that may have them.
 _MACHINES: Final[Mapping[Decoder, tuple[str, ...]]] = {
     INTEL_PT: ("x86_64", "i686"),
     CS_ETM: ("aarch64", "armv7l"),
     ARM_SPE: ("aarch64",),
 }
-_SPE_PERIOD: Final = 4096
 _BUSY_REMEDY: Final = "wait until its other user (perf, KVM, a debugger) lets go of it"
 
 
@@ -83,23 +62,6 @@ def _row(title: str, pmu: PmuFacts, facts: AuxPmuFacts, refusal: Refusal) -> Che
         return Check(title, ok=True, detail=f"own processes can be traced; {_details(pmu, facts)}")
     remedy = _BUSY_REMEDY if error.errno == errno.EBUSY else error.hint or error.message
     return Check(title, ok=False, detail=f"present, but {error.message}", remedy=remedy)
-
-
-def trial_attr(pmu: PmuFacts, facts: AuxPmuFacts | None) -> PerfEventAttr:
-    """Return an event in user mode, as sessions open it; opening it traces nothing."""
-    terms = default_terms(facts, pmu) if facts is not None else ()
-    words = lay_out(PmuEvent("", terms), pmu, "")
-    spe = facts is not None and facts.decoder == ARM_SPE
-    return PerfEventAttr(
-        type=pmu.type,
-        config=words.config,
-        config1=words.config1,
-        config2=words.config2,
-        sample_period=facts.caps.get("min_interval", _SPE_PERIOD) if facts and spe else 1,
-        disabled=True,
-        exclude_kernel=facts is not None,
-        exclude_hv=facts is not None,
-    )
 
 
 def _details(pmu: PmuFacts, facts: AuxPmuFacts) -> str:
