@@ -16,7 +16,6 @@ from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import ModuleType
 
     from collectord.kernel.port import Kernel
 
@@ -49,15 +48,13 @@ EXIT_INTERRUPTED: Final = 130
 class Verb(Protocol):
     """The interface of a verb's module."""
 
-    def run(self, arguments: Sequence[str]) -> int:
-        """Run the verb and return the exit status. Raises CollectordError."""
+    def run(self, arguments: Sequence[str], *kernel: Kernel) -> int:
+        """Run the verb and return the exit status. Raises CollectordError.
 
-
-class KernelVerb(Protocol):
-    """The interface of a module of `KERNEL_VERBS`."""
-
-    def run(self, arguments: Sequence[str], kernel: Kernel) -> int:
-        """Run the verb and return the exit status. Raises CollectordError."""
+        Args:
+            arguments: words behind the verb.
+            kernel: one for a verb of `KERNEL_VERBS`, none for the others.
+        """
 
 
 def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -> int:
@@ -96,14 +93,12 @@ def _dispatch(arguments: list[str], make_kernel: Callable[[], Kernel]) -> int:
     if verb not in VERBS:
         return _without_verb(verb, rest)
     module = _load(verb)
-    if verb in KERNEL_VERBS:
-        return cast("KernelVerb", module).run(rest, make_kernel())
-    return cast("Verb", module).run(rest)
+    return module.run(rest, *([make_kernel()] if verb in KERNEL_VERBS else []))
 
 
-def _load(verb: str) -> ModuleType:
+def _load(verb: str) -> Verb:
     with stray.abrupt_interrupt():
-        return importlib.import_module(f"collectord.cli.{verb}")
+        return cast("Verb", importlib.import_module(f"collectord.cli.{verb}"))
 
 
 def _without_verb(word: str, rest: list[str]) -> int:
