@@ -18,21 +18,16 @@ from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-    from collectord._native._core import Stream
-    from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading, Geometry, RingLabel
     from collectord.plan.aux_areas import AuxPlan
-    from collectord.plan.session_plan import SessionPlan
-    from collectord.session.counter_reader import CounterReader, Drained
-    from collectord.session.health import Health
+    from collectord.session.session_parts import SessionParts
     from collectord.sink.base import GivenUp, SegmentInfo, Sink
     from collectord.sink.manifest import SnapshotNote
     from collectord.sink.state_dir import StateDir
-    from collectord.source.base import OpenSource
 
 _LOG: Final = structlog.get_logger()
 
@@ -40,41 +35,27 @@ _LOG: Final = structlog.get_logger()
 class Accounting:
     """The counters and the balance of a session, and the part of them that each manifest gets.
 
-    Args:
-        plan: the session's plan.
-        source: reads the kernel's counters as text, and counts the rings that nobody drains.
-        rings: all rings of the session.
-        stream: knows how far the rings are drained.
-        meter: reads the rings' counters; AUX areas and rings that nobody drains are read here.
-        kernel: reads the clocks.
-        health: notes while counters cannot be read.
+    The meter reads the rings' counters; AUX areas and rings that nobody drains are read here.
     """
 
-    def __init__(
-        self,
-        plan: SessionPlan,
-        *,
-        source: OpenSource,
-        rings: Sequence[Drained],
-        stream: Stream,
-        meter: CounterReader,
-        kernel: Kernel,
-        health: Health,
-    ) -> None:
+    def __init__(self, parts: SessionParts) -> None:
+        plan, source, rings = parts.plan, parts.source, parts.rings
         self._plan = plan
         self._tracing = source.abilities.tracing
         self._rings = rings
-        self._meter = meter
-        self._aux = AuxCounterReader(kernel, rings)
+        self._meter = parts.meter
+        self._aux = AuxCounterReader(parts.kernel, rings)
         self._late = LateRings(plan, source.abilities)
-        self._kernel = kernel
-        self._health = health
+        self._kernel = parts.kernel
+        self._health = parts.health
         self._log = _LOG.bind(session=plan.name)
         self._clocks = FlushClocks()
         self._since_ns = time.monotonic_ns()  # the end of the time that sealed segments cover
         self._closed = False
-        self._stream = stream
-        self._read_at = stream.issued_generation()  # when readings began that a pass must follow
+        self._stream = parts.stream
+        self._read_at = (
+            parts.stream.issued_generation()
+        )  # when readings began that a pass must follow
 
     def measure(self, *, last: bool = False) -> bool:
         """Take a reading; if it fails, keep the last one, and report the failure.

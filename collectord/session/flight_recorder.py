@@ -11,22 +11,18 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import CollectordError, KernelError, UsageError
-from collectord.session.ring_snapshot import Trigger, summarise
+from collectord.session.ring_snapshot import RingSnapshot, Trigger, summarise
 from collectord.session.snapshot_segments import SnapshotSegments
 from collectord.sink.manifest import SnapshotNote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.plan.session_plan import SessionPlan
     from collectord.session.accounting import Accounting
-    from collectord.session.drain_loop import StreamDrain
-    from collectord.session.health import Health
-    from collectord.session.ring_snapshot import RingSnapshot, Snapshot
+    from collectord.session.ring_snapshot import Snapshot
     from collectord.session.rotation import Rotation
-    from collectord.session.task_group import TaskGroup
+    from collectord.session.session_parts import SessionParts
     from collectord.sink.base import SegmentInfo
-    from collectord.source.base import OpenSource, Recording
 
 _LOG: Final = structlog.get_logger()
 # A virtual CPU may be descheduled for some time while it writes the last record.
@@ -38,15 +34,9 @@ class FlightRecorder:
     """Stores the contents of a flight recorder's rings in segments of their own.
 
     Args:
-        plan: the session's plan.
-        source: stops the rings for good.
-        recording: stops the rings for a snapshot, or reports that the kernel has.
-        windows: takes the windows of the rings.
+        parts: the source that stops the rings, and what the session shares.
         segments: the files that the windows go to.
         accounting: is read once a window has been drained.
-        drain: brings the windows to the files.
-        health: notes while a frozen ring is not stored.
-        tasks: runs the work of storing a frozen ring.
 
     Attributes:
         snapshots: the last ones that nobody waited for: of freezes, and of the end.
@@ -54,34 +44,22 @@ class FlightRecorder:
         failed: how many were not stored, or not at once.
     """
 
-    def __init__(
-        self,
-        plan: SessionPlan,
-        source: OpenSource,
-        *,
-        recording: Recording,
-        windows: RingSnapshot,
-        segments: Rotation,
-        accounting: Accounting,
-        drain: StreamDrain,
-        health: Health,
-        tasks: TaskGroup,
-    ) -> None:
-        self._plan = plan
-        self._source = source
-        self._recording = recording
-        self._windows = windows
+    def __init__(self, parts: SessionParts, segments: Rotation, accounting: Accounting) -> None:
+        self._plan = parts.plan
+        self._source = parts.source
+        (self._recording,) = parts.source.abilities.recording
+        self._windows = RingSnapshot(parts)
         self._segments = segments
         self._accounting = accounting
-        self._drain = drain
-        self._health = health
-        self._tasks = tasks
-        self._log = _LOG.bind(session=plan.name)
+        self._drain = parts.drain
+        self._health = parts.health
+        self._tasks = parts.tasks
+        self._log = _LOG.bind(session=parts.plan.name)
         self._one = asyncio.Lock()
         self._freezing = False
         self._ended = False
         self._given = 0
-        self._lost = windows.lost()  # as the snapshot in progress began
+        self._lost = self._windows.lost()  # as the snapshot in progress began
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
         self.stored = 0
         self.failed = 0

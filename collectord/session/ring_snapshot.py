@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from collectord._native._core import AuxCounters
-    from collectord.kernel.port import Kernel
-    from collectord.session.counter_reader import CounterReader, Drained
-    from collectord.session.drain_loop import StreamDrain
+    from collectord.session.counter_reader import Drained
+    from collectord.session.session_parts import SessionParts
     from collectord.sink.base import SegmentInfo
-    from collectord.source.base import Recording
 
 _DISK_FULL: Final = loss_name((Stage.SINK, Reason.DISK_FULL))
 _DROPPED: Final = loss_name((Stage.SINK, Reason.DROPPED))
@@ -142,31 +140,16 @@ class RingSnapshot:
     that, once the current pass of their shard is over: the time depends neither on the disk nor on
     AUX areas, which are stopped until the drain has copied them. Pages of ftrace are taken while
     the ring goes on.
-
-    Args:
-        recording: stops the rings.
-        rings: all rings of a session.
-        meter: counts the events that the rings overwrote.
-        drain: empties the rings without a window to copy.
-        kernel: resumes overwritable rings before the others.
     """
 
-    def __init__(
-        self,
-        recording: Recording,
-        rings: Sequence[Drained],
-        *,
-        meter: CounterReader,
-        drain: StreamDrain,
-        kernel: Kernel,
-    ) -> None:
-        self._recording = recording
-        self._rings = [drained for drained in rings if drained.handle.held]
+    def __init__(self, parts: SessionParts) -> None:
+        (self._recording,) = parts.source.abilities.recording
+        self._rings = [drained for drained in parts.rings if drained.handle.held]
         self._copied = [d for d in self._rings if d.handle.has_window]
         self._drained = [d for d in self._rings if not d.handle.has_window]
-        self._meter = meter
-        self._drain = drain
-        self._kernel = kernel
+        self._meter = parts.meter
+        self._drain = parts.drain
+        self._kernel = parts.kernel
         self._repeated = (0, 0)
         self._ended = False
         self.paused_ns = 0

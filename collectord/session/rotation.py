@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 
     from collectord._native import _core
     from collectord.codec.perf_features import Features
-    from collectord.plan.session_plan import SinkPlan
     from collectord.session.accounting import Accounting
-    from collectord.session.drain_loop import StreamDrain
-    from collectord.session.health import Health
+    from collectord.session.session_parts import SessionParts
     from collectord.session.snapshot_segments import SnapshotSegments
-    from collectord.session.task_group import TaskGroup
     from collectord.sink.base import Closing, OpenSegment, SegmentInfo, Sink
     from collectord.sink.state_dir import StateDir
 
@@ -46,45 +43,26 @@ class Rotation:
     """The files of one stream, from their creation to their seal. See `drain_loop.StreamListener`.
 
     Args:
-        plan: where the files go, and when the next one begins.
-        stream: writes them.
-        sink: creates and seals them.
-        store: makes room when the disk is full.
-        drain: empties the rings before a cut.
+        parts: the stream, the sink of its files, and what the session shares.
         accounting: supplies the figures of a manifest.
         describe: returns what the end of a file says about what was recorded; called in a thread.
-        health: notes troubles.
-        tasks: runs file work.
-        shown: readers of the running file are to see what was written until the last tick.
-        session: the session's name, for the log.
     """
 
     def __init__(
-        self,
-        plan: SinkPlan,
-        *,
-        stream: _core.Stream,
-        sink: Sink,
-        store: StateDir,
-        drain: StreamDrain,
-        accounting: Accounting,
-        describe: Callable[[], Features],
-        health: Health,
-        tasks: TaskGroup,
-        shown: bool,
-        session: str,
+        self, parts: SessionParts, accounting: Accounting, describe: Callable[[], Features]
     ) -> None:
-        self._plan = plan
-        self._stream = stream
-        self._sink = sink
-        self._store = store
-        self._drain = drain
+        self._plan = parts.plan.sink
+        self._stream = parts.stream
+        self._sink = parts.sink
+        self._store = parts.store
+        self._drain = parts.drain
+        self._health = parts.health
+        self._tasks = parts.tasks
         self._accounting = accounting
         self._describe = describe
-        self._health = health
-        self._tasks = tasks
-        self._shown = shown
-        self._log = _LOG.bind(session=session)
+        # Readers of a running trace.dat are to see what was written until the last tick.
+        self._shown = bool(parts.source.abilities.tracing)
+        self._log = _LOG.bind(session=parts.plan.name)
         self._open: dict[int, OpenSegment] = {}  # the running and the prepared one
         self._unsealed: list[tuple[OpenSegment, _core.SegmentClosed, Closing]] = []
         self._token = 0

@@ -20,30 +20,20 @@ from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.build_ids import BuildIds
 from collectord.session.flight_recorder import LAST_PAUSE_S, FlightRecorder
-from collectord.session.health import Health
 from collectord.session.loss_watch import LossWatch
-from collectord.session.ring_snapshot import RingSnapshot
 from collectord.session.rotation import Rotation
-from collectord.session.task_group import TaskGroup
 from collectord.source.aux import AuxFlush
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Executor
 
-    from collectord._native import _core
     from collectord.codec.perf_features import Features
-    from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading
-    from collectord.plan.session_plan import SessionPlan
-    from collectord.session.counter_reader import CounterReader, Drained
     from collectord.session.drain_loop import Drain
     from collectord.session.program_watch import ListPrograms, ProgramWatch
-    from collectord.sink.base import Sink
-    from collectord.sink.state_dir import StateDir
-    from collectord.source.base import OpenSource
+    from collectord.session.session_parts import SessionParts
 
 _LOG: Final = structlog.get_logger()
 _LAST_PASSES: Final = 5
@@ -53,16 +43,8 @@ class Session:
     """One opened plan.
 
     Args:
-        plan: the plan.
-        source: its events, still disabled.
-        rings: its rings, which the core already drains.
-        stream: the stream of these rings.
-        meter: reads their counters.
-        sink: creates and seals the stream's files.
-        kernel: reads the clocks.
+        parts: the plan, its rings, and what they work with.
         drain: the drain of the core.
-        store: makes room when the disk is full.
-        worker: threads for file work, so that the event loop never waits for a disk.
         programs: reports BPF programs to the stream; None for a stream without sideband.
 
     Attributes:
@@ -70,76 +52,32 @@ class Session:
     """
 
     def __init__(
-        self,
-        plan: SessionPlan,
-        *,
-        source: OpenSource,
-        rings: tuple[Drained, ...],
-        stream: _core.Stream,
-        meter: CounterReader,
-        sink: Sink,
-        kernel: Kernel,
-        drain: Drain,
-        store: StateDir,
-        worker: Executor,
-        programs: ProgramWatch | None = None,
+        self, parts: SessionParts, drain: Drain, programs: ProgramWatch | None = None
     ) -> None:
+        plan, rings = parts.plan, parts.rings
         self.plan = plan
-        self.source = source
-        self.abilities = source.abilities
+        self.source = parts.source
+        self.abilities = parts.source.abilities
         self._rings = {drained.ring.id: drained for drained in rings}
         self._areas = {area.ring.id: area for drained in rings for area in drained.areas}
-        self._stream = stream
-        self._meter = meter
+        self._stream = parts.stream
+        self._meter = parts.meter
         self._drain = drain
-        self._passes = drain.of(stream)
-        self._flush = AuxFlush(kernel, [drained.handle for drained in rings])
+        self._passes = parts.drain
+        self._flush = AuxFlush(parts.kernel, [drained.handle for drained in rings])
         self._log = _LOG.bind(session=plan.name)
-        self._tasks = TaskGroup(worker)
-        self._health = Health(plan, self.abilities.tracing, meter)
-        self._accounting = Accounting(
-            plan,
-            source=source,
-            rings=rings,
-            stream=stream,
-            meter=meter,
-            kernel=kernel,
-            health=self._health,
-        )
-        self._lost = meter.lost  # as of the last tick
-        self._losses = LossWatch(plan.name, meter.losses, self._health)
+        self._tasks = parts.tasks
+        self._health = parts.health
+        self._accounting = Accounting(parts)
+        self._lost = parts.meter.lost  # as of the last tick
+        self._losses = LossWatch(plan.name, parts.meter.losses, self._health)
         mapping = next((event.attr for event in plan.events if event.attr.mmap2), None)
-        self._build_ids = BuildIds(kernel, stream, mapping)
+        self._build_ids = BuildIds(parts.kernel, parts.stream, mapping)
         self._programs = programs
-        self._segments = Rotation(
-            plan.sink,
-            stream=stream,
-            sink=sink,
-            store=store,
-            drain=self._passes,
-            accounting=self._accounting,
-            describe=self._describe,
-            health=self._health,
-            tasks=self._tasks,
-            shown=bool(self.abilities.tracing),
-            session=plan.name,
-        )
+        self._segments = Rotation(parts, self._accounting, self._describe)
         self.recorder = None
         if plan.mode == FLIGHT_RECORDER:
-            (recording,) = self.abilities.recording
-            self.recorder = FlightRecorder(
-                plan,
-                source,
-                recording=recording,
-                windows=RingSnapshot(
-                    recording, rings, meter=meter, drain=self._passes, kernel=kernel
-                ),
-                segments=self._segments,
-                accounting=self._accounting,
-                drain=self._passes,
-                health=self._health,
-                tasks=self._tasks,
-            )
+            self.recorder = FlightRecorder(parts, self._segments, self._accounting)
         self._stopping = asyncio.Event()
 
     # Life: begin, tick .. tick, close.

@@ -14,11 +14,14 @@ from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.model import RingRole, ScopeKind
 from collectord.reader.device_names import HostNames
 from collectord.session.counter_reader import CounterReader, Drained, DrainedArea
+from collectord.session.health import Health
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.program_watch import ProgramWatch
 from collectord.session.ringless_session import RinglessSession
 from collectord.session.session import Session
+from collectord.session.session_parts import SessionParts
 from collectord.session.sink_factory import make_sink
+from collectord.session.task_group import TaskGroup
 from collectord.source import SOURCES
 from collectord.source.perf import fed_ring
 
@@ -139,19 +142,21 @@ class SessionContext:
             make_room=self.store.room_for(Path(plan.sink.directory)),
         )
         own.callback(sink.close)
-        return Session(
-            plan,
+        meter = CounterReader(source, rings, plan.events)
+        parts = SessionParts(
+            plan=plan,
             source=source,
             rings=tuple(rings),
             stream=stream,
-            meter=CounterReader(source, rings, plan.events),
+            drain=self.drain.of(stream),
+            meter=meter,
             sink=sink,
-            kernel=self.kernel,
-            drain=self.drain,
             store=self.store,
-            worker=self.workers.of(plan.name),
-            programs=programs,
+            kernel=self.kernel,
+            health=Health(plan, source.abilities.tracing, meter),
+            tasks=TaskGroup(self.workers.of(plan.name)),
         )
+        return Session(parts, self.drain, programs)
 
     def _watched_programs(
         self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: AsyncExitStack

@@ -23,7 +23,9 @@ from collectord.session.flush_clocks import FlushClocks
 from collectord.session.program_watch import ProgramWatch
 from collectord.session.rotation import Rotation
 from collectord.session.task_group import TaskGroup
+from collectord.source.base import Abilities
 from tests.support.hosts import host
+from tests.support.sessions import parts_of
 from tests.unit.session.test_session_end import config
 
 if TYPE_CHECKING:
@@ -161,20 +163,11 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
         tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
         accounting: Any = SimpleNamespace(opening=lambda: None)
         health: Any = SimpleNamespace(note=lambda *_: True)
-        plan: Any = SimpleNamespace(single_file=None, segment_age_ns=0)
-        segments = Rotation(
-            plan,
-            stream=one,
-            sink=one,
-            store=one,
-            drain=one,
-            accounting=accounting,
-            describe=lambda: one,
-            health=health,
-            tasks=tasks,
-            shown=True,
-            session="box",
-        )
+        sink = SimpleNamespace(single_file=None, segment_age_ns=0)
+        plan: Any = SimpleNamespace(name="box", sink=sink)
+        source = SimpleNamespace(abilities=Abilities(tracing=(one,)))
+        parts = parts_of(plan, one, source=source, health=health, tasks=tasks)
+        segments = Rotation(parts, accounting, lambda: one)
         await segments.begin()
         for size in (0, 0, 4096, 4096, 8192):
             shown.sizes[1] = size

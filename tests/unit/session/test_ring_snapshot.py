@@ -16,10 +16,14 @@ from collectord.session.flight_recorder import FlightRecorder
 from collectord.session.ring_snapshot import RingSnapshot, Trigger
 from collectord.session.snapshot_segments import SnapshotSegments
 from collectord.sink.manifest import SnapshotNote
+from collectord.source.base import Abilities
 from tests.support.commands import snapshot
+from tests.support.sessions import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from collectord.session.session_parts import SessionParts
 
 DRAINED, COPIED = False, True
 NOTE = SnapshotNote(trigger=Trigger.REQUEST, taken_ns=1)
@@ -98,8 +102,14 @@ class Kernel:
 
 def windows(kernel: Any, *copied: bool) -> RingSnapshot:  # noqa: ANN401 - a Kernel, as all it is
     """Return rings with the descriptors 0, 1, .., whose windows are copied or drained."""
-    rings = [kernel.ring(fd, copied=one) for fd, one in enumerate(copied)]
-    return RingSnapshot(kernel, rings, meter=kernel, drain=kernel, kernel=kernel)
+    return RingSnapshot(parts(kernel, *copied))
+
+
+def parts(kernel: Any, *copied: bool, plan: Any = None) -> SessionParts:  # noqa: ANN401 - likewise
+    """Return the parts of a session with such rings."""
+    source = SimpleNamespace(abilities=Abilities(recording=(kernel,)))
+    rings = tuple(kernel.ring(fd, copied=one) for fd, one in enumerate(copied))
+    return parts_of(plan, kernel, source=source, rings=rings)
 
 
 def test_overwritable_rings_do_not_wait_for_aux_areas() -> None:
@@ -177,17 +187,7 @@ def recorder(files: Any, kernel: Any, *, freezes: bool = False) -> FlightRecorde
         name="box", source="perf", sink=SimpleNamespace(single_file=None), freezes=freezes
     )
     anything: Any = SimpleNamespace(measure=lambda: None)
-    return FlightRecorder(
-        plan,
-        kernel,
-        recording=kernel,
-        windows=windows(kernel, COPIED),
-        segments=files,
-        accounting=anything,
-        drain=kernel,
-        health=anything,
-        tasks=anything,
-    )
+    return FlightRecorder(parts(kernel, COPIED, plan=plan), files, anything)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from collectord.session.task_group import TaskGroup
 from collectord.sink.base import GivenUp
 from collectord.sink.manifest import SnapshotNote
 from tests.support import segments as support
+from tests.support.sessions import parts_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,19 +77,11 @@ class Stream:
 async def _begun(stream: Stream, tasks: TaskGroup) -> Rotation:
     """Segments of a stream, which has its first and was offered the next."""
     one: Any = stream
-    segments = Rotation(
-        SimpleNamespace(single_file=None),  # type: ignore[arg-type]  # as much as is looked at
-        stream=one,
-        sink=one,
-        store=one,
-        drain=one,
-        accounting=SimpleNamespace(opening=lambda: None),  # type: ignore[arg-type]  # likewise
-        describe=Features,
-        health=SimpleNamespace(note=lambda *_: True),  # type: ignore[arg-type]  # likewise
-        tasks=tasks,
-        shown=False,
-        session="box",
-    )
+    plan: Any = SimpleNamespace(name="box", sink=SimpleNamespace(single_file=None))
+    health: Any = SimpleNamespace(note=lambda *_: True)
+    accounting: Any = SimpleNamespace(opening=lambda: None)
+    parts = parts_of(plan, one, health=health, tasks=tasks)
+    segments = Rotation(parts, accounting, Features)
     await segments.begin()
     segments.segment_wanted()
     await tasks.join()
@@ -215,28 +208,10 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
             closing=lambda **_: support.closing(),
             given_up=lambda _end: None,
         )
-        plan: Any = SimpleNamespace(
-            name="box",
-            degraded=(),
-            sink=SimpleNamespace(directory=str(tmp_path)),
-            single_file=None,
-            segment_age_ns=0,
-            directory=str(tmp_path),
-        )
+        sink = SimpleNamespace(single_file=None, segment_age_ns=0, directory=str(tmp_path))
+        plan: Any = SimpleNamespace(name="box", degraded=(), sink=sink)
         health = Health(plan, (), one)
-        segments = Rotation(
-            plan,
-            stream=one,
-            sink=one,
-            store=one,
-            drain=one,
-            accounting=accounting,
-            describe=Features,
-            health=health,
-            tasks=tasks,
-            shown=False,
-            session="box",
-        )
+        segments = Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, Features)
         await segments.begin()
         for token in range(1, 8):
             disk.token = token

@@ -26,11 +26,14 @@ from collectord.session.health import Health
 from collectord.session.ringless_session import RinglessSession
 from collectord.session.session import Session
 from collectord.session.session_factory import SessionContext
+from collectord.session.session_parts import SessionParts
+from collectord.session.task_group import TaskGroup
 from collectord.sink.state_dir import StateDir
 from collectord.source.base import Abilities
 from tests.support.configs import perf_source
 from tests.support.hanging import hanging_ring
 from tests.support.hosts import host
+from tests.support.sessions import parts_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -114,18 +117,22 @@ def session_of(
     stream: Stream | None = None,
 ) -> Session:
     """Make a session without rings, of a stream of its own if none is given."""
-    return Session(
-        plan,
+    stream = stream or drain.core.add_stream()
+    meter = CounterReader(source, (), plan.events)
+    parts = SessionParts(
+        plan=plan,
         source=source,
         rings=(),
-        stream=stream or drain.core.add_stream(),
-        meter=CounterReader(source, (), plan.events),
+        stream=stream,
+        drain=drain.of(stream),
+        meter=meter,
         sink=sink,
-        kernel=LinuxKernel(),
-        drain=drain,
         store=StateDir(Path(plan.sink.directory).parent, plan.sink.retention),
-        worker=worker,
+        kernel=LinuxKernel(),
+        health=Health(plan, source.abilities.tracing, meter),
+        tasks=TaskGroup(worker),
     )
+    return Session(parts, drain)
 
 
 async def ended_session(
@@ -241,15 +248,10 @@ def test_the_last_reading_is_final(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         with Drain(whole.core, LinuxKernel()) as drain:
-            accounting = Accounting(
-                plan,
-                source=source,
-                rings=(),
-                stream=drain.core.add_stream(),
-                meter=meter,
-                kernel=LinuxKernel(),
-                health=Health(plan, (), meter),
-            )
+            one: Any = LinuxKernel()
+            stream, health = drain.core.add_stream(), Health(plan, (), meter)
+            parts = parts_of(plan, one, source=source, stream=stream, meter=meter, health=health)
+            accounting = Accounting(parts)
             source.dropped = 1
             assert accounting.measure(last=True)
             source.dropped = 2

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of one session share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collectord._native._core import Stream
+    from collectord.kernel.port import Kernel
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.session.counter_reader import CounterReader, Drained
+    from collectord.session.drain_loop import StreamDrain
+    from collectord.session.health import Health
+    from collectord.session.task_group import TaskGroup
+    from collectord.sink.base import Sink
+    from collectord.sink.state_dir import StateDir
+    from collectord.source.base import OpenSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionParts:
+    """An opened plan, and all that its session works with.
+
+    Attributes:
+        plan: the plan.
+        source: its events, still disabled.
+        rings: its rings, which the core already drains.
+        stream: the stream of these rings.
+        drain: empties the rings of that stream.
+        meter: reads the counters of the rings.
+        sink: creates and seals the stream's files.
+        store: makes room when the disk is full.
+        kernel: reads the clocks, and the counters that no source reads.
+        health: notes troubles.
+        tasks: runs file work, so that the event loop never waits for a disk.
+    """
+
+    plan: SessionPlan
+    source: OpenSource
+    rings: tuple[Drained, ...]
+    stream: Stream
+    drain: StreamDrain
+    meter: CounterReader
+    sink: Sink
+    store: StateDir
+    kernel: Kernel
+    health: Health
+    tasks: TaskGroup

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of a session share, with one stand-in for all that a test does not name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from collectord.session.session_parts import SessionParts
+from collectord.source.base import Abilities
+
+if TYPE_CHECKING:
+    from collectord.plan.session_plan import SessionPlan
+
+
+def parts_of(plan: SessionPlan, one: Any, **named: Any) -> SessionParts:  # noqa: ANN401 - of any type
+    """Return a session's parts: `one` stands for those that are not named.
+
+    By default it has no rings, and its source can do nothing beyond draining.
+    """
+    shared = ("stream", "drain", "meter", "sink", "store", "kernel", "health", "tasks")
+    parts: dict[str, Any] = {**dict.fromkeys(shared, one), "rings": (), **named}
+    parts.setdefault("source", SimpleNamespace(abilities=Abilities()))
+    return SessionParts(plan=plan, **parts)
