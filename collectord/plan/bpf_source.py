@@ -81,13 +81,6 @@ class BufferSet(RingSet):
         yield from super(BufferSet, everywhere).rings(data_bytes, aux_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class BpfDraft(Rings):
-    """Rings of a session's programs, and their plan."""
-
-    plan: BpfPlan | None = None
-
-
 def cache_folder(config: BpfConfig, state_dir: str, euid: int) -> str:
     """Return the folder of this user's header trees."""
     own = _ROOT_CACHE if euid == 0 else str(PurePosixPath(state_dir, "headers"))
@@ -96,7 +89,7 @@ def cache_folder(config: BpfConfig, state_dir: str, euid: int) -> str:
 
 def draft(
     sources: Sequence[BpfSourceConfig], whole: Config, scope: Scope, facts: KernelFacts
-) -> BpfDraft:
+) -> Rings:
     """Plan the programs of a session: they share its rings.
 
     Raises:
@@ -145,7 +138,14 @@ def draft(
     )
     sets = _ring_sets(chosen, events, cpus, scope, facts) if events else ()
     may_fail = all(source.when == "present" for source in sources)
-    return BpfDraft(sets, tuple(notes), tuple(degraded), may_fail=may_fail, plan=plan)
+    return Rings(
+        sets,
+        tuple(notes),
+        tuple(degraded),
+        may_fail=may_fail,
+        kind=BpfSourceConfig.kind,
+        payload=plan,
+    )
 
 
 def _plan(

@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.config.schema import (
     BpfSourceConfig,
-    PerfSourceConfig,
     RelaySourceConfig,
     TracefsSourceConfig,
 )
-from collectord.errors import (
-    PlanError,
-    UsageError,
-)
+from collectord.errors import PlanError, UsageError
 from collectord.plan import aux_areas, bpf_source, budget, relay_source, trace_source
 from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.drain_threads import drain_threads
@@ -27,12 +23,12 @@ from collectord.plan.ring_set import numbered, perf_rings
 from collectord.plan.scope import scope_of, shortfalls
 from collectord.plan.session_plan import (
     CorePlan,
-    Payload,
     Plan,
     RetentionPlan,
     SessionPlan,
     SinkPlan,
 )
+from collectord.plan.source_draft import SourceDraft
 from collectord.text.units import show_bytes, show_share
 
 if TYPE_CHECKING:
@@ -42,14 +38,9 @@ if TYPE_CHECKING:
     from collectord.config.schema import Config, SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
-    from collectord.plan.bpf_plan import BpfPlan
-    from collectord.plan.event_attrs import EventPlan
-    from collectord.plan.ring_set import RingSet
-    from collectord.plan.source_draft import SourceDraft
-    from collectord.plan.trace_source import TraceDraft
+    from collectord.plan.ring_set import Rings
 
 PERF_FORMAT: Final = "perf.data"
-TRACE_FORMAT: Final = "trace.dat"
 
 # Sources each part of which becomes a plan of its own. A new source is a module and a line here.
 _PLANNERS: Final[Mapping[type, Callable[[Any, KernelFacts], Iterable[SourceDraft]]]] = {
@@ -68,27 +59,29 @@ _FILES_PER_PROGRAM: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A session before its budget: perf rings, programs that feed them, its other sources."""
+    """A session before its budget.
+
+    Attributes:
+        rings: those of its perf sources, or of its BPF programs.
+        trace: its tracefs source, None where the host has none of it.
+        apart: sources that are a plan of their own each.
+    """
 
     config: SessionConfig
     scope: Scope
-    sets: tuple[RingSet, ...]
-    notes: tuple[str, ...]
-    degraded: tuple[str, ...]
-    bpf: BpfPlan | None = None
-    trace: TraceDraft | None = None
+    rings: Rings
+    trace: SourceDraft | None = None
     apart: tuple[SourceDraft, ...] = ()
-    optional: tuple[str, ...] = ()
-    may_fail: bool = False
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether the rings, or programs with or without them, are a plan."""
+        return bool(self.rings.sets) or self.rings.kind == BpfSourceConfig.kind
 
     @property
     def is_empty(self) -> bool:
         """Whether the host has none of its sources."""
-        return not self.sets and self.bpf is None and self.trace is None and not self.apart
-
-    @property
-    def events(self) -> tuple[EventPlan, ...]:
-        return tuple(event for ring_set in self.sets for event in ring_set.events)
+        return not self.is_fed and self.trace is None and not self.apart
 
 
 def build(config: Config, facts: KernelFacts) -> Plan:
@@ -105,16 +98,15 @@ def build(config: Config, facts: KernelFacts) -> Plan:
     drafts = []
     for session in config.session:
         draft = _draft(session, config, facts)
-        if draft.sets:
-            missing = shortfalls(draft.scope, draft.events, facts)
+        if draft.rings.sets:
+            events = [event for ring_set in draft.rings.sets for event in ring_set.events]
+            missing = shortfalls(draft.scope, events, facts)
             warnings += [f"session {session.name}: {reason}" for reason in missing]
         drafts.append(draft)
         if draft.is_empty:
-            reasons = "; ".join(draft.degraded)
+            reasons = "; ".join(draft.rings.degraded)
             warnings.append(f"session {session.name} records nothing: {reasons}")
-    check_metrics(
-        one.program for draft in drafts if draft.bpf is not None for one in draft.bpf.programs
-    )
+    check_metrics(one.program for draft in drafts for one in draft.rings.payload.programs_run)
     sizes, pinned = _within_budget(drafts, facts, warnings)
     sessions = tuple(
         session
@@ -138,35 +130,20 @@ def build(config: Config, facts: KernelFacts) -> Plan:
 def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft:
     with blame(session):
         scope = scope_of(session.target, facts)
-        perf = perf_rings(session, scope, facts)
-        draft = _Draft(
-            session,
-            scope,
-            perf.sets,
-            perf.notes,
-            perf.degraded,
-            optional=perf.optional,
-            may_fail=perf.may_fail,
-        )
+        rings = perf_rings(session, scope, facts)
         programs = [source for source in session.source if isinstance(source, BpfSourceConfig)]
         if programs:
-            bpf = bpf_source.draft(programs, config, scope, facts)
-            draft = replace(
-                draft,
-                sets=bpf.sets,
-                bpf=bpf.plan,
-                notes=bpf.notes,
-                degraded=bpf.degraded,
-                may_fail=bpf.may_fail,
-            )
+            rings = bpf_source.draft(programs, config, scope, facts)
+        draft = _Draft(session, scope, rings)
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
                 freeze = freezing_tracepoint(session)
                 trace = trace_source.draft(source, session.mode, scope, facts, freeze)
-                if trace.plan is None:
-                    draft = replace(draft, degraded=(*draft.degraded, *trace.degraded))
-                else:
+                if trace.rings:
                     draft = replace(draft, trace=trace)
+                else:
+                    degraded = (*draft.rings.degraded, *trace.degraded)
+                    draft = replace(draft, rings=replace(draft.rings, degraded=degraded))
             elif type(source) in _PLANNERS:
                 drafted = _PLANNERS[type(source)](source, facts)
                 draft = replace(draft, apart=(*draft.apart, *drafted))
@@ -193,7 +170,7 @@ def _within_budget(
     drafts: Sequence[_Draft], facts: KernelFacts, warnings: list[str]
 ) -> tuple[list[list[tuple[int, int]]], int]:
     """Return data and AUX bytes of each session's ring sets, in turn, and all that they pin."""
-    sets = [ring_set for draft in drafts for ring_set in draft.sets]
+    sets = [ring_set for draft in drafts for ring_set in draft.rings.sets]
     # A set without AUX has an area of 0 bytes on no CPU.
     wanted = [
         entry
@@ -227,14 +204,14 @@ def _within_budget(
         ]
         warnings.append(f"{allowed}: mapped smaller, {', '.join(shrunk)}; {remedy}")
     remaining = iter(sizes)
-    both = [[(next(remaining), next(remaining)) for _ in draft.sets] for draft in drafts]
+    both = [[(next(remaining), next(remaining)) for _ in draft.rings.sets] for draft in drafts]
     return both, pinned
 
 
 def _owned(drafts: Sequence[_Draft]) -> Iterator[str]:
     """Yield the owner of each size, as warnings name it."""
     for draft in drafts:
-        for ring_set in draft.sets:
+        for ring_set in draft.rings.sets:
             name = f"{draft.config.name}/{ring_set.source}"
             yield f"{name} {ring_set.role}"
             yield f"{name} aux"
@@ -243,91 +220,72 @@ def _owned(drafts: Sequence[_Draft]) -> Iterator[str]:
 def _sessions(
     config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]]
 ) -> Iterator[SessionPlan]:
-    """Yield a plan for each kind of source, whose sources share rings, ledger and files.
-
-    Sources that the host lacks altogether, and no other plan reports, are a plan without rings.
-    """
-    if draft.sets or draft.bpf is not None:
-        yield _perf_session(config, draft, sizes)
-    told = bool(draft.sets) or draft.bpf is not None
-    if not told and draft.trace is None and draft.degraded:
-        sources = (one for one in draft.config.source if type(one) not in _PLANNERS)
+    """Yield a plan for each kind of source, whose sources share rings, ledger and files."""
+    for part in _parts(draft, sizes):
         yield SessionPlan(
             name=draft.config.name,
-            source=next(sources).kind,
+            source=part.kind,
             scope=draft.scope,
             mode=draft.config.mode,
-            rings=(),
-            sink=_sink(config, draft.config, PERF_FORMAT),
-            files=0,
-            degraded=draft.degraded,
-            may_fail=True,
-        )
-    if draft.trace is not None:
-        yield SessionPlan(
-            name=draft.config.name,
-            source=trace_source.SOURCE,
-            scope=draft.scope,
-            mode=draft.config.mode,
-            freezes=draft.config.freeze_on is not None,
-            rings=draft.trace.rings,
-            sink=_sink(config, draft.config, TRACE_FORMAT),
-            files=draft.trace.files,
-            notes=draft.trace.notes,
-            degraded=(*(() if told else draft.degraded), *draft.trace.degraded),
-            payload=draft.trace.plan or Payload(),
-            may_fail=draft.trace.may_fail,
-        )
-    numbers: Counter[str] = Counter()
-    for part in draft.apart:
-        numbers[part.kind] += 1
-        name = numbered(part.kind, numbers[part.kind])
-        yield SessionPlan(
-            name=draft.config.name,
-            source=name,
-            scope=draft.scope,
-            mode=draft.config.mode,
-            rings=tuple(replace(ring, source=name) for ring in part.rings),
+            rings=part.rings,
             sink=_sink(config, draft.config, part.form),
             files=part.files,
             notes=part.notes,
             degraded=part.degraded,
             payload=part.payload,
+            freezes=draft.config.freeze_on is not None,
             may_fail=part.may_fail,
+            optional=part.optional,
         )
 
 
-def _perf_session(config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]]) -> SessionPlan:
+def _parts(draft: _Draft, sizes: Sequence[tuple[int, int]]) -> Iterator[SourceDraft]:
+    """Yield what becomes a plan.
+
+    Sources that the host lacks altogether, and no other plan reports, are a plan without rings.
+    """
+    missing = draft.rings.degraded
+    if draft.is_fed:
+        yield _sized(draft.rings, sizes)
+        missing = ()
+    elif draft.trace is None and missing:
+        absent = next(one for one in draft.config.source if type(one) not in _PLANNERS)
+        yield SourceDraft(absent.kind, PERF_FORMAT, degraded=missing, may_fail=True)
+    if draft.trace is not None:
+        yield replace(draft.trace, degraded=(*missing, *draft.trace.degraded))
+    numbers: Counter[str] = Counter()
+    for part in draft.apart:
+        numbers[part.kind] += 1
+        name = numbered(part.kind, numbers[part.kind])
+        rings = tuple(replace(ring, source=name) for ring in part.rings)
+        yield replace(part, kind=name, rings=rings)
+
+
+def _sized(drafted: Rings, sizes: Sequence[tuple[int, int]]) -> SourceDraft:
+    """Return the rings of perf or BPF sources at the sizes that the budget allows."""
     rings = tuple(
         ring
-        for ring_set, (size, area) in zip(draft.sets, sizes, strict=True)
+        for ring_set, (size, area) in zip(drafted.sets, sizes, strict=True)
         for ring in ring_set.rings(size, area)
     )
     # An event that pauses an AUX area has another one beside it, which resumes the area.
     files = sum(1 + event.pauses for ring in rings for event in ring.events)
-    if draft.bpf is not None:
-        files += _FILES_PER_PROGRAM * len(draft.bpf.programs)
-    notes = list(draft.notes)
-    notes += [
+    late = [
         f"the watermark of {show_share(ring_set.watermark)} is more than half a ring: "
         f"wakes at {show_bytes(size // 2)}"
-        for ring_set, (size, _) in zip(draft.sets, sizes, strict=True)
+        for ring_set, (size, _) in zip(drafted.sets, sizes, strict=True)
         if budget.is_late(ring_set.watermark, size) and not ring_set.overwrite
     ]
-    return SessionPlan(
-        name=draft.config.name,
-        source=BpfSourceConfig.kind if draft.bpf is not None else PerfSourceConfig.kind,
-        scope=draft.scope,
-        mode=draft.config.mode,
-        freezes=draft.config.freeze_on is not None,
-        rings=rings,
-        sink=_sink(config, draft.config, PERF_FORMAT),
-        files=files,
-        notes=tuple(notes),
-        degraded=draft.degraded,
-        payload=draft.bpf or Payload(),
-        may_fail=draft.may_fail,
-        optional=draft.optional,
+    return SourceDraft(
+        drafted.kind,
+        PERF_FORMAT,
+        drafted.payload,
+        rings,
+        files=files + _FILES_PER_PROGRAM * len(drafted.payload.programs_run),
+        notes=(*drafted.notes, *late),
+        degraded=drafted.degraded,
+        may_fail=drafted.may_fail,
+        optional=drafted.optional,
     )
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_pmu import decoder_of
@@ -16,7 +16,7 @@ from collectord.plan.aux_areas import arrange, aux_set
 from collectord.plan.event_attrs import sideband_event
 from collectord.plan.freeze import frozen
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session_plan import RingPlan
+from collectord.plan.session_plan import Payload, RingPlan
 from collectord.plan.source_events import ABSENCE, in_scope, source_events, without_self
 from collectord.text import cpu_list
 from collectord.text.units import Share, show_bytes
@@ -113,6 +113,8 @@ class Rings:
     """Ring sets of a session, the plan's notes on them, and the sources that are or may be absent.
 
     Attributes:
+        kind: kind of the sources.
+        payload: what they have beside rings and events.
         optional: sources whose rings may turn out to be missing.
         may_fail: all sources are optional.
     """
@@ -122,6 +124,8 @@ class Rings:
     degraded: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     may_fail: bool = False
+    kind: str = PerfSourceConfig.kind
+    payload: Payload = field(default_factory=Payload)
 
 
 def numbered(kind: str, number: int) -> str:

@@ -1,33 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A part of a source that becomes a session's plan of its own: one device, one channel."""
+"""A part of a session that becomes a plan of its own: sources that share rings, or one device."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from collectord.plan.session_plan import Payload
+
 if TYPE_CHECKING:
-    from collectord.plan.session_plan import Payload, RingPlan
+    from collectord.plan.session_plan import RingPlan
 
 
 @dataclass(frozen=True, slots=True)
 class SourceDraft:
-    """One part of a source; without rings the host cannot have it.
+    """One part of a session; without rings the host cannot have it.
 
     Attributes:
         kind: kind of the source.
         form: format of its files.
         payload: what it has beside rings and events.
-        rings: all rings. They are not locked memory, and so shrink to no budget.
+        rings: all rings, at their final sizes.
         files: file descriptors at open.
-        notes, degraded, may_fail: see `SessionPlan`.
+        notes, degraded, may_fail, optional: see `SessionPlan`.
     """
 
     kind: str
     form: str
-    payload: Payload
+    payload: Payload = field(default_factory=Payload)
     rings: tuple[RingPlan, ...] = ()
     files: int = 0
     notes: tuple[str, ...] = ()
     degraded: tuple[str, ...] = ()
     may_fail: bool = False
+    optional: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.config.schema import TracefsSourceConfig
@@ -21,6 +21,7 @@ from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan
 from collectord.plan.kinds import kinds_of
 from collectord.plan.scope import excludes_self, ring_cpus
 from collectord.plan.session_plan import RingPlan
+from collectord.plan.source_draft import SourceDraft
 from collectord.text.units import NS_PER_SECOND, RingSize, show_bytes, show_ns
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collectord.text.units import Share
 
 SOURCE: Final = "tracefs"
+FORMAT: Final = "trace.dat"
 
 # Ring of a stream. A pass that comes 20 ms late meets 2 MB of 60-byte events at 1.7 million a
 # second; the ring wakes us when it is a quarter full.
@@ -90,26 +92,14 @@ def _sources(config: Config) -> Iterator[TracefsSourceConfig]:
                 yield source
 
 
-@dataclass(frozen=True, slots=True)
-class TraceDraft:
-    """The draft of a tracefs source; without `plan` the host has none of it."""
-
-    plan: FtracePlan | None
-    rings: tuple[RingPlan, ...] = ()
-    files: int = 0
-    notes: tuple[str, ...] = ()
-    degraded: tuple[str, ...] = ()
-    may_fail: bool = False
-
-
 def draft(
     source: TracefsSourceConfig,
     mode: str,
     scope: Scope,
     facts: KernelFacts,
     freeze: FtraceEvent | None = None,
-) -> TraceDraft:
-    """Plan a tracefs source.
+) -> SourceDraft:
+    """Plan a tracefs source; without rings the host has none of it.
 
     Args:
         source: its configuration.
@@ -136,9 +126,9 @@ def draft(
     except _ABSENCE as error:
         if source.when != "present":
             raise
-        return TraceDraft(None, degraded=(f"{SOURCE}: {error.message}",))
+        return SourceDraft(SOURCE, FORMAT, degraded=(f"{SOURCE}: {error.message}",))
     if not events and not source.probes:
-        return TraceDraft(None, degraded=tuple(degraded))
+        return SourceDraft(SOURCE, FORMAT, degraded=tuple(degraded))
     cpus = ring_cpus(scope, facts)
     notes: list[str] = []
     keep_ns = max_bytes = 0
@@ -191,7 +181,7 @@ def draft(
         a_ring += _FILES_PER_PIPE
     files = len(rings) * a_ring + _FILES_OF_INSTANCE
     may_fail = source.when == "present"
-    return TraceDraft(plan, rings, files, tuple(notes), tuple(degraded), may_fail)
+    return SourceDraft(SOURCE, FORMAT, plan, rings, files, tuple(notes), tuple(degraded), may_fail)
 
 
 def _with(freeze: FtraceEvent | None, events: tuple[FtraceEvent, ...]) -> tuple[FtraceEvent, ...]:
