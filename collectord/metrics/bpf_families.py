@@ -65,7 +65,7 @@ def families(programs: Sequence[BpfStatus]) -> Iterator[Metric]:
     )
     yield gauge(
         TABLE_TRUNCATED,
-        "1 where a map held more than is read of it: what is made of it is incomplete.",
+        "1 if a map has more entries than are read, so that its metrics are incomplete; else 0.",
         (*_PROGRAM, "table"),
         (
             ((one.session, one.program, table), more)
@@ -79,20 +79,20 @@ def families(programs: Sequence[BpfStatus]) -> Iterator[Metric]:
 def _cost(functions: Sequence[tuple[Labels, FunctionRuns]]) -> Iterator[Metric]:
     yield counter(
         RUNS,
-        "Times a program's function ran (with `stats` in [bpf] only).",
+        "Times that a function of the program ran (only with `stats` in [bpf]).",
         _FUNCTION,
         ((labels, function.runs) for labels, function in functions),
     )
     times_ns = [(labels, function.run_time_ns) for labels, function in functions]
     yield counter(
         RUN_SECONDS,
-        "Time spent in a program's function (with `stats` in [bpf] only).",
+        "Seconds spent in a function of the program (only with `stats` in [bpf]).",
         _FUNCTION,
         ((labels, ns / NS_PER_SECOND if ns is not None else None) for labels, ns in times_ns),
     )
     yield counter(
         RECURSION_MISSES,
-        "Times a program's function did not run because a program ran on that CPU already.",
+        "Times that a function did not run because a program was running on that CPU already.",
         _FUNCTION,
         ((labels, function.recursion_misses) for labels, function in functions),
     )

@@ -40,7 +40,7 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
     """Yield all families of all sessions."""
     yield highest(
         "collectord_session_state",
-        "1 for the state that a session is in.",
+        "1 for the current state of the session, 0 for the other states.",
         (*SESSION, "state"),
         (
             ((*of_session(session), state), session.state == state)
@@ -50,7 +50,7 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
     )
     yield highest(
         "collectord_session_losing",
-        "1 while records are being lost at that stage; 0 once five flush intervals had no loss.",
+        "1 while records are being lost at this stage, 0 after five flush intervals without loss.",
         (*SESSION, "stage"),
         (
             ((*of_session(session), stage), stage in {place.key[0] for place in session.losing})
@@ -73,7 +73,8 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
     )
     yield counter(
         "collectord_sideband_dropped_records",
-        "Records about tasks and mappings that there was no memory for: later segments lack them.",
+        "Records about tasks and mappings that were discarded for lack of memory; later segments "
+        "do not have them.",
         SESSION,
         ((of_session(s), s.sideband.dropped) for s in sessions if not s.in_bytes),
     )
@@ -100,7 +101,7 @@ def areas(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterator[
     found = [(labelling.of(s, area.label), area) for s in sessions for area in s.aux]
     yield counter(
         "collectord_aux_produced_bytes",
-        "AUX bytes that were traced, or handed over where the PMU does not count them.",
+        "AUX bytes traced, if the PMU counts them; otherwise those that the kernel handed over.",
         names,
         ((labels, area.produced_bytes) for labels, area in found),
     )
@@ -112,7 +113,8 @@ def areas(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterator[
     )
     yield counter(
         "collectord_aux_lost_bytes",
-        "AUX bytes lost, by where and why; truncated ones only where the PMU counts bytes.",
+        "AUX bytes lost, by stage and reason; truncated bytes are known only where the PMU counts "
+        "bytes.",
         (*names, "stage", "reason"),
         (
             ((*labels, *pair), area.lost_bytes[loss_name(pair)])
@@ -122,7 +124,7 @@ def areas(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterator[
     )
     yield counter(
         "collectord_aux_overwritten_bytes",
-        "AUX bytes that a flight recorder overwrote before a snapshot took them; not loss.",
+        "AUX bytes that a flight recorder overwrote before a snapshot; this is not loss.",
         names,
         ((labels, area.overwritten_bytes) for labels, area in found),
     )
@@ -134,31 +136,31 @@ def areas(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterator[
     )
     yield gauge(
         "collectord_aux_window_bytes",
-        "AUX bytes that a snapshot would store now; 0 of a stream.",
+        "AUX bytes that a snapshot would store now; 0 for streaming sessions.",
         names,
         ((labels, area.window_bytes) for labels, area in found),
     )
     yield counter(
         "collectord_aux_records",
-        "AUX records by the flag that the kernel gave them; each flag counts for itself.",
+        "AUX records by flag; a record with several flags counts once for each of them.",
         (*names, "flag"),
         (((*labels, flag), area.flagged[flag]) for labels, area in found for flag in FLAGS),
     )
     yield counter(
         "collectord_aux_lost_records",
-        "AUX records that did not fit the data ring; no trace is lost by that.",
+        "AUX records that did not fit into the data ring; the trace itself is not lost.",
         names,
         ((labels, area.lost_records) for labels, area in found),
     )
     yield counter(
         "collectord_aux_orphan_bytes",
-        "AUX bytes stored without a record that says where they end: decoders may lose their way.",
+        "AUX bytes stored without a record that says where they end; decoders may misread them.",
         names,
         ((labels, area.counters.orphan_bytes) for labels, area in found),
     )
     yield counter(
         "collectord_aux_disabled_seconds",
-        "Time that events were stopped because their AUX area was full.",
+        "Seconds for which events were stopped because their AUX area was full.",
         names,
         ((labels, area.counters.disabled_ns / NS_PER_SECOND) for labels, area in found),
     )
@@ -168,7 +170,7 @@ def _records(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
     names = labelling.names
     yield counter(
         "collectord_produced_records",
-        "Records the kernel's own counters say were produced (basis `exact` only).",
+        "Records produced, as counted by the kernel's own counters (basis `exact` only).",
         names,
         ((labels, part.produced) for labels, part in parts if part.produced is not None),
     )
@@ -178,10 +180,12 @@ def _records(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
         names,
         ((labels, part.stored) for labels, part in parts),
     )
-    yield _losses("collectord_lost_records", "Records lost, by where and why.", parts, labelling)
+    yield _losses(
+        "collectord_lost_records", "Records lost, by stage and reason.", parts, labelling
+    )
     yield counter(
         "collectord_overwritten_records",
-        "Records a flight recorder's ring overwrote; not loss.",
+        "Old records that a flight recorder's rings overwrote; this is not loss.",
         names,
         ((labels, part.overwritten) for labels, part in parts if part.overwritten is not None),
     )
@@ -210,7 +214,7 @@ def _channels(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
     )
     yield _losses(
         "collectord_channel_lost_bytes",
-        "Bytes of relay channels known to be lost, by where and why.",
+        "Bytes of relay channels known to be lost, by stage and reason.",
         parts,
         labelling,
     )

@@ -74,26 +74,26 @@ class DaemonCollector(Collector):
 def _host(status: DaemonStatus, kernel_release: str) -> Iterator[Metric]:
     yield gauge(
         "collectord_build_info",
-        "1, labelled with what runs.",
+        "Always 1; the labels have the versions of collectord and of the kernel.",
         ("version", "kernel"),
         [((__version__, kernel_release), 1)],
     )
     yield gauge(
         "collectord_config_info",
-        "1, labelled with the SHA-256 of the configuration in use.",
+        "Always 1; the label has the SHA-256 of the configuration in use.",
         ("sha256",),
         [((status.config_sha256,), 1)],
     )
-    yield gauge("collectord_cpus_online", "CPUs online.", (), [((), status.cpus_online)])
+    yield gauge("collectord_cpus_online", "Number of online CPUs.", (), [((), status.cpus_online)])
     yield gauge(
         "collectord_cpus_covered",
-        "Online CPUs on which every per-CPU session has its rings.",
+        "Number of online CPUs on which every per-CPU session has its rings.",
         (),
         [((), status.cpus_covered)],
     )
     yield counter(
         "collectord_uncovered_seconds",
-        "CPU seconds that a planned CPU was offline or without its rings.",
+        "Seconds that planned CPUs were offline or without rings, summed over the CPUs.",
         (),
         [((), status.uncovered_ns / NS_PER_SECOND)],
     )
@@ -105,13 +105,14 @@ def _host(status: DaemonStatus, kernel_release: str) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_records_left_behind",
-        "Records of block traces that a killed run left unread, or that found no room then.",
+        "Records of block traces that were lost because a killed run had not read them, or "
+        "because the ring was full afterwards.",
         (),
         [((), status.left_records)],
     )
     yield gauge(
         "collectord_damaged_files",
-        "Segments and manifests that the start found damaged, and left alone or set aside.",
+        "Segments and manifests found damaged at the daemon's start, and left alone or set aside.",
         (),
         [((), status.damaged_files)],
     )
@@ -119,7 +120,7 @@ def _host(status: DaemonStatus, kernel_release: str) -> Iterator[Metric]:
 
 def _draining(core: CoreCounters) -> Iterator[Metric]:
     drain = SummaryMetricFamily(
-        "collectord_drain_duration_seconds", "Time of passes over all rings of a shard."
+        "collectord_drain_duration_seconds", "Duration of a drain thread's passes over its rings."
     )
     drain.add_metric((), count_value=core.passes, sum_value=core.pass_ns / NS_PER_SECOND)
     yield drain
@@ -128,31 +129,31 @@ def _draining(core: CoreCounters) -> Iterator[Metric]:
     )
     yield gauge(
         "collectord_drain_duration_max_seconds",
-        "Longest pass so far.",
+        "Duration of the longest pass so far.",
         (),
         [((), core.pass_ns_max / NS_PER_SECOND)],
     )
-    yield gauge("collectord_staging_chunks", "Staging chunks.", (), [((), core.chunks)])
+    yield gauge("collectord_staging_chunks", "Number of staging chunks.", (), [((), core.chunks)])
     yield gauge(
         "collectord_staging_free_chunks",
-        "Staging chunks that are free.",
+        "Number of staging chunks that are free.",
         (),
         [((), core.chunks_free)],
     )
     yield gauge(
         "collectord_staging_free_low_watermark_chunks",
-        "Fewest free staging chunks ever.",
+        "Lowest number of free staging chunks so far.",
         (),
         [((), core.chunks_free_min)],
     )
     yield gauge(
         "collectord_oldest_unwritten_seconds",
-        "Age of the oldest chunk that waits for the writer.",
+        "Age of the oldest chunk that waits to be written.",
         (),
         [((), core.oldest_unwritten_ns / NS_PER_SECOND)],
     )
     write = SummaryMetricFamily(
-        "collectord_write_duration_seconds", "Time of the writes of chunks."
+        "collectord_write_duration_seconds", "Duration of the writes of chunks to disk."
     )
     write.add_metric((), count_value=core.written_chunks, sum_value=core.write_ns / NS_PER_SECOND)
     yield write
@@ -165,13 +166,13 @@ def _draining(core: CoreCounters) -> Iterator[Metric]:
 def _segments(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
     yield gauge(
         "collectord_segments",
-        "Sealed segments kept.",
+        "Number of sealed segments that are kept.",
         SESSION,
         ((of_session(s), s.sink.segments) for s in sessions),
     )
     yield gauge(
         "collectord_segment_bytes",
-        "Allocated bytes of the sealed segments kept.",
+        "Bytes of disk space that the kept sealed segments take.",
         SESSION,
         ((of_session(s), s.sink.segment_bytes) for s in sessions),
     )
@@ -183,13 +184,13 @@ def _segments(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_segments_early",
-        "Segments that ended before everything was read that names their samples.",
+        "Segments that ended before all records that name their samples were read.",
         SESSION,
         ((of_session(s), s.sink.early) for s in sessions),
     )
     yield counter(
         "collectord_segments_deleted",
-        "Segments that retention deleted, by the limit that asked for it.",
+        "Segments that retention deleted, by the limit that required it.",
         (*SESSION, "reason"),
         (
             ((*of_session(s), reason), s.sink.deleted.get(reason, 0))

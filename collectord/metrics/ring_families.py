@@ -52,11 +52,13 @@ def families(
         for session in sessions
         for area in session.aux
     ]
-    yield gauge("collectord_rings", "Ring buffers.", names, ((labels, 1) for labels, _ in rings))
+    yield gauge(
+        "collectord_rings", "Number of ring buffers.", names, ((labels, 1) for labels, _ in rings)
+    )
     yield gauge(
         "collectord_quarantined_rings",
-        "Ring buffers and AUX areas that are not read any more: their contents were invalid again "
-        "and again.",
+        "Number of ring buffers and AUX areas that are no longer read because their contents were "
+        "invalid repeatedly.",
         names,
         quarantined,
     )
@@ -64,7 +66,7 @@ def families(
     yield from _ftrace(rings, names)
     yield highest(
         "collectord_last_event_timestamp_seconds",
-        "Unix time of the youngest record read, 0 before the first.",
+        "Unix time of the newest record that was read, 0 before the first.",
         names,
         ((labels, _unix_seconds(clocks, ring.counters.last_sample_ns)) for labels, ring in rings),
     )
@@ -88,26 +90,26 @@ def recorders(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_repeated_records",
-        "Records that a snapshot left out since the one before it has them; not loss.",
+        "Records left out of a snapshot because the previous one has them; this is not loss.",
         SESSION,
         ((labels, session.repeated) for labels, session in recorders),
     )
     yield counter(
         "collectord_paused_seconds",
-        "Time that a flight recorder's rings stood still for snapshots.",
+        "Seconds for which a flight recorder's rings were paused for snapshots.",
         SESSION,
         ((labels, session.paused_ns / NS_PER_SECOND) for labels, session in recorders),
     )
     yield gauge(
         "collectord_recorder_window_bytes",
-        "What a flight recorder's rings and AUX areas hold.",
+        "Bytes that a flight recorder's rings and AUX areas hold.",
         SESSION,
         ((labels, window_bytes(session)) for labels, session in recorders),
     )
     yield gauge(
         "collectord_recorder_window_seconds",
-        "How far back a snapshot would reach without a gap. 0 of a stream; none of AUX areas, "
-        "whose age is unknown.",
+        "How far back a snapshot would reach without a gap, in seconds. 0 for streaming ftrace "
+        "sessions; not exported for AUX areas, whose age is unknown.",
         SESSION,
         (
             (of_session(s), window_ns(s.rings) / NS_PER_SECOND)
@@ -120,7 +122,7 @@ def recorders(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
 def _fills(rings: Rings, names: Labels) -> Iterator[Metric]:
     yield gauge(
         "collectord_buffer_capacity_bytes",
-        "Size of the rings, after rounding and fallback.",
+        "Size of the rings as they were opened, in bytes.",
         names,
         ((labels, ring.capacity_bytes) for labels, ring in rings),
     )
@@ -132,13 +134,13 @@ def _fills(rings: Rings, names: Labels) -> Iterator[Metric]:
     )
     yield gauge(
         "collectord_buffer_used_high_watermark_bytes",
-        "Highest used bytes of each ring since it was opened, summed.",
+        "Most unread bytes that each ring has held since it was opened, summed over the rings.",
         names,
         ((labels, ring.counters.high_watermark_bytes) for labels, ring in rings),
     )
     yield highest(
         "collectord_buffer_fill_high_watermark_ratio",
-        "Highest fill that any of the rings ever had; 1 is full.",
+        "Highest fill level that any of the rings has reached; 1 is full.",
         names,
         ((labels, ring.peak_fill) for labels, ring in rings),
     )
@@ -148,7 +150,9 @@ def _fills(rings: Rings, names: Labels) -> Iterator[Metric]:
 def _fill_histogram(rings: Rings, names: Labels) -> Metric:
     # No _sum: the core counts passes by fill, and a sum made from bucket bounds would be a guess.
     family = HistogramMetricFamily(
-        "collectord_buffer_fill_ratio", "Fill of a ring at the start of a pass.", labels=names
+        "collectord_buffer_fill_ratio",
+        "Fill level of a ring at the start of a pass; 1 is full.",
+        labels=names,
     )
     passes: dict[Labels, list[int]] = defaultdict(lambda: [0] * len(_FILL_BOUNDS))
     for labels, ring in rings:
@@ -168,7 +172,7 @@ def _ftrace(rings: Rings, names: Labels) -> Iterator[Metric]:
     kept = [(labels, ring) for labels, ring in rings if ring.transport is not None]
     yield highest(
         "collectord_oldest_unread_seconds",
-        "Age of the oldest event that is still in an ftrace ring, 0 without one.",
+        "Age of the oldest event that is still in an ftrace ring, 0 if there is none.",
         names,
         ((labels, (ring.oldest_unread_age_ns or 0) / NS_PER_SECOND) for labels, ring in kept),
     )
@@ -195,7 +199,7 @@ def _reads(rings: Rings, names: Labels) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_wakeups",
-        "Passes over a ring, by what started them.",
+        "Passes over the rings, by what triggered them.",
         (*names, "trigger"),
         (
             ((*labels, trigger), getattr(ring.counters, f"wakeups_{trigger}"))
@@ -205,31 +209,31 @@ def _reads(rings: Rings, names: Labels) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_throttles",
-        "Times the kernel throttled an event for its rate; not loss.",
+        "Times that the kernel throttled an event because of its rate; this is not loss.",
         names,
         ((labels, ring.counters.throttles) for labels, ring in rings),
     )
     yield counter(
         "collectord_ring_faults",
-        "Times that the contents of a ring were refused, and it went on behind them.",
+        "Times that a ring had invalid contents, which were skipped.",
         names,
         ((labels, ring.counters.faults) for labels, ring in rings),
     )
     yield counter(
         "collectord_faulty_bytes",
-        "Bytes that were passed over: of refused contents, and of records without an end.",
+        "Bytes of the rings that were skipped: invalid contents, and records without an end.",
         names,
         ((labels, ring.faulty_bytes) for labels, ring in rings),
     )
     yield counter(
         "collectord_neutralised_records",
-        "Records of a type that readers of perf.data do not know, stored as padding.",
+        "Records stored as padding because readers of perf.data do not know their type.",
         names,
         ((labels, ring.counters.neutralised) for labels, ring in rings if not ring.in_bytes),
     )
     yield counter(
         "collectord_starved_passes",
-        "Passes that left a ring alone because no staging chunk was free.",
+        "Passes that did not read a ring because no staging chunk was free.",
         names,
         ((labels, ring.counters.starved) for labels, ring in rings),
     )
