@@ -76,4 +76,4 @@ def test_the_manual_has_these_figures() -> None:
     text = COSTS.read_text()
     assert f"| An ftrace event | {ftrace['record']} ns |" in text
     assert f"| A perf sample | {perf['record']} ns |" in text
-    assert f"| A call chain, besides the sample | {chained['call chain']} ns |" in text
+    assert f"| A call chain, in addition to the sample | {chained['call chain']} ns |" in text
