@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 # Verb to its summary; the verb's module has the same name and is imported on use.
 VERBS: Final = {
-    "run": "Run the daemon in the foreground, as its configuration says.",
-    "record": "Record events into perf.data or trace.dat, and balance every ring.",
-    "list": "List the events of this host and whether they can be opened.",
-    "check": "Validate configuration files and print the plan; touch nothing.",
-    "bpf": "List BPF programs, or compile one and tell what it takes and gives.",
-    "doctor": "Say what this kernel and user can do, and how to get the rest.",
+    "run": "Run the daemon in the foreground, with the given configuration.",
+    "record": "Record events into files, and account for every record.",
+    "list": "List the events of this host, and show whether they can be opened.",
+    "check": "Validate configuration files and print the plan; change nothing.",
+    "bpf": "List BPF programs, or check one and show what it needs and exports.",
+    "doctor": "Show what works on this host, and how to get what does not.",
     "mark": "Write a marker into the ftrace rings of a running daemon.",
-    "snapshot": "Store what the flight recorders of a running daemon hold.",
+    "snapshot": "Store the contents of a running daemon's flight recorders.",
     "segments": "List, verify or repair segments, or extract their AUX traces.",
     "events": "Decode, filter, count or follow the events in segments.",
 }

@@ -30,7 +30,7 @@ def print_answers(program: str, answers: Iterable[Answer]) -> None:
             case FoldedAnswer():
                 _print_folded(answer)
         if not answer.complete:
-            say("(incomplete: the map held more than is read)")
+            say("(incomplete: the map has more entries than are read)")
         say("")
 
 

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.programs.bpf_program import BpfProgram
 
-_COLUMNS: Final = tuple(
-    map(Column, ("PROGRAM", "FROM", "HERE", "GIVES", "WHAT IT IS FOR", "WHY NOT"))
-)
+_COLUMNS: Final = tuple(map(Column, ("PROGRAM", "FROM", "HERE", "EXPORTS", "PURPOSE", "WHY NOT")))
 
 
 def parser() -> Parser:
@@ -55,18 +53,18 @@ def parser() -> Parser:
         "action",
         choices=("list", "check"),
         metavar="list|check",
-        help="list all programs and whether they can run here; compile one, attach it for a "
-        "moment, and tell what it takes and gives",
+        help="list: list all programs, and show whether they can run here; check: compile one "
+        "program, attach it for a moment, and show what it needs and exports",
     )
     made.add_argument(
-        "name", metavar="NAME", nargs="?", default="", help="check: the program (default: none)"
+        "name", metavar="NAME", nargs="?", default="", help="check: the program to check"
     )
     made.add_argument(
         "--bpf-arg",
         metavar="K=V",
         action="append",
         default=[],
-        help="check: set a parameter, repeatable (default: the program's own)",
+        help="check: set a parameter, repeatable (default: the program's own default)",
     )
     made.add_argument(
         "--program-dir",

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     # the headers; whether it may hide events.
     Loading = tuple[Loaded, Layout | None, str, bool]
 
-_UNSEEN_MISSES: Final = "this kernel does not count the runs that it leaves out"
+_UNSEEN_MISSES: Final = "this kernel does not count skipped runs"
 _EXACT: Final = "collectord_submit() counts every event"
-_OTHER_SUBMITS: Final = "it also submits past collectord_submit(), which nothing counts"
-_UNCOUNTED: Final = 'it does not submit by collectord_submit() of "collectord.h"'
-_PARAMETERS: Final = tuple(map(Column, ("PARAMETER", "VALUE", "DEFAULT", "TYPE", "WHAT IT DOES")))
+_OTHER_SUBMITS: Final = "it also submits without collectord_submit(), which is not counted"
+_UNCOUNTED: Final = 'it does not submit with collectord_submit() of "collectord.h"'
+_PARAMETERS: Final = tuple(map(Column, ("PARAMETER", "VALUE", "DEFAULT", "TYPE", "MEANING")))
 _TABLES: Final = (
     Column("TABLE"),
     Column("TYPE"),
@@ -37,7 +37,7 @@ _TABLES: Final = (
     Column("VALUE", "right"),
     Column("ENTRIES", "right"),
 )
-_METRICS: Final = tuple(map(Column, ("METRIC", "TYPE", "LABELS", "WHAT IT TELLS")))
+_METRICS: Final = tuple(map(Column, ("METRIC", "TYPE", "LABELS", "MEANING")))
 _FIELDS: Final = (
     Column("FIELD"),
     Column("TYPE"),
@@ -235,7 +235,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
     for output in report["outputs"]:
         yield f"events by {output['table']}: basis {output['basis']}, {output['reason']}"
     if report["may_suppress"]:
-        why = "a way out does not return 1, or the kernel counts no runs that it leaves out"
+        why = "not every path returns 1, or the kernel does not count skipped runs"
         yield f"it may hide events of its tracepoints from perf: {why}"
     for function in report.get("functions", ()):
         yield f"runs {function['name']} at {', '.join(function['attachments'])}"

@@ -43,14 +43,15 @@ def parser() -> Parser:
         metavar="FILE",
         nargs="*",
         type=Path,
-        help="configuration files, the last one wins per table (default: "
-        "/etc/collectord/collectord.toml, then collectord.d/*.toml)",
+        help="configuration files; keys of a later file override those of an earlier one "
+        "(default: /etc/collectord/collectord.toml, then collectord.d/*.toml)",
     )
     made.add_argument(
         "--facts",
         metavar="FILE",
         type=Path,
-        help="plan for the host where `doctor --json` wrote FILE (default: this host)",
+        help="plan for the host on which `collectord doctor --json` wrote FILE (default: this "
+        "host)",
     )
     made.add_json("print the plan as JSON (default: text)")
     return made

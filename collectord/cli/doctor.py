@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectord.facts.kernel_facts import Check, KernelFacts
     from collectord.kernel.port import Kernel
 
-_TITLES: Final = ("CHECK", "STATE", "FOUND, AND -> WHAT GIVES THE REST")
+_TITLES: Final = ("CHECK", "STATE", "RESULT, AND -> HOW TO CHANGE IT")
 _REMEDY: Final = "    -> "
 
 
@@ -34,7 +34,7 @@ def parser() -> Parser:
             "collectord check --facts facts.json collectord.toml",
         ),
     )
-    made.add_json("print the facts that `check --facts` takes (default: a table)")
+    made.add_json("print the facts as JSON, for `collectord check --facts` (default: a table)")
     return made
 
 

@@ -65,9 +65,9 @@ def parser() -> Parser:
         "segments",
         metavar="SEGMENT",
         nargs="*",
-        help="trace.dat files, perf.data files with events of BPF programs, and sets of files of "
-        "blktrace, by one of them or by the name without .blktrace.N, sealed or still "
-        "being written; one after the other, the CPUs of each in the order of time; with -f also "
+        help="trace.dat files, perf.data files with events of BPF programs, and sets of blktrace "
+        "files, named by one of the files or without .blktrace.N; they may still be written; "
+        "each is printed in the order of time, one after the other; with -f also "
         "sessions of the daemon and directories (default with -f: all sessions with BPF events)",
     )
     made.add_argument(
@@ -75,28 +75,30 @@ def parser() -> Parser:
         metavar="GLOB",
         dest="globs",
         action="append",
-        help="only events whose NAME or SYSTEM:NAME fits (default: all)",
+        help="print only events whose NAME or SYSTEM:NAME matches (default: all)",
     )
     made.add_argument(
         "--filter",
         metavar="FILTER",
-        help="only records that fit FIELD OP VALUE [&& ...]; OP is == != < <= > >= & of numbers, "
-        "== != ~ of text; events without such a field do not fit (default: all)",
+        help="print only records that match FIELD OP VALUE [&& ...]; OP is == != < <= > >= & for "
+        "numbers, == != ~ for text; events without the field do not match (default: all)",
     )
     how = made.add_mutually_exclusive_group()
     how.add_argument(
-        "--count", action="store_true", help="how many of each event (default: each record)"
+        "--count",
+        action="store_true",
+        help="print the number of records of each event (default: print each record)",
     )
     how.add_argument(
         "-f",
         "--follow",
         action="store_true",
-        help="go on with what BPF programs submit from now on, and with a SEGMENT from its "
-        "beginning, through all that follow, until the session ends or Ctrl-C; an event is shown "
-        "when no older one can come, one to two flush intervals later (default: what is there)",
+        help="print events of BPF programs as they are submitted, until the session ends or "
+        "Ctrl-C; from a SEGMENT on, print it and all that follow it; events are printed in the "
+        "order of time, one to two flush intervals late (default: print what is stored, and end)",
     )
     add_socket(made, "-f: ")
-    made.add_json("one JSON object a line, with --count one document (default: text)")
+    made.add_json("print one JSON object per line, with --count one document (default: text)")
     return made
 
 
@@ -130,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
         return follow.run(args.segments, args.socket, choice, as_json=args.json)
     if not args.segments:
         raise UsageError(
-            "the following arguments are required: SEGMENT", hint="-f follows running sessions"
+            "the following arguments are required: SEGMENT", hint="without -f, name a segment"
         )
     paths = [Path(word) for word in args.segments]
     style = _agree(paths, choice)

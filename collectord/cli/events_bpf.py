@@ -140,7 +140,7 @@ class BpfView:
             case Total(event) if event.name not in self._predicates:
                 return None
             case Damage(offset, reason):
-                self._complain(f"{reason} at byte {offset}, left out up to the next chunk")
+                self._complain(f"{reason} at byte {offset}, skipped up to the next chunk")
                 return None
         return happening
 

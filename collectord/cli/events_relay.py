@@ -43,7 +43,7 @@ def choosables(segment: RelaySegment) -> list[Choosable]:
 
 def _refuse(terms: Sequence[Term]) -> Callable[[Any], bool]:
     if terms:
-        raise UsageError("bytes of a relay channel have no fields", text=terms[0].field)
+        raise UsageError("the bytes of a relay channel have no fields", text=terms[0].field)
     return lambda _: True
 
 
@@ -99,7 +99,7 @@ class RelayView:
         for found in self._segment.by_time():
             if isinstance(found, Damage):
                 self.damaged = True
-                complain(f"{found.path}: {found.error}; the rest of the file is left out")
+                complain(f"{found.path}: {found.error}; the rest of the file is skipped")
                 continue
             if found.is_note and found.name == "process":
                 comms[found.pid] = found.text

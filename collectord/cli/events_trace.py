@@ -89,7 +89,7 @@ class TraceView:
                 self.damaged = True
                 complain(
                     f"{segment.path}: {happening.fault} at byte {happening.offset}, of CPU "
-                    f"{happening.cpu}; the rest of the page is left out"
+                    f"{happening.cpu}; the rest of the page is skipped"
                 )
                 continue
             if isinstance(happening, Loss):

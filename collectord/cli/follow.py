@@ -107,12 +107,12 @@ def _streams(words: Sequence[str], socket: Path) -> Iterator[LiveStreams]:
         paths = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
         if path.is_dir():
             yield from _running(
-                segment_directories(path), f"nothing with BPF events is being written in {word}"
+                segment_directories(path), f"no segment with BPF events is being written in {word}"
             )
         elif paths.data.exists() or paths.partial.exists():
             yield LiveStreams(paths.directory, paths)
         elif "/" in word:
-            raise UsageError(f"no directory or segment {word}", text=word)
+            raise UsageError(f"there is no directory or segment {word}", text=word)
         else:
             problem = f"session {word} writes no BPF events"
             yield from _running(_directories(_named(word, socket), problem), problem)
@@ -122,7 +122,7 @@ def _running(directories: Iterable[Path], problem: str) -> Iterator[LiveStreams]
     """Follow those directories in which something is running."""
     found = [stream for stream in map(LiveStreams, dict.fromkeys(directories)) if stream.found]
     if not found:
-        raise UsageError(problem, hint="-f follows events of BPF programs; of others it cannot")
+        raise UsageError(problem, hint="-f can follow only events of BPF programs")
     yield from found
 
 
@@ -132,7 +132,9 @@ def _named(name: str, socket: Path) -> list[dict[str, Any]]:
     if not found:
         known = {str(one["name"]) for one in sessions}
         hint = did_you_mean(name, known) or f"the daemon runs {', '.join(sorted(known)) or 'none'}"
-        raise UsageError(f"no session, directory or segment {name!r}", text=name, hint=hint)
+        raise UsageError(
+            f"there is no session, directory or segment {name!r}", text=name, hint=hint
+        )
     return found
 
 
@@ -158,7 +160,7 @@ def _directories(sessions: Iterable[dict[str, Any]], problem: str) -> list[Path]
         )
         if failed:
             raise CollectordError(f"{problem}: {said}")
-        raise UsageError(f"{problem}: {said}", hint="/metrics of the daemon tells of maps")
+        raise UsageError(f"{problem}: {said}", hint="the daemon's /metrics show their maps")
     for one in failed:
         complain(f"session {one['name']} is not followed, it has failed{_reason(one)}")
     return found
@@ -180,7 +182,7 @@ def _sessions(socket: Path) -> list[dict[str, Any]]:
 def _directory(session: dict[str, Any]) -> Path:
     if "directory" not in session:
         raise CollectordError(
-            f"the daemon does not tell where session {session['name']} writes",
+            f"the daemon does not report the directory of session {session['name']}",
             hint="name its directory instead",
         )
     return Path(session["directory"])

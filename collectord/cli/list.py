@@ -73,8 +73,8 @@ def parser() -> Parser:
         metavar="GLOB",
         nargs="?",
         default="*",
-        help="names to list, or one kind: hardware, software, cache, pmu, aux, tracepoint, "
-        "bpf, blktrace (block devices), relay (channels) (default: all)",
+        help="events to list, by a pattern of names or by one kind: hardware, software, cache, "
+        "pmu, aux, tracepoint, bpf, blktrace (block devices), relay (channels) (default: all)",
     )
     made.add_json("print the events as JSON (default: a table)")
     return made
@@ -99,7 +99,7 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
         return EXIT_OK
     if not found:
         if args.glob == "relay":
-            raise CollectordError("no client of relay has a channel now")
+            raise CollectordError("there are no relay channels now")
         raise CollectordError(f"no event matches {args.glob!r}", hint="try *PART*")
     print_table(
         _COLUMNS,

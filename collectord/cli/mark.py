@@ -28,11 +28,15 @@ def parser() -> Parser:
             "collectord mark --session blackbox 'the page was slow here'",
         ),
     )
-    made.add_argument("text", metavar="TEXT", help="what trace-cmd report shows as a print event")
+    made.add_argument(
+        "text",
+        metavar="TEXT",
+        help="the text of the marker; trace-cmd report shows it as a print event",
+    )
     made.add_argument(
         "--session",
         metavar="NAME",
-        help="mark this session only (default: all that record ftrace)",
+        help="mark only this session (default: all sessions that record ftrace)",
     )
     add_common(made)
     return made
@@ -55,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
     """Write the marker, and print how many sessions have it."""
     args = parser().parse_args(arguments)
     if not args.text:
-        raise UsageError("a marker needs a text")
+        raise UsageError("the marker has no text")
     answer = client.post(args.socket, "/v1/mark", {"text": args.text, "session": args.session})
     if args.json:
         print_json(answer)

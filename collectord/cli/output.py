@@ -173,7 +173,7 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
         if count:
             text += f"; {bytes_text(count)} of trace were lost: {_LOSS_CAUSES[name]}"
     if snapshot["paused_ns"]:
-        text += f"; the rings stood still for {snapshot['paused_ns'] / 1e6:.3g} ms"
+        text += f"; the rings were paused for {snapshot['paused_ns'] / 1e6:.3g} ms"
     return text
 
 

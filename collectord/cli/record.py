@@ -77,7 +77,7 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
             raise
     unsealed = sum(balance.sink.unsealed for balance in result.balances)
     if unsealed:
-        hint = "the log above says why; `collectord segments repair` seals what is left"
+        hint = "the log above says why; `collectord segments repair` may seal them"
         complain(f"segments that could not be sealed: {unsealed}; {hint}")
         return EXIT_RECORD_FAILED if command else EXIT_FAILURE
     return status

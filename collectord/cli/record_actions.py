@@ -62,7 +62,7 @@ class SetProgramArgument(argparse.Action):
     ) -> None:
         """Set a parameter of the last program, once."""
         if not namespace.programs:
-            parser.error("--bpf-arg is for the --bpf before it, and there is none")
+            parser.error("--bpf-arg applies to the preceding --bpf, and there is none")
         program = namespace.programs[-1]
         name, equals, value = values.partition("=")
         if not equals or not name:
@@ -98,5 +98,5 @@ class AddFilter(argparse.Action):
     ) -> None:
         """Add to the filters of the last event, which must all hold."""
         if not namespace.events:
-            parser.error("--filter applies to the -e before it, and there is none")
+            parser.error("--filter applies to the preceding -e, and there is none")
         namespace.events[-1].filters.append(values)

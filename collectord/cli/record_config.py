@@ -71,7 +71,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     recorder = args.overwrite or args.snapshot
     if (args.freeze_on or args.freeze_filter) and not recorder:
         hint = "add --overwrite, or -S with an AUX event"
-        raise UsageError("there is nothing to freeze without --overwrite", hint=hint)
+        raise UsageError("--freeze-on needs a flight recorder", hint=hint)
     _check_no_stream(args.output)
     output = Path(args.output or _default_output(sources[0])).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
@@ -110,17 +110,17 @@ def _check_no_stream(output: str | None) -> None:
     """Refuse an output to a stream: its head is completed at the end, so nobody could read it."""
     if output == "-" or (output or "").startswith(_STREAMS):
         raise UsageError(
-            f"-o {output}: a recording goes to a file, not to a stream",
+            f"-o {output}: a recording must be written to a file, not to a stream",
             text=output or "",
-            hint="name a file, and pipe that once the recording is over (./- is one called -)",
+            hint="name a file, and pipe it after the recording (./- is a file called -)",
         )
 
 
 def no_area() -> UsageError:
     """Return the error for -S without an AUX area."""
     return UsageError(
-        "-S is of AUX areas, and no -e has one",
-        hint="-e PMU// as `collectord list aux` shows them; --overwrite is of other rings",
+        "-S is for AUX areas, and no -e has one",
+        hint="`collectord list aux` shows events with an AUX area; --overwrite is for other rings",
     )
 
 
@@ -159,9 +159,12 @@ def _sources(args: argparse.Namespace) -> tuple[SourceConfig, ...]:
     if args.transport and (args.transport in of_bpf) != bool(args.programs):
         if args.programs:
             raise UsageError(
-                f"--transport {args.transport} does not go with --bpf", hint=" or ".join(of_bpf)
+                f"--transport {args.transport} cannot be combined with --bpf",
+                hint=" or ".join(of_bpf),
             )
-        raise UsageError(f"--transport {args.transport} is of BPF programs", hint="add --bpf NAME")
+        raise UsageError(
+            f"--transport {args.transport} is for BPF programs", hint="add --bpf NAME"
+        )
     if args.relays:
         return _relay(args)
     if args.programs:
@@ -182,8 +185,8 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
     wrong = next((name for name, given in others.items() if given), "")
     if wrong:
         raise UsageError(
-            f"{wrong} does not go with --bpf",
-            hint="a program sees whole CPUs; what it filters are its parameters (--bpf-arg)",
+            f"{wrong} cannot be combined with --bpf",
+            hint="a program observes whole CPUs; its parameters (--bpf-arg) select events",
         )
     return tuple(
         BpfSourceConfig(
@@ -212,10 +215,13 @@ def _relay(args: argparse.Namespace) -> tuple[RelaySourceConfig, ...]:
     }
     wrong = next((name for name, given in others.items() if given), "")
     if wrong:
-        hint = "it has all CPUs; a configuration can narrow blktrace and size its buffers"
-        raise UsageError(f"{wrong} does not go with --relay", hint=hint)
+        hint = "it covers all CPUs; a configuration can narrow blktrace and set the size of its "
+        "buffers"
+        raise UsageError(f"{wrong} cannot be combined with --relay", hint=hint)
     if len(args.relays) > 1 and not args.output_dir:
-        raise UsageError("several --relay make several sets of files", hint="add --output-dir")
+        raise UsageError(
+            "several --relay options write several sets of files", hint="add --output-dir"
+        )
     transport: TransportName = args.transport or "read"
     return tuple(
         RelaySourceConfig(device=(path,), transport=transport)
@@ -239,7 +245,9 @@ def _by_ftrace(args: argparse.Namespace) -> bool:
     if args.via == record_options.AUTO:
         by_ftrace = bool(args.events) and not _perf_only(args) and _may_be_ftrace(args)
     if args.transport and not by_ftrace:
-        raise UsageError("--transport is of ftrace's rings", hint="add --via ftrace")
+        raise UsageError(
+            "--transport is for ftrace's rings and BPF programs", hint="add --via ftrace"
+        )
     return by_ftrace
 
 
@@ -301,8 +309,8 @@ def _tracefs(args: argparse.Namespace) -> TracefsSourceConfig:
     wrong = _perf_only(args)
     if wrong:
         raise UsageError(
-            f"{wrong} does not go with --via ftrace",
-            hint="its rings have every event of processes or CPUs, and nothing is sampled",
+            f"{wrong} cannot be combined with --via ftrace",
+            hint="its rings record every event of processes or CPUs, and no samples",
         )
     return TracefsSourceConfig(
         events=_trace_events(args),

@@ -100,7 +100,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     args = parser().parse_intermixed_args(options)
     if args.stray:
         raise UsageError(
-            f"{args.stray[0]!r} is no option", text=args.stray[0], hint="put -- before COMMAND"
+            f"{args.stray[0]!r} is not an option", text=args.stray[0], hint="put -- before COMMAND"
         )
     return args, command
 
@@ -115,16 +115,16 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         type=_checked(event_spec.parse_choices),
         default=[],
         help="event as perf spells it, repeatable: cycles:u, page-faults, sched:sched_*, "
-        "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k', intel_pt// (default: cycles, else "
-        "cpu-clock; of ftrace none)",
+        "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k', intel_pt// (default: cycles, or "
+        "cpu-clock without hardware counters; none with --via ftrace)",
     )
     group.add_argument(
         "--filter",
         metavar="F",
         action=record_actions.AddFilter,
         default=argparse.SUPPRESS,
-        help="filter of the tracepoints of the -e before it, or of its AUX event the addresses: "
-        "'filter 0x1000/0x200@/bin/x', start, stop, tracestop (default: none)",
+        help="filter for the tracepoints of the preceding -e, such as 'prev_pid == 1'; for an AUX "
+        "event an address filter, such as 'filter 0x1000/0x200@/bin/x' (default: none)",
     )
     rate = group.add_mutually_exclusive_group()
     rate.add_argument(
@@ -132,15 +132,15 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         "--freq",
         metavar="HZ",
         type=_positive,
-        help="samples a second of each event (default: 4000; tracepoints and counting "
-        "software events: every one)",
+        help="samples per second of each event (default: 4000; every occurrence of tracepoints "
+        "and of software events that count)",
     )
     rate.add_argument(
         "-c",
         "--count",
         metavar="PERIOD",
         type=_positive,
-        help="one sample each PERIOD events (default: see -F)",
+        help="take one sample every PERIOD events (default: see -F)",
     )
     chains = group.add_mutually_exclusive_group()
     chains.add_argument(
@@ -154,7 +154,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         "--call-graph",
         metavar="MODE",
         type=_checked(call_graph.parse),
-        help="record call graphs: fp, dwarf[,SIZE] or lbr (default: none; SIZE 8192 bytes)",
+        help="record call graphs: fp, dwarf[,SIZE] or lbr (default: none; SIZE is 8192 bytes)",
     )
 
 
@@ -165,16 +165,17 @@ def _add_programs(group: argparse._ArgumentGroup) -> None:
         dest="programs",
         action=record_actions.AddProgram,
         default=[],
-        help="run this BPF program on whole CPUs and record what it submits, repeatable; what it "
-        "counts is printed at the end; see `collectord bpf list` (default: none)",
+        help="run this BPF program on all CPUs or those of -C, and record the events that it "
+        "submits; its maps are printed at the end; repeatable; see `collectord bpf list` "
+        "(default: none)",
     )
     group.add_argument(
         "--bpf-arg",
         metavar="K=V",
         action=record_actions.SetProgramArgument,
         default=argparse.SUPPRESS,
-        help="set a parameter of the --bpf before it; see `collectord bpf check NAME` (default: "
-        "the program's own)",
+        help="set a parameter of the preceding --bpf; see `collectord bpf check NAME` (default: "
+        "the program's own default)",
     )
 
 
@@ -186,39 +187,49 @@ def _add_relay(group: argparse._ArgumentGroup) -> None:
         action="append",
         type=_path,
         default=[],
-        help="trace this block device as blktrace does, or read this relay channel below debugfs, "
-        "given without the CPU's number; repeatable with --output-dir; see `collectord list "
-        "relay` (default: none)",
+        help="trace this block device as blktrace does, or read this relay channel in debugfs, "
+        "whose path is given without the CPU's number; repeatable with --output-dir; see "
+        "`collectord list relay` (default: none)",
     )
 
 
 def _add_scope(made: Parser) -> None:
-    group = made.add_argument_group("whom to observe")
+    group = made.add_argument_group("which tasks and CPUs to observe")
     whom = group.add_mutually_exclusive_group()
     whom.add_argument(
         "-a",
         "--all-cpus",
         action="store_true",
-        help="everything on all CPUs (default without COMMAND; with it: COMMAND only)",
+        help="observe all tasks on all CPUs (default without COMMAND; with COMMAND, only its "
+        "tasks)",
     )
     whom.add_argument(
-        "-p", "--pid", metavar="PID", type=_ids, help="these processes: PID[,PID]... (default: -a)"
+        "-p",
+        "--pid",
+        metavar="PID",
+        type=_ids,
+        help="observe these processes: PID[,PID]... (default: -a)",
     )
     whom.add_argument(
-        "-t", "--tid", metavar="TID", type=_ids, help="these threads: TID[,TID]... (default: -a)"
+        "-t",
+        "--tid",
+        metavar="TID",
+        type=_ids,
+        help="observe these threads: TID[,TID]... (default: -a)",
     )
     whom.add_argument(
         "-u",
         "--uid",
         metavar="USER",
         type=_checked(user_id),
-        help="a user's processes, by name or uid (default: -a)",
+        help="observe the processes of a user, given by name or uid (default: -a)",
     )
     whom.add_argument(
         "-G",
         "--cgroup",
         metavar="CGROUP",
-        help="a cgroup, by its path below the hierarchy's root, or in full (default: -a)",
+        help="observe a cgroup, given by its path below the hierarchy's root or by its full path "
+        "(default: -a)",
     )
     group.add_argument(
         "-C",
@@ -226,18 +237,18 @@ def _add_scope(made: Parser) -> None:
         metavar="LIST",
         type=_cpus,
         default=(),
-        help="only on these CPUs, such as 0-3,5 (default: all online)",
+        help="observe only these CPUs, such as 0-3,5 (default: all that are online)",
     )
     group.add_argument(
         "--per-thread",
         action="store_true",
-        help="one ring per thread, not per CPU (default: per CPU)",
+        help="open one ring for each thread (default: one for each CPU)",
     )
     group.add_argument(
         "-i",
         "--no-inherit",
         action="store_true",
-        help="leave out children that start later (default: they are observed)",
+        help="do not observe children that start later (default: observe them)",
     )
 
 
@@ -247,15 +258,15 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
         choices=(PERF, FTRACE, AUTO),
         metavar="perf|ftrace|auto",
         default=PERF,
-        help="which rings: perf's, into perf.data; ftrace's, for tracepoints alone, into "
-        "trace.dat; auto: ftrace's where no option needs perf's (default: perf)",
+        help="which rings to use: perf's, stored as perf.data; ftrace's, for tracepoints only, "
+        "stored as trace.dat; auto: ftrace's unless an option needs perf's (default: perf)",
     )
     group.add_argument(
         "--transport",
         choices=(*typing.get_args(TransportName), *typing.get_args(BpfTransportName)),
         metavar="auto|mmap|read|splice|perf|ringbuf",
-        help="how pages come out of ftrace's rings (default: auto, the cheapest here); of --bpf, "
-        "perf or ringbuf: what takes the events of programs (default: perf)",
+        help="how to read ftrace's rings: auto, mmap, read or splice (default: auto, the cheapest "
+        "on this host); with --bpf, the buffers for events: perf or ringbuf (default: perf)",
     )
     group.add_argument(
         "-m",
@@ -263,9 +274,8 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
         metavar="DATA[,AUX]",
         type=_ring_sizes,
         default=RingSizes(),
-        help="data size of each ring, and of its AUX area, in pages or with a unit such as 8M; "
-        "perf's are rounded up to a power of two of pages (default: as large as the plan finds "
-        "right)",
+        help="size of each ring, and of its AUX area, in pages or with a unit such as 8M; sizes "
+        "of perf's rings are rounded up to a power of two of pages (default: chosen by the plan)",
     )
     group.add_argument(
         "-r",
@@ -273,16 +283,15 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
         metavar="PRIO",
         type=_realtime,
         default=DrainPriority(),
-        help="drain the rings with SCHED_FIFO at this priority, 1 to 99, where that is permitted "
-        "(default: 1 where that is permitted, unless started with a nice value)",
+        help="drain the rings with SCHED_FIFO at this priority, 1 to 99, if that is permitted "
+        "(default: 1 if that is permitted, unless collectord was started with a nice value)",
     )
     group.add_argument(
         "-S",
         "--snapshot",
         action="store_true",
-        help="let AUX areas run free, and store what they hold at the end, with "
-        "--output-dir also at each SIGUSR2 "
-        "(default: store all trace)",
+        help="let AUX areas overwrite their oldest trace, and store their contents at the end; "
+        "with --output-dir also at each SIGUSR2 (default: store all of the trace)",
     )
 
 
@@ -290,8 +299,8 @@ def _add_recorder(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--overwrite",
         action="store_true",
-        help="let the rings overwrite their oldest records, and store what they hold at the end; "
-        "with --output-dir also at each SIGUSR2 (default: everything is stored as it comes)",
+        help="let the rings overwrite their oldest records, and store their contents at the end; "
+        "with --output-dir also at each SIGUSR2 (default: store every record as it comes)",
     )
 
 
@@ -301,14 +310,14 @@ def _add_freeze(group: argparse._ArgumentGroup) -> None:
         metavar="EVENT",
         type=_checked(event_spec.parse_one),
         help="with --overwrite or -S: have the kernel stop the ring at the moment that EVENT "
-        "happens, store what all rings hold, and go on (default: nothing stops them)",
+        "happens, store the contents of all rings, and go on (default: none)",
     )
     group.add_argument(
         "--freeze-filter",
         metavar="F",
         type=Filter.parse,
         default=Filter(),
-        help="filter of the tracepoint of --freeze-on (default: none)",
+        help="filter for the tracepoint of --freeze-on (default: none)",
     )
 
 
@@ -319,7 +328,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         type=_duration,
         default=0,
         help="stop after TIME, in seconds or with a unit such as 500ms or 10m (default: when "
-        "COMMAND ends, else on Ctrl-C)",
+        "COMMAND ends; without COMMAND, on Ctrl-C)",
     )
     where = group.add_mutually_exclusive_group()
     where.add_argument(
@@ -327,20 +336,20 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--output",
         metavar="FILE",
         type=_path,
-        help="write one file, and keep the one that it replaces as FILE.old (default: perf.data, "
-        "of ftrace trace.dat); of --relay one for each CPU, FILE.blktrace.N or FILE.relay.N "
-        "(default: the name of the device or channel)",
+        help="write one file, and keep the file that it replaces as FILE.old (default: perf.data, "
+        "with ftrace trace.dat); with --relay, write one file for each CPU, FILE.blktrace.N or "
+        "FILE.relay.N (default: the name of the device or channel)",
     )
     where.add_argument(
         "--output-dir",
         metavar="DIR",
         type=_path,
-        help="write rotated segments (default: one file)",
+        help="write rotated segments into DIR (default: write one file)",
     )
     group.add_argument(
         "--json",
         action="store_true",
-        help="print the result as JSON, and nothing else: COMMAND's output goes to stderr "
+        help="print the result as JSON and nothing else; COMMAND's output goes to stderr "
         "(default: a table)",
     )
 
@@ -398,7 +407,7 @@ def _ring_sizes(text: str) -> RingSizes:
     """Parse ring sizes as perf does: either may be left out, but not both."""
     data, comma, area = text.partition(",")
     if comma and not area:
-        raise argparse.ArgumentTypeError(f"no AUX size behind the comma of {text!r}")
+        raise argparse.ArgumentTypeError(f"there is no AUX size after the comma of {text!r}")
     return RingSizes(
         _ring_size(data) if data or not comma else RingSize(),
         _ring_size(area) if comma else RingSize(),

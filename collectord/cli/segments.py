@@ -29,7 +29,7 @@ _STATE: Final = Column("STATE")
 _SAMPLES: Final = Column("SAMPLES", "right")
 _SIZE: Final = Column("SIZE", "right")
 _DETAIL: Final = Column("DETAIL")
-_EARLY: Final = "ended early: what names some of its samples may be in the next segment"
+_EARLY: Final = "ended early: records that name some of its samples may be in the next segment"
 _AUX_COLUMNS: Final = ("CPU", "TID", "OFFSET", "BYTES", "MISSING")
 
 
@@ -57,10 +57,10 @@ def parser() -> Parser:
         "action",
         choices=tuple(_ACTIONS),
         metavar="list|verify|repair|aux",
-        help="list what is there; check data against manifests, and name the chunks that are "
-        "not sound; seal what a killed process left, and cut out of it and of sealed segments "
-        "what is damaged, in place (what is sound on both sides stays); write the AUX traces of "
-        "a segment as raw files, one for each CPU or thread",
+        help="list: list the segments; verify: check segments against their manifests, and name "
+        "the damaged chunks; repair: seal the segments that a killed process left, and cut "
+        "damaged chunks out of these and of sealed segments, in place; aux: write the AUX traces "
+        "of a segment as raw files, one for each CPU or thread",
     )
     made.add_argument(
         "directory",
@@ -68,7 +68,7 @@ def parser() -> Parser:
         nargs="?",
         type=Path,
         default=STATE_DIRECTORY,
-        help="state directory, session directory or one segment, which aux must be given "
+        help="state directory, session directory or one segment; aux needs a segment "
         f"(default: {STATE_DIRECTORY})",
     )
     made.add_argument(
@@ -78,7 +78,7 @@ def parser() -> Parser:
         "--output-dir",
         metavar="DIR",
         type=Path,
-        help="aux: where to write the raw files (default: none, it must be given)",
+        help="aux: directory for the raw files, which must be given (default: none)",
     )
     made.add_json("print the result as JSON (default: a table)")
     return made
@@ -88,13 +88,13 @@ def run(arguments: Sequence[str]) -> int:
     """Carry out one action; return 1 if a segment is wrong or could not be repaired."""
     args = parser().parse_intermixed_args(arguments)
     if args.sha256 and args.action != "verify":
-        raise UsageError("--sha256 goes with verify")
+        raise UsageError("--sha256 is an option of verify only")
     if (args.output_dir is not None) != (args.action == "aux"):
         raise UsageError(
-            "aux and --output-dir go together",
+            "aux needs --output-dir, which no other action takes",
             hint="collectord segments aux SEGMENT --output-dir DIR",
         )
-    with sink_errors("nothing to look at", args.directory, reading=True):
+    with sink_errors("cannot look at the segments", args.directory, reading=True):
         args.directory.stat()
     return _ACTIONS[args.action](args)
 
@@ -201,7 +201,9 @@ def _aux(args: argparse.Namespace) -> int:
             ],
         )
     if extraction.damage:
-        complain(f"{args.directory} is damaged, what follows is lost: {extraction.damage}")
+        complain(
+            f"{args.directory} is damaged, and the rest of it cannot be read: {extraction.damage}"
+        )
     elif not extraction.traces:
         complain(f"{args.directory} holds no AUX trace")
     return int(bool(extraction.damage) or not extraction.traces)

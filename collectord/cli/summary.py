@@ -126,7 +126,7 @@ def _remarks(balances: Sequence[SessionBalance]) -> list[str]:
             if ring.quarantined is not None
         ]
         if balance.overwritten:
-            lines.append(f"{balance.name}: {balance.overwritten:,} gave way to newer ones")
+            lines.append(f"{balance.name}: {balance.overwritten:,} were overwritten by newer ones")
         lines += [f"{balance.name}: degraded, {reason}" for reason in balance.degraded_reasons]
         lines += [f"wrote {path}" for path in balance.segments]
     return lines

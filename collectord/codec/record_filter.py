@@ -60,7 +60,7 @@ def parse_filter(text: str) -> tuple[Term, ...]:
             raise UsageError(
                 f"filter does not parse at {text[at:]!r}",
                 text=text,
-                hint=f"terms are FIELD OP VALUE, joined by {_AND}",
+                hint=f"terms must be FIELD OP VALUE, joined by {_AND}",
             )
         if found["operator"] not in OPERATORS:
             raise UsageError(
@@ -77,7 +77,7 @@ def parse_filter(text: str) -> tuple[Term, ...]:
             return tuple(terms)
         if not text.startswith(_AND, at):
             raise UsageError(
-                f"filter goes on with {text[at:]!r}", text=text, hint=f"join terms by {_AND}"
+                f"the filter continues with {text[at:]!r}", text=text, hint=f"join terms by {_AND}"
             )
         at += len(_AND)
 
@@ -92,7 +92,7 @@ def number_test(term: Term) -> Callable[[int], bool]:
     try:
         number = int(term.value, 0)
     except ValueError:
-        message = f"field {term.field} is a number, {term.value!r} is none"
+        message = f"field {term.field} is a number, {term.value!r} is not"
         raise UsageError(message, text=term.value, hint="such as 42, -1 or 0x2a") from None
     return lambda value: compare(value, number)
 

@@ -70,7 +70,7 @@ def parse(text: str) -> tuple[AddressFilter, ...]:
     while at < len(text):
         match = _ONE.match(text, at)
         if match is None:
-            raise UsageError(f"{text[at:]!r} is no address filter", text=text, hint=_HINT)
+            raise UsageError(f"{text[at:]!r} is not an address filter", text=text, hint=_HINT)
         filters.append(_filter(match, text))
         at = _skip(text, match.end())
     if not filters:
@@ -86,7 +86,9 @@ def _skip(text: str, at: int) -> int:
 def _filter(match: re.Match[str], text: str) -> AddressFilter:
     action, file = match["action"], match["file"]
     if action not in _ACTIONS:
-        raise UsageError(f"{action!r} is no action of an address filter", text=text, hint=_HINT)
+        raise UsageError(
+            f"{action!r} is not an action of an address filter", text=text, hint=_HINT
+        )
     wants_size = _ACTIONS[action][0]
     address = _number(match["address"], "address", text)
     size = 0 if match["size"] is None else _number(match["size"], "size", text)
@@ -94,12 +96,15 @@ def _filter(match: re.Match[str], text: str) -> AddressFilter:
     if wants_size and not size:
         problem, hint = f"{action} needs a size", f"write {action} {match['address']}/SIZE"
     elif size and not wants_size:
-        problem = f"{action} takes one address, not a region"
+        problem = f"{action} needs one address, not a region"
         hint = "tracestop stops anywhere in a region" if action == "stop" else _HINT
     elif address + max(size, 1) > 1 << _ADDRESS_BITS:
         problem = f"{action} {match['address']} ends beyond {_ADDRESS_BITS} bits"
     elif file is not None and not file.startswith("/"):
-        problem, hint = f"{file!r} is no absolute path", "the kernel looks files up from the root"
+        problem, hint = (
+            f"{file!r} is not an absolute path",
+            "the kernel looks files up from the root",
+        )
     if problem:
         raise UsageError(f"address filter: {problem}", text=text, hint=hint)
     return AddressFilter(action, address, size, file or "")
@@ -111,6 +116,6 @@ def _number(word: str, what: str, text: str) -> int:
     except ValueError:
         number = -1
     if number < 0 or "_" in word:
-        message = f"{what} {word!r} of an address filter is no number"
+        message = f"{what} {word!r} of an address filter is not a number"
         raise UsageError(message, text=text, hint=_SYMBOL_HINT)
     return number

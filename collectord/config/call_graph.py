@@ -57,7 +57,7 @@ class CallGraph:
             registers = USER_REGS.get(arch)
             if registers is None:
                 raise MissingFeature(
-                    f"no dwarf call graphs on {arch}", feature="dwarf", hint="use fp"
+                    f"dwarf call graphs do not work on {arch}", feature="dwarf", hint="use fp"
                 )
             return replace(
                 attr,
@@ -70,13 +70,13 @@ class CallGraph:
         if self.mode == LBR:
             if attr.type in (EventType.SOFTWARE, EventType.TRACEPOINT, EventType.BREAKPOINT):
                 raise PlanError(
-                    f"{name}: lbr call graphs come from the hardware, with its own events only",
+                    f"{name}: lbr call graphs work only with hardware events",
                     what=name,
                     hint="use fp or dwarf",
                 )
             if not hardware_pmu or arch != "x86_64":
                 raise MissingFeature(
-                    "no last branch records on this host", feature="lbr", hint="use fp or dwarf"
+                    "this host has no last branch records", feature="lbr", hint="use fp or dwarf"
                 )
             # LBR holds user branches only: perf too records frame pointers then.
             if not attr.exclude_user:

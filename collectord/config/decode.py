@@ -150,7 +150,7 @@ def _chosen(choices: Mapping[str, object], name: str, place: _Place) -> object:
     if name not in choices:
         near = did_you_mean(name, choices)
         allowed = f"allowed: {', '.join(choices)}"
-        raise place.error(f"{name!r} is not known", f"{near} {allowed}" if near else allowed)
+        raise place.error(f"{name!r} is unknown", f"{near} {allowed}" if near else allowed)
     return choices[name]
 
 

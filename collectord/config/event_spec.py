@@ -176,7 +176,7 @@ def parse(text: str) -> tuple[EventGroup, ...]:
         if part.startswith("{"):
             inner, brace, rest = part[1:].rpartition("}")
             if not brace or (rest and not rest.startswith(":")):
-                raise UsageError(f"group without its end: {part!r}", text=text)
+                raise UsageError(f"the group has no end: {part!r}", text=text)
             shared = _modifiers(rest[1:], part) if rest else Modifiers()
             events = tuple(
                 replace(event, modifiers=event.modifiers.merged(shared))
@@ -301,7 +301,7 @@ def _breakpoint(text: str) -> EventSpec:
         allowed = "1, 2, 4 or 8 bytes"
         raise UsageError(f"breakpoint length {length} in {text!r}", text=text, hint=allowed)
     if address >= _U64:
-        raise UsageError(f"address beyond 64 bits in {text!r}", text=text)
+        raise UsageError(f"address larger than 64 bits in {text!r}", text=text)
     modifiers = _modifiers(letters, text) if letters is not None else Modifiers()
     return EventSpec(text, Breakpoint(address, length, access), modifiers)
 
@@ -345,10 +345,10 @@ def _modifiers(letters: str, text: str) -> Modifiers:
             )
         if count > (_PRECISE_MAX if letter == "p" else 1):
             raise UsageError(
-                f"modifier {letter!r} repeated in {text!r}", text=text, hint=ALLOWED_MODIFIERS
+                f"modifier {letter!r} is repeated in {text!r}", text=text, hint=ALLOWED_MODIFIERS
             )
     if not letters:
-        raise UsageError(f"no modifier behind the colon of {text!r}", text=text)
+        raise UsageError(f"there is no modifier after the colon of {text!r}", text=text)
     return Modifiers(
         user="u" in counts,
         kernel="k" in counts,

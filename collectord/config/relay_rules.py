@@ -33,7 +33,7 @@ def check(source: RelaySourceConfig) -> Iterator[Problem]:
     for key, given in (("device", devices), ("path", paths)):
         for name in dict.fromkeys(given):
             if not name.startswith("/"):
-                yield Problem(key, f"{name!r} is no absolute path")
+                yield Problem(key, f"{name!r} is not an absolute path")
             elif given.count(name) > 1:
                 yield Problem(key, f"{name} is named twice")
     if source.transport == "mmap":
@@ -55,17 +55,17 @@ def _selection(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem
     for name in source.actions:
         if name not in ACTIONS:
             hint = did_you_mean(name, ACTIONS) or f"allowed: {', '.join(ACTIONS)}"
-            yield Problem("actions", f"{name!r} is no action of blktrace", hint)
+            yield Problem("actions", f"{name!r} is not an action of blktrace", hint)
     for key in _OF_DEVICES:
         value = getattr(source, key)
         if value and not blktrace:
-            yield Problem(key, "only blktrace has it", "name a device, not a path")
+            yield Problem(key, "only blktrace has this key", "name a device, not a path")
         elif isinstance(value, int) and value < 0:
             yield Problem(key, f"{value} is below 0")
     if source.end_lba and source.end_lba <= source.start_lba:
-        yield Problem("end_lba", f"{source.end_lba} is not behind start_lba")
+        yield Problem("end_lba", f"{source.end_lba} is not above start_lba")
     if source.pid > PID_MAX:
-        yield Problem("pid", f"{source.pid} is no pid")
+        yield Problem("pid", f"{source.pid} is not a process id")
 
 
 def _buffers(source: RelaySourceConfig) -> Iterator[Problem]:
@@ -79,10 +79,10 @@ def _buffers(source: RelaySourceConfig) -> Iterator[Problem]:
 def check_session(session: SessionConfig) -> Iterator[Problem]:
     """Yield problems of a relay source in its session."""
     if session.mode == FLIGHT_RECORDER:
-        yield Problem("mode", "relay channels make no flight recorder", 'mode = "stream"')
+        yield Problem("mode", "relay channels cannot be a flight recorder", 'mode = "stream"')
     if session.target.scope is not ScopeKind.SYSTEM:
         yield Problem(
             "kind",
-            f"a relay channel has all CPUs, not scope '{session.target.scope}'",
+            f"a relay channel covers all CPUs, not scope '{session.target.scope}'",
             'scope = "system"; blktrace can be narrowed by pid, actions and sectors',
         )

@@ -63,7 +63,9 @@ def check_config(config: Config) -> Iterator[Problem]:
         key = f"session[{index}]"
         yield from under(key, check_session(session))
         if session.name in names:
-            yield Problem(f"{key}.name", f"a second session {session.name!r}", "names are unique")
+            yield Problem(
+                f"{key}.name", f"there is a second session {session.name!r}", "names are unique"
+            )
         names.add(session.name)
 
 
@@ -72,7 +74,7 @@ def check_session(session: SessionConfig) -> Iterator[Problem]:
     if _NAME.fullmatch(session.name) is None:
         yield Problem(
             "name",
-            f"{session.name!r} is no session name",
+            f"{session.name!r} is not a valid session name",
             "up to 64 letters, digits, _ . and -, beginning with a letter or digit",
         )
     if not session.source:
@@ -91,7 +93,7 @@ def _source(source: SourceConfig) -> Iterator[Problem]:
             yield from _tracefs(source)
         case BpfSourceConfig():
             if NAME.fullmatch(source.program) is None:
-                text = f"{source.program!r} is no program's name"
+                text = f"{source.program!r} is not a valid program name"
                 yield Problem("program", text, NAME_WORDS)
         case RelaySourceConfig():
             yield from relay_rules.check(source)
@@ -117,8 +119,8 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
         if seen:
             yield Problem(
                 f"{key}.kind",
-                "a second tracefs source",
-                "one instance has all events of a session: put them into the first",
+                "there is a second tracefs source",
+                "one instance has all events of a session: put its events into the first source",
             )
         seen = True
         yield from under(key, _window(source, recorder=recorder))
@@ -130,7 +132,7 @@ def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]
         value = getattr(source, name)
         if value is not None and not recorder:
             hint = f'mode = "{FLIGHT_RECORDER}"'
-            yield Problem(name, "only a flight recorder has it", hint)
+            yield Problem(name, "only a flight recorder has this key", hint)
         elif value is not None and value <= 0:
             yield Problem(name, "must not be 0")
     if recorder and not source.overwrite:
@@ -140,7 +142,7 @@ def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]
 def _freeze(session: SessionConfig) -> Iterator[Problem]:
     """Yield problems of what stops a flight recorder by itself."""
     if session.freeze_filter and not session.freeze_on:
-        yield Problem("freeze_filter", "is the filter of freeze_on, which is not given")
+        yield Problem("freeze_filter", "is the filter of freeze_on, which is missing")
     if not session.freeze_on:
         return
     if session.mode != FLIGHT_RECORDER:
@@ -149,7 +151,8 @@ def _freeze(session: SessionConfig) -> Iterator[Problem]:
     if session.target.scope not in FREEZABLE:
         yield Problem(
             "freeze_on",
-            f"does not go with scope '{session.target.scope}': a task's event stops no ring",
+            f"cannot be combined with scope '{session.target.scope}': an event of one task cannot "
+            "stop a ring",
             ", ".join(f'scope = "{scope}"' for scope in FREEZABLE),
         )
     ftrace = any(isinstance(source, TracefsSourceConfig) for source in session.source)
@@ -163,16 +166,18 @@ def _program(
 ) -> Iterator[Problem]:
     """Yield problems of a BPF program's session; `programs` are those before it."""
     if session.mode == FLIGHT_RECORDER:
-        yield Problem("kind", "BPF programs make no flight recorder", 'mode = "stream"')
+        yield Problem("kind", "BPF programs cannot be a flight recorder", 'mode = "stream"')
     if any(isinstance(other, PerfSourceConfig) for other in session.source):
-        yield Problem("kind", "BPF and perf sources in one session", "give each its own session")
+        yield Problem(
+            "kind", "there are BPF and perf sources in one session", "give each its own session"
+        )
     if source.program in programs:
         yield Problem("program", f"{source.program} a second time", "give it its own session")
     programs.add(source.program)
     if session.target.scope not in (ScopeKind.SYSTEM, ScopeKind.CPUS):
         yield Problem(
             "kind",
-            f"a BPF program sees whole CPUs, not scope '{session.target.scope}'",
+            f"a BPF program observes whole CPUs, not scope '{session.target.scope}'",
             'scope = "system" or "cpus"; programs have parameters such as pid',
         )
 
@@ -181,7 +186,7 @@ def _bpf(bpf: BpfConfig) -> Iterator[Problem]:
     for key in ("programs", "python", "headers", "cache"):
         path = getattr(bpf, key)
         if path and not path.startswith("/"):
-            yield Problem(key, f"{path!r} is no absolute path")
+            yield Problem(key, f"{path!r} is not an absolute path")
     for key in ("compile_time", "compile_memory"):
         if getattr(bpf, key) <= 0:
             yield Problem(key, "must not be 0")
@@ -189,7 +194,7 @@ def _bpf(bpf: BpfConfig) -> Iterator[Problem]:
 
 def _daemon(daemon: DaemonConfig) -> Iterator[Problem]:
     if not daemon.state_dir.startswith("/"):
-        yield Problem("state_dir", f"{daemon.state_dir!r} is no absolute path")
+        yield Problem("state_dir", f"{daemon.state_dir!r} is not an absolute path")
     if not 0 <= daemon.shards <= SHARDS_MAX:
         yield Problem("shards", f"{daemon.shards} threads", f"0 (automatic) to {SHARDS_MAX}")
     if daemon.chunk % _CHUNK_ALIGN_BYTES or not (
@@ -209,7 +214,7 @@ def _metrics(metrics: MetricsConfig) -> Iterator[Problem]:
     if match is None or int(match[1]) > _PORT_MAX:
         yield Problem(
             "listen",
-            f"{metrics.listen!r} is no address",
+            f"{metrics.listen!r} is not an address",
             'HOST:PORT, e.g. "127.0.0.1:9590" or "[::1]:9590"; "" turns metrics off',
         )
 
@@ -224,19 +229,21 @@ def _target(target: TargetConfig) -> Iterator[Problem]:
     }
     needed = _KEY_OF_SCOPE.get(scope)
     if needed is not None and not given[needed]:
-        yield Problem(needed, f"scope '{scope}' needs it")
+        yield Problem(needed, f"scope '{scope}' needs this key")
     for key, present in given.items():
         # Any scope but `system` can be narrowed to CPUs.
         if present and key != needed and (key != "cpus" or scope is ScopeKind.SYSTEM):
             hint = 'scope = "cpus"' if key == "cpus" else ""
-            yield Problem(key, f"does not go with scope '{scope}'", hint)
+            yield Problem(key, f"cannot be combined with scope '{scope}'", hint)
     if target.per_thread and scope not in TASK_SCOPES:
-        yield Problem("per_thread", f"does not go with scope '{scope}'", ", ".join(TASK_SCOPES))
+        yield Problem(
+            "per_thread", f"cannot be combined with scope '{scope}'", ", ".join(TASK_SCOPES)
+        )
     for pid in target.pids:
         if not 0 < pid <= PID_MAX:
-            yield Problem("pids", f"{pid} is no pid", f"above 0, up to {PID_MAX}")
+            yield Problem("pids", f"{pid} is not a process id", f"above 0, up to {PID_MAX}")
     if target.user is not None and target.user < 0:
-        yield Problem("user", f"{target.user} is no user id")
+        yield Problem("user", f"{target.user} is not a user id")
 
 
 def _perf(source: PerfSourceConfig) -> Iterator[Problem]:
@@ -246,7 +253,7 @@ def _perf(source: PerfSourceConfig) -> Iterator[Problem]:
     for index, event in enumerate(source.events):
         yield from under(f"events[{index}]", _rate(event))
     if source.aux_flush and source.aux_flush < _AUX_FLUSH_MIN_NS:
-        hint = '"0" for never; each flush stops and starts the events'
+        hint = '"0" turns it off; each flush stops and starts the events'
         yield Problem("aux_flush", "less than 1ms", hint)
     if not 0 <= source.max_stack <= _MAX_STACK:
         yield Problem("max_stack", f"{source.max_stack} frames", f"0 to {_MAX_STACK}")
@@ -260,14 +267,14 @@ def _tracefs(source: TracefsSourceConfig) -> Iterator[Problem]:
     names: set[str] = set()
     for index, probe in enumerate(source.probes):
         if probe.name in names:
-            message = f"a second probe {probe.name!r}"
+            message = f"there is a second probe {probe.name!r}"
             yield Problem(f"probes[{index}].name", message, "names are unique")
         names.add(probe.name)
 
 
 def _rate(settings: PerfSourceConfig | EventConfig) -> Iterator[Problem]:
     if settings.frequency is not None and settings.period is not None:
-        yield Problem("period", "frequency and period exclude each other")
+        yield Problem("period", "frequency and period cannot be combined")
     if settings.frequency is not None and settings.frequency <= 0:
         yield Problem("frequency", f"{settings.frequency} Hz", "samples per second, 1 or more")
     if settings.period is not None and settings.period <= 0:

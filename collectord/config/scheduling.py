@@ -51,7 +51,7 @@ class DrainPriority:
             return cls(word)
         match = _LEVEL.fullmatch(word)
         if match is None:
-            raise UsageError(f"{text!r} is no priority", hint=_PRIORITY_HINT)
+            raise UsageError(f"{text!r} is not a priority", hint=_PRIORITY_HINT)
         low, high = _RANGES[match[1]]
         level = int(match[2])
         if not low <= level <= high:
@@ -79,5 +79,5 @@ class DrainCpus:
         except UsageError as error:
             raise UsageError(error.message, hint=_CPUS_HINT) from error
         if not cpus:
-            raise UsageError(f"{text!r} is no list of CPUs", hint=_CPUS_HINT)
+            raise UsageError(f"{text!r} is not a list of CPUs", hint=_CPUS_HINT)
         return cls(cpus)

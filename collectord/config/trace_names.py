@@ -38,7 +38,7 @@ def check_event(event: EventSpec) -> None:
     """Raise UsageError for an event that ftrace cannot have."""
     if not isinstance(event.body, Tracepoint):
         raise UsageError(
-            f"{event.text!r} is no tracepoint",
+            f"{event.text!r} is not a tracepoint",
             text=event.text,
             hint="ftrace records tracepoints (SYSTEM:NAME); perf records this",
         )
@@ -46,5 +46,5 @@ def check_event(event: EventSpec) -> None:
         raise UsageError(
             f"{event.text!r}: an ftrace event takes no modifiers",
             text=event.text,
-            hint="leave out what is behind the second colon",
+            hint="leave out the text after the second colon",
         )

@@ -68,9 +68,9 @@ class Probe(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         pattern, form = _PLACE[self.kind]
         if _NAME.fullmatch(self.name) is None or len(self.name) > NAME_MAX:
-            raise self.unusable(f"{self.name!r} is no name", f"a C name, up to {NAME_MAX} long")
+            raise self.unusable(f"{self.name!r} is not a name", f"a C name, up to {NAME_MAX} long")
         if pattern.fullmatch(self.place) is None:
-            raise self.unusable(f"{self.place!r} is no place", f"write {form}")
+            raise self.unusable(f"{self.place!r} is not a place", f"write {form}")
         text = f"{self.place} {self.arguments} {self._condition}"
         if not text.isprintable() or "#" in text or ";" in text:
             raise self.unusable("a definition is one line", "without # and ;")

@@ -56,14 +56,14 @@ def _ask(path: Path, method: str, place: str, body: str | None) -> dict[str, Any
         data = response.read()
     except PermissionError as error:
         raise MissingPrivilege(
-            f"the control socket {path} is not for this user",
-            need="its owner or its group",
+            f"this user may not use the control socket {path}",
+            need="its owner and its group may use it",
             syscall="connect",
             errno=error.errno or 0,
         ) from error
     except OSError as error:
         raise KernelError(
-            f"no daemon answers at {path}",
+            f"no daemon is listening at {path}",
             syscall="connect",
             errno=error.errno or 0,
             hint="`collectord run` starts one; --socket names another place",
@@ -76,7 +76,8 @@ def _ask(path: Path, method: str, place: str, body: str | None) -> dict[str, Any
         answer = json.loads(data)
     except ValueError as error:
         raise CollectordError(
-            f"{path} is no daemon's control socket: status {response.status}, and no JSON"
+            f"{path} is not the control socket of a daemon: it answered with status "
+            f"{response.status}, and no JSON"
         ) from error
     if "error" in answer:
         kind = UsageError if answer.get("exit_code") == UsageError.exit_code else CollectordError

@@ -119,7 +119,7 @@ def control_app(status: StatusReader, commands: Commands) -> web.Application:
         async def done() -> dict[str, Any]:
             asked = await _body(request, MarkRequest)
             if not asked.text:
-                raise UsageError("a marker needs a text")
+                raise UsageError("the marker has no text")
             return {"marked": await commands.mark(asked.text, asked.session)}
 
         return await _answer(done())
@@ -157,7 +157,7 @@ async def _body(request: web.Request, kind: type[Body]) -> Body:
         os.fsencode(json.dumps(document, ensure_ascii=False))  # other surrogates are not bytes
         return msgspec.convert(document, kind)
     except TimeoutError as error:
-        raise UsageError(f"not a request: no end of it within {REQUEST_S:.0f} s") from error
+        raise UsageError(f"not a request: it did not end within {REQUEST_S:.0f} s") from error
     except web.HTTPRequestEntityTooLarge as error:
         raise UsageError(f"not a request: more than {BODY_BYTES} bytes") from error
     except RecursionError as error:

@@ -99,7 +99,7 @@ def _lock(kernel: Kernel, folder: Folder, session: str) -> None:
             return
     owner = kernel.lock_owner(folder.fd) or "another process"
     raise SinkError(
-        f"session {session} is written by {owner} already",
+        f"session {session} is already being written by {owner}",
         path=str(folder.path),
         errno=errno.EBUSY,
         hint="rename the session, or set another [daemon] state_dir",

@@ -134,8 +134,8 @@ class _Seen:
             yield f"{_names(back)}: back online, and not recorded since it was offline"
         if unnamed := (self._unnamed - self._detached) & online:
             yield (
-                f"{_names(unnamed)}: back online, and what tasks were made, named and executed"
-                " there since it was offline is not known"
+                f"{_names(unnamed)}: back online, but tasks that started or changed their name "
+                "there since it was offline are unknown"
             )
         if new := self.lacks(online) - self.planned:
             late = "its ring is read at the end" if self._read_late else "not recorded"

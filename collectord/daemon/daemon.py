@@ -363,8 +363,8 @@ def _no_recorder(names: Sequence[str], sessions: Sequence[AnySession]) -> UsageE
         return UsageError("; ".join(f"flight recorder {_shut_text(one)}" for one in balances))
     among = ", ".join(dict.fromkeys(session.plan.name for session in sessions))
     return UsageError(
-        f"no flight recorder among {among}" if names else "no flight recorder runs",
-        hint='a session with mode = "flight-recorder" is one',
+        f"there is no flight recorder among {among}" if names else "no flight recorder runs",
+        hint='flight recorders are sessions with mode = "flight-recorder"',
     )
 
 

@@ -315,7 +315,7 @@ class KernelFacts:
         except msgspec.ValidationError as error:
             message, _, place = str(error).partition(" - at ")
             raise ConfigError(
-                f"no kernel facts: {message}",
+                f"these are not kernel facts: {message}",
                 path=path,
                 key=place.strip("`").removeprefix("$").removeprefix("."),
                 hint=hint,
@@ -324,11 +324,11 @@ class KernelFacts:
             raise ConfigError(f"not JSON: {error}", path=path, hint=hint) from error
         if facts.version != FACTS_VERSION:
             raise ConfigError(
-                f"kernel facts of version {facts.version}, not {FACTS_VERSION}",
+                f"the kernel facts have version {facts.version}, not {FACTS_VERSION}",
                 path=path,
                 key="version",
                 hint=hint,
             )
         if not facts.cpus_online or facts.page_size <= 0 or facts.page_size % 1024:
-            raise ConfigError("no online CPU or no page size", path=path, hint=hint)
+            raise ConfigError("they have no online CPU or no page size", path=path, hint=hint)
         return facts

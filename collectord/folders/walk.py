@@ -143,7 +143,7 @@ class _Walk:
         path = self._here / part
         status = os.stat(part, dir_fd=self.fd, follow_symlinks=False)
         if self._trust is Trust.ROOTED:
-            raise UnsafePath("is a link, or no directory", path=str(path))
+            raise UnsafePath("is a link, or not a directory", path=str(path))
         if not stat.S_ISLNK(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         above = os.fstat(self.fd)

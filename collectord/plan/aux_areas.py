@@ -94,7 +94,7 @@ class AuxPlan:
         size = show_bytes(self.data_bytes)
         if self.data_bytes < self.requested_bytes:
             size += f" (of {show_bytes(self.requested_bytes)})"
-        how = "runs free, for snapshots" if self.snapshot else ""
+        how = "overwrites, for snapshots" if self.snapshot else ""
         how = how or f"wake at {show_bytes(self.watermark_bytes)}"
         flush = f", flushed every {show_ns(self.flush_ns)}" if self.flush_ns else ""
         lost = "lost bytes are counted" if self.counts_bytes else "lost bytes are not counted"
@@ -152,7 +152,7 @@ def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
         # Two PMUs that perf decodes cannot share a session either (`ring_set`).
         decoded = sum(decoder_of(pmu) is not None for pmu in pmus)
         raise PlanError(
-            f"{' and '.join(pmus)} in one source: a ring has one AUX area",
+            f"{' and '.join(pmus)} are in one source, but a ring has one AUX area",
             what=pmus[1],
             hint=f"give each a {'session' if decoded > 1 else '[[session.source]]'} of its own",
         )
@@ -196,8 +196,8 @@ def _check_exclusive(owners: Sequence[EventPlan]) -> None:
     for number, event in enumerate(owners):
         if attrs[number] in attrs[:number] or (number and decoder_of(event.pmu)):
             raise UsageError(
-                f"{owners[0].name!r} and {event.name!r} in one source: {event.pmu} traces for one "
-                "event at a time",
+                f"{owners[0].name!r} and {event.name!r} are in one source, but {event.pmu} traces "
+                "for one event at a time",
                 text=event.name,
                 hint="leave one out",
             )
@@ -240,7 +240,8 @@ def aux_set(
     if owner is None:
         if wanted or source.aux_flush is not None:
             raise UsageError(
-                "an AUX size or flush interval, and no event of the source has an AUX area",
+                "there is an AUX size or flush interval, but no event of the source has an AUX "
+                "area",
                 text="aux",
                 hint="`collectord list` shows the PMUs that have one",
             )
@@ -273,8 +274,8 @@ def chunk_bytes(areas: Sequence[AuxPlan], chunk: int, staging: int) -> tuple[int
         return chunk, ""
     if staging < _CHUNKS_MIN * needed:
         raise PlanError(
-            f"AUX records that must stay whole take chunks of {show_bytes(needed)}, and staging "
-            f"of {show_bytes(staging)} holds fewer than {_CHUNKS_MIN}",
+            f"AUX records must not be split and need chunks of {show_bytes(needed)}, and staging "
+            f"of {show_bytes(staging)} has room for fewer than {_CHUNKS_MIN}",
             what="staging",
             hint="a larger `staging` in [daemon], or a smaller `aux`",
         )

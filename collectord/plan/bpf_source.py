@@ -117,8 +117,8 @@ def draft(
         programs.append(planned)
         events += [in_scope(event, scope) for event in own_events]
         notes += [
-            f"{events[output.event_index].name}: not all that it submits is counted, only loss is "
-            "known"
+            f"{events[output.event_index].name}: not every event that it submits is counted; only "
+            "losses are known"
             for output in planned.outputs
             if not output.counts
         ]
@@ -187,7 +187,7 @@ def _require_buffers(source: BpfSourceConfig, facts: KernelFacts) -> None:
     if source.transport == RINGBUF and bpf_program.numbers(facts.release) < _BUFFERS_SINCE:
         since = ".".join(map(str, _BUFFERS_SINCE))
         raise MissingFeature(
-            f"{source.program}: no BPF ring buffers in this kernel: they take Linux {since}, and "
+            f"{source.program}: this kernel has no BPF ring buffers: they need Linux {since}, and "
             f"this is {facts.release}",
             feature="BPF ring buffers",
             hint=f'transport = "{PERF}" works everywhere',
@@ -259,7 +259,7 @@ def _headers_notes(bpf: BpfFacts) -> tuple[str, ...]:
     if bpf.headers_match or not bpf.headers_kind:
         return ()
     note = f"kernel headers are of {bpf.headers_release}, not of the running kernel: programs "
-    return (note + "that read its structures misread them; those that are shipped do not",)
+    return (note + "that read its structures misread them; the shipped programs do not",)
 
 
 def _event(name: str, index: int, facts: KernelFacts, *, counts: bool) -> EventPlan:
@@ -293,7 +293,7 @@ def require(program: BpfProgram, facts: KernelFacts) -> None:
         raise MissingFeature(f"{name}: {bpf.problem}", feature="bpf", hint=bpf.remedy)
     for feature in bpf_program.needs(program):
         if not getattr(bpf, feature, True):
-            raise MissingFeature(f"{name}: no {feature} in this kernel", feature=feature)
+            raise MissingFeature(f"{name}: this kernel has no {feature}", feature=feature)
     if bpf_program.numbers(facts.release) < bpf_program.numbers(program.manifest.linux):
         raise MissingFeature(
             f"{name} needs Linux {program.manifest.linux}, and this is {facts.release}",
@@ -304,7 +304,7 @@ def require(program: BpfProgram, facts: KernelFacts) -> None:
             continue
         if facts.tracefs_need:
             raise MissingPrivilege(f"{name}: {facts.tracefs_problem}", need=facts.tracefs_need)
-        reason = facts.tracefs_problem or f"no tracepoint {tracepoint} in this kernel"
+        reason = facts.tracefs_problem or f"this kernel has no tracepoint {tracepoint}"
         raise MissingFeature(f"{name}: {reason}", feature=tracepoint)
 
 

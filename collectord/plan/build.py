@@ -189,7 +189,7 @@ def _within_budget(
         "kernel.perf_event_mlock_kb"
     )
     allowed = f"{show_bytes(needed)} of rings do not fit the {show_bytes(limits.bytes or 0)} "
-    allowed += "that this user may pin"
+    allowed += "that this user may lock"
     if sizes is None:
         raise PlanError(f"{allowed}, at any size", what="mlock", hint=remedy)
     pinned = sum(
@@ -202,7 +202,7 @@ def _within_budget(
             for name, (asked, _), size in zip(_owned(drafts), wanted, sizes, strict=True)
             if size < asked
         ]
-        warnings.append(f"{allowed}: mapped smaller, {', '.join(shrunk)}; {remedy}")
+        warnings.append(f"{allowed}: the rings are made smaller, {', '.join(shrunk)}; {remedy}")
     remaining = iter(sizes)
     both = [[(next(remaining), next(remaining)) for _ in draft.rings.sets] for draft in drafts]
     return both, pinned

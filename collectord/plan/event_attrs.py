@@ -200,7 +200,7 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
         levels |= {"exclude_kernel": True, "exclude_hv": True}
         has_letters = modifiers != Modifiers() or name.endswith("/")
         name += "u" if has_letters else ":u"
-        note = "; ".join(filter(None, (note, "user mode only: the kernel takes CAP_PERFMON")))
+        note = "; ".join(filter(None, (note, "user mode only: kernel mode needs CAP_PERFMON")))
     attr = PerfEventAttr(
         type=kind.type,
         config=kind.config,
@@ -260,7 +260,7 @@ def _rate(kind: Kind, facts: KernelFacts, sampling: Sampling) -> tuple[int, int,
             hint="sample less often, or raise kernel.perf_event_max_sample_rate",
         )
     if period > _PERIOD_MAX:
-        raise PlanError(f"{kind.name}: period {period} is beyond 63 bits", what=kind.name)
+        raise PlanError(f"{kind.name}: period {period} is larger than 63 bits", what=kind.name)
     if frequency or period:
         return frequency, period, ""
     if kind.counting:
@@ -281,7 +281,8 @@ def _check_options(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sa
     ranges = len(sampling.filter.addresses) if kind.aux else 0
     if ranges > kind.address_filters:
         raise PlanError(
-            f"{text!r}: {ranges} address filters, and PMU {kind.pmu} takes {kind.address_filters}",
+            f"{text!r}: there are {ranges} address filters, but PMU {kind.pmu} takes "
+            f"{kind.address_filters}",
             what=text,
             hint="fewer of them, or one that covers several",
         )
@@ -303,7 +304,7 @@ def _check_options(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sa
                 feature="precise_ip",
             )
     if kind.uncore and spec.modifiers.any_level:
-        raise UsageError(f"{text!r}: an uncore PMU knows no privilege levels", text=text)
+        raise UsageError(f"{text!r}: an uncore PMU has no privilege levels", text=text)
 
 
 def _levels(kind: Kind, modifiers: Modifiers) -> dict[str, bool]:

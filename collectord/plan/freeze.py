@@ -59,8 +59,8 @@ def frozen(
     cpus = ring_cpus(scope, facts)
     if freezing.cpus and not set(cpus) <= set(freezing.cpus):
         raise PlanError(
-            f"freeze_on = {freeze_on.text!r} is on CPUs {cpu_list.render(freezing.cpus)} only: "
-            "the rings of the others would go on",
+            f"freeze_on = {freeze_on.text!r} exists only on CPUs "
+            f"{cpu_list.render(freezing.cpus)}: the rings of the other CPUs would go on",
             what="freeze_on",
             hint="a tracepoint or a software event is on every CPU; or observe those CPUs alone",
         )
@@ -73,7 +73,7 @@ def frozen(
     refused = AuxAction.RESUME if can_pause else AuxAction.RESUME | AuxAction.PAUSE
     acting = next((event for event in events if event.attr.aux_action & refused), None)
     if acting is not None:
-        does_it = "would start again what freeze_on has stopped"
+        does_it = "would resume what freeze_on has stopped"
         if not acting.attr.aux_action & AuxAction.RESUME:
             does_it = "wants the AUX event to lead its group, and freeze_on leads it"
         raise PlanError(
@@ -101,8 +101,8 @@ def _freezing(
         )
     if found[0].aux:
         raise UsageError(
-            f"freeze_on = {freeze_on.text!r}: an event with an AUX area counts nothing, and so "
-            "never stops anything",
+            f"freeze_on = {freeze_on.text!r}: an event with an AUX area does not count, so it "
+            "cannot stop a ring",
             text=freeze_on.text,
             hint="a tracepoint, a software event or a counter",
         )

@@ -115,4 +115,4 @@ class FtracePlan(Payload):
 
 def _filter_words(text: str, *, without_self: bool) -> str:
     words = f", filter {text!r}" if text else ""
-    return words + (", without our own threads" if without_self else "")
+    return words + (", without collectord's own threads" if without_self else "")

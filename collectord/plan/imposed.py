@@ -45,7 +45,7 @@ class Imposed:
     def words(self) -> str:
         """Return the cost as `check` prints it."""
         parts = ", ".join(f"{what} {ns}" for what, ns in self.parts.items())
-        return f"imposes some {self.event_ns} ns on what is traced, for each event: {parts}"
+        return f"each event costs the traced programs some {self.event_ns} ns: {parts}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the cost for `check --json`."""

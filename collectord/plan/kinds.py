@@ -109,7 +109,7 @@ def kinds_of(spec: EventSpec, facts: KernelFacts) -> tuple[Kind, ...]:
 def _need_hardware(text: str, facts: KernelFacts) -> None:
     if not facts.hardware_pmu:
         raise MissingFeature(
-            f"{text!r}: no hardware counters on this host",
+            f"{text!r}: this host has no hardware counters",
             feature="hardware PMU",
             hint="use cpu-clock (virtual machines often have no PMU)",
         )
@@ -183,13 +183,15 @@ def _pmu(event: PmuEvent, text: str, facts: KernelFacts) -> Kind:
     pmu = facts.pmus.get(event.pmu)
     if pmu is None:
         raise MissingFeature(
-            f"{text!r}: no PMU {event.pmu!r} on this host",
+            f"{text!r}: this host has no PMU {event.pmu!r}",
             feature=event.pmu,
             hint=did_you_mean(event.pmu, facts.pmus) or f"there are {', '.join(facts.pmus)}",
         )
     if event.pmu in _STRING_PMUS:
         raise UsageError(
-            f"{text!r}: {event.pmu} events are made in tracefs", text=text, hint="use SYSTEM:NAME"
+            f"{text!r}: {event.pmu} events must be created in tracefs",
+            text=text,
+            hint="use SYSTEM:NAME",
         )
     sinks = [name for name, value in event.terms if name.startswith("@") and value is None]
     aux = facts.aux_pmus.get(event.pmu)

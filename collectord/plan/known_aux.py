@@ -22,7 +22,7 @@ KNOWN: Final[Mapping[Decoder, tuple[str, str, str]]] = {
     INTEL_PT: (
         "Intel PT",
         INTEL_PT,
-        "an Intel CPU from Broadwell on; in a virtual machine, a hypervisor that passes it on",
+        "an Intel CPU from Broadwell on; in a virtual machine, a hypervisor that offers it",
     ),
     CS_ETM: (
         "CoreSight",

@@ -87,7 +87,7 @@ def lay_out(event: PmuEvent, facts: PmuFacts, text: str) -> PmuConfig:
             except ValueError as error:
                 raise UsageError(f"{name} of {text!r}: {error}", text=text) from error
     if any(word >> _WORD_BITS for word in words.values()):
-        raise UsageError(f"a config of {text!r} is beyond 64 bits", text=text)
+        raise UsageError(f"a config value of {text!r} is larger than 64 bits", text=text)
     return PmuConfig(
         words["config"],
         words["config1"],
@@ -111,13 +111,13 @@ def _number(name: str, value: str | None, text: str) -> int:
     if value is None:
         return 1
     if value == "?":
-        raise UsageError(f"{text!r} leaves {name} open", text=text, hint=f"add {name}=VALUE")
+        raise UsageError(f"{text!r} does not set {name}", text=text, hint=f"add {name}=VALUE")
     try:
         number = int(value, 16 if value.lower().startswith("0x") else 10)
     except ValueError:
         number = -1
     if number < 0:
-        raise UsageError(f"{name}={value} of {text!r} is no number", text=text)
+        raise UsageError(f"{name}={value} of {text!r} is not a number", text=text)
     return number
 
 
@@ -131,7 +131,7 @@ def _place(name: str, pmu: str, facts: PmuFacts, text: str) -> tuple[str, str]:
     match = _FORMAT.fullmatch(where.strip())
     if match is None or match[1] not in _WORDS:
         raise MissingFeature(
-            f"term {name} of PMU {pmu} goes to {where.strip()!r}, which a perf.data file for "
+            f"term {name} of PMU {pmu} sets {where.strip()!r}, which a perf.data file for "
             "perf 6.1 cannot hold",
             feature=where.strip(),
         )

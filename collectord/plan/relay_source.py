@@ -163,8 +163,8 @@ def _drafted(plan: RelayPlan, facts: KernelFacts, *, may_fail: bool) -> SourceDr
     )
     notes = []
     if not plan.is_blktrace:
-        notes.append("relay counts nothing for user space: what is lost cannot be told")
-        notes.append("its client must be alone in writing: overwritten data come as they are")
+        notes.append("relay does not count for user space: losses are unknown")
+        notes.append("only its client may write: overwritten data are stored unchanged")
     files = len(rings) * _FILES_PER_RING + (_FILES_OF_TRACE if plan.is_blktrace else 0)
     return replace(draft, rings=rings, files=files, notes=tuple(notes))
 
@@ -191,7 +191,8 @@ def _cpus(plan: RelayPlan, facts: KernelFacts) -> tuple[int, ...]:
         raise MissingFeature(
             f"no relay channel {plan.channel}",
             feature=f"relay channel {plan.channel}",
-            hint=near or "its client makes it, maybe later; `collectord list relay` shows some",
+            hint=near
+            or "its client creates it, perhaps later; `collectord list relay` shows some",
         )
     return found
 

@@ -185,7 +185,7 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         sets.append(sideband(sets, scope, facts, sideband_bytes))
         sets = _for_decoders(sets, facts, notes)
         if not facts.format_lost:
-            notes.append("kernel before 6.0: what is lost after a ring's last record is not told")
+            notes.append("kernel before 6.0: losses after a ring's last record are unknown")
     optional = [name for name, source in named if source.when == "present"]
     return Rings(
         tuple(sets),
@@ -209,7 +209,8 @@ def _for_decoders(sets: list[RingSet], facts: KernelFacts, notes: list[str]) -> 
         return sets
     if len(decoded) > 1:
         raise PlanError(
-            f"{' and '.join(decoded)} in one session: perf decodes one kind of trace in a file",
+            f"{' and '.join(decoded)} are in one session, but perf decodes one kind of trace in a "
+            "file",
             what=decoded[1],
             hint="give each a session of its own",
         )
@@ -268,13 +269,13 @@ def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> 
     for event in events:
         if event.uncore and scope.kind in TASK_SCOPES:
             raise PlanError(
-                f"{event.name}: an uncore PMU counts for the whole machine",
+                f"{event.name}: an uncore PMU can only count for the whole machine",
                 what=event.name,
                 hint="use the system scope",
             )
         if event.cpus and cpus != (-1,) and not set(event.cpus) & set(cpus):
             raise PlanError(
-                f"{event.name} can be opened on CPUs {cpu_list.render(event.cpus)} only",
+                f"{event.name} can be opened only on CPUs {cpu_list.render(event.cpus)}",
                 what=event.name,
             )
     _check_leaders(events, cpus)
@@ -291,8 +292,8 @@ def _check_leaders(events: Sequence[EventPlan], cpus: tuple[int, ...]) -> None:
         here = set(event.cpus or cpus) & set(cpus)
         if leader.cpus and cpus != (-1,) and not here <= set(leader.cpus):
             raise PlanError(
-                f"{event.name} is in the group of {leader.name}, which can be opened on CPUs "
-                f"{cpu_list.render(leader.cpus)} only",
+                f"{event.name} is in the group of {leader.name}, which can be opened only on CPUs "
+                f"{cpu_list.render(leader.cpus)}",
                 what=event.name,
                 hint="observe those CPUs alone, or give it a source of its own",
             )

@@ -82,21 +82,21 @@ def shortfalls(scope: Scope, events: Iterable[EventPlan], facts: KernelFacts) ->
     level = facts.perf_event_paranoid
     if not facts.may_open:
         yield (
-            f"kernel.perf_event_paranoid is {level}: any event takes CAP_SYS_ADMIN here; "
-            "at 2 CAP_PERFMON would do"
+            f"kernel.perf_event_paranoid is {level}: any event needs CAP_SYS_ADMIN; "
+            "at 2 CAP_PERFMON would suffice"
         )
         return
     if scope.kind not in TASK_SCOPES and not facts.may_observe_cpus:
         remedy = f"(or kernel.perf_event_paranoid 0, not {level})"
-        yield f"observing whole CPUs takes CAP_PERFMON {remedy}"
+        yield f"observing whole CPUs needs CAP_PERFMON {remedy}"
     if scope.kind is ScopeKind.USER and scope.uid != facts.euid and not facts.perfmon:
-        yield "observing another user's processes takes CAP_PERFMON"
+        yield "observing another user's processes needs CAP_PERFMON"
     wants_raw = any(event.tracepoint is not None for event in events)
     wants_kernel = any(
         not event.attr.exclude_kernel and event.attr.type != EventType.TRACEPOINT
         for event in events
     )
     if wants_raw and not facts.may_read_tracepoints:
-        yield f"tracepoints take CAP_PERFMON (or kernel.perf_event_paranoid -1, not {level})"
+        yield f"tracepoints need CAP_PERFMON (or kernel.perf_event_paranoid -1, not {level})"
     if wants_kernel and not facts.may_observe_kernel:
-        yield f"kernel mode takes CAP_PERFMON (or kernel.perf_event_paranoid 1, not {level})"
+        yield f"kernel mode needs CAP_PERFMON (or kernel.perf_event_paranoid 1, not {level})"

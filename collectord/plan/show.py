@@ -37,7 +37,7 @@ def event_words(event: EventPlan) -> str:
         words.append(f"filter {event.filter!r}")
     words += [f"aux-action {action}" for action in _action_words(event.attr.aux_action)]
     if event.exclude_self:
-        words.append("without our own threads")
+        words.append("without collectord's own threads")
     if event.cpus:
         words.append(f"on CPUs {cpu_list.render(event.cpus)}")
     return ", ".join(words) + (f" ({event.note})" if event.note else "")

@@ -70,8 +70,8 @@ _FILES_OF_INSTANCE: Final = 2
 _ABSENCE: Final = (MissingFeature, UnknownEvent)
 _NO_SCOPE: Final = {
     ScopeKind.THREAD: "a single thread's children and siblings cannot be left out",
-    ScopeKind.USER: "it knows processes, not users",
-    ScopeKind.CGROUP: "it knows processes, not cgroups",
+    ScopeKind.USER: "it can follow processes, but not users",
+    ScopeKind.CGROUP: "it can follow processes, but not cgroups",
 }
 
 
@@ -147,7 +147,7 @@ def draft(
     if recorder:
         notes += _window(keep_ns, max_bytes, ring_bytes, len(cpus))
         if chosen.transport is Transport.MMAP:
-            notes.append("mapped rings keep their size, whatever the rate turns out to be")
+            notes.append("mapped rings keep their size, whatever the measured rate is")
     # A flight recorder is full as it should be, and wakes nobody then.
     percent = RECORDER_PERCENT if recorder else _percent(source.watermark, ring_bytes)
     plan = FtracePlan(
@@ -203,7 +203,7 @@ def _check_scope(scope: Scope) -> None:
     if reason:
         what = "per-thread rings" if scope.per_thread else f"the {scope.kind} scope"
         raise PlanError(
-            f"ftrace does not have {what}: {reason}",
+            f"ftrace does not support {what}: {reason}",
             what=str(scope.kind),
             hint="use the scope system, cpus, process or command, or a perf source",
         )
@@ -216,11 +216,13 @@ def _check_instances(facts: FtraceFacts) -> None:
         raise MissingFeature(
             f"no ftrace instance: {facts.problem or 'this kernel does not have them'}",
             feature="tracefs instances",
-            hint="`collectord doctor` tells more",
+            hint="see the row `ftrace instances` of `collectord doctor`",
         )
     if not facts.clock_mono:
         raise MissingFeature(
-            "ftrace has no CLOCK_MONOTONIC here", feature="trace_clock mono", hint="Linux 4.1"
+            "this kernel's ftrace has no CLOCK_MONOTONIC",
+            feature="trace_clock mono",
+            hint="Linux 4.1",
         )
 
 
@@ -285,7 +287,8 @@ def _subbuf_bytes(
     if not facts.ftrace.subbuf_sizes:
         if wanted_bytes > page:
             raise MissingFeature(
-                f"sub-buffers of {show_bytes(wanted_bytes)}: here they have the size of a page",
+                f"sub-buffers of {show_bytes(wanted_bytes)}: this kernel's have the size of a "
+                "page",
                 feature="buffer_subbuf_size_kb",
                 hint="Linux 6.8 or newer; leave subbuf out",
             )

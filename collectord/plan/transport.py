@@ -48,11 +48,11 @@ def choose(facts: FtraceFacts, wanted: TransportName, *, resized: bool = False) 
         asked = Transport(wanted)
         if not has[asked]:
             raise MissingFeature(
-                f"transport {asked}: this kernel's ftrace rings do not have it",
+                f"this kernel's ftrace rings do not have transport {asked}",
                 feature=f"ftrace {asked}",
                 hint=f'it takes {_WANTS[asked]}; "auto" and "read" work everywhere',
             )
-        return Choice(asked, "as asked for")
+        return Choice(asked, "as configured")
     left_out = [f"no {transport} in this kernel" for transport, here in has.items() if not here]
     if resized and has[Transport.MMAP]:
         has[Transport.MMAP] = False
@@ -63,6 +63,6 @@ def choose(facts: FtraceFacts, wanted: TransportName, *, resized: bool = False) 
     # Among equals the first wins: reading needs no kernel feature and no work at seal.
     cheapest = min(costs, key=lambda transport: costs[transport])
     figures = ", ".join(f"{transport} {ns:.0f}" for transport, ns in costs.items())
-    source = "measured" if measured else "not measured here, so by rule"
+    source = "measured" if measured else "not measured on this host, so by rule"
     reason = f"cheapest, ns an event: {figures} ({source})"
     return Choice(cheapest, "; ".join([reason, *left_out]))

@@ -235,7 +235,9 @@ def problems(program: BpfProgram) -> Iterator[Problem]:
     defined = {_PARAMETER + name.upper(): name for name in manifest.parameter}
     for word in sorted(used - defined.keys()):
         hint = did_you_mean(word, defined)
-        yield Problem("parameter", f"the program uses {word}, which is none", hint)
+        yield Problem(
+            "parameter", f"the program uses {word}, which is not a parameter of the manifest", hint
+        )
     for word in sorted(defined.keys() - used):
         hint = did_you_mean(word, used)
         yield Problem(f"parameter.{defined[word]}", f"the program does not use {word}", hint)
@@ -247,7 +249,7 @@ def _event_problems(manifest: BpfManifest, source: str) -> Iterator[Problem]:
     submits = manifest.event is not None or _SUBMIT in c_source.words(c_source.strip(source))
     if 0 <= at < event or (submits and event < 0 <= at):
         hint = f'"#define {EVENT} struct x" before #include "{HEADER}"'
-        yield Problem("event", "the program does not say what its event is", hint)
+        yield Problem("event", "the program does not define its event", hint)
     elif manifest.event is not None and RING not in sent:
         yield Problem("event", "the program submits no event", f'#include "{HEADER}"')
     if not sent and not manifest.metric and not manifest.answer:
@@ -269,7 +271,7 @@ def _probe_problems(manifest: BpfManifest, code: str) -> Iterator[Problem]:
         names = {name.replace(":", "__"): name for name in told}
         for name in sorted(attached - names.keys()):
             words = f"the program attaches to {name.replace('__', ':', 1)}"
-            yield Problem(key, words, "list it: what is listed is looked up before compiling")
+            yield Problem(key, words, "list it, so that it is looked up before compiling")
         for name in sorted(names.keys() - possible):
             hint = did_you_mean(name, possible).replace("__", ":", 1)
             yield Problem(key, f"the program does not attach to {names[name]}", hint)

@@ -109,11 +109,11 @@ def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
     if not kernel_license(manifest.license):
         yield Problem(
             "license",
-            f"the kernel lets {manifest.license!r} not trace",
+            f"the kernel does not let {manifest.license!r} programs trace",
             'it takes e.g. "GPL-2.0-only", "GPL-2.0-only OR BSD-2-Clause" or "Dual MIT/GPL"',
         )
     if manifest.linux and _RELEASE.fullmatch(manifest.linux) is None:
-        yield Problem("linux", f"{manifest.linux!r} is no release", 'such as "5.18"')
+        yield Problem("linux", f"{manifest.linux!r} is not a kernel release", 'such as "5.18"')
     yield from _names("tracepoints", manifest.tracepoints, TRACEPOINT, "SYSTEM:NAME")
     yield from _names("raw_tracepoints", manifest.raw_tracepoints, _IDENTIFIER, "a plain name")
     for name, parameter in manifest.parameter.items():
@@ -135,7 +135,7 @@ def _names(
 ) -> Iterator[Problem]:
     for index, name in enumerate(names):
         if pattern.fullmatch(name) is None:
-            yield Problem(f"{key}[{index}]", f"{name!r} is no tracepoint", words)
+            yield Problem(f"{key}[{index}]", f"{name!r} is not a tracepoint", words)
     yield from _unique(key, names)
 
 
@@ -148,7 +148,7 @@ def _unique(key: str, values: Sequence[object], behind: str = "") -> Iterator[Pr
 
 def _parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:
     if NAME.fullmatch(name) is None:
-        yield Problem("", f"{name!r} is no parameter's name", NAME_WORDS)
+        yield Problem("", f"{name!r} is not a valid parameter name", NAME_WORDS)
     if not parameter.help:
         yield Problem("help", "must say what the parameter changes")
     number = parameter.type in ("int", "duration", "bytes")
@@ -159,7 +159,7 @@ def _parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:
         ("max_bytes", parameter.type == "string"),
     ):
         if getattr(parameter, key) not in (None, "") and not fits:
-            yield Problem(key, f"does not go with type {parameter.type!r}")
+            yield Problem(key, f"cannot be combined with type {parameter.type!r}")
     if parameter.max_bytes is not None and not 0 < parameter.max_bytes <= STRING_MAX_BYTES:
         yield Problem("max_bytes", f"{parameter.max_bytes}", f"1 to {STRING_MAX_BYTES}")
     default = parameter.default
@@ -179,25 +179,25 @@ def _spelt(kind: str) -> bool:
 
 def _attach(attach: AttachConfig) -> Iterator[Problem]:
     if _IDENTIFIER.fullmatch(attach.function) is None:
-        yield Problem("function", f"{attach.function!r} is no C function")
+        yield Problem("function", f"{attach.function!r} is not a C function")
     rates = [rate for rate in (attach.frequency, attach.period) if rate is not None]
     if attach.kind == "perf_event":
         if _EVENT_NUMBERS.fullmatch(attach.place) is None and find_named(attach.place) is None:
             near = did_you_mean(attach.place, (event.name for event in NAMED_EVENTS))
-            yield Problem("place", f"{attach.place!r} is no event", near or _EVENT_HINT)
+            yield Problem("place", f"{attach.place!r} is not an event", near or _EVENT_HINT)
         if len(rates) != 1 or rates[0] <= 0:
             yield Problem("frequency", "a perf_event has either frequency or period, 1 or more")
         return
     pattern, example = _PLACES[attach.kind]
     if pattern.fullmatch(attach.place) is None:
-        words = f"{attach.place!r} is no place of a {attach.kind}"
+        words = f"{attach.place!r} is not a place for a {attach.kind}"
         yield Problem("place", words, f"e.g. {example}")
     named = _FENTRY_NAMES.get(attach.kind, "") + attach.place
     if attach.kind in _FENTRY_NAMES and attach.function != named:
         yield Problem("function", f"a function for this {attach.kind} is called {named}")
     if rates:
         key = "frequency" if attach.frequency is not None else "period"
-        yield Problem(key, "only a perf_event has it")
+        yield Problem(key, "only a perf_event has this key")
 
 
 def _columns(
@@ -219,12 +219,12 @@ def _show(key: str, how: str) -> Iterator[Problem]:
     if how not in SHOWS:
         allowed = f"allowed: {', '.join(SHOWS)}"
         near = did_you_mean(how, SHOWS)
-        yield Problem(key, f"{how!r} is not known", f"{near} {allowed}" if near else allowed)
+        yield Problem(key, f"{how!r} is unknown", f"{near} {allowed}" if near else allowed)
 
 
 def _field(key: str, name: str) -> Iterator[Problem]:
     if _FIELD.fullmatch(name) is None:
-        yield Problem(key, f"{name!r} is no field of a struct", 'e.g. "pid" or "key.dev"')
+        yield Problem(key, f"{name!r} is not a field of a struct", 'e.g. "pid" or "key.dev"')
 
 
 def _optional_fields(part: MetricConfig | AnswerConfig, keys: Iterable[str]) -> Iterator[Problem]:
@@ -236,24 +236,24 @@ def _optional_fields(part: MetricConfig | AnswerConfig, keys: Iterable[str]) -> 
 
 def _table(key: str, name: str) -> Iterator[Problem]:
     if _IDENTIFIER.fullmatch(name) is None:
-        yield Problem(key, f"{name!r} is no map's name")
+        yield Problem(key, f"{name!r} is not a valid map name")
 
 
 def _scale(part: MetricConfig | AnswerConfig) -> Iterator[Problem]:
     """Yield problems of a histogram's scale."""
     if not part.scale:
-        yield Problem("scale", "a histogram needs it", "allowed: log2, linear")
+        yield Problem("scale", "a histogram needs this key", "allowed: log2, linear")
     if part.step <= 0:
         yield Problem("step", f"{part.step}", "1 or more")
     if part.step != 1 and part.scale == "log2":
-        yield Problem("step", "only a linear scale has it")
+        yield Problem("step", "only a linear scale has this key")
 
 
 def _metric(metric: MetricConfig) -> Iterator[Problem]:
     if NAME.fullmatch(metric.name) is None:
-        yield Problem("name", f"{metric.name!r} is no metric's name", NAME_WORDS)
+        yield Problem("name", f"{metric.name!r} is not a valid metric name", NAME_WORDS)
     if metric.name.startswith("collectord_"):
-        yield Problem("name", "collectord_bpf_ is put before it anyway")
+        yield Problem("name", "collectord_bpf_ is put before it automatically")
     if not metric.help:
         yield Problem("help", "must say what is counted")
     ending = _SUFFIX.get(metric.unit, "") + ("_total" if metric.type == "counter" else "")
@@ -267,7 +267,7 @@ def _metric(metric: MetricConfig) -> Iterator[Problem]:
     else:
         for key, default in (("scale", ""), ("slot", ""), ("step", 1), ("sum_table", "")):
             if getattr(metric, key) != default:
-                yield Problem(key, "only a histogram has it")
+                yield Problem(key, "only a histogram has this key")
     yield from _optional_fields(metric, ("slot", "value"))
     yield from _labels(metric)
 
@@ -276,13 +276,15 @@ def _labels(metric: MetricConfig) -> Iterator[Problem]:
     for index, label in enumerate(metric.labels):
         key = f"labels[{index}]"
         if NAME.fullmatch(label.name) is None:
-            yield Problem(f"{key}.name", f"{label.name!r} is no label's name", NAME_WORDS)
+            yield Problem(f"{key}.name", f"{label.name!r} is not a valid label name", NAME_WORDS)
         elif label.name in _TAKEN_LABELS:
             yield Problem(f"{key}.name", f"{label.name} is taken")
         for part, text in (("name", label.name), ("field", label.field.rpartition(".")[2])):
             if text in _UNBOUNDED_LABELS:
-                hint = "have an [[answer]] or events tell it"
-                yield Problem(f"{key}.{part}", f"{text} is no label: it has no bound", hint)
+                hint = "use an [[answer]] or events instead"
+                yield Problem(
+                    f"{key}.{part}", f"{text} cannot be a label: its values have no bound", hint
+                )
         if label.max < 1:
             yield Problem(f"{key}.max", f"{label.max}", f"1 to {_SERIES_MAX}")
         # "" means that the key is not a struct; for a histogram that is the slot.
@@ -302,7 +304,7 @@ def _answer(answer: AnswerConfig) -> Iterator[Problem]:
     fields = {field.name: field.default for field in msgspec.structs.fields(answer)}
     for key, kind in _OF_KIND.items():
         if kind != answer.kind and getattr(answer, key) != fields[key]:
-            yield Problem(key, f"only a {kind} has it")
+            yield Problem(key, f"only a {kind} has this key")
     match answer.kind:
         case "histogram":
             yield from _scale(answer)

@@ -66,7 +66,7 @@ def show_value(parameter: ParameterConfig, value: int | str) -> str:
 
 def _string(parameter: ParameterConfig, given: str | int | bool) -> str:
     if not isinstance(given, str):
-        raise ValueError(f"{_toml(given)} is no string")  # noqa: TRY004 - its value
+        raise ValueError(f"{_toml(given)} is not a string")  # noqa: TRY004 - its value
     if "\0" in given:
         raise ValueError("a string cannot hold a NUL")
     limit = STRING_MAX_BYTES if parameter.max_bytes is None else parameter.max_bytes
@@ -93,10 +93,10 @@ def _truth(given: str | int | bool) -> int:
 
 def _number(parameter: ParameterConfig, given: str | int | bool) -> int:
     if isinstance(given, bool):
-        raise ValueError(f"{_toml(given)} is no {parameter.type}")  # noqa: TRY004 - its value
+        raise ValueError(f"{_toml(given)} is not of type {parameter.type}")  # noqa: TRY004 - its value
     if parameter.type == "int":
         if isinstance(given, str) and _INT.fullmatch(given) is None:
-            raise ValueError(f"{given!r} is no integer, e.g. 10 or 0x1f")
+            raise ValueError(f"{given!r} is not an integer, e.g. 10 or 0x1f")
         value = int(given, 16 if "x" in given.lower() else 10) if isinstance(given, str) else given
         if not _INT_MIN <= value <= _INT_MAX:
             raise ValueError(f"{given} does not fit 64 bits")

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collectord.codec.aux_record import AuxPiece
     from collectord.folders.folder import Folder
 
-_UNSEALED_HINT: Final = "a running one is sealed in time, another by `collectord segments repair`"
+_UNSEALED_HINT: Final = (
+    "a running session seals it in time, otherwise `collectord segments repair` does"
+)
 
 
 @dataclass(slots=True)
@@ -97,9 +99,11 @@ def _open(fd: int, segment: Path) -> PerfFile:
         file = PerfFile(fd)
     except CodecError as error:
         hint = "AUX traces are in perf.data segments"
-        raise SinkError(f"no perf.data: {error.message}", path=str(segment), hint=hint) from error
+        raise SinkError(
+            f"not a perf.data file: {error.message}", path=str(segment), hint=hint
+        ) from error
     if not file.data_bytes or segment.name.endswith(PARTIAL):
-        raise SinkError("not sealed", path=str(segment), hint=_UNSEALED_HINT)
+        raise SinkError("it is not sealed", path=str(segment), hint=_UNSEALED_HINT)
     return file
 
 

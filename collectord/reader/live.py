@@ -271,7 +271,7 @@ def _open(paths: SegmentPaths) -> _Opened | None:
         raise UsageError(
             f"{path} is trace.dat, and only events of BPF programs can be followed",
             text=str(path),
-            hint="without -f it shows what it holds by now",
+            hint="without -f its present contents are shown",
         )
     return None
 

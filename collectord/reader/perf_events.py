@@ -99,7 +99,7 @@ class BpfSegment:
                 head = read_head(fd)
             except CodecError as error:
                 raise SinkError(
-                    f"not laid out as a segment, {error.message}",
+                    f"it does not have the layout of a segment, {error.message}",
                     path=str(path),
                     hint="`perf script` may still read it",
                 ) from error

@@ -25,7 +25,7 @@ LINE_BYTES = 16
 
 
 class Damage(NamedTuple):
-    """Bytes that are not a record; the rest of the file is left out."""
+    """Bytes that are not a record; the rest of the file is skipped."""
 
     path: Path
     error: CodecError

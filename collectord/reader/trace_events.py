@@ -82,7 +82,7 @@ class TraceSegment:
                 self.events = known_events(head.metadata)
             except CodecError as error:
                 raise SinkError(
-                    f"not laid out as a segment, {error.message}",
+                    f"it does not have the layout of a segment, {error.message}",
                     path=str(path),
                     hint="trace-cmd report may still read it",
                 ) from error

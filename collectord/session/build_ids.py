@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.session.task_group import TaskGroup
 
-# Device major and minor, inode, file name. The inode's generation is not known.
+# Device major and minor, inode, file name. The inode's generation is unknown.
 _File = tuple[int, int, int, bytes]
 
 

@@ -141,7 +141,7 @@ class Health:
     def _look_for_resets(self) -> None:
         """Report that somebody emptied an ftrace ring, maybe by a change of its clock."""
         resets = self._meter.resets()
-        if resets and self.note("reset", f"somebody emptied the rings {resets} times"):
+        if resets and self.note("reset", f"another process emptied the rings {resets} times"):
             self._log.warning("rings_reset", times=resets)
 
     def look_for_suppression(self) -> None:
@@ -149,7 +149,7 @@ class Health:
         try:
             changed = self._meter.suppression.poll()
         except KernelError as error:  # for example too many programs
-            if self.note("programs", f"BPF programs on its events not seen: {error}"):
+            if self.note("programs", f"BPF programs on its events cannot be listed: {error}"):
                 self._log.error("programs_not_seen", error=str(error))
             return
         self.note("programs", "")

@@ -31,9 +31,9 @@ _LOG: Final = structlog.get_logger()
 _LOOKS_WITHOUT: Final = 5
 _FULL: Final = {Reason.RING_FULL, Reason.OVERRUN, Reason.COMMIT_OVERRUN}
 _CAUSES: Final = {
-    Stage.PROGRAM: "its BPF programs cannot submit them",
-    Stage.STAGING: "the contents of its rings are refused",
-    Stage.SINK: "they cannot be written",
+    Stage.PROGRAM: "its BPF programs cannot submit the records",
+    Stage.STAGING: "the contents of its rings are invalid",
+    Stage.SINK: "the records cannot be written",
 }
 
 
@@ -140,10 +140,12 @@ class LossWatch:
         if stage is not Stage.KERNEL_RING:
             return _CAUSES[stage]
         if self._last.starved != before.starved:
-            return f"the disk takes{self._size(per_second)} less than comes"
+            return f"the disk takes{self._size(per_second)} less than is recorded"
         if reason in _FULL:
-            return "the rings are full before they are drained: too small, or drained too late"
-        return "the kernel refuses them"
+            return (
+                "the rings fill before they are drained: they are too small, or drained too late"
+            )
+        return "the kernel refuses the records"
 
     def _size(self, per_second: int) -> str:
         """Return the data rate of that many records a second, by the mean size of records read."""

@@ -161,7 +161,7 @@ class Rotation:
         await self._prepare_or_degrade()
         if self._wanted:
             path = self._plan.directory
-            raise SinkError("no segment to go on in: the snapshot is not closed", path=path)
+            raise SinkError("there is no next segment: the snapshot is not closed", path=path)
 
     def rotate_for(self, collected: SnapshotSegments) -> None:
         """Make a snapshot wait for what was written until now, and continue in another segment.

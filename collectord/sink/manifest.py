@@ -317,7 +317,7 @@ def layout_faults(manifest: OpenManifest | Manifest) -> Iterator[str]:
     events = frozenset(manifest.events)
     for event, described in manifest.layouts.items():
         if event not in events:
-            yield f"it describes {event}, which is none of its events"
+            yield f"it describes {event}, which is not one of its events"
         try:
             decoder(described.layout)
         except CodecError as error:

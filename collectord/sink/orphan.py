@@ -72,7 +72,7 @@ def repair_orphan(orphan: Orphan) -> Generator[str, None, Outcome]:
         return Outcome(paths.partial, Action.REMOVED, "it held no record")
     contradiction = _contradiction(orphan)
     if contradiction:
-        hint = "move the manifest away, and a repair keeps what the data tell by themselves"
+        hint = "move the manifest away; repair then keeps what can be read from the data alone"
         return refused(paths, f"{contradiction}; {hint}")
     target = paths
     while folder.stat(target.data.name) is not None:
@@ -89,7 +89,7 @@ def _contradiction(orphan: Orphan) -> str:
         return ""
     if (opened.format, opened.data_offset) != (file.format, file.data_offset):
         return (
-            f"its manifest tells of {opened.format} with data at byte {opened.data_offset}, the "
+            f"its manifest has {opened.format} with data at byte {opened.data_offset}, the "
             f"file is {file.format} with data at byte {file.data_offset}"
         )
     return next(layout_faults(opened), "")
@@ -136,7 +136,7 @@ def _seal(orphan: Orphan, target: SegmentPaths) -> Generator[str, None, Outcome]
         set_aside = target.damaged_manifest
         folder.rename(orphan.source.open_manifest.name, set_aside.name)
         why = orphan.damage.reason
-        detail += f"; its open manifest was damaged ({why}), and is {set_aside.name} now"
+        detail += f"; its open manifest was damaged ({why}), and was renamed to {set_aside.name}"
         yield "damaged manifest set aside"
     yield from publish(folder, orphan.source, target, encode(manifest))
     return recovered(target.data, file, found, detail, set_aside)

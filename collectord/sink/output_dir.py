@@ -190,7 +190,7 @@ def _check_replaceable(folder: Folder, paths: SegmentPaths) -> None:
         raw = read_manifest(folder, paths.manifest)
     if folder.stat(paths.manifest.name) is not None and not is_manifest(raw):
         raise SinkError(
-            "no manifest of ours, and not replaced by one",
+            "is not a manifest of collectord, and is not replaced",
             path=str(paths.manifest),
             errno=errno.EEXIST,
             hint="the manifest's name is the file's with .json: choose another name",
@@ -213,7 +213,7 @@ def _check_beside(folder: Folder, path: Path) -> None:
         raw = read_manifest(folder, path)
     if raw.strip(b"\0") and not is_manifest(raw) and decode(raw, OpenManifest) is None:
         raise SinkError(
-            "no manifest of ours, and not replaced by one",
+            "is not a manifest of collectord, and is not replaced",
             path=str(path),
             errno=errno.EEXIST,
             hint="a recording keeps its manifest there while it is written: choose another name",

@@ -110,7 +110,7 @@ def make_way(folder: Folder, paths: SegmentPaths) -> None:
         )
     if outcome is not None and outcome.action is Action.REFUSED:
         hint = f"{outcome.detail}; move it away, or choose another name"
-        raise SinkError("in the way", path=str(paths.partial), errno=errno.EEXIST, hint=hint)
+        raise SinkError("is in the way", path=str(paths.partial), errno=errno.EEXIST, hint=hint)
 
 
 def repair_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome | None]:
@@ -143,7 +143,7 @@ def _repair_locked(folder: Folder, paths: SegmentPaths, fd: int) -> Generator[st
     damaged = damage(open_raw, OpenManifest)
     if opened is None and sealed is None and not paths.rotated:
         reason = f"its manifest is damaged: {damaged.reason}" if damaged else "it has no manifest"
-        return refused(paths, f"no segment of this program: {reason}")
+        return refused(paths, f"it is not a segment of collectord: {reason}")
     try:
         file = open_stored(fd, paths.set_format)
     except CodecError as error:
@@ -153,7 +153,7 @@ def _repair_locked(folder: Folder, paths: SegmentPaths, fd: int) -> Generator[st
         return Outcome(
             path=paths.data,
             action=Action.COMPLETED,
-            detail="it was sealed but for its name",
+            detail="it was sealed, except for its name",
             samples=sealed.samples,
             bytes=sealed.bytes,
             allocated_bytes=sealed.allocated_bytes,
@@ -196,4 +196,6 @@ def _remove_leftovers(folder: Folder, group: Group) -> Outcome | None:
         return Outcome(paths.data, Action.DAMAGED, detail)
     for path in (paths.open_manifest, paths.new_manifest, paths.manifest, paths.damaged_manifest):
         folder.give_up(path.name)
-    return Outcome(paths.data, Action.REMOVED, "it was deleted, and its manifest is now")
+    return Outcome(
+        paths.data, Action.REMOVED, "it was deleted before, and its manifest is deleted now"
+    )

@@ -55,7 +55,9 @@ def contents_findings(fd: int, paths: SegmentPaths, manifest: Manifest) -> Itera
 def _span_findings(view: memoryview, manifest: Manifest) -> Iterator[Finding]:
     for span in manifest.spans:
         if span.chunks and chunks_of(span) is None:
-            yield Finding(Check.MANIFEST, f"the chunks of its {span.part} do not make it up")
+            yield Finding(
+                Check.MANIFEST, f"the chunks of its {span.part} do not add up to its size"
+            )
             return
     chunks = [(span, part) for span in manifest.spans for part in unsound(view, span)]
     if not chunks:

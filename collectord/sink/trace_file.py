@@ -336,7 +336,7 @@ class TraceFile:
         claimed = {(e.offset, e.size_bytes) for e in extents.values() if e.size_bytes}
         told = {(span.offset, span.bytes) for span in manifest.spans if span.part == "data"}
         if claimed != told:
-            yield Finding(Check.HEAD, "its CPUs claim other data than its manifest tells of")
+            yield Finding(Check.HEAD, "the data of its CPUs are not those of its manifest")
             return
         samples = 0
         for cpu, extent in extents.items():

@@ -68,7 +68,7 @@ def await_resumed(kernel: Kernel, resumer: CounterFd) -> None:
         if reading.time_enabled_ns == last_ns:
             return
         last_ns = reading.time_enabled_ns
-    raise KernelError("an AUX area that was paused does not go on", hint="see its CPU's load")
+    raise KernelError("a paused AUX area does not resume", hint="check the load of its CPU")
 
 
 class AuxFlush:

@@ -79,7 +79,7 @@ class Words:
         """Return the error where the worker could not be started."""
         reason = error.strerror or str(error)
         return self.error(
-            "worker", f"cannot start {self.python}: {reason}", hint="it is to be a python with bcc"
+            "worker", f"cannot start {self.python}: {reason}", hint="it must be a Python with bcc"
         )
 
     def garbage(self, outcome: Outcome) -> BpfError:
@@ -147,7 +147,7 @@ class Words:
         if feature == "bcc":
             message = f"{self.python} has no bcc ({message})"
             return MissingFeature(message, feature=feature, hint=_INSTALL)
-        message = f"{self.name}: no {feature} in this kernel"
+        message = f"{self.name}: this kernel has no {feature}"
         return MissingFeature(message, feature=feature, hint=_HINTS.get(feature, ""))
 
     def _compiler(self, failure: Failure, outcome: Outcome) -> BpfError | KernelError:

@@ -305,7 +305,7 @@ def _parsed(table: bytes, description: bytes | None) -> Any:  # noqa: ANN401 - a
     try:
         return json.loads(description)
     except ValueError as error:
-        message = f"bcc describes table {table.decode()} in a way that is no JSON"
+        message = f"bcc describes table {table.decode()} in a way that is not JSON"
         raise Failure("describe", message) from error
 
 

@@ -365,7 +365,7 @@ class Opening:
             geometry = Geometry(size, watermark, plan.requested_bytes)
             self._rings[key] = _Ring(plan, key[1], fd, ring_map, geometry, aux_map)
             return fd
-        raise refused or KernelError(f"a ring of {plan.data_bytes} bytes is under a page")
+        raise refused or KernelError(f"a ring of {plan.data_bytes} bytes is smaller than a page")
 
     def _set_filter(self, fd: int, event: EventPlan) -> None:
         text = event_filter(event, self._exclude_tids)

@@ -49,10 +49,10 @@ def _scale(text: object, units: dict[str, int], hint: str) -> int:
     if not unit and match[1].strip("0."):
         raise UsageError(f"{text!r} has no unit", text=f"{text}", hint=hint)
     if unit and unit not in units:
-        raise UsageError(f"unit {unit!r} is not known", text=f"{text}", hint=hint)
+        raise UsageError(f"unit {unit!r} is unknown", text=f"{text}", hint=hint)
     value = int(Decimal(match[1]) * units.get(unit, 1))
     if value > _MAX:
-        raise UsageError(f"{text!r} is beyond 63 bits", text=f"{text}")
+        raise UsageError(f"{text!r} is larger than 63 bits", text=f"{text}")
     return value
 
 
@@ -122,10 +122,10 @@ class RingSize:
             pages = int(match[1])
             if 0 < pages <= _MAX >> 12:
                 return cls(pages=pages)
-            raise UsageError(f"{text!r} is no ring", text=f"{text}", hint=hint)
+            raise UsageError(f"{text!r} is not a ring size", text=f"{text}", hint=hint)
         size = _scale(text, SIZE_UNITS, hint)
         if size == 0:
-            raise UsageError(f"{text!r} is no ring", text=f"{text}", hint=hint)
+            raise UsageError(f"{text!r} is not a ring size", text=f"{text}", hint=hint)
         return cls(size)
 
     def in_bytes(self, page_size: int, default_bytes: int) -> int:

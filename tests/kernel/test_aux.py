@@ -236,5 +236,5 @@ def test_what_never_resumes_is_an_error() -> None:
     with ExitStack() as stack:
         never = armed(kernel, SoftwareId.DUMMY, stack)
         kernel.refresh(never.fd)
-        with pytest.raises(KernelError, match="does not go on"):
+        with pytest.raises(KernelError, match="does not resume"):
             await_resumed(kernel, never)

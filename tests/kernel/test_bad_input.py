@@ -116,7 +116,7 @@ def too_often() -> str:
             "the kernel refuses filter '(prev_pid == 1' for ",
         ),
         (("-e", "page-faults", "--filter", "x == 1"), "'page-faults' takes no filter"),
-        (("--filter", "x == 1", *SWITCH), "--filter applies to the -e before it"),
+        (("--filter", "x == 1", *SWITCH), "--filter applies to the preceding -e"),
     ],
 )
 def test_wrong_events(refused: Refused, words: tuple[str, ...], says: str) -> None:
@@ -126,7 +126,7 @@ def test_wrong_events(refused: Refused, words: tuple[str, ...], says: str) -> No
 
 def test_unknown_pmu(refused: Refused) -> None:
     """The error for a missing PMU lists those of this machine."""
-    says = "no PMU 'nothing' on this host; there are "
+    says = "this host has no PMU 'nothing'; there are "
     check_record(refused, "-e", "nothing/event=1/", status=FEATURE, says=says)
 
 
@@ -141,12 +141,12 @@ def test_unknown_pmu(refused: Refused) -> None:
         (("-C", ""), USAGE, "its list of CPUs is empty"),
         (("-p", "0"), USAGE, "'0' is not a whole number above 0"),
         (("-p", "init"), USAGE, "'init' is not a whole number above 0"),
-        (("-p", "99999999999"), USAGE, "99999999999 is no pid"),
-        (("-t", "99999999999"), USAGE, "99999999999 is no pid"),
+        (("-p", "99999999999"), USAGE, "99999999999 is not a process id"),
+        (("-t", "99999999999"), USAGE, "99999999999 is not a process id"),
         (("-p", "1", "-a"), USAGE, "not allowed with"),
         (("-p", "1", "-t", "1"), USAGE, "not allowed with"),
-        (("-a", "--per-thread"), USAGE, "per-thread: does not go with scope 'system'"),
-        (("-C", "0", "--per-thread"), USAGE, "per-thread: does not go with scope 'cpus'"),
+        (("-a", "--per-thread"), USAGE, "per-thread: cannot be combined with scope 'system'"),
+        (("-C", "0", "--per-thread"), USAGE, "per-thread: cannot be combined with scope 'cpus'"),
         (("-p", "1", "-C", "4000"), CONFIG, "CPU 4000 is not in this machine"),
         (("-u", "no-such-user"), USAGE, "no user 'no-such-user'"),
         (("-u", str(SOMEBODY)), FAILED, f"user {SOMEBODY} has no running process"),
@@ -167,15 +167,15 @@ def test_wrong_targets(refused: Refused, words: tuple[str, ...], status: int, sa
         (("-F", too_often()), CONFIG, "is above the kernel's limit of "),
         (("-F", "99", "-c", "1"), USAGE, "not allowed with"),
         (("-c", "0"), USAGE, "'0' is not a whole number above 0"),
-        (("-c", str(1 << 63)), CONFIG, "is beyond 63 bits"),
-        (("-m", "0"), USAGE, "'0pages' is no ring"),
-        (("-m", "3X"), USAGE, "unit 'X' is not known"),
+        (("-c", str(1 << 63)), CONFIG, "is larger than 63 bits"),
+        (("-m", "0"), USAGE, "'0pages' is not a ring size"),
+        (("-m", "3X"), USAGE, "unit 'X' is unknown"),
         (("-m", "-1"), USAGE, "'-1' is not a number and B, KiB"),
         (("-m", "10T"), CONFIG, "a ring of 16TiB; at most 1GiB"),
-        (("--duration", "1y"), USAGE, "unit 'y' is not known"),
+        (("--duration", "1y"), USAGE, "unit 'y' is unknown"),
         (("--duration", "-1"), USAGE, "'-1' is not a number and ns, us"),
         (("--duration", "nan"), USAGE, "'nan' is not a number and ns, us"),
-        (("--duration", "99999999999999"), USAGE, "is beyond 63 bits"),
+        (("--duration", "99999999999999"), USAGE, "is larger than 63 bits"),
         (("--call-graph", "magic"), USAGE, "unknown call graph 'magic'"),
         (("--overwrites",), USAGE, "unrecognized arguments: --overwrites"),
         (("sleep", "1"), USAGE, "put -- before COMMAND"),
@@ -199,7 +199,7 @@ def test_wrong_values(refused: Refused, words: tuple[str, ...], status: int, say
         (("list", "--nothing"), USAGE, "see `collectord list --help`"),
         (("doctor", "nothing"), USAGE, "see `collectord doctor --help`"),
         (("segments", "burn"), USAGE, "invalid choice: 'burn'"),
-        (("segments", "list", "--sha256", "."), USAGE, "--sha256 goes with verify"),
+        (("segments", "list", "--sha256", "."), USAGE, "--sha256 is an option of verify only"),
         (("list", "no-such-event"), FAILED, "no event matches 'no-such-event'"),
     ],
 )
@@ -503,7 +503,7 @@ def budget_bytes() -> int:
 def test_rings_are_smaller_where_memory_may_not_be_locked(
     run_cli: Run, somebody: Callable[..., list[str]]
 ) -> None:
-    """Rings beyond the mlock budget are mapped smaller, and the result has their real sizes."""
+    """Rings beyond the mlock budget are made smaller, and the result has their real sizes."""
     words = ("-a", *CLOCK, "-m", "64M", *SHORT, "--json")
     done = run_cli("record", *words, prefix=somebody("perfmon", limit="--memlock=0:0"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -566,7 +566,7 @@ CONFIGS: Final[Mapping[str, tuple[str, str, str]]] = {
     "unit of a time": (
         "state_dir",
         'flush_interval = "64MiB"\nstate_dir',
-        "daemon.flush_interval: unit 'MiB' is not known",
+        "daemon.flush_interval: unit 'MiB' is unknown",
     ),
     "no unit": (
         "state_dir",
@@ -580,13 +580,13 @@ CONFIGS: Final[Mapping[str, tuple[str, str, str]]] = {
         "1",
         "events[0]: expected a string or a table, got an int",
     ),
-    "scope": ('"system"', '"sytem"', "scope: 'sytem' is not known; did you mean \"system\"?"),
+    "scope": ('"system"', '"sytem"', "scope: 'sytem' is unknown; did you mean \"system\"?"),
     "scope without its key": ('"system"', '"process"', "pids: scope 'process' needs it"),
     "CPU": ('"system"', '"cpus"\ncpus = "4000"', "CPU 4000 is not in this machine"),
     "event": ("cpu-clock", "cpu-clok", "session 'calls': unknown event 'cpu-clok'; did you mean"),
-    "kind": ('"perf"', '"pref"', "kind: 'pref' is not known; did you mean \"perf\"?"),
-    "name": ('"calls"', '"../calls"', "name: '../calls' is no session name"),
-    "address": ('listen = ""', 'listen = "here"', "metrics.listen: 'here' is no address"),
+    "kind": ('"perf"', '"pref"', "kind: 'pref' is unknown; did you mean \"perf\"?"),
+    "name": ('"calls"', '"../calls"', "name: '../calls' is not a valid session name"),
+    "address": ('listen = ""', 'listen = "here"', "metrics.listen: 'here' is not an address"),
     "two of a name": (
         "[[session]]",
         f"[[session]]{SESSION}[[session]]",
@@ -650,8 +650,8 @@ def test_closed_configuration(
     [
         (b"{", "not JSON"),
         (b"\xff\x00", "not JSON"),
-        (b"[]", "no kernel facts"),
-        (b"{}", "no kernel facts: Object missing required field"),
+        (b"[]", "not kernel facts"),
+        (b"{}", "these are not kernel facts: Object missing required field"),
         (None, "cannot read: No such file or directory"),
     ],
 )
@@ -770,7 +770,9 @@ def test_orphans_beyond_repair(run_cli: Run, tmp_path: Path, damage: str) -> Non
 def test_nothing_to_look_at(refused: Refused, run_cli: Run, tmp_path: Path, action: str) -> None:
     """An absent directory and a FIFO are refused; an empty directory has an empty result."""
     os.mkfifo(tmp_path / "fifo")
-    refused("segments", action, "absent", status=FAILED, says="nothing to look at: absent")
+    refused(
+        "segments", action, "absent", status=FAILED, says="cannot look at the segments: absent"
+    )
     refused("segments", action, "fifo", status=FAILED, says=": fifo")
     (tmp_path / "empty").mkdir()
     done = run_cli("segments", action, "empty")

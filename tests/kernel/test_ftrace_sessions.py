@@ -220,7 +220,7 @@ REFUSED: Final[dict[str, tuple[tuple[str, ...], int, str]]] = {
     "unknown field": (("-e", EVENT, "--filter", "idd == 1"), 2, "idd"),
     "bad filter": (("-e", EVENT, "--filter", "id =="), 2, "id =="),
     "no tracepoint": (("-e", "cycles"), 2, "cycles"),
-    "user scope": (("-e", EVENT, "-u", "root"), 2, "-u does not go"),
+    "user scope": (("-e", EVENT, "-u", "root"), 2, "-u cannot be combined"),
     "offline CPU": (("-e", EVENT, "-C", "4095"), 6, "4095"),
 }
 

@@ -299,7 +299,7 @@ def test_full_ring(tree: Tracefs, settings: InstanceSettings, *, overwrite: bool
             assert stats.overrun > 300
             assert stats.dropped == 0
             return
-        with pytest.raises(KernelError, match="marker is not in session"):
+        with pytest.raises(KernelError, match="marker was not written into session"):
             fill(instance, text)
         stats = ring.stats()
         assert 90 < stats.entries < 200

@@ -167,7 +167,7 @@ def test_a_killed_set_up_is_known(device: Path, locked: str) -> None:
     python(SET_UP, device)
     try:
         python(NOTE, device)
-        assert python(OPEN, device) == "KernelError"  # it is traced already, by somebody else
+        assert python(OPEN, device) == "KernelError"  # somebody else traces it already
     finally:
         python(END, device)
     assert python(OPEN, device) == ("MissingPrivilege" if locked else "opened")

@@ -136,7 +136,7 @@ def plan_of(
         overwrite=True,
         buffer_percent=25,
         transport=Transport.READ,
-        transport_reason="as asked for",
+        transport_reason="as configured",
     )
     ftrace = replace(ftrace, **changes)
     rings = tuple(

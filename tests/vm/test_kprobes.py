@@ -172,7 +172,7 @@ def test_a_filter_that_an_event_probe_cannot_have(tmp_path: Path, run_cli: Run) 
     config = daemon_config(tmp_path, kind="tracefs", events="[]", source=f"probes = [{probe}]")
     done = run_cli("run", "--config", config)
     assert done.returncode == STATUS_CONFIG
-    assert "'nr == 1' is over the fields of raw_syscalls.sys_enter" in done.stderr
+    assert "'nr == 1' must use the fields of raw_syscalls.sys_enter" in done.stderr
 
 
 def _offset(program: Path, symbol: str) -> int:

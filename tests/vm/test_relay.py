@@ -292,7 +292,7 @@ def test_traced_already(tmp_path: Path, run_cli: Run, device: Path) -> None:
     with blktrace(tmp_path, device) as pid:
         done = run_cli("record", "--relay", device, "--duration", "1")
         assert done.returncode == 1
-        assert f"{device} is traced already" in done.stderr
+        assert f"{device} is already being traced" in done.stderr
         assert f"blktrace (pid {pid})" in done.stderr
         assert len(traces_of(device)) == CPUS
 

@@ -159,11 +159,13 @@ class _Catalogue:
             )
         if NAME.fullmatch(name) is None:
             raise ConfigError(
-                f"{name!r} is no program's name", path=str(manifest), hint=NAME_WORDS
+                f"{name!r} is not a valid program name", path=str(manifest), hint=NAME_WORDS
             )
         for path in (source, manifest):
             if path.name not in pairs[name]:
-                raise ConfigError("is missing beside its other half", path=str(path))
+                raise ConfigError(
+                    "is missing, but the other file of the pair exists", path=str(path)
+                )
         try:
             opened = self._enter(origin, folder)
         except OSError as error:
@@ -204,7 +206,7 @@ def _text(data: bytes, path: Path) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"is no UTF-8: {error.reason}", path=str(path)) from error
+        raise ConfigError(f"is not UTF-8: {error.reason}", path=str(path)) from error
     if "\0" in text:
-        raise ConfigError("has a NUL", path=str(path))
+        raise ConfigError("contains a NUL byte", path=str(path))
     return text

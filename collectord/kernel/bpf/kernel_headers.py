@@ -244,7 +244,7 @@ def _make(tree: HeaderTree, folder: Folder, name: str, made_of: str) -> None:
                 both = [part / half for part in tree.parts]
                 _merge([path for path in both if path.is_dir()], fresh / half)
         if not is_complete(fresh):
-            raise SinkError("kernel headers lack a half", path=str(tree.path))
+            raise SinkError("the kernel headers are incomplete", path=str(tree.path))
         (fresh / _MADE_OF).write_text(made_of)
         if folder.stat(name) is not None:
             (folder.place / name).rename(aside / "stale")

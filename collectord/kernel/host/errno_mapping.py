@@ -183,7 +183,7 @@ def map_refused(code: int, data_bytes: int, limits: Limits, *, what: str = "ring
     over_budget = Meaning(
         (errno.EPERM,),
         "CAP_IPC_LOCK",
-        message=f"{size}: over the budget of locked memory",
+        message=f"{size} exceeds the budget of locked memory",
         hint=f"needs CAP_IPC_LOCK, or a larger RLIMIT_MEMLOCK (now {memlock}), or a larger "
         f"kernel.perf_event_mlock_kb (now {limits.mlock_kb}, per CPU and user)",
     )

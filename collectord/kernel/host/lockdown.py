@@ -19,7 +19,7 @@ INTEGRITY: Final = "integrity"
 BELOW_CONFIDENTIALITY: Final = "integrity or none"
 NEED: Final = "a kernel without lockdown"
 REMEDY: Final = "boot with lockdown=integrity or none; no capability opens it"
-LOOK: Final = "to know it, as root: mount -t securityfs securityfs /sys/kernel/security"
+LOOK: Final = "to see it, as root: mount -t securityfs securityfs /sys/kernel/security"
 
 
 def read_lockdown(sys: Path) -> str:

@@ -117,7 +117,7 @@ def confine(tid: int, cpus: Iterable[int]) -> None:
             f"a drain thread cannot run on CPUs {cpu_list.render(cpus)}",
             syscall="sched_setaffinity",
             errno=error.errno or 0,
-            hint="the cpuset of its cgroup",
+            hint="the cpuset of its cgroup does not permit it",
         ) from error
 
 

@@ -92,11 +92,11 @@ def _problems(
     if isinstance(refusal, MissingFeature):
         yield _Problem("this kernel has no bpf(2)", "a kernel with CONFIG_BPF_SYSCALL")
     if lockdown.read_lockdown(kernel.sys) == lockdown.CONFIDENTIALITY:
-        message = "kernel lockdown keeps BPF programs from tracing"
+        message = "kernel lockdown does not let BPF programs trace"
         yield _Problem(message, lockdown.REMEDY, lockdown.NEED)
     need = missing_capabilities(kernel.limits())
     if need:
-        yield _Problem("BPF programs take a privilege", f"needs {need}", need)
+        yield _Problem("BPF programs need a privilege", f"needs {need}", need)
     if refusal is not None:
         need = refusal.need if isinstance(refusal, MissingPrivilege) else ""
         yield _Problem(refusal.message, refusal.hint, need)
@@ -122,7 +122,7 @@ def _with_headers(facts: BpfFacts, named: str) -> tuple[BpfFacts, KernelError | 
     tree = _named_tree(Path(named), release) if named else kernel_headers.find_headers(release)
     if tree is None and named:
         missing = MissingFeature(
-            f"{named} is no tree of kernel headers",
+            f"{named} is not a tree of kernel headers",
             feature="kernel headers",
             hint="it needs include/linux and include/generated; or leave [bpf] headers out",
         )

@@ -37,7 +37,7 @@ def check(name: str, *, ok: bool, detail: str, remedy: str) -> Check:
 
 def perf_events(limits: Limits, refusal: KernelError | None) -> Check:
     """Check events of one's own process."""
-    return _opened("perf events", "events of own processes can be opened", limits, refusal)
+    return _opened("perf events", "events of this user's processes can be opened", limits, refusal)
 
 
 def every_task(limits: Limits, refusal: KernelError | None) -> Check:
@@ -71,7 +71,7 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
     yield check(
         "ftrace instances",
         ok=facts.instances,
-        detail=facts.problem or "rings of one's own can be made",
+        detail=facts.problem or "instances with rings of their own can be created",
         remedy=facts.need or "mount tracefs; Linux with CONFIG_TRACING",
     )
     if not facts.instances:
@@ -79,21 +79,22 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
     yield feature(
         "ftrace mmap",
         known=facts.mmap,
-        detail="rings can be mapped, so that a crash loses nothing that was handed out",
-        remedy="Linux 6.10 or newer; read and splice do without",
+        detail="rings can be mapped, so that a crash loses no page that was read",
+        remedy="Linux 6.10 or newer; read and splice work without it",
     )
     # A mapped ring refuses to splice whole sub-buffers until the fix; ours is one or the other.
     yield feature(
         "ftrace splice",
         known=facts.splice,
-        detail="rings can be spliced, unless somebody maps them (before Linux 6.12.112, 7.3)",
-        remedy="read does without",
+        detail="rings can be spliced, unless another process maps them (before Linux 6.12.112, "
+        "7.3)",
+        remedy="read works without it",
     )
     yield feature(
         "sub-buffer sizes",
         known=facts.subbuf_sizes,
-        detail="4KiB to 512KiB, larger ones cost less",
-        remedy="Linux 6.8 or newer; they have the size of a page",
+        detail="4KiB to 512KiB; larger ones cost less",
+        remedy="Linux 6.8 or newer; until then they have the size of a page",
     )
     kinds = {
         "kprobes": (facts.kprobes, "CONFIG_KPROBE_EVENTS"),
@@ -110,7 +111,7 @@ def ftrace(facts: FtraceFacts, lockdown: str) -> Iterator[Check]:
 def _lockdown(level: str) -> Check:
     """Return a row that tells what the level means for tracefs."""
     if level == UNKNOWN:
-        detail = f"{level}: it may be what closes tracefs"
+        detail = f"{level}: it may be the reason why tracefs is closed"
         return Check("lockdown", ok=False, detail=detail, remedy=LOOK, unknown=True)
     locked = level == CONFIDENTIALITY
     detail = f"{level}: tracefs is {'closed' if locked else 'open'}"
@@ -135,7 +136,7 @@ def hardware(refusal: KernelError | None) -> Check:
     return check(
         "hardware counters",
         ok=False,
-        detail="cycles cannot be sampled; `profile` falls back to cpu-clock",
+        detail="cycles cannot be sampled; `profile` uses cpu-clock instead",
         remedy=refusal.hint or refusal.message,
     )
 
@@ -180,7 +181,7 @@ def others_maps(limits: Limits) -> Check:
         "processes of others",
         ok="CAP_SYS_PTRACE" in limits.capabilities,
         detail="mappings of running processes of other users, for their symbols",
-        remedy="CAP_SYS_PTRACE; processes that start later are seen without it",
+        remedy="CAP_SYS_PTRACE; processes that start later are observed without it",
     )
 
 
@@ -203,5 +204,6 @@ def drain_threads(found: Permitted) -> Check:
         ok=found.realtime_max >= AUTO_FIFO,
         detail=f"{realtime}, and nice:{found.nice_min} and above",
         remedy="CAP_SYS_NICE, or LimitRTPRIO= of the unit (ulimit -r), and no RestrictRealtime=; "
-        "drain threads wait like others without it, and small rings overflow on a busy host",
+        "without it drain threads wait like other threads, and small rings overflow on a busy "
+        "host",
     )

@@ -26,7 +26,7 @@ _MACHINES: Final[Mapping[Decoder, tuple[str, ...]]] = {
     CS_ETM: ("aarch64", "armv7l"),
     ARM_SPE: ("aarch64",),
 }
-_BUSY_REMEDY: Final = "wait until its other user (perf, KVM, a debugger) lets go of it"
+_BUSY_REMEDY: Final = "wait until its other user (perf, KVM, a debugger) releases it"
 
 
 def aux(
@@ -46,7 +46,7 @@ def aux(
     for decoder, (title, pmu, remedy) in KNOWN.items():
         here = [name for name in aux_pmus if decoder_of(name) == decoder and name in pmus]
         if not here and machine in _MACHINES[decoder]:
-            yield check(title, ok=False, detail=f"no PMU {pmu} on this host", remedy=remedy)
+            yield check(title, ok=False, detail=f"this host has no PMU {pmu}", remedy=remedy)
         for name in here:
             title_here = title if len(here) == 1 else f"{title} {name}"
             yield _row(title_here, pmus[name], aux_pmus[name], refusal)
@@ -59,7 +59,9 @@ def _row(title: str, pmu: PmuFacts, facts: AuxPmuFacts, refusal: Refusal) -> Che
         return Check(title, ok=False, detail=f"present, but no {missing}", remedy=remedy)
     error = refusal(trial_attr(pmu, facts))
     if error is None:
-        return Check(title, ok=True, detail=f"own processes can be traced; {_details(pmu, facts)}")
+        return Check(
+            title, ok=True, detail=f"this user's processes can be traced; {_details(pmu, facts)}"
+        )
     remedy = _BUSY_REMEDY if error.errno == errno.EBUSY else error.hint or error.message
     return Check(title, ok=False, detail=f"present, but {error.message}", remedy=remedy)
 

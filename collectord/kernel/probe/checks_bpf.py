@@ -57,12 +57,14 @@ def bpf(facts: BpfFacts, limits: Limits, lockdown: str) -> Iterator[Check]:
         "BTF",
         known=facts.btf,
         detail="the kernel describes its types",
-        remedy="a kernel with CONFIG_DEBUG_INFO_BTF; most programs do without",
+        remedy="a kernel with CONFIG_DEBUG_INFO_BTF; most programs do not need it",
     )
     yield check(
         "BPF JIT",
         ok=facts.jit,
-        detail="programs run as machine code" if facts.jit else "programs are interpreted, slowly",
+        detail="programs run as machine code"
+        if facts.jit
+        else "programs are interpreted, which is slow",
         remedy="sysctl net.core.bpf_jit_enable=1",
     )
     # fentry is unknown without the privilege to try it.
@@ -86,7 +88,7 @@ def bpf(facts: BpfFacts, limits: Limits, lockdown: str) -> Iterator[Check]:
             "BPF directory" if name.startswith("/") else f"BPF program {name}",
             ok=False,
             detail=reason,
-            remedy="put right what is told, or remove the files",
+            remedy="correct the files, or remove them",
         )
 
 

@@ -47,7 +47,7 @@ def _devices(facts: RelayFacts) -> str:
         return "block devices cannot be traced by this kernel"
     count = len(facts.devices)
     if facts.problem:
-        return f"{count} block devices could be traced, but for the row above"
+        return f"{count} block devices could be traced if the row above were ok"
     if _all_hidden(facts):
         return f"{count} block devices are hidden from this process"
     return f"{count - len(facts.hidden)} block devices can be traced"

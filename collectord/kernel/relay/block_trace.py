@@ -109,7 +109,7 @@ class Blktrace:
         except (OSError, ValueError) as error:
             code = error.errno or 0 if isinstance(error, OSError) else 0
             raise KernelError(
-                f"{self.name}: its count of dropped records is gone",
+                f"{self.name}: its count of dropped records no longer exists",
                 syscall="read",
                 errno=code,
                 hint="somebody ended the trace",
@@ -235,7 +235,7 @@ def _open_device(device: str, stack: ExitStack) -> tuple[int, int]:
     stack.callback(os.close, fd)
     status = os.fstat(fd)
     if not stat.S_ISBLK(status.st_mode):
-        raise NoSuchTarget(f"{device} is no block device", target=device, errno=errno.ENOTBLK)
+        raise NoSuchTarget(f"{device} is not a block device", target=device, errno=errno.ENOTBLK)
     return fd, status.st_rdev
 
 
@@ -268,9 +268,9 @@ def _refused(error: OSError, device: str, folder: Path, proc: Path) -> KernelErr
     code = error.errno or 0
     if code == errno.EBUSY:
         who = ", ".join(map(str, holders_below(f"/block/{folder.name}/", proc)))
-        hint = f"by {who}" if who else f"nobody reads it; `blktrace -d {device} -k` ends it"
+        hint = f"by {who}" if who else f"no process reads it; `blktrace -d {device} -k` ends it"
         return KernelError(
-            f"{device} is traced already",
+            f"{device} is already being traced",
             syscall="BLKTRACESETUP",
             errno=code,
             hint=f"{hint}; a device has one trace at a time",

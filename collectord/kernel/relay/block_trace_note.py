@@ -138,9 +138,9 @@ def numbers(notes: Path = NOTES) -> Iterator[int]:
 def _unwritable(notes: Path, error: OSError | UnsafePath) -> KernelError:
     why = "" if isinstance(error, OSError) else f": {error}"
     return KernelError(
-        f"cannot note in {notes} whose trace it is{why}",
+        f"cannot write a note in {notes} about the owner of the trace{why}",
         errno=error.errno or 0,
-        hint="after a crash nobody could tell, and the trace would stay",
+        hint="after a crash its owner would be unknown, and the trace would stay",
     )
 
 
@@ -148,7 +148,7 @@ def _in_use(note: TraceNote | None, owner: str) -> KernelError:
     what = f"{note.device} is" if note is not None else "the device is"
     session = f", session {note.session}" if note is not None else ""
     return KernelError(
-        f"{what} traced already",
+        f"{what} already being traced",
         errno=errno.EBUSY,
         hint=f"by {owner}{session}; a device has one trace at a time",
     )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOCKDOWN_REMEDY = "boot with lockdown=none (without Secure Boot); no capability opens it"
 NEED = "root (debugfs is root's)"
 MOUNT_REMEDY = "as root: mount -t debugfs debugfs /sys/kernel/debug"
-STILL_CLOSED = "if kernel lockdown is on, relay files stay closed even so"
+STILL_CLOSED = "if kernel lockdown is on, relay files remain closed"
 # Writable files of the kernel's own, so that opening one tells of lockdown.
 _TRIALS = ("fault_around_bytes", "sched/verbose", "sched/features", "clear_warn_once")
 

@@ -46,7 +46,7 @@ def open_channel(path: Path) -> tuple[RelayFile, ...]:
         raise MissingFeature(
             f"no relay channel {path}",
             feature=f"relay channel {path}",
-            hint="its client makes it, maybe later; `collectord list relay` shows some",
+            hint="its client creates it, perhaps later; `collectord list relay` shows some",
         )
     with ExitStack() as stack:
         opened = tuple(RelayFile(cpu, open_file(file, stack)) for cpu, file in files.items())
@@ -71,7 +71,7 @@ def open_file(path: Path, stack: ExitStack) -> int:
             poll.register(fd, select.EPOLLIN)
         except PermissionError as error:
             raise MissingFeature(
-                f"{path} is no file of a relay channel",
+                f"{path} is not a file of a relay channel",
                 feature="relay",
                 errno=error.errno or 0,
                 hint="name the channel's path without the CPU's number",

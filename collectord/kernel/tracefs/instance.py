@@ -354,7 +354,8 @@ class Instance:
                 raise UsageError(
                     f"the kernel refuses to freeze on {event} if {condition!r}",
                     text=condition,
-                    hint="as a filter of the event it gets a reason",
+                    hint="use the condition as a filter of the event: the kernel then gives a "
+                    "reason",
                 ) from error
             raise self._files.refused(error, path, condition) from error
 
@@ -381,10 +382,11 @@ class Instance:
                 return os.write(self._marker_fd, os.fsencode(text))
         except OSError as error:
             raise KernelError(
-                f"the marker is not in session {self.session}",
+                f"the marker was not written into session {self.session}",
                 syscall="write",
                 errno=error.errno or 0,
-                hint="recording is off, the ring full, or no traced CPU may be used",
+                hint="recording is off, the ring is full, or this process may run on none of the "
+                "traced CPUs",
             ) from error
 
 

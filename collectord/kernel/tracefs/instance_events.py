@@ -50,7 +50,9 @@ def check_known(
     if inside and folder.has(event.leaf("enable")):
         return
     if inside and folder.has(event.leaf("format")):
-        raise UnknownEvent(f"{event} is ftrace's own and cannot be enabled", text=str(event))
+        raise UnknownEvent(
+            f"{event} belongs to ftrace itself and cannot be enabled", text=str(event)
+        )
     nearest = did_you_mean(str(event), available())
     raise UnknownEvent(
         f"no tracepoint {event}", text=str(event), hint=nearest or "collectord list shows them"

@@ -36,7 +36,7 @@ _WAITS: Final = (
     "left by a crash: what its rings hold waits to be salvaged, which did not succeed, as "
     "instance_not_salvaged in the log says with the reason; free some space, and start again"
 )
-_RENAME: Final = "rename the session, whose name it has"
+_RENAME: Final = "rename the session: the instance has its name"
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -112,7 +112,7 @@ def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
         salvaged = _locked(fd, fcntl.LOCK_SH)
         os.close(fd)
     if salvaged:
-        raise NoSuchTarget(f"{owner or 'another process'} salvages {name}", target=name)
+        raise NoSuchTarget(f"{owner or 'another process'} is salvaging {name}", target=name)
     raise KernelError(
         f"tracefs instance {name} is in use",
         errno=errno.EBUSY,

@@ -33,7 +33,7 @@ def write_note(instance: str, directory: Path, notes: Path = NOTES) -> None:
             folder.put(instance, os.fsencode(directory.absolute()))
     except OSError as error:
         raise KernelError(
-            f"cannot note in {notes} where the segments of {instance} are",
+            f"cannot write a note in {notes} about the segments of {instance}",
             errno=error.errno or 0,
             hint="after a crash they would not be found",
         ) from error

@@ -135,7 +135,7 @@ class TraceProbes:
             # Linux 6.12 logs every reason about event probes but a fault in a filter.
             if not (probe.filter and self._takes(replace(probe, filter=""))):
                 return _lacking(probe, _KERNEL[probe.kind][1])
-            hint = f"its filter {probe.filter!r} is over the fields of {probe.place}"
+            hint = f"its filter {probe.filter!r} must use the fields of {probe.place}"
         return UsageError(
             f"cannot place {probe.kind} {probe.name} at {probe.place}: "
             + (reason or os.strerror(code)),

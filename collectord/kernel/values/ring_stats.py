@@ -68,7 +68,7 @@ def parse_stats(text: bytes) -> CpuStats:
     """
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise KernelError(f"statistics of a ring are not understood: {text[:200]!r}")
+        raise KernelError(f"cannot parse the statistics of a ring: {text[:200]!r}")
     (
         entries,
         overrun,

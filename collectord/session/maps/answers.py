@@ -198,12 +198,12 @@ def _check(config: AnswerConfig, table: TableType) -> None:
     if config.kind == "histogram":
         slot = table.key_field(config.slot)
         if not is_number(slot):
-            raise table.wrong(f"slot {slot.name or 'its key'} ({slot.ctype}) is no number")
+            raise table.wrong(f"slot {slot.name or 'its key'} ({slot.ctype}) is not a number")
     else:
         for name in filter(None, (config.kernel_stack, config.user_stack, config.pid)):
             field = table.key_field(name)
             if not is_number(field):
-                raise table.wrong(f"{name} ({field.ctype}) is no number")
+                raise table.wrong(f"{name} ({field.ctype}) is not a number")
         keys += config.frames_first
     for name in keys:
         table.key_field(name)

@@ -225,7 +225,7 @@ class _Histogram(_Metric):
         super().__init__(config, table, labels)
         slot = table.key_field(config.slot)
         if not is_number(slot):
-            raise table.wrong(f"slot {config.slot or 'its key'} ({slot.ctype}) is no number")
+            raise table.wrong(f"slot {config.slot or 'its key'} ({slot.ctype}) is not a number")
         self._pick_slot = Picker(table.key, [slot])
         self._growth = Growth(table, config.value)
         self._buckets = _buckets(config, table)

@@ -93,7 +93,7 @@ class TableType:
         """Return a field of the leaves that is one number. Raises BpfError if there is none."""
         field = self.leaf_field(name)
         if not is_number(field):
-            raise self.wrong(f"{field.name or 'its leaf'} ({field.ctype}) is no number")
+            raise self.wrong(f"{field.name or 'its leaf'} ({field.ctype}) is not a number")
         return field
 
     def has_key_field(self, name: str) -> bool:

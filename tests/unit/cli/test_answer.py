@@ -50,7 +50,7 @@ FOLDED: Final = AnswerConfig(
 
 
 def symbols(requests: Sequence[tuple[int, Sequence[int]]]) -> list[list[str]]:
-    """Name each address by its process and itself; the one of 0xbad is not known."""
+    """Name each address by its process and itself; the one of 0xbad is unknown."""
     return [
         ["" if at == 0xBAD else f"{'k' if pid < 0 else f'p{pid}'}_{at:x}" for at in addresses]
         for pid, addresses in requests
@@ -200,7 +200,7 @@ def test_table_without_structs(capsys: pytest.CaptureFixture[str]) -> None:
         assert len(made.rows) == (limit or 2)
     maps.incomplete.add("t")
     lines = printed(answer(maps, table(columns=columns)), capsys)
-    assert "(incomplete: the map held more than is read)" in lines
+    assert "(incomplete: the map has more entries than are read)" in lines
 
 
 def stacks_of(maps: FakeMaps, known: dict[int, tuple[int, ...]]) -> None:

@@ -145,11 +145,11 @@ def test_wrong_parameters(
         (SOURCE, ("exact", "counts every event")),
         (
             SOURCE + "void f(void *c) { collectord_ring.perf_submit(c, c, 1); }\n",
-            ("lost_only", "past collectord_submit()"),
+            ("lost_only", "without collectord_submit()"),
         ),
         (
             SOURCE.replace("#define COLLECTORD_EVENT struct event", "BPF_PERF_OUTPUT(own);"),
-            ("lost_only", "does not submit by collectord_submit()"),
+            ("lost_only", "does not submit with collectord_submit()"),
         ),
     ],
 )
@@ -173,7 +173,7 @@ def test_what_hides_events_is_told(
     setting: Setting,
     checked: Callable[..., tuple[int, dict[str, Any], str]],
 ) -> None:
-    """The loaded program decides it; of one that does not load it is not known."""
+    """The loaded program decides it; of one that does not load it is unknown."""
     setting.hides = hides
     assert checked()[1]["may_suppress"] is hides
     setting.failure = BpfError("it does not compile", program="switches", step="compile")
@@ -255,7 +255,7 @@ def test_the_list(setting: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     assert broken == {"name": "broken", "available": False, "reason": "x.toml: no"}
     assert switches["gives"] == ["events", "metrics", "histogram"]
     assert switches["available"] is False
-    assert switches["reason"] == "no tracepoint sched:sched_switch in this kernel"
+    assert switches["reason"] == "this kernel has no tracepoint sched:sched_switch"
     setting.facts = host(bpf=BPF)
     assert cli.main(LinuxKernel, ["bpf", "list"]) == 0
     (title, line) = capsys.readouterr().out.splitlines()

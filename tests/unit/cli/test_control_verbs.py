@@ -65,7 +65,7 @@ def test_snapshot_names_its_segments(
     else:
         assert out == (
             "wrote /s/a\nwrote /s/b\nblackbox: 1,000 events of 2 s, 125 KiB; 30 more were taken "
-            "with the snapshot before; the rings stood still for 0.25 ms\n"
+            "with the snapshot before; the rings were paused for 0.25 ms\n"
         )
 
 
@@ -121,7 +121,7 @@ def test_snapshot_says_what_it_lost(
     ("error", "status"),
     [
         (UsageError("no session x", hint='did you mean "y"?'), 2),
-        (KernelError("the marker is not in session x"), 1),
+        (KernelError("the marker was not written into session x"), 1),
         (SinkError("cannot write", path="/s", errno=28), 1),
     ],
 )
@@ -154,7 +154,7 @@ def test_no_daemon(
         with socket.socket(socket.AF_UNIX) as killed:
             killed.bind(str(path))
     assert run(path, "mark", "x") == KernelError.exit_code
-    assert f"no daemon answers at {path}" in capsys.readouterr().err
+    assert f"no daemon is listening at {path}" in capsys.readouterr().err
 
 
 def test_somebody_elses_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,7 +182,9 @@ def test_somebody_elses_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 3
     for line, words in zip(
-        err, ["no answer from", "is no daemon's control", "no daemon answers"], strict=True
+        err,
+        ["no answer from", "is not the control socket of a daemon", "no daemon is listening"],
+        strict=True,
     ):
         assert words in line
 
@@ -190,4 +192,4 @@ def test_somebody_elses_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_empty_marker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An unset variable of a script must not become a marker that says nothing."""
     assert run(tmp_path / "s", "mark", "") == UsageError.exit_code
-    assert "needs a text" in capsys.readouterr().err
+    assert "has no text" in capsys.readouterr().err

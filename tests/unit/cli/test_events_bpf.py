@@ -316,7 +316,7 @@ def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert [line.split()[4] for line in captured.out.splitlines()] == ["pid=1", "pid=4"]
     assert captured.err.splitlines() == [
-        f"collectord: {path}: a record has size 0 at byte {at}, left out up to the next chunk",
+        f"collectord: {path}: a record has size 0 at byte {at}, skipped up to the next chunk",
         f"collectord: {path}: a record of exits has 4 bytes of a record of 8 at byte 4 (short)",
     ]
 

@@ -270,7 +270,7 @@ def test_session_that_has_failed(
     ("names", "words", "status", "message"),
     [
         (["bad", "maps"], [], 1, f"has events of BPF programs: {_BAD}; {_MAPS}"),
-        (["maps"], [], 2, f"has events of BPF programs: {_MAPS}; /metrics"),
+        (["maps"], [], 2, f"has events of BPF programs: {_MAPS}; the daemon's /metrics"),
         (["bad", "maps"], ["bad"], 1, f"session bad writes no BPF events: {_BAD}"),
         (["bad", "maps"], ["maps"], 2, f"session maps writes no BPF events: {_MAPS}"),
     ],
@@ -378,10 +378,14 @@ def test_nothing_to_follow(tmp_path: Path, writer: Writer) -> None:
     refused: list[tuple[list[str], type[UsageError], str]] = [
         ([], UsageError, "no session of the daemon has events of BPF programs"),
         (["perf"], UsageError, "session perf writes no BPF events"),
-        (["prf"], UsageError, "no session, directory or segment 'prf'; did you mean \"perf\"?"),
+        (
+            ["prf"],
+            UsageError,
+            "there is no session, directory or segment 'prf'; did you mean \"perf\"?",
+        ),
         (["x"], UsageError, "the daemon runs perf"),
         (["./x"], UsageError, "no directory or segment ./x"),
-        ([str(tmp_path / "perf")], UsageError, "nothing with BPF events is being written in"),
+        ([str(tmp_path / "perf")], UsageError, "no segment with BPF events is being written in"),
         ([str(trace)], UsageError, "is trace.dat, and only events of BPF programs"),
         (["-e", "nothing", str(writer.path)], UnknownEvent, "no event 'nothing'"),
         (["--filter", "cod == 1", str(writer.path)], UsageError, 'did you mean "code"?'),
@@ -393,9 +397,9 @@ def test_nothing_to_follow(tmp_path: Path, writer: Writer) -> None:
             assert message in str(caught.value)
     with (
         daemon(path.with_name("older"), [{"name": "exits", "source": "bpf"}]),
-        pytest.raises(CollectordError, match="does not tell where session exits writes"),
+        pytest.raises(CollectordError, match="does not report the directory of session exits"),
     ):
         events.run(["-f", "--socket", str(path.with_name("older"))])
-    with pytest.raises(KernelError, match=f"no daemon answers at {path}"):
+    with pytest.raises(KernelError, match=f"no daemon is listening at {path}"):
         events.run(["-f", "--socket", str(path)])
     perf.close()

@@ -241,4 +241,4 @@ def test_relay_channels(
     facts = replace(FACTS, relay=RelayFacts(debugfs="/d"))
     assert listed(monkeypatch, capsys, "relay", facts=facts)[0] == {}
     assert cli.main(RecordingKernel, ["list", "relay"]) == 1
-    assert "no client of relay has a channel now" in capsys.readouterr().err
+    assert "there are no relay channels now" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_auto_uses_ftrace_where_no_option_needs_perf(
 
 def test_filter_without_event() -> None:
     """--filter with no -e before it is an error, as with perf."""
-    with pytest.raises(UsageError, match="--filter applies to the -e before it"):
+    with pytest.raises(UsageError, match="--filter applies to the preceding -e"):
         config("--filter", "pid == 1", "-e", "sched:sched_switch")
 
 
@@ -256,19 +256,19 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["-g", "--call-graph", "lbr"], "not allowed with"),
         (["--call-graph", "magic"], "unknown call graph 'magic'"),
         (["-C", "3-1"], "runs backwards"),
-        (["-m", "8X"], "unit 'X' is not known"),
-        (["-m", "0"], "'0pages' is no ring"),
-        (["-m", "8M,"], "no AUX size behind the comma"),
-        (["--via", "ftrace", "-e", "a:b", "-m", "8M,8M"], "-m DATA,AUX does not go with"),
-        (["--via", "ftrace", "-e", "a:b", "-S"], "-S does not go with --via ftrace"),
-        (["--bpf", "x", "-m", ",8M"], "-m DATA,AUX does not go with --bpf"),
+        (["-m", "8X"], "unit 'X' is unknown"),
+        (["-m", "0"], "'0pages' is not a ring size"),
+        (["-m", "8M,"], "no AUX size after the comma"),
+        (["--via", "ftrace", "-e", "a:b", "-m", "8M,8M"], "-m DATA,AUX cannot be combined with"),
+        (["--via", "ftrace", "-e", "a:b", "-S"], "-S cannot be combined with --via ftrace"),
+        (["--bpf", "x", "-m", ",8M"], "-m DATA,AUX cannot be combined with --bpf"),
         (["--duration", "0"], "'0' is not above 0"),
         (["--duration", "0.0s"], "'0.0s' is not above 0"),
-        (["--duration", "1y"], "unit 'y' is not known"),
+        (["--duration", "1y"], "unit 'y' is unknown"),
         (["--duration", "soon"], "is not a number and"),
         (["-o", "a", "--output-dir", "b"], "not allowed with"),
         (["-u", "no-such-user-here"], "no user 'no-such-user-here'"),
-        (["-a", "--per-thread"], "per-thread: does not go with scope 'system'"),
+        (["-a", "--per-thread"], "per-thread: cannot be combined with scope 'system'"),
         (["-e", "cycles:q"], "modifier"),
         (["-e", "{cycles"], "unbalanced brace"),
         (["--via", "bpf"], "invalid choice: 'bpf'"),
@@ -278,23 +278,26 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--transport", "ringbuf", "-e", "a:b"], "add --bpf NAME"),
         (["--transport", "read", "--bpf", "a"], "perf or ringbuf"),
         (["--via", "ftrace"], "add -e SYSTEM:NAME"),
-        (["--via", "ftrace", "-e", "cycles"], "'cycles' is no tracepoint"),
+        (["--via", "ftrace", "-e", "cycles"], "'cycles' is not a tracepoint"),
         (["--via", "ftrace", "-e", "a:b:u"], "takes no modifiers"),
-        (["--via", "ftrace", "-e", "a:b", "-F", "9"], "-F does not go with --via ftrace"),
-        (["--via", "ftrace", "-e", "a:b", "-c", "2"], "-c does not go with --via ftrace"),
-        (["--via", "ftrace", "-e", "a:b", "-g"], "-g, --call-graph does not go with"),
-        (["--via", "ftrace", "-e", "a:b", "-t", "1"], "-t does not go with --via ftrace"),
-        (["--via", "ftrace", "-e", "a:b", "-u", "0"], "-u does not go with --via ftrace"),
-        (["--via", "ftrace", "-e", "a:b", "-G", "x"], "-G does not go with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "-F", "9"], "-F cannot be combined with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "-c", "2"], "-c cannot be combined with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "-g"], "-g, --call-graph cannot be combined with"),
+        (["--via", "ftrace", "-e", "a:b", "-t", "1"], "-t cannot be combined with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "-u", "0"], "-u cannot be combined with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "-G", "x"], "-G cannot be combined with --via ftrace"),
         (["--overwritten"], "unrecognized arguments: --overwritten"),
-        (["-S"], "-S is of AUX areas, and no -e has one"),
-        (["-S", "-e", "cycles|cpu-clock"], "-S is of AUX areas, and no -e has one"),
-        (["--overwrite", "-S"], "-S is of AUX areas, and no -e has one"),
-        (["--overwrite", "-S", "-e", "cs"], "-S is of AUX areas, and no -e has one"),
+        (["-S"], "-S is for AUX areas, and no -e has one"),
+        (["-S", "-e", "cycles|cpu-clock"], "-S is for AUX areas, and no -e has one"),
+        (["--overwrite", "-S"], "-S is for AUX areas, and no -e has one"),
+        (["--overwrite", "-S", "-e", "cs"], "-S is for AUX areas, and no -e has one"),
         (["-S", "-e", "intel_pt//", "-e", "{cycles"], "unbalanced brace"),
-        (["--freeze-on", "cs"], "nothing to freeze without --overwrite"),
-        (["--overwrite", "--bpf", "opensnoop"], "--overwrite does not go with --bpf"),
-        (["--overwrite", "--freeze-on", "cs", "-p", "1"], "a task's event stops no ring"),
+        (["--freeze-on", "cs"], "--freeze-on needs a flight recorder"),
+        (["--overwrite", "--bpf", "opensnoop"], "--overwrite cannot be combined with --bpf"),
+        (
+            ["--overwrite", "--freeze-on", "cs", "-p", "1"],
+            "an event of one task cannot stop a ring",
+        ),
     ],
 )
 def test_what_does_not_go(arguments: list[str], message: str) -> None:
@@ -309,7 +312,7 @@ def test_a_snapshot_of_a_pmu_that_does_not_trace(words: list[str]) -> None:
     """An event in slashes may have an area; this host's has none, and that is the same mistake."""
     plain = host(pmus={**host().pmus, "x": PmuFacts(type=9), "y": PmuFacts(type=10, aux=True)})
     record_config.check_snapshot(build(config(*words, "-e", "y//"), plain))
-    with pytest.raises(UsageError, match="-S is of AUX areas, and no -e has one"):
+    with pytest.raises(UsageError, match="-S is for AUX areas, and no -e has one"):
         record_config.check_snapshot(build(config(*words, "-e", "x//"), plain))
 
 
@@ -432,7 +435,7 @@ def test_relay_goes_into_files_of_its_own_name() -> None:
 )
 def test_what_does_not_go_with_relay(words: list[str], wrong: str) -> None:
     """Options of rings and events are refused by their names."""
-    with pytest.raises(UsageError, match=f"^{wrong} does not go with --relay"):
+    with pytest.raises(UsageError, match=f"^{wrong} cannot be combined with --relay"):
         config("--relay", "/dev/null", *words)
 
 

@@ -114,7 +114,7 @@ def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_unsealed_segment(tmp_path: Path) -> None:
     """A segment that is left open is named as such, with what to do."""
     path = support.orphan(tmp_path)
-    with pytest.raises(SinkError, match="not sealed") as caught:
+    with pytest.raises(SinkError, match="it is not sealed") as caught:
         segments.run(["aux", str(path), "--output-dir", str(tmp_path)])
     assert "repair" in caught.value.hint
 
@@ -125,15 +125,15 @@ def test_other_files(tmp_path: Path) -> None:
     path.write_bytes(bytes(4096))
     with pytest.raises(SinkError, match=r"no perf\.data"):
         segments.run(["aux", str(path), "--output-dir", str(tmp_path)])
-    with pytest.raises(SinkError, match="nothing to look at"):
+    with pytest.raises(SinkError, match="cannot look at the segments"):
         segments.run(["aux", str(tmp_path / "y"), "--output-dir", str(tmp_path)])
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["aux", "."], "go together"),
-        (["list", ".", "--output-dir", "x"], "go together"),
+        (["aux", "."], "needs --output-dir"),
+        (["list", ".", "--output-dir", "x"], "needs --output-dir"),
         (["aux", ".", "--output-dir", "x"], "not a directory"),
     ],
 )

@@ -68,7 +68,7 @@ def test_intel_pt() -> None:
 
 
 def test_intel_pt_of_an_older_kernel() -> None:
-    """Terms that the PMU lacks have no bits, and nothing is made up for what is not known."""
+    """Terms that the PMU lacks have no bits, and nothing is made up for what is unknown."""
     kind, values = words(AuxPmuFacts("intel_pt"), formats={"tsc": "config:10", "x": "config1:0-3"})
     assert kind == 1
     assert values == [9, 0, 0, 0, 0, 1 << 10, 0, 3, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]

@@ -152,7 +152,7 @@ def test_a_damaged_file_is_complained_of(base: Path, capsys: pytest.CaptureFixtu
     assert cli.main(LinuxKernel, ["events", str(base)]) == 1
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 3
-    assert "the rest of the file is left out" in err
+    assert "the rest of the file is skipped" in err
 
 
 def test_bytes_of_a_channel_are_dumped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def test_filters(text: str, fits: bool) -> None:  # a parameter
     [
         ("comm > 1", "is text"),
         ("pid ~ 1", "is a number"),
-        ("pid == x", "'x' is none"),
+        ("pid == x", "'x' is not"),
         ("mac == 1", "is an array"),
         ("load == 1", "is an array"),
     ],

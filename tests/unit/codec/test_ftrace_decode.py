@@ -58,7 +58,7 @@ def test_events_of_a_head() -> None:
 
 
 def test_task_of_a_record() -> None:
-    """The thread comes from the field that the format names; of a cut record it is not known."""
+    """The thread comes from the field that the format names; of a cut record it is unknown."""
     assert (id_of(RECORD), pid_of(RECORD, SWITCH)) == (SWITCH.layout.id, 77)
     assert (id_of(b""), pid_of(RECORD[:6], SWITCH)) == (0, None)
     moved = (GOLDEN / "sched_switch.format").read_bytes()
@@ -129,8 +129,8 @@ def test_filter_texts(text: str, terms: list[tuple[str, str, str]]) -> None:
         ("a", "does not parse at 'a'"),
         ("a ==", "does not parse"),
         ("a == 1 &&", "does not parse at ''"),
-        ("a == 1 b == 2", "goes on with 'b == 2'"),
-        ("a == 1 || b == 2", "goes on with '|| b == 2'; join terms by &&"),
+        ("a == 1 b == 2", "continues with 'b == 2'"),
+        ("a == 1 || b == 2", "continues with '|| b == 2'; join terms by &&"),
         ('a == "x', "does not parse"),
         ("(a == 1)", "does not parse"),
         ("a = 1", "no operator '='; one of == != < <= > >= & ~"),
@@ -190,7 +190,7 @@ def test_cut_field_fits_nothing() -> None:
             "prev_comm is text: < does not compare it; one of == !=",
         ),
         ("sched_switch", "prev_pid ~ 3*", "prev_pid is a number: ~ does not compare it"),
-        ("sched_switch", "prev_pid == bash", "prev_pid is a number, 'bash' is none; such as 42"),
+        ("sched_switch", "prev_pid == bash", "prev_pid is a number, 'bash' is not; such as 42"),
         ("sys_enter", "args == 1", "args is an array"),
         ("sched_process_exec", "filename & 1", "filename is text"),
     ],

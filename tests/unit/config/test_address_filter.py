@@ -42,7 +42,7 @@ def test_values() -> None:
     [
         ("", "empty"),
         (" , ", "empty"),
-        ("filter", "no address filter"),
+        ("filter", "not an address filter"),
         ("filter main@/bin/x", "'main'"),
         ("filter 0x10/size@/bin/x", "'size'"),
         ("filter -1/2", "'-1'"),

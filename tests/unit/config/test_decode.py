@@ -105,7 +105,7 @@ def test_values(key: str, given: object, made: object) -> None:
         ({"size": [4]}, "size", "expected a string, got a list"),
         ({"colour": "gren"}, "colour", 'did you mean "green"? allowed: red, green'),
         ({"colour": 1}, "colour", "expected a string, got an integer"),
-        ({"mode": "c"}, "mode", "'c' is not known; allowed: a, b"),
+        ({"mode": "c"}, "mode", "'c' is unknown; allowed: a, b"),
         ({"evens": ["2", "3"]}, "evens[1]", "3 is odd; 2, 4, ..."),
         ({"evens": [2]}, "evens[0]", "expected a string, got an integer"),
         ({"part": 1}, "part", "expected a string or a table, got an integer"),

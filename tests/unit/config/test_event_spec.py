@@ -133,7 +133,7 @@ def test_choices_are_parted_by_bars() -> None:
         ("{cycles", "unbalanced brace"),
         ("cycles}", "unbalanced brace"),
         ("{cycles,{cs}}", "within a group"),
-        ("{cycles}u", "without its end"),
+        ("{cycles}u", "the group has no end"),
         ("{}", "missing"),
         ("cpu/event=1", "unbalanced slash"),
         ("cpu/=1/", "not a term"),

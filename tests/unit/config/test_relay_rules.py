@@ -53,17 +53,21 @@ def config(source: RelaySourceConfig, *, mode: Mode = "stream", scope: Any = "sy
     [
         ({}, "device", "neither device nor path"),
         ({"device": ("/dev/vdb",), "path": (CHANNEL,)}, "device", "both device and path"),
-        ({"device": ("vdb",)}, "device", "no absolute path"),
+        ({"device": ("vdb",)}, "device", "not an absolute path"),
         ({"device": ("/dev/vdb", "/dev/vdb")}, "device", "named twice"),
         ({"path": (CHANNEL,), "transport": "mmap"}, "transport", "cannot be read by mmap"),
         ({"path": (CHANNEL,), "transport": "splice"}, "transport", "no splice"),
-        ({"device": ("/dev/vdb",), "actions": ("complet",)}, "actions", "'complet' is no action"),
+        (
+            {"device": ("/dev/vdb",), "actions": ("complet",)},
+            "actions",
+            "'complet' is not an action",
+        ),
         ({"path": (CHANNEL,), "actions": ("complete",)}, "actions", "only blktrace"),
         ({"path": (CHANNEL,), "pid": 1}, "pid", "only blktrace"),
         (
             {"device": ("/dev/vdb",), "start_lba": 9, "end_lba": 9},
             "end_lba",
-            "not behind start_lba",
+            "not above start_lba",
         ),
         ({"device": ("/dev/vdb",), "pid": -1}, "pid", "below 0"),
         ({"device": ("/dev/vdb",), "subbuf": Bytes(64)}, "subbuf", "64 bytes"),
@@ -128,7 +132,7 @@ def test_a_channel_is_planned_as_it_is() -> None:
     (plan,) = build(config(RelaySourceConfig(path=(CHANNEL,))), facts()).sessions
     assert [ring.cpu for ring in plan.rings] == [0, 1, 2]
     assert (plan.basis, plan.sink.format) == (Basis.NONE, "relay")
-    assert any("what is lost cannot be told" in note for note in plan.notes)
+    assert any("losses are unknown" in note for note in plan.notes)
     (plan,) = build(config(RelaySourceConfig(path=("/sys/kernel/debug/one",))), facts()).sessions
     assert [ring.cpu for ring in plan.rings] == [-1]
     assert any("one for all CPUs" in line for line in plan.describe())

@@ -119,21 +119,21 @@ def probes(*entries: str) -> str:
         (
             STREAM.replace('"tracefs"', '"trcefs"'),
             f"{KEY}.kind",
-            "'trcefs' is not known; did you mean \"tracefs\"? allowed: perf, tracefs",
+            "'trcefs' is unknown; did you mean \"tracefs\"? allowed: perf, tracefs",
         ),
         (STREAM.replace('kind = "tracefs"', ""), KEY, "missing required field kind"),
         (STREAM.replace('"tracefs"', "1"), f"{KEY}.kind", "expected a string"),
         (STREAM + 'transport = "raed"', f"{KEY}.transport", 'did you mean "read"'),
         (STREAM + 'transport = "raed"', f"{KEY}.transport", "auto, mmap, read, splice"),
         (STREAM + 'subbuf = "16"', f"{KEY}.subbuf", "has no unit"),
-        (STREAM + 'ring = "0"', f"{KEY}.ring", "no ring"),
+        (STREAM + 'ring = "0"', f"{KEY}.ring", "not a ring size"),
         (STREAM + 'overwrite = "no"', f"{KEY}.overwrite", "expected true or false"),
         (STREAM + 'when = "alwais"', f"{KEY}.when", 'did you mean "always"'),
         (STREAM.replace('["sched:sched_switch"]', "[]"), f"{KEY}.events", "an event or a probe"),
         (
             STREAM.replace('"sched:sched_switch"', '"cycles"'),
             f"{KEY}.events[0]",
-            "'cycles' is no tracepoint",
+            "'cycles' is not a tracepoint",
         ),
         (
             STREAM.replace('"sched:sched_switch"', '"a:b", { event = "a:b:u" }'),
@@ -164,7 +164,7 @@ def probes(*entries: str) -> str:
         (
             probes('{ kind = "kprobe", name = "a-b", place = "c" }'),
             f"{KEY}.probes[0]",
-            "kprobe a-b: 'a-b' is no name",
+            "kprobe a-b: 'a-b' is not a name",
         ),
         (
             probes('{ kind = "uprobe", name = "a", place = "main" }'),
@@ -182,7 +182,7 @@ def probes(*entries: str) -> str:
             "a second probe 'a'",
         ),
         (STREAM + 'keep = "30s"', f"{KEY}.keep", 'mode = "flight-recorder"'),
-        (STREAM + 'max = "1MiB"', f"{KEY}.max", "only a flight recorder has it"),
+        (STREAM + 'max = "1MiB"', f"{KEY}.max", "only a flight recorder has this key"),
         (RECORDER + 'keep = "0"', f"{KEY}.keep", "must not be 0"),
         (RECORDER + "overwrite = false", f"{KEY}.overwrite", "overwrites its oldest"),
         (
@@ -198,7 +198,7 @@ def probes(*entries: str) -> str:
         (
             RECORDER.replace(SOURCE, 'freeze_filter = "a"\n' + SOURCE),
             "session[0].freeze_filter",
-            "freeze_on, which is not given",
+            "freeze_on, which is missing",
         ),
         (
             RECORDER.replace(SOURCE, 'freeze_on = "cycles"\n' + SOURCE),
@@ -213,9 +213,9 @@ def probes(*entries: str) -> str:
         (
             RECORDER.replace(SOURCE, f'{FREEZE}target.scope = "user"\ntarget.user = 1\n{PERF}'),
             "session[0].freeze_on",
-            "a task's event stops no ring",
+            "an event of one task cannot stop a ring",
         ),
-        (STREAM + SOURCE, "session[0].source[1].kind", "a second tracefs source"),
+        (STREAM + SOURCE, "session[0].source[1].kind", "there is a second tracefs source"),
     ],
 )
 def test_what_is_wrong(tmp_path: Path, text: str, key: str, words: str) -> None:

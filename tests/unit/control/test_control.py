@@ -109,7 +109,7 @@ SNAPSHOTS: Final = {
         ("snapshot", b"", 200, SNAPSHOTS),
         ("snapshot", b'{"sessions": ["a"]}', 200, SNAPSHOTS),
         ("mark", b"", 400, "missing required field `text`"),
-        ("mark", b'{"text": ""}', 400, "a marker needs a text"),
+        ("mark", b'{"text": ""}', 400, "the marker has no text"),
         ("mark", b'{"text": "x", "sesion": "s"}', 400, "unknown field `sesion`"),
         ("mark", b"{", 400, "not a request"),
         ("snapshot", b"[]", 400, "not a request"),

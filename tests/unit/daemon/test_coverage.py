@@ -82,7 +82,7 @@ def test_names_of_a_cpu_that_returns_are_missed() -> None:
     for session in (ringbuf, plan(scope=ScopeKind.CPUS, cpus=(0,))):
         coverage = Coverage([session], CPUS)
         coverage.change(CPUS, [1, 3])
-        assert coverage.trouble(session).startswith("CPU 1,3: back online, and what tasks were")
+        assert coverage.trouble(session).startswith("CPU 1,3: back online, but tasks that started")
         assert coverage.covered == set(CPUS)
 
 

@@ -30,8 +30,8 @@ def test_a_doctor_report_and_newer_facts_are_read() -> None:
     [
         (b"", "", "not JSON"),
         (b"\xff\xfe", "", "not JSON"),
-        (b"[]", "", "no kernel facts"),
-        (b"{}", "", "no kernel facts"),
+        (b"[]", "", "not kernel facts"),
+        (b"{}", "", "not kernel facts"),
         (host().to_json().replace(b'"page_size": 4096', b'"page_size": "x"'), "page_size", "int"),
         (host().to_json().replace(b'"version": 1', b'"version": 9'), "version", "version 9"),
         (host(cpus_online=()).to_json(), "", "no online CPU"),

@@ -194,7 +194,7 @@ def test_own_links_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         open_folder(Path("circle"))
     with pytest.raises(FileNotFoundError):
         open_folder(tmp_path / "data" / "absent")
-    with pytest.raises(UnsafePath, match="is a link, or no directory"):
+    with pytest.raises(UnsafePath, match="is a link, or not a directory"):
         open_folder(tmp_path / "absolute", Trust.ROOTED)
 
 

@@ -58,7 +58,7 @@ def test_trace_note(tmp_path: Path) -> None:
     note = LockedNote(DEVICE, notes=notes)
     assert note.left is None
     note.write(TraceNote(device="/dev/sda1", session="io"))
-    with pytest.raises(KernelError, match=r"/dev/sda1 is traced already.*session io"):
+    with pytest.raises(KernelError, match=r"/dev/sda1 is already being traced.*session io"):
         LockedNote(DEVICE, notes=notes)
     note.release()
     assert [*numbers(notes)] == [DEVICE]
@@ -81,6 +81,6 @@ def test_trace_note_in_the_place_of_others(tmp_path: Path, kind: str) -> None:
         os.mkfifo(path)
     else:
         path.symlink_to(victim) if kind == "link" else path.hardlink_to(victim)
-    with pytest.raises(KernelError, match=r"cannot note in .*8:1"):
+    with pytest.raises(KernelError, match=r"cannot write a note in .*8:1"):
         LockedNote(DEVICE, notes=notes)
     assert victim.read_bytes() == b"not yours"

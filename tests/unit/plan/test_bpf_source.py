@@ -89,7 +89,7 @@ def test_what_is_not_counted_is_not_exact() -> None:
     (session,) = plan(facts(("switches", text)), source()).sessions
     assert [event.name for event in session.events][:2] == ["switches", "switches/events"]
     assert session.basis is Basis.LOST_ONLY
-    assert any("only loss is known" in note for note in session.notes)
+    assert any("only losses are known" in note for note in session.notes)
     (session,) = plan(facts(("switches", SOURCE), release="6.1.0-30"), source()).sessions
     assert session.basis is Basis.LOST_ONLY
 
@@ -195,7 +195,7 @@ def test_a_host_that_can_run_it() -> None:
             MissingPrivilege,
             "switches: closed; needs CAP_B",
         ),
-        (capable(kprobes=False), MissingFeature, "no kprobes in this kernel"),
+        (capable(kprobes=False), MissingFeature, "this kernel has no kprobes"),
         (
             host(bpf=BpfFacts(), tracepoints={}),
             MissingFeature,

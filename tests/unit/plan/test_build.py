@@ -266,7 +266,7 @@ def test_filters_reach_the_tracepoints() -> None:
     own = perf_event("sched:sched_wakeup", filter="pid == 1")
     plan = build(config(perf(SWITCH, own, "cs", filter="prev_pid == 2")), host()).sessions[0]
     assert [e.filter for e in plan.events] == ["prev_pid == 2", "pid == 1", "", ""]
-    with pytest.raises(UsageError, match="filter without a tracepoint"):
+    with pytest.raises(UsageError, match="filter needs a tracepoint"):
         session("cs", filter="x == 1")
     with pytest.raises(UsageError, match="takes no filter"):
         build(config(perf(perf_event("cs", filter="x == 1"))), host())
@@ -297,7 +297,7 @@ def test_uncore_events_go_to_their_cpus() -> None:
     assert beside.files == 6 + 4
     with pytest.raises(PlanError, match="whole machine"):
         session("uncore_imc/event=1/", target=TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)))
-    with pytest.raises(PlanError, match="on CPUs 0,2 only"):
+    with pytest.raises(PlanError, match="only on CPUs 0,2"):
         session("uncore_imc/event=1/", target=TargetConfig(scope=ScopeKind.CPUS, cpus=(1,)))
 
 
@@ -350,21 +350,21 @@ def test_descriptors_are_counted_against_the_limit() -> None:
 @pytest.mark.parametrize(
     ("events", "target", "level", "words"),
     [
-        ("cs", TargetConfig(), 2, "whole CPUs takes CAP_PERFMON (or"),
+        ("cs", TargetConfig(), 2, "whole CPUs needs CAP_PERFMON (or"),
         (
             SWITCH,
             TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)),
             1,
-            "tracepoints take CAP_PERFMON",
+            "tracepoints need CAP_PERFMON",
         ),
         (
             "cs:k",
             TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)),
             2,
-            "kernel mode takes CAP_PERFMON",
+            "kernel mode needs CAP_PERFMON",
         ),
         ("cs", TargetConfig(scope=ScopeKind.USER, user=1), 2, "another user's processes"),
-        ("cs", TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)), 3, "takes CAP_SYS_ADMIN"),
+        ("cs", TargetConfig(scope=ScopeKind.PROCESS, pids=(7,)), 3, "needs CAP_SYS_ADMIN"),
     ],
 )
 def test_missing_privileges_are_foreseen(
@@ -438,15 +438,15 @@ def test_describe_tells_all_of_it() -> None:
     text = "\n".join(plan_of_everything().describe())
     for words in (
         "session s: perf, system, stream, ledger lost_only",
-        "event sched:sched_process_exec, period 1, exact, filter 'pid > 1', without our own",
+        "event sched:sched_process_exec, period 1, exact, filter 'pid > 1', without",
         "on CPUs 0,2",
         "event cpu-clock, 19 Hz, lost_only, dwarf call chains of 8192 bytes",
         "rings perf-2 data: 4 x 128KiB (of 8MiB), wake at 32KiB, CPUs 0-3",
-        "cost  imposes some 3290 ns on what is traced, for each event: record 770",
+        "cost  each event costs the traced programs some 3290 ns: record 770",
         "files 22 descriptors",
         "sink  perf.data in /var/lib/collectord/s, a segment: 256MiB or 1h",
-        "note  'cycles': no hardware counters",
-        "lacks perf-3: 'cycles:u': no hardware counters",
+        "note  'cycles': this host has no hardware counters",
+        "lacks perf-3: 'cycles:u': this host has no hardware counters",
         "warning: ",
     ):
         assert words in text

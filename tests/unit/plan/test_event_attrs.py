@@ -237,7 +237,7 @@ def test_levels_exclude_what_is_not_named() -> None:
 
 
 def test_an_unprivileged_user_gets_the_user_part() -> None:
-    """The kernel's part is left out and said so, unless a level was asked for."""
+    """The kernel's part is left out and said so, unless a level was configured."""
     (plan,) = plans("cycles", unprivileged())
     assert plan.attr.exclude_kernel
     assert plan.name == "cycles:u"

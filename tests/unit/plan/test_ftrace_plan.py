@@ -145,7 +145,7 @@ def test_when_a_probe_must_try_ftrace() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("cycles", "'cycles' is no tracepoint"),
+        ("cycles", "'cycles' is not a tracepoint"),
         ("sched:sched_switch:u", "takes no modifiers"),
         ("{sched:sched_switch,sched:sched_wakeup}", "ftrace has no groups"),
         ("sched:sched_swicth", 'did you mean "sched:sched_switch"'),
@@ -238,7 +238,7 @@ def test_scopes(target: TargetConfig, cpus: list[int], excludes: bool) -> None:
     plan = planned(CALL, target=target, probes=(KPROBE,))
     assert [ring.cpu for ring in plan.rings] == cpus
     assert excluding(instance(plan)) == (["raw_syscalls:sys_enter", "opened"] if excludes else [])
-    assert (f"  event {CALL}, without our own threads" in plan.describe()) is excludes
+    assert (f"  event {CALL}, without collectord's own threads" in plan.describe()) is excludes
     everything = ftrace(CALL, target=target, probes=(KPROBE,), include_self=True)
     assert excluding(everything) == []
 
@@ -274,7 +274,7 @@ def test_our_threads_stay_in_what_freezes_the_rings() -> None:
 )
 def test_scopes_that_ftrace_does_not_have(target: TargetConfig, words: str) -> None:
     """The error says which scopes it has."""
-    with pytest.raises(PlanError, match=f"ftrace does not have {words}") as caught:
+    with pytest.raises(PlanError, match=f"ftrace does not support {words}") as caught:
         planned(SWITCH, target=target)
     assert "system, cpus, process or command" in caught.value.hint
 
@@ -340,7 +340,7 @@ def test_transport_follows_the_facts() -> None:
     assert plan.files == planned(SWITCH, facts=facts, transport="read").files + 2 * 4
     costs["read"] = 1.0
     assert ftrace(SWITCH, facts=facts).transport is Transport.READ
-    assert ftrace(SWITCH, facts=facts, transport="mmap").transport_reason == "as asked for"
+    assert ftrace(SWITCH, facts=facts, transport="mmap").transport_reason == "as configured"
 
 
 def test_flight_recorder_begins_with_the_assumed_rate() -> None:

@@ -52,11 +52,11 @@ def test_perfs_common_terms_are_known() -> None:
         ("uncore_imc/zzzz=1/", "it has config"),
         ("cpu/umask=0x100/", "does not fit 8 bits"),
         ("cpu/edge=2/", "does not fit 1 bit"),
-        ("cpu/event=abc/", "is no number"),
-        ("cpu/event=-1/", "is no number"),
+        ("cpu/event=abc/", "is not a number"),
+        ("cpu/event=-1/", "is not a number"),
         ("cpu/mem-loads=1/", "no term 'mem-loads'"),
-        ("cpu/open/", "leaves umask open"),
-        ("cpu/config=0x10000000000000000/", "beyond 64 bits"),
+        ("cpu/open/", "does not set umask"),
+        ("cpu/config=0x10000000000000000/", "larger than 64 bits"),
     ],
 )
 def test_wrong_terms_say_why(text: str, words: str) -> None:

@@ -54,7 +54,7 @@ def test_without_measurement_a_table_decides() -> None:
     for costs in ({}, {"mmap": 0.1}):
         choice = choose(FtraceFacts(transport_ns=costs), "auto")
         assert choice.transport is cheapest
-        assert "not measured here" in choice.reason
+        assert "not measured on this host" in choice.reason
 
 
 def test_rings_that_change_their_size_are_not_mapped() -> None:
@@ -72,7 +72,7 @@ def test_what_is_asked_for_is_taken(wanted: TransportName) -> None:
     """A requested transport is taken whatever it costs."""
     facts = FtraceFacts(transport_ns=COSTS | {wanted: 1000.0})
     choice = choose(facts, wanted)
-    assert (choice.transport, choice.reason) == (Transport(wanted), "as asked for")
+    assert (choice.transport, choice.reason) == (Transport(wanted), "as configured")
 
 
 @pytest.mark.parametrize(

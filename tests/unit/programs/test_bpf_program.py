@@ -66,9 +66,9 @@ def test_given_values_win() -> None:
     [
         ({"pdi": "1"}, 'did you mean "pid"'),
         ({"zzzz": "1"}, "it has pid, flag, least, room, word"),
-        ({"pid": "x"}, "'x' is no integer"),
+        ({"pid": "x"}, "'x' is not an integer"),
         ({"pid": "-1"}, "below 0; only switches to this process (default 0 pid)"),
-        ({"pid": "1 2"}, "no integer"),
+        ({"pid": "1 2"}, "not an integer"),
         ({"least": "5"}, "has no unit"),
         ({"least": "5"}, "at least so long (default 10ms)"),
         ({"flag": "maybe"}, "neither true nor false"),
@@ -196,7 +196,7 @@ def test_a_pair_that_agrees() -> None:
         ),
         ("PARAMETER_PID", "PARAMETER_PIT", "parameter", "uses PARAMETER_PIT"),
         ("PARAMETER_PID", "0", "parameter.pid", "does not use PARAMETER_PID"),
-        ("#define COLLECTORD_EVENT struct event\n", "", "event", "what its event is"),
+        ("#define COLLECTORD_EVENT struct event\n", "", "event", "does not define its event"),
         ('#include "collectord.h"\n', "", "event", "submits no event"),
         (
             "tracepoints =",
@@ -241,9 +241,9 @@ unit = "us"
     assert bpf_program.outputs(source) == ()
     assert not bpf_program.counts_submissions(source)
     event = '[event]\ncolumns = [{ field = "pid", title = "PID" }]\n'
-    assert "what its event is" in found(source, manifest + event)["event"]
+    assert "does not define its event" in found(source, manifest + event)["event"]
     submits = source.replace("return 0;", "collectord_submit(ctx, 0); return 0;")
-    assert "what its event is" in found(submits, manifest)["event"]
+    assert "does not define its event" in found(submits, manifest)["event"]
     assert found(source + "// collectord_submit()\n", manifest) == {}
 
 

@@ -222,7 +222,10 @@ def test_chunks_that_are_not_the_data(tmp_path: Path, info: SegmentInfo, chunks:
     """Checksums of chunks that do not make up what they are said to be are no proof."""
     head, data, tail = msgspec.to_builtins(info.manifest.spans)
     _change_manifest(info, spans=[head, data | {"chunks": chunks}, tail])
-    assert _finding(tmp_path) == (Check.MANIFEST, "the chunks of its data do not make it up")
+    assert _finding(tmp_path) == (
+        Check.MANIFEST,
+        "the chunks of its data do not add up to its size",
+    )
 
 
 def test_checksum_of_all_chunks(tmp_path: Path, info: SegmentInfo) -> None:

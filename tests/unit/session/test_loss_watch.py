@@ -69,7 +69,7 @@ def test_a_loss_is_told_with_place_cause_and_rate(rig: Rig) -> None:
     assert (losing.key, losing.per_second, losing.lost) == (FULL, 2_500_000, 2_500_000)
     assert rig.reasons["losing/kernel_ring/ring_full"] == (
         "losing 2,500,000 records/s at kernel_ring/ring_full: "
-        "the rings are full before they are drained: too small, or drained too late"
+        "the rings fill before they are drained: they are too small, or drained too late"
     )
 
 
@@ -86,7 +86,7 @@ def test_rings_that_wait_for_chunks_are_the_disks_doing(rig: Rig) -> None:
     rig.starved = 1
     rig.poll(full=2_000_000)
     (losing,) = rig.watch.losing
-    assert losing.cause == "the disk takes 200.0 MB/s less than comes"
+    assert losing.cause == "the disk takes 200.0 MB/s less than is recorded"
 
 
 def test_a_cause_may_change_while_it_lasts(rig: Rig) -> None:
@@ -103,11 +103,11 @@ def test_a_cause_may_change_while_it_lasts(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("key", "cause"),
     [
-        ((Stage.KERNEL_RING, Reason.DROPPED), "the kernel refuses them"),
-        ((Stage.PROGRAM, Reason.RECURSION), "its BPF programs cannot submit them"),
-        ((Stage.STAGING, Reason.QUARANTINED), "the contents of its rings are refused"),
+        ((Stage.KERNEL_RING, Reason.DROPPED), "the kernel refuses the records"),
+        ((Stage.PROGRAM, Reason.RECURSION), "its BPF programs cannot submit the records"),
+        ((Stage.STAGING, Reason.QUARANTINED), "the contents of its rings are invalid"),
         ((Stage.SINK, Reason.DISK_FULL), "the disk is full"),
-        ((Stage.SINK, Reason.DROPPED), "they cannot be written"),
+        ((Stage.SINK, Reason.DROPPED), "the records cannot be written"),
     ],
 )
 def test_other_places(rig: Rig, key: LossKey, cause: str) -> None:

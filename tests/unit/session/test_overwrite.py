@@ -131,7 +131,7 @@ def test_a_freeze_is_looked_up() -> None:
 
 def test_a_freeze_reaches_every_ring() -> None:
     """An event that only some CPUs have cannot stop the rings of the others."""
-    with pytest.raises(PlanError, match="is on CPUs 0,2 only"):
+    with pytest.raises(PlanError, match="exists only on CPUs 0,2"):
         planned(SWITCH, freeze_on=parse_one("uncore_imc/event=1/"))
     here = TargetConfig(scope=ScopeKind.CPUS, cpus=(0, 2))
     assert planned(SWITCH, freeze_on=parse_one("uncore_imc/event=1/"), target=here).freezes

@@ -324,7 +324,9 @@ def test_an_absent_flight_recorder_says_why(
     assert absent.startswith("flight recorder pt is degraded, its hardware is absent: perf: ")
     assert "no hardware counters" in absent
     assert failed == "flight recorder shut has failed: no more memory"
-    assert stream.startswith("no flight recorder among plain; a session with mode = ")
+    assert stream.startswith(
+        "there is no flight recorder among plain; flight recorders are sessions with mode = "
+    )
     assert both == f"{absent}; {failed}"
 
 

@@ -104,7 +104,7 @@ def test_verify(tmp_path: Path) -> None:
     (verdict,) = verify([tmp_path])
     assert verdict.finding is not None
     assert verdict.finding.check is Check.MANIFEST
-    assert "describes gone, which is none of its events" in verdict.finding.detail
+    assert "describes gone, which is not one of its events" in verdict.finding.detail
     path = support.write(tmp_path / "other", RECORDS)
     odd = Layout(EXITS, 8, (Field("pid", "int", 6, 4, 0, "int"),))
     _change(path, exits=EventLayout(program=EXITS, layout=odd))

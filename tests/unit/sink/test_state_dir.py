@@ -28,7 +28,7 @@ def test_unclean_stops_are_counted_over_processes(tmp_path: Path) -> None:
 
 
 def test_damaged_count_begins_anew(tmp_path: Path) -> None:
-    """A count that is no number costs nothing but itself."""
+    """A count that is not a number costs nothing but itself."""
     (tmp_path / ".unclean_stops").write_text("many\n")
     assert count_unclean_stops(tmp_path, add=True) == 1
 
@@ -47,7 +47,7 @@ def test_running_manifest_replaces_no_file_of_others(tmp_path: Path, suffix: str
     other = tmp_path / f"result{suffix}"
     other.write_bytes(b"PERFILE2")
     with open_folder(tmp_path) as at:
-        with pytest.raises(SinkError, match="no manifest of ours") as refused:
+        with pytest.raises(SinkError, match="not a manifest of collectord") as refused:
             single_paths(at, "result")
         other.write_bytes(bytes(4096))  # room that was claimed and not used
         assert single_paths(at, "result").name == "result"

@@ -894,7 +894,7 @@ def test_claims_of_other_data(tmp_path: Path, info: SegmentInfo) -> None:
     check, detail = _finding(tmp_path)
     assert (check, detail) == (
         Check.HEAD,
-        "its CPUs claim other data than its manifest tells of",
+        "the data of its CPUs are not those of its manifest",
     )
 
 

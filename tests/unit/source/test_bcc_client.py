@@ -397,13 +397,13 @@ HINT: look before you leap.
             "fail('attach', 'kprobes', errno=2, lack='kprobes')",
             MissingFeature,
             "kprobes",
-            "prog: no kprobes in this kernel",
+            "prog: this kernel has no kprobes",
         ),
         (
             f"say({INCOMPLETE!r}); fail('compile', 'Failed', missing=['c:d', 'a:b'])",
             MissingFeature,
             "tracepoint a:b",
-            "prog: no tracepoint a:b in this kernel",
+            "prog: this kernel has no tracepoint a:b",
         ),
         (
             "say('prog.bpf.c:3:4: error: other'); fail('compile', 'Failed', missing=['a:b'])",

@@ -144,11 +144,11 @@ def _directory(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (_missing_half, "is missing beside"),
+        (_missing_half, "is missing, but"),
         (_wrong_manifest, 'did you mean "license"'),
         (_contradiction, "attaches to sched:sched_switch"),
-        (_no_text, "is no UTF-8"),
-        (_nul, "has a NUL"),
+        (_no_text, "is not UTF-8"),
+        (_nul, "contains a NUL byte"),
         (_too_long, "more than 262144 bytes"),
         (_manifest_too_long, "more than 65536 bytes"),
         (_others_write_source, "others can write to it; chmod go-w"),
@@ -168,7 +168,7 @@ def test_files_that_are_refused(spoil: Callable[[Path], None], words: str, tmp_p
 @pytest.mark.parametrize("name", ["Upper", "a-b", "1st", "a b"])
 def test_names_that_are_refused(name: str, tmp_path: Path) -> None:
     """A name is part of metrics and files."""
-    assert "no program's name" in problem(write(tmp_path / "p", name=name), name)
+    assert "not a valid program name" in problem(write(tmp_path / "p", name=name), name)
 
 
 def test_a_shipped_name_is_refused(tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ def _full(folder: Path) -> None:
     [
         (_writable, "others can write to it"),
         (_writable_above, "others can write to it"),
-        (_linked, "is a link, or no directory"),
-        (_linked_above, "is a link, or no directory"),
-        (_file, "is a link, or no directory"),
+        (_linked, "is a link, or not a directory"),
+        (_linked_above, "is a link, or not a directory"),
+        (_file, "is a link, or not a directory"),
         (_full, "has more than"),
     ],
 )

@@ -114,7 +114,7 @@ def test_what_is_no_file_is_not_looked_for(proc: Path, library: Path, name: byte
 
 
 def test_the_vdso_is_read_from_memory(proc: Path) -> None:
-    """It has no file; that of 32-bit processes is another one, which is not known."""
+    """It has no file; that of 32-bit processes is another one, which is unknown."""
     found = code_files.mapped_build_id(_mapping(proc, name=b"[vdso]"), proc)
     assert len(found) == len(BUILD_ID)
     short = Mmap2(70, 70, 0xF7F00000, 0x2000, 0, prot=5, flags=2, filename=b"[vdso]")

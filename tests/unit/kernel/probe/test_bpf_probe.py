@@ -184,7 +184,7 @@ def test_headers_that_the_configuration_names(host: Path) -> None:
     """They are judged by what they say of themselves."""
     tree = host / "named"
     facts = probed(host, headers=str(tree))
-    assert f"{tree} is no tree of kernel headers" in facts.problem
+    assert f"{tree} is not a tree of kernel headers" in facts.problem
     for name in ("linux/kconfig.h", "generated/autoconf.h"):
         (tree / "include" / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / "include" / name).touch()
@@ -254,8 +254,8 @@ def test_rows_of_a_host_that_has_everything() -> None:
             "no uprobes, fentry",
             "CONFIG_DYNAMIC_FTRACE",
         ),
-        ({"program_problems": {"x": "wrong"}}, "BPF program x", "wrong", "put right"),
-        ({"program_problems": {"/p": "open"}}, "BPF directory", "open", "put right"),
+        ({"program_problems": {"x": "wrong"}}, "BPF program x", "wrong", "correct the files"),
+        ({"program_problems": {"/p": "open"}}, "BPF directory", "open", "correct the files"),
         ({"lockdown": "confidentiality"}, "BPF lockdown", "cannot read", "no capability opens it"),
         ({"lockdown": "unknown"}, "BPF lockdown", "unknown: ", "mount -t securityfs"),
         (

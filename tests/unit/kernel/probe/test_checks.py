@@ -46,7 +46,7 @@ def test_a_host_that_has_everything() -> None:
     ("changes", "name", "remedy"),
     [
         ({"mmap": False}, "ftrace mmap", "Linux 6.10"),
-        ({"splice": False}, "ftrace splice", "read does without"),
+        ({"splice": False}, "ftrace splice", "read works without it"),
         ({"subbuf_sizes": False}, "sub-buffer sizes", "Linux 6.8"),
         ({"kprobes": False}, "ftrace probes", "CONFIG_KPROBE_EVENTS"),
         ({"uprobes": False, "eprobes": False}, "ftrace probes", "CONFIG_UPROBE_EVENTS, CONFIG_E"),

@@ -94,7 +94,7 @@ def test_two_of_a_kind() -> None:
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [
-        (KernelError("cannot open", errno=errno.EBUSY), "lets go of it"),
+        (KernelError("cannot open", errno=errno.EBUSY), "releases it"),
         (MissingPrivilege("cannot open", need="CAP_PERFMON"), "CAP_PERFMON"),
     ],
 )

@@ -343,12 +343,12 @@ def test_a_map_that_cannot_be_read_loses_nothing() -> None:
         (metric("counter", value="byte"), r"leaf has no field 'byte'; did you mean \"bytes\""),
         (metric("counter"), "leaf is a struct, so a field of it must be named"),
         (metric("counter", value="count.x"), "no field 'count.x'"),
-        (metric("gauge", value="text"), "text .char. is no number"),
+        (metric("gauge", value="text"), "text .char. is not a number"),
         (
             metric("counter", value="count", labels=(LabelConfig(name="x", field="x"),)),
             "key has no field 'x'",
         ),
-        (metric("histogram", value="count", scale="log2", slot="comm"), "is no number"),
+        (metric("histogram", value="count", scale="log2", slot="comm"), "is not a number"),
         (metric("histogram", value="count", scale="log2"), "key is a struct"),
     ],
 )
