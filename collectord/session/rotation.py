@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collectord._native import _core
     from collectord.codec.perf_features import Features
     from collectord.session.accounting import Accounting
+    from collectord.session.flight_recorder import SnapshotSegments
     from collectord.session.session_parts import SessionParts
-    from collectord.session.snapshot_segments import SnapshotSegments
     from collectord.sink.base import Closing, OpenSegment, SegmentInfo, Sink
     from collectord.sink.state_dir import StateDir
 

@@ -240,7 +240,7 @@ class OpenPerf:
         """Sum the ring's counters; `value` is None unless each of its events counts records.
 
         What an event with AUX counts and loses in this ring is not samples: see
-        `aux_counter_reader`.
+        `counter_reader`.
         """
         readings = [
             (counter, self._kernel.read_counter(counter.fd, counter.read_format))

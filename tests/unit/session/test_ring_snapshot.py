@@ -12,9 +12,8 @@ import pytest
 
 from collectord.cli.output import snapshot_text
 from collectord.errors import KernelError, SinkError
-from collectord.session.flight_recorder import FlightRecorder
+from collectord.session.flight_recorder import FlightRecorder, SnapshotSegments
 from collectord.session.ring_snapshot import RingSnapshot, Trigger
-from collectord.session.snapshot_segments import SnapshotSegments
 from collectord.sink.manifest import SnapshotNote
 from collectord.source.base import Abilities
 from tests.support.commands import snapshot

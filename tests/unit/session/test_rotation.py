@@ -16,9 +16,9 @@ import pytest
 from collectord.codec.perf_features import Features
 from collectord.errors import ShardSilent, SinkError
 from collectord.ledger.record_ledger import SinkStats
+from collectord.session.flight_recorder import SnapshotSegments
 from collectord.session.health import Health
 from collectord.session.rotation import Rotation
-from collectord.session.snapshot_segments import SnapshotSegments
 from collectord.session.task_group import TaskGroup
 from collectord.sink.base import GivenUp
 from collectord.sink.manifest import SnapshotNote
