@@ -19,6 +19,8 @@ COMMA := ,
 # Lanes that need neither root nor a kernel's interfaces.
 FREE_LANES := unit,property,golden
 LANES ?=
+# Targets that `make test` makes behind its lanes.
+BEHIND ?=
 # Versions of what is installed for development: `make LOCK= setup` takes the newest instead.
 LOCK ?= constraints.txt
 PYTHONS ?= 3.11 3.12 3.13
@@ -185,10 +187,10 @@ run: $(STAMPS)/run ## the daemon in the foreground with config/collectord.toml; 
 	@exec $(BIN)/collectord run --config $(CONFIG)
 
 .PHONY: test
-test: setup packages-clang ## every lane but vm; the kernel lane needs root; PYTEST= chooses
+test: setup packages-clang ## every lane but vm; the kernel lane needs root; PYTEST= chooses; BEHIND= is made beside
 	@if [ -n '$(PYTEST)' ]; then exec $(BIN)/pytest --lanes=$(LANES) $(PYTEST); fi
 	rm -rf build/cache
-	exec $(BIN)/python -m tests.lanes
+	exec $(BIN)/python -m tests.lanes $(BEHIND)
 
 .PHONY: test-pythons
 test-pythons: packages-test ## the lanes without a kernel under each of PYTHONS (3.11 3.12 3.13), if it is here

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the lanes of `make test`, and say how long each took: `python -m tests.lanes`.
+"""Run the lanes of `make test`, and say how long each took: `python -m tests.lanes [TARGET ...]`.
 
 The kernel lane mostly waits, and other work disturbs it. The other lanes need nothing but a
 processor: they run behind it, one after the other, at the lowest priority and with mounts of their
-own. What they print comes when all have ended.
+own. What they print comes when all have ended. Targets of the Makefile are further lanes of that
+sort.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Runner:
 
 def log_of(lane: Lane) -> Path:
     """Return the path of the output of a lane that runs in the background."""
-    return LOGS / f"{lane.name.replace(', ', '-')}.log"
+    return LOGS / f"{'-'.join(lane.name.replace(',', '').split())}.log"
 
 
 def table(ended: Sequence[Ended], total_s: float) -> str:
@@ -170,16 +171,17 @@ def _second_run(first: Ended, lanes: Sequence[Ended]) -> list[Ended]:
     return [Ended(first.name, status, seconds), *lanes]
 
 
-def main() -> int:
-    """Run all lanes.
+def main(targets: Sequence[str]) -> int:
+    """Run all lanes, and make these targets behind them.
 
     Returns:
         0 if all passed, else the status of the first that did not.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
-    first, *lanes = run(KERNEL, BEHIND)
-    for lane in BEHIND:
+    behind = [*BEHIND, *(Lane(f"make {target}", ("make", target)) for target in targets)]
+    first, *lanes = run(KERNEL, behind)
+    for lane in behind:
         sys.stdout.write(log_of(lane).read_text(errors="replace"))
     ended = _second_run(first, lanes)
     again.say(f"\n{table(ended, time.monotonic() - began)}")
@@ -187,4 +189,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,26 @@ def test_each_lane_runs_and_says_how_it_ended() -> None:
         ("three", 0),
     ]
     assert lanes.log_of(behind[0]).read_text() == "said\n"
+
+
+def test_targets_are_made_behind(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They have a line in the table, and their failure is one of all lanes."""
+    monkeypatch.setattr(lanes, "KERNEL", program("front", ""))
+    monkeypatch.setattr(lanes, "BEHIND", ())
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert lanes.main(["help"]) == 0
+        assert lanes.main(["no-such-target"]) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    told = capfd.readouterr().out
+    assert "this list" in told
+    assert [line.split()[-1] for line in told.splitlines() if "  make " in line] == [
+        "ok",
+        "FAILED",
+    ]
 
 
 def test_lanes_behind_know_that_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -333,6 +333,15 @@ def test_what_builds_the_guest_is_installed_first(tmp_path: Path) -> None:
     assert "layer base could not be built" in done.stderr
 
 
+def test_guests_share_the_files_that_have_tests(marked: list[str]) -> None:
+    """Each file is in one guest, and arguments that name a file have a guest for themselves."""
+    wanted, groups = vm._chosen(())
+    files = [word for words in groups for word in words]
+    assert len(groups) == len(vm.LANES)
+    assert sorted(files) == sorted({test.partition("::")[0] for test in wanted})
+    assert vm._chosen((WORDS,)) == (frozenset(marked), [(WORDS,)])
+
+
 def test_no_test_outside_the_lanes_is_marked() -> None:
     """Or it would run nowhere: the guest runs these lanes."""
     marked = {
