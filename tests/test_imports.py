@@ -33,7 +33,6 @@ PORT: Final = ("collectord.kernel.port", "collectord.kernel.values")
 # Modules behind the port that others still name, by who does. None is added.
 PAST_THE_PORT: Final = {
     "collectord.recovery.ftrace_rings": {"tracefs.abandoned_rings"},
-    "collectord.source.bcc_text": {"bpf.catalogue"},
     "collectord.source.trace_counts": {"tracefs.instance"},
     "collectord.source.tracefs": {"tracefs.instance"},
 }

@@ -177,7 +177,7 @@ def _load(
     headers = kernel.bpf_headers(config.headers, cache)
     with ExitStack() as stack:
         loaded = bcc_client.load(
-            bcc_client.request(program, values, headers=headers),
+            bcc_client.request(program, values, headers=headers, library=kernel.bpf_library()),
             python=facts.bpf.python,
             stack=stack,
             timeout_s=config.compile_time / NS_PER_SECOND,

@@ -282,6 +282,10 @@ class LinuxKernel:
         """See `Kernel.bpf_program`."""
         return catalogue.load(name, local)
 
+    def bpf_library(self) -> str:
+        """See `Kernel.bpf_library`."""
+        return catalogue.library_text()
+
     def bpf_headers(self, named: str, cache: str) -> str:
         """See `Kernel.bpf_headers`."""
         if named:

@@ -201,6 +201,9 @@ class Kernel(Protocol):
             ConfigError: its files make no program, or others can change them.
         """
 
+    def bpf_library(self) -> str:
+        """Return the text of collectord.h, which programs of the catalogue may include."""
+
     def bpf_headers(self, named: str, cache: str) -> str:
         """Return the kernel headers to compile BPF programs with.
 

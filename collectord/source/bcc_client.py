@@ -153,7 +153,7 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def request(
-    program: BpfProgram, values: Mapping[str, int | str], *, headers: str, library: str = ""
+    program: BpfProgram, values: Mapping[str, int | str], *, headers: str, library: str
 ) -> Request:
     """Return the request for a program of the catalogue.
 
@@ -161,14 +161,10 @@ def request(
         program: the program.
         values: values of its parameters, as `programs.bpf_program.parameters` gives them.
         headers: tree of kernel headers.
-        library: text of collectord.h, "" for the shipped one.
+        library: text of collectord.h.
     """
-    source = bcc_text.prepare(
-        program.name,
-        program.source,
-        header=library or bcc_text.header_text(),
-        defines=bpf_program.defines(program, values),
-    )
+    defines = bpf_program.defines(program, values)
+    source = bcc_text.prepare(program.name, program.source, header=library, defines=defines)
     manifest = program.manifest
     return Request(program.name, source, headers, manifest.attach, manifest.kernel_license)
 

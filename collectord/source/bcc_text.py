@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.kernel.bpf import catalogue
 from collectord.programs.bpf_program import HEADER
 
 if TYPE_CHECKING:
@@ -32,11 +31,6 @@ class _Edit(NamedTuple):
     start: int
     end: int
     text: str
-
-
-def header_text() -> str:
-    """Return collectord.h, which is beside the shipped programs."""
-    return (catalogue.shipped_place() / HEADER).read_text()
 
 
 def prepare(name: str, source: str, *, header: str, defines: str = "") -> str:

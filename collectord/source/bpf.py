@@ -121,9 +121,9 @@ def open_session(
 def _programs(
     kernel: Kernel, session: SessionPlan, plan: BpfPlan, batch: int, stack: ExitStack
 ) -> Iterator[OpenProgram]:
-    headers = kernel.bpf_headers(plan.headers, plan.cache)
+    headers, library = kernel.bpf_headers(plan.headers, plan.cache), kernel.bpf_library()
     for one in plan.programs:
-        request = bcc_client.request(one.program, one.values, headers=headers)
+        request = bcc_client.request(one.program, one.values, headers=headers, library=library)
         own = _buffers(session, one)
         for ring in own.values():
             more = bpf_buffer.defines(ring, page_bytes=kernel.page_bytes, writers=len(plan.cpus))

@@ -57,7 +57,12 @@ class BpfProblem:
     reason: str
 
 
-def shipped_place() -> Path:
+def library_text() -> str:
+    """Return collectord.h, which is beside the shipped programs."""
+    return (_shipped_place() / HEADER).read_text()
+
+
+def _shipped_place() -> Path:
     """Return the folder of the shipped programs and their header, in the package or a checkout."""
     return next((place for place in _PLACES if (place / HEADER).is_file()), _PLACES[0])
 
@@ -109,7 +114,7 @@ class _Catalogue:
         self._owner = owner
         self._folders: dict[Origin, tuple[Path, Mapping[str, frozenset[str]]]] = {}
         self.refused: tuple[BpfProblem, ...] = ()
-        self._look("shipped", shipped_place())
+        self._look("shipped", _shipped_place())
         self._look("local", Path(os.path.abspath(local)))  # noqa: PTH100 - links stay
 
     def _look(self, origin: Origin, folder: Path) -> None:

@@ -118,8 +118,3 @@ def numbered_loosely(text: str) -> dict[tuple[str, int], list[str]]:
 def test_other_text_is_left_alone(source: str) -> None:
     """A directive would break a macro or its arguments; comments and literals have no blocks."""
     assert check(source) == f'#line 1 "prog.bpf.c"\n{source}'
-
-
-def test_the_shipped_header_is_found() -> None:
-    """It is found in a checkout as in an installed package."""
-    assert "collectord_submit" in bcc_text.header_text()

@@ -260,3 +260,8 @@ def test_files_of_somebody_else(name: str, tmp_path: Path) -> None:
     assert isinstance(one, BpfProblem)
     assert "belongs to user" in one.reason
     assert "chown it to root" in one.reason
+
+
+def test_the_library_is_found() -> None:
+    """It is found in a checkout as in an installed package."""
+    assert "collectord_submit" in catalogue.library_text()
