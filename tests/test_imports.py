@@ -33,8 +33,6 @@ PORT: Final = ("collectord.kernel.port", "collectord.kernel.values")
 # Modules behind the port that others still name, by who does. None is added.
 PAST_THE_PORT: Final = {
     "collectord.recovery.ftrace_rings": {"tracefs.abandoned_rings"},
-    "collectord.source.trace_counts": {"tracefs.instance"},
-    "collectord.source.tracefs": {"tracefs.instance"},
 }
 PRIVILEGED_NAMES: Final = ("perf_event_open", "syscall", "ioctl")
 # The port's own name for the call is the seam itself.

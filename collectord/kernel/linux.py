@@ -52,7 +52,7 @@ from collectord.kernel.tracefs.abandoned_rings import Leftover
 from collectord.kernel.tracefs.control_files import ControlFolder
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.mount import Tracefs
-from collectord.kernel.values.instance_settings import PREFIX
+from collectord.kernel.values.instance_settings import PREFIX, OpenedInstance
 from collectord.kernel.values.limits import Limits, Purpose
 from collectord.kernel.values.relay_files import OpenedTrace
 
@@ -66,11 +66,13 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import BuildId
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
+    from collectord.codec.trace_dat_head import Metadata
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.values.facts_wanted import FactsWanted
     from collectord.kernel.values.host import CpuNews, Holder, Host
-    from collectord.kernel.values.instance_settings import InstanceSettings
+    from collectord.kernel.values.instance_settings import InstanceSettings, TraceEvent
     from collectord.kernel.values.relay_files import LeftTrace, RelayFile
+    from collectord.kernel.values.ring_files import RingFiles
     from collectord.model import ClockReading
     from collectord.programs.bpf_program import BpfProgram
 
@@ -131,6 +133,7 @@ class LinuxKernel:
         self._own_programs: dict[int, int] = {}  # descriptor of each event, by id
         self._program_notes = ProgramNotes(run)
         self._numbers = count(1)
+        self._instances: dict[int, tuple[Instance, ExitStack]] = {}
         self._traces: dict[int, tuple[block_trace.Blktrace, ExitStack]] = {}
         self._loaded = program_image.LoadedPrograms()
 
@@ -340,12 +343,85 @@ class LinuxKernel:
         """See `Kernel.time_conversion`."""
         return read_time_conversion(self.page_bytes)
 
-    def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
+    def create_instance(self, settings: InstanceSettings) -> OpenedInstance:
         """See `Kernel.create_instance`."""
         if read_lockdown(self.sys) == CONFIDENTIALITY:
             raise errno_mapping.tracefs_locked_down()
         self.tracefs.ensure_mounted()
-        return Instance.create(self.tracefs, settings, stack, proc=self.proc)
+        with ExitStack() as own:
+            instance = Instance.create(self.tracefs, settings, own, proc=self.proc)
+            effective, cpus = instance.effective(), instance.cpus()
+            number = next(self._numbers)
+            self._instances[number] = instance, own.pop_all()
+        return OpenedInstance(number, instance.name, effective, cpus, instance.probe_events)
+
+    def remove_instance(self, instance: int) -> None:
+        """See `Kernel.remove_instance`."""
+        _, stack = self._instances.pop(instance)
+        stack.close()
+
+    def open_instance_ring(self, instance: int, cpu: int) -> RingFiles:
+        """See `Kernel.open_instance_ring`."""
+        with ExitStack() as own:
+            files = self._instances[instance][0].open_ring(cpu, own)
+            own.pop_all()
+        return files
+
+    def follow_threads(self, instance: int, pids: Sequence[int]) -> int:
+        """See `Kernel.follow_threads`."""
+        return self._instances[instance][0].follow(lambda: targets.threads_of_all(pids, self.proc))
+
+    def choose_events(self, instance: int, events: Sequence[TraceEvent]) -> None:
+        """See `Kernel.choose_events`."""
+        self._instances[instance][0].choose(events)
+
+    def enable_instance(self, instance: int) -> None:
+        """See `Kernel.enable_instance`."""
+        self._instances[instance][0].enable()
+
+    def disable_instance(self, instance: int) -> None:
+        """See `Kernel.disable_instance`."""
+        self._instances[instance][0].disable()
+
+    def freeze_on(self, instance: int, event: TraceEvent) -> None:
+        """See `Kernel.freeze_on`."""
+        self._instances[instance][0].freeze_on(event)
+
+    def is_recording(self, instance: int) -> bool:
+        """See `Kernel.is_recording`."""
+        return self._instances[instance][0].is_on
+
+    def resume_recording(self, instance: int) -> None:
+        """See `Kernel.resume_recording`."""
+        self._instances[instance][0].turn_on()
+
+    def resize_ring(self, instance: int, cpu: int, buffer_bytes: int) -> None:
+        """See `Kernel.resize_ring`."""
+        self._instances[instance][0].resize(buffer_bytes, cpu)
+
+    def instance_stats(self, instance: int, cpu: int) -> bytes:
+        """See `Kernel.instance_stats`."""
+        return self._instances[instance][0].stats(cpu)
+
+    def mark_instance(self, instance: int, text: str) -> int:
+        """See `Kernel.mark_instance`."""
+        return self._instances[instance][0].mark(text)
+
+    def instance_users(self, instance: int) -> tuple[Holder, ...]:
+        """See `Kernel.instance_users`."""
+        return self._instances[instance][0].other_users()
+
+    def trace_metadata(self, instance: int) -> Metadata:
+        """See `Kernel.trace_metadata`."""
+        return self._instances[instance][0].metadata()
+
+    def task_comms(self, instance: int) -> Mapping[int, bytes]:
+        """See `Kernel.task_comms`."""
+        return self._instances[instance][0].comms()
+
+    def learn_comms(self, instance: int) -> None:
+        """See `Kernel.learn_comms`."""
+        self._instances[instance][0].learn_comms()
 
     def check_instance(self, session: str) -> None:
         """See `Kernel.check_instance`."""

@@ -26,18 +26,23 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import BuildId
     from collectord.codec.perf_machine import Machine
     from collectord.codec.perf_sideband import Mmap2
+    from collectord.codec.trace_dat_head import Metadata
     from collectord.codec.tracing_data import TracingData
     from collectord.config.scheduling import DrainPriority
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.tracefs.abandoned_rings import Leftover
-    from collectord.kernel.tracefs.instance import Instance
     from collectord.kernel.tracefs.mount import Tracefs
     from collectord.kernel.values.bpf_objects import Entries, MapInfo, ProgramInfo
     from collectord.kernel.values.facts_wanted import FactsWanted
     from collectord.kernel.values.host import CpuNews, Holder, Host, Scheduling
-    from collectord.kernel.values.instance_settings import InstanceSettings
+    from collectord.kernel.values.instance_settings import (
+        InstanceSettings,
+        OpenedInstance,
+        TraceEvent,
+    )
     from collectord.kernel.values.limits import Limits, Purpose
     from collectord.kernel.values.relay_files import LeftTrace, OpenedTrace, RelayFile
+    from collectord.kernel.values.ring_files import RingFiles
     from collectord.model import ClockReading
     from collectord.programs.bpf_program import BpfProgram
 
@@ -253,13 +258,108 @@ class Kernel(Protocol):
     def time_conversion(self) -> TimeConversion:
         """Return how the CPU's counter becomes perf's clock, as far as the kernel tells."""
 
-    def create_instance(self, settings: InstanceSettings, stack: ExitStack) -> Instance:
-        """Create a tracefs instance, mounting tracefs if necessary. See `Instance.create`.
+    def create_instance(self, settings: InstanceSettings) -> OpenedInstance:
+        """Create a tracefs instance, mounting tracefs if necessary; nothing is recorded yet.
+
+        It is there until `remove_instance`.
 
         Raises:
             MissingPrivilege: tracefs is closed, by permission or by kernel lockdown.
-            MissingFeature, NoSuchTarget, UsageError, KernelError: see there.
+            MissingFeature, NoSuchTarget, UsageError: a setting is not possible.
+            KernelError: EEXIST, the session runs already, or what a crash left of it waits to be
+                salvaged; others.
         """
+
+    def remove_instance(self, instance: int) -> None:
+        """Stop an instance, by its id, and remove it and its probes; its rings must be closed.
+
+        Raises:
+            KernelError: EBUSY, with the process that keeps it; others.
+        """
+
+    def open_instance_ring(self, instance: int, cpu: int) -> RingFiles:
+        """Open the ring of a CPU; the caller closes its two files.
+
+        Raises:
+            NoSuchTarget, MissingPrivilege, KernelError: it cannot be opened.
+        """
+
+    def follow_threads(self, instance: int, pids: Sequence[int]) -> int:
+        """Trace every thread that these processes have now, and return how many there are.
+
+        The kernel itself adds later ones. Processes that have exited are left out.
+        """
+
+    def choose_events(self, instance: int, events: Sequence[TraceEvent]) -> None:
+        """Choose the events that `enable_instance` enables, and set their filters.
+
+        Raises:
+            UnknownEvent: with the nearest name.
+            UsageError: the kernel refuses a filter; with its reason.
+            MissingPrivilege, KernelError: the filter cannot be written.
+        """
+
+    def enable_instance(self, instance: int) -> None:
+        """Start recording the chosen events, all at one moment.
+
+        Raises:
+            UsageError: a probe cannot be placed.
+            MissingPrivilege, KernelError: an event cannot be enabled.
+        """
+
+    def disable_instance(self, instance: int) -> None:
+        """Stop all rings at one moment; the counters are final. Raises KernelError."""
+
+    def freeze_on(self, instance: int, event: TraceEvent) -> None:
+        """Have an instance stop itself, on all CPUs, when an event passes its filter.
+
+        Raises:
+            UsageError: the kernel refuses the condition.
+            MissingPrivilege, MissingFeature, KernelError: the trigger cannot be set.
+        """
+
+    def is_recording(self, instance: int) -> bool:
+        """Whether an instance records: it has not stopped itself. Raises KernelError."""
+
+    def resume_recording(self, instance: int) -> None:
+        """Resume an instance that has stopped itself. Raises KernelError."""
+
+    def resize_ring(self, instance: int, cpu: int, buffer_bytes: int) -> None:
+        """Resize a CPU's ring while it records. Growing keeps all, shrinking overwrites.
+
+        Raises:
+            KernelError: EBUSY while a ring is mapped, with the process that maps it;
+                ENOMEM; others.
+        """
+
+    def instance_stats(self, instance: int, cpu: int) -> bytes:
+        """Return the text of a CPU's counters, whose ring need not be open or exist.
+
+        Raises:
+            KernelError: it cannot be read.
+        """
+
+    def mark_instance(self, instance: int, text: str) -> int:
+        """Write a marker (`ftrace:print`) into the ring of a CPU that is traced.
+
+        Returns:
+            bytes of it that were taken: the kernel cuts at a sub-buffer or 4 KiB.
+
+        Raises:
+            KernelError: nothing is recorded, or the ring is full and does not overwrite.
+        """
+
+    def instance_users(self, instance: int) -> tuple[Holder, ...]:
+        """Return other processes that keep its files open: they may read its rings too."""
+
+    def trace_metadata(self, instance: int) -> Metadata:
+        """Return the metadata of a trace.dat of an instance's rings. Raises KernelError."""
+
+    def task_comms(self, instance: int) -> Mapping[int, bytes]:
+        """Return names of tasks by thread id, as many as were seen until now; reads files."""
+
+    def learn_comms(self, instance: int) -> None:
+        """Keep the names that the kernel has now, for later `task_comms`; reads one file."""
 
     def map_pages(self, fd: int) -> PageMap:
         """Map an ftrace ring: its meta page and all sub-buffers.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from collectord.kernel.values.ring_stats import parse_stats, with_heading
 from collectord.model import Produced, Reason, RingLabel, RingRole, Stage
 from collectord.source.base import LateRing
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from collectord.kernel.port import Kernel
-    from collectord.kernel.tracefs.instance import Instance
+    from collectord.kernel.values.instance_settings import OpenedInstance
+    from collectord.kernel.values.ring_files import RingFiles
     from collectord.kernel.values.ring_stats import CpuStats
     from collectord.plan.session_plan import SessionPlan
 
@@ -64,25 +66,37 @@ def produced(
     )
 
 
+def open_ring(kernel: Kernel, instance: OpenedInstance, cpu: int, stack: ExitStack) -> RingFiles:
+    """Open a CPU's ring until the stack closes.
+
+    Raises:
+        NoSuchTarget, MissingPrivilege, KernelError: it cannot be opened.
+    """
+    files = kernel.open_instance_ring(instance.id, cpu)
+    for fd in (files.raw_fd, files.stats_fd):
+        stack.callback(kernel.close, fd)
+    return files
+
+
 class LateTraceRings:
     """The rings of an instance whose CPUs came online since they were opened.
 
     Args:
-        kernel: provides the online CPUs.
+        kernel: reads their counters.
         instance: the rings' instance.
         plan: plan of the session; one that names its CPUs has no late rings.
         recorder: see `produced`.
     """
 
     def __init__(
-        self, kernel: Kernel, instance: Instance, plan: SessionPlan, *, recorder: bool
+        self, kernel: Kernel, instance: OpenedInstance, plan: SessionPlan, *, recorder: bool
     ) -> None:
         self._kernel = kernel
         self._instance = instance
         self._plan = plan
         self._recorder = recorder
         opened = {ring.cpu for ring in plan.rings}
-        self._others = frozenset(instance.cpus()) - opened if not plan.scope.cpus else frozenset()
+        self._others = frozenset(instance.cpus) - opened if not plan.scope.cpus else frozenset()
         self._seen: set[int] = set()
 
     def read(self, *, last: bool) -> tuple[LateRing, ...]:
@@ -92,8 +106,10 @@ class LateTraceRings:
         looked_at = self._others
         if not last:  # each costs about 30 us, and a host may have many CPUs that never come
             looked_at &= self._seen.union(self._kernel.online_cpus())
-        found = {cpu: self._instance.stats(cpu) for cpu in sorted(looked_at)}
-        rings = {cpu: produced(stats, recorder=self._recorder) for cpu, stats in found.items()}
+        rings = {
+            cpu: produced(parse_stats(self._stats(cpu)), recorder=self._recorder)
+            for cpu in sorted(looked_at)
+        }
         self._seen = {cpu for cpu, ring in rings.items() if ring.value}
         return tuple(
             LateRing(
@@ -106,9 +122,15 @@ class LateTraceRings:
 
     def texts(self) -> dict[int, str]:
         """Return their counters, as trace-cmd keeps them. Raises KernelError."""
-        return {cpu: self._instance.stats_text(cpu) for cpu in sorted(self._seen)}
+        return {cpu: with_heading(cpu, self._stats(cpu)) for cpu in sorted(self._seen)}
 
     def pages(self, cpus: Iterable[int], stack: ExitStack) -> dict[int, Iterator[bytes]]:
         """Take their sub-buffers. See `Tracing.late_pages`."""
-        subbuf_bytes = self._instance.effective().subbuf_bytes
-        return {cpu: self._instance.open_ring(cpu, stack).pages(subbuf_bytes) for cpu in cpus}
+        subbuf_bytes = self._instance.effective.subbuf_bytes
+        return {
+            cpu: open_ring(self._kernel, self._instance, cpu, stack).pages(subbuf_bytes)
+            for cpu in cpus
+        }
+
+    def _stats(self, cpu: int) -> bytes:
+        return self._kernel.instance_stats(self._instance.id, cpu)

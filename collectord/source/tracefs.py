@@ -36,17 +36,17 @@ from collectord.plan.ftrace_plan import FtracePlan
 from collectord.source.base import Abilities
 from collectord.source.monotonic_stats import MonotonicStats
 from collectord.source.ring import FtraceRing
-from collectord.source.trace_counts import LateTraceRings, produced
+from collectord.source.trace_counts import LateTraceRings, open_ring, produced
 from collectord.source.window import Fill, grown, needed_bytes
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from collectord._native._core import Core, Stream
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
-    from collectord.kernel.tracefs.instance import Instance
+    from collectord.kernel.values.instance_settings import OpenedInstance
     from collectord.plan.ftrace_plan import FtraceEvent
     from collectord.plan.session_plan import RingPlan, SessionPlan
     from collectord.source.base import LateRing
@@ -80,20 +80,21 @@ def open_session(
             targets = tuple(_watch(kernel, own, pid) for pid in scope.pids)
         _check_online(kernel, plan.rings)
         kernel.reserve_files(2 * len(plan.rings) + _SPARE_FDS)
-        instance = kernel.create_instance(_settings(plan, ftrace), own)
+        instance = kernel.create_instance(_settings(plan, ftrace))
+        own.callback(kernel.remove_instance, instance.id)
         if scope.kind is ScopeKind.PROCESS:
             _follow(kernel, instance, scope.pids)
         rings = _open_rings(kernel, plan, ftrace, instance, own)
-        instance.choose(_events(ftrace, instance, exclude_tids))
+        kernel.choose_events(instance.id, _events(ftrace, instance, exclude_tids))
         stack.push(own.pop_all())
     recorder = plan.mode == FLIGHT_RECORDER
     late = LateTraceRings(kernel, instance, plan, recorder=recorder)
-    tracing = OpenInstance(instance, ftrace, rings, late)
-    return OpenTracefs(instance, tracing, rings, targets, recorder=recorder, freeze=ftrace.freeze)
+    tracing = OpenInstance(kernel, instance, ftrace, rings, late)
+    return OpenTracefs(kernel, tracing, rings, targets, recorder=recorder, freeze=ftrace.freeze)
 
 
 def instance_session(plan: SessionPlan) -> str:
-    """Return the session part of the instance's name; `Leftover.session` is the reverse."""
+    """Return the session part of the instance's name; `LeftInstance.session` is the reverse."""
     if plan.name == RECORD_SESSION:
         return f"{plan.name}{OWNER_MARK}{os.getpid()}"
     return plan.name
@@ -106,7 +107,7 @@ class OpenTracefs:
 
     def __init__(
         self,
-        instance: Instance,
+        kernel: Kernel,
         tracing: OpenInstance,
         rings: tuple[FtraceRing, ...],
         target_fds: tuple[int, ...],
@@ -119,7 +120,8 @@ class OpenTracefs:
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
         self._recorder = recorder
         self.tracing = tracing
-        self._instance = instance
+        self._kernel = kernel
+        self._id = tracing.id
         self._freeze = freeze
         self._frozen = False
         self._stats = {ring.label: MonotonicStats(ring.stats_fd) for ring in rings}
@@ -140,14 +142,14 @@ class OpenTracefs:
             UsageError: a probe cannot be placed.
             MissingPrivilege, KernelError: an event cannot be enabled.
         """
-        self._instance.enable()
+        self._kernel.enable_instance(self._id)
         if self._freeze is not None:
             system, name = self._freeze.system, self._freeze.name
-            self._instance.freeze_on(TraceEvent(system, name, self._freeze.filter))
+            self._kernel.freeze_on(self._id, TraceEvent(system, name, self._freeze.filter))
 
     def disable(self) -> None:
         """Stop recording, in all rings at one moment."""
-        self._instance.disable()
+        self._kernel.disable_instance(self._id)
 
     @property
     def freeze_fds(self) -> tuple[int, ...]:
@@ -156,7 +158,7 @@ class OpenTracefs:
 
     def frozen(self) -> bool:
         """Whether the instance has stopped itself. Raises KernelError."""
-        if self._freeze is not None and not self._instance.is_on:
+        if self._freeze is not None and not self._kernel.is_recording(self._id):
             self._frozen = True
         return self._frozen
 
@@ -167,7 +169,7 @@ class OpenTracefs:
         """Resume if the instance has stopped itself; nothing else was stopped."""
         if self._frozen:
             self._frozen = False
-            self._instance.turn_on()
+            self._kernel.resume_recording(self._id)
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Read the ring's `stats`, without an interrupt of its CPU. Raises KernelError."""
@@ -191,34 +193,32 @@ class OpenInstance:
 
     def __init__(
         self,
-        instance: Instance,
+        kernel: Kernel,
+        instance: OpenedInstance,
         ftrace: FtracePlan,
         rings: tuple[FtraceRing, ...],
         late: LateTraceRings,
     ) -> None:
-        self._instance = instance
+        self.id = instance.id
+        self.name = instance.name  # its directory below `instances`
+        self._kernel = kernel
         self._plan = ftrace
         self.late = late
         self.sizes = {ring.label.cpu: ring.geometry.data_bytes for ring in rings}
         self._stats_fds = {ring.label.cpu: ring.stats_fd for ring in rings}
         self.grew = False
 
-    @property
-    def name(self) -> str:
-        """The instance's directory below `instances`."""
-        return self._instance.name
-
     def metadata(self) -> Metadata:
         """Return formats of the session's events and of markers, and the names they refer to."""
-        return self._instance.metadata()
+        return self._kernel.trace_metadata(self.id)
 
     def comms(self) -> Mapping[int, bytes]:
         """Return names of tasks by thread id, as many as were seen until now."""
-        return self._instance.comms()
+        return self._kernel.task_comms(self.id)
 
     def learn_comms(self) -> None:
         """Keep the names that the kernel has now, for later `comms`."""
-        self._instance.learn_comms()
+        self._kernel.learn_comms(self.id)
 
     def ring_stats(self) -> Mapping[int, str]:
         """Return the text of each `stats`, as trace-cmd keeps it."""
@@ -230,12 +230,12 @@ class OpenInstance:
         return self.late.pages(cpus, stack)
 
     def mark(self, text: str) -> int:
-        """Write a marker into the ring of the CPU that this runs on, if that is traced."""
-        return self._instance.mark(text)
+        """Write a marker into the ring of a CPU that is traced."""
+        return self._kernel.mark_instance(self.id, text)
 
     def other_readers(self) -> str:
         """Return other processes that have the instance's files open, in words."""
-        return ", ".join(map(str, self._instance.other_users()))
+        return ", ".join(map(str, self._kernel.instance_users(self.id)))
 
     def keep_window(self, rings: Iterable[Held]) -> str:
         """Grow rings to hold `keep_ns`, within `max_bytes`; return why they cannot.
@@ -251,7 +251,7 @@ class OpenInstance:
         for cpu, size in grown(fills, self._plan.keep_ns, self._plan.max_bytes).items():
             self.grew = True
             try:
-                self._instance.resize(size, cpu)
+                self._kernel.resize_ring(self.id, cpu, size)
             except KernelError as error:  # memory may become free, and a mapping be removed
                 return str(error)
             self.sizes[cpu] = size
@@ -277,7 +277,7 @@ def _settings(plan: SessionPlan, ftrace: FtracePlan) -> InstanceSettings:
 
 
 def _events(
-    ftrace: FtracePlan, instance: Instance, exclude_tids: tuple[int, ...]
+    ftrace: FtracePlan, instance: OpenedInstance, exclude_tids: tuple[int, ...]
 ) -> list[TraceEvent]:
     """Return the plan's events, and those of its probes."""
     events = [
@@ -313,19 +313,9 @@ def _check_online(kernel: Kernel, rings: Iterable[RingPlan]) -> None:
             )
 
 
-def _follow(kernel: Kernel, instance: Instance, pids: Iterable[int]) -> None:
+def _follow(kernel: Kernel, instance: OpenedInstance, pids: Sequence[int]) -> None:
     """Trace every thread that the processes have now; the kernel adds later ones."""
-
-    def scan() -> list[int]:
-        found: list[int] = []
-        for pid in pids:
-            try:
-                found += kernel.threads_of(pid)
-            except NoSuchTarget:
-                continue  # it exited since it was looked up
-        return found
-
-    if not instance.follow(scan):
+    if not kernel.follow_threads(instance.id, pids):
         who = "pid " + ",".join(map(str, pids))
         raise NoSuchTarget(f"{who} has no running thread", target=who, errno=errno.ESRCH)
 
@@ -334,10 +324,10 @@ def _open_rings(
     kernel: Kernel,
     plan: SessionPlan,
     ftrace: FtracePlan,
-    instance: Instance,
+    instance: OpenedInstance,
     stack: ExitStack,
 ) -> tuple[FtraceRing, ...]:
-    effective = instance.effective()
+    effective = instance.effective
     geometry = Geometry(
         data_bytes=effective.buffer_bytes,
         watermark_bytes=effective.buffer_bytes * effective.buffer_percent // 100,
@@ -345,7 +335,7 @@ def _open_rings(
     )
     rings = []
     for ring in plan.rings:
-        files = instance.open_ring(ring.cpu)
+        files = open_ring(kernel, instance, ring.cpu, stack)
         page_map = None
         if ftrace.transport is Transport.MMAP:
             page_map = kernel.map_pages(files.raw_fd)

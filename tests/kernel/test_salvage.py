@@ -261,8 +261,8 @@ def test_an_error_keeps_the_instance(kernel: LinuxKernel, session: str, tmp_path
     with pytest.raises(ZeroDivisionError):
         break_off()
     assert name in kernel.leftover_instances()
-    with ExitStack() as stack, pytest.raises(KernelError, match="waits to be salvaged") as caught:
-        kernel.create_instance(InstanceSettings(session, 1 << 17, PAGE), stack)
+    with pytest.raises(KernelError, match="waits to be salvaged") as caught:
+        kernel.create_instance(InstanceSettings(session, 1 << 17, PAGE))
     assert caught.value.errno == errno.EEXIST
     assert "free some space" in caught.value.hint
     with ExitStack() as stack:
@@ -375,7 +375,8 @@ def test_a_recording_of_a_command_line(kernel: LinuxKernel, tmp_path: Path) -> N
 def test_one_that_runs_is_left_alone(kernel: LinuxKernel, session: str) -> None:
     """An instance whose process lives is no leftover and cannot be taken."""
     with ExitStack() as stack:
-        running = kernel.create_instance(InstanceSettings(session, 1 << 17, PAGE), stack)
+        running = kernel.create_instance(InstanceSettings(session, 1 << 17, PAGE))
+        stack.callback(kernel.remove_instance, running.id)
         assert running.name not in kernel.leftover_instances()
         with ExitStack() as other, pytest.raises(KernelError, match="in use"):
             kernel.salvage(running.name, other)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import MissingFeature, NoSuchTarget
 from collectord.kernel.host import cgroups, errno_mapping
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 # Flag for a pidfd of one thread (PIDFD_THREAD, 6.9).
@@ -24,6 +26,15 @@ def threads_of(pid: int, proc: Path) -> tuple[int, ...]:
     except (FileNotFoundError, ProcessLookupError) as error:
         raise _no_process(pid) from error
     return tuple(sorted(int(task.name) for task in tasks))
+
+
+def threads_of_all(pids: Iterable[int], proc: Path) -> list[int]:
+    """Return the threads of these processes, as far as they have not exited."""
+    found: list[int] = []
+    for pid in pids:
+        with suppress(NoSuchTarget):
+            found += threads_of(pid, proc)
+    return found
 
 
 def processes_of(uid: int, proc: Path) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from collectord.facts.kernel_facts import FtraceFacts
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.tracefs.control_files import ControlFolder
+from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.values.instance_settings import OWNER_MARK, InstanceSettings
 from collectord.model import Transport
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from collectord.kernel.port import LocalKernel
-    from collectord.kernel.tracefs.instance import Instance
 
 _SPLICE_F_NONBLOCK: Final = 2  # include/linux/splice.h
 
@@ -73,7 +73,7 @@ def probe_ftrace(kernel: LocalKernel, *, measure: bool) -> FtraceFacts:
                 subbuf_bytes=_SUBBUF_BYTES if facts.subbuf_sizes else kernel.page_bytes,
                 cpus=(cpu,),
             )
-            instance = kernel.create_instance(settings, stack)
+            instance = Instance.create(kernel.tracefs, settings, stack, proc=kernel.proc)
             return _tried(kernel, instance, cpu, facts, measure=measure)
         except MissingPrivilege as error:
             # A missing mount is not a missing privilege: a privileged process mounts it when

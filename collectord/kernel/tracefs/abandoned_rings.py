@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from collectord.kernel.tracefs.instance import Instance
-    from collectord.kernel.tracefs.ring_files import RingFiles
+    from collectord.kernel.values.ring_files import RingFiles
     from collectord.kernel.values.ring_stats import CpuStats
 
 

@@ -21,11 +21,10 @@ from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel.host.task_comms import TaskComms
 from collectord.kernel.tracefs import instance_events, instance_lock
 from collectord.kernel.tracefs.control_files import ControlFolder
-from collectord.kernel.tracefs.ring_files import RingFiles
 from collectord.kernel.tracefs.trace_metadata import read_metadata
 from collectord.kernel.tracefs.trace_probes import TraceProbes
 from collectord.kernel.values.instance_settings import PREFIX, Effective, TraceEvent, cpu_mask
-from collectord.kernel.values.ring_stats import parse_stats
+from collectord.kernel.values.ring_files import RingFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from collectord.kernel.tracefs.mount import Tracefs
     from collectord.kernel.values.host import Holder
     from collectord.kernel.values.instance_settings import InstanceSettings
-    from collectord.kernel.values.ring_stats import CpuStats
 
 _PROC: Final = Path("/proc")
 _KIB: Final = 1024
@@ -249,14 +247,13 @@ class Instance:
         closes.callback(os.close, stats_fd)
         return RingFiles(cpu, raw_fd, stats_fd)
 
-    def stats(self, cpu: int) -> CpuStats:
-        """Return a CPU's counters; its ring need not be open or exist. Raises KernelError."""
-        return parse_stats(self._files.read(f"per_cpu/cpu{cpu}/stats"))
+    def stats(self, cpu: int) -> bytes:
+        """Return the text of a CPU's counters, whose ring need not be open or exist.
 
-    def stats_text(self, cpu: int) -> str:
-        """Return the counters as text, as trace-cmd keeps them. Raises KernelError."""
-        text = self._files.read(f"per_cpu/cpu{cpu}/stats").decode(errors="replace")
-        return f"CPU: {cpu}\n{text}"
+        Raises:
+            KernelError: it cannot be read.
+        """
+        return self._files.read(f"per_cpu/cpu{cpu}/stats")
 
     def follow(self, scan: Callable[[], Iterable[int]]) -> int:
         """Trace the threads that `scan` finds, until it finds no more; return how many.

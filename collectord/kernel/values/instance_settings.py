@@ -28,7 +28,7 @@ class InstanceSettings:
         overwrite: a full ring gives up its oldest events (`overrun`), else the newest (`dropped`).
         buffer_percent: a reader is woken when so much of the ring is full; at 0 by every event.
         cpus: CPUs to trace, empty for all.
-        pids: threads to trace, empty for all; `Instance.follow` adds more.
+        pids: threads to trace, empty for all; `Kernel.follow_threads` adds more.
         follow_forks: children of `pids` are traced too, and those that exit are forgotten.
         probes: probes to make, in the order given.
     """
@@ -69,6 +69,25 @@ class Effective:
     def buffer_bytes(self) -> int:
         """Size of each CPU's ring in whole sub-buffers."""
         return self.subbufs * self.subbuf_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedInstance:
+    """An instance that was made for a session.
+
+    Attributes:
+        id: its number at the port, of no other instance before or after it.
+        name: its directory below `instances`.
+        effective: its settings as the kernel applied them.
+        cpus: CPUs that have a ring, or may get one, and are traced.
+        probe_events: the events of its probes.
+    """
+
+    id: int
+    name: str
+    effective: Effective
+    cpus: tuple[int, ...]
+    probe_events: tuple[TraceEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,12 @@ def read_stats(fd: int) -> CpuStats:
 
 def stats_text(cpu: int, fd: int) -> str:
     """Return the file's text as trace-cmd keeps it in a trace.dat. Raises KernelError."""
-    return f"CPU: {cpu}\n{_read(fd).decode(errors='replace')}"
+    return with_heading(cpu, _read(fd))
+
+
+def with_heading(cpu: int, text: bytes) -> str:
+    """Return the text of a CPU's file as trace-cmd keeps it in a trace.dat."""
+    return f"CPU: {cpu}\n{text.decode(errors='replace')}"
 
 
 def _read(fd: int) -> bytes:

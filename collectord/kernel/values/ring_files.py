@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RingFiles:
-    """One CPU's `trace_pipe_raw`, non-blocking, and its counters. The stack closes them."""
+    """One CPU's `trace_pipe_raw`, non-blocking, and its counters."""
 
     cpu: int
     raw_fd: int
