@@ -47,8 +47,7 @@ from collectord.kernel.host.machine import read_machine
 from collectord.kernel.port import CounterReading
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.kernel.relay import block_trace, relay_channel
-from collectord.kernel.tracefs import instance_lock, instance_note, trace_probes
-from collectord.kernel.tracefs.abandoned_rings import Leftover
+from collectord.kernel.tracefs import instance_lock, instance_note, left_rings, trace_probes
 from collectord.kernel.tracefs.control_files import ControlFolder
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.mount import Tracefs
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.facts_wanted import FactsWanted
     from collectord.kernel.values.host import CpuNews, Holder, Host
     from collectord.kernel.values.instance_settings import InstanceSettings, TraceEvent
+    from collectord.kernel.values.left_instance import LeftInstance
     from collectord.kernel.values.relay_files import LeftTrace, RelayFile
     from collectord.kernel.values.ring_files import RingFiles
     from collectord.model import ClockReading
@@ -452,11 +452,21 @@ class LinuxKernel:
             return ()
         return instance_lock.find_leftovers(self.tracefs, proc=self.proc)
 
-    def salvage(self, name: str, stack: ExitStack) -> Leftover:
-        """See `Kernel.salvage`."""
-        instance = Instance.adopt(self.tracefs, name, stack, proc=self.proc)
-        self.reserve_files(2 * len(instance.cpus()))
-        return Leftover(instance)
+    def adopt_instance(self, name: str) -> LeftInstance:
+        """See `Kernel.adopt_instance`."""
+        with ExitStack() as own:
+            instance = Instance.adopt(self.tracefs, name, own, proc=self.proc)
+            self.reserve_files(2 * len(instance.cpus()))
+            left = left_rings.open_left(instance, next(self._numbers))
+            self._instances[left.id] = instance, own.pop_all()
+        return left
+
+    def release_left(self, instance: int, *, remove: bool) -> None:
+        """See `Kernel.release_left`."""
+        left, stack = self._instances.pop(instance)
+        if not remove:
+            left.keep()
+        stack.close()
 
     note_instance = staticmethod(instance_note.write_note)
     noted_directory = staticmethod(instance_note.read_note)

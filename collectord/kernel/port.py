@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from contextlib import ExitStack
     from pathlib import Path
 
     from collectord._native._core import AuxMap, PageMap, RingMap
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collectord.codec.tracing_data import TracingData
     from collectord.config.scheduling import DrainPriority
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.tracefs.abandoned_rings import Leftover
     from collectord.kernel.tracefs.mount import Tracefs
     from collectord.kernel.values.bpf_objects import Entries, MapInfo, ProgramInfo
     from collectord.kernel.values.facts_wanted import FactsWanted
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
         OpenedInstance,
         TraceEvent,
     )
+    from collectord.kernel.values.left_instance import LeftInstance
     from collectord.kernel.values.limits import Limits, Purpose
     from collectord.kernel.values.relay_files import LeftTrace, OpenedTrace, RelayFile
     from collectord.kernel.values.ring_files import RingFiles
@@ -383,12 +382,24 @@ class Kernel(Protocol):
             MissingPrivilege, MissingFeature: instances cannot be listed.
         """
 
-    def salvage(self, name: str, stack: ExitStack) -> Leftover:
-        """Take over an instance that a crash left, stopped; the stack removes it.
+    def adopt_instance(self, name: str) -> LeftInstance:
+        """Take over an instance that a crash left, and stop it, until `release_left`.
 
         Raises:
             NoSuchTarget: the instance is gone, or another process salvages it.
             KernelError: EBUSY, its process lives; others.
+        """
+
+    def release_left(self, instance: int, *, remove: bool) -> None:
+        """Close an adopted instance and its rings, by its id, and remove it and its probes.
+
+        Args:
+            instance: its id.
+            remove: otherwise it stays for a later try, with all that was not taken out of its
+                rings, its events and its probes.
+
+        Raises:
+            KernelError: it cannot be removed, and stays; EBUSY, with the process that keeps it.
         """
 
     def note_instance(self, instance: str, directory: Path) -> None:

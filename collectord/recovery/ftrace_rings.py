@@ -11,16 +11,18 @@ ring, its counters began anew: less was handed out than stored, and `produced` i
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from collectord.errors import CodecError, KernelError, NoSuchTarget, SinkError
 from collectord.kernel.values.instance_settings import OWNER_MARK, PREFIX
+from collectord.kernel.values.ring_stats import stats_text
 from collectord.ledger.cut import cut_of_counters
 from collectord.model import LOSS_PAIRS, Reason, RingRole, Stage
 from collectord.plan.trace_source import RECORDER_PERCENT
+from collectord.recovery.left_pages import pages_by_cpu
 from collectord.recovery.page_segment import salvage
 from collectord.recovery.prior_run import read_prior_run
 from collectord.sink.base import Closing, Opening
@@ -28,12 +30,12 @@ from collectord.sink.manifest import Identity, RingEntry
 from collectord.source.tracefs import RECORD_SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from collectord.kernel.port import Kernel
-    from collectord.kernel.tracefs.abandoned_rings import Leftover
     from collectord.kernel.values.host import Host
+    from collectord.kernel.values.left_instance import LeftInstance
     from collectord.kernel.values.ring_stats import CpuStats
     from collectord.ledger.cut import Cut
     from collectord.recovery.prior_run import PriorRun
@@ -86,13 +88,13 @@ def salvage_leftovers(
                 continue
             with ExitStack() as stack:
                 try:
-                    leftover = kernel.salvage(name, stack)
+                    left = stack.enter_context(_adopted(kernel, name))
                 except NoSuchTarget as error:
                     _LOG.info("instance_salvaged_elsewhere", instance=name, reason=str(error))
                     continue
                 if directory is not None:
                     room = room_for(directory)
-                    salvaged = _salvage(kernel, host, leftover, directory, room)
+                    salvaged = _salvage(kernel, host, left, directory, room)
         except (CodecError, KernelError, SinkError) as error:
             _LOG.error("instance_not_salvaged", instance=name, error=str(error))
             continue
@@ -104,26 +106,38 @@ def salvage_leftovers(
     return done
 
 
+@contextmanager
+def _adopted(kernel: Kernel, name: str) -> Iterator[LeftInstance]:
+    """Provide an instance that a crash left, and remove it; an error keeps it."""
+    left = kernel.adopt_instance(name)
+    try:
+        yield left
+    except BaseException:
+        kernel.release_left(left.id, remove=False)
+        raise
+    kernel.release_left(left.id, remove=True)
+
+
 def _salvage(
     kernel: Kernel,
     host: Host,
-    leftover: Leftover,
+    left: LeftInstance,
     directory: Path,
     make_room: Callable[[int], bool],
 ) -> Salvaged:
-    before = {cpu: ring.stats for cpu, ring in leftover.rings.items()}
+    before = {cpu: ring.stats for cpu, ring in left.rings.items()}
     trail = read_prior_run(
         directory,
-        session=leftover.session,
+        session=left.session,
         boot_id=host.boot_id,
-        since_ns=leftover.created_ns,
-        subbuf_bytes=leftover.subbuf_bytes,
+        since_ns=left.created_ns,
+        subbuf_bytes=left.subbuf_bytes,
     )
-    recorder = leftover.instance.effective().buffer_percent == RECORDER_PERCENT
+    recorder = left.buffer_percent == RECORDER_PERCENT
     ledger = balance(before, trail, 0, recorder=recorder)
 
-    if not leftover.rings:
-        return Salvaged(leftover.name, None, ledger)
+    if not left.rings:
+        return Salvaged(left.name, None, ledger)
 
     def closing(salvaged: Mapping[int, int]) -> Closing:
         nonlocal ledger
@@ -132,7 +146,7 @@ def _salvage(
             clock=kernel.clocks(),
             rings=rings,
             ledger=ledger.to_json(),
-            ring_stats=leftover.ring_stats(),
+            ring_stats={cpu: stats_text(cpu, r.files.stats_fd) for cpu, r in left.rings.items()},
             recovered=True,
         )
 
@@ -141,11 +155,11 @@ def _salvage(
             ring=cpu,
             role=str(RingRole.DATA),
             cpu=cpu,
-            data_bytes=leftover.buffer_bytes,
+            data_bytes=left.buffer_bytes,
             watermark_bytes=0,
             stored_total=trail.stored_by_cpu.get(cpu, 0),
         )
-        for cpu in leftover.rings
+        for cpu in left.rings
     )
     info = salvage(
         directory,
@@ -153,20 +167,20 @@ def _salvage(
             host=host.hostname,
             boot_id=host.boot_id,
             kernel=host.release,
-            session=leftover.session,
+            session=left.session,
             source=_SOURCE,
             scope=trail.scope,
         ),
-        leftover.instance.metadata(),
-        leftover.pages_by_cpu(trail.last_pages, trail.stored_by_cpu),
+        kernel.trace_metadata(left.id),
+        pages_by_cpu(left, trail.last_pages, trail.stored_by_cpu),
         opening=Opening(
             clock=kernel.clocks(), rings=rings, run=trail.run, stored_before=trail.stored
         ),
         closing=closing,
-        comms=leftover.instance.comms,
+        comms=lambda: kernel.task_comms(left.id),
         make_room=make_room,
     )
-    return Salvaged(leftover.name, info.path if info is not None else None, ledger)
+    return Salvaged(left.name, info.path if info is not None else None, ledger)
 
 
 def balance(

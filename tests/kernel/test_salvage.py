@@ -21,8 +21,10 @@ from collectord.errors import KernelError
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.values.instance_settings import InstanceSettings, TraceEvent
+from collectord.kernel.values.ring_stats import stats_text
 from collectord.model import Basis
 from collectord.recovery.ftrace_rings import salvage_leftovers
+from collectord.recovery.left_pages import pages, pages_by_cpu
 from collectord.sink.repair import repair
 from tests.support import daemons, segments
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., subprocess.Popen[str]]
 
-    from collectord.kernel.tracefs.abandoned_rings import Leftover
+    from collectord.kernel.values.left_instance import LeftInstance
     from collectord.recovery.ftrace_rings import Salvaged
 
 pytestmark = pytest.mark.vm  # also with Linux 6.12
@@ -140,10 +142,23 @@ def marks(pages: Iterable[bytes]) -> list[int]:
     return found
 
 
-def take(leftover: Leftover, stored: bytes = b"", stored_events: int = 0) -> list[int]:
+def adopt(kernel: LinuxKernel, name: str, stack: ExitStack) -> LeftInstance:
+    """Take over an instance; the stack removes it."""
+    left = kernel.adopt_instance(name)
+    stack.callback(kernel.release_left, left.id, remove=True)
+    return left
+
+
+def hang_alone(kernel: LinuxKernel, left: LeftInstance) -> bool:
+    """Whether the events of an instance are those that `OWNER` chose."""
+    events = kernel.trace_metadata(left.id).events
+    return {system: len(formats) for system, formats in events.items()} == {"sched": 1}
+
+
+def take(left: LeftInstance, stored: bytes = b"", stored_events: int = 0) -> list[int]:
     """Return markers of the only CPU that has any."""
-    assert list(leftover.rings) == [CPU]
-    return marks(leftover.pages_by_cpu({CPU: stored}, {CPU: stored_events})[CPU])
+    assert list(left.rings) == [CPU]
+    return marks(pages_by_cpu(left, {CPU: stored}, {CPU: stored_events})[CPU])
 
 
 def in_segments(directory: Path) -> list[int]:
@@ -181,18 +196,17 @@ def test_all_that_nobody_read(kernel: LinuxKernel, session: str, tmp_path: Path)
     name = killed(session, tmp_path / "out", "mark=500")
     with ExitStack() as stack:
         assert name in kernel.leftover_instances()
-        leftover = kernel.salvage(name, stack)
+        left = adopt(kernel, name, stack)
         assert name not in kernel.leftover_instances()
-        assert (leftover.name, leftover.session) == (name, session)
-        ring = leftover.rings[CPU]
+        assert (left.name, left.session) == (name, session)
+        ring = left.rings[CPU]
         assert (ring.stats.entries, ring.stats.written, ring.handed) == (500, 500, None)
-        assert leftover.instance.events == (TraceEvent("sched", "sched_process_hang"),)
-        assert list(leftover.instance.metadata().events) == ["sched"]
-        assert -TICK_NS < leftover.created_ns - before_ns < time.time_ns() - before_ns
-        assert 1 << 17 <= leftover.buffer_bytes < 1 << 18
-        assert leftover.ring_stats()[CPU].startswith(f"CPU: {CPU}\nentries: 500\n")
-        assert take(leftover) == list(range(500))
-        assert take(leftover) == []
+        assert hang_alone(kernel, left)
+        assert -TICK_NS < left.created_ns - before_ns < time.time_ns() - before_ns
+        assert 1 << 17 <= left.buffer_bytes < 1 << 18
+        assert stats_text(CPU, ring.files.stats_fd).startswith(f"CPU: {CPU}\nentries: 500\n")
+        assert take(left) == list(range(500))
+        assert take(left) == []
     assert not (kernel.tracefs.root / "instances" / name).exists()
 
 
@@ -200,9 +214,10 @@ def test_events_of_a_gone_module(kernel: LinuxKernel, session: str, tmp_path: Pa
     """An event that is not there any more has no format, which is no reason to stop."""
     name = killed(session, tmp_path / "out", "mark=1")
     with ExitStack() as stack:
-        leftover = kernel.salvage(name, stack)
-        leftover.instance.events += (TraceEvent("gone", "gone"),)
-        assert list(leftover.instance.metadata().events) == ["sched"]
+        instance = Instance.adopt(kernel.tracefs, name, stack)
+        assert instance.events == (TraceEvent("sched", "sched_process_hang"),)
+        instance.events += (TraceEvent("gone", "gone"),)
+        assert list(instance.metadata().events) == ["sched"]
 
 
 @pytest.mark.usefixtures("_mapped")
@@ -218,12 +233,12 @@ def test_a_page_that_was_handed_out(
         written = (tmp_path / "out").read_bytes()
         stored = [written[:size], written[size:]][:pages]
         assert marks(stored) == list(range((40, 49)[pages - 1]))
-        leftover = kernel.salvage(name, stack)
-        ring = leftover.rings[CPU]
+        left = adopt(kernel, name, stack)
+        ring = left.rings[CPU]
         assert ring.handed is not None
         assert marks([ring.handed]) == list(range(49))
         assert ring.stats.entries == 3
-        rest = take(leftover, stored[-1], len(marks(stored)))
+        rest = take(left, stored[-1], len(marks(stored)))
     assert marks(stored) + rest == list(range(52))
 
 
@@ -232,7 +247,7 @@ def test_nothing_is_in_the_files(kernel: LinuxKernel, session: str, tmp_path: Pa
     """All events handed out and never stored are returned again."""
     name = killed(session, tmp_path / "out", "mark=40", "read=1")
     with ExitStack() as stack:
-        assert take(kernel.salvage(name, stack)) == list(range(40))
+        assert take(adopt(kernel, name, stack)) == list(range(40))
 
 
 @pytest.mark.usefixtures("_mapped")
@@ -243,32 +258,25 @@ def test_the_last_page_was_deleted(
     """If only the number of stored events is known, the other read ones are returned."""
     name = killed(session, tmp_path / "out", "mark=40", "read=1", "mark=9", "read=1", "mark=3")
     with ExitStack() as stack:
-        found = take(kernel.salvage(name, stack), stored_events=stored_events)
+        found = take(adopt(kernel, name, stack), stored_events=stored_events)
     assert found == list(range(stored_events, 52))
 
 
 def test_an_error_keeps_the_instance(kernel: LinuxKernel, session: str, tmp_path: Path) -> None:
     """A salvage that breaks off leaves what it did not take, with the formats, to the next one."""
     name = killed(session, tmp_path / "out", "mark=500")
-    taken = []
-
-    def break_off() -> None:
-        with ExitStack() as stack:
-            pages = kernel.salvage(name, stack).pages(CPU)
-            taken.extend(marks([next(pages)]))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        break_off()
+    left = kernel.adopt_instance(name)
+    taken = marks([next(pages(left, CPU))])
+    kernel.release_left(left.id, remove=False)
     assert name in kernel.leftover_instances()
     with pytest.raises(KernelError, match="waits to be salvaged") as caught:
         kernel.create_instance(InstanceSettings(session, 1 << 17, PAGE))
     assert caught.value.errno == errno.EEXIST
     assert "free some space" in caught.value.hint
     with ExitStack() as stack:
-        leftover = kernel.salvage(name, stack)
-        assert leftover.instance.events == (TraceEvent("sched", "sched_process_hang"),)
-        rest = take(leftover, stored_events=len(taken))
+        left = adopt(kernel, name, stack)
+        assert hang_alone(kernel, left)
+        rest = take(left, stored_events=len(taken))
     assert taken + rest == list(range(500))
 
 
@@ -321,7 +329,7 @@ def test_no_directory_keeps_the_instance(
         )
     assert (done, [line["event"] for line in log]) == ([], ["instance_not_salvaged"])
     with ExitStack() as stack:
-        assert take(kernel.salvage(name, stack)) == list(range(9))
+        assert take(adopt(kernel, name, stack)) == list(range(9))
 
 
 def test_an_instance_that_cannot_be_removed(
@@ -346,9 +354,9 @@ def test_a_mapped_ring(kernel: LinuxKernel, session: str, tmp_path: Path) -> Non
     steps = ("map", "mark=40", "get", "mark=300")
     name = killed(session, tmp_path / "out", *steps)
     with ExitStack() as stack:
-        leftover = kernel.salvage(name, stack)
-        assert leftover.rings[CPU].stats.read_events == 40
-        assert take(leftover) == list(range(340))
+        left = adopt(kernel, name, stack)
+        assert left.rings[CPU].stats.read_events == 40
+        assert take(left) == list(range(340))
 
 
 @pytest.mark.usefixtures("_mapped")
@@ -357,8 +365,8 @@ def test_looking_takes_nothing(kernel: LinuxKernel, session: str, tmp_path: Path
     steps = ("mark=40", "read=1", "mark=300")
     name = killed(session, tmp_path / "out", *steps)
     with ExitStack() as stack:
-        leftover = kernel.salvage(name, stack)
-        ring = leftover.rings[CPU]
+        left = adopt(kernel, name, stack)
+        ring = left.rings[CPU]
         assert ring.files.stats().read_events == ring.stats.read_events == 40
         assert ring.files.stats().entries == 300
 
@@ -368,7 +376,7 @@ def test_a_recording_of_a_command_line(kernel: LinuxKernel, tmp_path: Path) -> N
     session = f"record~{os.getpid()}"
     name = killed(session, tmp_path / "out", "mark=1")
     with ExitStack() as stack:
-        assert kernel.salvage(name, stack).session == "record"
+        assert adopt(kernel, name, stack).session == "record"
     assert name not in kernel.leftover_instances()
 
 
@@ -379,7 +387,7 @@ def test_one_that_runs_is_left_alone(kernel: LinuxKernel, session: str) -> None:
         stack.callback(kernel.remove_instance, running.id)
         assert running.name not in kernel.leftover_instances()
         with ExitStack() as other, pytest.raises(KernelError, match="in use"):
-            kernel.salvage(running.name, other)
+            adopt(kernel, running.name, other)
 
 
 def test_a_start_waits_for_anothers_salvage(
@@ -399,7 +407,7 @@ events = ["sched:sched_process_hang"]
 """,
     )
     with ExitStack() as salvaging:
-        kernel.salvage(name, salvaging)
+        adopt(kernel, name, salvaging)
         process = start_cli("run", "--config", config)
         assert process.stderr is not None
         assert "salvage_awaited" in process.stderr.readline()

@@ -69,6 +69,7 @@ class Instance:
         self._cpus: frozenset[int] = frozenset()
         self._comms = TaskComms(tracefs.root, proc)
         self._marker_fd = -1
+        self._kept = False
 
     @classmethod
     def create(
@@ -112,7 +113,8 @@ class Instance:
         Args:
             tracefs: the tree.
             name: as `instance_lock.find_leftovers` gives it.
-            stack: removes the instance and the probes of its session, unless an error unwinds it.
+            stack: removes the instance and the probes of its session, unless an error unwinds it
+                or `keep` was called.
             proc: root of procfs, to name processes that keep it.
 
         Raises:
@@ -147,8 +149,12 @@ class Instance:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        if failed is None:
+        if failed is None and not self._kept:
             self._remove()
+
+    def keep(self) -> None:
+        """Leave an adopted instance to a later try: its stack then gives up the lock alone."""
+        self._kept = True
 
     def _set_up(self, settings: InstanceSettings) -> None:
         write = self._files.write

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import CapturingLogger
@@ -13,7 +12,7 @@ from structlog.testing import CapturingLogger
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.ftrace_tail import last_events
 from collectord.kernel.host.identity import read_host
-from collectord.kernel.tracefs.instance import Instance
+from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.tracefs.instance_lock import take_over
 from collectord.kernel.tracefs.mount import Tracefs
 from collectord.kernel.values.ring_stats import CpuStats
@@ -132,10 +131,8 @@ def test_what_another_salvages_is_left_to_it(
     (tmp_path / "instances" / name).mkdir(parents=True)
     tree = Tracefs(tmp_path)
     lock_fd = take_over(tree, name)
-    kernel: Any = SimpleNamespace(
-        leftover_instances=lambda: (name, f"{name}-gone"),
-        salvage=lambda found, stack: Instance.adopt(tree, found, stack),
-    )
+    kernel = LinuxKernel(tracefs=tree)
+    monkeypatch.setattr(kernel, "leftover_instances", lambda: (name, f"{name}-gone"))
     log = CapturingLogger()
     monkeypatch.setattr("collectord.recovery.ftrace_rings._LOG", log)
     try:

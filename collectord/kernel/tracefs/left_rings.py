@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rings that a crash left in a tracefs instance: they are whole, only their reader is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from collectord.kernel.tracefs.reader_page import handed_out
+from collectord.kernel.values.instance_settings import OWNER_MARK
+from collectord.kernel.values.left_instance import LeftInstance, LeftRing
+
+if TYPE_CHECKING:
+    from collectord.kernel.tracefs.instance import Instance
+    from collectord.kernel.values.ring_files import RingFiles
+
+
+def open_left(instance: Instance, number: int) -> LeftInstance:
+    """Open the rings of an adopted instance; the instance's stack closes them.
+
+    `Instance.adopt` has stopped the instance, so all counters are final.
+
+    Raises:
+        KernelError: a ring cannot be opened, or its counters cannot be read.
+    """
+    effective = instance.effective()
+    # chmod(2) changes one of the two.
+    status = instance.path.stat()
+    rings = [_look_at(instance.open_ring(cpu)) for cpu in instance.cpus()]
+    return LeftInstance(
+        id=number,
+        name=instance.name,
+        session=instance.session.partition(OWNER_MARK)[0],
+        created_ns=min(status.st_mtime_ns, status.st_ctime_ns),
+        buffer_bytes=effective.buffer_bytes,
+        subbuf_bytes=effective.subbuf_bytes,
+        buffer_percent=effective.buffer_percent,
+        rings={ring.files.cpu: ring for ring in rings if _was_used(ring)},
+    )
+
+
+def _look_at(files: RingFiles) -> LeftRing:
+    return LeftRing(files, files.stats(), handed_out(files.raw_fd))
+
+
+def _was_used(ring: LeftRing) -> bool:
+    stats = ring.stats
+    return bool(stats.written or stats.dropped or stats.commit_overrun)
