@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from collectord._native import _syscalls
-from collectord._native._core import AuxMap, PageMap, RingMap
 from collectord.codec.perf_attr import ReadFormat
 from collectord.codec.perf_bpf import LoadedBpf
 from collectord.codec.tracing_data import TracingData
@@ -48,7 +47,6 @@ from collectord.kernel.port import CounterReading
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.kernel.relay import block_trace, relay_channel
 from collectord.kernel.tracefs import instance_lock, instance_note, left_rings, trace_probes
-from collectord.kernel.tracefs.control_files import ControlFolder
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.mount import Tracefs
 from collectord.kernel.values.instance_settings import PREFIX, OpenedInstance
@@ -319,26 +317,6 @@ class LinuxKernel:
         """See `Kernel.pause_output`."""
         _control("cannot pause a ring", _syscalls.perf_pause_output, fd, paused)
 
-    def map_ring(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> RingMap:
-        """See `Kernel.map_ring`."""
-        try:
-            return RingMap(fd, data_bytes, overwrite=overwrite)
-        except OSError as error:
-            code = error.errno or 0
-            raise errno_mapping.map_refused(code, data_bytes, self.limits()) from error
-
-    def map_aux(self, fd: int, ring: RingMap, aux_bytes: int, *, snapshot: bool) -> AuxMap:
-        """See `Kernel.map_aux`."""
-        try:
-            return AuxMap(fd, ring, aux_bytes, snapshot=snapshot)
-        except OSError as error:
-            code = error.errno or 0
-            if code == errno.EOPNOTSUPP:
-                raise errno_mapping.no_aux(code) from error
-            raise errno_mapping.map_refused(
-                code, aux_bytes, self.limits(), what="AUX area"
-            ) from error
-
     def time_conversion(self) -> TimeConversion:
         """See `Kernel.time_conversion`."""
         return read_time_conversion(self.page_bytes)
@@ -434,17 +412,6 @@ class LinuxKernel:
         return self.tracefs.mounted and instance_lock.is_being_salvaged(
             self.tracefs, name, proc=self.proc
         )
-
-    def map_pages(self, fd: int) -> PageMap:
-        """See `Kernel.map_pages`."""
-        try:
-            return PageMap(fd)
-        except OSError as error:
-            path = (self.proc / "self/fd" / str(fd)).readlink()
-            instance = ControlFolder(path.parents[2], proc=self.proc)
-            raise errno_mapping.pages_refused(
-                error.errno or 0, str(path), instance.kept_by(but=os.getpid())
-            ) from error
 
     def leftover_instances(self) -> tuple[str, ...]:
         """See `Kernel.leftover_instances`."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from collectord._native._core import AuxMap, PageMap, RingMap
     from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.blktrace import Setup
     from collectord.codec.bpf_symbols import BpfSymbols
@@ -228,32 +227,6 @@ class Kernel(Protocol):
         A record that was begun before is still finished.
         """
 
-    def map_ring(self, fd: int, data_bytes: int, *, overwrite: bool = False) -> RingMap:
-        """Map the event's ring: a control page and `data_bytes` (a power of two of pages).
-
-        With `overwrite` the mapping is read-only: the kernel then does not wait for a reader, and
-        the event must have `write_backward`.
-
-        Raises:
-            MissingPrivilege: EPERM, over the mlock budget.
-            KernelError: any other errno.
-        """
-
-    def map_aux(self, fd: int, ring: RingMap, aux_bytes: int, *, snapshot: bool) -> AuxMap:
-        """Map the AUX area of the event that owns a ring.
-
-        Args:
-            fd: descriptor of the event.
-            ring: the mapping of its ring; the area is closed before it.
-            aux_bytes: a power of two of pages.
-            snapshot: map it read-only, so that the kernel overwrites what nobody has read.
-
-        Raises:
-            MissingFeature: the PMU has no AUX area.
-            MissingPrivilege: EPERM, over the mlock budget.
-            KernelError: any other errno.
-        """
-
     def time_conversion(self) -> TimeConversion:
         """Return how the CPU's counter becomes perf's clock, as far as the kernel tells."""
 
@@ -359,15 +332,6 @@ class Kernel(Protocol):
 
     def learn_comms(self, instance: int) -> None:
         """Keep the names that the kernel has now, for later `task_comms`; reads one file."""
-
-    def map_pages(self, fd: int) -> PageMap:
-        """Map an ftrace ring: its meta page and all sub-buffers.
-
-        Raises:
-            MissingFeature: this kernel cannot map the ring.
-            KernelError: EBUSY, with the process that keeps it; others.
-            MissingPrivilege, KernelError: it may not be mapped, or there is no memory.
-        """
 
     def check_instance(self, session: str) -> None:
         """Raise KernelError, EEXIST, if a process holds the instance of this session's name."""

@@ -42,6 +42,7 @@ from collectord.codec.perf_attr import (
     sample_time_offset,
 )
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget, UsageError
+from collectord.kernel.mappings import map_aux, map_ring
 from collectord.kernel.values.limits import Purpose
 from collectord.kernel.values.trace_filter import FILTER_REFUSALS, without_threads
 from collectord.model import Geometry, RingLabel, RingRole, Scope, ScopeKind
@@ -341,7 +342,7 @@ class Opening:
                 fd = self._perf_open(sized, plan.cpu, target, group_fd, purpose)
                 attempt.callback(self._kernel.close, fd)
                 try:
-                    ring_map = self._kernel.map_ring(fd, size, overwrite=plan.overwrite)
+                    ring_map = map_ring(fd, size, self._kernel.limits, overwrite=plan.overwrite)
                 except KernelError as error:
                     if error.errno not in (errno.EPERM, errno.ENOMEM):
                         raise
@@ -351,8 +352,8 @@ class Opening:
                 attempt.callback(ring_map.close)
                 if plan.aux is not None:
                     try:
-                        aux_map = self._kernel.map_aux(
-                            fd, ring_map, area, snapshot=plan.aux.snapshot
+                        aux_map = map_aux(
+                            fd, ring_map, area, self._kernel.limits, snapshot=plan.aux.snapshot
                         )
                     except KernelError as error:
                         smaller = area // 2 >= self._kernel.page_bytes

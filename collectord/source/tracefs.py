@@ -18,9 +18,11 @@ import errno
 import os
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, NoSuchTarget
+from collectord.kernel.mappings import map_pages
 from collectord.kernel.values.instance_settings import OWNER_MARK, InstanceSettings, TraceEvent
 from collectord.kernel.values.ring_stats import stats_text
 from collectord.model import (
@@ -338,7 +340,7 @@ def _open_rings(
         files = open_ring(kernel, instance, ring.cpu, stack)
         page_map = None
         if ftrace.transport is Transport.MMAP:
-            page_map = kernel.map_pages(files.raw_fd)
+            page_map = map_pages(files.raw_fd, partial(kernel.instance_users, instance.id))
             stack.callback(page_map.close)
         handle = FtraceRing(
             fd=files.raw_fd,

@@ -20,6 +20,7 @@ from collectord.daemon.host_facts import host_facts
 from collectord.errors import KernelError, MissingFeature
 from collectord.facts.kernel_facts import PmuFacts
 from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.mappings import map_aux, map_ring
 from collectord.kernel.probe.aux_trial import can_pause, has_aux, with_aux
 from collectord.source.aux import await_resumed
 from collectord.source.ring import CounterFd
@@ -53,10 +54,10 @@ def test_an_event_without_aux_refuses_the_area() -> None:
     with ExitStack() as stack:
         fd = kernel.perf_event_open(attr, pid=0, cpu=-1)
         stack.callback(kernel.close, fd)
-        ring = kernel.map_ring(fd, kernel.page_bytes)
+        ring = map_ring(fd, kernel.page_bytes, kernel.limits)
         stack.callback(ring.close)
         with pytest.raises(MissingFeature, match="no AUX area") as caught:
-            kernel.map_aux(fd, ring, kernel.page_bytes, snapshot=False)
+            map_aux(fd, ring, kernel.page_bytes, kernel.limits, snapshot=False)
     assert (caught.value.feature, caught.value.errno) == ("AUX", errno.EOPNOTSUPP)
 
 

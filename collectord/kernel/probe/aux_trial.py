@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import AuxAction, EventType, PerfEventAttr, SoftwareId
 from collectord.errors import KernelError
+from collectord.kernel.mappings import map_aux, map_ring
 from collectord.kernel.values.limits import Purpose
 from collectord.plan.known_aux import trial_attr
 
@@ -81,12 +82,13 @@ def has_aux(kernel: Kernel, pmu: PmuFacts, cpu: int) -> bool:
         try:
             fd = kernel.perf_event_open(attr, pid=_EVERY_TASK, cpu=where, purpose=_PURPOSE)
             stack.callback(kernel.close, fd)
-            ring = kernel.map_ring(fd, kernel.page_bytes)
+            ring = map_ring(fd, kernel.page_bytes, kernel.limits)
             stack.callback(ring.close)
         except KernelError:
             return False
         try:
-            stack.callback(kernel.map_aux(fd, ring, kernel.page_bytes, snapshot=False).close)
+            area = map_aux(fd, ring, kernel.page_bytes, kernel.limits, snapshot=False)
+            stack.callback(area.close)
         except KernelError as error:
             # Any other refusal (a size, memory) comes from a PMU that has an area.
             return error.errno != errno.EOPNOTSUPP

@@ -22,6 +22,7 @@ from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import FtraceFacts
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
+from collectord.kernel.mappings import map_pages
 from collectord.kernel.tracefs.control_files import ControlFolder
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.values.instance_settings import OWNER_MARK, InstanceSettings
@@ -74,7 +75,7 @@ def probe_ftrace(kernel: LocalKernel, *, measure: bool) -> FtraceFacts:
                 cpus=(cpu,),
             )
             instance = Instance.create(kernel.tracefs, settings, stack, proc=kernel.proc)
-            return _tried(kernel, instance, cpu, facts, measure=measure)
+            return _tried(instance, cpu, facts, measure=measure)
         except MissingPrivilege as error:
             # A missing mount is not a missing privilege: a privileged process mounts it when
             # needed.
@@ -87,11 +88,9 @@ def probe_ftrace(kernel: LocalKernel, *, measure: bool) -> FtraceFacts:
             return replace(facts, instances=False, problem=problem)
 
 
-def _tried(
-    kernel: LocalKernel, instance: Instance, cpu: int, facts: FtraceFacts, *, measure: bool
-) -> FtraceFacts:
+def _tried(instance: Instance, cpu: int, facts: FtraceFacts, *, measure: bool) -> FtraceFacts:
     with ExitStack() as stack:
-        ring = _Ring(kernel, instance, cpu, stack)
+        ring = _Ring(instance, cpu, stack)
         mmap, splice = ring.maps(), ring.splices()
         costs = ring.costs(mmap=mmap, splice=splice) if measure else {}
     return replace(facts, mmap=mmap, splice=splice, transport_ns=costs)
@@ -112,10 +111,8 @@ def _on_one_cpu(kernel: LocalKernel) -> Iterator[int]:
 class _Ring:
     """The ring of one CPU, filled with markers and emptied again."""
 
-    def __init__(
-        self, kernel: LocalKernel, instance: Instance, cpu: int, stack: ExitStack
-    ) -> None:
-        self._kernel = kernel
+    def __init__(self, instance: Instance, cpu: int, stack: ExitStack) -> None:
+        self._users = instance.other_users
         self._page = bytearray(instance.effective().subbuf_bytes)
         instance.resize(_RING_BYTES, cpu)
         self._raw_fd = instance.open_ring(cpu).raw_fd
@@ -131,7 +128,7 @@ class _Ring:
     def maps(self) -> bool:
         """Whether the ring can be mapped, and sub-buffers be read by that."""
         try:
-            page_map = self._kernel.map_pages(self._raw_fd)
+            page_map = map_pages(self._raw_fd, self._users)
         except MissingFeature:
             return False
         page_map.close()
@@ -173,7 +170,7 @@ class _Ring:
         self._read(self._page)
         self._empty(bytearray(len(self._page)))
         self._fill()
-        page_map = self._kernel.map_pages(self._raw_fd)
+        page_map = map_pages(self._raw_fd, self._users)
         try:
             began = time.thread_time_ns()
             read = -1

@@ -17,6 +17,7 @@ from collectord.folders.folder import opened
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.errno_mapping import Meaning
 from collectord.kernel.host.fd_holders import holders_below
+from collectord.kernel.values.host import kept_by
 
 if TYPE_CHECKING:
     from collectord.kernel.values.host import Holder
@@ -89,12 +90,9 @@ class ControlFolder:
         found = holders_below(f"/{self.path.parent.name}/{self.path.name}/", self.proc)
         return tuple(holder for holder in found if holder.pid != but)
 
-    def kept_by(self, but: int = 0) -> str:
-        """Return in words who keeps files below this folder; `but` is a process to leave out."""
-        found = self.users(but)
-        if not found:
-            return "the kernel, or a process that cannot be seen from here, keeps it"
-        return "kept by " + ", ".join(map(str, found))
+    def kept_by(self) -> str:
+        """Return in words who keeps files below this folder."""
+        return kept_by(self.users())
 
     def refused(self, error: OSError, path: Path, text: str = "") -> KernelError:
         """Return the error for a file that could not be opened, read or written.

@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_UNSEEN: Final = "the kernel, or a process that cannot be seen from here, keeps it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,12 @@ class Holder:
 
     def __str__(self) -> str:
         return f"{self.comm} (pid {self.pid})"
+
+
+def kept_by(holders: Iterable[Holder]) -> str:
+    """Return in words who keeps a file; none are those whom this process may not see."""
+    found = ", ".join(map(str, holders))
+    return f"kept by {found}" if found else _UNSEEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collectord.facts.kernel_facts import PmuFacts
 from collectord.kernel.port import CounterReading
 from collectord.model import ScopeKind
 from collectord.plan.build import build
-from collectord.source import perf
+from collectord.source import perf, perf_opening
 from tests.support.configs import perf_source
 from tests.support.hosts import host
 
@@ -66,13 +66,15 @@ class Events:
         self.opened.append(Opened(100 + len(self.opened), attr, group_fd))
         return self.opened[-1].fd
 
-    def map_ring(self, fd: int, _size: int, *, overwrite: bool) -> Any:  # noqa: ANN401
+    def map_ring(self, fd: int, *_size: object, overwrite: bool) -> Any:  # noqa: ANN401
         """Note whose it is."""
         assert not overwrite
         self.asked.append(("map", self.name(fd)))
         return SimpleNamespace(close=lambda: None)
 
-    def map_aux(self, fd: int, _ring: object, size: int, *, snapshot: bool) -> Any:  # noqa: ANN401
+    def map_aux(
+        self, fd: int, _ring: object, size: int, _limits: object, *, snapshot: bool
+    ) -> Any:  # noqa: ANN401
         """Note whose it is."""
         assert snapshot
         self.asked.append(("map aux", self.name(fd)))
@@ -101,9 +103,12 @@ class Events:
 
 
 @pytest.fixture
-def kernel() -> Events:
-    """Return a kernel without events."""
-    return Events()
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Events:
+    """Return a kernel without events, whose rings are no memory."""
+    events = Events()
+    monkeypatch.setattr(perf_opening, "map_ring", events.map_ring)
+    monkeypatch.setattr(perf_opening, "map_aux", events.map_aux)
+    return events
 
 
 @pytest.fixture
