@@ -45,7 +45,7 @@ def _print_histograms(answer: HistogramAnswer) -> None:
         say(_NOTHING)
     for section in answer.sections:
         if section.by:
-            say("  ".join(f"{title} {text}" for title, text in section.by))
+            say("  ".join(f"{title} {text}" for title, text in section.by.items()))
         for line in histogram_lines(section):
             say(line)
 
@@ -55,11 +55,11 @@ def histogram_lines(section: Section) -> Iterator[str]:
 
     Bars are relative to the fullest slot; a slot that is not empty has one.
     """
-    cells = [(str(low), str(high), str(count)) for low, high, count in section.slots]
+    cells = [(str(slot.low), str(slot.high), str(slot.count)) for slot in section.slots]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    most = max(count for _, _, count in section.slots)
-    for (low, high, count), (_, _, number) in zip(cells, section.slots, strict=True):
-        length = -(-number * _BAR_WIDTH // most)
+    most = max(slot.count for slot in section.slots)
+    for (low, high, count), slot in zip(cells, section.slots, strict=True):
+        length = -(-slot.count * _BAR_WIDTH // most)
         yield (
             f"{low.rjust(widths[0])} .. {high.rjust(widths[1])}  {count.rjust(widths[2])}  "
             f"{_BAR * length}"

@@ -35,7 +35,13 @@ from collectord.model import (
     Transport,
 )
 from collectord.plan.build import build
-from collectord.session.maps.answers import FoldedAnswer, HistogramAnswer, Section, TableAnswer
+from collectord.session.maps.answers import (
+    FoldedAnswer,
+    HistogramAnswer,
+    Section,
+    Slot,
+    TableAnswer,
+)
 from collectord.session.suppression import Window
 from collectord.source.ring import ChannelRing, FtraceRing, OverwritableRing
 from collectord.text.foreign import encode_json
@@ -198,9 +204,9 @@ def manifest_ledgers() -> list[dict[str, Any]]:
 def results() -> dict[str, Any]:
     """Return what `--json` has beside sessions: answers of programs, and snapshots."""
     taken = replace(snapshot(("/s/1.perf.data",)), lost=lost(full=1, failed=2, aux_full=3))
-    slots = ((0, 1, 5), (2, 3, 6))
+    slots = (Slot(0, 1, 5), Slot(2, 3, 6))
     answers: list[Answer] = [
-        HistogramAnswer("latency", "us", (Section((("disk", "vda"),), slots),), complete=True),
+        HistogramAnswer("latency", "us", (Section({"disk": "vda"}, slots),), complete=True),
         TableAnswer(
             title="files",
             columns=(("FILE", False), ("N", True)),

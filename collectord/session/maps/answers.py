@@ -17,7 +17,7 @@ from collectord.session.maps.table import (
     known_stacks,
     read_table,
 )
-from collectord.text.foreign import visible
+from collectord.text.foreign import plain, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,17 +42,26 @@ _LEAF: Final = "value"
 
 
 @dataclass(frozen=True, slots=True)
+class Slot:
+    """The number of values from `low` to `high`."""
+
+    low: int
+    high: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Section:
     """One histogram.
 
     Attributes:
-        by: titles and texts of the fields that distinguish it.
-        slots: lowest value, highest value and count, from the first slot that is not empty to the
-            last, including empty ones between them unless they are very many.
+        by: texts of the fields that distinguish it, by their titles.
+        slots: from the first one that is not empty to the last, including empty ones between them
+            unless they are very many.
     """
 
-    by: tuple[tuple[str, str], ...]
-    slots: tuple[tuple[int, int, int], ...]
+    by: Mapping[str, str]
+    slots: tuple[Slot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +75,7 @@ class HistogramAnswer:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer for `--json`."""
-        return {
-            "kind": "histogram",
-            "title": self.title,
-            "unit": self.unit,
-            "sections": [
-                {
-                    "by": dict(section.by),
-                    "slots": [
-                        {"low": low, "high": high, "count": count}
-                        for low, high, count in section.slots
-                    ],
-                }
-                for section in self.sections
-            ],
-            "complete": self.complete,
-        }
+        return {"kind": "histogram", **plain(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +217,10 @@ def _histogram(config: AnswerConfig, contents: TableContents, names: Names) -> H
         unit=config.unit,
         sections=tuple(
             Section(
-                tuple(
-                    (column.title, _text(value, column, names))
+                {
+                    column.title: _text(value, column, names)
                     for column, value in zip(config.by, by, strict=True)
-                ),
+                },
                 tuple(_slots(config, counts[by])),
             )
             for by in most_first
@@ -235,11 +229,11 @@ def _histogram(config: AnswerConfig, contents: TableContents, names: Names) -> H
     )
 
 
-def _slots(config: AnswerConfig, counts: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
+def _slots(config: AnswerConfig, counts: Mapping[int, int]) -> Iterator[Slot]:
     first, last = min(counts), max(counts)
     slots = range(first, last + 1) if last - first < _ROWS_MAX else sorted(counts)
     for slot in slots:
-        yield *slot_range(config.scale, slot, config.step), counts.get(slot, 0)
+        yield Slot(*slot_range(config.scale, slot, config.step), counts.get(slot, 0))
 
 
 def _table(config: AnswerConfig, contents: TableContents, names: Names) -> TableAnswer:
