@@ -237,14 +237,21 @@ test-vm: setup ## tests in a virtual machine with Linux 6.12, as root; VM_TESTS=
 
 .PHONY: lint
 lint: $(STAMPS)/lint $(STAMPS)/test $(STAMPS)/run ## formatting, ruff, order of the packages, dead code, dependencies, mypy, spelling
-	@$(BIN)/ruff format --check .
+	@types=$$(mktemp)
+	$(BIN)/mypy >"$$types" 2>&1 &  # takes as long as all others
+	mypy=$$!
+	trap 'kill "$$mypy" 2>/dev/null || true; rm "$$types"' EXIT
+	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/vulture
 	$(BIN)/deptry .
-	$(BIN)/mypy
 	$(BIN)/codespell
 	PATH=$(BIN):$$PATH $(BIN)/cython-lint collectord/_native
+	status=0
+	wait "$$mypy" || status=$$?
+	cat "$$types"
+	exit "$$status"
 
 .PHONY: format
 format: $(STAMPS)/lint ## Python, and the lines of C that are not committed yet, as lint wants them
