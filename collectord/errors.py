@@ -2,14 +2,14 @@
 """The exception tree. Each class carries fields, and says what to do next.
 
     CollectordError                     exit 1
-      UsageError        text, hint                  exit 2
-        UnknownEvent    text, hint                  exit 2
+      UsageError        hint                        exit 2
+        UnknownEvent    hint                        exit 2
       ConfigError       path, key, hint             exit 6
       PlanError         what, hint                  exit 6
       KernelError       syscall, errno, hint        exit 1
         MissingPrivilege  need                      exit 4
         MissingFeature    feature                   exit 5
-        NoSuchTarget      target                    exit 1
+        NoSuchTarget                                exit 1
       ShardSilent       shard                       exit 1
       CodecError        offset, reason              exit 1
       SinkError         path, errno, hint           exit 1
@@ -47,10 +47,6 @@ class UsageError(CollectordError):
     """The command line asks for something that does not parse or cannot be combined."""
 
     exit_code: ClassVar[int] = 2
-
-    def __init__(self, message: str, *, text: str = "", hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.text = text
 
 
 class UnknownEvent(UsageError):
@@ -117,10 +113,6 @@ class MissingFeature(KernelError):
 
 class NoSuchTarget(KernelError):
     """A pid, thread, user, cgroup or CPU that does not exist, or no longer exists."""
-
-    def __init__(self, message: str, *, target: str, errno: int = 0, hint: str = "") -> None:
-        super().__init__(message, errno=errno, hint=hint)
-        self.target = target
 
 
 class ShardSilent(CollectordError):

@@ -109,7 +109,7 @@ def _without_verb(word: str, rest: list[str]) -> int:
         emit(_overview())
         return EXIT_OK
     hint = did_you_mean(word, VERBS) or f"one of {', '.join(VERBS)}"
-    raise UsageError(f"no verb {word!r}", text=word, hint=hint)
+    raise UsageError(f"no verb {word!r}", hint=hint)
 
 
 def _overview() -> str:

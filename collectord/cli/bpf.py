@@ -196,9 +196,9 @@ def _given(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise UsageError(f"--bpf-arg {word!r} is not NAME=VALUE", text=word)
+            raise UsageError(f"--bpf-arg {word!r} is not NAME=VALUE")
         if name in found:
-            raise UsageError(f"--bpf-arg {name} is given twice", text=word)
+            raise UsageError(f"--bpf-arg {name} is given twice")
         found[name] = value
     return found
 

@@ -59,15 +59,13 @@ class Choice(NamedTuple):
             if not any(_is_named(event, [glob]) for event in events):
                 known = {name for event in events for name in event.names}
                 hint = did_you_mean(glob.strip("*"), known) or "--count lists the events"
-                raise UnknownEvent(f"no event {glob!r} in the segments", text=glob, hint=hint)
+                raise UnknownEvent(f"no event {glob!r} in the segments", hint=hint)
         chosen = [event for event in events if self.names(event)]
         fields = {field for event in chosen for field in event.fields}
         for term in self.terms:
             if term.field not in fields:
                 hint = did_you_mean(term.field, fields) or f"one of {', '.join(sorted(fields))}"
-                raise UsageError(
-                    f"no event has a field {term.field!r}", text=term.field, hint=hint
-                )
+                raise UsageError(f"no event has a field {term.field!r}", hint=hint)
         complete = [event for event in chosen if self._filtered <= event.fields]
         if not complete:
             names = ", ".join(term.field for term in self.terms)

@@ -43,7 +43,7 @@ def choosables(segment: RelaySegment) -> list[Choosable]:
 
 def _refuse(terms: Sequence[Term]) -> Callable[[Any], bool]:
     if terms:
-        raise UsageError("the bytes of a relay channel have no fields", text=terms[0].field)
+        raise UsageError("the bytes of a relay channel have no fields")
     return lambda _: True
 
 

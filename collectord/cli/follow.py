@@ -112,7 +112,7 @@ def _streams(words: Sequence[str], socket: Path) -> Iterator[LiveStreams]:
         elif paths.data.exists() or paths.partial.exists():
             yield LiveStreams(paths.directory, paths)
         elif "/" in word:
-            raise UsageError(f"there is no directory or segment {word}", text=word)
+            raise UsageError(f"there is no directory or segment {word}")
         else:
             problem = f"session {word} writes no BPF events"
             yield from _running(_directories(_named(word, socket), problem), problem)
@@ -132,9 +132,7 @@ def _named(name: str, socket: Path) -> list[dict[str, Any]]:
     if not found:
         known = {str(one["name"]) for one in sessions}
         hint = did_you_mean(name, known) or f"the daemon runs {', '.join(sorted(known)) or 'none'}"
-        raise UsageError(
-            f"there is no session, directory or segment {name!r}", text=name, hint=hint
-        )
+        raise UsageError(f"there is no session, directory or segment {name!r}", hint=hint)
     return found
 
 

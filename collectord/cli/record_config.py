@@ -111,7 +111,6 @@ def _check_no_stream(output: str | None) -> None:
     if output == "-" or (output or "").startswith(_STREAMS):
         raise UsageError(
             f"-o {output}: a recording must be written to a file, not to a stream",
-            text=output or "",
             hint="name a file, and pipe it after the recording (./- is a file called -)",
         )
 

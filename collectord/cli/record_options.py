@@ -99,9 +99,7 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             raise UsageError("there is no COMMAND after --")
     args = parser().parse_intermixed_args(options)
     if args.stray:
-        raise UsageError(
-            f"{args.stray[0]!r} is not an option", text=args.stray[0], hint="put -- before COMMAND"
-        )
+        raise UsageError(f"{args.stray[0]!r} is not an option", hint="put -- before COMMAND")
     return args, command
 
 

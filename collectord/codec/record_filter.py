@@ -59,13 +59,11 @@ def parse_filter(text: str) -> tuple[Term, ...]:
         if found is None:
             raise UsageError(
                 f"filter does not parse at {text[at:]!r}",
-                text=text,
                 hint=f"terms must be FIELD OP VALUE, joined by {_AND}",
             )
         if found["operator"] not in OPERATORS:
             raise UsageError(
                 f"no operator {found['operator']!r}",
-                text=text,
                 hint=f"one of {' '.join(OPERATORS)}",
             )
         (value,) = (
@@ -77,7 +75,7 @@ def parse_filter(text: str) -> tuple[Term, ...]:
             return tuple(terms)
         if not text.startswith(_AND, at):
             raise UsageError(
-                f"the filter continues with {text[at:]!r}", text=text, hint=f"join terms by {_AND}"
+                f"the filter continues with {text[at:]!r}", hint=f"join terms by {_AND}"
             )
         at += len(_AND)
 
@@ -93,7 +91,7 @@ def number_test(term: Term) -> Callable[[int], bool]:
         number = int(term.value, 0)
     except ValueError:
         message = f"field {term.field} is a number, {term.value!r} is not"
-        raise UsageError(message, text=term.value, hint="such as 42, -1 or 0x2a") from None
+        raise UsageError(message, hint="such as 42, -1 or 0x2a") from None
     return lambda value: compare(value, number)
 
 
@@ -111,7 +109,6 @@ def array_refusal(term: Term) -> UsageError:
     """Return the error for a field that terms cannot compare."""
     return UsageError(
         f"field {term.field} is an array, which cannot be compared",
-        text=term.field,
         hint="filters compare numbers and text",
     )
 
@@ -120,7 +117,6 @@ def _fit(term: Term, kind: str, known: Iterable[str]) -> str:
     if term.operator not in known:
         raise UsageError(
             f"field {term.field} is {kind}: {term.operator} does not compare it",
-            text=term.operator,
             hint=f"one of {' '.join(known)}",
         )
     return term.operator

@@ -70,11 +70,11 @@ def parse(text: str) -> tuple[AddressFilter, ...]:
     while at < len(text):
         match = _ONE.match(text, at)
         if match is None:
-            raise UsageError(f"{text[at:]!r} is not an address filter", text=text, hint=_HINT)
-        filters.append(_filter(match, text))
+            raise UsageError(f"{text[at:]!r} is not an address filter", hint=_HINT)
+        filters.append(_filter(match))
         at = _skip(text, match.end())
     if not filters:
-        raise UsageError("an address filter is empty", text=text, hint=_HINT)
+        raise UsageError("an address filter is empty", hint=_HINT)
     return tuple(filters)
 
 
@@ -83,15 +83,13 @@ def _skip(text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
-def _filter(match: re.Match[str], text: str) -> AddressFilter:
+def _filter(match: re.Match[str]) -> AddressFilter:
     action, file = match["action"], match["file"]
     if action not in _ACTIONS:
-        raise UsageError(
-            f"{action!r} is not an action of an address filter", text=text, hint=_HINT
-        )
+        raise UsageError(f"{action!r} is not an action of an address filter", hint=_HINT)
     wants_size = _ACTIONS[action][0]
-    address = _number(match["address"], "address", text)
-    size = 0 if match["size"] is None else _number(match["size"], "size", text)
+    address = _number(match["address"], "address")
+    size = 0 if match["size"] is None else _number(match["size"], "size")
     problem, hint = "", _HINT
     if wants_size and not size:
         problem, hint = f"{action} needs a size", f"write {action} {match['address']}/SIZE"
@@ -106,16 +104,16 @@ def _filter(match: re.Match[str], text: str) -> AddressFilter:
             "the kernel looks files up from the root",
         )
     if problem:
-        raise UsageError(f"address filter: {problem}", text=text, hint=hint)
+        raise UsageError(f"address filter: {problem}", hint=hint)
     return AddressFilter(action, address, size, file or "")
 
 
-def _number(word: str, what: str, text: str) -> int:
+def _number(word: str, what: str) -> int:
     try:
         number = int(word, 0)
     except ValueError:
         number = -1
     if number < 0 or "_" in word:
         message = f"{what} {word!r} of an address filter is not a number"
-        raise UsageError(message, text=text, hint=_SYMBOL_HINT)
+        raise UsageError(message, hint=_SYMBOL_HINT)
     return number

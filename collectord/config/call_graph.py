@@ -96,18 +96,14 @@ def parse(text: str) -> CallGraph:
     """
     mode, comma, size = text.strip().partition(",")
     if mode not in (FP, DWARF, LBR) or (comma and mode != DWARF):
-        raise UsageError(
-            f"unknown call graph {text!r}", text=text, hint="fp, dwarf, dwarf,SIZE or lbr"
-        )
+        raise UsageError(f"unknown call graph {text!r}", hint="fp, dwarf, dwarf,SIZE or lbr")
     if mode != DWARF:
         return CallGraph(mode)
     if comma and not (size.strip().isascii() and size.strip().isdigit()):
-        raise UsageError(f"not a stack size: {size!r}", text=text, hint="bytes, e.g. dwarf,16384")
+        raise UsageError(f"not a stack size: {size!r}", hint="bytes, e.g. dwarf,16384")
     stack_bytes = int(size) if comma else DEFAULT_STACK_BYTES
     # perf rounds up too.
     stack_bytes = (stack_bytes + 7) & ~7
     if not 0 < stack_bytes <= MAX_STACK_BYTES:
-        raise UsageError(
-            f"stack size {stack_bytes}", text=text, hint=f"8 to {MAX_STACK_BYTES} bytes"
-        )
+        raise UsageError(f"stack size {stack_bytes}", hint=f"8 to {MAX_STACK_BYTES} bytes")
     return CallGraph(DWARF, stack_bytes)

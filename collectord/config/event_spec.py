@@ -176,7 +176,7 @@ def parse(text: str) -> tuple[EventGroup, ...]:
         if part.startswith("{"):
             inner, brace, rest = part[1:].rpartition("}")
             if not brace or (rest and not rest.startswith(":")):
-                raise UsageError(f"the group has no end: {part!r}", text=text)
+                raise UsageError(f"the group has no end: {part!r}")
             shared = _modifiers(rest[1:], part) if rest else Modifiers()
             events = tuple(
                 replace(event, modifiers=event.modifiers.merged(shared))
@@ -205,7 +205,7 @@ def parse_one(text: str) -> EventSpec:
     """
     events = tuple(events_of(parse_choices(text)))
     if len(events) != 1:
-        raise UsageError(f"{text!r} is not one event", text=text)
+        raise UsageError(f"{text!r} is not one event")
     return events[0]
 
 
@@ -231,16 +231,16 @@ def _split(text: str, separator: str) -> Iterator[str]:
             parts[-1] += char
     if depth or in_terms:
         what = "brace" if depth else "slash"
-        raise UsageError(f"unbalanced {what} in {text!r}", text=text)
+        raise UsageError(f"unbalanced {what} in {text!r}")
     for part in parts:
         if not part.strip():
-            raise UsageError(f"an event is missing in {text!r}", text=text)
+            raise UsageError(f"an event is missing in {text!r}")
         yield part.strip()
 
 
 def _event(text: str) -> EventSpec:
     if text.startswith("{"):
-        raise UsageError(f"a group within a group: {text!r}", text=text)
+        raise UsageError(f"a group within a group: {text!r}")
     if text.startswith("mem:"):
         return _breakpoint(text)
     if "/" in text:
@@ -258,7 +258,7 @@ def _event(text: str) -> EventSpec:
     if colon and not set(rest) <= _MODIFIER_LETTERS:
         return _tracepoint(text, name, rest)
     if _ALIAS.fullmatch(name) is None:
-        raise UsageError(f"not an event: {text!r}", text=text, hint="see `collectord list`")
+        raise UsageError(f"not an event: {text!r}", hint="see `collectord list`")
     return EventSpec(text, Alias(name), _modifiers(rest, text) if colon else Modifiers())
 
 
@@ -274,7 +274,7 @@ def _with_slashes(text: str) -> EventSpec:
 def _tracepoint(text: str, system: str, rest: str) -> EventSpec:
     name, colon, letters = rest.partition(":")
     if _TRACEPOINT_SYSTEM.fullmatch(system) is None or _TRACEPOINT_PART.fullmatch(name) is None:
-        raise UsageError(f"not an event: {text!r}", text=text, hint="see `collectord list`")
+        raise UsageError(f"not an event: {text!r}", hint="see `collectord list`")
     return EventSpec(
         text, Tracepoint(system, name), _modifiers(letters, text) if colon else Modifiers()
     )
@@ -284,7 +284,7 @@ def _breakpoint(text: str) -> EventSpec:
     syntax = "mem:ADDRESS[/LENGTH][:rwx][:MODIFIERS]"
     match = _BREAKPOINT.fullmatch(text)
     if match is None:
-        raise UsageError(f"not a breakpoint: {text!r}", text=text, hint=syntax)
+        raise UsageError(f"not a breakpoint: {text!r}", hint=syntax)
     address = int(match[1], 0)
     access = match[3] or "rw"
     letters = match[4]
@@ -292,16 +292,16 @@ def _breakpoint(text: str) -> EventSpec:
     if letters is None and match[3] and set(match[3]) <= _MODIFIER_LETTERS:
         access, letters = "rw", match[3]
     if not set(access) <= set("rwx") or len(set(access)) != len(access):
-        raise UsageError(f"unknown access {access!r} in {text!r}", text=text, hint=syntax)
+        raise UsageError(f"unknown access {access!r} in {text!r}", hint=syntax)
     if "x" in access and len(access) > 1:
-        raise UsageError(f"{text!r}: x cannot be combined with r or w", text=text)
+        raise UsageError(f"{text!r}: x cannot be combined with r or w")
     # perf's defaults: four bytes of data; execution takes sizeof(long) on every 64-bit kernel.
     length = int(match[2]) if match[2] else 8 if access == "x" else 4
     if length not in _BREAKPOINT_LENGTHS:
         allowed = "1, 2, 4 or 8 bytes"
-        raise UsageError(f"breakpoint length {length} in {text!r}", text=text, hint=allowed)
+        raise UsageError(f"breakpoint length {length} in {text!r}", hint=allowed)
     if address >= _U64:
-        raise UsageError(f"address larger than 64 bits in {text!r}", text=text)
+        raise UsageError(f"address larger than 64 bits in {text!r}")
     modifiers = _modifiers(letters, text) if letters is not None else Modifiers()
     return EventSpec(text, Breakpoint(address, length, access), modifiers)
 
@@ -309,14 +309,12 @@ def _breakpoint(text: str) -> EventSpec:
 def _pmu_event(text: str) -> EventSpec:
     match = _PMU.fullmatch(text)
     if match is None:
-        raise UsageError(
-            f"not a PMU event: {text!r}", text=text, hint="PMU/TERM=VALUE,.../MODIFIERS"
-        )
+        raise UsageError(f"not a PMU event: {text!r}", hint="PMU/TERM=VALUE,.../MODIFIERS")
     terms: list[tuple[str, str | None]] = []
     for item in match[2].split(",") if match[2].strip() else ():
         name, equals, value = item.partition("=")
         if not name.strip() or (equals and not value.strip()):
-            raise UsageError(f"not a term: {item!r} in {text!r}", text=text, hint="TERM=VALUE")
+            raise UsageError(f"not a term: {item!r} in {text!r}", hint="TERM=VALUE")
         terms.append((name.strip(), value.strip() if equals else None))
     modifiers = _modifiers(match[3], text) if match[3] else Modifiers()
     action = AuxAction(0)
@@ -330,9 +328,7 @@ def _pmu_event(text: str) -> EventSpec:
 def _aux_action(value: str, text: str) -> AuxAction:
     action = AUX_ACTIONS.get(value)
     if action is None:
-        raise UsageError(
-            f"unknown aux-action {value!r} in {text!r}", text=text, hint=", ".join(AUX_ACTIONS)
-        )
+        raise UsageError(f"unknown aux-action {value!r} in {text!r}", hint=", ".join(AUX_ACTIONS))
     return action
 
 
@@ -340,15 +336,13 @@ def _modifiers(letters: str, text: str) -> Modifiers:
     counts = {letter: letters.count(letter) for letter in letters}
     for letter, count in counts.items():
         if letter not in _MODIFIER_LETTERS:
-            raise UsageError(
-                f"unknown modifier {letter!r} in {text!r}", text=text, hint=ALLOWED_MODIFIERS
-            )
+            raise UsageError(f"unknown modifier {letter!r} in {text!r}", hint=ALLOWED_MODIFIERS)
         if count > (_PRECISE_MAX if letter == "p" else 1):
             raise UsageError(
-                f"modifier {letter!r} is repeated in {text!r}", text=text, hint=ALLOWED_MODIFIERS
+                f"modifier {letter!r} is repeated in {text!r}", hint=ALLOWED_MODIFIERS
             )
     if not letters:
-        raise UsageError(f"there is no modifier after the colon of {text!r}", text=text)
+        raise UsageError(f"there is no modifier after the colon of {text!r}")
     return Modifiers(
         user="u" in counts,
         kernel="k" in counts,

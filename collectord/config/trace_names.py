@@ -28,7 +28,7 @@ def checked(choices: EventChoices) -> EventChoices:
         if group.braced:
             text = f"{{{','.join(event.text for event in group.events)}}}"
             raise UsageError(
-                f"ftrace has no groups: {text!r}", text=text, hint="list the events without braces"
+                f"ftrace has no groups: {text!r}", hint="list the events without braces"
             )
         check_event(group.events[0])
     return choices
@@ -39,12 +39,10 @@ def check_event(event: EventSpec) -> None:
     if not isinstance(event.body, Tracepoint):
         raise UsageError(
             f"{event.text!r} is not a tracepoint",
-            text=event.text,
             hint="ftrace records tracepoints (SYSTEM:NAME); perf records this",
         )
     if event.modifiers != Modifiers():
         raise UsageError(
             f"{event.text!r}: an ftrace event takes no modifiers",
-            text=event.text,
             hint="leave out the text after the second colon",
         )

@@ -91,4 +91,4 @@ class Probe(msgspec.Struct, frozen=True):
 
     def unusable(self, problem: str, hint: str) -> UsageError:
         """Return the error for an invalid definition."""
-        return UsageError(f"{self.kind} {self.name}: {problem}", text=self.name, hint=hint)
+        return UsageError(f"{self.kind} {self.name}: {problem}", hint=hint)

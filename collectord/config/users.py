@@ -15,4 +15,4 @@ def user_id(text: str) -> int:
         return int(text) if text.isascii() and text.isdigit() else pwd.getpwnam(text).pw_uid
     except (KeyError, ValueError) as error:  # a number of thousands of digits
         known = (entry.pw_name for entry in pwd.getpwall())
-        raise UsageError(f"no user {text!r}", text=text, hint=did_you_mean(text, known)) from error
+        raise UsageError(f"no user {text!r}", hint=did_you_mean(text, known)) from error

@@ -236,7 +236,7 @@ class Daemon:
         known = {session.plan.name for session in self._sessions}
         for name in names:
             if name not in known:
-                raise UsageError(f"no session {name}", text=name, hint=did_you_mean(name, known))
+                raise UsageError(f"no session {name}", hint=did_you_mean(name, known))
         return [s for s in self._sessions if not names or s.plan.name in names]
 
     @property

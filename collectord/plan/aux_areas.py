@@ -162,7 +162,6 @@ def arrange(events: Sequence[EventPlan]) -> tuple[EventPlan, ...]:
         if event.attr.aux_action & acting and not owners:
             raise UsageError(
                 f"{event.name!r}: no event of its source has an AUX area to pause or resume",
-                text=event.name,
                 hint="add the AUX event, with aux-action=start-paused if it is to begin later",
             )
     if not owners:
@@ -198,7 +197,6 @@ def _check_exclusive(owners: Sequence[EventPlan]) -> None:
             raise UsageError(
                 f"{owners[0].name!r} and {event.name!r} are in one source, but {event.pmu} traces "
                 "for one event at a time",
-                text=event.name,
                 hint="leave one out",
             )
 
@@ -242,7 +240,6 @@ def aux_set(
             raise UsageError(
                 "there is an AUX size or flush interval, but no event of the source has an AUX "
                 "area",
-                text="aux",
                 hint="`collectord list` shows the PMUs that have one",
             )
         return None

@@ -250,7 +250,7 @@ def _program(name: str, facts: KernelFacts) -> BpfProgram:
         raise ConfigError(facts.bpf.program_problems[name])
     if program is None:
         unknown = facts.bpf.unknown_programs.get(name)
-        raise UsageError(unknown or f"there is no BPF program {name!r}", text=name)
+        raise UsageError(unknown or f"there is no BPF program {name!r}")
     require(program, facts)
     return program
 

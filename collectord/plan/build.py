@@ -163,7 +163,7 @@ def blame(session: SessionConfig) -> Iterator[None]:
         if not session.origin:
             raise
         where = f"{session.origin}: session {session.name!r}"
-        raise PlanError(f"{where}: {error.message}", what=error.text, hint=error.hint) from error
+        raise PlanError(f"{where}: {error.message}", hint=error.hint) from error
 
 
 def _within_budget(

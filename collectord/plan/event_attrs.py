@@ -288,23 +288,22 @@ def _check_options(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sa
         )
     if sampling.filter and kind.tracepoint is None and not kind.aux:
         hint = "only tracepoints and tracing PMUs do"
-        raise UsageError(f"{text!r} takes no filter", text=text, hint=hint)
+        raise UsageError(f"{text!r} takes no filter", hint=hint)
     if spec.aux_action & AuxAction.START_PAUSED and not kind.aux:
         raise UsageError(
             f"{text!r} has no AUX area that could start paused",
-            text=text,
             hint="aux-action=pause or resume is for events beside one that has",
         )
     if spec.modifiers.precise:
         if kind.type in (EventType.SOFTWARE, EventType.TRACEPOINT, EventType.BREAKPOINT):
-            raise UsageError(f"{text!r} cannot be precise", text=text, hint="leave p out")
+            raise UsageError(f"{text!r} cannot be precise", hint="leave p out")
         if spec.modifiers.precise > facts.precise_ip_max:
             raise MissingFeature(
                 f"{text!r}: this PMU's events are precise up to {facts.precise_ip_max}",
                 feature="precise_ip",
             )
     if kind.uncore and spec.modifiers.any_level:
-        raise UsageError(f"{text!r}: an uncore PMU has no privilege levels", text=text)
+        raise UsageError(f"{text!r}: an uncore PMU has no privilege levels")
 
 
 def _levels(kind: Kind, modifiers: Modifiers) -> dict[str, bool]:

@@ -96,14 +96,12 @@ def _freezing(
     if len(found) != 1:
         raise UsageError(
             f"{freeze_on.text!r} is {len(found)} events",
-            text=freeze_on.text,
             hint="one event freezes a flight recorder",
         )
     if found[0].aux:
         raise UsageError(
             f"freeze_on = {freeze_on.text!r}: an event with an AUX area does not count, so it "
             "cannot stop a ring",
-            text=freeze_on.text,
             hint="a tracepoint, a software event or a counter",
         )
     event = in_scope(found[0], scope)

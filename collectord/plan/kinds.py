@@ -190,7 +190,6 @@ def _pmu(event: PmuEvent, text: str, facts: KernelFacts) -> Kind:
     if event.pmu in _STRING_PMUS:
         raise UsageError(
             f"{text!r}: {event.pmu} events must be created in tracefs",
-            text=text,
             hint="use SYSTEM:NAME",
         )
     sinks = [name for name, value in event.terms if name.startswith("@") and value is None]
@@ -232,7 +231,7 @@ def _sink(pmu: str, names: list[str], text: str, facts: KernelFacts) -> int:
     name = names[-1].removeprefix("@")
     if name not in known or len(names) > 1:
         hint = did_you_mean(name, known) or f"there are {', '.join(known) or 'none'}"
-        raise UsageError(f"PMU {pmu} has no sink {name!r} ({text!r})", text=text, hint=hint)
+        raise UsageError(f"PMU {pmu} has no sink {name!r} ({text!r})", hint=hint)
     return known[name]
 
 
@@ -253,4 +252,4 @@ def _unknown(text: str, name: str, facts: KernelFacts) -> UnknownEvent:
     known += [alias for pmu in facts.pmus.values() for alias in pmu.events]
     known += facts.tracepoints
     hint = did_you_mean(name, known) or "see `collectord list`"
-    return UnknownEvent(f"unknown event {text!r}", text=text, hint=hint)
+    return UnknownEvent(f"unknown event {text!r}", hint=hint)

@@ -85,9 +85,9 @@ def lay_out(event: PmuEvent, facts: PmuFacts, text: str) -> PmuConfig:
             try:
                 words[word] |= scatter(_number(name, value, text), bits)
             except ValueError as error:
-                raise UsageError(f"{name} of {text!r}: {error}", text=text) from error
+                raise UsageError(f"{name} of {text!r}: {error}") from error
     if any(word >> _WORD_BITS for word in words.values()):
-        raise UsageError(f"a config value of {text!r} is larger than 64 bits", text=text)
+        raise UsageError(f"a config value of {text!r} is larger than 64 bits")
     return PmuConfig(
         words["config"],
         words["config1"],
@@ -111,13 +111,13 @@ def _number(name: str, value: str | None, text: str) -> int:
     if value is None:
         return 1
     if value == "?":
-        raise UsageError(f"{text!r} does not set {name}", text=text, hint=f"add {name}=VALUE")
+        raise UsageError(f"{text!r} does not set {name}", hint=f"add {name}=VALUE")
     try:
         number = int(value, 16 if value.lower().startswith("0x") else 10)
     except ValueError:
         number = -1
     if number < 0:
-        raise UsageError(f"{name}={value} of {text!r} is not a number", text=text)
+        raise UsageError(f"{name}={value} of {text!r} is not a number")
     return number
 
 
@@ -127,7 +127,7 @@ def _place(name: str, pmu: str, facts: PmuFacts, text: str) -> tuple[str, str]:
     if where is None:
         known = sorted({*facts.formats, *facts.events, *_COMMON_TERMS})
         hint = did_you_mean(name, known) or f"it has {', '.join(known)}"
-        raise UsageError(f"PMU {pmu} has no term {name!r} ({text!r})", text=text, hint=hint)
+        raise UsageError(f"PMU {pmu} has no term {name!r} ({text!r})", hint=hint)
     match = _FORMAT.fullmatch(where.strip())
     if match is None or match[1] not in _WORDS:
         raise MissingFeature(

@@ -206,7 +206,6 @@ def _check_device(device: str, relay: RelayFacts) -> None:
             hint = f"devices are hidden from this process, which needs {SEES_DEVICES}"
         raise NoSuchTarget(
             f"no block device {device}",
-            target=device,
             hint=hint or "`collectord list blktrace` shows those that can be traced",
         )
     if not relay.blktrace:

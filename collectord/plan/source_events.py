@@ -75,7 +75,7 @@ def source_events(
                 yield replace(in_scope(event, scope), group=number)
             number += 1
     if not filtered:
-        raise UsageError("a filter needs a tracepoint", text=source.filter.text)
+        raise UsageError("a filter needs a tracepoint")
 
 
 def without_self(events: Iterable[EventPlan], facts: KernelFacts) -> tuple[EventPlan, ...]:

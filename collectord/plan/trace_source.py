@@ -256,7 +256,6 @@ def _events(
             if entry.filter and before and before != entry.filter:
                 raise UsageError(
                     f"two filters for {name}: {before!r} and {entry.filter!r}",
-                    text=entry.filter,
                     hint="join them with ||, or record it in two sessions",
                 )
             own[name] = entry.filter or before

@@ -88,16 +88,14 @@ def parameters(program: BpfProgram, given: Mapping[str, str]) -> dict[str, int |
             hint = did_you_mean(name, known) or (
                 f"it has {', '.join(known)}" if known else "it has none"
             )
-            raise UsageError(f"{program.name} has no parameter {name!r}", text=name, hint=hint)
+            raise UsageError(f"{program.name} has no parameter {name!r}", hint=hint)
     values = {}
     for name, parameter in known.items():
         text = given.get(name, parameter.default)
         try:
             values[name] = read_value(parameter, text)
         except ValueError as error:
-            raise UsageError(
-                f"{program.name}: {name}: {error}", text=f"{text}", hint=_about(parameter)
-            ) from error
+            raise UsageError(f"{program.name}: {name}: {error}", hint=_about(parameter)) from error
     return values
 
 

@@ -165,7 +165,7 @@ def _losses(manifest: Manifest) -> dict[str, int] | None:
 
 
 def _perf_reads(message: str, path: Path) -> UsageError:
-    return UsageError(message, text=str(path), hint=f"`perf script -i {path}` reads it")
+    return UsageError(message, hint=f"`perf script -i {path}` reads it")
 
 
 def _event(section: AttrSection, samples: RawSamples, note: SegmentNote) -> BpfEvent:

@@ -270,7 +270,6 @@ def _open(paths: SegmentPaths) -> _Opened | None:
         stack.close()
         raise UsageError(
             f"{path} is trace.dat, and only events of BPF programs can be followed",
-            text=str(path),
             hint="without -f its present contents are shown",
         )
     return None

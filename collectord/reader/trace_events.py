@@ -76,7 +76,7 @@ class TraceSegment:
         self.path = path
         with sink_errors(_UNREADABLE, path, reading=True):
             if os.pread(fd, len(TRACE_MAGIC), 0) != TRACE_MAGIC:
-                raise UsageError(f"{path} is neither trace.dat nor perf.data", text=str(path))
+                raise UsageError(f"{path} is neither trace.dat nor perf.data")
             try:
                 head = read_head(fd)
                 self.events = known_events(head.metadata)

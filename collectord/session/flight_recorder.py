@@ -207,7 +207,6 @@ class FlightRecorder:
             if self._plan.sink.single_file is not None:
                 raise UsageError(
                     f"session {self._plan.name} writes one file, at its end",
-                    text=self._plan.sink.single_file,
                     hint="with --output-dir DIR each snapshot gets a file of its own",
                 )
             # Segments may close while the windows are taken, so this comes first.

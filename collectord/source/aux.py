@@ -44,10 +44,10 @@ def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> Col
             message, feature="address filters", syscall="ioctl", errno=error.errno, hint=hint
         )
     if error.errno == errno.ENOENT or (error.errno == errno.EINVAL and "@" in text):
-        return UsageError(message, text=text, hint="its file must exist and be executable code")
+        return UsageError(message, hint="its file must exist and be executable code")
     if error.errno == errno.EINVAL:
         hint = "addresses must be of the privilege level that the event traces"
-        return UsageError(message, text=text, hint=hint)
+        return UsageError(message, hint=hint)
     return error
 
 

@@ -205,9 +205,9 @@ class Opening:
     def _nobody(self) -> NoSuchTarget:
         if self._scope.kind is ScopeKind.USER:
             who = f"user {self._scope.uid}"
-            return NoSuchTarget(f"{who} has no running process", target=who)
+            return NoSuchTarget(f"{who} has no running process")
         who = "pid " + ",".join(map(str, self._scope.pids))
-        return NoSuchTarget(f"{who} has no running thread", target=who, errno=errno.ESRCH)
+        return NoSuchTarget(f"{who} has no running thread", errno=errno.ESRCH)
 
     def _watch(self, pids: Iterable[int]) -> None:
         self._target_fds += [self._own(self._kernel.open_pid(pid)) for pid in pids]
@@ -383,7 +383,6 @@ class Opening:
             raise UsageError(
                 f"the kernel refuses filter {event.filter!r} for {event.name}"
                 + (f": {reason}" if reason else ""),
-                text=event.filter,
                 hint="the tracepoint's fields are in its `format` file below tracefs",
             ) from error
 

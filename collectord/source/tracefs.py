@@ -309,7 +309,6 @@ def _check_online(kernel: Kernel, rings: Iterable[RingPlan]) -> None:
         if ring.cpu not in online:
             raise NoSuchTarget(
                 f"CPU {ring.cpu} is offline or absent",
-                target=f"cpu {ring.cpu}",
                 errno=errno.ENODEV,
                 hint=f"CPUs online: {cpu_list.render(online)}",
             )
@@ -319,7 +318,7 @@ def _follow(kernel: Kernel, instance: OpenedInstance, pids: Sequence[int]) -> No
     """Trace every thread that the processes have now; the kernel adds later ones."""
     if not kernel.follow_threads(instance.id, pids):
         who = "pid " + ",".join(map(str, pids))
-        raise NoSuchTarget(f"{who} has no running thread", target=who, errno=errno.ESRCH)
+        raise NoSuchTarget(f"{who} has no running thread", errno=errno.ESRCH)
 
 
 def _open_rings(

@@ -30,15 +30,13 @@ def parse(text: str) -> tuple[int, ...]:
     for part in text.strip().split(",") if text.strip() else ():
         match = _RANGE.fullmatch(part.strip())
         if match is None:
-            raise UsageError(
-                f"not a CPU list: {text!r}", text=text, hint='numbers and ranges, e.g. "0-3,5"'
-            )
+            raise UsageError(f"not a CPU list: {text!r}", hint='numbers and ranges, e.g. "0-3,5"')
         first = int(match[1])
         last = int(match[2] or first)
         if last < first:
-            raise UsageError(f"CPU range {part.strip()!r} runs backwards", text=text)
+            raise UsageError(f"CPU range {part.strip()!r} runs backwards")
         if last > MAX_CPU:
-            raise UsageError(f"no CPU {last}", text=text, hint=f"the highest is {MAX_CPU}")
+            raise UsageError(f"no CPU {last}", hint=f"the highest is {MAX_CPU}")
         cpus.update(range(first, last + 1))
     return tuple(sorted(cpus))
 

@@ -44,15 +44,15 @@ _MAX: Final = (1 << 63) - 1
 def _scale(text: object, units: dict[str, int], hint: str) -> int:
     match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
-        raise UsageError(f"{text!r} is not {hint}", text=f"{text}")
+        raise UsageError(f"{text!r} is not {hint}")
     unit = match[2] or ""
     if not unit and match[1].strip("0."):
-        raise UsageError(f"{text!r} has no unit", text=f"{text}", hint=hint)
+        raise UsageError(f"{text!r} has no unit", hint=hint)
     if unit and unit not in units:
-        raise UsageError(f"unit {unit!r} is unknown", text=f"{text}", hint=hint)
+        raise UsageError(f"unit {unit!r} is unknown", hint=hint)
     value = int(Decimal(match[1]) * units.get(unit, 1))
     if value > _MAX:
-        raise UsageError(f"{text!r} is larger than 63 bits", text=f"{text}")
+        raise UsageError(f"{text!r} is larger than 63 bits")
     return value
 
 
@@ -95,7 +95,7 @@ class Share:
             match = _QUANTITY.fullmatch(text.strip())
             percent = float(match[1]) if match else 0.0
             if not 0 < percent <= 100:  # noqa: PLR2004 - percent
-                raise UsageError(f"{text!r} is not between 0% and 100%", text=text)
+                raise UsageError(f"{text!r} is not between 0% and 100%")
             return cls(percent=percent)
         hint = f'{_SIZE_HINT}, or a share, e.g. "25%"'
         return cls(_scale(text, SIZE_UNITS, hint))
@@ -122,10 +122,10 @@ class RingSize:
             pages = int(match[1])
             if 0 < pages <= _MAX >> 12:
                 return cls(pages=pages)
-            raise UsageError(f"{text!r} is not a ring size", text=f"{text}", hint=hint)
+            raise UsageError(f"{text!r} is not a ring size", hint=hint)
         size = _scale(text, SIZE_UNITS, hint)
         if size == 0:
-            raise UsageError(f"{text!r} is not a ring size", text=f"{text}", hint=hint)
+            raise UsageError(f"{text!r} is not a ring size", hint=hint)
         return cls(size)
 
     def in_bytes(self, page_size: int, default_bytes: int) -> int:

@@ -104,7 +104,7 @@ def load(name: str, local: Path = LOCAL, *, owner: int = _ROOT) -> BpfProgram:
         # The program may be in there: what is wrong with the directory comes first.
         raise ConfigError(f"there is no shipped program {name!r}, and {problem.reason}")
     hint = did_you_mean(name, known) or "`collectord bpf list` shows all"
-    raise UsageError(f"there is no BPF program {name!r}", text=name, hint=hint)
+    raise UsageError(f"there is no BPF program {name!r}", hint=hint)
 
 
 class _Catalogue:

@@ -97,12 +97,11 @@ def open_refused(
     if cpu >= 0 and cpu not in online and code in (errno.ENODEV, errno.EINVAL, errno.ENXIO):
         return NoSuchTarget(
             f"CPU {cpu} is offline or absent",
-            target=f"cpu {cpu}",
             errno=code,
             hint=f"CPUs online: {cpu_list.render(online)}",
         )
     if code == errno.ESRCH:
-        return NoSuchTarget(f"pid {pid} does not exist any more", target=f"pid {pid}", errno=code)
+        return NoSuchTarget(f"pid {pid} does not exist any more", errno=code)
     if code in (errno.EMFILE, errno.ENFILE):
         return _no_descriptors(code, purpose, limits)
     return refused(

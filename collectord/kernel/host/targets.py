@@ -73,7 +73,6 @@ def open_cgroup(path: str, proc: Path) -> int:
         code = error.errno or 0
     raise NoSuchTarget(
         f"no cgroup {path}",
-        target=f"cgroup {path}",
         errno=code,
         hint=f"give its path below {root}, where the hierarchy of perf_event is",
     )
@@ -94,4 +93,4 @@ def open_pid(pid: int) -> int:
 
 
 def _no_process(pid: int) -> NoSuchTarget:
-    return NoSuchTarget(f"pid {pid} does not exist", target=f"pid {pid}", errno=errno.ESRCH)
+    return NoSuchTarget(f"pid {pid} does not exist", errno=errno.ESRCH)

@@ -231,11 +231,11 @@ def _open_device(device: str, stack: ExitStack) -> tuple[int, int]:
                 syscall="open",
                 errno=code,
             ) from error
-        raise NoSuchTarget(f"no device {device}", target=device, errno=code) from error
+        raise NoSuchTarget(f"no device {device}", errno=code) from error
     stack.callback(os.close, fd)
     status = os.fstat(fd)
     if not stat.S_ISBLK(status.st_mode):
-        raise NoSuchTarget(f"{device} is not a block device", target=device, errno=errno.ENOTBLK)
+        raise NoSuchTarget(f"{device} is not a block device", errno=errno.ENOTBLK)
     return fd, status.st_rdev
 
 

@@ -190,7 +190,7 @@ class Instance:
 
     def _check_cpu(self, cpu: int) -> None:
         if not self._files.has(f"per_cpu/cpu{cpu}"):
-            raise NoSuchTarget(f"no CPU {cpu} in tracefs", target=f"cpu {cpu}")
+            raise NoSuchTarget(f"no CPU {cpu} in tracefs")
 
     @property
     def probe_events(self) -> tuple[TraceEvent, ...]:
@@ -356,7 +356,6 @@ class Instance:
             if error.errno == errno.EINVAL:
                 raise UsageError(
                     f"the kernel refuses to freeze on {event} if {condition!r}",
-                    text=condition,
                     hint="use the condition as a filter of the event: the kernel then gives a "
                     "reason",
                 ) from error

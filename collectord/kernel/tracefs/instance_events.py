@@ -50,13 +50,9 @@ def check_known(
     if inside and folder.has(event.leaf("enable")):
         return
     if inside and folder.has(event.leaf("format")):
-        raise UnknownEvent(
-            f"{event} belongs to ftrace itself and cannot be enabled", text=str(event)
-        )
+        raise UnknownEvent(f"{event} belongs to ftrace itself and cannot be enabled")
     nearest = did_you_mean(str(event), available())
-    raise UnknownEvent(
-        f"no tracepoint {event}", text=str(event), hint=nearest or "collectord list shows them"
-    )
+    raise UnknownEvent(f"no tracepoint {event}", hint=nearest or "collectord list shows them")
 
 
 def set_filter(folder: ControlFolder, event: TraceEvent) -> None:
@@ -85,7 +81,6 @@ def _put_filter(folder: ControlFolder, event: TraceEvent, text: str) -> None:
             reason = f"it is longer than {_FILTER_MAX} bytes"
         raise UsageError(
             f"the kernel refuses filter {event.filter!r} for {event}: {reason}",
-            text=event.filter,
             hint=_field_hint(folder, event, found.word),
         ) from error
 

@@ -104,7 +104,7 @@ def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
         try:
             fd = os.open(path, _FOLDER_FLAGS)
         except FileNotFoundError as error:
-            raise NoSuchTarget(f"no tracefs instance {name}", target=name) from error
+            raise NoSuchTarget(f"no tracefs instance {name}") from error
         if _locked(fd):
             fcntl.flock(fd, fcntl.LOCK_SH)
             return fd
@@ -112,7 +112,7 @@ def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
         salvaged = _locked(fd, fcntl.LOCK_SH)
         os.close(fd)
     if salvaged:
-        raise NoSuchTarget(f"{owner or 'another process'} is salvaging {name}", target=name)
+        raise NoSuchTarget(f"{owner or 'another process'} is salvaging {name}")
     raise KernelError(
         f"tracefs instance {name} is in use",
         errno=errno.EBUSY,

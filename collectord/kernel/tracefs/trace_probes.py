@@ -106,7 +106,6 @@ class TraceProbes:
             return None
         return UsageError(
             f"cannot place {probe.kind} {probe.name} at {probe.place}: {error.strerror}",
-            text=probe.place,
             hint="is it the start of an instruction?",
         )
 
@@ -139,7 +138,6 @@ class TraceProbes:
         return UsageError(
             f"cannot place {probe.kind} {probe.name} at {probe.place}: "
             + (reason or os.strerror(code)),
-            text=definition,
             hint=hint,
         )
 

@@ -94,7 +94,7 @@ def every_error() -> list[errors.CollectordError]:
         errors.KernelError("x", syscall="mmap", errno=1),
         errors.MissingPrivilege("x", need="CAP_PERFMON"),
         errors.MissingFeature("x", feature="y"),
-        errors.NoSuchTarget("x", target="pid 1"),
+        errors.NoSuchTarget("x"),
         errors.CodecError("x", offset=0, reason="y"),
         errors.SinkError("x", path="/y", errno=28),
     ]

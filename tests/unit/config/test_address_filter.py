@@ -66,7 +66,6 @@ def test_refused(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says) as caught:
         parse(text)
     assert caught.value.hint
-    assert caught.value.text == text
 
 
 def test_a_region_to_stop_in_is_told_of() -> None:
