@@ -25,7 +25,7 @@ from collectord.kernel.host.aux_pmus import read_aux_pmus
 from collectord.kernel.host.lockdown import NEED, deduce, read_lockdown
 from collectord.kernel.host.pmus import read_pmus
 from collectord.kernel.host.thread_scheduling import permitted
-from collectord.kernel.probe import checks, checks_aux, checks_bpf, checks_relay
+from collectord.kernel.probe import checks
 from collectord.kernel.probe.aux_trial import with_aux
 from collectord.kernel.probe.bpf_probe import probe_bpf
 from collectord.kernel.probe.ftrace_probe import probe_ftrace
@@ -139,10 +139,10 @@ def probe(
             checks.every_task(limits, attempts.refusal(_DUMMY, pid=-1, cpu=online[0])),
             checks.tracepoints(problem, remedy),
             *(checks.ftrace(traced, lockdown) if ftrace else ()),
-            *(checks_bpf.bpf(programs, limits, lockdown) if bpf is not None else ()),
-            *(checks_relay.relay(relayed, lockdown) if relayed is not None else ()),
+            *(checks.bpf(programs, limits, lockdown) if bpf is not None else ()),
+            *(checks.relay(relayed, lockdown) if relayed is not None else ()),
             checks.hardware(attempts.cycles_refusal()),
-            *checks_aux.aux(pmus, aux_pmus, os.uname().machine, attempts.own_refusal),
+            *checks.aux(pmus, aux_pmus, os.uname().machine, attempts.own_refusal),
             checks.ring_memory(limits, len(online)),
             checks.feature(
                 "lost counters",

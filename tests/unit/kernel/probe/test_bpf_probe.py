@@ -16,7 +16,7 @@ from collectord.facts.kernel_facts import BpfFacts, Check
 from collectord.kernel.bpf import kernel_headers
 from collectord.kernel.bpf.kernel_headers import HeaderTree
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import bpf_probe, bpf_trial, checks_bpf
+from collectord.kernel.probe import bpf_probe, bpf_trial, checks
 from collectord.kernel.probe.bpf_probe import probe_bpf
 from collectord.kernel.values.facts_wanted import BpfWanted
 from collectord.kernel.values.limits import Limits
@@ -212,7 +212,7 @@ def test_programs_that_are_asked_for(host: Path) -> None:
 def rows(limits: Limits = ROOT, lockdown: str = "none", **changes: Any) -> dict[str, Check]:  # noqa: ANN401
     """Return the rows that doctor prints, by name."""
     facts = replace(WHOLE, **changes)
-    return {check.name: check for check in checks_bpf.bpf(facts, limits, lockdown)}
+    return {check.name: check for check in checks.bpf(facts, limits, lockdown)}
 
 
 def test_rows_of_a_host_that_has_everything() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe.checks_relay import relay
+from collectord.kernel.probe.checks import relay
 from collectord.kernel.probe.relay_probe import probe_relay
 from collectord.kernel.relay import debugfs
 
