@@ -24,8 +24,14 @@ from collectord.sink.manifest import (
     layout_faults,
     with_counts,
 )
-from collectord.sink.orphan import with_tracks
-from collectord.sink.outcome import Action, Outcome, kept_text, recovered, recovered_fields
+from collectord.sink.outcome import (
+    Action,
+    Outcome,
+    kept_text,
+    recovered,
+    recovered_fields,
+    with_tracks,
+)
 from collectord.sink.scan import mapped
 from collectord.sink.segment import lock, read_manifest
 from collectord.sink.soundness import contents_findings, span_fault

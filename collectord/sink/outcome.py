@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from collectord.model import Basis
 from collectord.sink.manifest import Cut
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from collectord.sink.manifest import RingEntry
     from collectord.sink.segment import SegmentPaths
     from collectord.sink.stored_file import FinishedFile, Survey
 
@@ -98,6 +102,20 @@ def recovered_fields(file: FinishedFile, found: Survey) -> dict[str, Any]:
         "spans": file.spans,
         "cut": tuple(Cut(offset=cut.offset, bytes=cut.bytes) for cut in file.cuts),
     }
+
+
+def with_tracks(
+    rings: tuple[RingEntry, ...], offsets: Mapping[int, int], found: Survey
+) -> tuple[RingEntry, ...]:
+    """Set what is kept of rings that have a part of the file to themselves."""
+    return tuple(
+        msgspec.structs.replace(
+            entry, samples=track.samples, bytes=track.bytes, offset=offsets[entry.cpu]
+        )
+        if entry.cpu in offsets and (track := found.tracks.get(entry.cpu))
+        else entry
+        for entry in rings
+    )
 
 
 def kept_text(found: Survey) -> str:
