@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.cli.event_choice import Choosable
-    from collectord.reader.bpf_events import BpfEvent
+    from collectord.reader.perf_events import BpfEvent
     from collectord.reader.trace_events import TraceSegment
 
 

@@ -11,11 +11,10 @@ from collectord.cli.event_count import loss_text
 from collectord.cli.events_trace import time_text
 from collectord.cli.output import complain
 from collectord.codec import bpf_show
-from collectord.codec.bpf_filter import bind
+from collectord.codec.record_filter import bind
 from collectord.errors import CodecError
 from collectord.programs.program_manifest import ColumnConfig
-from collectord.reader.bpf_events import stage_losses
-from collectord.reader.perf_events import Damage, Loss, Record, Total
+from collectord.reader.perf_events import Damage, Loss, Record, Total, stage_losses
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from collectord.codec.bpf_show import Names
     from collectord.codec.bpf_struct import Value
     from collectord.codec.record_filter import Term
-    from collectord.reader.bpf_events import BpfEvent
-    from collectord.reader.perf_events import BpfSegment, Happening
+    from collectord.reader.perf_events import BpfEvent, BpfSegment, Happening
 
 # Formats of numbers, which are aligned to the right, with the initial width of their columns.
 _FIGURES: Final = {"decimal": 6, "hex": 10, "errno": 6, "duration": 7, "bytes": 8}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from collectord.cli.event_choice import Choosable
 from collectord.cli.event_count import loss_text
 from collectord.cli.output import complain
-from collectord.codec.ftrace_decode import (
+from collectord.codec.ftrace_format import (
     bind,
     id_of,
     pid_of,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from collectord.cli.event_choice import Choice
     from collectord.cli.event_count import EventCount
-    from collectord.codec.ftrace_decode import KnownEvent, Predicate
+    from collectord.codec.ftrace_format import KnownEvent, Predicate
     from collectord.codec.record_filter import Term
     from collectord.reader.trace_events import Happening, TraceSegment
 

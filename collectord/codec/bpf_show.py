@@ -52,7 +52,7 @@ def show(value: Value, how: str, names: Names) -> str:
     """Return a value in readable form.
 
     Args:
-        value: as returned by `bpf_struct.decode`.
+        value: as returned by `bpf_struct.decoder`.
         how: one of SHOWS.
         names: of interfaces and devices.
     """

@@ -204,24 +204,13 @@ def from_bcc(description: object, size: int, name: str) -> Layout:
     return Layout(name, size, tuple(reader.fields))
 
 
-def decode(layout: Layout, payload: bytes | memoryview) -> dict[str, Value]:
-    r"""Return the values of a record's fields, by name and in the layout's order.
-
-    Text ends at its first NUL; bytes that are not UTF-8 are shown as `\xNN`.
-
-    Args:
-        layout: of the record.
-        payload: as in a sample; the bytes behind the layout's size are padding.
-
-    Raises:
-        CodecError: the payload is shorter than the layout, or the layout contradicts itself.
-    """
-    return decoder(layout)(payload)
-
-
 @lru_cache(_LAYOUTS_KEPT)
 def decoder(layout: Layout) -> Callable[[bytes | memoryview], dict[str, Value]]:
-    """Prepare `decode` for many records of one layout.
+    r"""Return a function for the records of a layout: it returns their fields, by name.
+
+    They are in the layout's order. Text ends at its first NUL; bytes that are not UTF-8 are shown
+    as `\xNN`. The bytes of a payload behind the layout's size are padding; the function raises
+    CodecError for a shorter one.
 
     Raises:
         CodecError: the layout contradicts itself or is too large: its manifest is damaged.

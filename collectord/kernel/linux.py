@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     from collectord.codec.blktrace import Setup
     from collectord.codec.bpf_symbols import BpfSymbols
     from collectord.codec.perf_attr import PerfEventAttr
-    from collectord.codec.perf_features import BuildId
-    from collectord.codec.perf_machine import Machine
+    from collectord.codec.perf_features import BuildId, Machine
     from collectord.codec.perf_sideband import Mmap2
     from collectord.codec.trace_dat_head import Metadata
     from collectord.facts.kernel_facts import KernelFacts

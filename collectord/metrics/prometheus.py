@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from collectord import __version__
 from collectord.metrics import bpf_families, ledger_families, ring_families
 from collectord.metrics.families import SESSION, Labelling, counter, gauge, of_session
-from collectord.sink.retention import EvictReason
+from collectord.sink.state_dir import EvictReason
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:

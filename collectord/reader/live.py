@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.errors import SinkError, UsageError
 from collectord.folders.walk import open_folder
 from collectord.reader.any_events import open_events
-from collectord.reader.bpf_events import read_note
-from collectord.reader.perf_events import BpfSegment
+from collectord.reader.perf_events import BpfSegment, read_note
 from collectord.sink.segment import (
     PARTIAL,
     PERF_DATA,

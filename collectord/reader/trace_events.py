@@ -7,11 +7,11 @@ import heapq
 import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.codec.ftrace_decode import known_events
+from collectord.codec.ftrace_format import known_events
 from collectord.codec.ftrace_page import PageFault, Walk
 from collectord.codec.tracing_data import MAGIC as TRACE_MAGIC
 from collectord.errors import CodecError, SinkError, UsageError
-from collectord.reader.bpf_events import sealed_manifest
+from collectord.reader.perf_events import sealed_manifest
 from collectord.sink.segment import SegmentPaths, sink_errors
 from collectord.sink.trace_file import read_head
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collectord.codec.ftrace_tail import last_events, unstored
+from collectord.codec.ftrace_page import last_events, unstored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

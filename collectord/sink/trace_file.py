@@ -20,11 +20,10 @@ from collectord.codec.trace_dat import FIRST_BYTES, head_bytes, parse_head
 from collectord.codec.trace_dat_head import Place
 from collectord.errors import CodecError
 from collectord.folders.folder import opened, reopen, write_all
-from collectord.sink.compact import close_gaps, compacted, located, past
 from collectord.sink.manifest import Span
 from collectord.sink.scan import mapped, read_first, xxh3
 from collectord.sink.segment import BLOCK_BYTES, TRACE_DAT
-from collectord.sink.sparse import punch
+from collectord.sink.sparse import close_gaps, compacted, located, past, punch
 from collectord.sink.stored_file import Check, Finding, FinishedFile, Part, Survey, Track
 from collectord.sink.sums import Sums, data_span, sums_of, unsound
 from collectord.sink.trace_pages import empty_pages, examine

@@ -16,7 +16,7 @@ from collectord.errors import CollectordError
 from collectord.plan.session_plan import RetentionPlan
 from collectord.reader.verify import list_segments, verify
 from collectord.sink.repair import repair
-from collectord.sink.retention import evict
+from collectord.sink.state_dir import evict
 from tests.support import segments as support
 from tests.support.attacker import Attack, attacking, fingerprint, make_home
 from tests.support.patience import patient

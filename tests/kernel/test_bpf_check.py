@@ -15,7 +15,7 @@ from collectord.config.schema import BpfConfig
 from collectord.daemon.host_facts import bpf_wanted
 from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import bpf_trial
+from collectord.kernel.probe import bpf_probe
 from collectord.kernel.probe.kernel_probe import probe
 from collectord.plan import bpf_source
 from tests.support import bpf, manual
@@ -169,8 +169,8 @@ def test_without_privileges(run_cli: Run) -> None:
 @pytest.mark.usefixtures("leaves_nothing")
 def test_trials_leave_nothing() -> None:
     """Programs loaded to find out features are removed again."""
-    assert bpf_trial.try_load() in (True, False)
-    bpf_trial.try_fentry(Path("/sys/kernel/btf/vmlinux"))
+    assert bpf_probe.try_load() in (True, False)
+    bpf_probe.try_fentry(Path("/sys/kernel/btf/vmlinux"))
 
 
 def test_facts_of_this_host() -> None:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.codec.ftrace_format import decode, parse_format, parse_header_page
+from collectord.codec.ftrace_format import parse_format, parse_header_page
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.trace_dat import build_head
 from collectord.codec.trace_dat_head import Metadata
+from tests.support.ftrace_records import decode
 from tests.support.generator import MARK, MARK_FILTER
 from tests.support.header_events import parse_header_event
 

@@ -21,8 +21,8 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.plan.session_plan import RetentionPlan
 from collectord.reader.verify import list_segments, verify
 from collectord.sink.repair import repair
-from collectord.sink.retention import evict
 from collectord.sink.segment import segment_name
+from collectord.sink.state_dir import evict
 from tests.support import segments as support
 
 USER: Final = 65534

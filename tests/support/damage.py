@@ -28,7 +28,7 @@ from collectord.cli import events, segments
 from collectord.errors import CodecError, CollectordError
 from collectord.plan.session_plan import SinkPlan
 from collectord.reader.verify import list_segments, verify
-from collectord.recovery.prior_run import read_prior_run
+from collectord.recovery.ftrace_rings import read_prior_run
 from collectord.sink.formats import open_stored
 from collectord.sink.outcome import Action
 from collectord.sink.output_dir import OutputDir

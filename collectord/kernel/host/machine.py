@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.perf_machine import (
+from collectord.codec.perf_features import (
     Cache,
     CpuPlace,
     CpuTopology,

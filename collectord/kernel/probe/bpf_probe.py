@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requirements of BPF programs on this host: privileges, kernel features, bcc and headers."""
+"""Requirements of BPF programs on this host: privileges, kernel features, bcc and headers.
+
+Trials load a program that does nothing. Nothing stays: programs end with their descriptors. The
+attached one is on a function that the kernel has for such tests and that nobody calls.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import struct
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from collectord._native import _syscalls
+from collectord.codec.bpf_symbols import function_id
 from collectord.errors import (
     CollectordError,
     KernelError,
@@ -17,12 +25,11 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.facts.kernel_facts import BpfFacts
-from collectord.kernel.bpf import catalogue, kernel_headers
+from collectord.kernel.bpf import bpf_calls, catalogue, kernel_headers
 from collectord.kernel.bpf.catalogue import BpfProblem
 from collectord.kernel.bpf.kernel_headers import HeaderTree
 from collectord.kernel.host import lockdown, sysfs
 from collectord.kernel.host.errno_mapping import perf_need
-from collectord.kernel.probe import bpf_trial
 from collectord.programs.bpf_program import BpfProgram
 
 if TYPE_CHECKING:
@@ -37,6 +44,16 @@ _PMUS: Final = "bus/event_source/devices"
 _BTF: Final = "kernel/btf/vmlinux"
 _RELEASE: Final = re.compile(r'#define\s+UTS_RELEASE\s+"([^"]*)"')
 _RELEASE_FILE: Final = "include/generated/utsrelease.h"
+_TRACEPOINT: Final = 5  # enum bpf_prog_type
+_TRACING: Final = 26
+_TRACE_FENTRY: Final = 24  # enum bpf_attach_type
+# The program returns 0.
+_INSTRUCTIONS: Final = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
+_NAME: Final = b"collectord"
+_JITED_LENGTH_AT: Final = 16  # in struct bpf_prog_info
+
+# net/bpf/test_run.c
+_FUNCTION: Final = b"bpf_fentry_test1"
 
 
 def probe_bpf(kernel: LocalKernel, wanted: BpfWanted) -> BpfFacts:
@@ -109,11 +126,11 @@ def _problems(
 def _with_trials(kernel: LocalKernel, facts: BpfFacts) -> tuple[BpfFacts, KernelError | None]:
     """Return facts completed by loading a program, and the refusal if none can be loaded."""
     try:
-        jit = bpf_trial.try_load()
+        jit = try_load()
     except KernelError as error:
         switch = sysfs.number(kernel.proc / "sys/net/core/bpf_jit_enable")
         return replace(facts, jit=switch != 0, fentry=False), error
-    fentry = facts.btf and bpf_trial.try_fentry(kernel.sys / _BTF)
+    fentry = facts.btf and try_fentry(kernel.sys / _BTF)
     return replace(facts, jit=jit, fentry=fentry), None
 
 
@@ -168,3 +185,52 @@ def _loaded(name: str, local: Path) -> BpfProgram | BpfProblem:
         return BpfProblem(name, "", str(error))
     except CollectordError as error:
         return BpfProblem(name, str(local), str(error))
+
+
+def try_load() -> bool:
+    """Load a tracepoint program.
+
+    Returns:
+        whether the kernel compiled it.
+
+    Raises:
+        MissingFeature: this kernel has no bpf(2).
+        MissingPrivilege, KernelError: the kernel refuses it.
+    """
+    with ExitStack() as stack:
+        fd = _load(_TRACEPOINT, stack)
+        info = bpf_calls.object_info(fd, "BPF program")
+        return bool(struct.unpack_from("<I", info, _JITED_LENGTH_AT)[0])
+
+
+def try_fentry(btf: Path) -> bool:
+    """Whether a program can be attached to a kernel function by a trampoline.
+
+    Args:
+        btf: the kernel's own types.
+    """
+    try:
+        number = function_id(btf.read_bytes(), _FUNCTION)
+    except OSError:
+        return False
+    if not number:
+        return False
+    with ExitStack() as stack:
+        try:
+            fd = _load(_TRACING, stack, attach_type=_TRACE_FENTRY, btf_id=number)
+            os.close(_syscalls.bpf_attach_tracing(fd))
+        except (KernelError, OSError):
+            return False
+    return True
+
+
+def _load(kind: int, stack: ExitStack, *, attach_type: int = 0, btf_id: int = 0) -> int:
+    """Load the program and return its descriptor, owned by the stack. Raises KernelError."""
+    try:
+        fd = _syscalls.bpf_load_program(
+            kind, _INSTRUCTIONS, name=_NAME, attach_type=attach_type, btf_id=btf_id
+        )
+    except OSError as error:
+        raise bpf_calls.refused(error.errno or 0, "cannot load a BPF program") from error
+    stack.callback(os.close, fd)
+    return fd

@@ -9,13 +9,15 @@ from typing import Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectord.codec.ftrace_decode import (
+from collectord.codec.ftrace_format import (
+    EventFormat,
     KnownEvent,
     bind,
+    parse_format,
+    parse_header_page,
     value_of,
     value_text,
 )
-from collectord.codec.ftrace_format import EventFormat, decode, parse_format, parse_header_page
 from collectord.codec.ftrace_page import PageEvent, Walk
 from collectord.codec.record_filter import OPERATORS, Term, parse_filter
 from collectord.codec.trace_dat import build_head, head_bytes, parse_head
@@ -30,6 +32,7 @@ from tests.support.ftrace_pages import (
     time_extend,
     time_stamp,
 )
+from tests.support.ftrace_records import decode
 from tests.support.header_events import parse_header_event
 from tests.support.trace_segments import cpustat
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectord.codec.bpf_struct import Field, Layout, decode, decoder, from_bcc
+from collectord.codec.bpf_struct import Field, Layout, decoder, from_bcc
 from collectord.errors import CodecError
 
 GOLDEN: Final = Path(__file__).resolve().parents[2] / "golden" / "bcc-0.26" / "structs.json"
@@ -62,7 +62,7 @@ def test_offsets_are_the_compilers(name: str) -> None:
         assert [field.name for field in layout.fields] == list(golden["offsets"])
     for field in layout.fields:
         assert field.offset + field.size <= layout.size
-    assert list(decode(layout, bytes(layout.size))) == [field.name for field in layout.fields]
+    assert list(decoder(layout)(bytes(layout.size))) == [field.name for field in layout.fields]
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -115,13 +115,13 @@ def test_any_description(description: object, size: int) -> None:
         layout = from_bcc(description, size, "x")
     except CodecError:
         return
-    decode(layout, bytes(size))
+    decoder(layout)(bytes(size))
 
 
 def test_integers() -> None:
     """Numbers have the width and the sign of their types."""
     layout = layout_of("integers")
-    ones = decode(layout, b"\xff" * layout.size)
+    ones = decoder(layout)(b"\xff" * layout.size)
     signed = {"c", "sc", "s", "i", "l", "ll"}
     assert {name for name, value in ones.items() if value == -1} == signed
     assert ones | dict.fromkeys(signed, 0) == {
@@ -132,7 +132,7 @@ def test_integers() -> None:
         "ul": 2**64 - 1,
         "ull": 2**64 - 1,
     }
-    assert decode(layout, filled(layout, i=b"\1\2\3\4"))["i"] == 0x04030201
+    assert decoder(layout)(filled(layout, i=b"\1\2\3\4"))["i"] == 0x04030201
 
 
 def test_arrays() -> None:
@@ -143,7 +143,7 @@ def test_arrays() -> None:
         s=struct.pack("<4Q", 1, 2, 3, 2**64 - 1), z=b"\xff\1\2\3", ok=b"\0\1\2", one=b"x",
         p=struct.pack("<2Q", 0, 0xFFFF_8000_0000_0000),
     )  # fmt: skip
-    assert decode(layout, record) == {
+    assert decoder(layout)(record) == {
         "comm": "a\\xff\x1bb",
         "mac": b"\1\2\3\4\5\xff",
         "w": [1, 2, 65535],
@@ -153,7 +153,7 @@ def test_arrays() -> None:
         "p": [0, 0xFFFF_8000_0000_0000],
         "one": "x",
     }
-    assert decode(layout, filled(layout, comm=b"x" * 16))["comm"] == "x" * 16
+    assert decoder(layout)(filled(layout, comm=b"x" * 16))["comm"] == "x" * 16
 
 
 def test_wide_numbers_floats_and_flags() -> None:
@@ -161,18 +161,18 @@ def test_wide_numbers_floats_and_flags() -> None:
     layout = layout_of("wide")
     record = filled(layout, a=b"\xff" * 16, b=b"\xff" * 16 + b"\1" * 16, c=b"\7")
     ones = 0x0101_0101_0101_0101_0101_0101_0101_0101
-    assert decode(layout, record) == {"a": 2**128 - 1, "b": [-1, ones], "c": 7}
+    assert decoder(layout)(record) == {"a": 2**128 - 1, "b": [-1, ones], "c": 7}
     layout = layout_of("floats")
     record = struct.pack("<d3f4x", 1.5, 0.25, -1, 2)
-    assert decode(layout, record) == {"d": 1.5, "f": 0.25, "g": [-1.0, 2.0]}
+    assert decoder(layout)(record) == {"d": 1.5, "f": 0.25, "g": [-1.0, 2.0]}
     layout = layout_of("kernel_types")
-    assert decode(layout, filled(layout, ok=b"\2"))["ok"] is True
+    assert decoder(layout)(filled(layout, ok=b"\2"))["ok"] is True
 
 
 def test_members_of_a_union_overlap() -> None:
     """Each of them is given, in the order of the declaration."""
     layout = layout_of("union")
-    values = decode(layout, filled(layout, **{"h": b"\1", "a.v6": bytes(range(16)), "t": b"\2"}))
+    values = decoder(layout)(filled(layout, **{"h": b"\1", "a.v6": bytes(range(16)), "t": b"\2"}))
     assert list(values.items()) == [
         ("h", 1),
         ("a.v4", 0x03020100),
@@ -185,7 +185,7 @@ def test_nested_arrays() -> None:
     """Elements of an array of structs are told by their index."""
     layout = layout_of("nested_array")
     names = {field.name: bytes([index]) for index, field in enumerate(layout.fields, start=1)}
-    values = decode(layout, filled(layout, **names))
+    values = decoder(layout)(filled(layout, **names))
     assert values["i[0].a"] == 2
     assert values["i[2].c"] == 9
     assert values["i[2].n"] == "\n"
@@ -194,7 +194,7 @@ def test_nested_arrays() -> None:
 @pytest.mark.parametrize(("name", "value"), [("scalar", 0x0807060504030201), ("byte", 1)])
 def test_scalar(name: str, value: int) -> None:
     """A type that is a number has one field without a name."""
-    assert decode(layout_of(name), bytes(range(1, 9))) == {"": value}
+    assert decoder(layout_of(name))(bytes(range(1, 9))) == {"": value}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -202,10 +202,10 @@ def test_length_is_not_trusted(name: str) -> None:
     """Bytes behind a record are ignored; a record that is too short is refused."""
     layout = layout_of(name)
     record = bytes(number * 37 & 0xFF for number in range(layout.size))
-    assert repr(decode(layout, memoryview(record + b"\xff" * 7))) == repr(decode(layout, record))
+    assert repr(decoder(layout)(memoryview(record + b"\xff" * 7))) == repr(decoder(layout)(record))
     for size in (0, layout.size - 1):
         with pytest.raises(CodecError, match="short"):
-            decode(layout, record[:size])
+            decoder(layout)(record[:size])
 
 
 def test_layout_goes_through_json() -> None:
@@ -261,5 +261,5 @@ def test_layout_of_a_hostile_manifest(layout: Layout) -> None:
 def test_largest_layout() -> None:
     """The maximal number of members, all at one place, is read."""
     fields = tuple(Field(f"a{n}", "int", (1 << 16) - 4, 4, 0, "int") for n in range(1024))
-    values = decode(Layout("x", 1 << 16, fields), bytes((1 << 16) - 4) + b"\1\0\0\0")
+    values = decoder(Layout("x", 1 << 16, fields))(bytes((1 << 16) - 4) + b"\1\0\0\0")
     assert list(values.values()) == [1] * 1024

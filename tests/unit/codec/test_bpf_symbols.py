@@ -8,8 +8,7 @@ from typing import Final
 
 import pytest
 
-from collectord.codec.bpf_symbols import BpfFunction, symbols_of
-from collectord.codec.btf import type_names
+from collectord.codec.bpf_symbols import BpfFunction, symbols_of, type_names
 from collectord.codec.perf_bpf import BpfArray, BpfImage, Btf
 from collectord.codec.perf_sideband import BpfEvent, Ksymbol
 

@@ -25,20 +25,18 @@ from collectord.codec.perf_data import (
 )
 from collectord.codec.perf_features import (
     BuildId,
-    ClockData,
-    Features,
-    Group,
-    decode_auxtrace_index,
-    encode_features,
-)
-from collectord.codec.perf_machine import (
     Cache,
+    ClockData,
     CpuPlace,
     CpuTopology,
+    Features,
+    Group,
     Machine,
     Memory,
     NumaNode,
     PmuCaps,
+    decode_auxtrace_index,
+    encode_features,
 )
 from collectord.codec.perf_record import frame
 from collectord.codec.perf_section import Feature, encode_string

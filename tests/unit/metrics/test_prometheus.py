@@ -20,7 +20,7 @@ from collectord.metrics import prometheus
 from collectord.metrics.ring_families import window_ns
 from collectord.model import LOSS_PAIRS, Basis, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.session.late_rings import LateRings
-from collectord.sink.retention import EvictReason
+from collectord.sink.state_dir import EvictReason
 from collectord.source.base import Abilities, LateRing
 from tests.support import balances
 

@@ -15,14 +15,12 @@ from collectord.codec.perf_attr import EventType, PerfEventAttr, RecordType, Sam
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_order import ALWAYS, TimeOrder
-from collectord.codec.perf_record import SampleId, frame, iter_records
-from collectord.codec.perf_sample import RawSamples
+from collectord.codec.perf_record import RawSamples, SampleId, frame, iter_records
 from collectord.codec.perf_sideband import Lost, encode
 from collectord.errors import CodecError, SinkError, UsageError
 from collectord.plan.session_plan import SinkPlan
 from collectord.reader.any_events import open_events
-from collectord.reader.bpf_events import DATA
-from collectord.reader.perf_events import BpfSegment, Damage, Loss, Record, Total
+from collectord.reader.perf_events import DATA, BpfSegment, Damage, Loss, Record, Total
 from collectord.sink.perf_data_sink import PerfDataSink
 from tests.support import bpf_segments as support
 from tests.support import segments as perf_support

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from structlog.testing import CapturingLogger
 
-from collectord.codec.ftrace_page import Walk
-from collectord.codec.ftrace_tail import last_events
+from collectord.codec.ftrace_page import Walk, last_events
 from collectord.kernel.host.identity import read_host
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.tracefs.instance_lock import take_over
 from collectord.kernel.tracefs.mount import Tracefs
 from collectord.kernel.values.ring_stats import CpuStats
 from collectord.model import Basis
-from collectord.recovery.ftrace_rings import balance, salvage_leftovers
-from collectord.recovery.prior_run import PriorRun, read_prior_run
+from collectord.recovery.ftrace_rings import PriorRun, balance, read_prior_run, salvage_leftovers
 from collectord.sink.repair import repair
 from collectord.sink.segment import SegmentPaths
 from tests.support import segments as perf_support

@@ -10,8 +10,7 @@ import pytest
 
 from collectord.codec.bpf_struct import Field, Layout
 from collectord.reader.any_events import open_events
-from collectord.reader.bpf_events import read_note
-from collectord.reader.perf_events import BpfSegment, Record
+from collectord.reader.perf_events import BpfSegment, Record, read_note
 from collectord.reader.verify import verify
 from collectord.sink.manifest import EventLayout, Manifest, OpenManifest, decode, encode
 from collectord.sink.outcome import Action

@@ -14,7 +14,7 @@ from collectord.reader.verify import State, list_segments, verify
 from collectord.sink.base import Closing
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
-from collectord.sink.retention import evict
+from collectord.sink.state_dir import evict
 from collectord.sink.stored_file import Check
 from tests.support.relay_records import note, record
 from tests.support.relay_segments import DATA, EMPTY, RINGS, closed, filled, make_sink, seal

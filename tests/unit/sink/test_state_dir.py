@@ -1,21 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state directory as a whole, and what a single file must not replace."""
+"""The state directory as a whole, the deletion of its oldest segments, and what stays."""
 
 from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
+from collectord.plan.session_plan import RetentionPlan
+from collectord.sink import state_dir
 from collectord.sink.output_dir import single_paths
-from collectord.sink.state_dir import count_unclean_stops
+from collectord.sink.segment import Group, group_files, segment_name
+from collectord.sink.state_dir import Eviction, EvictReason, StateDir, count_unclean_stops, evict
+from tests.support import segments as support
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from collectord.folders.folder import Folder
+
+DAY_NS = 86_400_000_000_000
+NOW_NS = 1_800_000_000_000_000_000
+SEGMENT_BYTES = 64 << 10
 
 
 def test_unclean_stops_are_counted_over_processes(tmp_path: Path) -> None:
@@ -73,3 +85,233 @@ def test_only_regular_files_are_replaced(tmp_path: Path, kind: str) -> None:
         os.mkfifo(path)
     with pytest.raises(SinkError, match="not a regular file"), open_folder(tmp_path) as folder:
         single_paths(folder, path.name)
+
+
+def _segment(
+    root: Path,
+    session: str,
+    age_days: int,
+    data_bytes: int = SEGMENT_BYTES,
+    file_format: str = "perf.data",
+) -> Path:
+    """Return a sealed segment of this age with its manifest."""
+    written_ns = NOW_NS - age_days * DAY_NS
+    path = root / session / segment_name(written_ns, 1, file_format)
+    path.parent.mkdir(exist_ok=True)
+    for file, content in ((path, bytes(data_bytes)), (_manifest(path), b"{}")):
+        file.write_bytes(content)
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())  # blocks are allocated late
+        os.utime(file, ns=(written_ns, written_ns))
+    return path
+
+
+def _manifest(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _allocated(path: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in (path, _manifest(path)))
+
+
+def _free_bytes(root: Path) -> int:
+    space = os.statvfs(root)
+    return space.f_bavail * space.f_frsize
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Provide a filesystem that nobody else uses, 4 MiB."""
+    with support.mounted("tmpfs", tmp_path / "disk", "size=4m") as directory:
+        yield directory
+
+
+def test_no_limits(tmp_path: Path) -> None:
+    """Without limits everything stays."""
+    path = _segment(tmp_path, "exec", 1000)
+    assert evict(tmp_path, RetentionPlan(), NOW_NS) == []
+    assert path.exists()
+
+
+def test_age(tmp_path: Path) -> None:
+    """Segments last written before the age limit go, of every session, manifests included."""
+    old = [_segment(tmp_path, "exec", 9), _segment(tmp_path, "profile", 8)]
+    young = _segment(tmp_path, "exec", 6)
+    size_bytes = _allocated(old[0])
+    plan = RetentionPlan(age_ns=7 * DAY_NS)
+    assert evict(tmp_path, plan, NOW_NS) == [
+        Eviction(path, EvictReason.AGE, size_bytes) for path in old
+    ]
+    assert sorted(tmp_path.glob("*/*")) == [young, _manifest(young)]
+
+
+def test_quota_takes_the_oldest_of_any_session(tmp_path: Path) -> None:
+    """Over the quota the oldest go first, whichever session they are of, until it holds."""
+    sessions = (("b", 4), ("a", 3), ("b", 2), ("a", 1))
+    paths = [_segment(tmp_path, name, age) for name, age in sessions]
+    one_bytes = _allocated(paths[0])
+    assert one_bytes > SEGMENT_BYTES, "the manifest counts"
+    evictions = evict(tmp_path, RetentionPlan(bytes=2 * one_bytes), NOW_NS)
+    assert evictions == [Eviction(path, EvictReason.QUOTA, one_bytes) for path in paths[:2]]
+    assert [path.exists() for path in paths] == [False, False, True, True]
+    assert evict(tmp_path, RetentionPlan(bytes=2 * one_bytes), NOW_NS) == []
+
+
+def test_the_last_write_makes_the_oldest(tmp_path: Path) -> None:
+    """A snapshot goes by when it was made: its file may have been there for days."""
+    snapshot, stream = _segment(tmp_path, "recorder", 9), _segment(tmp_path, "stream", 2)
+    for file in (snapshot, _manifest(snapshot)):
+        os.utime(file, ns=(NOW_NS, NOW_NS))
+    plan = RetentionPlan(bytes=_allocated(snapshot))
+    assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [stream]
+    assert snapshot.exists()
+
+
+def test_running_segments_count_and_stay(tmp_path: Path) -> None:
+    """Running segments and orphans use the quota and are never evicted."""
+    old = _segment(tmp_path, "exec", 5)
+    running = tmp_path / "exec" / (segment_name(NOW_NS - 9 * DAY_NS, 1, "perf.data") + ".partial")
+    running.write_bytes(bytes(SEGMENT_BYTES))
+    open_manifest = running.with_name(running.name.replace(".partial", ".json.partial"))
+    open_manifest.write_bytes(b"{}")
+    assert evict(tmp_path, RetentionPlan(bytes=1 << 20), NOW_NS) == []
+    plan = RetentionPlan(bytes=_allocated(old))
+    assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [old]
+    assert evict(tmp_path, RetentionPlan(bytes=1, age_ns=DAY_NS), NOW_NS) == []
+    assert running.exists()
+    assert open_manifest.exists()
+
+
+def test_segments_that_were_given_up_go_in_their_turn(tmp_path: Path) -> None:
+    """They are no longer written; what nobody has given up stays, whoever left it."""
+    oldest, older = (_segment(tmp_path, "exec", age) for age in (9, 8))
+    for path in (oldest, older):
+        path.rename(f"{path}.partial")
+        _manifest(path).rename(f"{path}.json.partial")
+    store = StateDir(tmp_path, RetentionPlan(bytes=1))
+    assert not store.make_room()
+    store.leave([oldest.with_name(oldest.name + ".partial")])
+    assert store.make_room()
+    assert {path.name for path in (tmp_path / "exec").iterdir()} == {
+        f"{older.name}.partial",
+        f"{older.name}.json.partial",
+    }
+
+
+def test_the_end_of_a_trail_stays(tmp_path: Path) -> None:
+    """Beside a trace.dat segment that is written the newest sealed one stays, until it is not."""
+    old, newest = (_segment(tmp_path, "calls", age, file_format="trace.dat") for age in (9, 8))
+    other = _segment(tmp_path, "calls", 7)
+    running = old.parent / (segment_name(NOW_NS, 3, "trace.dat") + ".partial")
+    running.write_bytes(bytes(SEGMENT_BYTES))
+    plan = RetentionPlan(bytes=1, age_ns=DAY_NS)
+    assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [old, other]
+    assert newest.exists()
+    assert _manifest(newest).exists()
+    assert evict(tmp_path, plan, NOW_NS, 1 << 40) == []
+    running.unlink()
+    assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [newest]
+
+
+def test_named_recordings_and_foreign_files_stay(tmp_path: Path) -> None:
+    """Only names that a session gives are under retention."""
+    kept = [tmp_path / "out.data", tmp_path / "out.data.json", tmp_path / "notes.txt"]
+    for path in kept:
+        path.write_bytes(bytes(SEGMENT_BYTES))
+    assert evict(tmp_path, RetentionPlan(bytes=1, age_ns=1), NOW_NS) == []
+    assert all(path.exists() for path in kept)
+
+
+def test_free_space_floor(disk: Path) -> None:
+    """Segments go until the filesystem has the floor's bytes free, in bytes or percent."""
+    paths = [_segment(disk, "exec", age) for age in (5, 4, 3, 2)]
+    one_bytes = _allocated(paths[0])
+    evictions = evict(disk, RetentionPlan(free_bytes=_free_bytes(disk) + 1), NOW_NS)
+    assert evictions == [Eviction(paths[0], EvictReason.FREE_SPACE, one_bytes)]
+    (paths[3].parent / "filler").write_bytes(bytes((2 << 20) + (1 << 19)))
+    percent = 100 * (_free_bytes(disk) + one_bytes + 1) / (4 << 20)
+    evictions = evict(disk, RetentionPlan(free_percent=percent), NOW_NS)
+    assert [(gone.path, gone.reason) for gone in evictions] == [
+        (path, EvictReason.FREE_SPACE) for path in paths[1:3]
+    ]
+
+
+def test_space_for_a_write(tmp_path: Path) -> None:
+    """A write that found the disk full gets at least what it needs, whatever statvfs says."""
+    paths = [_segment(tmp_path, "exec", age) for age in (3, 2, 1)]
+    evictions = evict(tmp_path, RetentionPlan(), NOW_NS, SEGMENT_BYTES * 3 // 2)
+    assert [gone.path for gone in evictions] == paths[:2]
+    assert evict(tmp_path, RetentionPlan(), NOW_NS, 1 << 40)[0].path == paths[2]
+    assert evict(tmp_path, RetentionPlan(), NOW_NS, 1 << 40) == []
+
+
+def test_space_on_another_filesystem(tmp_path: Path, disk: Path) -> None:
+    """Deleting from another filesystem does not help a full disk."""
+    kept = _segment(tmp_path, "exec", 2)
+    store = StateDir(tmp_path, RetentionPlan(age_ns=1 << 62))
+    assert not store.room_for(disk)(SEGMENT_BYTES)
+    assert not store.room_for(disk / "gone")(SEGMENT_BYTES)
+    assert kept.exists()
+    assert store.room_for(kept.parent)(SEGMENT_BYTES)
+    assert not kept.exists()
+
+
+def test_a_session_on_a_filesystem_of_its_own(tmp_path: Path) -> None:
+    """A floor holds on each; what is short on one is made there, by whatever is oldest there."""
+    with support.mounted("tmpfs", tmp_path / "disk", "size=4m") as disk:
+        older, own = _segment(tmp_path, "exec", 9), _segment(tmp_path, "disk", 2)
+        floor = RetentionPlan(free_bytes=_free_bytes(disk) + 1)
+        assert [gone.path for gone in evict(tmp_path, floor, NOW_NS)] == [own]
+        own = _segment(tmp_path, "disk", 1)
+        assert StateDir(tmp_path, RetentionPlan(age_ns=1 << 62)).room_for(disk)(SEGMENT_BYTES)
+        assert (older.exists(), own.exists()) == (True, False)
+
+
+def test_segment_that_cannot_be_deleted(tmp_path: Path) -> None:
+    """A segment that cannot be deleted does not keep the younger ones from their limit."""
+    stuck, free = _segment(tmp_path, "a", 3), _segment(tmp_path, "b", 2)
+    plan = RetentionPlan(age_ns=DAY_NS)
+    if os.geteuid() == 0:
+        subprocess.run(["chattr", "+i", stuck], check=True)
+    else:
+        stuck.parent.chmod(0o555)
+    try:
+        assert [eviction.path for eviction in evict(tmp_path, plan, NOW_NS)] == [free]
+        with pytest.raises(SinkError, match="cannot delete an old segment"):
+            evict(tmp_path, plan, NOW_NS)
+    finally:
+        if os.geteuid() == 0:
+            subprocess.run(["chattr", "-i", stuck], check=True)
+        else:
+            stuck.parent.chmod(0o755)
+
+
+def test_a_folder_that_nobody_enters(tmp_path: Path) -> None:
+    """It keeps the others from no limit, and is told of where a limit does not hold."""
+    old, new = _segment(tmp_path, "a", 2), _segment(tmp_path, "a", 1)
+    junk = tmp_path / "junk"
+    junk.mkdir()
+    junk.chmod(0o777)
+    kept = RetentionPlan(bytes=_allocated(new))
+    assert [one.path for one in evict(tmp_path, kept, NOW_NS)] == [old]
+    assert evict(tmp_path, kept, NOW_NS) == []
+    assert [one.path for one in evict(tmp_path, RetentionPlan(bytes=1), NOW_NS)] == [new]
+    with pytest.raises(SinkError, match="junk"):
+        evict(tmp_path, RetentionPlan(free_percent=100), NOW_NS)
+
+
+def test_files_that_vanish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments deleted by somebody else meanwhile are no error, and not counted."""
+    gone, half = _segment(tmp_path, "exec", 3), _segment(tmp_path, "exec", 2)
+
+    def list_and_delete(folder: Folder) -> list[Group]:
+        groups = group_files(folder)
+        if folder.path == gone.parent:
+            for file in (gone, _manifest(gone), half):
+                file.unlink()
+        return groups
+
+    monkeypatch.setattr(state_dir, "group_files", list_and_delete)
+    evictions = evict(tmp_path, RetentionPlan(age_ns=DAY_NS), NOW_NS)
+    assert [eviction.path for eviction in evictions] == [half]
+    assert not _manifest(half).exists()

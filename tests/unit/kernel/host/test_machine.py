@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectord.codec.perf_machine import (
+from collectord.codec.perf_features import (
     Cache,
     CpuPlace,
     CpuTopology,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.codec.btf import function_id
+from collectord.codec.bpf_symbols import function_id
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import BpfFacts, Check
 from collectord.kernel.bpf import kernel_headers
 from collectord.kernel.bpf.kernel_headers import HeaderTree
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe import bpf_probe, bpf_trial, checks
+from collectord.kernel.probe import bpf_probe, checks
 from collectord.kernel.probe.bpf_probe import probe_bpf
 from collectord.kernel.values.facts_wanted import BpfWanted
 from collectord.kernel.values.limits import Limits
@@ -73,8 +73,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).write_text(text)
     tree = HeaderTree("build", tmp_path / "h", (tmp_path / "h",), "6.12", matches=True)
     monkeypatch.setattr(kernel_headers, "find_headers", lambda _release: tree)
-    monkeypatch.setattr(bpf_trial, "try_load", lambda: True)
-    monkeypatch.setattr(bpf_trial, "try_fentry", lambda _btf: True)
+    monkeypatch.setattr(bpf_probe, "try_load", lambda: True)
+    monkeypatch.setattr(bpf_probe, "try_fentry", lambda _btf: True)
     return tmp_path
 
 
@@ -102,7 +102,7 @@ def test_what_the_kernel_lacks(host: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (host / "sys/kernel/btf/vmlinux").unlink()
     (host / "sys/bus/event_source/devices/kprobe").rmdir()
     (host / "proc/sys/kernel/unprivileged_bpf_disabled").unlink()
-    monkeypatch.setattr(bpf_trial, "try_load", lambda: False)
+    monkeypatch.setattr(bpf_probe, "try_load", lambda: False)
     facts = probed(host)
     assert (facts.btf, facts.fentry, facts.kprobes, facts.uprobes) == (False, False, False, True)
     assert (facts.jit, facts.unprivileged_disabled, facts.problem) == (False, None, "")
@@ -112,7 +112,7 @@ def _refuse(monkeypatch: pytest.MonkeyPatch, error: KernelError) -> None:
     def refuse() -> bool:
         raise error
 
-    monkeypatch.setattr(bpf_trial, "try_load", refuse)
+    monkeypatch.setattr(bpf_probe, "try_load", refuse)
 
 
 def test_the_first_problem_is_told(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:

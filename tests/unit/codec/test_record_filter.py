@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from collectord.codec.bpf_filter import bind
-from collectord.codec.bpf_struct import Field, Layout, decode
-from collectord.codec.record_filter import parse_filter
+from collectord.codec.bpf_struct import Field, Layout, decoder
+from collectord.codec.record_filter import bind, parse_filter
 from collectord.errors import UsageError
 
 LAYOUT = Layout(
@@ -45,7 +44,7 @@ RECORD = (
 )
 def test_filters(text: str, fits: bool) -> None:  # a parameter
     """A record fits if each comparison holds; members of nested structs are named in full."""
-    assert bind(parse_filter(text), LAYOUT)(decode(LAYOUT, RECORD)) is fits
+    assert bind(parse_filter(text), LAYOUT)(decoder(LAYOUT)(RECORD)) is fits
 
 
 @pytest.mark.parametrize(
