@@ -173,7 +173,7 @@ class SessionBalance:
     in_flight: int
     unaccounted: int | None
     rings: tuple[RingBalance, ...]
-    segments: tuple[str, ...]
+    segments: tuple[str, ...] = ()
     directory: str = ""
     degraded_reasons: tuple[str, ...] = ()
     losing: tuple[Losing, ...] = ()
@@ -317,18 +317,14 @@ def balance_session(
     scope: str,
     rings: tuple[RingBalance, ...],
     *,
-    state: str,
-    directory: str = "",
-    segments: tuple[str, ...] = (),
-    degraded_reasons: tuple[str, ...] = (),
-    sink: SinkStats | None = None,
     shared: Mapping[LossKey, int] | None = None,
     suppressed: Iterable[Mapping[str, Any]] = (),
     aux: tuple[AuxBalance, ...] = (),
 ) -> SessionBalance:
     """Add up a session's data rings. Its basis is the weakest of theirs.
 
-    `shared` are the losses that belong to no single ring.
+    `shared` are the losses that belong to no single ring. The files and troubles of the session
+    are for the caller to add.
     """
     data = tuple(ring for ring in rings if ring.label.role is RingRole.DATA)
     basis = Basis.weakest([ring.basis for ring in data])
@@ -343,7 +339,7 @@ def balance_session(
         source=source,
         scope=scope,
         basis=basis,
-        state=state,
+        state="running",
         produced=produced + sum(by_name.values()) if produced is not None else None,
         stored=sum(ring.stored for ring in data),
         lost=dict(lost),
@@ -351,10 +347,6 @@ def balance_session(
         in_flight=sum(ring.in_flight for ring in data),
         unaccounted=sum_known(ring.unaccounted for ring in data) if exact else None,
         rings=rings,
-        segments=segments,
-        directory=directory,
-        degraded_reasons=degraded_reasons,
-        sink=sink or SinkStats(),
         shared=by_name,
         suppressed=tuple(suppressed),
         aux=aux,

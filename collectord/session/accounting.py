@@ -121,9 +121,7 @@ class Accounting:
             self._plan.source,
             self._plan.scope.describe(),
             (*self._meter.balances(since_ns), *self._late.balances()),
-            state="running",
             suppressed=self._meter.suppression.to_json(since_ns or 0),
-            directory=self._plan.sink.directory,
             shared=self._meter.shared_losses,
             aux=self._aux.balances(),
         )

@@ -74,11 +74,9 @@ class RinglessSession:
         """Return a balance without rings: nothing was produced that could be stored."""
         reasons = tuple(filter(None, (self._failure, *self._troubles.values())))
         degraded = self._state == "running" and bool(reasons)
-        return balance_session(
-            self.plan.name,
-            self.plan.source,
-            self.plan.scope.describe(),
-            (),
+        plan = self.plan
+        return replace(
+            balance_session(plan.name, plan.source, plan.scope.describe(), ()),
             state="degraded" if degraded else self._state,
-            degraded_reasons=(*reasons, *self.plan.degraded),
+            degraded_reasons=(*reasons, *plan.degraded),
         )

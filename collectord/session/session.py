@@ -254,6 +254,7 @@ class Session:
         return replace(
             self._accounting.balance(),
             state="stopped" if self._stopping.is_set() else state,
+            directory=self.plan.sink.directory,
             segments=self._segments.sealed,
             degraded_reasons=reasons,
             losing=self._losses.losing,

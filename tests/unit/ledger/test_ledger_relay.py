@@ -158,7 +158,6 @@ def test_dropped_records_are_the_sessions(rig: Rig) -> None:
         "relay",
         "system",
         rig.meter.balances(),
-        state="stopped",
         shared=rig.meter.shared_losses,
     )
     assert (session.produced, session.lost["kernel_ring/dropped"]) == (8, 7)
@@ -179,7 +178,6 @@ def test_metrics_add_up(rig: Rig, *, per_cpu: bool) -> None:
         "relay",
         "system",
         rig.meter.balances(),
-        state="stopped",
         shared=rig.meter.shared_losses,
     )
     made = registry(
@@ -191,7 +189,7 @@ def test_metrics_add_up(rig: Rig, *, per_cpu: bool) -> None:
         labels | {"stage": "kernel_ring", "reason": "dropped"},
     )
     assert lost == 14  # two devices of one session
-    state = {"session": "s", "source": "relay", "state": "stopped"}
+    state = {"session": "s", "source": "relay", "state": "running"}
     assert made.get_sample_value("collectord_session_state", state) == 1
 
 
@@ -204,5 +202,5 @@ def test_bytes_of_a_channel_have_no_balance() -> None:
         (ring,) = rig.meter.balances()
     assert (ring.produced, ring.unaccounted, ring.in_flight) == (None, None, 1000)
     assert (ring.basis, ring.in_bytes) == (Basis.NONE, True)
-    session = balance_session("s", "relay", "system", (ring,), state="running")
+    session = balance_session("s", "relay", "system", (ring,))
     assert to_json(session)["unit"] == "bytes"

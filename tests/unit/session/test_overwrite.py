@@ -175,7 +175,7 @@ def test_what_nobody_counts_is_not_said() -> None:
     )
     assert [ring.overwritten for ring in rings] == [100, None]
     assert [ring.window_ns for ring in rings] == [5, 5]
-    whole = balance_session("box", "perf", "system", rings, state="running")
+    whole = balance_session("box", "perf", "system", rings)
     assert (whole.overwritten, whole.repeated) == (None, 8)
 
 
