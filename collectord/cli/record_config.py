@@ -79,7 +79,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         daemon=DaemonConfig(
             state_dir=str(directory), staging=_staging(args), drain_priority=args.realtime
         ),
-        metrics=MetricsConfig(listen=""),
+        metrics=MetricsConfig(listen=None),
         control=ControlConfig(socket=""),
         # The headers are not kept among the recordings.
         bpf=BpfConfig(cache="" if os.geteuid() == 0 else str(Path.home() / _USERS_CACHE)),

@@ -111,7 +111,7 @@ class _Server(NamedTuple):
 def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Server]:
     """Claim the configured addresses, before anything else is opened."""
     servers = []
-    if config.metrics.listen:
+    if config.metrics.listen is not None:
         bound = stack.enter_context(http.claim_tcp(config.metrics.listen))
         registry = prometheus.registry(
             daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu

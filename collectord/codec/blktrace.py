@@ -4,22 +4,25 @@
 from __future__ import annotations
 
 import struct
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 # struct blk_user_trace_setup: name, act_mask, buf_size, buf_nr, start_lba, end_lba, pid.
 _SETUP: Final = struct.Struct("@32sHIIQQI0Q")
 
-# Classes of records by their names in act_mask; the bit in it is the position here.
-ACTIONS: Final = (
-    *("read", "write", "flush", "sync", "queue", "requeue", "issue", "complete", "fs", "pc"),
-    *("notify", "ahead", "meta", "discard", "drv_data", "fua"),
+# Classes of records by their names; the bit of one in act_mask is its position here.
+Action = StrEnum(
+    "Action",
+    "READ WRITE FLUSH SYNC QUEUE REQUEUE ISSUE COMPLETE "
+    "FS PC NOTIFY AHEAD META DISCARD DRV_DATA FUA",
 )
-ALL_ACTIONS: Final = (1 << len(ACTIONS)) - 1
+_BITS: Final = {action: 1 << bit for bit, action in enumerate(Action)}
+ALL_ACTIONS: Final = sum(_BITS.values())
 
 RECORD: Final = struct.Struct("@IIQQIIIIIHH")
 MAGIC: Final = 0x65617407
@@ -51,7 +54,7 @@ _EVENTS: Final = {
     17: ("DRV", "drv_data"),
 }
 _NOTES: Final = {0: "process", 1: "timestamp", 2: "message"}
-_MESSAGE: Final = 1 << _CLASS_SHIFT + ACTIONS.index("notify") | 2
+_MESSAGE: Final = _BITS[Action.NOTIFY] << _CLASS_SHIFT | 2
 
 
 def event_names() -> dict[str, str]:
@@ -64,20 +67,14 @@ def note_names() -> tuple[str, ...]:
     return tuple(_NOTES.values())
 
 
-def action_mask(names: tuple[str, ...]) -> int:
-    """Return the mask of these classes; all without names. Raises KeyError for an unknown name."""
-    if not names:
-        return ALL_ACTIONS
-    bits = {name: 1 << bit for bit, name in enumerate(ACTIONS)}
-    mask = 0
-    for name in names:
-        mask |= bits[name]
-    return mask
+def action_mask(actions: Iterable[Action]) -> int:
+    """Return the mask of these classes, or of all if there are none."""
+    return sum(_BITS[action] for action in set(actions)) or ALL_ACTIONS
 
 
 def action_names(mask: int) -> tuple[str, ...]:
-    """Return the classes of a mask."""
-    return tuple(name for bit, name in enumerate(ACTIONS) if mask >> bit & 1)
+    """Return the names of the classes of a mask."""
+    return tuple(str(action) for action, bit in _BITS.items() if mask & bit)
 
 
 class Setup(NamedTuple):
@@ -122,7 +119,7 @@ class BlkRecord(NamedTuple):
 
     Attributes:
         sequence: its number on its CPU; undefined for a note.
-        classes: mask of `ACTIONS`.
+        classes: mask of the bits of `Action`.
         what: low half of the action, without the cgroup's flag.
         data: the data behind the header, without a cgroup's id.
         cgroup: that id, 0 without one.
@@ -144,7 +141,7 @@ class BlkRecord(NamedTuple):
     @property
     def is_note(self) -> bool:
         """Whether it is a name, a time or a message, and not an event."""
-        return bool(self.classes >> ACTIONS.index("notify") & 1)
+        return bool(self.classes & _BITS[Action.NOTIFY])
 
     @property
     def name(self) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.blktrace import ACTIONS
 from collectord.config.problems import PID_MAX, Problem
 from collectord.model import FLIGHT_RECORDER, ScopeKind
-from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,10 +50,6 @@ def check(source: RelaySourceConfig) -> Iterator[Problem]:
 
 def _selection(source: RelaySourceConfig, *, blktrace: bool) -> Iterator[Problem]:
     """Yield problems of the keys that limit what blktrace records."""
-    for name in source.actions:
-        if name not in ACTIONS:
-            hint = did_you_mean(name, ACTIONS) or f"allowed: {', '.join(ACTIONS)}"
-            yield Problem("actions", f"{name!r} is not an action of blktrace", hint)
     for key in _OF_DEVICES:
         value = getattr(source, key)
         if value and not blktrace:

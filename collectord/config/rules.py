@@ -26,15 +26,12 @@ if TYPE_CHECKING:
         Config,
         DaemonConfig,
         EventConfig,
-        MetricsConfig,
         SessionConfig,
         SourceConfig,
         TargetConfig,
     )
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
-_LISTEN: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", re.ASCII)
-_PORT_MAX: Final = 65535
 _MAX_STACK: Final = 65535  # sample_max_stack has 16 bits
 _AUX_FLUSH_MIN_NS: Final = 1_000_000
 _CHUNK_ALIGN_BYTES: Final = 4096
@@ -56,7 +53,6 @@ FREEZABLE: Final = (ScopeKind.SYSTEM, ScopeKind.CPUS, ScopeKind.CGROUP)
 def check_config(config: Config) -> Iterator[Problem]:
     """Yield problems of a whole configuration, each session's included."""
     yield from under("daemon", _daemon(config.daemon))
-    yield from under("metrics", _metrics(config.metrics))
     yield from under("bpf", _bpf(config.bpf))
     names: set[str] = set()
     for index, session in enumerate(config.session):
@@ -205,18 +201,6 @@ def _daemon(daemon: DaemonConfig) -> Iterator[Problem]:
         yield Problem("staging", f"{daemon.staging} bytes", f"at least {_CHUNKS_MIN} chunks")
     if daemon.flush_interval <= 0:
         yield Problem("flush_interval", "must not be 0", 'a duration, e.g. "1s"')
-
-
-def _metrics(metrics: MetricsConfig) -> Iterator[Problem]:
-    if not metrics.listen:
-        return
-    match = _LISTEN.fullmatch(metrics.listen)
-    if match is None or int(match[1]) > _PORT_MAX:
-        yield Problem(
-            "listen",
-            f"{metrics.listen!r} is not an address",
-            'HOST:PORT, e.g. "127.0.0.1:9590" or "[::1]:9590"; "" turns metrics off',
-        )
 
 
 def _target(target: TargetConfig) -> Iterator[Problem]:

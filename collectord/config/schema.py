@@ -11,11 +11,13 @@ from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 
+from collectord.codec.blktrace import Action  # noqa: TC001 - decode reads annotations
 from collectord.config import call_graph, event_spec, trace_names
 from collectord.config.call_graph import CallGraph
 from collectord.config.decode import Spelt, optional
 from collectord.config.event_filter import Filter
 from collectord.config.event_spec import EventChoices, EventSpec
+from collectord.config.listen_address import ListenAddress
 from collectord.config.scheduling import DrainCpus, DrainPriority
 from collectord.config.trace_probe import Probe  # noqa: TC001 - decode reads annotations
 from collectord.config.users import user_id
@@ -35,6 +37,7 @@ EventSpelling = Annotated[EventChoices, Spelt(event_spec.parse_choices)]
 TraceEventSpelling = Annotated[EventChoices, Spelt(trace_names.parse)]
 OneEvent = Annotated[EventSpec | None, Spelt(optional(event_spec.parse_one))]
 FilterSpelling = Annotated[Filter, Spelt(Filter.parse)]
+Address = Annotated[ListenAddress | None, Spelt(optional(ListenAddress.parse))]
 CallGraphSpelling = Annotated[CallGraph | None, Spelt(optional(call_graph.parse))]
 
 _KIB: Final = 1 << 10
@@ -60,7 +63,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[metrics]`: the Prometheus endpoint."""
 
-    listen: str = "127.0.0.1:9590"
+    listen: Address = ListenAddress("127.0.0.1", 9590)
     per_cpu: bool = False
 
 
@@ -190,7 +193,7 @@ class RelaySourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
     kind: ClassVar[Literal["relay"]] = "relay"
     device: Paths = ()
     path: Paths = ()
-    actions: tuple[str, ...] = ()
+    actions: tuple[Action, ...] = ()
     start_lba: int = 0
     end_lba: int = 0
     pid: int = 0

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from collectord.config.listen_address import ListenAddress
     from collectord.folders.folder import Folder
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.ring_snapshot import Snapshot
@@ -213,8 +214,8 @@ def _drain_json(drain: RunningThreads) -> dict[str, Any]:
 
 
 @contextmanager
-def claim_tcp(address: str) -> Iterator[tuple[socket.socket, ...]]:
-    """Listen on HOST:PORT, at each address of the host; port 0 selects a free one.
+def claim_tcp(address: ListenAddress) -> Iterator[tuple[socket.socket, ...]]:
+    """Listen on an address, at each address that its host's name has.
 
     Connections wait until somebody accepts them.
 
@@ -222,10 +223,10 @@ def claim_tcp(address: str) -> Iterator[tuple[socket.socket, ...]]:
         ConfigError: the host's name does not resolve.
         KernelError: the address cannot be bound.
     """
-    host, _, port = address.rpartition(":")
+    host = address.host
     try:
         found = socket.getaddrinfo(
-            host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (socket.gaierror, UnicodeError) as error:
         raise ConfigError(f"{host} does not resolve: {error}", key="metrics.listen") from error

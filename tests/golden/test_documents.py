@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from collectord._native._core import AuxCounters, RingCounters, SidebandCounters
+from collectord.codec.blktrace import Action
 from collectord.config.schema import (
     BpfSourceConfig,
     Config,
@@ -94,7 +95,9 @@ def plan() -> dict[str, Any]:
         ),
         "bpf": (BpfSourceConfig(program="one", transport="ringbuf", ring=RingSize(1 << 16)),),
         "relay": (
-            RelaySourceConfig(device=("/dev/vda",), actions=("issue", "complete"), pid=7),
+            RelaySourceConfig(
+                device=("/dev/vda",), actions=(Action.ISSUE, Action.COMPLETE), pid=7
+            ),
             RelaySourceConfig(path=(CHANNEL,)),
         ),
     }

@@ -151,7 +151,7 @@ def test_unknown_pmu(refused: Refused) -> None:
         (("-u", "no-such-user"), USAGE, "no user 'no-such-user'"),
         (("-u", str(SOMEBODY)), FAILED, f"user {SOMEBODY} has no running process"),
         (("-G", "no-such-group"), FAILED, "no cgroup no-such-group"),
-        (("-G", ""), USAGE, "scope 'cgroup' needs it"),
+        (("-G", ""), USAGE, "scope 'cgroup' needs this key"),
     ],
 )
 def test_wrong_targets(refused: Refused, words: tuple[str, ...], status: int, says: str) -> None:
@@ -581,7 +581,7 @@ CONFIGS: Final[Mapping[str, tuple[str, str, str]]] = {
         "events[0]: expected a string or a table, got an int",
     ),
     "scope": ('"system"', '"sytem"', "scope: 'sytem' is unknown; did you mean \"system\"?"),
-    "scope without its key": ('"system"', '"process"', "pids: scope 'process' needs it"),
+    "scope without its key": ('"system"', '"process"', "pids: scope 'process' needs this key"),
     "CPU": ('"system"', '"cpus"\ncpus = "4000"', "CPU 4000 is not in this machine"),
     "event": ("cpu-clock", "cpu-clok", "session 'calls': unknown event 'cpu-clok'; did you mean"),
     "kind": ('"perf"', '"pref"', "kind: 'pref' is unknown; did you mean \"perf\"?"),
@@ -590,7 +590,7 @@ CONFIGS: Final[Mapping[str, tuple[str, str, str]]] = {
     "two of a name": (
         "[[session]]",
         f"[[session]]{SESSION}[[session]]",
-        "session[1].name: a second session 'calls'; names are unique",
+        "session[1].name: there is a second session 'calls'; names are unique",
     ),
 }
 

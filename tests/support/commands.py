@@ -8,6 +8,7 @@ import threading
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+from collectord.config.listen_address import ListenAddress
 from collectord.control import http
 from collectord.control.listener import serve
 from collectord.session.ring_snapshot import Lost, Snapshot
@@ -97,7 +98,7 @@ async def serve_tcp(
     app: web.Application, *, reserved_files: int = 0
 ) -> AsyncIterator[tuple[str, int]]:
     """Provide an app on a free port; returns the address."""
-    with http.claim_tcp("127.0.0.1:0") as bound:
+    with http.claim_tcp(ListenAddress("127.0.0.1", 0)) as bound:
         async with serve(app, bound, name="metrics", reserved_files=reserved_files):
             yield bound[0].getsockname()
 

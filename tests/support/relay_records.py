@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from collectord.codec.blktrace import MAGIC, RECORD, action_mask
+from collectord.codec.blktrace import MAGIC, RECORD, Action, action_mask
 
 SECOND_NS: Final = 1_000_000_000
 _CGROUP: Final = 1 << 8
@@ -17,7 +17,7 @@ def record(
     *,
     time_ns: int = SECOND_NS,
     what: int = 7,
-    classes: tuple[str, ...] = ("write", "issue"),
+    classes: tuple[Action, ...] = (Action.WRITE, Action.ISSUE),
     size: int = 4096,
     pid: int = 1,
     cpu: int = 0,
@@ -31,7 +31,7 @@ def record(
 def note(text: str, *, what: int = 0, pid: int = 1, cgroup: int = 0, time_ns: int = 1) -> bytes:
     """Return a note, by default a process's name."""
     data = text.encode().ljust(16, b"\0")
-    action = action_mask(("notify",)) << 16 | what
+    action = action_mask((Action.NOTIFY,)) << 16 | what
     if cgroup:
         data = struct.pack("@Q", cgroup) + data
         action |= _CGROUP

@@ -76,7 +76,7 @@ def test_default_is_perfs() -> None:
     assert session.source == (perf_source("cycles|cpu-clock"),)
     assert session.target == TargetConfig(scope=ScopeKind.SYSTEM)
     assert session.single_file == str(Path.cwd() / "perf.data")
-    assert (made.metrics.listen, made.control.socket) == ("", "")
+    assert (made.metrics.listen, made.control.socket) == (None, "")
 
 
 def test_filter_belongs_to_the_event_before_it() -> None:

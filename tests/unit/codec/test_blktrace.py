@@ -11,10 +11,10 @@ import pytest
 from collectord import cli
 from collectord._native import _core
 from collectord.codec.blktrace import (
-    ACTIONS,
     ALL_ACTIONS,
     MAGIC,
     RECORD,
+    Action,
     Setup,
     action_mask,
     action_names,
@@ -46,9 +46,9 @@ def test_setup_is_the_kernels_struct() -> None:
 def test_actions_have_names() -> None:
     """The kernel's own, in the order of its bits."""
     assert action_mask(()) == ALL_ACTIONS == 0xFFFF
-    assert action_mask(("issue", "complete")) == 1 << 6 | 1 << 7
+    assert action_mask((Action.ISSUE, Action.COMPLETE)) == 1 << 6 | 1 << 7
     assert action_names(1 << 1 | 1 << 15) == ("write", "fua")
-    assert all(action_names(action_mask((name,))) == (name,) for name in ACTIONS)
+    assert all(action_names(action_mask((one,))) == (one,) for one in Action)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,9 @@ def test_letters_are_blkparses(
     what: int, classes: tuple[str, ...], size: int, letters: str
 ) -> None:
     """They stand for the action, and the kind of request."""
-    (found,) = read_records(memoryview(record(1, what=what, classes=classes, size=size)))
+    (found,) = read_records(
+        memoryview(record(1, what=what, classes=tuple(map(Action, classes)), size=size))
+    )
     assert f"{found.letter} {found.rwbs}" == letters
 
 

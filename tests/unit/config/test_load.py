@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from collectord.codec.blktrace import Action
 from collectord.config.load import config_files, load
 from collectord.config.schema import (
     BpfSourceConfig,
@@ -36,6 +37,13 @@ name = "a"
 [[session.source]]
 kind = "perf"
 events = ["cpu-clock"]
+"""
+RELAY = """
+[[session]]
+name = "a"
+[[session.source]]
+kind = "relay"
+device = "/dev/vda"
 """
 
 
@@ -171,6 +179,11 @@ def test_unknown_keys_name_the_nearest(tmp_path: Path, text: str, key: str, word
         ("[daemon]\nshards = 65", "daemon.shards", "0 (automatic) to 64"),
         ('[metrics]\nlisten = "x"', "metrics.listen", "HOST:PORT"),
         ('[metrics]\nlisten = "h:70000"', "metrics.listen", "HOST:PORT"),
+        (
+            RELAY + 'actions = ["issue", "complet"]',
+            "session[0].source[0].actions[1]",
+            'did you mean "complete"? allowed: read, write',
+        ),
         ('[retention]\nfree = "120%"', "retention.free", "between 0% and 100%"),
         ("daemon = 1", "daemon", "expected a table"),
         ("[[session]]\nsource = []", "session[0]", "missing required field name"),
@@ -362,7 +375,7 @@ def test_the_manuals_examples(tmp_path: Path) -> None:
     assert isinstance(relay, RelaySourceConfig)
     assert relay == RelaySourceConfig(
         device=("/dev/vdb",),
-        actions=("issue", "complete"),
+        actions=(Action.ISSUE, Action.COMPLETE),
         # Left out they are 0, and the plan has these.
         subbuf=Bytes(512 << 10),
         subbufs=4,

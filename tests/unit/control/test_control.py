@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 import pytest
 
+from collectord.config.listen_address import ListenAddress
 from collectord.control import http, service, signals, stray
 from collectord.errors import ConfigError, KernelError, UsageError
 from collectord.metrics import prometheus
@@ -219,11 +220,11 @@ def test_missing_directory_of_the_socket(tmp_path: Path) -> None:
 
 def test_address_in_use() -> None:
     """A taken metrics address is one error with what to change."""
-    with http.claim_tcp("127.0.0.1:0") as (bound,):
+    with http.claim_tcp(ListenAddress("127.0.0.1", 0)) as (bound,):
         host, port = bound.getsockname()
         with (
             pytest.raises(KernelError, match=r"\[metrics\] listen") as caught,
-            http.claim_tcp(f"{host}:{port}"),
+            http.claim_tcp(ListenAddress(host, port)),
         ):
             pass
         assert caught.value.errno == errno.EADDRINUSE
@@ -232,7 +233,10 @@ def test_address_in_use() -> None:
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a" * 70 + ".invalid", "\udcff"])
 def test_host_that_does_not_resolve(name: str) -> None:
     """A name without an address is a configuration error that names the key."""
-    with pytest.raises(ConfigError, match=r"metrics\.listen"), http.claim_tcp(f"{name}:0"):
+    with (
+        pytest.raises(ConfigError, match=r"metrics\.listen"),
+        http.claim_tcp(ListenAddress(name, 0)),
+    ):
         pass
 
 

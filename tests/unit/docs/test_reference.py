@@ -110,7 +110,8 @@ def type_name(hint: Any) -> str:  # noqa: ANN401  # whatever a schema has
     if origin is typing.Annotated:  # a string is its short form
         return " or ".join(sorted(("string", type_name(arguments[0])), key=ORDER.index))
     if origin is tuple:
-        items = type_name(arguments[0])
+        # Its choices are named where the list is explained.
+        items = "string" if choices(arguments[0]) else type_name(arguments[0])
         return "list of " + " or ".join(f"{item}s" for item in items.split(" or "))
     if origin in {types.UnionType, typing.Union}:
         kinds = (type_name(one) for one in arguments if one is not type(None))
