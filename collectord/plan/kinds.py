@@ -12,7 +12,7 @@ from collectord.codec.perf_attr import BreakpointType, EventType
 from collectord.config.event_names import NAMED_EVENTS, NamedEvent
 from collectord.config.event_spec import Alias, Breakpoint, PmuEvent, Raw, Tracepoint
 from collectord.errors import MissingFeature, MissingPrivilege, UnknownEvent, UsageError
-from collectord.plan.aux_defaults import default_terms
+from collectord.plan.known_aux import default_terms
 from collectord.plan.pmu import lay_out
 from collectord.text.nearest import did_you_mean
 

@@ -17,7 +17,7 @@ from collectord.kernel.host.lockdown import UNKNOWN, deduce, read_lockdown
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import checks
 from collectord.kernel.probe.checks import relay
-from collectord.plan.aux_defaults import default_terms
+from collectord.plan.known_aux import default_terms
 from tests.support.aux_files import ETMV4, PT, PT_FORMATS, SPE
 from tests.support.hosts import host
 
