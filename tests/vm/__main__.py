@@ -79,16 +79,23 @@ def _new_run() -> guest.Run:
 def _chosen(words: Sequence[str]) -> tuple[frozenset[str], list[tuple[str, ...]]]:
     """Return the tests that pytest's arguments select, and the arguments for each guest.
 
-    If they name no file, two guests share the tests. They are given the files that have some: an
-    emulated processor takes long to import all others. Raises `report.CollectionFailed`.
+    If they name no file, two guests share the tests. Raises `report.CollectionFailed`.
     """
     if any((ROOT / word.partition("::")[0]).exists() for word in words):
         return report.collect(words), [tuple(words)]
     wanted = report.collect((*words, *LANES))
+    return wanted, [(*words, *files) for files in _shares(wanted)]
+
+
+def _shares(wanted: frozenset[str]) -> list[tuple[str, ...]]:
+    """Return the files that have these tests, for each guest that gets some.
+
+    The other files of the lanes are left out: an emulated processor takes long to import them.
+    """
     files = sorted({test.partition("::")[0] for test in wanted})
-    first = [file for file in files if file.startswith(LANES[0]) or file in _ASIDE]
-    second = [file for file in files if file not in first]
-    return wanted, [(*words, *share) for share in (first, second) if share]
+    first = tuple(file for file in files if file.startswith(LANES[0]) or file in _ASIDE)
+    second = tuple(file for file in files if file not in first)
+    return [share for share in (first, second) if share]
 
 
 def _pytest(words: Sequence[str]) -> str:

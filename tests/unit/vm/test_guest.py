@@ -333,13 +333,18 @@ def test_what_builds_the_guest_is_installed_first(tmp_path: Path) -> None:
     assert "layer base could not be built" in done.stderr
 
 
-def test_guests_share_the_files_that_have_tests(marked: list[str]) -> None:
-    """Each file is in one guest, and arguments that name a file have a guest for themselves."""
-    wanted, groups = vm._chosen(())
-    files = [word for words in groups for word in words]
-    assert len(groups) == len(vm.LANES)
-    assert sorted(files) == sorted({test.partition("::")[0] for test in wanted})
+def test_arguments_that_name_a_file_have_a_guest_for_themselves(marked: list[str]) -> None:
+    """They are pytest's as they are."""
     assert vm._chosen((WORDS,)) == (frozenset(marked), [(WORDS,)])
+
+
+def test_guests_share_the_files_that_have_tests() -> None:
+    """Each file is in one guest, and no guest starts without one."""
+    own, moved = "tests/vm/test_aux.py", "tests/vm/test_relay.py"
+    kernel = "tests/kernel/test_salvage.py"
+    wanted = frozenset({f"{own}::test_one", f"{own}::test_two", f"{moved}::test_one"})
+    assert vm._shares(wanted | {f"{kernel}::test_one"}) == [(kernel, moved), (own,)]
+    assert vm._shares(frozenset({f"{own}::test_one"})) == [(own,)]
 
 
 def test_no_test_outside_the_lanes_is_marked() -> None:
