@@ -67,8 +67,8 @@ class _Follower:
         """Follow until all streams have ended, and return the exit status."""
         while True:
             # Not any(): each stream must be polled.
-            news = sum(self._print(stream) for stream in self._streams)
-            if news:
+            printed = sum(self._print(stream) for stream in self._streams)
+            if printed:
                 flush()
             elif all(stream.ended for stream in self._streams):
                 return EXIT_FAILURE if self._failed else EXIT_OK
@@ -77,9 +77,9 @@ class _Follower:
 
     def _print(self, stream: LiveStreams) -> bool:
         """Print what is new; return whether there was anything."""
-        news = False
+        printed = False
         for segment, happening in stream.poll():
-            news = True
+            printed = True
             if segment not in self._views:
                 self._views[segment] = BpfView(segment, self._choice, self._style)
             view = self._views[segment]
@@ -95,7 +95,7 @@ class _Follower:
             complain(complaint)
         current = {segment for one in self._streams for segment in one.segments}
         self._views = {one: view for one, view in self._views.items() if one in current}
-        return news
+        return printed
 
 
 def _streams(words: Sequence[str], socket: Path) -> Iterator[LiveStreams]:

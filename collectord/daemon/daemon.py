@@ -129,14 +129,14 @@ class Daemon:
             await await_salvages(self.plan, self._kernel, stop)
             devices = claim_places(self.plan, self._kernel, stack, shared=not salvage_all)
             workers = stack.enter_context(FileWorkers(devices))
-            store = self._store()
+            state_dir = self._open_state_dir()
             self._repaired = repair_leftovers(self.plan, self._state_dir)
             self._left_records = salvage_traces(
                 self.plan,
                 self._state_dir,
                 kernel=self._kernel,
                 host=self._host,
-                room_for=store.room_for,
+                room_for=state_dir.room_for,
                 everything=salvage_all,
             )
             await await_salvages(self.plan, self._kernel, stop)  # those that began meanwhile
@@ -146,10 +146,10 @@ class Daemon:
             for reason in self._drain.threads().lacks:
                 _LOG.warning("drain_threads_degraded", reason=reason)
             cpus = stack.enter_context(CpuWatch(self._kernel))
-            if not await self._open(stop, store, workers, stack):
+            if not await self._open(stop, state_dir, workers, stack):
                 return ()
-            if store.limited:
-                await stack.enter_async_context(_running(_keep_limits(store, workers.of())))
+            if state_dir.limited:
+                await stack.enter_async_context(_running(_keep_limits(state_dir, workers.of())))
             if on_open is not None:
                 await on_open()
             await self._collect(stop, on_tick, workers.of(), cpus)
@@ -246,10 +246,10 @@ class Daemon:
         return tuple(fd for source in sources for fd in source.target_fds)
 
     async def _open(
-        self, stop: asyncio.Event, store: StateDir, workers: FileWorkers, stack: AsyncExitStack
+        self, stop: asyncio.Event, state_dir: StateDir, workers: FileWorkers, stack: AsyncExitStack
     ) -> bool:
         """Open and begin all sessions; return False if `stop` came before all were open."""
-        context = self._context(store, workers, stats=self._count_costs(stack))
+        context = self._context(state_dir, workers, stats=self._count_costs(stack))
         await asyncio.sleep(_SIGNALS_PAUSE_S)
         if stop.is_set():
             return False
@@ -293,14 +293,16 @@ class Daemon:
         stack.callback(self._kernel.close, fd)
         return True
 
-    def _context(self, store: StateDir, workers: FileWorkers, *, stats: bool) -> SessionContext:
+    def _context(
+        self, state_dir: StateDir, workers: FileWorkers, *, stats: bool
+    ) -> SessionContext:
         return SessionContext(
             kernel=self._kernel,
             drain=self._drain,
             host=self._host,
             facts=self._facts,
             clock=self._clock,
-            store=store,
+            state_dir=state_dir,
             workers=workers,
             watch=self._watch,
             stats=stats,
@@ -349,7 +351,7 @@ class Daemon:
         for session in self._sessions:
             session.note("cpus", self._coverage.trouble(session.plan))
 
-    def _store(self) -> StateDir:
+    def _open_state_dir(self) -> StateDir:
         rotated = [s.sink.retention for s in self.plan.sessions if s.sink.single_file is None]
         retention = rotated[0] if rotated else RetentionPlan()
         return StateDir(self._state_dir, retention)
@@ -395,11 +397,11 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await task
 
 
-async def _keep_limits(store: StateDir, worker: Executor) -> None:
+async def _keep_limits(state_dir: StateDir, worker: Executor) -> None:
     """Check age and free space, which change even if no segment of ours is sealed."""
     while True:
         await asyncio.sleep(_LIMITS_INTERVAL_S)
         try:
-            await asyncio.get_running_loop().run_in_executor(worker, store.make_room)
+            await asyncio.get_running_loop().run_in_executor(worker, state_dir.make_room)
         except SinkError as error:
             _LOG.error("limits_not_kept", error=str(error))

@@ -129,7 +129,7 @@ def _salvage(
     make_room: Callable[[int], bool],
 ) -> Salvaged:
     before = {cpu: ring.stats for cpu, ring in left.rings.items()}
-    trail = read_prior_run(
+    prior_run = read_prior_run(
         directory,
         session=left.session,
         boot_id=host.boot_id,
@@ -137,14 +137,14 @@ def _salvage(
         subbuf_bytes=left.subbuf_bytes,
     )
     recorder = left.buffer_percent == RECORDER_PERCENT
-    ledger = balance(before, trail, 0, recorder=recorder)
+    ledger = balance(before, prior_run, 0, recorder=recorder)
 
     if not left.rings:
         return Salvaged(left.name, None, ledger)
 
     def closing(salvaged: Mapping[int, int]) -> Closing:
         nonlocal ledger
-        ledger = balance(before, trail, sum(salvaged.values()), recorder=recorder)
+        ledger = balance(before, prior_run, sum(salvaged.values()), recorder=recorder)
         return Closing(
             clock=kernel.clocks(),
             rings=rings,
@@ -160,7 +160,7 @@ def _salvage(
             cpu=cpu,
             data_bytes=left.buffer_bytes,
             watermark_bytes=0,
-            stored_total=trail.stored_by_cpu.get(cpu, 0),
+            stored_total=prior_run.stored_by_cpu.get(cpu, 0),
         )
         for cpu in left.rings
     )
@@ -172,12 +172,12 @@ def _salvage(
             kernel=host.release,
             session=left.session,
             source=_SOURCE,
-            scope=trail.scope,
+            scope=prior_run.scope,
         ),
         kernel.trace_metadata(left.id),
-        pages_by_cpu(left, trail.last_pages, trail.stored_by_cpu),
+        pages_by_cpu(left, prior_run.last_pages, prior_run.stored_by_cpu),
         opening=Opening(
-            clock=kernel.clocks(), rings=rings, run=trail.run, stored_before=trail.stored
+            clock=kernel.clocks(), rings=rings, run=prior_run.run, stored_before=prior_run.stored
         ),
         closing=closing,
         comms=lambda: kernel.task_comms(left.id),
@@ -187,7 +187,7 @@ def _salvage(
 
 
 def balance(
-    stats: Mapping[int, CpuStats], trail: PriorRun, salvaged: int, *, recorder: bool
+    stats: Mapping[int, CpuStats], prior_run: PriorRun, salvaged: int, *, recorder: bool
 ) -> Cut:
     """Return the final balance of a killed session, from the kernel's counters and its files.
 
@@ -195,7 +195,7 @@ def balance(
 
     Args:
         stats: of each ring, read when it was found, before anything was salvaged.
-        trail: the segments of the killed process.
+        prior_run: the segments of the killed process.
         salvaged: events that were still in the rings.
         recorder: it was a flight recorder, whose rings overwrite by design.
     """
@@ -209,22 +209,22 @@ def balance(
     unread = sum(s.entries for s in counters)
     # The sub-buffer that was handed out last can still be there.
     rescued = max(0, salvaged - unread)
-    gone = handed_out - trail.stored - rescued
+    gone = handed_out - prior_run.stored - rescued
     lost[Stage.STAGING, Reason.DROPPED] = max(0, gone)
-    exact = gone >= 0 and not _was_reset(stats, trail)
+    exact = gone >= 0 and not _was_reset(stats, prior_run)
     produced = sum(s.written + s.dropped + s.commit_overrun for s in counters) if exact else None
     return cut_of_counters(
         produced=produced,
-        stored=trail.stored + salvaged,
+        stored=prior_run.stored + salvaged,
         lost=lost,
         overwritten=overrun if recorder else 0,
     )
 
 
-def _was_reset(stats: Mapping[int, CpuStats], trail: PriorRun) -> bool:
+def _was_reset(stats: Mapping[int, CpuStats], prior_run: PriorRun) -> bool:
     """Whether more of a ring is stored than its kernel counters say was handed out."""
     handed_out = {cpu: ring.read_events for cpu, ring in stats.items()}
-    return any(n > handed_out.get(cpu, 0) for cpu, n in trail.stored_by_cpu.items())
+    return any(n > handed_out.get(cpu, 0) for cpu, n in prior_run.stored_by_cpu.items())
 
 
 class PriorRun(NamedTuple):

@@ -35,7 +35,7 @@ _LOG: Final = structlog.get_logger()
 class Accounting:
     """The counters and the balance of a session, and the part of them that each manifest gets.
 
-    The meter reads the rings' counters; AUX areas and rings that nobody drains are read here.
+    The counter reader has those of the rings; those of AUX areas and late rings are read here.
     """
 
     def __init__(self, parts: SessionParts) -> None:
@@ -43,7 +43,7 @@ class Accounting:
         self._plan = plan
         self._tracing = source.abilities.tracing
         self._rings = rings
-        self._meter = parts.meter
+        self._counter_reader = parts.counter_reader
         self._aux = AuxCounterReader(parts.kernel, rings)
         self._late = LateRings(plan, source.abilities)
         self._kernel = parts.kernel
@@ -75,7 +75,7 @@ class Accounting:
         try:
             if last:
                 self._closed = True
-                self._meter.close()
+                self._counter_reader.close()
                 self._aux.close()
             else:
                 new = self._measure()
@@ -90,7 +90,7 @@ class Accounting:
     def _measure(self) -> bool:
         passed = self._stream.drained_generation() > self._read_at
         try:
-            new = self._meter.measure(passed=passed)
+            new = self._counter_reader.measure(passed=passed)
             self._aux.measure(passed=passed)
         finally:
             if passed:
@@ -103,7 +103,7 @@ class Accounting:
 
     def are_even(self) -> bool:
         """Whether no record and no byte is unaccounted as of the last reading."""
-        missing = [ring.unaccounted for ring in self._meter.balances()]
+        missing = [ring.unaccounted for ring in self._counter_reader.balances()]
         missing += [area.unaccounted_bytes for area in self._aux.balances()]
         return not any(missing)
 
@@ -120,9 +120,9 @@ class Accounting:
             self._plan.name,
             self._plan.source,
             self._plan.scope.describe(),
-            (*self._meter.balances(since_ns), *self._late.balances()),
-            suppressed=self._meter.suppression.to_json(since_ns or 0),
-            shared=self._meter.shared_losses,
+            (*self._counter_reader.balances(since_ns), *self._late.balances()),
+            suppressed=self._counter_reader.suppression.to_json(since_ns or 0),
+            shared=self._counter_reader.shared_losses,
             aux=self._aux.balances(),
         )
 
@@ -147,7 +147,7 @@ class Accounting:
             rings=self._entries(),
             ledger=self._cut(until_ns),
             flushes=self._clocks.take(),
-            lost_samples=self._meter.take_losses(),
+            lost_samples=self._counter_reader.take_losses(),
             ring_stats=self._ring_stats(),
             recut=self._recut if recount else None,
             snapshot=snapshot,
@@ -156,36 +156,36 @@ class Accounting:
     def found(self, info: SegmentInfo) -> None:
         """Count the events that were found in a segment as it was sealed."""
         self._since_ns = max(self._since_ns, info.manifest.ledger.get("until_ns", 0))
-        self._meter.found({entry.ring: entry.samples for entry in info.manifest.rings})
+        self._counter_reader.found({entry.ring: entry.samples for entry in info.manifest.rings})
 
     def given_up(self, end: GivenUp) -> None:
         """Count the events of a segment that was closed without a seal."""
-        self._meter.found(end.events)
-        self._meter.removed(end.lost_events)
+        self._counter_reader.found(end.events)
+        self._counter_reader.removed(end.lost_events)
         self._aux.removed(end.lost_aux_bytes)
 
     def settle(self) -> None:
         """Count as passed what was found in the segments, now that all are sealed."""
-        self._meter.settle({})
+        self._counter_reader.settle({})
 
-    def take_late(self, sink: Sink, store: StateDir) -> SegmentInfo | None:
+    def take_late(self, sink: Sink, state_dir: StateDir) -> SegmentInfo | None:
         """Store the contents of rings that nobody drained; see `LateRings.take`. For a worker."""
-        return self._late.take(self._kernel, sink, store, self._cut)
+        return self._late.take(self._kernel, sink, state_dir, self._cut)
 
     def _recut(self, found: Mapping[int, int]) -> Mapping[str, Any]:
         """Return the final balance, with the events of the last segment. The seal calls it."""
-        self._meter.settle(found)
+        self._counter_reader.settle(found)
         return self._cut()
 
     def _cut(self, until_ns: int | None = None) -> dict[str, Any]:
         """Return a manifest's ledger for the time until `until_ns`; None: until now."""
         if until_ns is None:
             until_ns = time.monotonic_ns()
-        bounds = zip(self._meter.shared_bounds, self._late.bounds, strict=True)
+        bounds = zip(self._counter_reader.shared_bounds, self._late.bounds, strict=True)
         before, after = map(sum, bounds)
         whole = cut(
             self.balance(self._since_ns),
-            self._meter.brackets,
+            self._counter_reader.brackets,
             (before, after),
             since_ns=self._since_ns,
             until_ns=until_ns,

@@ -78,7 +78,7 @@ class FlightRecorder:
 
     Args:
         parts: the source that stops the rings, and what the session shares.
-        segments: the files that the windows go to.
+        rotation: makes the files that the windows go to.
         accounting: is read once a window has been drained.
 
     Attributes:
@@ -87,12 +87,12 @@ class FlightRecorder:
         failed: how many were not stored, or not at once.
     """
 
-    def __init__(self, parts: SessionParts, segments: Rotation, accounting: Accounting) -> None:
+    def __init__(self, parts: SessionParts, rotation: Rotation, accounting: Accounting) -> None:
         self._plan = parts.plan
         self._source = parts.source
         (self._recording,) = parts.source.abilities.recording
         self._windows = RingSnapshot(parts)
-        self._segments = segments
+        self._rotation = rotation
         self._accounting = accounting
         self._drain = parts.drain
         self._health = parts.health
@@ -169,15 +169,15 @@ class FlightRecorder:
         # A record that was begun when its event was disabled becomes visible a moment later.
         await asyncio.sleep(LAST_PAUSE_S)
         # A snapshot in progress goes into the same segments, and waits for them.
-        before = self._segments.collected
+        before = self._rotation.collected
         if before is None:
             self._lost = self._windows.lost()
         under_way = before.under_way() if before is not None else None
-        self._segments.collected = SnapshotSegments(await self._windows.take_last(), under_way)
+        self._rotation.collected = SnapshotSegments(await self._windows.take_last(), under_way)
 
     def notify_last(self) -> None:
         """Record the result of the last windows, once all segments are sealed or cannot be."""
-        collected = self._segments.collected
+        collected = self._rotation.collected
         if collected is None:
             return
         infos, well = collected.told()
@@ -211,7 +211,7 @@ class FlightRecorder:
                 )
             # Segments may close while the windows are taken, so this comes first.
             note = SnapshotNote(trigger=trigger, taken_ns=time.monotonic_ns())
-            self._segments.collected = collected = SnapshotSegments(note)
+            self._rotation.collected = collected = SnapshotSegments(note)
             self._lost = self._windows.lost()
             try:
                 collected.note = await self._windows.take(trigger)
@@ -221,7 +221,7 @@ class FlightRecorder:
                 raise
             finally:
                 if not self._ended:
-                    self._segments.collected = None
+                    self._rotation.collected = None
                     await self._windows.hold()
             if made is not None:
                 self._count(well=True)
@@ -236,11 +236,11 @@ class FlightRecorder:
         await self._drain.written_pass()
         self._accounting.measure()
         given = self._windows.given()
-        if self._segments.has_pages or given > self._given:
-            await self._segments.make_next()
+        if self._rotation.has_pages or given > self._given:
+            await self._rotation.make_next()
             if self._ended:
                 return None
-            self._segments.rotate_for(collected)
+            self._rotation.rotate_for(collected)
             self._given = given
         infos = await collected.ends()
         return self._summarise(collected, infos)

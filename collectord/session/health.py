@@ -35,16 +35,16 @@ class Health:
     Args:
         plan: lists what is missing from the beginning.
         tracing: ftrace instances, which know other readers of their rings.
-        meter: its readings show losses, and that records are stored again.
+        counter_reader: its readings show losses, and that records are stored again.
     """
 
     def __init__(
-        self, plan: SessionPlan, tracing: Sequence[Tracing], meter: CounterReader
+        self, plan: SessionPlan, tracing: Sequence[Tracing], counter_reader: CounterReader
     ) -> None:
         self._reasons = {f"plan/{n}": reason for n, reason in enumerate(plan.degraded)}
         self._planned = len(self._reasons)
         self._tracing = tracing
-        self._meter = meter
+        self._counter_reader = counter_reader
         self._directory = plan.sink.directory
         self._log = _LOG.bind(session=plan.name)
         self._stolen = 0  # as of the last poll
@@ -95,7 +95,7 @@ class Health:
             self._look_for_resets()
         troubles = _WRITE_TROUBLES & self._reasons.keys()
         if troubles:
-            self._look_for_recovery(self._meter.balances(), troubles)
+            self._look_for_recovery(self._counter_reader.balances(), troubles)
         else:
             self._progress = None
 
@@ -131,7 +131,7 @@ class Health:
 
     def _look_for_foreign_readers(self) -> None:
         """Report another reader of the same ftrace rings, which takes events away."""
-        stolen = self._meter.foreign_reads()
+        stolen = self._counter_reader.foreign_reads()
         if stolen > self._stolen:
             who = "".join(one.other_readers() for one in self._tracing) or "unknown"
             self.note("foreign", f"another reader took {stolen} events: {who}")
@@ -140,14 +140,14 @@ class Health:
 
     def _look_for_resets(self) -> None:
         """Report that somebody emptied an ftrace ring, maybe by a change of its clock."""
-        resets = self._meter.resets()
+        resets = self._counter_reader.resets()
         if resets and self.note("reset", f"another process emptied the rings {resets} times"):
             self._log.warning("rings_reset", times=resets)
 
     def look_for_suppression(self) -> None:
         """Look for foreign programs, whose effect no balance shows."""
         try:
-            changed = self._meter.suppression.poll()
+            changed = self._counter_reader.suppression.poll()
         except KernelError as error:  # for example too many programs
             if self.note("programs", f"BPF programs on its events cannot be listed: {error}"):
                 self._log.error("programs_not_seen", error=str(error))

@@ -94,14 +94,18 @@ class LateRings:
         )
 
     def take(
-        self, kernel: Kernel, sink: Sink, store: StateDir, ledger: Callable[[], Mapping[str, Any]]
+        self,
+        kernel: Kernel,
+        sink: Sink,
+        state_dir: StateDir,
+        ledger: Callable[[], Mapping[str, Any]],
     ) -> SegmentInfo | None:
         """Store what they hold, once the session's own segments are sealed; the rest is lost.
 
         Args:
             kernel: reads the clocks.
             sink: the session's, whose segments this one follows.
-            store: makes room when the disk is full.
+            state_dir: makes room when the disk is full.
             ledger: returns the balance for the manifest, once the rings are empty.
 
         Returns:
@@ -113,7 +117,7 @@ class LateRings:
                 break
             self._given_up = True
             try:
-                info = self._salvage(instance, kernel, sink, store, ledger)
+                info = self._salvage(instance, kernel, sink, state_dir, ledger)
             except (KernelError, SinkError) as error:
                 self._stored = {}
                 _LOG.error("late_rings_lost", session=self._plan.name, error=str(error))
@@ -124,7 +128,7 @@ class LateRings:
         instance: Tracing,
         kernel: Kernel,
         sink: Sink,
-        store: StateDir,
+        state_dir: StateDir,
         ledger: Callable[[], Mapping[str, Any]],
     ) -> SegmentInfo | None:
         rings = tuple(self._entries())
@@ -146,7 +150,7 @@ class LateRings:
                 ),
                 closing=closing,
                 comms=instance.comms,
-                make_room=store.room_for(Path(self._plan.sink.directory)),
+                make_room=state_dir.room_for(Path(self._plan.sink.directory)),
             )
 
     def _entries(self) -> Iterator[RingEntry]:

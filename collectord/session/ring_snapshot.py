@@ -147,7 +147,7 @@ class RingSnapshot:
         self._rings = [drained for drained in parts.rings if drained.handle.held]
         self._copied = [d for d in self._rings if d.handle.has_window]
         self._drained = [d for d in self._rings if not d.handle.has_window]
-        self._meter = parts.meter
+        self._counter_reader = parts.counter_reader
         self._drain = parts.drain
         self._kernel = parts.kernel
         self._repeated = (0, 0)
@@ -174,7 +174,7 @@ class RingSnapshot:
             KernelError: the rings cannot be stopped, or not started again.
             ShardSilent: a drain thread does not respond.
         """
-        before = self._meter.before_windows()
+        before = self._counter_reader.before_windows()
         for drained in self._rings:
             drained.ring.warm()
         begun_ns = time.monotonic_ns()
@@ -192,7 +192,7 @@ class RingSnapshot:
                 self._recording.resume()
         paused_ns = time.monotonic_ns() - begun_ns if self._recording.stands_still else 0
         self.paused_ns += paused_ns
-        self._meter.count_overwritten(before)
+        self._counter_reader.count_overwritten(before)
         return self._note(trigger, begun_ns, paused_ns)
 
     def _let_copied_go_on(self) -> None:

@@ -54,7 +54,7 @@ class Rotation:
         self._plan = parts.plan.sink
         self._stream = parts.stream
         self._sink = parts.sink
-        self._store = parts.store
+        self._state_dir = parts.state_dir
         self._drain = parts.drain
         self._health = parts.health
         self._tasks = parts.tasks
@@ -131,7 +131,7 @@ class Rotation:
 
     async def add_last(self, make: Callable[[Sink, StateDir], SegmentInfo | None]) -> None:
         """Add a last segment beside those of the stream, if there is anything for it."""
-        info = await self._tasks.in_worker(make, self._sink, self._store)
+        info = await self._tasks.in_worker(make, self._sink, self._state_dir)
         if info is not None:
             self.sealed += (str(info.path),)
             self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
@@ -280,7 +280,7 @@ class Rotation:
         made = False
         try:
             directory = Path(self._plan.directory)
-            made = await self._tasks.in_worker(self._store.make_room, _ROOM_BYTES, directory)
+            made = await self._tasks.in_worker(self._state_dir.make_room, _ROOM_BYTES, directory)
         except SinkError as failure:
             self._log.error("no_room_made", error=str(failure))
         if made and self._wanted:
@@ -330,7 +330,7 @@ class Rotation:
             if self._health.note("seal", failed) and failed:
                 self._log.error("segment_not_sealed", error=failed)
         try:
-            await self._tasks.in_worker(self._store.make_room)
+            await self._tasks.in_worker(self._state_dir.make_room)
             await self._refresh_stats()
         except SinkError as error:
             self._log.error("limits_not_kept", error=str(error))
@@ -352,7 +352,7 @@ class Rotation:
             self._log.error("segment_not_left", error=str(failure))
         else:
             self._accounting.given_up(end)
-            self._store.leave(end.left)
+            self._state_dir.leave(end.left)
             for info in end.infos:
                 self._sealed(info)
             left = [str(path) for path in end.left]
@@ -367,7 +367,7 @@ class Rotation:
 
     async def _refresh_stats(self) -> None:
         stats = await self._tasks.in_worker(
-            self._store.stats,
+            self._state_dir.stats,
             Path(self._plan.directory),
             self._write_errors,
             self._given_up,

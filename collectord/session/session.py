@@ -61,7 +61,7 @@ class Session:
         self._rings = {drained.ring.id: drained for drained in rings}
         self._areas = {area.ring.id: area for drained in rings for area in drained.areas}
         self._stream = parts.stream
-        self._meter = parts.meter
+        self._counter_reader = parts.counter_reader
         self._drain = drain
         self._passes = parts.drain
         self._flush = AuxFlush(parts.kernel, [drained.handle for drained in rings])
@@ -69,15 +69,15 @@ class Session:
         self._tasks = parts.tasks
         self._health = parts.health
         self._accounting = Accounting(parts)
-        self._lost = parts.meter.lost  # as of the last tick
-        self._losses = LossWatch(plan.name, parts.meter.losses, self._health)
+        self._lost = parts.counter_reader.lost  # as of the last tick
+        self._losses = LossWatch(plan.name, parts.counter_reader.losses, self._health)
         mapping = next((event.attr for event in plan.events if event.attr.mmap2), None)
         self._build_ids = BuildIds(parts.kernel, parts.stream, mapping)
         self._programs = programs
-        self._segments = Rotation(parts, self._accounting, self._describe)
+        self._rotation = Rotation(parts, self._accounting, self._describe)
         self.recorder = None
         if plan.mode == FLIGHT_RECORDER:
-            self.recorder = FlightRecorder(parts, self._segments, self._accounting)
+            self.recorder = FlightRecorder(parts, self._rotation, self._accounting)
         self._stopping = asyncio.Event()
 
     # Life: begin, tick .. tick, close.
@@ -89,13 +89,13 @@ class Session:
             SinkError: the first segment cannot be created.
         """
         numbers = (*self._rings, *self._areas)
-        self._drain.listen(self._segments, self._stream, self, numbers)
+        self._drain.listen(self._rotation, self._stream, self, numbers)
         for sideband in self.abilities.sideband:
             sideband.enable_sideband()
             self._stream.load_sideband(await self._tasks.in_worker(sideband.running_state))
         if self._programs is not None:
             self._stream.load_sideband(await self._tasks.in_worker(self._programs.running))
-        await self._segments.begin()
+        await self._rotation.begin()
         self.source.enable()
         for drained in self._rings.values():
             drained.handle.begin(drained.ring)
@@ -136,13 +136,13 @@ class Session:
         if new:
             self._accounting.read_clocks(clocks)
             self._look_at_reading()
-        lost, self._lost = self._lost, self._meter.lost
+        lost, self._lost = self._lost, self._counter_reader.lost
         self._losses.poll(new=self._lost != lost)
         self._health.look_at_disk(self._stream.waits_ns())
         self._health.look_for_suppression()
         if self.recorder is not None:
             self.recorder.poll()
-        self._segments.tick()
+        self._rotation.tick()
         self._build_ids.poll(self._tasks)
         if self._programs is not None and not self._programs.pass_over(programs):
             self._tasks.start(self._tasks.in_worker(self._programs.poll))
@@ -155,8 +155,8 @@ class Session:
         else:
             unseen = self.recorder.looks_for_freeze
         return (
-            self._meter.is_quiet
-            and self._segments.is_quiet
+            self._counter_reader.is_quiet
+            and self._rotation.is_quiet
             and self._health.is_well
             and not self._areas
             and not unseen
@@ -165,7 +165,7 @@ class Session:
     def _look_at_reading(self) -> None:
         self._health.poll()
         for instance in self.abilities.tracing:
-            self._health.note("window", instance.keep_window(self._meter.held()))
+            self._health.note("window", instance.keep_window(self._counter_reader.held()))
             if self.recorder is not None:
                 instance.learn_comms()  # the kernel forgets them before a snapshot is taken
 
@@ -186,7 +186,7 @@ class Session:
         if self._stopping.is_set():
             return
         self._stopping.set()
-        self._segments.end()
+        self._rotation.end()
         if self.recorder is not None:
             self.recorder.end()
         await self._stop_source()
@@ -199,14 +199,14 @@ class Session:
         self._losses.end()
         self._health.look_for_suppression()
         self._health.poll()
-        await self._segments.finish()
+        await self._rotation.finish()
         await self._tasks.join()
         if self.recorder is not None:
             self.recorder.notify_last()
-        if self._segments.all_sealed:
+        if self._rotation.all_sealed:
             self._accounting.settle()
-        await self._segments.add_last(self._accounting.take_late)
-        await self._segments.close()
+        await self._rotation.add_last(self._accounting.take_late)
+        await self._rotation.close()
 
     async def _stop_source(self) -> None:
         """Stop the source; what it has written is still to be read."""
@@ -255,10 +255,10 @@ class Session:
             self._accounting.balance(),
             state="stopped" if self._stopping.is_set() else state,
             directory=self.plan.sink.directory,
-            segments=self._segments.sealed,
+            segments=self._rotation.sealed,
             degraded_reasons=reasons,
             losing=self._losses.losing,
-            sink=self._segments.stats,
+            sink=self._rotation.stats,
             snapshots=recorder.stored if recorder is not None else 0,
             snapshots_failed=recorder.failed if recorder is not None else 0,
             paused_ns=recorder.paused_ns if recorder is not None else 0,

@@ -59,7 +59,7 @@ class SessionContext:
     host: Host
     facts: KernelFacts
     clock: ClockReading
-    store: StateDir
+    state_dir: StateDir
     workers: FileWorkers
     watch: BpfWatch
     stats: bool
@@ -139,21 +139,21 @@ class SessionContext:
             host=self.host,
             facts=self.facts,
             clock=self.clock,
-            make_room=self.store.room_for(Path(plan.sink.directory)),
+            make_room=self.state_dir.room_for(Path(plan.sink.directory)),
         )
         own.callback(sink.close)
-        meter = CounterReader(source, rings, plan.events)
+        counter_reader = CounterReader(source, rings, plan.events)
         parts = SessionParts(
             plan=plan,
             source=source,
             rings=tuple(rings),
             stream=stream,
             drain=self.drain.of(stream),
-            meter=meter,
+            counter_reader=counter_reader,
             sink=sink,
-            store=self.store,
+            state_dir=self.state_dir,
             kernel=self.kernel,
-            health=Health(plan, source.abilities.tracing, meter),
+            health=Health(plan, source.abilities.tracing, counter_reader),
             tasks=TaskGroup(self.workers.of(plan.name)),
         )
         return Session(parts, self.drain, programs)

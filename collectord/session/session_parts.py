@@ -29,9 +29,9 @@ class SessionParts:
         rings: its rings, which the core already drains.
         stream: the stream of these rings.
         drain: empties the rings of that stream.
-        meter: reads the counters of the rings.
+        counter_reader: reads the counters of the rings.
         sink: creates and seals the stream's files.
-        store: makes room when the disk is full.
+        state_dir: makes room when the disk is full.
         kernel: reads the clocks, and the counters that no source reads.
         health: notes troubles.
         tasks: runs file work, so that the event loop never waits for a disk.
@@ -42,9 +42,9 @@ class SessionParts:
     rings: tuple[Drained, ...]
     stream: Stream
     drain: StreamDrain
-    meter: CounterReader
+    counter_reader: CounterReader
     sink: Sink
-    store: StateDir
+    state_dir: StateDir
     kernel: Kernel
     health: Health
     tasks: TaskGroup

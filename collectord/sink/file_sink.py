@@ -113,7 +113,7 @@ class FileSink(ABC):
         layouts: Mapping[str, EventLayout] = NO_LAYOUTS,
         make_room: Callable[[int], bool] = lambda _need_bytes: False,
         form: str = "",
-        home: OutputDir | None = None,
+        output_dir: OutputDir | None = None,
     ) -> None:
         """Make the directory ready.
 
@@ -124,7 +124,7 @@ class FileSink(ABC):
             layouts: of the events that the format does not describe, by name, for the manifests.
             make_room: called with the bytes needed when the disk is full; True if some were freed.
             form: of files whose format includes a number; FORMAT for others.
-            home: where the files go, if the plan alone does not decide that.
+            output_dir: where the files go, if the plan alone does not decide that.
 
         Raises:
             SinkError: the directory cannot be made, read or written.
@@ -143,7 +143,7 @@ class FileSink(ABC):
         self._sealed_any = False
         self._clock: Literal["monotonic", "perf"] = "monotonic"
         self._form = form or self.FORMAT
-        self._home = home or OutputDir(plan, self._form)
+        self._output_dir = output_dir or OutputDir(plan, self._form)
 
     @property
     def so_far(self) -> SoFar:
@@ -284,13 +284,13 @@ class FileSink(ABC):
             data_bytes=file.data_bytes,
             spans=file.spans,
             build_ids=closing.build_ids,
-            previous=self._home.previous,
+            previous=self._output_dir.previous,
             snapshot=closing.snapshot,
             early=closed.early,
         )
         encoded = encode(manifest)
         yield from publish(segment.folder, segment.paths, segment.paths, encoded)
-        self._home.previous = link(segment.paths.manifest.name, encoded)
+        self._output_dir.previous = link(segment.paths.manifest.name, encoded)
         self._sealed_any = True
         with self._lock:
             self._stored += held.samples
@@ -316,9 +316,9 @@ class FileSink(ABC):
             SinkError: a file cannot be deleted.
         """
         with ExitStack() as stack:
-            stack.callback(self._home.close)
+            stack.callback(self._output_dir.close)
             if not self._sealed_any:
-                stack.callback(self._home.remove_made)
+                stack.callback(self._output_dir.remove_made)
             for segment in self._open.copy().values():
                 stack.callback(self._forget, segment)
                 if not self._may_hold_data(segment):
@@ -328,9 +328,9 @@ class FileSink(ABC):
         started_ns = time.time_ns()
         self._go_on(opening)
         with ExitStack() as stack:
-            paths, meta_fd = self._home.claim(started_ns)
+            paths, meta_fd = self._output_dir.claim(started_ns)
             stack.callback(os.close, meta_fd)
-            folder = self._home.folder
+            folder = self._output_dir.folder
             stack.callback(folder.discard, paths.partial.name)
             with sink_errors("cannot create a segment", paths.partial):
                 place = self._begin(token, meta_fd)

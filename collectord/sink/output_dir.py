@@ -114,7 +114,7 @@ class OutputDir:
             self.folder.close()
 
 
-class FollowingHome(OutputDir):
+class FollowingOutputDir(OutputDir):
     """The place of files that accompany those of another sink, under their names.
 
     Args:

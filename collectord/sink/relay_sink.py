@@ -22,7 +22,7 @@ from collectord.errors import SinkError
 from collectord.sink.base import GivenUp, SegmentInfo, SoFar
 from collectord.sink.file_sink import Contents, FileSink, Place
 from collectord.sink.manifest import with_counts
-from collectord.sink.output_dir import FollowingHome, OutputDir
+from collectord.sink.output_dir import FollowingOutputDir, OutputDir
 from collectord.sink.relay_file import finish
 from collectord.sink.segment import PASSING
 
@@ -55,9 +55,16 @@ class _OneFile(FileSink):
     ) -> None:
         self._ring = ring
         self._sealed: dict[int, SegmentInfo] = {}
-        home = OutputDir(plan, form) if leader is None else FollowingHome(plan, form, leader)
+        output_dir = (
+            OutputDir(plan, form) if leader is None else FollowingOutputDir(plan, form, leader)
+        )
         super().__init__(
-            plan, identity, events=(channel,), make_room=make_room, form=form, home=home
+            plan,
+            identity,
+            events=(channel,),
+            make_room=make_room,
+            form=form,
+            output_dir=output_dir,
         )
 
     @property
@@ -66,9 +73,9 @@ class _OneFile(FileSink):
         return self._ring
 
     @property
-    def home(self) -> OutputDir:
+    def output_dir(self) -> OutputDir:
         """The directory of the files."""
-        return self._home
+        return self._output_dir
 
     def seal_once(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
@@ -180,7 +187,7 @@ class RelaySink:
                 form=form,
                 ring=rings.get(number),
                 channel=channel,
-                leader=self._parts[0].home if self._parts else None,
+                leader=self._parts[0].output_dir if self._parts else None,
                 make_room=make_room,
             )
             self._parts.append(part)

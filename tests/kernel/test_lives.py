@@ -130,7 +130,7 @@ def lives(directory: Path) -> list[Held]:
                 host=kernel.host(),
                 facts=facts,
                 clock=kernel.clocks(),
-                store=StateDir(directory, RetentionPlan()),
+                state_dir=StateDir(directory, RetentionPlan()),
                 workers=workers,
                 watch=BpfWatch(),
                 stats=False,

@@ -18,7 +18,16 @@ def parts_of(plan: SessionPlan, one: Any, **named: Any) -> SessionParts:  # noqa
 
     By default it has no rings, and its source can do nothing beyond draining.
     """
-    shared = ("stream", "drain", "meter", "sink", "store", "kernel", "health", "tasks")
+    shared = (
+        "stream",
+        "drain",
+        "counter_reader",
+        "sink",
+        "state_dir",
+        "kernel",
+        "health",
+        "tasks",
+    )
     parts: dict[str, Any] = {**dict.fromkeys(shared, one), "rings": (), **named}
     parts.setdefault("source", SimpleNamespace(abilities=Abilities()))
     return SessionParts(plan=plan, **parts)

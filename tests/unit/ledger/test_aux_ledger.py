@@ -110,15 +110,15 @@ class Area:
 def test_truncated_bytes_never_go_down() -> None:
     """Bytes traced and not handed over yet are not truncated; in the end all are known."""
     area = Area()
-    meter = AuxCounterReader(area, [area.drained()])  # type: ignore[arg-type]  # as much of it as is called
+    counter_reader = AuxCounterReader(area, [area.drained()])  # type: ignore[arg-type]  # as much of it as is called
     seen = []
     for area.traced, area.head in ((3_000, 0), (20_000, 1_000), (20_000, 4_500), (21_000, 5_000)):
-        meter.measure()
-        (balance,) = meter.balances()
+        counter_reader.measure()
+        (balance,) = counter_reader.balances()
         seen.append(balance.lost_bytes["kernel_ring/truncated"])
     area.head = 5_096
-    meter.close()
-    (balance,) = meter.balances()
+    counter_reader.close()
+    (balance,) = counter_reader.balances()
     assert balance.unaccounted_bytes == 0
     assert seen == [0, 14_904, 14_904, 14_904]
     assert balance.lost_bytes["kernel_ring/truncated"] == 15_904

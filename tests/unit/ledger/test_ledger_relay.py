@@ -79,11 +79,11 @@ class Rig:
             label=RingLabel("s", "relay", RingRole.DATA, 0),
         )
         self.trace = Trace()
-        self.meter = CounterReader(self.trace, [Drained(handle, ring)], ())  # type: ignore[arg-type]
+        self.counter_reader = CounterReader(self.trace, [Drained(handle, ring)], ())  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Let go of the core, whoever still has this."""
-        del self.core, self.meter
+        del self.core, self.counter_reader
 
     def give(self, data: bytes) -> None:
         """Have the core read this."""
@@ -105,8 +105,8 @@ def rig() -> Iterator[Rig]:
 def test_produced_is_what_the_kernel_numbered(rig: Rig) -> None:
     """A number without its record is an overrun; notes are in no count."""
     rig.give(note("x") + record(1) + record(2) + record(5))
-    rig.meter.measure()
-    (ring,) = rig.meter.balances()
+    rig.counter_reader.measure()
+    (ring,) = rig.counter_reader.balances()
     assert (ring.produced, ring.in_flight, ring.unaccounted) == (5, 3, 0)
     assert ring.lost["kernel_ring/overrun"] == 2
     assert (ring.counters.records, ring.in_bytes) == (4, False)
@@ -118,8 +118,8 @@ def test_a_fault_is_counted_and_the_ring_goes_on(rig: Rig) -> None:
     rig.give(record(1))
     rig.give(other)
     rig.give(record(3))
-    rig.meter.measure()
-    (ring,) = rig.meter.balances()
+    rig.counter_reader.measure()
+    (ring,) = rig.counter_reader.balances()
     assert (ring.in_flight, ring.counters.faults, ring.quarantined) == (2, 1, None)
     assert (ring.lost["staging/quarantined"], ring.faulty_bytes) == (1, len(other))
     (told,) = (event for event in rig.core.events() if isinstance(event, _core.RingFault))
@@ -127,8 +127,8 @@ def test_a_fault_is_counted_and_the_ring_goes_on(rig: Rig) -> None:
     assert not told.quarantined
     for _ in range(7):
         rig.give(other)
-    rig.meter.measure()
-    (ring,) = rig.meter.balances()
+    rig.counter_reader.measure()
+    (ring,) = rig.counter_reader.balances()
     assert (ring.counters.faults, ring.quarantined) == (8, reason)
     (told,) = (event for event in rig.core.events() if isinstance(event, _core.RingFault))
     assert told.quarantined
@@ -137,14 +137,14 @@ def test_a_fault_is_counted_and_the_ring_goes_on(rig: Rig) -> None:
 def test_a_ring_that_nobody_wrote_is_not_read_again(rig: Rig) -> None:
     """Its balance is as it was, and nothing is said to be new."""
     rig.give(record(1))
-    assert rig.meter.measure()
-    before, read = rig.meter.balances(), rig.trace.read
-    assert not rig.meter.measure()
-    assert (rig.meter.balances(), rig.trace.read) == (before, read)
+    assert rig.counter_reader.measure()
+    before, read = rig.counter_reader.balances(), rig.trace.read
+    assert not rig.counter_reader.measure()
+    assert (rig.counter_reader.balances(), rig.trace.read) == (before, read)
     rig.trace.dropped = 7
-    assert rig.meter.measure()  # what all rings share is news of its own
+    assert rig.counter_reader.measure()  # what all rings share is news of its own
     rig.give(record(2))
-    assert rig.meter.measure()
+    assert rig.counter_reader.measure()
     assert rig.trace.read > read
 
 
@@ -152,17 +152,17 @@ def test_dropped_records_are_the_sessions(rig: Rig) -> None:
     """They are produced and lost, on no CPU, and the same in the manifest."""
     rig.give(record(1))
     rig.trace.dropped = 7
-    rig.meter.close()
+    rig.counter_reader.close()
     session = balance_session(
         "s",
         "relay",
         "system",
-        rig.meter.balances(),
-        shared=rig.meter.shared_losses,
+        rig.counter_reader.balances(),
+        shared=rig.counter_reader.shared_losses,
     )
     assert (session.produced, session.lost["kernel_ring/dropped"]) == (8, 7)
     assert sum(ring.produced or 0 for ring in session.rings) == 1
-    manifest = cut(session, rig.meter.brackets, rig.meter.shared_bounds)
+    manifest = cut(session, rig.counter_reader.brackets, rig.counter_reader.shared_bounds)
     assert (manifest.produced_before, manifest.produced_after) == (1, 8)
     assert manifest.produced == 8
 
@@ -172,13 +172,13 @@ def test_metrics_add_up(rig: Rig, *, per_cpu: bool) -> None:
     """With a label for the CPU, what has none is of CPU -1."""
     rig.give(record(1))
     rig.trace.dropped = 7
-    rig.meter.close()
+    rig.counter_reader.close()
     session = balance_session(
         "s",
         "relay",
         "system",
-        rig.meter.balances(),
-        shared=rig.meter.shared_losses,
+        rig.counter_reader.balances(),
+        shared=rig.counter_reader.shared_losses,
     )
     made = registry(
         lambda: balances.status(session, session), kernel_release="6.12", per_cpu=per_cpu
@@ -198,8 +198,8 @@ def test_bytes_of_a_channel_have_no_balance() -> None:
     with ExitStack() as stack:
         rig = Rig(stack, blktrace=False)
         rig.give(bytes(1000))
-        rig.meter.measure()
-        (ring,) = rig.meter.balances()
+        rig.counter_reader.measure()
+        (ring,) = rig.counter_reader.balances()
     assert (ring.produced, ring.unaccounted, ring.in_flight) == (None, None, 1000)
     assert (ring.basis, ring.in_bytes) == (Basis.NONE, True)
     session = balance_session("s", "relay", "system", (ring,))

@@ -112,10 +112,10 @@ def shown_ring(handle: RingHandle, counters: RingCounters) -> list[tuple[str, st
     reading = Produced(value=10**6, lost=None, read_events=10**6)
     ring: Any = SimpleNamespace(id=0, counters=lambda: counters)
     source: Any = SimpleNamespace(abilities=Abilities(), read_produced=lambda _: reading)
-    meter = CounterReader(source, [Drained(handle, ring)], ())
-    running = meter.balances()
-    meter.close()
-    both = (running, meter.balances())
+    counter_reader = CounterReader(source, [Drained(handle, ring)], ())
+    running = counter_reader.balances()
+    counter_reader.close()
+    both = (running, counter_reader.balances())
     return [shown(balance_session("s", "perf", "system", one)) for one in both]
 
 

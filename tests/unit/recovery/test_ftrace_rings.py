@@ -98,10 +98,10 @@ def test_trail_counts_what_was_deleted(tmp_path: Path) -> None:
     first = support.write_segment(sink, 1, (2, 1))
     support.write_segment(sink, 2, (1, 0))
     _delete(first)
-    trail = _prior_run(tmp_path)
-    assert trail.stored == 4 * support.PER_PAGE
-    assert trail.stored_by_cpu == {0: 3 * support.PER_PAGE, 1: support.PER_PAGE}
-    assert trail.last_pages == {0: support.sub_buffer(0)}
+    prior_run = _prior_run(tmp_path)
+    assert prior_run.stored == 4 * support.PER_PAGE
+    assert prior_run.stored_by_cpu == {0: 3 * support.PER_PAGE, 1: support.PER_PAGE}
+    assert prior_run.last_pages == {0: support.sub_buffer(0)}
 
 
 def test_trail_of_repaired_segments(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_trail_of_repaired_segments(tmp_path: Path) -> None:
 
     perf_support.killed(work)
     assert len(repair(tmp_path)) == 2
-    trail = _prior_run(tmp_path)
-    assert trail.stored_by_cpu == {0: 3 * support.PER_PAGE, 1: support.PER_PAGE}
-    assert trail.stored == 4 * support.PER_PAGE
+    prior_run = _prior_run(tmp_path)
+    assert prior_run.stored_by_cpu == {0: 3 * support.PER_PAGE, 1: support.PER_PAGE}
+    assert prior_run.stored == 4 * support.PER_PAGE
 
 
 def test_what_another_salvages_is_left_to_it(
@@ -154,9 +154,9 @@ def test_trail_is_of_one_process(tmp_path: Path) -> None:
     support.write_segment(beside, 2)
     own.seal(segment, support.fill(segment, (1, 0)), support.closing())
     support.write_segment(support.make_sink(tmp_path))
-    trail = _prior_run(tmp_path, segment.manifest.started_ns)
-    assert trail.stored_by_cpu == {0: support.PER_PAGE, 1: 0}
-    assert trail.stored == support.PER_PAGE
+    prior_run = _prior_run(tmp_path, segment.manifest.started_ns)
+    assert prior_run.stored_by_cpu == {0: support.PER_PAGE, 1: 0}
+    assert prior_run.stored == support.PER_PAGE
 
 
 def test_no_trail(tmp_path: Path) -> None:

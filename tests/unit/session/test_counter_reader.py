@@ -61,7 +61,7 @@ class Rig:
         self.counters = RingCounters(*zeros)._replace(fill_buckets=())
         ring: Any = SimpleNamespace(id=0, counters=lambda: self.counters)
         one: Any = self.source
-        self.meter = CounterReader(one, [Drained(replace(HANDLE), ring)], ())
+        self.counter_reader = CounterReader(one, [Drained(replace(HANDLE), ring)], ())
 
     def drain(self, samples: int) -> None:
         """Let the core take the records and store them."""
@@ -70,14 +70,14 @@ class Rig:
 
     def balance(self) -> RingBalance:
         """Return the balance of the last reading."""
-        return self.meter.balances()[0]
+        return self.counter_reader.balances()[0]
 
 
 def test_the_counters_of_an_idle_ring_are_left_alone() -> None:
     """Each costs an interrupt of its CPU."""
     rig = Rig()
     reads = rig.source.reads
-    rig.meter.measure()
+    rig.counter_reader.measure()
     assert rig.source.reads == reads
 
 
@@ -86,7 +86,7 @@ def test_a_ring_that_is_not_drained_for_want_of_room_is_no_idle_one() -> None:
     rig = Rig()
     rig.source.value, rig.source.lost = 1000, 900
     rig.counters = rig.counters._replace(starved=1)
-    rig.meter.measure(passed=False)
+    rig.counter_reader.measure(passed=False)
     assert rig.balance().produced == 1000
     assert rig.balance().lost["kernel_ring/ring_full"] == 900
 
@@ -95,9 +95,9 @@ def test_a_ring_in_quarantine_is_no_idle_one() -> None:
     """It fills up, and the kernel counts what it refuses."""
     rig = Rig()
     rig.counters = rig.counters._replace(quarantined=1, quarantine_reason=1)
-    rig.meter.measure()
+    rig.counter_reader.measure()
     rig.source.value, rig.source.lost = 1000, 1000
-    rig.meter.measure()
+    rig.counter_reader.measure()
     assert rig.balance().produced == 1000
     assert rig.balance().lost["kernel_ring/ring_full"] == 1000
 
@@ -108,7 +108,7 @@ def test_what_is_still_in_a_ring_is_not_missed() -> None:
     for produced, drained in ((100, 10), (200, 20), (300, 30)):
         rig.source.value = produced
         rig.drain(drained)
-        rig.meter.measure(passed=False)
+        rig.counter_reader.measure(passed=False)
         assert (rig.balance().produced, rig.balance().unaccounted) == (produced, 0)
 
 
@@ -117,13 +117,13 @@ def test_what_a_pass_has_not_brought_is_missed() -> None:
     rig = Rig()
     rig.source.value = 100
     rig.drain(1)
-    rig.meter.measure()
+    rig.counter_reader.measure()
     rig.source.value = 150
     rig.drain(1)
-    rig.meter.measure(passed=False)
+    rig.counter_reader.measure(passed=False)
     assert rig.balance().unaccounted == 0
     rig.drain(1)
-    rig.meter.measure()
+    rig.counter_reader.measure()
     assert rig.balance().unaccounted == 100 - 3 - 4  # as many as may be on their way
 
 
@@ -132,7 +132,7 @@ def test_a_surplus_is_seen_though_no_pass_is_done() -> None:
     rig = Rig()
     rig.source.value = 10
     rig.drain(12)
-    rig.meter.measure(passed=False)
+    rig.counter_reader.measure(passed=False)
     assert rig.balance().unaccounted == 2
 
 
@@ -166,10 +166,10 @@ def test_counts_that_are_read_at_once_are_read_behind_the_cores() -> None:
     rings: Any = [SimpleNamespace(id=cpu, counters=source.counters) for cpu in range(2)]
     handles = [replace(HANDLE, label=label) for label in labels]
     drained = [Drained(handle, ring) for handle, ring in zip(handles, rings, strict=True)]
-    meter = CounterReader(source, drained, ())
-    for read in (meter.measure, meter.measure, meter.close):
+    counter_reader = CounterReader(source, drained, ())
+    for read in (counter_reader.measure, counter_reader.measure, counter_reader.close):
         read()
-        brackets = meter.brackets.values()
+        brackets = counter_reader.brackets.values()
         assert all(b.counters.stored <= (b.after.value or 0) for b in brackets)
 
 
@@ -188,23 +188,23 @@ def test_a_ring_is_quiet_while_little_comes_to_it() -> None:
         if drained_bytes != rig.counters.bytes:
             rig.drain(1)
         rig.counters = rig.counters._replace(bytes=drained_bytes)
-        rig.meter.measure()
-        assert rig.meter.is_quiet is quiet
+        rig.counter_reader.measure()
+        assert rig.counter_reader.is_quiet is quiet
 
 
 def test_a_reading_tells_whether_more_was_lost() -> None:
     """By a figure that rises with each loss of a ring or of all, and with nothing else."""
     rig = Rig()
     dropped = (Stage.KERNEL_RING, Reason.DROPPED)
-    seen = [rig.meter.lost]
+    seen = [rig.counter_reader.lost]
     for lost, starved, disk_full, shared in (
         (0, 0, 0, 0), (5, 0, 0, 0), (5, 1, 0, 0), (5, 1, 3, 0), (5, 1, 3, 2), (5, 1, 3, 2),
     ):  # fmt: skip
         rig.drain(1)
         rig.source.lost, rig.source.shared = lost, {dropped: shared}
         rig.counters = rig.counters._replace(starved=starved, lost_disk_full=disk_full)
-        rig.meter.measure()
-        seen.append(rig.meter.lost)
+        rig.counter_reader.measure()
+        seen.append(rig.counter_reader.lost)
     assert [b > a for a, b in pairwise(seen)] == [False, True, True, True, True, False]
 
 
@@ -217,8 +217,8 @@ def test_losses_are_summed_with_what_tells_why() -> None:
     rig.counters = rig.counters._replace(
         starved=3, records=10, bytes=1000, lost_samples=5, lost_disk_full=4
     )
-    rig.meter.measure()
-    losses = rig.meter.losses()
+    rig.counter_reader.measure()
+    losses = rig.counter_reader.losses()
     assert (losses.starved, losses.records, losses.bytes, losses.unit) == (3, 10, 1000, "records")
     assert {key: lost for key, lost in losses.lost.items() if lost} == {
         (Stage.KERNEL_RING, Reason.RING_FULL): 900,

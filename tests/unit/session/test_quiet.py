@@ -167,11 +167,11 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
         plan: Any = SimpleNamespace(name="box", sink=sink)
         source = SimpleNamespace(abilities=Abilities(tracing=(one,)))
         parts = parts_of(plan, one, source=source, health=health, tasks=tasks)
-        segments = Rotation(parts, accounting, lambda: one)
-        await segments.begin()
+        rotation = Rotation(parts, accounting, lambda: one)
+        await rotation.begin()
         for size in (0, 0, 4096, 4096, 8192):
             shown.sizes[1] = size
-            segments.tick()
+            rotation.tick()
             await tasks.join()
         return shown.shown
 

@@ -29,7 +29,7 @@ NOTE = SnapshotNote(trigger=Trigger.REQUEST, taken_ns=1)
 
 
 class Kernel:
-    """Source, kernel, meter and drain at once; notes in which order they are asked."""
+    """Source, kernel, counter reader and drain at once; notes in which order they are asked."""
 
     freeze_fds: tuple[int, ...] = ()
     stands_still = True

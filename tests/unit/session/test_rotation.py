@@ -81,11 +81,11 @@ async def _begun(stream: Stream, tasks: TaskGroup) -> Rotation:
     health: Any = SimpleNamespace(note=lambda *_: True)
     accounting: Any = SimpleNamespace(opening=lambda: None)
     parts = parts_of(plan, one, health=health, tasks=tasks)
-    segments = Rotation(parts, accounting, Features)
-    await segments.begin()
-    segments.segment_wanted()
+    rotation = Rotation(parts, accounting, Features)
+    await rotation.begin()
+    rotation.segment_wanted()
     await tasks.join()
-    return segments
+    return rotation
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def test_an_empty_segment_is_not_waited_for(
     async def scenario(stack: ExitStack) -> tuple[list[int], int]:
         stream = Stream(tmp_path, stack)
         tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
-        segments = await _begun(stream, tasks)
+        rotation = await _begun(stream, tasks)
         for token in written:
             stream.write(token)
         stream.token = running
         collected = SnapshotSegments(SnapshotNote(trigger="request", taken_ns=1))
-        segments.rotate_for(collected)
+        rotation.rotate_for(collected)
         return sorted(collected.under_way()), stream.rotated
 
     with ExitStack() as stack:
@@ -211,19 +211,19 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
         sink = SimpleNamespace(single_file=None, segment_age_ns=0, directory=str(tmp_path))
         plan: Any = SimpleNamespace(name="box", degraded=(), sink=sink)
         health = Health(plan, (), one)
-        segments = Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, Features)
-        await segments.begin()
+        rotation = Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, Features)
+        await rotation.begin()
         for token in range(1, 8):
             disk.token = token
-            segments.segment_wanted()
+            rotation.segment_wanted()
             await tasks.join()
             told: Any = SimpleNamespace(token=token, final=False, samples=0, early=token > 5)
-            segments.segment_closed(told)
+            rotation.segment_closed(told)
             await tasks.join()
         disk.full = False
-        segments.tick()
+        rotation.tick()
         await tasks.join()
-        return disk, segments.stats, health.reasons
+        return disk, rotation.stats, health.reasons
 
     with ExitStack() as stack:
         disk, stats, reasons = asyncio.run(scenario(stack))

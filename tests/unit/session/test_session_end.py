@@ -118,18 +118,18 @@ def session_of(
 ) -> Session:
     """Make a session without rings, of a stream of its own if none is given."""
     stream = stream or drain.core.add_stream()
-    meter = CounterReader(source, (), plan.events)
+    counter_reader = CounterReader(source, (), plan.events)
     parts = SessionParts(
         plan=plan,
         source=source,
         rings=(),
         stream=stream,
         drain=drain.of(stream),
-        meter=meter,
+        counter_reader=counter_reader,
         sink=sink,
-        store=StateDir(Path(plan.sink.directory).parent, plan.sink.retention),
+        state_dir=StateDir(Path(plan.sink.directory).parent, plan.sink.retention),
         kernel=LinuxKernel(),
-        health=Health(plan, source.abilities.tracing, meter),
+        health=Health(plan, source.abilities.tracing, counter_reader),
         tasks=TaskGroup(worker),
     )
     return Session(parts, drain)
@@ -244,13 +244,20 @@ def test_the_last_reading_is_final(tmp_path: Path) -> None:
     whole = build(config(tmp_path, "calls"), host())
     (plan,) = whole.sessions
     source: Any = Source()
-    meter = CounterReader(source, (), plan.events)
+    counter_reader = CounterReader(source, (), plan.events)
 
     async def scenario() -> None:
         with Drain(whole.core, LinuxKernel()) as drain:
             one: Any = LinuxKernel()
-            stream, health = drain.core.add_stream(), Health(plan, (), meter)
-            parts = parts_of(plan, one, source=source, stream=stream, meter=meter, health=health)
+            stream, health = drain.core.add_stream(), Health(plan, (), counter_reader)
+            parts = parts_of(
+                plan,
+                one,
+                source=source,
+                stream=stream,
+                counter_reader=counter_reader,
+                health=health,
+            )
             accounting = Accounting(parts)
             source.dropped = 1
             assert accounting.measure(last=True)
@@ -258,7 +265,7 @@ def test_the_last_reading_is_final(tmp_path: Path) -> None:
             assert not accounting.measure()
 
     asyncio.run(scenario())
-    assert sum(meter.shared_losses.values()) == 1
+    assert sum(counter_reader.shared_losses.values()) == 1
 
 
 def test_what_cannot_be_stopped_is_stored_all_the_same(tmp_path: Path) -> None:

@@ -188,10 +188,10 @@ def test_segments_that_were_given_up_go_in_their_turn(tmp_path: Path) -> None:
     for path in (oldest, older):
         path.rename(f"{path}.partial")
         _manifest(path).rename(f"{path}.json.partial")
-    store = StateDir(tmp_path, RetentionPlan(bytes=1))
-    assert not store.make_room()
-    store.leave([oldest.with_name(oldest.name + ".partial")])
-    assert store.make_room()
+    state_dir = StateDir(tmp_path, RetentionPlan(bytes=1))
+    assert not state_dir.make_room()
+    state_dir.leave([oldest.with_name(oldest.name + ".partial")])
+    assert state_dir.make_room()
     assert {path.name for path in (tmp_path / "exec").iterdir()} == {
         f"{older.name}.partial",
         f"{older.name}.json.partial",
@@ -248,11 +248,11 @@ def test_space_for_a_write(tmp_path: Path) -> None:
 def test_space_on_another_filesystem(tmp_path: Path, disk: Path) -> None:
     """Deleting from another filesystem does not help a full disk."""
     kept = _segment(tmp_path, "exec", 2)
-    store = StateDir(tmp_path, RetentionPlan(age_ns=1 << 62))
-    assert not store.room_for(disk)(SEGMENT_BYTES)
-    assert not store.room_for(disk / "gone")(SEGMENT_BYTES)
+    state_dir = StateDir(tmp_path, RetentionPlan(age_ns=1 << 62))
+    assert not state_dir.room_for(disk)(SEGMENT_BYTES)
+    assert not state_dir.room_for(disk / "gone")(SEGMENT_BYTES)
     assert kept.exists()
-    assert store.room_for(kept.parent)(SEGMENT_BYTES)
+    assert state_dir.room_for(kept.parent)(SEGMENT_BYTES)
     assert not kept.exists()
 
 
