@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of one session share."""
+"""The objects that the parts of one session share."""
 
 from __future__ import annotations
 

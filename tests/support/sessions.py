@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a session share, with one stand-in for all that a test does not name."""
+"""The objects that a session's parts share, with one stand-in for those that a test omits."""
 
 from __future__ import annotations
 

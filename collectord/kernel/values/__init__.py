@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What crosses the kernel's port: values, and what reads them from a descriptor."""
+"""The values that cross the kernel's port, and the readers of such values from a descriptor."""

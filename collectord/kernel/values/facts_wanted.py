@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a host is to be probed."""
+"""The facts of a host that are to be probed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel tells of its host, and of processes and threads there."""
+"""Facts of the kernel about its host, and about processes and threads there."""
 
 from __future__ import annotations
 

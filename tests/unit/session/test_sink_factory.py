@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session's files say of the process that wrote them."""
+"""A session's files describe the process that wrote them."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def probed(
 
 
 def test_a_host_that_has_everything(host: Path) -> None:
-    """Nothing is missing, and each fact agrees with the host."""
+    """No part is missing, and each fact agrees with the host."""
     expected = replace(WHOLE, headers=str(host / "h"), headers_release="6.12")
     assert probed(host) == expected
 
