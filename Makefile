@@ -89,11 +89,11 @@ apt-get -q -y -o DPkg::Lock::Timeout=300 --no-install-recommends install "$${mis
 endef
 
 .PHONY: help
-help: ## this list
+help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: setup
-setup: $(STAMPS)/test $(STAMPS)/run | packages-test packages-bpf packages-docs ## system packages, .venv, the native core; fast when nothing changed
+setup: $(STAMPS)/test $(STAMPS)/run | packages-test packages-bpf packages-docs ## install system packages, .venv and the native core; fast when nothing changed
 
 .PHONY: packages-run
 packages-run:
@@ -171,7 +171,7 @@ $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/man: $(STAM
 	touch $@
 
 .PHONY: lock
-lock: $(STAMPS)/requirements ## constraints.txt again, with the newest versions for every Python
+lock: $(STAMPS)/requirements ## write constraints.txt again, with the newest versions for every Python
 	@$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate \
 	    --upgrade $(STAMPS)/requirements.txt --group dev --group docs -o constraints.txt
@@ -179,21 +179,21 @@ lock: $(STAMPS)/requirements ## constraints.txt again, with the newest versions 
 	    constraints.txt
 
 .PHONY: hooks
-hooks: $(STAMPS)/dev $(STAMPS)/lint $(STAMPS)/run ## git runs formatting and lint before a commit
+hooks: $(STAMPS)/dev $(STAMPS)/lint $(STAMPS)/run ## make git run formatting and lint before a commit
 	@$(BIN)/pre-commit install
 
 .PHONY: run
-run: $(STAMPS)/run ## the daemon in the foreground with config/collectord.toml; Ctrl-C stops it
+run: $(STAMPS)/run ## run the daemon in the foreground with config/collectord.toml; Ctrl-C stops it
 	@exec $(BIN)/collectord run --config $(CONFIG)
 
 .PHONY: test
-test: setup packages-clang ## every lane but vm; the kernel lane needs root; PYTEST= chooses; BEHIND= is made beside
+test: setup packages-clang ## run every lane but vm; the kernel lane needs root; PYTEST= selects tests; BEHIND= is made beside
 	@if [ -n '$(PYTEST)' ]; then exec $(BIN)/pytest --lanes=$(LANES) $(PYTEST); fi
 	rm -rf build/cache
 	exec $(BIN)/python -m tests.lanes $(BEHIND)
 
 .PHONY: test-pythons
-test-pythons: packages-test ## the lanes without a kernel under each of PYTHONS (3.11 3.12 3.13), if it is here
+test-pythons: packages-test ## run the lanes without a kernel under each of PYTHONS (3.11 3.12 3.13), if it is here
 	@$(usable_python)
 	mkdir -p build
 	status=0 told=
@@ -227,16 +227,16 @@ test-pythons: packages-test ## the lanes without a kernel under each of PYTHONS 
 	exit $$status
 
 .PHONY: check
-check: lint ## formatting, lint and the lanes without a kernel, with few examples each: under a minute
+check: lint ## run formatting, lint and the lanes without a kernel, with few examples each: under a minute
 	@COLLECTORD_EXAMPLES=0.05 $(BIN)/pytest -q -n 3 --lanes=$(FREE_LANES) \
 	    $(addprefix tests/,$(subst $(COMMA), ,$(FREE_LANES)))
 
 .PHONY: test-vm
-test-vm: setup ## tests in a virtual machine with Linux 6.12, as root; VM_TESTS= chooses
+test-vm: setup ## run tests in a virtual machine with Linux 6.12, as root; VM_TESTS= selects them
 	@exec $(BIN)/python -m tests.vm -- $(VM_TESTS)
 
 .PHONY: lint
-lint: $(STAMPS)/lint $(STAMPS)/test $(STAMPS)/run ## formatting, ruff, order of the packages, dead code, dependencies, mypy, spelling
+lint: $(STAMPS)/lint $(STAMPS)/test $(STAMPS)/run ## check formatting, ruff, order of the packages, dead code, dependencies, mypy, spelling
 	@types=$$(mktemp)
 	$(BIN)/mypy >"$$types" 2>&1 &  # takes as long as all others
 	mypy=$$!
@@ -254,33 +254,33 @@ lint: $(STAMPS)/lint $(STAMPS)/test $(STAMPS)/run ## formatting, ruff, order of 
 	exit "$$status"
 
 .PHONY: format
-format: $(STAMPS)/lint ## Python, and the lines of C that are not committed yet, as lint wants them
+format: $(STAMPS)/lint ## format Python, and the lines of C that are not committed yet, as lint requires
 	@$(BIN)/ruff format .
 	$(BIN)/ruff check --fix --quiet . || true
 	PATH=$(BIN):$$PATH $(BIN)/git-clang-format --quiet --extensions c,h || true
 
 .PHONY: tidy
-tidy: $(STAMPS)/lint packages-clang ## clang-tidy on the core
+tidy: $(STAMPS)/lint packages-clang ## run clang-tidy on the core
 	@cmake -S tests/native -B build/tidy -G Ninja -DCMAKE_C_COMPILER=clang >/dev/null
 	printf '%s\0' collectord/_native/*.c |
 	    xargs -0 -P "$$(nproc)" -n 4 $(BIN)/clang-tidy --quiet -p build/tidy
 
 # The generator prints a notice of its successor otherwise.
 .PHONY: docs
-docs: $(STAMPS)/docs ## the manual in build/site; a broken link or anchor fails
+docs: $(STAMPS)/docs ## build the manual in build/site; a broken link or anchor fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: man
-man: $(STAMPS)/man $(STAMPS)/run ## manual pages and shell completion in build/man
+man: $(STAMPS)/man $(STAMPS)/run ## write manual pages and shell completion into build/man
 	@rm -rf build/man
 	$(BIN)/python docs/tools/manual_pages.py build/man
 
 .PHONY: bench
-bench: setup ## side by side with perf record; as root, on an idle machine
+bench: setup ## measure side by side with perf record and others; as root, on an idle machine
 	@exec $(BIN)/python -m tests.bench $(BENCH)
 
 .PHONY: fuzz
-fuzz: setup packages-clang ## libFuzzer on every parser of the core, FUZZ_SECONDS in all (600)
+fuzz: setup packages-clang ## run libFuzzer on every parser of the core, for FUZZ_SECONDS in all (600)
 	@cmake -S tests/native -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DCOLLECTORD_FUZZ=ON
 	cmake --build build/fuzz
 	mapfile -t targets < <(find build/fuzz -type f -name 'fuzz_*' -perm -u+x)
@@ -294,7 +294,7 @@ fuzz: setup packages-clang ## libFuzzer on every parser of the core, FUZZ_SECOND
 	done
 
 .PHONY: release
-release: $(STAMPS)/dev $(STAMPS)/run ## sdist and wheel of VERSION=x.y.z in dist, and its tag v x.y.z
+release: $(STAMPS)/dev $(STAMPS)/run ## make sdist and wheel of VERSION=x.y.z in dist, and the tag vx.y.z
 	@refuse() { echo "release: $$1" >&2; exit 1; }
 	version='$(VERSION)'
 	[[ $$version =~ ^[0-9]+\.[0-9]+\.[0-9]+$$ ]] || refuse "say which: make release VERSION=x.y.z"
@@ -314,7 +314,7 @@ release: $(STAMPS)/dev $(STAMPS)/run ## sdist and wheel of VERSION=x.y.z in dist
 
 # A service must not depend on an interpreter in somebody's home, so it gets the system's.
 .PHONY: install
-install: $(STAMPS)/venv man ## venv in /opt/collectord, configuration, units, manual pages and completion; honours DESTDIR
+install: $(STAMPS)/venv man ## install the program into /opt/collectord, configuration, units, manual pages, completion; honours DESTDIR
 	@root=$(DESTDIR)$(prefix)
 	if [ -e "$$root" ] && [ ! -e "$$root/pyvenv.cfg" ]; then
 	    echo "$$root exists and is no virtual environment" >&2
@@ -351,6 +351,6 @@ install: $(STAMPS)/venv man ## venv in /opt/collectord, configuration, units, ma
 	fi
 
 .PHONY: clean
-clean: ## what was built here
+clean: ## remove everything that was built here
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis tests/bench/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
