@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "clock.h"
+#include "lock.h"
 
 #define RECORD_MAX_BYTES 65536u
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
@@ -111,28 +112,27 @@ static void pool__divide(struct pool *pool)
 
 void pool__join(struct pool *pool, struct share *share, uint32_t wanted)
 {
-	pthread_mutex_lock(&pool->lock);
-	if (share->wanted == 0) {
-		share->wanted = wanted;
-		share->next = pool->shares;
-		pool->shares = share;
-		pool__divide(pool);
-	}
-	pthread_mutex_unlock(&pool->lock);
+	HOLD(&pool->lock);
+	if (share->wanted != 0)
+		return;
+	share->wanted = wanted;
+	share->next = pool->shares;
+	pool->shares = share;
+	pool__divide(pool);
 }
 
 void pool__leave(struct pool *pool, struct share *share)
 {
-	pthread_mutex_lock(&pool->lock);
-	for (struct share **at = &pool->shares; *at != NULL; at = &(*at)->next) {
-		if (*at == share) {
-			*at = share->next;
-			share->wanted = share->kept = 0;
-			pool__divide(pool);
-			break;
-		}
-	}
-	pthread_mutex_unlock(&pool->lock);
+	struct share **at = &pool->shares;
+
+	HOLD(&pool->lock);
+	while (*at != NULL && *at != share)
+		at = &(*at)->next;
+	if (*at == NULL)
+		return;
+	*at = share->next;
+	share->wanted = share->kept = 0;
+	pool__divide(pool);
 }
 
 /* Under the lock: note that `share` holds one more, or one less. */
@@ -178,43 +178,29 @@ struct chunk *pool__take(struct pool *pool, struct share *share)
 
 void pool__give(struct pool *pool, struct chunk *chunk)
 {
-	pthread_mutex_lock(&pool->lock);
+	HOLD(&pool->lock);
 	pool__hold(pool, chunk->share, false);
 	chunk->next = pool->free;
 	pool->free = chunk;
 	pool->free_count++;
-	pthread_mutex_unlock(&pool->lock);
 }
 
 uint32_t pool__free_count(struct pool *pool)
 {
-	uint32_t count;
-
-	pthread_mutex_lock(&pool->lock);
-	count = pool->free_count;
-	pthread_mutex_unlock(&pool->lock);
-	return count;
+	HOLD(&pool->lock);
+	return pool->free_count;
 }
 
 bool pool__is_short(struct pool *pool)
 {
-	bool is_short;
-
-	pthread_mutex_lock(&pool->lock);
-	is_short = pool->free_count <= pool->owed ||
-		   (pool->free_count - pool->owed) * 4 < pool->count;
-	pthread_mutex_unlock(&pool->lock);
-	return is_short;
+	HOLD(&pool->lock);
+	return pool->free_count <= pool->owed || (pool->free_count - pool->owed) * 4 < pool->count;
 }
 
 bool pool__is_beyond(struct pool *pool, const struct share *share)
 {
-	bool beyond;
-
-	pthread_mutex_lock(&pool->lock);
-	beyond = share->held > share->kept;
-	pthread_mutex_unlock(&pool->lock);
-	return beyond;
+	HOLD(&pool->lock);
+	return share->held > share->kept;
 }
 
 void chunk__append(struct chunk *chunk, const struct span *more, bool hashed)

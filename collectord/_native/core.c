@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lock.h"
+
 int core__new(const struct core_options *options, struct core **out)
 {
 	struct core *core;

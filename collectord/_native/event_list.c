@@ -7,6 +7,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "lock.h"
+
 int event_list__init(struct event_list *list)
 {
 	memset(list, 0, sizeof(*list));
@@ -69,14 +71,12 @@ struct event *event_list__pop(struct event_list *list)
 {
 	struct event *event;
 
-	pthread_mutex_lock(&list->lock);
+	HOLD(&list->lock);
 	event = list->first;
-	if (event != NULL) {
+	if (event != NULL)
 		list->first = event->next;
-		if (list->first == NULL)
-			list->last = &list->first;
-	}
-	pthread_mutex_unlock(&list->lock);
+	if (list->first == NULL)
+		list->last = &list->first;
 	return event;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "lock.h"
 #include "walk.h"
 
 /* MMAP2: include/uapi/linux/perf_event.h, enum perf_event_type. */
@@ -88,23 +89,21 @@ void mapped_files__note(struct mapped_files *files, const uint8_t *record)
 
 	if (name == 0)
 		return;
-	pthread_mutex_lock(&files->lock);
+	HOLD(&files->lock);
 	if (!file_set__note(files->now, record, name))
 		counter__add(&files->dropped, 1);
-	pthread_mutex_unlock(&files->lock);
 }
 
 void mapped_files__turn(struct mapped_files *files)
 {
 	struct file_set *const set = files->before;
 
-	pthread_mutex_lock(&files->lock);
+	HOLD(&files->lock);
 	files->before = files->now;
 	files->now = set;
 	set->first = files->before->first + files->before->count;
 	set->count = set->used = 0;
 	memset(set->slots, 0, sizeof(set->slots));
-	pthread_mutex_unlock(&files->lock);
 }
 
 /* Returns where in the set the records from file number `since` on begin. */
@@ -121,7 +120,7 @@ uint8_t *mapped_files__copy(struct mapped_files *files, uint64_t *since, size_t 
 	uint32_t old_at, new_at;
 	uint8_t *copy;
 
-	pthread_mutex_lock(&files->lock);
+	HOLD(&files->lock);
 	now = files->now;
 	before = files->before;
 	old_at = begin_of(before, *since);
@@ -135,6 +134,5 @@ uint8_t *mapped_files__copy(struct mapped_files *files, uint64_t *since, size_t 
 	} else {
 		*bytes = 0;
 	}
-	pthread_mutex_unlock(&files->lock);
 	return copy;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "event_list.h"
+#include "lock.h"
 #include "page_ring.h"
 
 static struct page_track *track_of(const struct ring *ring)
@@ -177,7 +178,7 @@ static bool page_track__send(struct page_track *track, struct segment *segment, 
 int page_stream__progress(struct stream *stream, struct page_progress *progress)
 {
 	*progress = (struct page_progress){0};
-	pthread_mutex_lock(&stream->lock);
+	HOLD(&stream->lock);
 	progress->rings = calloc(stream->ring_count + 1, sizeof(*progress->rings));
 	if (stream->current.open)
 		progress->token = stream->current.token;
@@ -190,7 +191,6 @@ int page_stream__progress(struct stream *stream, struct page_progress *progress)
 				.id = pages->ring.id,
 			};
 	}
-	pthread_mutex_unlock(&stream->lock);
 	return progress->rings != NULL ? 0 : -ENOMEM;
 }
 
@@ -404,7 +404,7 @@ static void page_stream__land(struct stream *stream, const struct chunk *chunk)
 
 static void page_stream__recall(struct stream *stream)
 {
-	pthread_mutex_lock(&stream->lock);
+	HOLD(&stream->lock);
 	for (uint32_t i = 0; i < stream->ring_count; i++) {
 		struct page_track *const track = track_of(stream->rings[i]);
 
@@ -412,7 +412,6 @@ static void page_stream__recall(struct stream *stream)
 			page_track__erase(track, &stream->current, track->sent);
 		track->sent = 0;
 	}
-	pthread_mutex_unlock(&stream->lock);
 }
 
 static bool page_stream__end(struct stream *stream, struct item *item)

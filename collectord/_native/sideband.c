@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "clock.h"
+#include "lock.h"
 #include "sideband_table.h"
 
 #define LOG_SHARE 4 /* the log has this fraction of the bytes */
@@ -44,18 +45,15 @@ void sideband__deinit(struct sideband *sideband)
 int sideband__join_layout(struct sideband *sideband, const struct walk_layout *layout)
 {
 	struct walk_layout *const own = &sideband->layout;
-	int ret = 0;
 
-	pthread_mutex_lock(&sideband->log_lock);
+	HOLD(&sideband->log_lock);
 	if (own->time_trailer == 0) {
 		*own = *layout;
 		own->ids = NULL; /* the ring's */
-	} else if (own->time_trailer != layout->time_trailer ||
-		 own->cpu_trailer != layout->cpu_trailer) {
-		ret = -EINVAL;
 	}
-	pthread_mutex_unlock(&sideband->log_lock);
-	return ret;
+	return own->time_trailer == layout->time_trailer && own->cpu_trailer == layout->cpu_trailer
+		       ? 0
+		       : -EINVAL;
 }
 
 /* Returns where the log has the last switch of the CPU of `record`; NULL: it is no switch. */
@@ -102,7 +100,7 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 	const uint64_t now_ns = sideband->foreign_clock ? clock__now_ns() : 0;
 	size_t at, size;
 
-	pthread_mutex_lock(&sideband->log_lock);
+	HOLD(&sideband->log_lock);
 	for (at = 0; at < bytes; at += size) {
 		const uint64_t header = walk__load(records + at);
 		uint8_t *place;
@@ -119,7 +117,6 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 		else
 			counter__add(&sideband->log_dropped, 1);
 	}
-	pthread_mutex_unlock(&sideband->log_lock);
 }
 
 /* Lock the table, for records of the present layout. */
@@ -188,7 +185,7 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns)
 {
 	size_t at, size, kept = 0, cut = 0;
 
-	pthread_mutex_lock(&sideband->log_lock);
+	HOLD(&sideband->log_lock);
 	until_ns = log__until(sideband, until_ns);
 	if (sideband->log_used > 0)
 		memset(sideband->switches, 0, sizeof(sideband->switches));
@@ -209,7 +206,6 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns)
 		}
 	}
 	sideband->log_used = kept;
-	pthread_mutex_unlock(&sideband->log_lock);
 	return cut;
 }
 
@@ -254,12 +250,8 @@ void sideband__settle(struct sideband *sideband, uint64_t until_ns)
 
 bool sideband__is_crowded(struct sideband *sideband)
 {
-	bool crowded;
-
-	pthread_mutex_lock(&sideband->log_lock);
-	crowded = sideband->log_used > sideband->log_bytes / 2;
-	pthread_mutex_unlock(&sideband->log_lock);
-	return crowded;
+	HOLD(&sideband->log_lock);
+	return sideband->log_used > sideband->log_bytes / 2;
 }
 
 /* Emit the first `bytes` of `scratch` unchanged. */

@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "event_list.h"
+#include "lock.h"
 #include "ring.h"
 
 /*
@@ -81,21 +82,16 @@ void stream__deinit(struct stream *stream)
 
 int stream__prepare(struct stream *stream, const struct segment *segment)
 {
-	int ret = 0;
-
 	if (segment->begin % CHUNK_ALIGN_BYTES != 0 || !stream->ops->suits(segment))
 		return -EINVAL;
-	pthread_mutex_lock(&stream->lock);
+	HOLD(&stream->lock);
 	if (stream->finished)
-		ret = -ESHUTDOWN;
-	else if (stream->next.open)
-		ret = -EBUSY;
-	else
-		stream->next = *segment;
-	pthread_mutex_unlock(&stream->lock);
-	if (ret == 0)
-		store_relaxed(&stream->begun, true);
-	return ret;
+		return -ESHUTDOWN;
+	if (stream->next.open)
+		return -EBUSY;
+	stream->next = *segment;
+	store_relaxed(&stream->begun, true);
+	return 0;
 }
 
 static void stream__begin_ring(struct stream *stream, struct ring *ring)
@@ -106,43 +102,34 @@ static void stream__begin_ring(struct stream *stream, struct ring *ring)
 
 int stream__add_ring(struct stream *stream, struct ring *ring)
 {
-	struct ring **rings = NULL;
-	int ret = 0;
+	struct ring **rings;
 
-	pthread_mutex_lock(&stream->lock);
+	HOLD(&stream->lock);
 	if (stream->finished)
-		ret = -ESHUTDOWN;
-	else
-		rings = realloc(stream->rings, (stream->ring_count + 1) * sizeof(struct ring *));
-	if (ret == 0 && rings == NULL)
-		ret = -ENOMEM;
-	if (ret == 0) {
-		rings[stream->ring_count++] = ring;
-		stream->rings = rings;
-		if (stream->current.open)
-			stream__begin_ring(stream, ring);
-	}
-	pthread_mutex_unlock(&stream->lock);
-	return ret;
+		return -ESHUTDOWN;
+	rings = realloc(stream->rings, (stream->ring_count + 1) * sizeof(struct ring *));
+	if (rings == NULL)
+		return -ENOMEM;
+	rings[stream->ring_count++] = ring;
+	stream->rings = rings;
+	if (stream->current.open)
+		stream__begin_ring(stream, ring);
+	return 0;
 }
 
 struct ring *stream__find_ring(struct stream *stream, bool (*is)(struct ring *ring))
 {
-	struct ring *found = NULL;
-
-	pthread_mutex_lock(&stream->lock);
-	for (uint32_t i = 0; found == NULL && i < stream->ring_count; i++)
+	HOLD(&stream->lock);
+	for (uint32_t i = 0; i < stream->ring_count; i++)
 		if (is(stream->rings[i]))
-			found = stream->rings[i];
-	pthread_mutex_unlock(&stream->lock);
-	return found;
+			return stream->rings[i];
+	return NULL;
 }
 
 void stream__forget_ring(struct stream *stream)
 {
-	pthread_mutex_lock(&stream->lock);
+	HOLD(&stream->lock);
 	stream->ring_count--;
-	pthread_mutex_unlock(&stream->lock);
 }
 
 /* Close the running segment; under `lock`. */
@@ -211,7 +198,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 {
 	const struct segment *segment = &stream->current;
 
-	pthread_mutex_lock(&stream->lock);
+	HOLD(&stream->lock);
 	stream->rotate_wanted |= segment->open && full;
 	/* Without a next segment this one continues: a file that is too long loses nothing. */
 	if (stream__is_full(stream, bytes) && stream->next.open) {
@@ -224,15 +211,13 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 	}
 	if (!segment->open)
 		stream__open_next(stream);
-	pthread_mutex_unlock(&stream->lock);
 }
 
 void stream__turn(struct stream *stream, bool early)
 {
-	pthread_mutex_lock(&stream->lock);
+	HOLD(&stream->lock);
 	stream__close_current(stream, false, early);
 	stream__open_next(stream);
-	pthread_mutex_unlock(&stream->lock);
 }
 
 void stream__account(struct stream *stream, const struct span *span)
@@ -259,10 +244,9 @@ void stream__account_part(struct stream *stream, const struct span *span)
 
 void stream__make_evictable(struct stream *stream, uint64_t bytes)
 {
-	pthread_mutex_lock(&stream->lock);
+	HOLD(&stream->lock);
 	if (stream__is_full(stream, bytes))
 		stream__close_current(stream, false, cut__is_needed(stream));
-	pthread_mutex_unlock(&stream->lock);
 }
 
 static bool stream__has_queued(const struct stream *stream)
