@@ -73,7 +73,7 @@ static int aux_ring__join(struct ring *ring, struct stream *stream)
 		return -EINVAL;
 	ret = sideband__join_layout(&stream->sideband, &aux->data->layout);
 	if (ret == 0 && aux->options.map->snapshot)
-		atomic_store_explicit(&stream->holds_back, true, memory_order_relaxed);
+		store_relaxed(&stream->holds_back, true);
 	return ret;
 }
 

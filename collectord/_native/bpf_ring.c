@@ -30,8 +30,7 @@ int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
 	bpf->perf.layout.ids = NULL;
 	bpf->options = *options;
 	/* A predecessor may have read part of the ring: continue at its position. */
-	ring->position = ring->head =
-		atomic_load_explicit(options->map->consumer, memory_order_relaxed);
+	ring->position = ring->head = load_relaxed(options->map->consumer);
 	*out = ring;
 	return 0;
 }
@@ -45,7 +44,7 @@ static void bpf_ring__publish(const struct bpf_ring *bpf)
 {
 	/* Release: our reads are done before the kernel may write there; the partner is the acquire
 	 * of consumer_pos in __bpf_ringbuf_reserve(). */
-	atomic_store_explicit(bpf->options.map->consumer, bpf->perf.ring.position, memory_order_release);
+	store_release(bpf->options.map->consumer, bpf->perf.ring.position);
 }
 
 static void bpf_ring__begin(struct ring *ring, bool first)
@@ -55,9 +54,8 @@ static void bpf_ring__begin(struct ring *ring, bool first)
 	(void)first;
 	/* Acquire; the partner is the release of producer_pos in __bpf_ringbuf_reserve(): the
 	 * length of a reserved record is visible, and that it is busy. */
-	if (ring__is_sound(ring) &&
-	    !ring__load(ring, atomic_load_explicit(bpf->options.map->producer, memory_order_acquire),
-			bpf->options.map->data_bytes, BPF_RINGBUF_HDR_SZ))
+	if (ring__is_sound(ring) && !ring__load(ring, load_acquire(bpf->options.map->producer),
+						bpf->options.map->data_bytes, BPF_RINGBUF_HDR_SZ))
 		bpf_ring__publish(bpf);
 }
 

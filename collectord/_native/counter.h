@@ -4,9 +4,11 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* Load an atomic that orders nothing else. */
+/* Relaxed: it orders nothing else. */
 #define load_relaxed(object) atomic_load_explicit(object, memory_order_relaxed)
 #define store_relaxed(object, value) atomic_store_explicit(object, value, memory_order_relaxed)
+#define load_acquire(object) atomic_load_explicit(object, memory_order_acquire)
+#define store_release(object, value) atomic_store_explicit(object, value, memory_order_release)
 
 /*
  * A counter has one writing thread and any number of readers. A relaxed load and store costs as

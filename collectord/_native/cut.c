@@ -64,8 +64,8 @@ static bool cut__is_answered(const struct stream *stream)
 			return false;
 		/* Acquire twice; the partners are the releases in shard__let_go() and lane__answer(),
 		 * before which it queued all that it read. */
-		if (named && atomic_load_explicit(&lane->rings, memory_order_acquire) > 0 &&
-		    atomic_load_explicit(&lane->named, memory_order_acquire) != generation)
+		if (named && load_acquire(&lane->rings) > 0 &&
+		    load_acquire(&lane->named) != generation)
 			return false;
 	}
 	return true;
@@ -121,14 +121,13 @@ bool cut__lets(struct stream *stream, struct disk *disk)
 
 static void cut__begin(struct cut *cut, struct writer *writer)
 {
-	const uint64_t generation =
-		atomic_load_explicit(&writer->generation, memory_order_acquire) + 1;
+	const uint64_t generation = load_acquire(&writer->generation) + 1;
 
 	cut->asked = false;
 	/* Release, as is the issue; the partner is the acquire in lane__begin_pass(). If
 	 * another thread issues this generation meanwhile, a lane that did not know of the cut
 	 * ends with the next one. */
-	atomic_store_explicit(&cut->generation, generation, memory_order_release);
+	store_release(&cut->generation, generation);
 	writer__issue(writer);
 }
 
@@ -138,7 +137,7 @@ static void cut__ask_names(struct stream *stream, struct writer *writer)
 
 	/* Release; the partner is the acquire in lane__begin_pass(): the heads loaded then are
 	 * behind the names of all queued samples. */
-	atomic_store_explicit(&cut->names, load_relaxed(&cut->generation), memory_order_release);
+	store_release(&cut->names, load_relaxed(&cut->generation));
 	for (uint32_t i = 0; i < writer->shard_count; i++)
 		if (stream__lane(stream, i) != NULL)
 			shard__poke(writer->shards[i]);

@@ -8,8 +8,8 @@ void lane__begin_pass(struct lane *lane)
 	const struct cut *const cut = &lane->stream->cut;
 
 	/* Acquire twice; the partners are the releases in cut__begin() and cut__ask_names(). */
-	lane->cut = atomic_load_explicit(&cut->generation, memory_order_acquire);
-	lane->names = atomic_load_explicit(&cut->names, memory_order_acquire);
+	lane->cut = load_acquire(&cut->generation);
+	lane->names = load_acquire(&cut->names);
 	lane__begin_names(lane);
 }
 
@@ -40,7 +40,7 @@ bool lane__owes_names(const struct lane *lane)
 void lane__answer(struct lane *lane)
 {
 	/* Release; the partner is the acquire in cut__is_answered(). */
-	atomic_store_explicit(&lane->named, lane->names, memory_order_release);
+	store_release(&lane->named, lane->names);
 	disk__poke(atomic_load(&lane->stream->disk));
 }
 
@@ -136,12 +136,12 @@ uint64_t lane__drained(const struct lane *lane)
 {
 	/* Acquire; the partner is the release in pass__end(): the counters of the passes are
 	 * visible. */
-	return atomic_load_explicit(&lane->drained, memory_order_acquire);
+	return load_acquire(&lane->drained);
 }
 
 uint64_t lane__written(const struct lane *lane)
 {
 	/* Acquire; the partner is the release in stream__pass_written(): the counters of
 	 * written data are visible. */
-	return atomic_load_explicit(&lane->written_stamp, memory_order_acquire);
+	return load_acquire(&lane->written_stamp);
 }

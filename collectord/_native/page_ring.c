@@ -169,7 +169,7 @@ static struct page_fetched page_ring__fetch(struct page_ring *pages, uint8_t *pa
 		return page_cursor__fetch(&pages->cursor, pages->options.fd, page);
 	/* Acquire; the partner is the release in page_stream__end(): the pipe was emptied. */
 	if (pages->options.transport != PAGE_SPLICE || pages->taken > 0 ||
-	    atomic_load_explicit(&pages->ticket_queued, memory_order_acquire))
+	    load_acquire(&pages->ticket_queued))
 		return fetch_by_read(pages, page);
 	bytes = (size_t)(pages->options.subbufs + 1 - pages->pass_pages) * pages->options.page_bytes;
 	n = TEMP_FAILURE_RETRY(splice(pages->options.fd, NULL, pages->pipe[1], NULL, bytes,
@@ -328,7 +328,7 @@ static struct item *page_ring__ticket(struct ring *ring)
 {
 	struct page_ring *const pages = page_ring__of(ring);
 
-	atomic_store_explicit(&pages->ticket_queued, true, memory_order_relaxed);
+	store_relaxed(&pages->ticket_queued, true);
 	pages->ticket = (struct item){.ticket = ring};
 	return &pages->ticket;
 }

@@ -381,12 +381,9 @@ static uint32_t page_stream__pass_over(struct stream *stream, struct item *item,
 static bool page_stream__send(struct stream *stream, struct chunk *chunk)
 {
 	const struct load load = {.span = chunk->spans[0], .data = chunk->data};
-	bool full;
 
-	pthread_mutex_lock(&stream->lock);
-	full = stream__is_full(stream, stream->sent.bytes + load.span.bytes);
-	pthread_mutex_unlock(&stream->lock);
-	return stream->current.open && !full && chunk->span_count == 1 &&
+	return chunk->span_count == 1 &&
+	       stream__has_room(stream, stream->sent.bytes + load.span.bytes) &&
 	       page_track__send(track_of(load.span.ring), &stream->current, &load,
 				stream->sent.items + 1, &chunk->flight);
 }
@@ -419,8 +416,7 @@ static bool page_stream__end(struct stream *stream, struct item *item)
 	(void)stream;
 	if (item->ticket != NULL)
 		/* Release; the partner is the acquire in page_ring__fetch(): the pipe is empty. */
-		atomic_store_explicit(&page_ring__of(item->ticket)->ticket_queued, false,
-				      memory_order_release);
+		store_release(&page_ring__of(item->ticket)->ticket_queued, false);
 	return false;
 }
 

@@ -337,7 +337,7 @@ static void pass__end(struct shard *shard, uint64_t generation)
 			lane->stamp_ns = lane->begun_ns;
 			asked |= writer__is_asked(shard->writer, lane__drained(lane));
 			/* Release; the partner is the acquire in lane__drained(). */
-			atomic_store_explicit(&lane->drained, lane->begun, memory_order_release);
+			store_release(&lane->drained, lane->begun);
 			shard->again |= lane->begun < generation;
 		}
 		lane->owes = false;
@@ -352,7 +352,7 @@ static void pass__end(struct shard *shard, uint64_t generation)
 	}
 	ended = least != load_relaxed(&shard->drained);
 	/* Release; the partner is the acquire in shard__drained(). */
-	atomic_store_explicit(&shard->drained, least, memory_order_release);
+	store_release(&shard->drained, least);
 	/* Among several shards, the last one reports that all are done. The partners are the
 	 * fences here: of two that end at the same time, one sees the other. */
 	atomic_thread_fence(memory_order_seq_cst);

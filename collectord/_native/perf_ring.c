@@ -281,7 +281,7 @@ static void perf_ring__leave(struct ring *ring, bool drained)
 static void perf_ring__wake(struct ring *ring, uint32_t events)
 {
 	if ((events & EPOLLHUP) != 0)
-		atomic_store_explicit(&ring->hung_up, true, memory_order_relaxed);
+		store_relaxed(&ring->hung_up, true);
 }
 
 const struct ring_ops perf_ring__ops = {

@@ -164,15 +164,9 @@ static bool record_stream__send(struct stream *stream, struct chunk *chunk)
 	struct segment *const segment = &stream->current;
 	const uint64_t offset = segment->offset + stream->sent.bytes;
 	const uint32_t bytes = chunk__padded(chunk->used, false);
-	bool full;
 
 	/* The replay comes with the first chunk. */
-	if (!segment->open || segment->chunks == 0)
-		return false;
-	pthread_mutex_lock(&stream->lock);
-	full = stream__is_full(stream, stream->sent.bytes + bytes);
-	pthread_mutex_unlock(&stream->lock);
-	if (full ||
+	if (segment->chunks == 0 || !stream__has_room(stream, stream->sent.bytes + bytes) ||
 	    segment__reserve_aux(segment, stream->sent.pieces + chunk->piece_count) < 0 ||
 	    record_stream__claim(stream, bytes, chunk->piece_count) < 0)
 		return false;

@@ -198,7 +198,7 @@ static void relay_ring__end(struct relay_ring *relay)
 {
 	relay->ended = true;
 	relay_ring__drop_carry(relay);
-	atomic_store_explicit(&relay->ring.hung_up, true, memory_order_relaxed);
+	store_relaxed(&relay->ring.hung_up, true);
 }
 
 /* Returns the bytes read, 0 if there are none; -errno: the file is gone. */

@@ -52,10 +52,10 @@ void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes)
 		ring->faults_recent = 0;
 	}
 	if (++ring->faults_recent == RING_FAULTS_MAX)
-		atomic_store_explicit(&ring->fault, reason, memory_order_relaxed);
-	atomic_store_explicit(&ring->last_fault, reason, memory_order_relaxed);
+		store_relaxed(&ring->fault, reason);
+	store_relaxed(&ring->last_fault, reason);
 	/* Release; the partner is the acquire in untold_fault(). */
-	atomic_store_explicit(&ring->fault_untold, true, memory_order_release);
+	store_release(&ring->fault_untold, true);
 }
 
 /* Returns the bucket; upper bounds are 0.1, 0.2 .. 0.9, 0.95, 1.0. */

@@ -73,7 +73,7 @@ uint64_t shard__drained(const struct shard *shard)
 {
 	/* Acquire; the partner is the release in pass__end(): the counters of the passes are
 	 * visible. */
-	return atomic_load_explicit(&shard->drained, memory_order_acquire);
+	return load_acquire(&shard->drained);
 }
 
 bool shard__has_passed(const struct shard *shard, uint64_t generation)
@@ -132,7 +132,7 @@ static void *shard__run(void *context)
 	pthread_setname_np(pthread_self(), name);
 	shard->tid = gettid();
 	sem_post(&shard->begun);
-	while (!atomic_load_explicit(&shard->stopping, memory_order_acquire)) {
+	while (!load_acquire(&shard->stopping)) {
 		const int n = epoll_wait(shard->epoll_fd, events, EPOLL_BATCH,
 					 shard__pause_ms(shard));
 
@@ -143,7 +143,7 @@ static void *shard__run(void *context)
 		writer__issue_due(shard->writer, shard, shard__slack_ns(shard));
 		/* Acquire; the partner is the release in writer__issue(): letters posted before
 		 * the generation was issued are found, and carried out before it begins. */
-		generation = atomic_load_explicit(&shard->writer->generation, memory_order_acquire);
+		generation = load_acquire(&shard->writer->generation);
 		shard__serve(shard);
 		pass__run(shard, generation);
 	}
@@ -163,10 +163,10 @@ static struct lane *shard__lane(struct shard *shard, struct stream *stream)
 		lane->shard = shard->index;
 	}
 	/* Acquire; the partner is the release in shard__let_go(). */
-	if (atomic_load_explicit(&lane->rings, memory_order_acquire) == 0)
+	if (load_acquire(&lane->rings) == 0)
 		store_relaxed(&lane->drained, shard__drained(shard));
 	/* Release; the partner is the acquire in stream__lane(). */
-	atomic_store_explicit(&stream->lanes[shard->index], lane, memory_order_release);
+	store_release(&stream->lanes[shard->index], lane);
 	return lane;
 }
 
@@ -320,7 +320,7 @@ void shard__serve(struct shard *shard)
 		     letter = letter->next)
 			shard__obey(shard, letter->ring, letter->command);
 		/* Release; the partner is the acquire in shard__did(). */
-		atomic_store_explicit(&shard->answered, number, memory_order_release);
+		store_release(&shard->answered, number);
 		event_list__poke(shard->writer->events);
 	}
 	if (shard->leaving > 0)
@@ -331,7 +331,7 @@ void shard__serve(struct shard *shard)
 static bool shard__did(const struct shard *shard, uint64_t number)
 {
 	/* Acquire; the partner is the release in shard__serve(): its effects are visible. */
-	return atomic_load_explicit(&shard->answered, memory_order_acquire) >= number;
+	return load_acquire(&shard->answered) >= number;
 }
 
 bool shard__has_answered(const struct shard *shard, const struct ring *ring)
@@ -378,7 +378,7 @@ void shard__stop(struct shard *shard)
 {
 	if (!shard->running)
 		return;
-	atomic_store_explicit(&shard->stopping, true, memory_order_release);
+	store_release(&shard->stopping, true);
 	shard__poke(shard);
 	pthread_join(shard->thread, NULL);
 	shard->running = false;

@@ -186,12 +186,19 @@ static void stream__open_next(struct stream *stream)
 	event_list__push(stream->events, event__new(EVENT_SEGMENT_WANTED, stream->id, 0));
 }
 
-bool stream__is_full(const struct stream *stream, uint64_t bytes)
+/* Whether a running segment cannot take `bytes` more; under `lock`. */
+static bool stream__is_full(const struct stream *stream, uint64_t bytes)
 {
 	const struct segment *segment = &stream->current;
 
 	return segment->open && segment->chunks > 0 &&
 	       (stream->rotate_wanted || segment->offset + bytes > segment->limit);
+}
+
+bool stream__has_room(struct stream *stream, uint64_t bytes)
+{
+	HOLD(&stream->lock);
+	return stream->current.open && !stream__is_full(stream, bytes);
 }
 
 void stream__advance(struct stream *stream, uint64_t bytes, bool full)
@@ -254,7 +261,7 @@ static bool stream__has_queued(const struct stream *stream)
 	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
 		const struct lane *lane = stream__lane(stream, i);
 
-		if (lane != NULL && atomic_load_explicit(&lane->queued, memory_order_acquire) > 0)
+		if (lane != NULL && load_acquire(&lane->queued) > 0)
 			return true;
 	}
 	return false;
@@ -292,14 +299,13 @@ bool stream__serve(struct stream *stream)
 struct lane *stream__lane(const struct stream *stream, uint32_t shard)
 {
 	/* Acquire; the partner is the release in shard__add(). */
-	struct lane *lane = atomic_load_explicit(&stream->lanes[shard], memory_order_acquire);
+	struct lane *lane = load_acquire(&stream->lanes[shard]);
 
 	if (lane == NULL)
 		return NULL;
 	/* Acquire twice; the partners are the decrements in shard__let_go(), after which its
 	 * queued items are visible, and in work__end(), after which the counters are. */
-	if (atomic_load_explicit(&lane->rings, memory_order_acquire) == 0 &&
-	    atomic_load_explicit(&lane->queued, memory_order_acquire) == 0)
+	if (load_acquire(&lane->rings) == 0 && load_acquire(&lane->queued) == 0)
 		return NULL;
 	return lane;
 }
@@ -340,7 +346,7 @@ uint64_t stream__written(const struct stream *stream, uint64_t issued)
 uint64_t stream__round_ns(const struct stream *stream, uint64_t issued)
 {
 	/* Acquire; the partner is the release in stream__note_end(). */
-	const uint64_t ended = atomic_load_explicit(&stream->ended, memory_order_acquire);
+	const uint64_t ended = load_acquire(&stream->ended);
 
 	if (ended + 1 < issued)
 		return 0;
@@ -403,7 +409,7 @@ static void stream__note_end(struct stream *stream, uint64_t generation)
 		store_relaxed(&stream->ended_ns[~generation & 1], now_ns);
 	store_relaxed(&stream->ended_ns[generation & 1], now_ns);
 	/* Release; the partner is the acquire in stream__round_ns(). */
-	atomic_store_explicit(&stream->ended, generation, memory_order_release);
+	store_release(&stream->ended, generation);
 }
 
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item)
@@ -413,7 +419,7 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 	if (item->stamp == 0)
 		return;
 	/* Release; the partner is the acquire in lane__written(). */
-	atomic_store_explicit(&lane->written_stamp, item->stamp, memory_order_release);
+	store_release(&lane->written_stamp, item->stamp);
 	lane->settled_ns = item->begun_ns;
 	settled_ns = stream__least(stream, item->begun_ns, settled_of, NULL);
 	least = stream__least(stream, item->stamp, lane__written, NULL);

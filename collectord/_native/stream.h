@@ -194,8 +194,8 @@ bool stream__serve(struct stream *stream);
 /* Whether, once `lane` has reached `stamp`, every lane is at a generation beyond the last round. */
 bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp);
 
-/* Whether a running segment cannot take `bytes` more; call it under `lock`. */
-bool stream__is_full(const struct stream *stream, uint64_t bytes);
+/* Whether a segment runs that takes `bytes` more. */
+bool stream__has_room(struct stream *stream, uint64_t bytes);
 
 /* Returns the last generation up to which every lane was drained, `issued` if no lane has
  * rings; and the same for written, or counted as lost. Any thread may call these. */
