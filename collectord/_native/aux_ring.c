@@ -12,9 +12,6 @@
 
 #include "clock.h"
 #include "stream.h"
-#ifdef COLLECTORD_MUTATION
-#include "mutation.h"
-#endif
 
 /* If less room than this is left, the chunk is closed rather than filled with a small piece. */
 #define PIECE_MIN_BYTES 65536u
@@ -211,9 +208,7 @@ static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint
 		.origin = aux->options.origin,
 	};
 
-#ifdef COLLECTORD_MUTATION
-	piece.bytes = mutation__aux(bytes);
-#endif
+	MUTATE(piece.bytes = mutation__aux(bytes));
 	aux_map__copy(aux->options.map, ring->position, to + aux_piece__head_bytes(framing),
 		      (size_t)piece.bytes);
 	counter__add(&aux->pieces, 1);

@@ -9,10 +9,6 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#ifdef COLLECTORD_MUTATION
-#include "mutation.h"
-#endif
-
 #define PIPE_SLOTS_DEFAULT 16u
 #define PIPE_SLOTS_MAX (1u << 15)
 
@@ -225,10 +221,8 @@ static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk
 	fault = subbuf__open(page, found->bytes, &head);
 	if (fault != FAULT_NONE)
 		return fault;
-#ifdef COLLECTORD_MUTATION
-	mutation__page(page, pages->options.page_bytes);
-	(void)subbuf__open(page, found->bytes, &head);
-#endif
+	MUTATE(mutation__page(page, pages->options.page_bytes));
+	MUTATE((void)subbuf__open(page, found->bytes, &head));
 	walk = subbuf__start(&head);
 	walk.skipped_ns = found->goes_on ? pages->behind_ns : 0;
 	fault = subbuf__run(page, head.end, &walk, &tally);

@@ -7,9 +7,6 @@
 #include <sys/epoll.h>
 
 #include "stream.h"
-#ifdef COLLECTORD_MUTATION
-#include "mutation.h"
-#endif
 
 /*
  * The ring's cache lines were written by another core, and walking them in place is a chain of
@@ -128,10 +125,7 @@ static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t 
 	const uint8_t *const records = chunk->data + chunk->used;
 	struct span span;
 
-#ifdef COLLECTORD_MUTATION
-	if (ring->sideband == NULL)
-		bytes = mutation__records(records, bytes, tally);
-#endif
+	MUTATE(bytes = ring->sideband == NULL ? mutation__records(records, bytes, tally) : bytes);
 	if (bytes == 0)
 		return;
 	counter__add(&perf->relabelled, tally->relabelled);

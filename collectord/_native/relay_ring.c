@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
 #include "relay_ring.h"
-#ifdef COLLECTORD_MUTATION
-#include "mutation.h"
-#endif
 
 #include <errno.h>
 #include <poll.h>
@@ -164,9 +161,7 @@ static enum fault relay_ring__accept(struct relay_ring *relay, struct chunk *chu
 		tally.events = bytes;
 	} else {
 		whole = relay_ring__sort(relay, data, bytes, &tally, &fault);
-#ifdef COLLECTORD_MUTATION
-		whole = mutation__blktrace(data, whole, &tally);
-#endif
+		MUTATE(whole = mutation__blktrace(data, whole, &tally));
 	}
 	if (whole > 0)
 		relay_ring__count(relay, chunk, whole, &tally);
