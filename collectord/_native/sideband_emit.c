@@ -155,11 +155,9 @@ int sideband_replay__change(const struct sideband_replay *to, const uint8_t *rec
 		return 0;
 	case PERF_RECORD_FORK:
 		return walk__size(header) < FORK_BODY_BYTES ? 0 : emit_forked(to, record);
-	case PERF_RECORD_COMM:
+	default:
 		memcpy(renamed, record, walk__size(header));
 		walk__store(renamed, without_exec(header));
 		return to->emit(to->context, renamed, walk__size(header));
-	default:
-		return to->emit(to->context, record, walk__size(header));
 	}
 }
