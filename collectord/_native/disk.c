@@ -101,22 +101,6 @@ static struct stream *disk__stream(const struct disk *disk, uint32_t place)
 	return stream != NULL && atomic_load(&stream->disk) == disk ? stream : NULL;
 }
 
-uint64_t disk__oldest_ns(struct disk *disk)
-{
-	uint64_t oldest_ns = 0;
-
-	pthread_mutex_lock(&disk->lock);
-	for (uint32_t i = 0; i < writer__streams(disk->writer); i++) {
-		const struct stream *const stream = disk__stream(disk, i);
-
-		if (stream != NULL && stream->first != NULL &&
-		    (oldest_ns == 0 || stream->first->queued_ns < oldest_ns))
-			oldest_ns = stream->first->queued_ns;
-	}
-	pthread_mutex_unlock(&disk->lock);
-	return oldest_ns;
-}
-
 uint64_t disk__waits_ns(struct stream *stream)
 {
 	struct disk *const disk = disk__lock(stream);

@@ -54,8 +54,6 @@ void disk__poke(struct disk *disk);
 void disk__move(struct stream *stream, struct disk *to);
 /* Whether a stream without new items is complete and no longer in use by its disk. */
 bool disk__is_done(struct stream *stream);
-/* Returns when the oldest queued item was queued, 0: none. */
-uint64_t disk__oldest_ns(struct disk *disk);
 /* Returns how long the first item of a stream has waited, in ns; 0: no item. */
 uint64_t disk__waits_ns(struct stream *stream);
 

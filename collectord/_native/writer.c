@@ -194,13 +194,14 @@ uint64_t writer__oldest_ns(struct writer *writer)
 {
 	uint64_t oldest_ns = 0;
 
-	for (uint32_t i = 0; i < writer__disks(writer); i++) {
-		const uint64_t queued_ns = disk__oldest_ns(&writer->disks[i]);
+	for (uint32_t i = 0; i < writer__streams(writer); i++) {
+		struct stream *const stream = writer__stream(writer, i);
+		const uint64_t waits_ns = stream != NULL ? disk__waits_ns(stream) : 0;
 
-		if (queued_ns != 0 && (oldest_ns == 0 || queued_ns < oldest_ns))
-			oldest_ns = queued_ns;
+		if (waits_ns > oldest_ns)
+			oldest_ns = waits_ns;
 	}
-	return oldest_ns != 0 ? clock__now_ns() - oldest_ns : 0;
+	return oldest_ns;
 }
 
 int writer__start(struct writer *writer)
