@@ -155,12 +155,10 @@ static void pass__begin_generation(struct shard *shard, uint64_t generation, uin
  * pass has all names of its samples. */
 static void pass__begin(struct shard *shard, bool all)
 {
-	for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
-		if (ring->sideband == NULL)
-			pass__load_heads(ring, all);
-	for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
-		if (ring->sideband != NULL)
-			pass__load_heads(ring, all);
+	for (int sideband = 0; sideband <= 1; sideband++)
+		for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
+			if ((ring->sideband != NULL) == sideband)
+				pass__load_heads(ring, all);
 }
 
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)

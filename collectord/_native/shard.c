@@ -327,7 +327,7 @@ void shard__serve(struct shard *shard)
 		shard__let_leave(shard);
 }
 
-/* Whether the shard carried out all letters up to this number. */
+/* Whether it carried out all letters up to this number. */
 static bool shard__did(const struct shard *shard, uint64_t number)
 {
 	/* Acquire; the partner is the release in shard__serve(): its effects are visible. */
