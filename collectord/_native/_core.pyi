@@ -104,8 +104,8 @@ class AuxMap:
     page, data, AUX area.
     """
 
-    def __init__(self, fd: int, ring_map: RingMap, aux_bytes: int, *, snapshot: bool) -> None:
-        """Map `aux_bytes` (a power of two of pages) behind the ring's data.
+    def __init__(self, fd: int, ring_map: RingMap, data_bytes: int, *, snapshot: bool) -> None:
+        """Map `data_bytes` (a power of two of pages) behind the ring's data.
 
         fd: the event that owns the ring, the one that `ring_map` mapped. snapshot: map the area
         read-only, so that the kernel overwrites the oldest bytes; otherwise unread bytes stay, and
@@ -113,7 +113,7 @@ class AuxMap:
         no AUX area; EINVAL: wrong size, or mapped before with another size; EPERM: mlock budget).
         """
     @property
-    def aux_bytes(self) -> int: ...
+    def data_bytes(self) -> int: ...
     @property
     def head(self) -> int:
         """The value of `aux_head`: the bytes handed over so far, subject to the head rules."""

@@ -28,7 +28,7 @@ static void aux_ring__free(struct ring *ring)
 
 int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **out)
 {
-	const struct aux_map *map = options->map;
+	const struct ring_map *map = options->map;
 	const size_t fds_bytes = options->enable_count * sizeof(*options->enable_fds);
 	struct aux_ring *aux;
 
@@ -47,8 +47,8 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *front, st
 	aux->data = perf_ring__of(front);
 	aux->window.rule = options->head_rule;
 	/* A predecessor may have read part of it: continue at its tail. */
-	if (!map->snapshot)
-		aux->ring.position = aux->ring.head = aux_map__tail(map);
+	if (!map->overwrite)
+		aux->ring.position = aux->ring.head = ring_map__tail(map);
 	else
 		counter__set(&aux->ring.horizon_ns, 0);
 	aux->start = aux->ring.head;
@@ -65,11 +65,11 @@ static int aux_ring__join(struct ring *ring, struct stream *stream)
 			      aux_piece__head_bytes(aux->options.framing);
 	int ret;
 
-	if (front->sideband != NULL || (front->held && !aux->options.map->snapshot) ||
-	    (aux->options.whole_records && aux->options.map->bytes > room))
+	if (front->sideband != NULL || (front->held && !aux->options.map->overwrite) ||
+	    (aux->options.whole_records && aux->options.map->data_bytes > room))
 		return -EINVAL;
 	ret = sideband__join_layout(&stream->sideband, &aux->data->layout);
-	if (ret == 0 && aux->options.map->snapshot)
+	if (ret == 0 && aux->options.map->overwrite)
 		store_relaxed(&stream->holds_back, true);
 	return ret;
 }
@@ -77,12 +77,12 @@ static int aux_ring__join(struct ring *ring, struct stream *stream)
 static void aux_ring__begin(struct ring *ring, bool first)
 {
 	struct aux_ring *const aux = aux_ring__of(ring);
-	const struct aux_map *const map = aux->options.map;
+	const struct ring_map *const map = aux->options.map;
 
 	(void)first;
 	if (!ring__is_sound(ring))
 		return;
-	if (map->snapshot) {
+	if (map->overwrite) {
 		const uint64_t used = aux_window__held(&aux->window, map);
 
 		counter__set(&ring->used_bytes, used);
@@ -94,9 +94,9 @@ static void aux_ring__begin(struct ring *ring, bool first)
 			counter__set(&ring->horizon_ns, aux->emptied_ns);
 		return;
 	}
-	if (!ring__load(ring, aux_map__head(map), map->bytes, 1))
-		aux_map__publish_tail(map, ring->position);
-	aux->suspect |= ring->head - ring->position > map->bytes / 2;
+	if (!ring__load(ring, ring_map__head(map), map->data_bytes, 1))
+		ring_map__publish_tail(map, ring->position);
+	aux->suspect |= ring->head - ring->position > map->data_bytes / 2;
 }
 
 /* Note that the data ring is read to its head or past its goal. A generation counts once,
@@ -179,7 +179,7 @@ static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
 		limit = AUX_HIDDEN_PAYLOAD_MAX;
 	if (!aux->options.whole_records)
 		return limit;
-	if (aux->options.map->snapshot)
+	if (aux->options.map->overwrite)
 		return limit == unread ? limit : 0;
 	limit = aux_ring__whole(aux, limit, limit == unread);
 	*waits = limit == 0 && room >= unread;
@@ -209,7 +209,7 @@ static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint
 	};
 
 	MUTATE(piece.bytes = mutation__aux(bytes));
-	aux_map__copy(aux->options.map, ring->position, to + aux_piece__head_bytes(framing),
+	ring_map__copy(aux->options.map, ring->position, to + aux_piece__head_bytes(framing),
 		      (size_t)piece.bytes);
 	counter__add(&aux->pieces, 1);
 	ring__count(ring, piece.bytes, 0, piece.bytes);
@@ -221,8 +221,8 @@ static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint
 				     .bytes = aux_piece__write(to, framing, &piece)},
 		      true);
 	ring->position += bytes;
-	if (!aux->options.map->snapshot)
-		aux_map__publish_tail(aux->options.map, ring->position);
+	if (!aux->options.map->overwrite)
+		ring_map__publish_tail(aux->options.map, ring->position);
 	aux->touched = true;
 }
 
@@ -255,7 +255,7 @@ static uint64_t aux_ring__time_of(const struct aux_ring *aux, const uint8_t *rec
 
 static void aux_ring__learn_record(struct aux_ring *aux, const uint8_t *at)
 {
-	const uint64_t area_bytes = aux->options.map->bytes;
+	const uint64_t area_bytes = aux->options.map->data_bytes;
 	struct aux_record record;
 	uint64_t end;
 
@@ -272,7 +272,7 @@ static void aux_ring__learn_record(struct aux_ring *aux, const uint8_t *at)
 	}
 	/* In a snapshot the meaning of both depends on the driver, and no kernel hands out more
 	 * than the area. */
-	if (aux->options.map->snapshot || record.size > area_bytes)
+	if (aux->options.map->overwrite || record.size > area_bytes)
 		return;
 	if (aux->recorded_end != 0 && record.offset > aux->recorded_end &&
 	    record.offset - aux->recorded_end <= area_bytes)
@@ -323,7 +323,7 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 		aux->idle_position = position;
 	}
 	/* Before its first byte an event may wait, for example for its exec. */
-	if (aux->options.map->snapshot || aux->stopping || aux->options.enable_count == 0 ||
+	if (aux->options.map->overwrite || aux->stopping || aux->options.enable_count == 0 ||
 	    !ring__is_sound(&aux->ring) ||
 	    !(touched || restart || (began && (woken || full))))
 		return;
@@ -358,7 +358,7 @@ static void aux_ring__open_window(struct aux_ring *aux)
 	/* Bytes of the last window that no pass took are new in this one. */
 	if (!aux_window__find(&aux->window, aux->options.map, ring->position, &extent)) {
 		ring->head = extent.end;
-		ring__skip(ring, WALK_BAD_HEAD, aux->options.map->bytes);
+		ring__skip(ring, WALK_BAD_HEAD, aux->options.map->data_bytes);
 		return;
 	}
 	ring->position = extent.begin;
@@ -385,13 +385,13 @@ static void aux_ring__recycle(struct ring *ring)
 {
 	struct perf_ring *const data = aux_ring__of(ring)->data;
 
-	if (aux_ring__of(ring)->options.map->snapshot)
+	if (aux_ring__of(ring)->options.map->overwrite)
 		perf_ring__give_up(data, data->map->data_bytes / 2);
 }
 
 static bool aux_ring__can_hold(const struct ring *ring)
 {
-	return aux_ring__of(ring)->options.map->snapshot;
+	return aux_ring__of(ring)->options.map->overwrite;
 }
 
 static void aux_ring__hold(struct ring *ring, bool held)

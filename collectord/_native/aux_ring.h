@@ -59,14 +59,14 @@ struct aux_extent {
 
 /* Find the window; all bytes before position `taken` were taken. False: the head went back,
  * which it cannot. */
-bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint64_t taken,
+bool aux_window__find(struct aux_window *window, const struct ring_map *map, uint64_t taken,
 		      struct aux_extent *extent);
 
 /* Returns how many bytes a window would hold now, as far as the head tells. */
-uint64_t aux_window__held(const struct aux_window *window, const struct aux_map *map);
+uint64_t aux_window__held(const struct aux_window *window, const struct ring_map *map);
 
 struct aux_ring_options {
-	struct aux_map *map;
+	struct ring_map *map;
 	enum aux_framing framing;
 	struct aux_origin origin;
 	bool reference_tsc;

@@ -5,60 +5,60 @@
 #define TAIL_BYTES 4096u
 
 /* Whether data were ever written to the end of the buffer, behind `head`. */
-static bool has_tail(const struct aux_map *map, uint64_t head)
+static bool has_tail(const struct ring_map *map, uint64_t head)
 {
-	uint64_t at = map->bytes - TAIL_BYTES;
+	uint64_t at = map->data_bytes - TAIL_BYTES;
 
 	if (at < head)
 		at = head;
-	while (at < map->bytes && map->data[at] == 0)
+	while (at < map->data_bytes && map->data[at] == 0)
 		at++;
-	return at < map->bytes;
+	return at < map->data_bytes;
 }
 
 /* Whether the `bytes` bytes before `position` are the last bytes of the last window. */
-static bool is_edge(const struct aux_window *window, const struct aux_map *map, uint64_t position,
+static bool is_edge(const struct aux_window *window, const struct ring_map *map, uint64_t position,
 		    uint64_t bytes)
 {
 	const uint8_t *const edge = window->edge + AUX_EDGE_BYTES - bytes;
 
 	for (uint64_t i = 0; i < bytes; i++)
-		if (map->data[(position - bytes + i) & (map->bytes - 1)] != edge[i])
+		if (map->data[(position - bytes + i) & (map->data_bytes - 1)] != edge[i])
 			return false;
 	return true;
 }
 
-static void learn(struct aux_window *window, const struct aux_map *map)
+static void learn(struct aux_window *window, const struct ring_map *map)
 {
-	const uint64_t head = aux_map__head(map);
+	const uint64_t head = ring_map__head(map);
 
-	if (head > map->bytes)
+	if (head > map->data_bytes)
 		window->rule = AUX_MONOTONIC;
 	else if ((window->any && head < window->end) || has_tail(map, head))
 		window->rule = AUX_OFFSET;
 }
 
-static void find_offset(struct aux_window *window, const struct aux_map *map,
+static void find_offset(struct aux_window *window, const struct ring_map *map,
 			struct aux_extent *extent)
 {
 	/* The oldest bytes are just behind the end. */
-	const uint64_t at = aux_map__head(map) & (map->bytes - 1);
-	const uint64_t fresh = (at - window->end) & (map->bytes - 1);
-	const uint64_t old = map->bytes - fresh;
+	const uint64_t at = ring_map__head(map) & (map->data_bytes - 1);
+	const uint64_t fresh = (at - window->end) & (map->data_bytes - 1);
+	const uint64_t old = map->data_bytes - fresh;
 
 	window->wrapped |= (window->any && at < window->end) || has_tail(map, at);
-	extent->held = window->wrapped ? map->bytes : at;
+	extent->held = window->wrapped ? map->data_bytes : at;
 	if (!window->wrapped)
 		extent->end = at;
 	else if (!window->any)
-		extent->end = map->bytes + at;
+		extent->end = map->data_bytes + at;
 	else if (is_edge(window, map, window->end, old < AUX_EDGE_BYTES ? old : AUX_EDGE_BYTES))
 		extent->end = window->end + fresh;
 	else
-		extent->end = window->end + map->bytes + fresh;
+		extent->end = window->end + map->data_bytes + fresh;
 }
 
-bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint64_t taken,
+bool aux_window__find(struct aux_window *window, const struct ring_map *map, uint64_t taken,
 		      struct aux_extent *extent)
 {
 	*extent = (struct aux_extent){0};
@@ -67,13 +67,13 @@ bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint
 	if (window->rule == AUX_OFFSET) {
 		find_offset(window, map, extent);
 	} else {
-		extent->end = aux_map__head(map);
-		extent->held = extent->end < map->bytes ? extent->end : map->bytes;
+		extent->end = ring_map__head(map);
+		extent->held = extent->end < map->data_bytes ? extent->end : map->data_bytes;
 	}
 	window->any = true;
 	if (window->rule != AUX_MONOTONIC) {
 		window->end = extent->end;
-		aux_map__copy(map, extent->end - AUX_EDGE_BYTES, window->edge, AUX_EDGE_BYTES);
+		ring_map__copy(map, extent->end - AUX_EDGE_BYTES, window->edge, AUX_EDGE_BYTES);
 	}
 	if (extent->end < taken)
 		return false;
@@ -87,9 +87,9 @@ bool aux_window__find(struct aux_window *window, const struct aux_map *map, uint
 	return true;
 }
 
-uint64_t aux_window__held(const struct aux_window *window, const struct aux_map *map)
+uint64_t aux_window__held(const struct aux_window *window, const struct ring_map *map)
 {
-	const uint64_t head = aux_map__head(map);
+	const uint64_t head = ring_map__head(map);
 
-	return window->wrapped || head > map->bytes ? map->bytes : head;
+	return window->wrapped || head > map->data_bytes ? map->data_bytes : head;
 }

@@ -17,46 +17,27 @@
 int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
 {
 	struct bpf_ring *bpf;
-	struct ring *ring;
 
 	if (options->fields_bytes % 8 != 0 || options->fields_bytes > SAMPLE_BYTES_MAX / 2)
 		return -EINVAL;
 	bpf = calloc(1, sizeof(*bpf));
 	if (bpf == NULL)
 		return -ENOMEM;
-	ring = &bpf->perf.ring;
-	ring__init(ring, &bpf_ring__ops, options->wakeup_fd);
-	bpf->perf.layout = options->layout;
-	bpf->perf.layout.ids = NULL;
+	/* Without ids it cannot fail. */
+	(void)perf_ring__init(&bpf->perf, &(struct perf_ring_options){
+						  .map = options->map,
+						  .wakeup_fd = options->wakeup_fd,
+						  .layout = options->layout,
+					  });
+	bpf->perf.ring.ops = &bpf_ring__ops;
 	bpf->options = *options;
-	/* A predecessor may have read part of the ring: continue at its position. */
-	ring->position = ring->head = load_relaxed(options->map->consumer);
-	*out = ring;
+	*out = &bpf->perf.ring;
 	return 0;
 }
 
 static void bpf_ring__free(struct ring *ring)
 {
 	free(bpf_ring__of(ring));
-}
-
-static void bpf_ring__publish(const struct bpf_ring *bpf)
-{
-	/* Release: our reads are done before the kernel may write there; the partner is the acquire
-	 * of consumer_pos in __bpf_ringbuf_reserve(). */
-	store_release(bpf->options.map->consumer, bpf->perf.ring.position);
-}
-
-static void bpf_ring__begin(struct ring *ring, bool first)
-{
-	const struct bpf_ring *const bpf = bpf_ring__of(ring);
-
-	(void)first;
-	/* Acquire; the partner is the release of producer_pos in __bpf_ringbuf_reserve(): the
-	 * length of a reserved record is visible, and that it is busy. */
-	if (ring__is_sound(ring) && !ring__load(ring, load_acquire(bpf->options.map->producer),
-						bpf->options.map->data_bytes, BPF_RINGBUF_HDR_SZ))
-		bpf_ring__publish(bpf);
 }
 
 /* A record in the ring. */
@@ -71,7 +52,7 @@ struct bpf_record {
 static bool bpf_ring__look(const struct bpf_ring *bpf, struct bpf_record *record)
 {
 	const struct ring *const ring = &bpf->perf.ring;
-	const struct bpf_map *const map = bpf->options.map;
+	const struct ring_map *const map = bpf->options.map;
 	const uint64_t unread = ring->head - ring->position;
 	const uint8_t *const at = map->data + (ring->position & (map->data_bytes - 1));
 	uint32_t length;
@@ -152,7 +133,7 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 		ring__skip(ring, fault, bpf->options.map->data_bytes);
 		took = RING_FAULTY;
 	}
-	bpf_ring__publish(bpf);
+	ring_map__publish_tail(bpf->options.map, ring->position);
 	return took;
 }
 
@@ -174,7 +155,7 @@ const struct ring_ops bpf_ring__ops = {
 	.poll = EPOLLIN | EPOLLET,
 	.records = true,
 	.join = perf_ring__join,
-	.begin = bpf_ring__begin,
+	.begin = perf_ring__begin,
 	.is_unread = ring__is_unread,
 	.take = bpf_ring__take,
 	.leave = bpf_ring__leave,

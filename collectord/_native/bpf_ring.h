@@ -4,7 +4,7 @@
 #include "perf_ring.h"
 
 struct bpf_ring_options {
-	struct bpf_map *map;
+	struct ring_map *map;
 	int wakeup_fd;
 	uint64_t id;
 	uint32_t fields_bytes; /* a multiple of 8 */

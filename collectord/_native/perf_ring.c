@@ -90,7 +90,7 @@ int perf_ring__join(struct ring *ring, struct stream *stream)
 	return ret;
 }
 
-static void perf_ring__begin(struct ring *ring, bool first)
+void perf_ring__begin(struct ring *ring, bool first)
 {
 	const struct ring_map *const map = perf_ring__of(ring)->map;
 

@@ -50,5 +50,6 @@ void perf_ring__give_up(struct perf_ring *perf, uint64_t keep);
 /* Walk, count and add `bytes` of whole records that lie behind the end of `chunk`. */
 void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes);
 
-/* The common `join` of kinds that begin with a perf ring. */
+/* The common operations of kinds that begin with a perf ring. */
 int perf_ring__join(struct ring *ring, struct stream *stream);
+void perf_ring__begin(struct ring *ring, bool first);

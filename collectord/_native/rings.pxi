@@ -6,6 +6,9 @@ cdef extern from "aux_ring.h":
         uint64_t data_bytes
         bint overwrite
     int ring_map__init(ring_map *map, int fd, uint64_t data_bytes, bint overwrite) nogil
+    int ring_map__init_aux(ring_map *map, ring_map *ring, int fd, uint64_t data_bytes,
+                           bint overwrite) nogil
+    int ring_map__init_bpf(ring_map *map, int fd, uint64_t data_bytes) nogil
     void ring_map__deinit(ring_map *map) nogil
     int ring_map__feed(ring_map *map, const uint8_t *records, size_t bytes) nogil
     uint64_t ring_map__head(const ring_map *map)
@@ -22,11 +25,6 @@ cdef extern from "aux_ring.h":
     perf_ring *perf_ring__of(const ring *r)
     enum aux_head_rule:
         AUX_MONOTONIC, AUX_OFFSET, AUX_LEARNED
-    struct aux_map:
-        uint64_t bytes
-    int aux_map__init(aux_map *map, ring_map *ring, int fd, uint64_t bytes, bint snapshot) nogil
-    void aux_map__deinit(aux_map *map)
-    uint64_t aux_map__head(const aux_map *map)
     enum aux_framing:
         AUX_AUXTRACE, AUX_HIDDEN
     struct aux_origin:
@@ -38,7 +36,7 @@ cdef extern from "aux_ring.h":
         uint64_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
         uint64_t head_rule
     struct aux_ring_options:
-        aux_map *map
+        ring_map *map
         aux_framing framing
         aux_origin origin
         bint reference_tsc, whole_records
@@ -55,16 +53,12 @@ cdef extern from "window.h":
     window *window__of(const ring *r)
 
 cdef extern from "bpf_ring.h":
-    struct bpf_map:
-        uint64_t data_bytes
     struct bpf_ring_options:
-        bpf_map *map
+        ring_map *map
         int wakeup_fd
         uint64_t id
         uint32_t fields_bytes
         walk_layout layout
-    int bpf_map__init(bpf_map *map, int fd, uint64_t data_bytes) nogil
-    void bpf_map__deinit(bpf_map *map)
     int bpf_ring__new(const bpf_ring_options *options, ring **out) nogil
 
 cdef extern from "page_ring.h":
@@ -172,27 +166,14 @@ cdef class PageMap(Mapped):
         return self.map.meta.read
 
 
-cdef class RingMap(Mapped):
+cdef class DataMap(Mapped):
     cdef ring_map map
-
-    def __cinit__(self, int fd, uint64_t data_bytes, *, bint overwrite=False):
-        with nogil:
-            check(ring_map__init(&self.map, fd, data_bytes, overwrite))
-        self.mapped = True
 
     def __dealloc__(self):
         ring_map__deinit(&self.map)
 
     cdef void unmap(self):
         ring_map__deinit(&self.map)
-
-    def feed(self, const uint8_t[::1] records not None):
-        cdef int ret = 0
-        self.usable()
-        if records.shape[0] > 0:
-            with nogil:
-                ret = ring_map__feed(&self.map, &records[0], records.shape[0])
-        return ret == 0
 
     @property
     def data_bytes(self):
@@ -204,32 +185,38 @@ cdef class RingMap(Mapped):
         return ring_map__head(&self.map)
 
 
-cdef class BpfMap(Mapped):
-    cdef bpf_map map
-
-    def __cinit__(self, int fd, uint64_t data_bytes):
+cdef class RingMap(DataMap):
+    def __cinit__(self, int fd, uint64_t data_bytes, *, bint overwrite=False):
         with nogil:
-            check(bpf_map__init(&self.map, fd, data_bytes))
+            check(ring_map__init(&self.map, fd, data_bytes, overwrite))
         self.mapped = True
 
-    def __dealloc__(self):
-        bpf_map__deinit(&self.map)
+    def feed(self, const uint8_t[::1] records not None):
+        cdef int ret = 0
+        self.usable()
+        if records.shape[0] > 0:
+            with nogil:
+                ret = ring_map__feed(&self.map, &records[0], records.shape[0])
+        return ret == 0
 
-    cdef void unmap(self):
-        bpf_map__deinit(&self.map)
+
+cdef class BpfMap(DataMap):
+    def __cinit__(self, int fd, uint64_t data_bytes):
+        with nogil:
+            check(ring_map__init_bpf(&self.map, fd, data_bytes))
+        self.mapped = True
 
 
 # `ring_map` is used until the end.
 @cython.no_gc_clear
-cdef class AuxMap(Mapped):
-    cdef aux_map map
+cdef class AuxMap(DataMap):
     cdef RingMap ring_map
 
-    def __cinit__(self, int fd, RingMap ring_map not None, uint64_t aux_bytes, *,
+    def __cinit__(self, int fd, RingMap ring_map not None, uint64_t data_bytes, *,
                   bint snapshot):
         ring_map.usable()
         with nogil:
-            check(aux_map__init(&self.map, &ring_map.map, fd, aux_bytes, snapshot))
+            check(ring_map__init_aux(&self.map, &ring_map.map, fd, data_bytes, snapshot))
         self.mapped = True
         self.ring_map = ring_map
         ring_map.users += 1
@@ -238,19 +225,10 @@ cdef class AuxMap(Mapped):
         self.unmap()
 
     cdef void unmap(self):
-        aux_map__deinit(&self.map)
+        ring_map__deinit(&self.map)
         if self.ring_map is not None:
             self.ring_map.users -= 1
         self.ring_map = None
-
-    @property
-    def aux_bytes(self):
-        return self.map.bytes
-
-    @property
-    def head(self):
-        self.usable()
-        return aux_map__head(&self.map)
 
 
 cdef tuple common_counters(const ring *r):

@@ -169,7 +169,7 @@ class Opening:
         tracing = {event.index for event in ring.plan.events if event.aux}
         area = AuxHandle(
             map=ring.aux_map,
-            plan=replace(ring.plan.aux, data_bytes=ring.aux_map.aux_bytes),
+            plan=replace(ring.plan.aux, data_bytes=ring.aux_map.data_bytes),
             label=replace(label, role=RingRole.AUX),
             index=number,
             counters=tuple(c for c in ring.counters if c.event_index in tracing),

@@ -15,11 +15,12 @@ void fake_aux__init(struct fake_aux *aux, uint32_t data_pages, uint32_t aux_page
 	memset(aux, 0, sizeof(*aux));
 	fake_ring__init(&aux->ring, data_pages);
 	guarded__init(&aux->memory, aux_pages * page, -1);
-	aux->map = (struct aux_map){
-		.ring = &aux->ring.map,
+	aux->map = (struct ring_map){
 		.data = aux->memory.data,
-		.bytes = aux_pages * page,
-		.snapshot = snapshot,
+		.data_bytes = aux_pages * page,
+		.head = &aux->ring.map.page->aux_head,
+		.tail = &aux->ring.map.page->aux_tail,
+		.overwrite = snapshot,
 	};
 	aux->time_ns = 1;
 }
@@ -32,8 +33,8 @@ void fake_aux__deinit(struct fake_aux *aux)
 
 void fake_aux__poke(struct fake_aux *aux, uint64_t position, const void *bytes, size_t count)
 {
-	const size_t index = (size_t)(position & (aux->map.bytes - 1));
-	const size_t until_wrap = (size_t)aux->map.bytes - index;
+	const size_t index = (size_t)(position & (aux->map.data_bytes - 1));
+	const size_t until_wrap = (size_t)aux->map.data_bytes - index;
 	const size_t first = count < until_wrap ? count : until_wrap;
 
 	memcpy(aux->memory.data + index, bytes, first);
@@ -42,7 +43,7 @@ void fake_aux__poke(struct fake_aux *aux, uint64_t position, const void *bytes, 
 
 void fake_aux__set_head(struct fake_aux *aux, uint64_t head)
 {
-	/* Release; the partner is the acquire in aux_map__head(). */
+	/* Release; the partner is the acquire in ring_map__head(). */
 	__atomic_store_n(&aux->ring.map.page->aux_head, head, __ATOMIC_RELEASE);
 }
 
@@ -61,7 +62,7 @@ uint16_t record__aux(uint8_t *to, uint64_t offset, uint64_t size, uint64_t flags
 static void put_words(struct fake_aux *aux, uint64_t words)
 {
 	/* What is written over in the same run is not written. */
-	const uint64_t room = aux->map.bytes / 8;
+	const uint64_t room = aux->map.data_bytes / 8;
 	const uint64_t first = words > room ? words - room : 0;
 
 	aux->word += first;
@@ -83,12 +84,12 @@ static void tell(struct fake_aux *aux, uint64_t offset, uint64_t size, uint64_t 
 
 uint64_t fake_aux__run(struct fake_aux *aux, uint64_t words)
 {
-	/* Acquire; the partner is the release in aux_map__publish_tail(). */
+	/* Acquire; the partner is the release in ring_map__publish_tail(). */
 	const uint64_t tail =
 		__atomic_load_n(&aux->ring.map.page->aux_tail, __ATOMIC_ACQUIRE);
 	/* CIRC_SPACE: never filled to the last byte. */
 	const uint64_t used = aux->head - tail;
-	const uint64_t room = used < aux->map.bytes ? (aux->map.bytes - 1 - used) / 8 : 0;
+	const uint64_t room = used < aux->map.data_bytes ? (aux->map.data_bytes - 1 - used) / 8 : 0;
 	const uint64_t fit = words < room ? words : room;
 
 	put_words(aux, fit);
@@ -107,5 +108,5 @@ void fake_aux__overwrite(struct fake_aux *aux, uint64_t words, bool offset)
 	put_words(aux, words);
 	aux->head += words * 8;
 	tell(aux, aux->head, words * 8, PERF_AUX_FLAG_OVERWRITE);
-	fake_aux__set_head(aux, offset ? aux->head & (aux->map.bytes - 1) : aux->head);
+	fake_aux__set_head(aux, offset ? aux->head & (aux->map.data_bytes - 1) : aux->head);
 }

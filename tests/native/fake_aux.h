@@ -14,7 +14,7 @@
  */
 struct fake_aux {
 	struct fake_ring ring;
-	struct aux_map map;
+	struct ring_map map;
 	struct guarded memory;
 	uint64_t head;	/* bytes handed over */
 	uint64_t word;	/* the next one that the hardware makes */

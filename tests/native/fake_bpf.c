@@ -27,12 +27,11 @@ void fake_bpf__init(struct fake_bpf *bpf, uint32_t pages)
 	CHECK(mmap(base + 2 * page + data, data, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
 		   (off_t)(2 * page)) == base + 2 * page + data);
 	close(fd);
-	bpf->map = (struct bpf_map){
-		.consumer = (_Atomic uint64_t *)(void *)base,
-		.producer = (const _Atomic uint64_t *)(void *)(base + page),
+	bpf->map = (struct ring_map){
 		.data = base + 2 * page,
 		.data_bytes = data,
-		.page_bytes = page,
+		.head = (void *)(base + page),
+		.tail = (void *)base,
 	};
 }
 
@@ -44,21 +43,20 @@ void fake_bpf__deinit(struct fake_bpf *bpf)
 void fake_bpf__set_head(struct fake_bpf *bpf, uint64_t head)
 {
 	bpf->head = head;
-	/* Release; the partner is the acquire in bpf_ring__begin(). */
-	atomic_store_explicit((_Atomic uint64_t *)(uintptr_t)bpf->map.producer, head,
-			      memory_order_release);
+	/* Release; the partner is the acquire in ring_map__head(). */
+	__atomic_store_n(bpf->map.head, head, __ATOMIC_RELEASE);
 }
 
 void fake_bpf__start_at(struct fake_bpf *bpf, uint64_t position)
 {
-	atomic_store(bpf->map.consumer, position);
+	__atomic_store_n(bpf->map.tail, position, __ATOMIC_SEQ_CST);
 	fake_bpf__set_head(bpf, position);
 }
 
 uint8_t *fake_bpf__reserve(struct fake_bpf *bpf, uint32_t bytes)
 {
-	/* Acquire; the partner is the release in bpf_ring__publish(). */
-	const uint64_t tail = atomic_load_explicit(bpf->map.consumer, memory_order_acquire);
+	/* Acquire; the partner is the release in ring_map__publish_tail(). */
+	const uint64_t tail = __atomic_load_n(bpf->map.tail, __ATOMIC_ACQUIRE);
 	const uint64_t whole = ((uint64_t)bytes + BPF_RINGBUF_HDR_SZ + 7) & ~UINT64_C(7);
 	uint8_t *const at = (uint8_t *)(uintptr_t)bpf->map.data +
 			    (bpf->head & (bpf->map.data_bytes - 1));

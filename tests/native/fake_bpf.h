@@ -9,7 +9,7 @@
 
 /* A BPF ring buffer in memory of our own, its data twice, and the kernel's side of its protocol. */
 struct fake_bpf {
-	struct bpf_map map;
+	struct ring_map map;
 	uint8_t *memory; /* consumer page, producer page, data, data; a guard page on both sides */
 	size_t memory_bytes;
 	uint64_t head;

@@ -13,14 +13,17 @@
 void fake_ring__init(struct fake_ring *ring, uint32_t pages)
 {
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct perf_event_mmap_page *control;
 
 	memset(ring, 0, sizeof(*ring));
 	guarded__init(&ring->memory, (1 + pages) * page, -1);
+	control = (struct perf_event_mmap_page *)(void *)ring->memory.data;
 	ring->map = (struct ring_map){
-		.page = (struct perf_event_mmap_page *)(void *)ring->memory.data,
+		.page = control,
 		.data = ring->memory.data + page,
 		.data_bytes = pages * page,
-		.map_bytes = ring->memory.bytes,
+		.head = &control->data_head,
+		.tail = &control->data_tail,
 	};
 	ring->wakeup_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	CHECK(ring->wakeup_fd >= 0);

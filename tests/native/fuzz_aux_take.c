@@ -79,7 +79,7 @@ static void run_kernel(struct fake_aux *fake, const struct step *step, bool offs
 	} else if ((step->mode & STEP_LOSE) != 0) {
 		fake->head += step->aux_words;
 		fake_aux__set_head(fake, fake->head);
-	} else if (fake->map.snapshot) {
+	} else if (fake->map.overwrite) {
 		fake_aux__overwrite(fake, step->aux_words % AUX_BYTES, offset);
 	} else {
 		(void)fake_aux__run(fake, step->aux_words % AUX_BYTES);
@@ -128,7 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memset(fake->memory.data, 0, AUX_BYTES);
 	fake->head = fake->word = 0;
 	fake_aux__set_head(fake, 0);
-	aux_map__publish_tail(&fake->map, 0);
+	ring_map__publish_tail(&fake->map, 0);
 	fake_ring__start_at(&fake->ring, 0);
 	ring = fake_ring__open_with(&fake->ring, &layout);
 	ring->lane = &lane;
@@ -156,14 +156,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			data += step.data_bytes;
 			size -= step.data_bytes;
 		}
-		if (fake->map.snapshot && (step.mode & STEP_WINDOW) != 0)
+		if (fake->map.overwrite && (step.mode & STEP_WINDOW) != 0)
 			aux->ops->hold(aux, false);
 		aux_ring__of(aux)->stopping |= (step.mode & STEP_STOP) != 0;
 		ring__begin(aux);
 		ring__begin(ring);
 		if (ring->fault != FAULT_NONE)
 			break;
-		if (fake->map.snapshot)
+		if (fake->map.overwrite)
 			aux->ops->recycle(aux);
 		else if (ring->head != ring->position)
 			do {
@@ -192,8 +192,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK_EQ(found, taken);
 	CHECK_EQ(counter__read(&aux->bytes), taken);
 	CHECK_EQ(aux->in_flight, taken);
-	if (!fake->map.snapshot && counter__read(&aux->faults) == 0)
-		CHECK_EQ(aux_map__tail(&fake->map), taken);
+	if (!fake->map.overwrite && counter__read(&aux->faults) == 0)
+		CHECK_EQ(ring_map__tail(&fake->map), taken);
 	sideband__settle(&stream.sideband, UINT64_MAX);
 	stream.sideband.log_used = 0; /* what carries the highest time of all */
 	memset(stream.sideband.switches, 0, sizeof(stream.sideband.switches));

@@ -55,9 +55,9 @@ static enum aux_head_rule head_rule;
 
 static void await_room(const struct cpu *cpu)
 {
-	/* Acquire; the partner is the release in aux_map__publish_tail(). */
+	/* Acquire; the partner is the release in ring_map__publish_tail(). */
 	while (cpu->fake.head - __atomic_load_n(&cpu->fake.ring.map.page->aux_tail,
-						__ATOMIC_ACQUIRE) > cpu->fake.map.bytes / 2)
+						__ATOMIC_ACQUIRE) > cpu->fake.map.data_bytes / 2)
 		sched_yield();
 }
 
@@ -76,12 +76,12 @@ static void *produce(void *context)
 			sched_yield();
 			continue;
 		}
-		if (cpu->fake.map.snapshot)
+		if (cpu->fake.map.overwrite)
 			fake_aux__overwrite(&cpu->fake, words, head_rule == AUX_OFFSET);
 		else
 			truncated = fake_aux__run(&cpu->fake, words) < words;
 		cpu->runs++;
-		if (cpu->fake.head - woken_at > cpu->fake.map.bytes / 4) {
+		if (cpu->fake.head - woken_at > cpu->fake.map.data_bytes / 4) {
 			woken_at = cpu->fake.head;
 			fake_ring__wake(&cpu->fake.ring);
 		}
@@ -91,7 +91,7 @@ static void *produce(void *context)
 			sched_yield();
 	}
 	/* The last word there is shows in the file how many were truncated before it. */
-	if (!cpu->fake.map.snapshot) {
+	if (!cpu->fake.map.overwrite) {
 		await_room(cpu);
 		CHECK_EQ(fake_aux__run(&cpu->fake, 1), 1);
 	}
@@ -535,12 +535,12 @@ static void a_ring_that_leaves_takes_its_area_along(void)
 	fake_aux__set_head(&cpus[0].fake, cpus[0].fake.head + 80);
 	CHECK_EQ(rig__tell(core, cpus[0].data, COMMAND_REMOVE), 0);
 	CHECK_EQ(counter__read(&cpus[0].aux->bytes), 880);
-	CHECK_EQ(aux_map__tail(&cpus[0].fake.map), 880);
+	CHECK_EQ(ring_map__tail(&cpus[0].fake.map), 880);
 	cpus[0].fake.head += 80;
 	CHECK_EQ(fake_aux__run(&cpus[0].fake, 100), 100);
 	await_written(writer__issue(&core->writer), RIG_LIMIT);
 	CHECK_EQ(counter__read(&cpus[0].aux->stored), 880);
-	CHECK_EQ(aux_map__tail(&cpus[0].fake.map), 880);
+	CHECK_EQ(ring_map__tail(&cpus[0].fake.map), 880);
 	end();
 }
 
@@ -769,13 +769,13 @@ static void what_cannot_be_paired_is_refused(void)
 				&records__layout, &(struct walk_ids){0}, false, false, &data),
 		 0);
 	/* Nothing of what was refused stays. */
-	fake.map.snapshot = true;
+	fake.map.overwrite = true;
 	given.whole_records = true;
 	given.framing = AUX_HIDDEN;
 	rings = stream->ring_count;
 	CHECK_EQ(-rig__add_aux_ring(core, data, &given, &aux), EINVAL);
 	CHECK(!stream->holds_back);
-	fake.map.snapshot = given.whole_records = false;
+	fake.map.overwrite = given.whole_records = false;
 	CHECK_EQ(-rig__add_aux_ring(core, cpus[0].data, &given, &aux), EEXIST);
 	CHECK_EQ(stream->ring_count, rings);
 	CHECK_EQ(rig__add_aux_ring(core, data, &given, &aux), 0);

@@ -165,7 +165,7 @@ static void bytes_are_taken_by_the_head_across_every_wrap(enum aux_framing frami
 		CHECK_EQ(found.first_word, next);
 		CHECK_EQ(found.first_offset, next * 8);
 		next += words;
-		CHECK_EQ(aux_map__tail(&fake.map), next * 8);
+		CHECK_EQ(ring_map__tail(&fake.map), next * 8);
 		CHECK_EQ(chunk.piece_count, framing == AUX_AUXTRACE ? 1 : 0);
 		CHECK_EQ(chunk.span_count, 2);
 		CHECK_EQ(chunk.spans[1].samples, words * 8);
@@ -265,7 +265,7 @@ static void a_chunk_with_little_room_is_closed_first(void)
 	chunk.used = CHUNK_BYTES - 40000;
 	CHECK_EQ(aux->ops->take(aux, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
 	CHECK_EQ(chunk.used, CHUNK_BYTES - 40000);
-	CHECK_EQ(aux_map__tail(&fake.map), 0);
+	CHECK_EQ(ring_map__tail(&fake.map), 0);
 	empty_chunk();
 	CHECK_EQ(aux->ops->take(aux, &chunk, CHUNK_BYTES), RING_EMPTY);
 	found = look();
@@ -324,7 +324,7 @@ static void behind_a_head_beyond_the_area_the_ring_goes_on(void)
 	CHECK_EQ(ring__begin(aux), 0);
 	CHECK_EQ(aux->last_fault, WALK_BAD_HEAD);
 	CHECK_EQ(counter__read(&aux->quarantined_bytes), AUX_BYTES);
-	CHECK_EQ(aux_map__tail(&fake.map), AUX_BYTES + 9);
+	CHECK_EQ(ring_map__tail(&fake.map), AUX_BYTES + 9);
 	fake_aux__set_head(&fake, AUX_BYTES + 109);
 	CHECK_EQ(ring__begin(aux), 100);
 	/* Again and again: it is left alone. */
@@ -349,7 +349,7 @@ static void a_successor_goes_on_at_the_tail(void)
 
 	begin(false);
 	CHECK_EQ(fake_aux__run(&fake, 100), 100);
-	aux_map__publish_tail(&fake.map, 40 * 8);
+	ring_map__publish_tail(&fake.map, 40 * 8);
 	pair(&options);
 	CHECK_EQ(pass(false), RING_EMPTY);
 	found = look();
@@ -438,10 +438,10 @@ static void bytes_whose_record_is_to_come_wait_for_it(void)
 	fake_aux__set_head(&fake, 800);
 	CHECK_EQ(pass(true), RING_EMPTY);
 	CHECK_EQ(chunk.used, 0);
-	CHECK_EQ(aux_map__tail(&fake.map), 0);
+	CHECK_EQ(ring_map__tail(&fake.map), 0);
 	CHECK(fake_ring__write(&fake.ring, record, record__aux(record, 0, 800, 0, 1)));
 	CHECK_EQ(pass(true), RING_EMPTY);
-	CHECK_EQ(aux_map__tail(&fake.map), 800);
+	CHECK_EQ(ring_map__tail(&fake.map), 800);
 	CHECK_EQ(counter__read(&aux_ring__of(aux)->orphan_bytes), 0);
 	end();
 }
@@ -457,24 +457,24 @@ static void bytes_whose_record_was_lost_are_taken_a_full_pass_later(void)
 	for (int i = 0; i < 5; i++)
 		CHECK_EQ(pass(false), RING_EMPTY);
 	CHECK_EQ(pass(true), RING_EMPTY);
-	CHECK_EQ(aux_map__tail(&fake.map), 0);
+	CHECK_EQ(ring_map__tail(&fake.map), 0);
 	/* What came since may have a record on its way. */
 	fake_aux__set_head(&fake, 1000);
 	CHECK_EQ(pass(true), RING_EMPTY);
-	CHECK_EQ(aux_map__tail(&fake.map), 800);
+	CHECK_EQ(ring_map__tail(&fake.map), 800);
 	CHECK_EQ(counter__read(&aux_ring__of(aux)->orphan_bytes), 800);
 	CHECK(fake_ring__write(&fake.ring, record, record__aux(record, 800, 200, 0, 1)));
 	CHECK_EQ(pass(false), RING_EMPTY);
-	CHECK_EQ(aux_map__tail(&fake.map), 1000);
+	CHECK_EQ(ring_map__tail(&fake.map), 1000);
 	CHECK_EQ(counter__read(&aux_ring__of(aux)->orphan_bytes), 800);
 	fake_aux__set_head(&fake, 1100);
 	CHECK_EQ(pass(false), RING_EMPTY);
-	CHECK_EQ(aux_map__tail(&fake.map), 1000);
+	CHECK_EQ(ring_map__tail(&fake.map), 1000);
 	/* At the end nothing is waited for. */
 	fake_aux__set_head(&fake, 1200);
 	aux_ring__of(aux)->stopping = true;
 	CHECK_EQ(pass(false), RING_EMPTY);
-	CHECK_EQ(aux_map__tail(&fake.map), 1200);
+	CHECK_EQ(ring_map__tail(&fake.map), 1200);
 	end();
 }
 
@@ -490,9 +490,9 @@ static void a_generation_counts_once(void)
 	fake_aux__set_head(&fake, 800);
 	for (int i = 0; i < 5; i++)
 		CHECK_EQ(pass_of(1), RING_EMPTY);
-	CHECK_EQ(aux_map__tail(&fake.map), 0);
+	CHECK_EQ(ring_map__tail(&fake.map), 0);
 	CHECK_EQ(pass_of(2), RING_EMPTY);
-	CHECK_EQ(aux_map__tail(&fake.map), 800);
+	CHECK_EQ(ring_map__tail(&fake.map), 800);
 	/* It was nearly full. */
 	aux_ring__of(aux)->suspect = true;
 	aux->ops->resume(aux, false, 2);
@@ -575,7 +575,7 @@ static void a_window_is_taken_once_and_is_new_once(enum aux_head_rule rule)
 	CHECK_EQ(counter__read(&aux_ring__of(aux)->overwritten_bytes),
 		 rule == AUX_MONOTONIC ? 500 * 8 : 0);
 	CHECK_EQ(counter__read(&aux->bytes), AUX_BYTES + 800);
-	CHECK_EQ(aux_map__tail(&fake.map), 0); /* it has none */
+	CHECK_EQ(ring_map__tail(&fake.map), 0); /* it has none */
 	end();
 }
 

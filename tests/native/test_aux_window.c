@@ -45,7 +45,7 @@ static uint64_t word_at(uint64_t position)
 {
 	uint64_t word;
 
-	aux_map__copy(&aux.map, position, &word, sizeof(word));
+	ring_map__copy(&aux.map, position, &word, sizeof(word));
 	return word;
 }
 

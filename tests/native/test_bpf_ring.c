@@ -29,7 +29,7 @@ static struct chunk chunk;
 static uint64_t serial; /* of the next record that is put, and of the next one that comes out */
 static uint64_t expected;
 
-static void open_ring(struct bpf_map *map)
+static void open_ring(struct ring_map *map)
 {
 	const struct bpf_ring_options options = {
 		.map = map,
@@ -124,7 +124,7 @@ static void records_come_out_as_samples_across_every_wrap(void)
 			CHECK(put());
 		CHECK_EQ(ring__begin(ring), fake.head - ring->position);
 		CHECK_EQ(take(), RING_EMPTY);
-		CHECK_EQ(atomic_load(fake.map.consumer), fake.head);
+		CHECK_EQ(ring_map__tail(&fake.map), fake.head);
 		check_chunk();
 		CHECK_EQ(expected, serial);
 	}
@@ -168,7 +168,7 @@ static void a_record_that_is_busy_is_waited_for(void)
 	(void)ring__begin(ring);
 	CHECK_EQ(take(), RING_EMPTY);
 	CHECK_EQ(counter__read(&ring->samples), 1);
-	CHECK_EQ(atomic_load(fake.map.consumer), ring->position);
+	CHECK_EQ(ring_map__tail(&fake.map), ring->position);
 	fake_bpf__commit(busy, false);
 	(void)ring__begin(ring);
 	CHECK_EQ(take(), RING_EMPTY);
@@ -220,7 +220,7 @@ static void what_cannot_be_is_passed_over(void)
 			CHECK_EQ(take(), RING_FAULTY);
 		CHECK_EQ(counter__read(&ring->faults), 1);
 		CHECK_EQ(ring->position, fake.head);
-		CHECK_EQ(atomic_load(fake.map.consumer), fake.head);
+		CHECK_EQ(ring_map__tail(&fake.map), fake.head);
 		CHECK_EQ(counter__read(&ring->samples), i == 3 ? 0 : 1 + (i == 2));
 		end();
 	}
@@ -236,7 +236,7 @@ static void a_ring_that_is_left_counts_what_is_lost(void)
 	ring->ops->leave(ring, false);
 	CHECK_EQ(counter__read(&ring->samples), 10);
 	CHECK_EQ(counter__read(&ring->abandoned), 10);
-	CHECK_EQ(atomic_load(fake.map.consumer), 0);
+	CHECK_EQ(ring_map__tail(&fake.map), 0);
 	end();
 }
 
@@ -322,12 +322,12 @@ static void a_ring_of_the_kernel_is_read(void)
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	const int map_fd = make_map(page);
 	const int program_fd = load_program(map_fd, 0);
-	struct bpf_map map;
+	struct ring_map map;
 
 	CHECK(map_fd >= 0 && program_fd >= 0);
-	CHECK_EQ(-bpf_map__init(&map, map_fd, page / 2), EINVAL);
-	CHECK_EQ(-bpf_map__init(&map, -1, page), EBADF);
-	CHECK_EQ(bpf_map__init(&map, map_fd, page), 0);
+	CHECK_EQ(-ring_map__init_bpf(&map, map_fd, page / 2), EINVAL);
+	CHECK_EQ(-ring_map__init_bpf(&map, -1, page), EBADF);
+	CHECK_EQ(ring_map__init_bpf(&map, map_fd, page), 0);
 	open_ring(&map);
 	for (uint64_t runs = 1; runs <= 10; runs++) {
 		run_program(program_fd, 50);
@@ -339,12 +339,12 @@ static void a_ring_of_the_kernel_is_read(void)
 	}
 	ring->ops->free(ring);
 	guarded__deinit(&staging);
-	bpf_map__deinit(&map);
+	ring_map__deinit(&map);
 	close(program_fd);
 	close(map_fd);
 }
 
-static struct core *core_with(struct bpf_map *map, int wakeup_fd)
+static struct core *core_with(struct ring_map *map, int wakeup_fd)
 {
 	const struct core_options options = {.shards = 1, .chunks = 4,
 					     .chunk_bytes = RIG_CHUNK_BYTES,
@@ -382,10 +382,10 @@ static void the_program_says_when_to_wake(void)
 	const int quiet_fd = load_program(map_fd, BPF_RB_NO_WAKEUP);
 	const int loud_fd = load_program(map_fd, BPF_RB_FORCE_WAKEUP);
 	struct core *core;
-	struct bpf_map map;
+	struct ring_map map;
 
 	CHECK(map_fd >= 0 && quiet_fd >= 0 && loud_fd >= 0);
-	CHECK_EQ(bpf_map__init(&map, map_fd, page), 0);
+	CHECK_EQ(ring_map__init_bpf(&map, map_fd, page), 0);
 	core = core_with(&map, map_fd);
 	for (uint64_t woken = 1; woken <= 10; woken++) {
 		run_program(quiet_fd, 20);
@@ -395,7 +395,7 @@ static void the_program_says_when_to_wake(void)
 	}
 	core__stop(core);
 	core__free(core);
-	bpf_map__deinit(&map);
+	ring_map__deinit(&map);
 	close(loud_fd);
 	close(quiet_fd);
 	close(map_fd);

@@ -78,7 +78,7 @@ class Events:
         """Note whose it is."""
         assert snapshot
         self.asked.append(("map aux", self.name(fd)))
-        return SimpleNamespace(close=lambda: None, aux_bytes=size)
+        return SimpleNamespace(close=lambda: None, data_bytes=size)
 
     def read_counter(self, fd: int, _read_format: int) -> CounterReading:
         """Return its value; its time stands still."""
