@@ -336,7 +336,8 @@ cdef class Core:
                      int wakeup_fd, *, uint64_t id, uint32_t fields_bytes, uint16_t time_offset,
                      bint held=False):
         cdef bpf_ring_options options = bpf_ring_options(
-            &bpf_map.map, wakeup_fd, id, fields_bytes, walk_layout(time_offset, 0, 0, NULL))
+            perf_ring_options(&bpf_map.map, wakeup_fd, walk_layout(time_offset, 0, 0, NULL),
+                              walk_ids(NULL, 0), False), id, fields_bytes)
         cdef ring *made
         bpf_map.usable()
         check(bpf_ring__new(&options, &made))

@@ -24,11 +24,7 @@ int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
 	if (bpf == NULL)
 		return -ENOMEM;
 	/* Without ids it cannot fail. */
-	(void)perf_ring__init(&bpf->perf, &(struct perf_ring_options){
-						  .map = options->map,
-						  .wakeup_fd = options->wakeup_fd,
-						  .layout = options->layout,
-					  });
+	(void)perf_ring__init(&bpf->perf, &options->perf);
 	bpf->perf.ring.ops = &bpf_ring__ops;
 	bpf->options = *options;
 	*out = &bpf->perf.ring;
@@ -52,7 +48,7 @@ struct bpf_record {
 static bool bpf_ring__look(const struct bpf_ring *bpf, struct bpf_record *record)
 {
 	const struct ring *const ring = &bpf->perf.ring;
-	const struct ring_map *const map = bpf->options.map;
+	const struct ring_map *const map = bpf->perf.map;
 	const uint64_t unread = ring->head - ring->position;
 	const uint8_t *const at = map->data + (ring->position & (map->data_bytes - 1));
 	uint32_t length;
@@ -130,10 +126,10 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 	if (put > 0)
 		perf_ring__put(&bpf->perf, chunk, put);
 	if (fault != FAULT_NONE) {
-		ring__skip(ring, fault, bpf->options.map->data_bytes);
+		ring__skip(ring, fault, bpf->perf.map->data_bytes);
 		took = RING_FAULTY;
 	}
-	ring_map__publish_tail(bpf->options.map, ring->position);
+	ring_map__publish_tail(bpf->perf.map, ring->position);
 	return took;
 }
 

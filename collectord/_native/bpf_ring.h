@@ -4,11 +4,9 @@
 #include "perf_ring.h"
 
 struct bpf_ring_options {
-	struct ring_map *map;
-	int wakeup_fd;
+	struct perf_ring_options perf; /* its layout is that of the resulting samples */
 	uint64_t id;
 	uint32_t fields_bytes; /* a multiple of 8 */
-	struct walk_layout layout; /* layout of the resulting samples */
 };
 
 /*

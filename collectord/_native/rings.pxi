@@ -54,11 +54,9 @@ cdef extern from "window.h":
 
 cdef extern from "bpf_ring.h":
     struct bpf_ring_options:
-        ring_map *map
-        int wakeup_fd
+        perf_ring_options perf
         uint64_t id
         uint32_t fields_bytes
-        walk_layout layout
     int bpf_ring__new(const bpf_ring_options *options, ring **out) nogil
 
 cdef extern from "page_ring.h":

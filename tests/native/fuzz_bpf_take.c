@@ -30,7 +30,7 @@ static struct guarded staging;
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct chunk chunk;
-	struct bpf_ring_options options = {.map = &fake.map, .wakeup_fd = -1};
+	struct bpf_ring_options options = {.perf = {.map = &fake.map, .wakeup_fd = -1}};
 	struct shape shape;
 	struct ring *ring;
 	uint64_t samples = 0, calls = 0;

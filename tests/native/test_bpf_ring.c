@@ -32,11 +32,9 @@ static uint64_t expected;
 static void open_ring(struct ring_map *map)
 {
 	const struct bpf_ring_options options = {
-		.map = map,
-		.wakeup_fd = -1,
+		.perf = {.map = map, .wakeup_fd = -1, .layout = {.time_offset = 24}},
 		.id = ID,
 		.fields_bytes = FIELDS_BYTES,
-		.layout = {.time_offset = 24},
 	};
 
 	CHECK_EQ(bpf_ring__new(&options, &ring), 0);
@@ -204,7 +202,7 @@ static void what_cannot_be_is_passed_over(void)
 		if (i < 2) {
 			fake_bpf__deinit(&fake);
 			fake_bpf__init(&fake, 32);
-			bpf_ring__of(ring)->options.map = &fake.map;
+			bpf_ring__of(ring)->perf.map = &fake.map;
 		}
 		CHECK(put());
 		if (i < 2)
@@ -350,11 +348,9 @@ static struct core *core_with(struct ring_map *map, int wakeup_fd)
 					     .chunk_bytes = RIG_CHUNK_BYTES,
 					     .flush_ns = RIG_NEVER_NS, .floor_bytes = 8192};
 	const struct bpf_ring_options ring_options = {
-		.map = map,
-		.wakeup_fd = wakeup_fd,
+		.perf = {.map = map, .wakeup_fd = wakeup_fd, .layout = {.time_offset = 24}},
 		.id = ID,
 		.fields_bytes = FIELDS_BYTES,
-		.layout = {.time_offset = 24},
 	};
 	struct stream *stream;
 	struct core *core;

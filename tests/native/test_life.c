@@ -99,11 +99,11 @@ static void add_perf(struct fake_ring *fake, bool named, bool held, struct ring 
 static void add_rings(void)
 {
 	const struct aux_ring_options aux_options = {.map = &aux.map};
-	const struct bpf_ring_options bpf_options = {.map = &bpf.map,
-						     .wakeup_fd = data.wakeup_fd,
+	const struct bpf_ring_options bpf_options = {.perf = {.map = &bpf.map,
+							      .wakeup_fd = data.wakeup_fd,
+							      .layout = {.time_offset = 24}},
 						     .id = 1,
-						     .fields_bytes = FIELDS_BYTES,
-						     .layout = {.time_offset = 24}};
+						     .fields_bytes = FIELDS_BYTES};
 	struct page_ring_options page_options = {
 		.transport = PAGE_READ, .page_bytes = PAGE_BYTES, .subbufs = 8};
 	struct relay_ring_options relay_options = {.contents = RELAY_BLKTRACE, .capacity = 65536};
