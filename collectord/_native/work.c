@@ -5,6 +5,7 @@
 
 #include "clock.h"
 #include "event_list.h"
+#include "lock.h"
 #include "ring.h"
 #include "shard.h"
 #include "writer.h"
@@ -40,14 +41,10 @@ static bool work__ask(struct disk *disk, struct stream *stream, int error)
 
 static int work__answer(struct stream *stream, bool missing)
 {
-	int answer;
-
-	pthread_mutex_lock(&stream->lock);
-	answer = stream->space_answer;
+	HOLD(&stream->lock);
 	if (stream->next.open && (missing || stream->rotate_wanted))
-		answer = SPACE_RETRY; /* the next file counts as an answer */
-	pthread_mutex_unlock(&stream->lock);
-	return answer;
+		return SPACE_RETRY; /* the next file counts as an answer */
+	return stream->space_answer;
 }
 
 /* Start a wait. True: the item waits for the answer. */
