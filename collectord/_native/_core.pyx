@@ -135,8 +135,9 @@ cdef extern from "core.h":
     void core__finish(core *c, stream *s) nogil
     void core__answer_space(core *c, stream *s, bint retry) nogil
     event *core__event(core *c) nogil
-    ring *core__faulty(core *c)
-    ring *core__hung_up(core *c)
+    ring *core__find_ring(core *c, bint (*told)(ring *))
+    bint ring__tells_fault(ring *r)
+    bint ring__tells_hang_up(ring *r)
     void core__read_counters(core *c, core_counters *counters) nogil
     int core__drain_tid(const core *c, uint32_t index) nogil
 
@@ -422,9 +423,9 @@ cdef class Core:
             else:
                 found.append(WriteFailed(e.stream, s.token, e.error))
             event__free(e)
-        while (r := core__faulty(self.core)) != NULL:
+        while (r := core__find_ring(self.core, ring__tells_fault)) != NULL:
             found.append(RingFault(r.lane.stream.id, r.id, r.last_fault, r.position, r.fault != 0))
-        while (r := core__hung_up(self.core)) != NULL:
+        while (r := core__find_ring(self.core, ring__tells_hang_up)) != NULL:
             found.append(RingHungUp(r.lane.stream.id, r.id))
         return found
 

@@ -231,19 +231,7 @@ struct event *core__event(struct core *core)
 	return event_list__pop(&core->events);
 }
 
-static bool untold_fault(struct ring *ring)
-{
-	/* Acquire; the partner is the release in ring__refuse(). */
-	return atomic_exchange_explicit(&ring->fault_untold, false, memory_order_acquire);
-}
-
-static bool untold_hang_up(struct ring *ring)
-{
-	return load_relaxed(&ring->hung_up) &&
-	       !atomic_exchange_explicit(&ring->hung_up_told, true, memory_order_relaxed);
-}
-
-static struct ring *core__first(struct core *core, bool (*is)(struct ring *))
+struct ring *core__find_ring(struct core *core, bool (*is)(struct ring *ring))
 {
 	struct ring *found = NULL;
 
@@ -251,16 +239,6 @@ static struct ring *core__first(struct core *core, bool (*is)(struct ring *))
 		if (writer__stream(&core->writer, i) != NULL)
 			found = stream__find_ring(writer__stream(&core->writer, i), is);
 	return found;
-}
-
-struct ring *core__faulty(struct core *core)
-{
-	return core__first(core, untold_fault);
-}
-
-struct ring *core__hung_up(struct core *core)
-{
-	return core__first(core, untold_hang_up);
 }
 
 void core__read_counters(struct core *core, struct core_counters *counters)

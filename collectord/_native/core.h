@@ -80,9 +80,8 @@ void core__finish(struct core *core, struct stream *stream);
 void core__answer_space(struct core *core, struct stream *stream, bool retry);
 
 struct event *core__event(struct core *core);
-/* Returns a ring with an unreported fault, or an unreported hang-up; NULL if there is none. */
-struct ring *core__faulty(struct core *core);
-struct ring *core__hung_up(struct core *core);
+/* Returns the first ring of all streams for which `is` is true, or NULL. */
+struct ring *core__find_ring(struct core *core, bool (*is)(struct ring *ring));
 
 void core__read_counters(struct core *core, struct core_counters *counters);
 /* Returns the kernel thread id of shard `index` of a started core; 0: there is no such shard. */

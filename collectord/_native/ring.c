@@ -54,8 +54,20 @@ void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes)
 	if (++ring->faults_recent == RING_FAULTS_MAX)
 		store_relaxed(&ring->fault, reason);
 	store_relaxed(&ring->last_fault, reason);
-	/* Release; the partner is the acquire in untold_fault(). */
+	/* Release; the partner is the acquire in ring__tells_fault(). */
 	store_release(&ring->fault_untold, true);
+}
+
+bool ring__tells_fault(struct ring *ring)
+{
+	/* Acquire; the partner is the release in ring__refuse(). */
+	return atomic_exchange_explicit(&ring->fault_untold, false, memory_order_acquire);
+}
+
+bool ring__tells_hang_up(struct ring *ring)
+{
+	return load_relaxed(&ring->hung_up) &&
+	       !atomic_exchange_explicit(&ring->hung_up_told, true, memory_order_relaxed);
 }
 
 /* Returns the bucket; upper bounds are 0.1, 0.2 .. 0.9, 0.95, 1.0. */

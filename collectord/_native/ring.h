@@ -204,6 +204,10 @@ void ring__count(struct ring *ring, uint64_t samples, uint64_t records, uint64_t
 /* Count the rest of a ring for which no chunk came free. */
 void ring__count_abandoned(struct ring *ring, uint64_t samples, uint64_t records, uint64_t bytes);
 
+/* Whether a fault, or a hang-up, is not reported yet: now it is. */
+bool ring__tells_fault(struct ring *ring);
+bool ring__tells_hang_up(struct ring *ring);
+
 /* Count a fault, for which `bytes` are skipped. */
 void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes);
 

@@ -139,7 +139,7 @@ static void serve(void)
 			CHECK(false);
 		event__free(event);
 	}
-	CHECK(core__faulty(core) == NULL);
+	CHECK(core__find_ring(core, ring__tells_fault) == NULL);
 }
 
 static void flush(void)
