@@ -150,7 +150,7 @@ bool work__write(struct disk *disk, struct stream *stream, struct item *item)
 	const struct span *spans;
 
 	item->round = stream->ops->ordered && !stream->snapshots &&
-		      !atomic_load_explicit(&stream->holds_back, memory_order_relaxed) &&
+		      !load_relaxed(&stream->holds_back) &&
 		      stream__completes_round(stream, item->lane, item->stamp);
 	for (;;) {
 		const uint64_t begun_ns = clock__now_ns();
@@ -192,7 +192,7 @@ void work__end(struct disk *disk, struct stream *stream, struct item *ended)
 	stream->work = (struct work){0};
 	if (stream->ops->end != NULL && stream->ops->end(stream, &item)) {
 		stream->round_due = false;
-		stream->round = atomic_load_explicit(&writer->generation, memory_order_acquire);
+		stream->round = load_acquire(&writer->generation);
 	}
 	if (item.chunk != NULL)
 		pool__give(writer->pool, item.chunk);
@@ -205,6 +205,6 @@ void work__end(struct disk *disk, struct stream *stream, struct item *ended)
 	atomic_fetch_sub(&lane->queued, 1);
 	for (uint32_t i = 0; i < writer->shard_count; i++)
 		shard__wake_starved(writer->shards[i]);
-	if (asked || atomic_load_explicit(&lane->rings, memory_order_relaxed) == 0)
+	if (asked || load_relaxed(&lane->rings) == 0)
 		event_list__poke(writer->events);
 }

@@ -37,13 +37,13 @@ void writer__deinit(struct writer *writer)
 uint32_t writer__streams(const struct writer *writer)
 {
 	/* Acquire; the partner is the release in writer__add(). */
-	return atomic_load_explicit(&writer->stream_count, memory_order_acquire);
+	return load_acquire(&writer->stream_count);
 }
 
 struct stream *writer__stream(const struct writer *writer, uint32_t place)
 {
 	/* Acquire; the partner is the release in writer__add(). */
-	return atomic_load_explicit(&writer->streams[place], memory_order_acquire);
+	return load_acquire(&writer->streams[place]);
 }
 
 void writer__add(struct writer *writer, struct stream *stream)
@@ -51,14 +51,14 @@ void writer__add(struct writer *writer, struct stream *stream)
 	const uint32_t place = stream->id % STREAMS_MAX;
 
 	/* It has no data of earlier generations. */
-	stream->ended = atomic_load_explicit(&writer->generation, memory_order_acquire);
+	stream->ended = load_acquire(&writer->generation);
 	stream->ended_ns[0] = stream->ended_ns[1] = clock__now_ns();
 	atomic_store(&stream->disk, &writer->disks[0]);
 	/* Release; the partner is the acquire in writer__stream(). */
-	atomic_store_explicit(&writer->streams[place], stream, memory_order_release);
+	store_release(&writer->streams[place], stream);
 	if (place >= writer__streams(writer))
 		/* Release; the partner is the acquire in writer__streams(). */
-		atomic_store_explicit(&writer->stream_count, place + 1, memory_order_release);
+		store_release(&writer->stream_count, place + 1);
 }
 
 bool writer__forget(struct writer *writer, struct stream *stream)
@@ -92,7 +92,7 @@ struct disk *writer__disk(struct writer *writer, dev_t device)
 		return NULL;
 	}
 	/* Release; the partner is the acquire in writer__disks(). */
-	atomic_store_explicit(&writer->disk_count, count + 1, memory_order_release);
+	store_release(&writer->disk_count, count + 1);
 	return disk;
 }
 
@@ -111,7 +111,7 @@ void writer__place(struct writer *writer, struct stream *stream, int fd)
 uint32_t writer__disks(const struct writer *writer)
 {
 	/* Acquire; the partner is the release in writer__disk(). */
-	return atomic_load_explicit(&writer->disk_count, memory_order_acquire);
+	return load_acquire(&writer->disk_count);
 }
 
 void writer__poke(struct writer *writer)
@@ -134,11 +134,11 @@ static uint64_t writer__begin(struct writer *writer, uint64_t generation, const 
 
 uint64_t writer__issue(struct writer *writer)
 {
-	uint64_t before = atomic_load_explicit(&writer->generation, memory_order_relaxed);
+	uint64_t before = load_relaxed(&writer->generation);
 
-	atomic_store_explicit(&writer->issued_ns, clock__now_ns(), memory_order_relaxed);
+	store_relaxed(&writer->issued_ns, clock__now_ns());
 	do
-		atomic_store_explicit(&writer->asked, before + 1, memory_order_relaxed);
+		store_relaxed(&writer->asked, before + 1);
 	/* Release; the partner is the acquire in shard__run(): with the generation it sees the
 	 * request. */
 	while (!atomic_compare_exchange_weak_explicit(&writer->generation, &before, before + 1,
@@ -148,23 +148,23 @@ uint64_t writer__issue(struct writer *writer)
 
 bool writer__is_asked(const struct writer *writer, uint64_t done)
 {
-	return done < atomic_load_explicit(&writer->asked, memory_order_relaxed);
+	return done < load_relaxed(&writer->asked);
 }
 
 bool writer__is_followed(const struct writer *writer, uint64_t generation)
 {
 	/* It only rises: a thread that sees an old value reports one end too many. */
-	return atomic_load_explicit(&writer->followed, memory_order_relaxed) <= generation;
+	return load_relaxed(&writer->followed) <= generation;
 }
 
 uint64_t writer__due_ns(const struct writer *writer)
 {
-	return atomic_load_explicit(&writer->issued_ns, memory_order_relaxed) + writer->flush_ns;
+	return load_relaxed(&writer->issued_ns) + writer->flush_ns;
 }
 
 void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_t slack_ns)
 {
-	uint64_t issued_ns = atomic_load_explicit(&writer->issued_ns, memory_order_relaxed);
+	uint64_t issued_ns = load_relaxed(&writer->issued_ns);
 	const uint64_t now_ns = clock__now_ns();
 
 	/* If several shards are due, one issues it. */
@@ -179,7 +179,7 @@ void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_
 
 uint64_t writer__drained(const struct writer *writer)
 {
-	uint64_t least = atomic_load_explicit(&writer->generation, memory_order_acquire);
+	uint64_t least = load_acquire(&writer->generation);
 
 	for (uint32_t i = 0; i < writer->shard_count; i++) {
 		const uint64_t done = shard__drained(writer->shards[i]);
