@@ -139,12 +139,12 @@ def draft(
     sets = _ring_sets(chosen, events, cpus, scope, facts) if events else ()
     may_fail = all(source.when == "present" for source in sources)
     return Rings(
-        sets,
-        tuple(notes),
-        tuple(degraded),
-        may_fail=may_fail,
-        kind=BpfSourceConfig.kind,
+        BpfSourceConfig.kind,
         payload=plan,
+        sets=sets,
+        notes=tuple(notes),
+        degraded=tuple(degraded),
+        may_fail=may_fail,
     )
 
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from collectord.model import Scope
     from collectord.plan.ring_set import Rings
 
-PERF_FORMAT: Final = "perf.data"
-
 # Sources each part of which becomes a plan of its own. A new source is a module and a line here.
 _PLANNERS: Final[Mapping[type, Callable[[Any, KernelFacts], Iterable[SourceDraft]]]] = {
     RelaySourceConfig: relay_source.draft,
@@ -250,7 +248,7 @@ def _parts(draft: _Draft, sizes: Sequence[tuple[int, int]]) -> Iterator[SourceDr
         missing = ()
     elif draft.trace is None and missing:
         absent = next(one for one in draft.config.source if type(one) not in _PLANNERS)
-        yield SourceDraft(absent.kind, PERF_FORMAT, degraded=missing, may_fail=True)
+        yield SourceDraft(absent.kind, draft.rings.form, degraded=missing, may_fail=True)
     if draft.trace is not None:
         yield replace(draft.trace, degraded=(*missing, *draft.trace.degraded))
     numbers: Counter[str] = Counter()
@@ -276,17 +274,8 @@ def _sized(drafted: Rings, sizes: Sequence[tuple[int, int]]) -> SourceDraft:
         for ring_set, (size, _) in zip(drafted.sets, sizes, strict=True)
         if budget.is_late(ring_set.watermark, size) and not ring_set.overwrite
     ]
-    return SourceDraft(
-        drafted.kind,
-        PERF_FORMAT,
-        drafted.payload,
-        rings,
-        files=files + _FILES_PER_PROGRAM * len(drafted.payload.programs_run),
-        notes=(*drafted.notes, *late),
-        degraded=drafted.degraded,
-        may_fail=drafted.may_fail,
-        optional=drafted.optional,
-    )
+    files += _FILES_PER_PROGRAM * len(drafted.payload.programs_run)
+    return replace(drafted, rings=rings, files=files, notes=(*drafted.notes, *late))
 
 
 def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_pmu import decoder_of
@@ -16,7 +16,8 @@ from collectord.plan.aux_areas import arrange, aux_set
 from collectord.plan.event_attrs import sideband_event
 from collectord.plan.freeze import frozen
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session_plan import Payload, RingPlan
+from collectord.plan.session_plan import RingPlan
+from collectord.plan.source_draft import SourceDraft
 from collectord.plan.source_events import ABSENCE, in_scope, source_events, without_self
 from collectord.text import cpu_list
 from collectord.text.units import Share, show_bytes
@@ -109,23 +110,16 @@ class RingSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Rings:
-    """Ring sets of a session, the plan's notes on them, and the sources that are or may be absent.
+class Rings(SourceDraft):
+    """Sources whose rings are sized within one budget, after all others are drafted.
 
     Attributes:
-        kind: kind of the sources.
-        payload: what they have beside rings and events.
-        optional: sources whose rings may turn out to be missing.
-        may_fail: all sources are optional.
+        sets: sets of equal rings, from which the rings are made.
     """
 
-    sets: tuple[RingSet, ...] = ()
-    notes: tuple[str, ...] = ()
-    degraded: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    may_fail: bool = False
     kind: str = PerfSourceConfig.kind
-    payload: Payload = field(default_factory=Payload)
+    form: str = "perf.data"
+    sets: tuple[RingSet, ...] = ()
 
 
 def numbered(kind: str, number: int) -> str:
@@ -188,11 +182,11 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
             notes.append("kernel before 6.0: losses after a ring's last record are unknown")
     optional = [name for name, source in named if source.when == "present"]
     return Rings(
-        tuple(sets),
-        tuple(notes),
-        tuple(degraded),
-        tuple(optional),
+        sets=tuple(sets),
+        notes=tuple(notes),
+        degraded=tuple(degraded),
         may_fail=len(optional) == len(named),
+        optional=tuple(optional),
     )
 
 
