@@ -235,6 +235,10 @@ check: lint ## run formatting, lint and the lanes without a kernel, with few exa
 test-vm: setup ## run tests in a virtual machine with Linux 6.12, as root; VM_TESTS= selects them
 	@exec $(BIN)/python -m tests.vm -- $(VM_TESTS)
 
+.PHONY: vm-layers
+vm-layers: setup ## what `make test-vm` builds before it starts its guests, if it is missing
+	@exec $(BIN)/python -m tests.vm --build
+
 .PHONY: lint
 lint: $(STAMPS)/lint $(STAMPS)/test $(STAMPS)/run ## check formatting, ruff, order of the packages, dead code, dependencies, mypy, spelling
 	@types=$$(mktemp)
