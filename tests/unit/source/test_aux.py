@@ -12,7 +12,7 @@ import pytest
 
 from collectord.codec.perf_attr import PerfEventAttr
 from collectord.errors import KernelError, MissingFeature, UsageError
-from collectord.kernel.port import CounterReading
+from collectord.kernel.values.counter_reading import CounterReading
 from collectord.model import Basis, Scope, ScopeKind
 from collectord.plan.event_attrs import EventPlan
 from collectord.source.aux import AuxFlush, refused_addresses

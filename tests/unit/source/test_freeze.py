@@ -14,7 +14,7 @@ from collectord.codec.perf_attr import AuxAction, PerfEventAttr
 from collectord.config.event_spec import parse_one
 from collectord.config.schema import Config, SessionConfig, TargetConfig
 from collectord.facts.kernel_facts import PmuFacts
-from collectord.kernel.port import CounterReading
+from collectord.kernel.values.counter_reading import CounterReading
 from collectord.model import ScopeKind
 from collectord.plan.build import build
 from collectord.source import perf, perf_opening

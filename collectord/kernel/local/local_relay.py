@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block traces and relay channels, opened by this process."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collectord.kernel.local.local_host import LocalHost, Places
+from collectord.kernel.relay import block_trace, relay_channel
+from collectord.kernel.values.relay_files import OpenedTrace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from collectord.codec.blktrace import Setup
+    from collectord.kernel.values.relay_files import LeftTrace, RelayFile
+
+
+class LocalRelay(LocalHost):
+    """See `RelayPort`."""
+
+    def __init__(self, places: Places) -> None:
+        super().__init__(places)
+        self._traces: dict[int, tuple[block_trace.Blktrace, ExitStack]] = {}
+        self._trace_numbers = count(1)
+
+    def open_blktrace(self, device: str, setup: Setup, session: str) -> OpenedTrace:
+        """See `Kernel.open_blktrace`."""
+        with ExitStack() as own:
+            trace = block_trace.open_trace(
+                device, setup, session, own, proc=self.proc, sys=self.sys
+            )
+            number = next(self._trace_numbers)
+            self._traces[number] = trace, own.pop_all()
+        return OpenedTrace(number, trace.files)
+
+    def start_blktrace(self, trace: int) -> None:
+        """See `Kernel.start_blktrace`."""
+        self._traces[trace][0].start()
+
+    def quiet_blktrace(self, trace: int) -> None:
+        """See `Kernel.quiet_blktrace`."""
+        self._traces[trace][0].quiet()
+
+    def blktrace_dropped(self, trace: int) -> int:
+        """See `Kernel.blktrace_dropped`."""
+        return self._traces[trace][0].dropped()
+
+    def take_late_records(self, trace: int) -> Mapping[int, int]:
+        """See `Kernel.take_late_records`."""
+        return self._traces[trace][0].take_late()
+
+    def close_blktrace(self, trace: int) -> None:
+        """See `Kernel.close_blktrace`."""
+        _, stack = self._traces.pop(trace)
+        stack.close()
+
+    def end_left_traces(self) -> Sequence[LeftTrace]:
+        """See `Kernel.end_left_traces`."""
+        return block_trace.end_leftovers(self.proc, self.sys)
+
+    def open_channel(self, path: str) -> tuple[RelayFile, ...]:
+        """See `Kernel.open_channel`."""
+        return relay_channel.open_channel(Path(path))

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of the kernel's port for perf events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.codec.aux_pmu import TimeConversion
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.codec.tracing_data import TracingData
+    from collectord.kernel.values.counter_reading import CounterReading
+    from collectord.kernel.values.limits import Purpose
+
+
+class PerfPort(Protocol):
+    """See `Kernel`."""
+
+    def perf_event_open(
+        self,
+        attr: PerfEventAttr,
+        *,
+        pid: int,
+        cpu: int,
+        group_fd: int = -1,
+        flags: int = 0,
+        purpose: Purpose = ...,
+    ) -> int:
+        """Open an event, close-on-exec always, and return its descriptor.
+
+        Raises:
+            MissingPrivilege, MissingFeature, NoSuchTarget, KernelError: see `errno_mapping`.
+        """
+
+    def enable(self, fd: int) -> None:
+        """Enable an event, inherited children included (PERF_EVENT_IOC_ENABLE)."""
+
+    def disable(self, fd: int) -> None:
+        """Disable an event, inherited children included; its counter is final after it."""
+
+    def refresh(self, fd: int) -> None:
+        """Enable an event of period 1 until its next overflow (PERF_EVENT_IOC_REFRESH).
+
+        The overflow disables it and its group. Each call adds one overflow: call it once, and once
+        after each.
+        """
+
+    def set_filter(self, fd: int, text: str) -> None:
+        """Give a tracepoint event its filter, or a tracing event its addresses.
+
+        The kernel allows a tracepoint event one filter.
+
+        Raises:
+            KernelError: EINVAL for a bad filter (`filter_refusal` has the reason).
+        """
+
+    def set_output(self, fd: int, ring_fd: int) -> None:
+        """Send the event's records to the ring of `ring_fd`."""
+
+    def event_id(self, fd: int) -> int:
+        """Return the id that this event's samples carry."""
+
+    def read_counter(self, fd: int, read_format: int) -> CounterReading:
+        """Read the event's counter. It costs an interrupt of the event's CPU if that runs it."""
+
+    def pause_output(self, fd: int, *, paused: bool) -> None:
+        """Pause the ring of this event, so that it counts new records as lost, or resume it.
+
+        A record that was begun before is still finished.
+        """
+
+    def time_conversion(self) -> TimeConversion:
+        """Return how the CPU's counter becomes perf's clock, as far as the kernel tells."""
+
+    def filter_refusal(self, system: str, name: str, text: str) -> str:
+        """Return the kernel's reason for refusing a tracepoint's filter; "" if unknown."""
+
+    def running_state(
+        self, attr: PerfEventAttr, event_id: int, pids: Sequence[int] | None = None
+    ) -> bytes:
+        """Return these processes, or all, as sideband records with the trailer of this event."""
+
+    def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
+        """Return formats of these tracepoints (system, name), as a perf.data file holds them.
+
+        Raises:
+            KernelError: tracefs is absent or may not be read.
+        """
