@@ -31,6 +31,8 @@ SYSTEM_CALLS: Final = "collectord._native._syscalls"
 CARRIED_OUT: Final = "collectord.kernel.linux"
 # The seam: what crosses it, and what whoever holds a ring's descriptor does without it.
 SEAM: Final = ("collectord.kernel.port", "collectord.kernel.values", "collectord.kernel.mappings")
+# Pairs of packages of which one names the other.
+EDGES_MAX: Final = 140
 PRIVILEGED_NAMES: Final = ("perf_event_open", "syscall", "ioctl")
 # The port's own name for the call is the seam itself.
 PORT_METHODS: Final = ("perf_event_open",)
@@ -185,6 +187,20 @@ def test_others_know_the_port_and_its_values() -> None:
                 and not any(_within(name, allowed) for allowed in SEAM)
             )
     assert not {name: past for name, past in found.items() if past}
+
+
+def test_packages_know_few_others() -> None:
+    """Pairs of packages of which one names the other, types included, stay few."""
+    known = {path.name for path in PACKAGE.iterdir()} | {f"{name}.py" for name in LOOSE}
+    pairs = set()
+    for path in MODULES:
+        own = path.relative_to(PACKAGE).parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and _within(node.module or "", "collectord"):
+                told = (node.module or "").split(".")[1:2] or [node.names[0].name]
+                pairs |= {(own, other) for other in told if {other, f"{other}.py"} & known}
+    edges = {(own.removesuffix(".py"), other) for own, other in pairs}
+    assert len({(own, other) for own, other in edges if own != other}) <= EDGES_MAX
 
 
 def test_the_bcc_worker_stands_alone() -> None:
