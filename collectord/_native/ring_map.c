@@ -32,23 +32,19 @@ static int map_part(struct map_part *part, int fd, uint64_t offset, uint64_t byt
 int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes, bool overwrite)
 {
 	const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-	struct map_part part;
 	int ret;
 
 	memset(map, 0, sizeof(*map));
 	if (!is_size(data_bytes, 1, page_bytes))
 		return -EINVAL;
 	/* Populate: kernels before 6.14 fault ring pages in lazily, in the first pass. */
-	ret = map_part(&part, fd, 0, page_bytes + data_bytes, !overwrite, MAP_POPULATE);
+	ret = map_part(&map->parts[0], fd, 0, page_bytes + data_bytes, !overwrite, MAP_POPULATE);
 	if (ret < 0)
 		return ret;
-	*map = (struct ring_map){
-		.data = (const uint8_t *)part.at + page_bytes,
-		.data_bytes = data_bytes,
-		.page = part.at,
-		.overwrite = overwrite,
-		.parts = {part},
-	};
+	map->page = map->parts[0].at;
+	map->data = (const uint8_t *)map->parts[0].at + page_bytes;
+	map->data_bytes = data_bytes;
+	map->overwrite = overwrite;
 	map->head = &map->page->data_head;
 	map->tail = &map->page->data_tail;
 	return 0;
@@ -58,7 +54,6 @@ int ring_map__init_aux(struct ring_map *map, struct ring_map *ring, int fd, uint
 		       bool overwrite)
 {
 	const uint64_t offset = (uint64_t)sysconf(_SC_PAGESIZE) + ring->data_bytes;
-	struct map_part part;
 	int ret;
 
 	memset(map, 0, sizeof(*map));
@@ -68,17 +63,15 @@ int ring_map__init_aux(struct ring_map *map, struct ring_map *ring, int fd, uint
 	/* perf_mmap() takes the place and the size of the area from here, and compares. */
 	ring->page->aux_offset = offset;
 	ring->page->aux_size = data_bytes;
-	ret = map_part(&part, fd, offset, data_bytes, !overwrite, MAP_POPULATE);
-	if (ret == 0)
-		*map = (struct ring_map){
-			.data = part.at,
-			.data_bytes = data_bytes,
-			.head = &ring->page->aux_head,
-			.tail = &ring->page->aux_tail,
-			.overwrite = overwrite,
-			.parts = {part},
-		};
-	return ret;
+	ret = map_part(&map->parts[0], fd, offset, data_bytes, !overwrite, MAP_POPULATE);
+	if (ret < 0)
+		return ret;
+	map->data = map->parts[0].at;
+	map->data_bytes = data_bytes;
+	map->head = &ring->page->aux_head;
+	map->tail = &ring->page->aux_tail;
+	map->overwrite = overwrite;
+	return 0;
 }
 
 int ring_map__init_bpf(struct ring_map *map, int fd, uint64_t data_bytes)
