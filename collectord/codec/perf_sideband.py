@@ -101,17 +101,6 @@ class Fork:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
-    """The end of thread `tid` of `pid`; its parent is thread `ptid` of `ppid`."""
-
-    pid: int
-    ppid: int
-    tid: int
-    ptid: int
-    time_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ksymbol:
     """Kernel text that appeared at `addr`, or disappeared (`flags` & KSYMBOL_UNREGISTER)."""
 
@@ -155,17 +144,8 @@ class LostSamples:
     by_bpf: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Throttle:
-    """A stop of event `id` until the next tick, or (`resumed`) its end."""
-
-    time_ns: int
-    id: int
-    stream_id: int
-    resumed: bool = False
-
-
-Record = Comm | Mmap | Mmap2 | Fork | Exit | Ksymbol | BpfEvent | Lost | LostSamples | Throttle
+Written = Comm | Mmap | Mmap2 | Fork | Ksymbol | BpfEvent | LostSamples
+Read = Comm | Mmap2 | Fork | Lost | LostSamples
 
 _TWO_U32: Final = struct.Struct("<II")
 _TASK: Final = struct.Struct("<IIIIQ")
@@ -175,12 +155,11 @@ _KSYMBOL: Final = struct.Struct("<QIHH")
 _BPF_EVENT: Final = struct.Struct("<HHI8s")
 _U64: Final = struct.Struct("<Q")
 _TWO_U64: Final = struct.Struct("<QQ")
-_THREE_U64: Final = struct.Struct("<QQQ")
 _BUILD_ID_MAX_BYTES: Final = 20
 _INODE_BYTES: Final = 24
 
 
-def encode(record: Record, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
+def encode(record: Written, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
     """Return the record as the kernel would write it for an event with `attr`.
 
     Raises:
@@ -195,8 +174,8 @@ def encode(record: Record, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
     return frame(kind, misc, body + trailer)
 
 
-def decode(data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr) -> Record | None:
-    """Read a record's values; None for a type without a class here.
+def decode(data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr) -> Read | None:
+    """Read a record's values; None for a type that nobody here looks into.
 
     Raises:
         CodecError: the record is too short for its type, or a string has no end.
@@ -248,13 +227,6 @@ def _encode_mmap(r: Mmap) -> _Encoded:
     return RecordType.MMAP, _mmap_misc(r), place + _text(r.filename)
 
 
-def _decode_mmap(header: RecordHeader, body: bytes) -> Mmap:
-    pid, tid, addr, length, pgoff = _MMAP.unpack_from(body)
-    name = _untext(header, body, _MMAP.size)
-    mode, is_data = header.misc & Misc.CPUMODE_MASK, bool(header.misc & Misc.MMAP_DATA)
-    return Mmap(pid, tid, addr, length, pgoff, name, mode, is_data)
-
-
 def _encode_mmap2(r: Mmap2) -> _Encoded:
     misc = _mmap_misc(r)
     if r.build_id:
@@ -291,17 +263,12 @@ def _decode_mmap2(header: RecordHeader, body: bytes) -> Mmap2:
     )
 
 
-def _encode_task(r: Fork | Exit) -> _Encoded:
-    kind = RecordType.FORK if isinstance(r, Fork) else RecordType.EXIT
-    return kind, 0, _TASK.pack(r.pid, r.ppid, r.tid, r.ptid, r.time_ns)
+def _encode_fork(r: Fork) -> _Encoded:
+    return RecordType.FORK, 0, _TASK.pack(r.pid, r.ppid, r.tid, r.ptid, r.time_ns)
 
 
 def _decode_fork(_: RecordHeader, body: bytes) -> Fork:
     return Fork(*_TASK.unpack_from(body))
-
-
-def _decode_exit(_: RecordHeader, body: bytes) -> Exit:
-    return Exit(*_TASK.unpack_from(body))
 
 
 def _encode_ksymbol(r: Ksymbol) -> _Encoded:
@@ -309,21 +276,8 @@ def _encode_ksymbol(r: Ksymbol) -> _Encoded:
     return RecordType.KSYMBOL, 0, head + _text(r.name)
 
 
-def _decode_ksymbol(header: RecordHeader, body: bytes) -> Ksymbol:
-    addr, length, kind, flags = _KSYMBOL.unpack_from(body)
-    return Ksymbol(addr, length, kind, flags, _untext(header, body, _KSYMBOL.size))
-
-
 def _encode_bpf_event(r: BpfEvent) -> _Encoded:
     return RecordType.BPF_EVENT, 0, _BPF_EVENT.pack(r.kind, r.flags, r.id, r.tag)
-
-
-def _decode_bpf_event(_: RecordHeader, body: bytes) -> BpfEvent:
-    return BpfEvent(*_BPF_EVENT.unpack_from(body))
-
-
-def _encode_lost(r: Lost) -> _Encoded:
-    return RecordType.LOST, 0, _TWO_U64.pack(r.id, r.lost)
 
 
 def _decode_lost(_: RecordHeader, body: bytes) -> Lost:
@@ -340,38 +294,19 @@ def _decode_lost_samples(header: RecordHeader, body: bytes) -> LostSamples:
     return LostSamples(lost, bool(header.misc & Misc.LOST_SAMPLES_BPF))
 
 
-def _encode_throttle(r: Throttle) -> _Encoded:
-    kind = RecordType.UNTHROTTLE if r.resumed else RecordType.THROTTLE
-    return kind, 0, _THREE_U64.pack(r.time_ns, r.id, r.stream_id)
-
-
-def _decode_throttle(header: RecordHeader, body: bytes) -> Throttle:
-    time_ns, event, stream = _THREE_U64.unpack_from(body)
-    return Throttle(time_ns, event, stream, header.type == RecordType.UNTHROTTLE)
-
-
-_ENCODERS: Final[dict[type[Record], Callable[[Any], _Encoded]]] = {
+_ENCODERS: Final[dict[type[Written], Callable[[Any], _Encoded]]] = {
     Comm: _encode_comm,
     Mmap: _encode_mmap,
     Mmap2: _encode_mmap2,
-    Fork: _encode_task,
-    Exit: _encode_task,
+    Fork: _encode_fork,
     Ksymbol: _encode_ksymbol,
     BpfEvent: _encode_bpf_event,
-    Lost: _encode_lost,
     LostSamples: _encode_lost_samples,
-    Throttle: _encode_throttle,
 }
-_DECODERS: Final[dict[int, Callable[[RecordHeader, bytes], Record]]] = {
+_DECODERS: Final[dict[int, Callable[[RecordHeader, bytes], Read]]] = {
     RecordType.COMM: _decode_comm,
-    RecordType.MMAP: _decode_mmap,
     RecordType.MMAP2: _decode_mmap2,
     RecordType.FORK: _decode_fork,
-    RecordType.EXIT: _decode_exit,
-    RecordType.KSYMBOL: _decode_ksymbol,
-    RecordType.BPF_EVENT: _decode_bpf_event,
     RecordType.LOST: _decode_lost,
     RecordType.LOST_SAMPLES: _decode_lost_samples,
-    RecordType.THROTTLE: _decode_throttle,
-    RecordType.UNTHROTTLE: _decode_throttle,
 }

@@ -29,7 +29,6 @@ from collectord.codec.perf_features import BuildId, ClockData, Features, Group
 from collectord.codec.perf_record import Misc, SampleId, frame, identifier, iter_records
 from collectord.codec.perf_sideband import (
     Comm,
-    Exit,
     Fork,
     Ksymbol,
     KsymbolType,
@@ -37,10 +36,9 @@ from collectord.codec.perf_sideband import (
     LostSamples,
     Mmap,
     Mmap2,
-    Record,
-    encode,
 )
 from tests.support.samples import Sample, encode_sample
+from tests.support.sideband import Exit, Record, encode
 from tests.support.whole_records import last_whole_record
 
 if TYPE_CHECKING:

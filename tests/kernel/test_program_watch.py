@@ -13,13 +13,7 @@ import pytest
 
 from collectord.codec.perf_data import parse_head
 from collectord.codec.perf_record import decode_sample_id, iter_records
-from collectord.codec.perf_sideband import (
-    KSYMBOL_UNREGISTER,
-    BpfEvent,
-    BpfEventType,
-    Ksymbol,
-    decode,
-)
+from collectord.codec.perf_sideband import KSYMBOL_UNREGISTER, BpfEvent, BpfEventType, Ksymbol
 from collectord.kernel.bpf import bpf_calls, program_image
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.event_attrs import sideband_event
@@ -27,6 +21,7 @@ from collectord.session.program_watch import ProgramWatch
 from tests.support import bpf as programs
 from tests.support.hosts import host
 from tests.support.recording import recording, segments_of
+from tests.support.sideband import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable

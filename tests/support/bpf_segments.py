@@ -13,7 +13,7 @@ from collectord.codec.perf_attr import EventType, PerfEventAttr, RecordType, Sam
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame, iter_records
-from collectord.codec.perf_sideband import Comm, Fork, Lost, encode
+from collectord.codec.perf_sideband import Comm, Fork, Lost
 from collectord.plan.session_plan import SinkPlan
 from collectord.programs.program_manifest import ColumnConfig
 from collectord.sink.manifest import EventLayout
@@ -21,6 +21,7 @@ from collectord.sink.perf_data_sink import PerfDataSink
 from collectord.sink.sums import sums_of
 from tests.support import segments
 from tests.support.samples import Sample, encode_sample
+from tests.support.sideband import encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

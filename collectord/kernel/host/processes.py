@@ -22,7 +22,7 @@ from collectord.codec.perf_sideband import (
     Fork,
     Mmap,
     Mmap2,
-    Record,
+    Written,
     encode,
 )
 from collectord.folders.folder import opened
@@ -87,7 +87,7 @@ class _Writer:
     event_id: int
     records: list[bytes] = field(default_factory=list)
 
-    def add(self, record: Record, pid: int, tid: int) -> None:
+    def add(self, record: Written, pid: int, tid: int) -> None:
         ids = SampleId(pid=pid, tid=tid, id=self.event_id, stream_id=self.event_id)
         data = encode(record, self.attr, ids)
         if isinstance(record, Fork):

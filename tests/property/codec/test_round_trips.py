@@ -36,23 +36,19 @@ from collectord.codec.perf_record import (
 from collectord.codec.perf_sideband import (
     BpfEvent,
     Comm,
-    Exit,
     Fork,
     Ksymbol,
     Lost,
     LostSamples,
     Mmap,
     Mmap2,
-    Record,
-    Throttle,
-    decode,
-    encode,
 )
 from collectord.codec.tracing_data import TracingData, build
 from collectord.errors import CodecError
 from tests.support.aux_pieces import encode_piece
 from tests.support.aux_records import decode as decode_aux
 from tests.support.samples import Sample, decode_sample, encode_sample
+from tests.support.sideband import Exit, Record, Throttle, decode, encode
 from tests.support.tracing_data import parse
 from tests.support.whole_records import WholeRecordWalk, last_whole_record
 

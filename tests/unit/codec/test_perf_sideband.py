@@ -20,7 +20,6 @@ from collectord.codec.perf_record import (
 from collectord.codec.perf_sideband import (
     KSYMBOL_UNREGISTER,
     Comm,
-    Exit,
     Fork,
     Ksymbol,
     KsymbolType,
@@ -28,12 +27,9 @@ from collectord.codec.perf_sideband import (
     LostSamples,
     Mmap,
     Mmap2,
-    Record,
-    Throttle,
-    decode,
-    encode,
 )
 from collectord.errors import CodecError
+from tests.support.sideband import Exit, Record, Throttle, decode, encode
 
 KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
 NO_IDS: Final = PerfEventAttr()
@@ -154,7 +150,7 @@ def test_layouts(record: Record, kind: int, misc: int, body: bytes) -> None:
         (Comm(1, 1 << 32, b"a"), "record_value"),
         (Mmap2(1, 2, 3, 4, 5, 6, 7, b"f", build_id=bytes(21)), "build_id"),
         (Mmap(1, 2, 3, 4, 5, b"f" * 65528), "record_size"),
-        (Lost(-1, 0), "record_value"),
+        (LostSamples(-1), "record_value"),
     ],
 )
 def test_values_that_do_not_fit(record: Record, reason: str) -> None:

@@ -16,7 +16,7 @@ from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_order import ALWAYS, TimeOrder
 from collectord.codec.perf_record import RawSamples, SampleId, frame, iter_records
-from collectord.codec.perf_sideband import Lost, encode
+from collectord.codec.perf_sideband import Lost
 from collectord.errors import CodecError, SinkError, UsageError
 from collectord.plan.session_plan import SinkPlan
 from collectord.reader.any_events import open_events
@@ -28,6 +28,7 @@ from tests.support import trace_segments
 from tests.support.bpf_segments import EXITS, OPENS, S_NS, chunk, comm, exited, fork, lost, sample
 from tests.support.examples import examples
 from tests.support.samples import Sample, encode_sample
+from tests.support.sideband import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -10,8 +10,9 @@ import pytest
 
 from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
 from collectord.codec.perf_record import Misc, decode_sample_id, iter_records
-from collectord.codec.perf_sideband import Comm, Fork, Mmap, Mmap2, Record, decode
+from collectord.codec.perf_sideband import Comm, Fork, Mmap, Mmap2
 from collectord.kernel.host import processes
+from tests.support.sideband import Record, decode
 
 if TYPE_CHECKING:
     from pathlib import Path
