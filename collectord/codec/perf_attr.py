@@ -373,6 +373,15 @@ class PerfEventAttr:
         return cls(**{field.name: row[field.name] for field in fields(cls)})
 
 
+# An event that never happens, and so needs no privilege over kernel mode.
+DUMMY: Final = PerfEventAttr(
+    type=EventType.SOFTWARE,
+    config=SoftwareId.DUMMY,
+    disabled=True,
+    exclude_kernel=True,
+    exclude_hv=True,
+)
+
 # Fields of a SAMPLE ahead of its time, and of the trailer, in their order.
 _BEFORE_SAMPLE_TIME: Final = (SampleType.IDENTIFIER, SampleType.IP, SampleType.TID)
 ID_TRAILER_ORDER: Final = (
@@ -400,16 +409,9 @@ def id_trailer_bytes(attr: PerfEventAttr) -> int:
     return 8 * (int(attr.sample_type) & _ID_TRAILER).bit_count()
 
 
-def id_time_trailer(attr: PerfEventAttr) -> int:
-    """Return the bytes from a non-SAMPLE record's end back to the trailer's TIME, 0 without."""
-    if not attr.sample_id_all or not attr.sample_type & SampleType.TIME:
+def id_trailer_from(attr: PerfEventAttr, field: SampleType) -> int:
+    """Return the bytes from a non-SAMPLE record's end back to the trailer's field, 0 without."""
+    if not attr.sample_id_all or not attr.sample_type & field:
         return 0
-    return 8 * sum(bool(attr.sample_type & bit) for bit in ID_TRAILER_ORDER[1:])
-
-
-def id_cpu_trailer(attr: PerfEventAttr) -> int:
-    """Return the bytes from a non-SAMPLE record's end back to the trailer's CPU, 0 without."""
-    if not attr.sample_id_all or not attr.sample_type & SampleType.CPU:
-        return 0
-    behind = ID_TRAILER_ORDER[ID_TRAILER_ORDER.index(SampleType.CPU) :]
+    behind = ID_TRAILER_ORDER[ID_TRAILER_ORDER.index(field) :]
     return 8 * sum(bool(attr.sample_type & bit) for bit in behind)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.codec.perf_attr import (
     PerfEventAttr,
     RecordType,
-    id_time_trailer,
+    SampleType,
+    id_trailer_from,
     sample_time_offset,
 )
 from collectord.codec.perf_record import HEADER_BYTES, PAGE_BYTES
@@ -64,7 +65,9 @@ class TimeOrder:
         self.newest_ns = 0
         self.with_samples = True
         self._ids = attrs.keys()
-        self._trailers = {number: id_time_trailer(attr) for number, attr in attrs.items()}
+        self._trailers = {
+            number: id_trailer_from(attr, SampleType.TIME) for number, attr in attrs.items()
+        }
         self._offsets = {number: sample_time_offset(attrs[number]) for number in samples}
         self._others = others
         self._runs: list[tuple[int, int, int]] = []  # a heap: time, offset, end

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_pmu import ARM_SPE, decoder_of
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
+    DUMMY,
     AuxAction,
     EventType,
     PerfEventAttr,
     ReadFormat,
     SampleType,
-    SoftwareId,
 )
 from collectord.config.event_filter import Filter
 from collectord.config.event_spec import Modifiers
@@ -128,16 +128,11 @@ def sideband_event(facts: KernelFacts, *, unwinds: bool = False) -> EventPlan:
     A counted event never carries these records: PERF_FORMAT_LOST counts them too, and its ledger
     would be off by each one that did not fit.
     """
-    attr = PerfEventAttr(
-        type=EventType.SOFTWARE,
-        config=SoftwareId.DUMMY,
+    attr = replace(
+        DUMMY,
         sample_period=1,
         sample_type=BASE_SAMPLE_TYPE,
         read_format=read_format(facts),
-        disabled=True,
-        # It never fires, and so needs no privilege over kernel mode.
-        exclude_kernel=True,
-        exclude_hv=True,
         mmap=True,
         mmap2=True,
         mmap_data=unwinds,

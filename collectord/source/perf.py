@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import RingMap
-from collectord.codec.perf_attr import id_cpu_trailer, id_time_trailer, sample_time_offset
+from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_offset
 from collectord.model import Basis, Geometry, Produced, RingRole
 from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
@@ -76,8 +76,8 @@ def fed_ring(attr: PerfEventAttr, label: RingLabel, stack: ExitStack) -> PerfRin
         geometry=Geometry(_FED_BYTES, 0, _FED_BYTES),
         label=label,
         time_offset=sample_time_offset(attr),
-        time_trailer=id_time_trailer(attr),
-        cpu_trailer=id_cpu_trailer(attr),
+        time_trailer=id_trailer_from(attr, SampleType.TIME),
+        cpu_trailer=id_trailer_from(attr, SampleType.CPU),
     )
 
 

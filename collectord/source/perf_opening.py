@@ -32,13 +32,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import (
+    DUMMY,
     AuxAction,
     EventType,
     OpenFlag,
     PerfEventAttr,
+    SampleType,
     SoftwareId,
-    id_cpu_trailer,
-    id_time_trailer,
+    id_trailer_from,
     sample_time_offset,
 )
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget, UsageError
@@ -156,9 +157,9 @@ class Opening:
             label=label,
             counters=tuple(ring.counters),
             time_offset=sample_time_offset(attr),
-            time_trailer=id_time_trailer(attr),
+            time_trailer=id_trailer_from(attr, SampleType.TIME),
             held=kind is not PerfRing,
-            cpu_trailer=id_cpu_trailer(attr),
+            cpu_trailer=id_trailer_from(attr, SampleType.CPU),
             areas=areas,
         )
 
@@ -406,12 +407,8 @@ def event_filter(event: EventPlan, exclude_tids: tuple[int, ...]) -> str:
 
 def _keeper_attr(attr: PerfEventAttr) -> PerfEventAttr:
     """Return a dummy event that may own a ring of events with `attr`: of the same clock."""
-    return PerfEventAttr(
-        type=EventType.SOFTWARE,
-        config=SoftwareId.DUMMY,
-        disabled=True,
-        exclude_kernel=True,
-        exclude_hv=True,
+    return replace(
+        DUMMY,
         use_clockid=attr.use_clockid,
         clockid=attr.clockid,
         write_backward=attr.write_backward,

@@ -12,33 +12,25 @@ from __future__ import annotations
 
 import mmap
 import struct
+from dataclasses import replace
 from typing import Final
 
 from collectord._native import _syscalls
 from collectord.codec.aux_pmu import TimeConversion
-from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
+from collectord.codec.perf_attr import DUMMY, SampleType, SoftwareId
 from collectord.folders.folder import opened
 from collectord.model import ClockReading
 
-_ATTR: Final = PerfEventAttr(
-    type=EventType.SOFTWARE,
+_ATTR: Final = replace(
+    DUMMY,
     config=SoftwareId.PAGE_FAULTS,
     sample_period=1,
     sample_type=SampleType.TIME | SampleType.ADDR,
-    disabled=True,
-    exclude_kernel=True,
-    exclude_hv=True,
 ).encode()
 _HEAD_OFFSET: Final = 1024
 _SAMPLE: Final = struct.Struct("<IHHQQ")  # header, time, address
 # The clock of each event, whichever it is; an event that has a clockid has no time_zero.
-_DUMMY: Final = PerfEventAttr(
-    type=EventType.SOFTWARE,
-    config=SoftwareId.DUMMY,
-    disabled=True,
-    exclude_kernel=True,
-    exclude_hv=True,
-).encode()
+_DUMMY: Final = DUMMY.encode()
 # struct perf_event_mmap_page: capabilities; time_shift, time_mult; time_zero; time_cycles,
 # time_mask.
 _CAPABILITIES: Final = (40, struct.Struct("<Q"))

@@ -6,17 +6,18 @@ from __future__ import annotations
 import errno
 import os
 import re
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
+    DUMMY,
     EventType,
     HardwareId,
     PerfEventAttr,
     ReadFormat,
-    SoftwareId,
 )
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import BpfFacts, FtraceFacts, KernelFacts
@@ -39,13 +40,6 @@ if TYPE_CHECKING:
     from collectord.kernel.port import LocalKernel
     from collectord.kernel.values.facts_wanted import BpfWanted
 
-_DUMMY: Final = PerfEventAttr(
-    type=EventType.SOFTWARE,
-    config=SoftwareId.DUMMY,
-    disabled=True,
-    exclude_kernel=True,
-    exclude_hv=True,
-)
 _PRECISE_MAX: Final = 3
 # A numeric field named pid, or something_pid; common_pid is not one of the event's own fields.
 _TASK_FIELD: Final = re.compile(rb"\tfield:[^;\n]*[ *](?!common_)(?:\w+_)?pid;")
@@ -135,8 +129,8 @@ def probe(
         bpf=programs,
         relay=relayed,
         checks=(
-            checks.perf_events(limits, attempts.refusal(_DUMMY, pid=0, cpu=-1)),
-            checks.every_task(limits, attempts.refusal(_DUMMY, pid=-1, cpu=online[0])),
+            checks.perf_events(limits, attempts.refusal(DUMMY, pid=0, cpu=-1)),
+            checks.every_task(limits, attempts.refusal(DUMMY, pid=-1, cpu=online[0])),
             checks.tracepoints(problem, remedy),
             *(checks.ftrace(traced, lockdown) if ftrace else ()),
             *(checks.bpf(programs, limits, lockdown) if bpf is not None else ()),
@@ -188,22 +182,14 @@ class _Attempts:
 
         A refusal for another reason than the attributes leaves the question open; then True.
         """
-        values = {name: getattr(_DUMMY, name) for name in _DUMMY.__slots__} | fields
-        error = self.refusal(PerfEventAttr(**values), pid=0, cpu=-1)
+        changes: dict[str, Any] = fields
+        error = self.own_refusal(replace(DUMMY, **changes))
         return error is None or error.errno not in (errno.EINVAL, errno.E2BIG)
 
     def cycles_refusal(self, precise_ip: int = 0) -> KernelError | None:
         """Return why a sampling cycles event of this process cannot be opened, None if it can."""
-        attr = PerfEventAttr(
-            type=EventType.HARDWARE,
-            config=HardwareId.CPU_CYCLES,
-            sample_period=1_000_000,
-            precise_ip=precise_ip,
-            disabled=True,
-            exclude_kernel=True,
-            exclude_hv=True,
-        )
-        return self.refusal(attr, pid=0, cpu=-1)
+        cycles = replace(DUMMY, type=EventType.HARDWARE, config=HardwareId.CPU_CYCLES)
+        return self.own_refusal(replace(cycles, sample_period=1_000_000, precise_ip=precise_ip))
 
     def cycles(self) -> bool:
         """Whether a hardware PMU can sample cycles."""

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from collectord.codec.perf_attr import (
     PerfEventAttr,
     ReadFormat,
-    id_time_trailer,
+    SampleType,
+    id_trailer_from,
     sample_time_offset,
 )
 from collectord.config import call_graph
@@ -221,7 +222,7 @@ def _check_session(opened: SessionPlan, facts: KernelFacts) -> None:
         return
     assert [event.index for event in opened.events] == list(range(len(opened.events)))
     offsets = {sample_time_offset(event.attr) for event in opened.events}
-    trailers = {id_time_trailer(event.attr) for event in opened.events}
+    trailers = {id_trailer_from(event.attr, SampleType.TIME) for event in opened.events}
     assert len(offsets) == len(trailers) == 1
     for ring in opened.rings:
         assert 8 <= ring.watermark_bytes <= ring.data_bytes // 2

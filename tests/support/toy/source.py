@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import RingMap
-from collectord.codec.perf_attr import id_cpu_trailer, id_time_trailer, sample_time_offset
+from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_offset
 from collectord.codec.perf_record import frame
 from collectord.model import Geometry, Produced, RingLabel
 from collectord.source.base import Abilities
@@ -67,8 +67,8 @@ def open_session(
         label=RingLabel(plan.name, plan.source, ring.role, ring.cpu),
         counters=(CounterFd(wakeup_fd, event_index=0, event_id=_ID, read_format=0),),
         time_offset=sample_time_offset(attr),
-        time_trailer=id_time_trailer(attr),
-        cpu_trailer=id_cpu_trailer(attr),
+        time_trailer=id_trailer_from(attr, SampleType.TIME),
+        cpu_trailer=id_trailer_from(attr, SampleType.CPU),
     )
     return OpenToy(plan.payload_of(ToyPlan), handle, memory)
 

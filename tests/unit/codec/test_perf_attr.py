@@ -16,8 +16,8 @@ from collectord.codec.perf_attr import (
     ReadFormat,
     SampleType,
     SoftwareId,
-    id_time_trailer,
     id_trailer_bytes,
+    id_trailer_from,
     sample_time_offset,
 )
 from collectord.errors import CodecError
@@ -242,6 +242,9 @@ def test_sample_time_offset(sample_type: SampleType, offset: int) -> None:
 def test_trailer(sample_type: SampleType, trailer_bytes: int, time_from_end: int) -> None:
     """The trailer counts only id fields, and TIME lies before ID, STREAM_ID, CPU, IDENTIFIER."""
     attr = PerfEventAttr(sample_type=sample_type, sample_id_all=True)
-    assert (id_trailer_bytes(attr), id_time_trailer(attr)) == (trailer_bytes, time_from_end)
+    assert (id_trailer_bytes(attr), id_trailer_from(attr, SampleType.TIME)) == (
+        trailer_bytes,
+        time_from_end,
+    )
     without = replace(attr, sample_id_all=False)
-    assert (id_trailer_bytes(without), id_time_trailer(without)) == (0, 0)
+    assert (id_trailer_bytes(without), id_trailer_from(without, SampleType.TIME)) == (0, 0)

@@ -14,7 +14,7 @@ from collectord.codec.perf_attr import (
     ReadFormat,
     RecordType,
     SampleType,
-    id_time_trailer,
+    id_trailer_from,
     sample_time_offset,
 )
 from collectord.codec.perf_record import (
@@ -106,7 +106,7 @@ def test_positions_of_time_and_id_in_kernel_records(path: Path) -> None:
         else:
             ids = decode_sample_id(data, header, attr)
             found = (ids.time_ns, ids.id)
-            at = header.offset + header.size - id_time_trailer(attr)
+            at = header.offset + header.size - id_trailer_from(attr, SampleType.TIME)
         assert found == (int.from_bytes(data[at : at + 8], "little"), identifier(data, header))
         assert found[0] > 0
         assert found[1] > 0
