@@ -72,15 +72,7 @@ def show(value: Value, how: str, names: Names) -> str:
 def _scalar(value: Scalar, how: str, names: Names) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    return _SHOWERS.get(how, _decimal)(int(value), names)
-
-
-def _decimal(value: int, _names: Names) -> str:
-    return str(value)
-
-
-def _hex(value: int, _names: Names) -> str:
-    return f"{value:#x}"
+    return _SHOWERS.get(how, _SHOWERS[DECIMAL])(int(value), names)
 
 
 def _errno(value: int, _names: Names) -> str:
@@ -89,14 +81,6 @@ def _errno(value: int, _names: Names) -> str:
         if (1 << bits) - _MAX_ERRNO <= value < 1 << bits:
             value -= 1 << bits
     return errno.errorcode.get(-value, str(value)) if value < 0 else str(value)
-
-
-def _duration(value: int, _names: Names) -> str:
-    return _with_unit(value, _TIME_UNITS, "")
-
-
-def _bytes(value: int, _names: Names) -> str:
-    return _with_unit(value, _BYTE_UNITS, " ")
 
 
 def _with_unit(value: int, units: tuple[tuple[str, int], ...], gap: str) -> str:
@@ -138,18 +122,6 @@ def _words(value: list[int] | list[float] | list[bool]) -> bytes:
         return b""
 
 
-def _port_be(value: int, _names: Names) -> str:
-    return str((value & 0xFF) << 8 | value >> 8 & 0xFF)
-
-
-def _interface(value: int, names: Names) -> str:
-    return names.interface(value)
-
-
-def _device(value: int, names: Names) -> str:
-    return names.device(value)
-
-
 def _signal(value: int, _names: Names) -> str:
     if value in _REALTIME_SIGNALS:
         rest = value - _REALTIME_SIGNALS[0]
@@ -165,16 +137,16 @@ def _tcp_state(value: int, _names: Names) -> str:
 
 
 _SHOWERS: Final[dict[str, Shower]] = {
-    DECIMAL: _decimal,
-    _HEX: _hex,
+    DECIMAL: lambda value, _: str(value),
+    _HEX: lambda value, _: f"{value:#x}",
     "errno": _errno,
-    "duration": _duration,
-    "bytes": _bytes,
-    TEXT: _decimal,
+    "duration": lambda value, _: _with_unit(value, _TIME_UNITS, ""),
+    "bytes": lambda value, _: _with_unit(value, _BYTE_UNITS, " "),
+    TEXT: lambda value, _: str(value),
     _IP: _ip,
-    "port_be": _port_be,
-    "ifindex": _interface,
-    "device": _device,
+    "port_be": lambda value, _: str((value & 0xFF) << 8 | value >> 8 & 0xFF),
+    "ifindex": lambda value, names: names.interface(value),
+    "device": lambda value, names: names.device(value),
     "signal": _signal,
     "tcp_state": _tcp_state,
 }

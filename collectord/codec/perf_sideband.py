@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import (
@@ -23,8 +23,6 @@ from collectord.codec.perf_record import (
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.perf_record import SampleId
 
@@ -166,7 +164,7 @@ def encode(record: Written, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
         CodecError: a value does not fit its field, or a string holds a NUL.
     """
     try:
-        kind, misc, body = _ENCODERS[type(record)](record)
+        kind, misc, body = _encoded(record)
         trailer = encode_sample_id(attr, sample_id)
     except struct.error as error:
         message = f"{type(record).__name__}: {error}"
@@ -180,13 +178,9 @@ def decode(data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr) 
     Raises:
         CodecError: the record is too short for its type, or a string has no end.
     """
-    decoder = _DECODERS.get(header.type)
-    if decoder is None:
-        return None
     start = header.offset + HEADER_BYTES
-    body = bytes(data[start : body_end(header, attr)])
     try:
-        return decoder(header, body)
+        return _decoded(header, bytes(data[start : body_end(header, attr)]))
     except struct.error as error:
         message = f"{RecordType(header.type).name} too short"
         raise CodecError(message, offset=header.offset, reason="record_size") from error
@@ -205,29 +199,36 @@ def _untext(header: RecordHeader, body: bytes, at: int) -> bytes:
     return body[at:end]
 
 
-_Encoded = tuple[int, int, bytes]
-
-
-def _encode_comm(r: Comm) -> _Encoded:
-    misc = Misc.COMM_EXEC if r.is_exec else 0
-    return RecordType.COMM, misc, _TWO_U32.pack(r.pid, r.tid) + _text(r.comm)
-
-
-def _decode_comm(header: RecordHeader, body: bytes) -> Comm:
-    pid, tid = _TWO_U32.unpack_from(body)
-    return Comm(pid, tid, _untext(header, body, 8), bool(header.misc & Misc.COMM_EXEC))
+def _encoded(record: Written) -> tuple[int, int, bytes]:  # noqa: PLR0911 - one for each type
+    """Return the type of a record, its misc bits and its body."""
+    match record:
+        case Comm(pid, tid, comm, is_exec):
+            misc = Misc.COMM_EXEC if is_exec else 0
+            return RecordType.COMM, misc, _TWO_U32.pack(pid, tid) + _text(comm)
+        case Mmap():
+            return RecordType.MMAP, _mmap_misc(record), _mapped(record) + _text(record.filename)
+        case Mmap2():
+            return _encoded_mmap2(record)
+        case Fork(pid, ppid, tid, ptid, time_ns):
+            return RecordType.FORK, 0, _TASK.pack(pid, ppid, tid, ptid, time_ns)
+        case Ksymbol():
+            head = _KSYMBOL.pack(record.addr, record.length, record.ksym_type, record.flags)
+            return RecordType.KSYMBOL, 0, head + _text(record.name)
+        case BpfEvent(kind, flags, number, tag):
+            return RecordType.BPF_EVENT, 0, _BPF_EVENT.pack(kind, flags, number, tag)
+        case LostSamples(lost, by_bpf):
+            return RecordType.LOST_SAMPLES, Misc.LOST_SAMPLES_BPF if by_bpf else 0, _U64.pack(lost)
 
 
 def _mmap_misc(r: Mmap | Mmap2) -> int:
     return r.cpumode | (Misc.MMAP_DATA if r.is_data else 0)
 
 
-def _encode_mmap(r: Mmap) -> _Encoded:
-    place = _MMAP.pack(r.pid, r.tid, r.addr, r.length, r.pgoff)
-    return RecordType.MMAP, _mmap_misc(r), place + _text(r.filename)
+def _mapped(r: Mmap | Mmap2) -> bytes:
+    return _MMAP.pack(r.pid, r.tid, r.addr, r.length, r.pgoff)
 
 
-def _encode_mmap2(r: Mmap2) -> _Encoded:
+def _encoded_mmap2(r: Mmap2) -> tuple[int, int, bytes]:
     misc = _mmap_misc(r)
     if r.build_id:
         if len(r.build_id) > _BUILD_ID_MAX_BYTES:
@@ -236,12 +237,29 @@ def _encode_mmap2(r: Mmap2) -> _Encoded:
         file = bytes((len(r.build_id), 0, 0, 0)) + r.build_id.ljust(_BUILD_ID_MAX_BYTES, b"\0")
     else:
         file = _INODE.pack(r.major, r.minor, r.inode, r.inode_generation)
-    place = _MMAP.pack(r.pid, r.tid, r.addr, r.length, r.pgoff)
-    body = place + file + _TWO_U32.pack(r.prot, r.flags) + _text(r.filename)
+    body = _mapped(r) + file + _TWO_U32.pack(r.prot, r.flags) + _text(r.filename)
     return RecordType.MMAP2, misc, body
 
 
-def _decode_mmap2(header: RecordHeader, body: bytes) -> Mmap2:
+def _decoded(header: RecordHeader, body: bytes) -> Read | None:
+    match header.type:
+        case RecordType.COMM:
+            pid, tid = _TWO_U32.unpack_from(body)
+            name = _untext(header, body, _TWO_U32.size)
+            return Comm(pid, tid, name, bool(header.misc & Misc.COMM_EXEC))
+        case RecordType.MMAP2:
+            return _decoded_mmap2(header, body)
+        case RecordType.FORK:
+            return Fork(*_TASK.unpack_from(body))
+        case RecordType.LOST:
+            return Lost(*_TWO_U64.unpack_from(body))
+        case RecordType.LOST_SAMPLES:
+            (lost,) = _U64.unpack_from(body)
+            return LostSamples(lost, bool(header.misc & Misc.LOST_SAMPLES_BPF))
+    return None
+
+
+def _decoded_mmap2(header: RecordHeader, body: bytes) -> Mmap2:
     pid, tid, addr, length, pgoff = _MMAP.unpack_from(body)
     file_at = _MMAP.size
     prot, flags = _TWO_U32.unpack_from(body, file_at + _INODE_BYTES)
@@ -261,52 +279,3 @@ def _decode_mmap2(header: RecordHeader, body: bytes) -> Mmap2:
         cpumode=header.misc & Misc.CPUMODE_MASK,
         is_data=bool(header.misc & Misc.MMAP_DATA),
     )
-
-
-def _encode_fork(r: Fork) -> _Encoded:
-    return RecordType.FORK, 0, _TASK.pack(r.pid, r.ppid, r.tid, r.ptid, r.time_ns)
-
-
-def _decode_fork(_: RecordHeader, body: bytes) -> Fork:
-    return Fork(*_TASK.unpack_from(body))
-
-
-def _encode_ksymbol(r: Ksymbol) -> _Encoded:
-    head = _KSYMBOL.pack(r.addr, r.length, r.ksym_type, r.flags)
-    return RecordType.KSYMBOL, 0, head + _text(r.name)
-
-
-def _encode_bpf_event(r: BpfEvent) -> _Encoded:
-    return RecordType.BPF_EVENT, 0, _BPF_EVENT.pack(r.kind, r.flags, r.id, r.tag)
-
-
-def _decode_lost(_: RecordHeader, body: bytes) -> Lost:
-    return Lost(*_TWO_U64.unpack_from(body))
-
-
-def _encode_lost_samples(r: LostSamples) -> _Encoded:
-    misc = Misc.LOST_SAMPLES_BPF if r.by_bpf else 0
-    return RecordType.LOST_SAMPLES, misc, _U64.pack(r.lost)
-
-
-def _decode_lost_samples(header: RecordHeader, body: bytes) -> LostSamples:
-    (lost,) = _U64.unpack_from(body)
-    return LostSamples(lost, bool(header.misc & Misc.LOST_SAMPLES_BPF))
-
-
-_ENCODERS: Final[dict[type[Written], Callable[[Any], _Encoded]]] = {
-    Comm: _encode_comm,
-    Mmap: _encode_mmap,
-    Mmap2: _encode_mmap2,
-    Fork: _encode_fork,
-    Ksymbol: _encode_ksymbol,
-    BpfEvent: _encode_bpf_event,
-    LostSamples: _encode_lost_samples,
-}
-_DECODERS: Final[dict[int, Callable[[RecordHeader, bytes], Read]]] = {
-    RecordType.COMM: _decode_comm,
-    RecordType.MMAP2: _decode_mmap2,
-    RecordType.FORK: _decode_fork,
-    RecordType.LOST: _decode_lost,
-    RecordType.LOST_SAMPLES: _decode_lost_samples,
-}
