@@ -18,14 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from collectord.codec import bpf_struct
 from collectord.config import event_names
+from collectord.errors import BpfError, CodecError
 from collectord.programs import bpf_program
-from collectord.source import bcc_child, bcc_failure, bcc_text
+from collectord.source import bcc_child, bcc_text
 from collectord.text.foreign import decode_json
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from collectord.codec.bpf_struct import Layout
     from collectord.programs.bpf_program import BpfProgram
     from collectord.programs.program_manifest import AttachConfig
     from collectord.source.bcc_child import Outcome
@@ -49,6 +53,8 @@ _LIBBCC: Final = "libbcc.py"
 _VERSION_FILE: Final = "version.py"
 # The kernel's words for the kind of a descriptor.
 _FDINFO: Final = Path("/proc/self/fdinfo")
+# The table of collectord.h whose leaf is the event; it holds nothing.
+_EVENT_TABLE: Final = "collectord_event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,7 @@ class _Program(msgspec.Struct, forbid_unknown_fields=True):
 class _Answer(msgspec.Struct, forbid_unknown_fields=True):
     """A worker's answer: a failure; or tables, programs and attachments; or names."""
 
-    failure: bcc_failure.Failure | None = None
+    failure: bcc_child.Failure | None = None
     tables: list[_Table] = []
     programs: list[_Program] = []
     attachments: list[int] = []
@@ -194,7 +200,7 @@ def load(
         MissingFeature: kernel or host lack a requirement.
         MissingPrivilege: the kernel does not let this process load or attach.
     """
-    words = bcc_failure.Words(request.name, python, timeout_s, memory_bytes)
+    words = bcc_child.Words(request.name, python, timeout_s, memory_bytes)
     if not (Path(request.headers) / "include").is_dir():
         raise words.error("compile", f"no kernel headers in {request.headers or 'no directory'!r}")
     entries = [_entry(attach) for attach in request.attach]
@@ -231,7 +237,7 @@ def symbols(
         BpfError: the worker failed.
         MissingFeature: the interpreter has no bcc.
     """
-    words = bcc_failure.Words("symbols", python, timeout_s, memory_bytes)
+    words = bcc_child.Words("symbols", python, timeout_s, memory_bytes)
     with ExitStack() as received:
         outcome = _ask(words, "symbols", {"stacks": stacks}, "", received)
         answer = _answer(words, outcome)
@@ -305,7 +311,7 @@ def _entry(attach: AttachConfig) -> dict[str, object]:
 
 
 def _ask(
-    words: bcc_failure.Words,
+    words: bcc_child.Words,
     mode: str,
     question: Mapping[str, object],
     headers: str,
@@ -321,7 +327,7 @@ def _ask(
     return outcome
 
 
-def _answer(words: bcc_failure.Words, outcome: Outcome) -> _Answer:
+def _answer(words: bcc_child.Words, outcome: Outcome) -> _Answer:
     """Parse the answer of a worker that did what it was asked.
 
     Raises:
@@ -339,7 +345,7 @@ def _answer(words: bcc_failure.Words, outcome: Outcome) -> _Answer:
     return answer
 
 
-def _loaded(words: bcc_failure.Words, outcome: Outcome, answer: _Answer) -> Loaded:
+def _loaded(words: bcc_child.Words, outcome: Outcome, answer: _Answer) -> Loaded:
     """Combine the answer with the kernel's info of the descriptors."""
     used = [table.fd for table in answer.tables] + [one.fd for one in answer.programs]
     if sorted(used + answer.attachments) != list(range(len(outcome.fds))) or not answer.programs:
@@ -379,3 +385,35 @@ def _program(said: _Program, fd: int) -> LoadedProgram:
 def _fdinfo(fd: int) -> dict[str, str]:
     lines = (_FDINFO / str(fd)).read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def event_layout(program: BpfProgram, tables: Mapping[str, LoadedTable]) -> Layout | None:
+    """Return the layout of collectord_submit()'s event, None if the program does not call it.
+
+    Raises:
+        BpfError: it cannot be described, or lacks a field that the manifest's [event] shows.
+    """
+    table = tables.get(_EVENT_TABLE)
+    if table is None:
+        return None
+    try:
+        layout = bpf_struct.from_bcc(table.leaf, table.leaf_bytes, program.name)
+    except CodecError as error:
+        raise BpfError(
+            f"{program.name}: its event cannot be described: {error.message}",
+            program=program.name,
+            step="describe",
+            text=str(error),
+            hint="use integers, char arrays and arrays of integers",
+        ) from error
+    known = [field.name for field in layout.fields]
+    for index, column in enumerate(program.manifest.columns):
+        if column.field not in known:
+            raise BpfError(
+                f"{program.name}.toml: event.columns[{index}].field: the event has no field "
+                f"{column.field!r}",
+                program=program.name,
+                step="describe",
+                hint=did_you_mean(column.field, known) or f"it has {', '.join(known)}",
+            )
+    return layout

@@ -26,7 +26,7 @@ from collectord.model import Basis, Produced, Reason, RingRole, Stage
 from collectord.plan.bpf_plan import RINGBUF, BpfPlan
 from collectord.source import bcc_client, bpf_buffer, perf
 from collectord.source.base import Abilities
-from collectord.source.bpf_event import event_layout
+from collectord.source.bcc_client import event_layout
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
