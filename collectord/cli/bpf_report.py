@@ -13,7 +13,7 @@ from collectord.programs.bpf_program import RING
 from collectord.programs.parameter import show_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from collectord.codec.bpf_struct import Layout
     from collectord.errors import CollectordError
@@ -29,21 +29,33 @@ _UNSEEN_MISSES: Final = "this kernel does not count skipped runs"
 _EXACT: Final = "collectord_submit() counts every event"
 _OTHER_SUBMITS: Final = "it also submits without collectord_submit(), which is not counted"
 _UNCOUNTED: Final = 'it does not submit with collectord_submit() of "collectord.h"'
-_PARAMETERS: Final = tuple(map(Column, ("PARAMETER", "VALUE", "DEFAULT", "TYPE", "MEANING")))
-_TABLES: Final = (
-    Column("TABLE"),
-    Column("TYPE"),
-    Column("KEY", "right"),
-    Column("VALUE", "right"),
-    Column("ENTRIES", "right"),
-)
-_METRICS: Final = tuple(map(Column, ("METRIC", "TYPE", "LABELS", "MEANING")))
-_FIELDS: Final = (
-    Column("FIELD"),
-    Column("TYPE"),
-    Column("OFFSET", "right"),
-    Column("SIZE", "right"),
-)
+# Tables of the report: its keys, and their columns.
+_PARAMETERS: Final = {
+    "name": Column("PARAMETER"),
+    "shown": Column("VALUE"),
+    "default": Column("DEFAULT"),
+    "type": Column("TYPE"),
+    "help": Column("MEANING"),
+}
+_METRICS: Final = {
+    "name": Column("METRIC"),
+    "type": Column("TYPE"),
+    "labels": Column("LABELS"),
+    "help": Column("MEANING"),
+}
+_FIELDS: Final = {
+    "name": Column("FIELD"),
+    "type": Column("TYPE"),
+    "offset": Column("OFFSET", "right"),
+    "bytes": Column("SIZE", "right"),
+}
+_TABLES: Final = {
+    "name": Column("TABLE"),
+    "type": Column("TYPE"),
+    "key_bytes": Column("KEY", "right"),
+    "value_bytes": Column("VALUE", "right"),
+    "max_entries": Column("ENTRIES", "right"),
+}
 
 
 def describe(
@@ -172,53 +184,24 @@ def say_report(report: Mapping[str, Any]) -> None:
     say(f"  {report['origin']}, {report['path']}, {report['license']}")
     for line in _lines(report):
         say(f"  {line}")
-    _say_table(
-        _PARAMETERS,
-        [
-            [row["name"], row["shown"], row["default"], row["type"], row["help"]]
-            for row in report["parameters"]
-        ],
-    )
-    _say_table(
-        _METRICS,
-        [
-            [row["name"], row["type"], ", ".join(row["labels"]), row["help"]]
-            for row in report["metrics"]
-        ],
-    )
-    event = report.get("event")
-    if event:
-        _say_table(
-            _FIELDS,
-            [
-                [
-                    row["name"],
-                    row["type"] + (f"[{row['count']}]" if row["count"] else ""),
-                    str(row["offset"]),
-                    str(row["bytes"]),
-                ]
-                for row in event["fields"]
-            ],
-        )
-    _say_table(
-        _TABLES,
-        [
-            [
-                row["name"],
-                row["type"],
-                str(row["key_bytes"]),
-                str(row["value_bytes"]),
-                str(row["max_entries"]),
-            ]
-            for row in report.get("tables", ())
-        ],
-    )
+    _say_table(_PARAMETERS, report["parameters"])
+    metrics = ({**metric, "labels": ", ".join(metric["labels"])} for metric in report["metrics"])
+    _say_table(_METRICS, metrics)
+    _say_table(_FIELDS, map(_declared, (report.get("event") or {}).get("fields", ())))
+    _say_table(_TABLES, report.get("tables", ()))
 
 
-def _say_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    if rows:
+def _declared(field: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a field with its type as it is declared: that of an array has a count."""
+    return {**field, "type": f"{field['type']}[{field['count']}]"} if field["count"] else field
+
+
+def _say_table(columns: Mapping[str, Column], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print the rows, unless there is none."""
+    cells = [[str(row[key]) for key in columns] for row in rows]
+    if cells:
         say("")
-        print_table(columns, rows)
+        print_table([*columns.values()], cells)
 
 
 def _lines(report: Mapping[str, Any]) -> Iterator[str]:
