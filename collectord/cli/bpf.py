@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli import EXIT_OK, VERBS
+from collectord.cli import EXIT_OK
 from collectord.cli.bpf_report import describe, say_report
 from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.cli.parser import Parser
@@ -39,9 +39,8 @@ _COLUMNS: Final = tuple(map(Column, ("PROGRAM", "FROM", "HERE", "EXPORTS", "PURP
 def parser() -> Parser:
     """Return the parser of `bpf`."""
     made = Parser(
-        "collectord bpf",
+        "bpf",
         ("list|check", "[--bpf-arg K=V]...", "[--program-dir DIR]", "[--json]", "[NAME]"),
-        VERBS["bpf"],
         (
             "collectord bpf list",
             "collectord bpf check biolatency",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli import EXIT_OK, VERBS
+from collectord.cli import EXIT_OK
 from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
@@ -29,9 +29,8 @@ _FACTS_MAX_BYTES: Final = 16 << 20
 def parser() -> Parser:
     """Return the parser of `check`."""
     made = Parser(
-        "collectord check",
+        "check",
         ("[--facts FILE]", "[--json]", "[FILE...]"),
-        VERBS["check"],
         (
             "collectord check",
             "collectord check config/collectord.toml",

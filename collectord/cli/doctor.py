@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli import EXIT_OK, VERBS
+from collectord.cli import EXIT_OK
 from collectord.cli.output import emit, say, wrapped
 from collectord.cli.parser import Parser
 from collectord.config.schema import BpfConfig
@@ -25,9 +25,8 @@ _REMEDY: Final = "    -> "
 def parser() -> Parser:
     """Return the parser of `doctor`."""
     made = Parser(
-        "collectord doctor",
+        "doctor",
         ("[--json]",),
-        VERBS["doctor"],
         (
             "collectord doctor",
             "collectord doctor --json > facts.json",

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from collectord.cli import (
     EXIT_FAILURE,
     EXIT_OK,
-    VERBS,
     events_bpf,
     events_relay,
     events_trace,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     """Return the parser of `events`."""
     made = Parser(
-        "collectord events",
+        "events",
         (
             "[-e GLOB]...",
             "[--filter FILTER]",
@@ -50,7 +49,6 @@ def parser() -> Parser:
             "[--json]",
             "[SEGMENT...]",
         ),
-        VERBS["events"],
         (
             "collectord events trace.dat",
             "collectord events -e 'sched:*' --filter 'prev_prio < 100' trace.dat",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli import EXIT_OK, VERBS
+from collectord.cli import EXIT_OK
 from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.codec.perf_attr import EventType, PerfEventAttr
@@ -57,9 +57,8 @@ class ListedEvent:
 def parser() -> Parser:
     """Return the parser of `list`."""
     made = Parser(
-        "collectord list",
+        "list",
         ("[--json]", "[GLOB]"),
-        VERBS["list"],
         (
             "collectord list",
             "collectord list software",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectord.cli import EXIT_OK, VERBS
+from collectord.cli import EXIT_OK
 from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.schema import ControlConfig
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     """Return the parser of `mark`."""
     made = Parser(
-        "collectord mark",
+        "mark",
         ("[--session NAME]", "[--socket PATH]", "[--json]", "TEXT"),
-        VERBS["mark"],
         (
             "collectord mark 'deploy 17 begins'",
             "collectord mark --session blackbox 'the page was slow here'",

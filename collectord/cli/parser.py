@@ -7,6 +7,7 @@ import argparse
 import textwrap
 from typing import Any, Final, NoReturn
 
+from collectord.cli import VERBS
 from collectord.cli.output import emit, flush
 from collectord.errors import UsageError
 
@@ -37,22 +38,20 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are `UsageError`.
 
     Args:
-        prog: as typed, e.g. "collectord record".
-        usage: parts of the synopsis, without `prog`; lines break between them only.
-        summary: one sentence.
+        verb: one of `VERBS`.
+        usage: parts of the synopsis behind it; lines break between them only.
         examples: command lines to copy.
     """
 
-    def __init__(
-        self, prog: str, usage: tuple[str, ...], summary: str, examples: tuple[str, ...]
-    ) -> None:
+    def __init__(self, verb: str, usage: tuple[str, ...], examples: tuple[str, ...]) -> None:
+        prog = f"collectord {verb}"
         parts = " ".join(part.replace(" ", _NO_BREAK) for part in usage)
         synopsis = _wrap(parts, HELP_WIDTH - len(f"usage: {prog} "))
         indent = " " * len(f"usage: {prog} ")
         super().__init__(
             prog=prog,
             usage=f"{prog} " + f"\n{indent}".join(synopsis.splitlines()),
-            description=summary,
+            description=VERBS[verb],
             epilog="\n  ".join(("examples:", *examples)),
             formatter_class=_HelpFormatter,
             allow_abbrev=False,

@@ -8,7 +8,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli import VERBS, record_actions
+from collectord.cli import record_actions
 from collectord.cli.parser import Parser
 from collectord.config import call_graph, event_spec
 from collectord.config.event_filter import Filter
@@ -70,7 +70,7 @@ class RingSizes:
 
 def parser() -> Parser:
     """Return the parser of `record`; COMMAND is split off before."""
-    made = Parser("collectord record", _USAGE, VERBS["record"], _EXAMPLES)
+    made = Parser("record", _USAGE, _EXAMPLES)
     what = made.add_argument_group("what to record")
     _add_events(what)
     _add_programs(what)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord import __version__
-from collectord.cli import EXIT_FAILURE, EXIT_OK, VERBS, log
+from collectord.cli import EXIT_FAILURE, EXIT_OK, log
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
@@ -37,9 +37,8 @@ _CONSOLE: Final = {"auto": None, "console": True, "json": False}
 def parser() -> Parser:
     """Return the parser of `run`."""
     made = Parser(
-        "collectord run",
+        "run",
         ("[--config FILE]",),
-        VERBS["run"],
         (
             "collectord run",
             "collectord run --config config/collectord.toml",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli import EXIT_FAILURE, EXIT_OK, VERBS
+from collectord.cli import EXIT_FAILURE, EXIT_OK
 from collectord.cli.output import Column, bytes_text, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.errors import UsageError
@@ -36,7 +36,7 @@ _AUX_COLUMNS: Final = ("CPU", "TID", "OFFSET", "BYTES", "MISSING")
 def parser() -> Parser:
     """Return the parser of `segments`."""
     made = Parser(
-        "collectord segments",
+        "segments",
         (
             "list|verify|repair|aux",
             "[--sha256]",
@@ -44,7 +44,6 @@ def parser() -> Parser:
             "[--json]",
             "[DIR|SEGMENT]",
         ),
-        VERBS["segments"],
         (
             "collectord segments list",
             "collectord segments verify out",

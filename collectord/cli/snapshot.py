@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from collectord.cli import EXIT_OK, VERBS
+from collectord.cli import EXIT_OK
 from collectord.cli.mark import add_common
 from collectord.cli.output import print_json, say, snapshot_text
 from collectord.cli.parser import Parser
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     """Return the parser of `snapshot`."""
     made = Parser(
-        "collectord snapshot",
+        "snapshot",
         ("[--socket PATH]", "[--json]", "[SESSION...]"),
-        VERBS["snapshot"],
         (
             "collectord snapshot",
             "collectord snapshot blackbox && trace-cmd report -i FILE",
