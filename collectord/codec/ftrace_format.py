@@ -110,14 +110,12 @@ class EventFormat:
         id: `common_type` of its records; unique, and valid until the next boot.
         common: common fields of all events.
         fields: the event's own.
-        print_fmt: the kernel's format of a printed record: a C format and its arguments.
     """
 
     name: str
     id: int
     common: tuple[Field, ...]
     fields: tuple[Field, ...]
-    print_fmt: str
 
 
 class HeaderPage(NamedTuple):
@@ -177,12 +175,12 @@ def parse_format(text: bytes) -> EventFormat:
     common = lines.fields()
     lines.next(_EMPTY, "empty line behind the common fields")
     fields = lines.fields()
-    print_fmt = _text(lines.next(_PRINT, "print fmt")[1])
+    lines.next(_PRINT, "print fmt")
     names = [field.name for field in (*common, *fields)]
     for one in names:
         if names.count(one) > 1:
             raise CodecError(f"two fields {one} in {name}", offset=0, reason="duplicate")
-    return EventFormat(name, number, common, fields, print_fmt)
+    return EventFormat(name, number, common, fields)
 
 
 def parse_header_page(text: bytes) -> HeaderPage:
@@ -339,7 +337,7 @@ def known_events(metadata: Metadata) -> dict[int, KnownEvent]:
 
 def unknown_event(number: int) -> KnownEvent:
     """Return a substitute for an event without a format: its records are bytes."""
-    layout = EventFormat(str(number), number, (_COMMON_PID,), (_DATA,), "")
+    layout = EventFormat(str(number), number, (_COMMON_PID,), (_DATA,))
     return KnownEvent(f"{_UNKNOWN}:{number}", layout, _COMMON_PID)
 
 

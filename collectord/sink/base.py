@@ -74,13 +74,12 @@ class OpenSegment:
 
     Attributes:
         token: passed to `Stream.prepare` or `prepare_pages`, and returned in SegmentClosed.
-        fd: for the data; O_DIRECT if `direct`.
+        fd: for the data; O_DIRECT unless the filesystem refuses it.
         meta_fd: buffered, for head and tail; holds the lock that keeps repairs away.
         data_offset: where data begin, in bytes, a multiple of 4096.
         limit_bytes: data after which the stream moves on to the next segment.
         step_bytes: space that the writer allocates ahead.
         tail_bytes: room that the seal needs behind the data, beside an index of AUX pieces.
-        direct: False if the filesystem refuses O_DIRECT.
         folder: the folder of its files.
         offsets: ring id to the offset of its sub-buffers, for formats that keep the rings apart.
         capacity_bytes: room for each ring, from its offset.
@@ -93,7 +92,6 @@ class OpenSegment:
     data_offset: int
     limit_bytes: int
     step_bytes: int
-    direct: bool
     folder: Folder
     paths: SegmentPaths
     manifest: OpenManifest

@@ -370,7 +370,6 @@ class FileSink(ABC):
             data_offset=place.data_offset,
             limit_bytes=self._plan.segment_bytes or UNLIMITED_BYTES,
             step_bytes=place.step_bytes,
-            direct=direct,
             folder=folder,
             paths=paths,
             manifest=manifest,

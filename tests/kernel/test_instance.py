@@ -201,7 +201,6 @@ def test_settings_take_effect(
         instance = Instance.create(tree, wanted, stack)
         found = instance.effective()
         assert found.subbuf_bytes == (PAGE if subbuf_bytes == PAGE else 4 * PAGE)
-        assert found.subbuf_data_bytes == found.subbuf_bytes - 16
         assert found.buffer_bytes >= wanted.buffer_bytes
         assert found.buffer_bytes < wanted.buffer_bytes + 3 * found.subbuf_bytes
         assert (found.overwrite, found.buffer_percent, found.clock) == (False, 25, "mono")

@@ -209,7 +209,6 @@ class Instance:
         clock = re.search(r"\[(\S+)\]", self._files.read_text("trace_clock"))
         return Effective(
             subbuf_bytes=start + data_bytes,
-            subbuf_data_bytes=data_bytes,
             subbufs=-(-kib * _KIB // data_bytes),
             overwrite=self._files.read_text("options/overwrite") == "1",
             buffer_percent=int(self._files.read_text("buffer_percent")),

@@ -50,7 +50,6 @@ class Effective:
 
     Attributes:
         subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
-        subbuf_data_bytes: room for events in a sub-buffer.
         subbufs: sub-buffers of each CPU's ring, without the reader's own; of the largest ring once
             they differ.
         overwrite: see `InstanceSettings`.
@@ -59,7 +58,6 @@ class Effective:
     """
 
     subbuf_bytes: int
-    subbuf_data_bytes: int
     subbufs: int
     overwrite: bool
     buffer_percent: int

@@ -67,7 +67,7 @@ def _value(field: str, data: bytes) -> object:
 
 
 def test_sched_switch() -> None:
-    """A format of the kernel becomes a table with everything that it says."""
+    """A format of the kernel becomes a table of its fields."""
     layout = parse_format((KERNEL / "sched_switch.format").read_bytes())
     assert layout.name == "sched_switch"
     assert layout.id > 0
@@ -79,8 +79,6 @@ def test_sched_switch() -> None:
         Field("prev_pid", "pid_t", 24, 4, True, inline, 0, None),  # noqa: FBT003
         Field("prev_prio", "int", 28, 4, True, inline, 0, None),  # noqa: FBT003
     )
-    assert layout.print_fmt.startswith('"prev_comm=%s prev_pid=%d')
-    assert layout.print_fmt.endswith("REC->next_prio")
 
 
 def test_record_of_sched_switch() -> None:

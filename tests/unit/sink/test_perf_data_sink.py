@@ -87,7 +87,7 @@ def test_open_segment_is_ready_for_data(tmp_path: Path) -> None:
     segment = sink.next_segment(1, support.OPENING)
     assert segment.data_offset % 4096 == 0
     assert segment.limit_bytes == segment.step_bytes == _MIB
-    assert segment.direct
+    assert segment.manifest.direct
     assert os.O_DIRECT & _flags(segment.fd)
     assert segment.paths.partial.stat().st_size == segment.data_offset
     (verdict,) = verify([tmp_path])
@@ -106,7 +106,7 @@ def test_filesystem_without_direct_io(tmp_path: Path, perf: Perf) -> None:
     with support.mounted("ramfs", tmp_path / "ramfs") as directory:
         sink = support.make_sink(directory)
         segment = sink.next_segment(1, support.OPENING)
-        assert not segment.direct
+        assert not segment.manifest.direct
         chunks = support.sample_chunks(50)
         at = segment.data_offset
         for piece in chunks:

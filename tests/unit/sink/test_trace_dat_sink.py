@@ -159,7 +159,7 @@ def test_open_segment_is_ready_for_data(tmp_path: Path) -> None:
     assert segment.step_bytes == MIB
     assert [offset % 4096 for offset in segment.offsets.values()] == [0, 0]
     assert segment.offsets[11] - segment.offsets[10] == segment.capacity_bytes
-    assert segment.direct
+    assert segment.manifest.direct
     status = segment.paths.partial.stat()
     assert status.st_size == segment.offsets[11] + segment.capacity_bytes
     assert status.st_blocks * 512 < MIB
@@ -481,7 +481,7 @@ def test_filesystem_without_holes(tmp_path: Path, trace_cmds: TraceCmds) -> None
     with perf_support.mounted("ramfs", tmp_path / "ramfs") as directory:
         sink = support.make_sink(directory, segment_bytes=MIB, recount=True)
         segment = sink.next_segment(1, support.opening())
-        assert not segment.direct
+        assert not segment.manifest.direct
         pages = {10: support.sub_buffers(2), 11: support.sub_buffers(1)}
         for ring, written in pages.items():
             os.pwrite(segment.fd, b"".join(written), segment.offsets[ring])
