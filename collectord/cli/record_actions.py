@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Action, ArgumentParser, Namespace
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from collectord.config.event_spec import EventChoices
 
 
@@ -34,69 +36,53 @@ class ProgramOption:
     arguments: dict[str, str]
 
 
-class AddProgram(argparse.Action):
-    """The action of --bpf NAME."""
+def _action(take: Callable[[ArgumentParser, Namespace, Any], None]) -> type[Action]:
+    """Return an action that calls a function with the options so far and the value."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401  # argparse's signature
-        _option: str | None = None,
-    ) -> None:
-        """Begin another program, which no other --bpf may name."""
-        if any(program.name == values for program in namespace.programs):
-            parser.error(f"--bpf {values} is given twice")
-        namespace.programs = [*namespace.programs, ProgramOption(values, {})]
+    class Taking(Action):
+        def __call__(
+            self,
+            parser: ArgumentParser,
+            namespace: Namespace,
+            values: Any,  # noqa: ANN401  # argparse's signature
+            _option: str | None = None,
+        ) -> None:
+            take(parser, namespace, values)
 
-
-class SetProgramArgument(argparse.Action):
-    """The action of --bpf-arg K=V, for the program before it."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401  # argparse's signature
-        _option: str | None = None,
-    ) -> None:
-        """Set a parameter of the last program, once."""
-        if not namespace.programs:
-            parser.error("--bpf-arg applies to the preceding --bpf, and there is none")
-        program = namespace.programs[-1]
-        name, equals, value = values.partition("=")
-        if not equals or not name:
-            parser.error(f"--bpf-arg {values!r} is not NAME=VALUE")
-        if name in program.arguments:
-            parser.error(f"--bpf-arg {name} of {program.name} is given twice")
-        program.arguments[name] = value
+    return Taking
 
 
-class AddEvent(argparse.Action):
-    """The action of -e EVENT."""
-
-    def __call__(
-        self,
-        _parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401  # argparse's signature
-        _option: str | None = None,
-    ) -> None:
-        """Begin another event."""
-        namespace.events = [*namespace.events, EventOption(values, [])]
+@_action
+def add_program(parser: ArgumentParser, options: Namespace, name: str) -> None:
+    """Begin another program, --bpf NAME, which no other --bpf may name."""
+    if any(program.name == name for program in options.programs):
+        parser.error(f"--bpf {name} is given twice")
+    options.programs = [*options.programs, ProgramOption(name, {})]
 
 
-class AddFilter(argparse.Action):
-    """The action of --filter F, for the event before it."""
+@_action
+def set_program_argument(parser: ArgumentParser, options: Namespace, text: str) -> None:
+    """Set a parameter of the last program, --bpf-arg K=V, once."""
+    if not options.programs:
+        parser.error("--bpf-arg applies to the preceding --bpf, and there is none")
+    program = options.programs[-1]
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        parser.error(f"--bpf-arg {text!r} is not NAME=VALUE")
+    if name in program.arguments:
+        parser.error(f"--bpf-arg {name} of {program.name} is given twice")
+    program.arguments[name] = value
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,  # noqa: ANN401  # argparse's signature
-        _option: str | None = None,
-    ) -> None:
-        """Add to the filters of the last event, which must all hold."""
-        if not namespace.events:
-            parser.error("--filter applies to the preceding -e, and there is none")
-        namespace.events[-1].filters.append(values)
+
+@_action
+def add_event(_parser: ArgumentParser, options: Namespace, choices: EventChoices) -> None:
+    """Begin another event, -e EVENT."""
+    options.events = [*options.events, EventOption(choices, [])]
+
+
+@_action
+def add_filter(parser: ArgumentParser, options: Namespace, text: str) -> None:
+    """Add to the filters of the last event, --filter F; all of them must hold."""
+    if not options.events:
+        parser.error("--filter applies to the preceding -e, and there is none")
+    options.events[-1].filters.append(text)

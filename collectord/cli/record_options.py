@@ -109,7 +109,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         "--event",
         metavar="EVENT",
         dest="events",
-        action=record_actions.AddEvent,
+        action=record_actions.add_event,
         type=_checked(event_spec.parse_choices),
         default=[],
         help="event as perf spells it, repeatable: cycles:u, page-faults, sched:sched_*, "
@@ -119,7 +119,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--filter",
         metavar="F",
-        action=record_actions.AddFilter,
+        action=record_actions.add_filter,
         default=argparse.SUPPRESS,
         help="filter for the tracepoints of the preceding -e, such as 'prev_pid == 1'; for an AUX "
         "event an address filter, such as 'filter 0x1000/0x200@/bin/x' (default: none)",
@@ -161,7 +161,7 @@ def _add_programs(group: argparse._ArgumentGroup) -> None:
         "--bpf",
         metavar="NAME",
         dest="programs",
-        action=record_actions.AddProgram,
+        action=record_actions.add_program,
         default=[],
         help="run this BPF program on all CPUs or those of -C, and record the events that it "
         "submits; its maps are printed at the end; repeatable; see `collectord bpf list` "
@@ -170,7 +170,7 @@ def _add_programs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--bpf-arg",
         metavar="K=V",
-        action=record_actions.SetProgramArgument,
+        action=record_actions.set_program_argument,
         default=argparse.SUPPRESS,
         help="set a parameter of the preceding --bpf; see `collectord bpf check NAME` (default: "
         "the program's own default)",
