@@ -53,9 +53,10 @@ def test_targets_are_made_behind(
         signal.signal(signal.SIGTERM, before)
     told = capfd.readouterr().out
     assert "this list" in told
-    assert [line.split()[-1] for line in told.splitlines() if "  make " in line] == [
-        "ok",
-        "FAILED",
+    ended = [line.split() for line in told.splitlines() if line.startswith("  make ")]
+    assert [(words[1], words[-1]) for words in ended] == [
+        ("help", "ok"),
+        ("no-such-target", "FAILED"),
     ]
 
 
