@@ -107,7 +107,7 @@ class _Reader:
         if isinstance(type_, str):
             return self._scalar(type_, name, at)
         if depth > _DEPTH_MAX or not _is_composite(type_):
-            raise _refusal(name, type_, "is nothing that BCC says", at)
+            raise _refusal(name, type_, "is not a description of BCC", at)
         _, members, kind = type_
         if kind == _UNION:
             return self._union(members, name, at, depth)
@@ -146,7 +146,7 @@ class _Reader:
                 return self._array(type_, _join(name, own), count, at, depth)
             case [str(own), type_, bits] if _is_count(bits):
                 raise _refusal(_join(name, own), type_, f"is a bit field of {bits}", at)
-        raise _refusal(name, member, "is no member as BCC tells them", at)
+        raise _refusal(name, member, "is not a member as BCC describes them", at)
 
     def _array(self, type_: object, name: str, count: int, at: int, depth: int) -> _Place:
         if isinstance(type_, str):

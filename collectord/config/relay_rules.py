@@ -25,7 +25,7 @@ def check(source: RelaySourceConfig) -> Iterator[Problem]:
     if bool(devices) == bool(paths):
         yield Problem(
             "device",
-            "both device and path" if devices else "neither device nor path",
+            "there are both device and path" if devices else "there is neither device nor path",
             'device = "/dev/sda" for blktrace, or path = "/sys/kernel/debug/DIR/NAME"',
         )
     for key, given in (("device", devices), ("path", paths)):
@@ -39,7 +39,7 @@ def check(source: RelaySourceConfig) -> Iterator[Problem]:
             "transport",
             "a relay file cannot be read by mmap",
             "the counts of sub-buffers produced and consumed are not exported to user space, so "
-            'that nobody could tell what of the mapping is new: "read"',
+            'that a reader could not know which bytes are new: "read"',
         )
     elif source.transport not in ("read", "auto"):
         hint = 'relay files are read: "read"; kernels of today cannot splice them'

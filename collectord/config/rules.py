@@ -168,7 +168,7 @@ def _program(
             "kind", "there are BPF and perf sources in one session", "give each its own session"
         )
     if source.program in programs:
-        yield Problem("program", f"{source.program} a second time", "give it its own session")
+        yield Problem("program", f"{source.program} is listed twice", "give it its own session")
     programs.add(source.program)
     if session.target.scope not in (ScopeKind.SYSTEM, ScopeKind.CPUS):
         yield Problem(

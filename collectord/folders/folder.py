@@ -268,7 +268,7 @@ class Folder:
 
     def _check_ours(self, status: os.stat_result, path: Path) -> None:
         if status.st_nlink > 1:
-            reason = f"has {status.st_nlink} names, one of them perhaps somebody else's"
+            reason = f"has {status.st_nlink} names, one of which may belong to another user"
             raise UnsafePath(reason, path=str(path), hint=_MOVE_AWAY)
         if self._is_others(status):
             raise _others(path, status.st_uid)

@@ -149,8 +149,8 @@ class _Walk:
         above = os.fstat(self.fd)
         if not is_safe_link(status, above):
             raise UnsafePath(
-                f"is a link of user {status.st_uid} in a folder of user {above.st_uid}: somebody"
-                " else can change it at any time",
+                f"is a link of user {status.st_uid} in a folder of user {above.st_uid}: the "
+                "other user can change it at any time",
                 path=str(path),
                 hint="name the folder that it leads to",
             )

@@ -105,7 +105,7 @@ def kernel_license(text: str) -> str:
 def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
     """Yield problems of a manifest by itself; `bpf_program.problems` checks the source too."""
     if not manifest.summary or len(manifest.summary.splitlines()) > 1:
-        yield Problem("summary", "is to be one line")
+        yield Problem("summary", "must be one line")
     if not kernel_license(manifest.license):
         yield Problem(
             "license",
@@ -143,7 +143,7 @@ def _unique(key: str, values: Sequence[object], behind: str = "") -> Iterator[Pr
     for index, value in enumerate(values):
         if value in values[:index]:
             words = " ".join(value) if isinstance(value, tuple) else value
-            yield Problem(f"{key}[{index}]{behind}", f"{words} a second time")
+            yield Problem(f"{key}[{index}]{behind}", f"{words} is listed twice")
 
 
 def _parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:

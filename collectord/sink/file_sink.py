@@ -412,7 +412,7 @@ def _no_file(segment: OpenSegment) -> SinkError:
         "the segment is gone",
         path=str(segment.paths.partial),
         errno=errno.ENOENT,
-        hint="somebody deleted or renamed it while it was written",
+        hint="it was deleted or renamed while it was written",
     )
 
 

@@ -37,7 +37,7 @@ def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> Col
     if error.errno == errno.EOPNOTSUPP:
         # Files are found in a task's mappings, which a whole CPU lacks.
         of_files = scope.kind in (ScopeKind.SYSTEM, ScopeKind.CPUS, ScopeKind.CGROUP)
-        hint = "this PMU takes fewer ranges, or none of this kind"
+        hint = "this PMU takes fewer ranges, or no ranges of this kind"
         if "@" in text and of_files:
             hint = "ranges of files are for observed processes; use addresses of the kernel"
         return MissingFeature(

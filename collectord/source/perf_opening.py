@@ -300,7 +300,7 @@ class Opening:
             clockid=event.attr.clockid,
             aux_action=AuxAction.RESUME,
         )
-        purpose = Purpose("what resumes an AUX area", self._planned_fds)
+        purpose = Purpose("an event that resumes an AUX area", self._planned_fds)
         fd = self._own(self._perf_open(attr, plan.cpu, target, group_fd, purpose))
         return CounterFd(fd, event.index, self._kernel.event_id(fd), attr.read_format)
 

@@ -187,7 +187,9 @@ def test_links_of_others_lead_nowhere(tmp_path: Path) -> None:
         link = place / f"link-{owner}"
         link.symlink_to(target)
         os.chown(link, owner, owner, follow_symlinks=False)
-        told = f"link of user {owner} in a folder of user {place.stat().st_uid}: somebody else can"
+        told = (
+            f"link of user {owner} in a folder of user {place.stat().st_uid}: the other user can"
+        )
         with pytest.raises(UnsafePath, match=told) as refused:
             open_folder(link / "made", Trust.WRITE, make_mode=0o750)
         assert refused.value.hint == "name the folder that it leads to"

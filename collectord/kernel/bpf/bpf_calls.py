@@ -206,7 +206,7 @@ def enable_stats() -> int:
             feature="BPF_ENABLE_STATS",
             syscall="bpf",
             errno=errno.EINVAL,
-            hint="it takes Linux 5.8; set stats = false in [bpf]",
+            hint="it needs Linux 5.8; set stats = false in [bpf]",
         ) from error
 
 

@@ -209,7 +209,7 @@ def pages_refused(code: int, path: str, kept_by: str) -> KernelError:
         kept_by: who else has the instance open, in words.
     """
     unknown = "its meta page is laid out in an unknown way"
-    needs = "it takes Linux 6.10 and a ring in plain memory"
+    needs = "it needs Linux 6.10 and a ring in plain memory"
     why = f'{unknown if code == errno.EPROTO else needs}; transport "read" works always'
     denied = 'a security module denies it; transport "read" needs no mapping'
     return refused(

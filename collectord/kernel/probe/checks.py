@@ -267,7 +267,7 @@ def aux(
 
 def _aux_row(title: str, pmu: PmuFacts, facts: AuxPmuFacts, refusal: Refusal) -> Check:
     if facts.decoder == CS_ETM and not (facts.sinks and facts.etms):
-        missing = "sink that takes a trace" if facts.etms else "trace unit of a CPU"
+        missing = "sink for the trace" if facts.etms else "trace unit of a CPU"
         remedy = "a kernel with the drivers of the host's CoreSight parts (CONFIG_CORESIGHT_*)"
         return Check(title, ok=False, detail=f"present, but no {missing}", remedy=remedy)
     error = refusal(trial_attr(pmu, facts))

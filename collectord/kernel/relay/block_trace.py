@@ -112,7 +112,7 @@ class Blktrace:
                 f"{self.name}: its count of dropped records no longer exists",
                 syscall="read",
                 errno=code,
-                hint="somebody ended the trace",
+                hint="another process ended the trace",
             ) from error
 
     def take_late(self) -> dict[int, int]:
@@ -152,7 +152,7 @@ class Blktrace:
                 f"cannot {verb} the trace of {self.name}",
                 syscall="ioctl",
                 errno=error.errno or 0,
-                hint="somebody else ended it" if error.errno == errno.EINVAL else "",
+                hint="another process ended it" if error.errno == errno.EINVAL else "",
             ) from error
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _PROC: Final = Path("/proc")
 _WAITS: Final = (
-    "left by a crash: what its rings hold waits to be salvaged, which did not succeed, as "
-    "instance_not_salvaged in the log says with the reason; free some space, and start again"
+    "left by a crash: its rings hold records that could not be salvaged, for the reason that "
+    "instance_not_salvaged in the log has; free some space, and start again"
 )
 _RENAME: Final = "rename the session: the instance has its name"
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -211,5 +211,7 @@ def _exists(path: Path, proc: Path) -> KernelError:
         f"tracefs instance {path.name} exists already",
         syscall="mkdir",
         errno=errno.EEXIST,
-        hint=f"held by {owner}: {_RENAME}" if owner else f"{_WAITS}; rmdir {path} gives it up",
+        hint=f"held by {owner}: {_RENAME}"
+        if owner
+        else f"{_WAITS}; rmdir {path} deletes its records",
     )

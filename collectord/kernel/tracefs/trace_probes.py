@@ -228,5 +228,5 @@ def _lacking(probe: Probe, wanted: str) -> MissingFeature:
     return MissingFeature(
         f"cannot place {probe.kind} {probe.name}: this kernel has no {probe.kind}s",
         feature=f"{probe.kind}s",
-        hint=f"it takes {wanted}",
+        hint=f"it needs {wanted}",
     )

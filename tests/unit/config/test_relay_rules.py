@@ -51,8 +51,12 @@ def config(source: RelaySourceConfig, *, mode: Mode = "stream", scope: Any = "sy
 @pytest.mark.parametrize(
     ("keys", "key", "said"),
     [
-        ({}, "device", "neither device nor path"),
-        ({"device": ("/dev/vdb",), "path": (CHANNEL,)}, "device", "both device and path"),
+        ({}, "device", "there is neither device nor path"),
+        (
+            {"device": ("/dev/vdb",), "path": (CHANNEL,)},
+            "device",
+            "there are both device and path",
+        ),
         ({"device": ("vdb",)}, "device", "not an absolute path"),
         ({"device": ("/dev/vdb", "/dev/vdb")}, "device", "named twice"),
         ({"path": (CHANNEL,), "transport": "mmap"}, "transport", "cannot be read by mmap"),

@@ -88,7 +88,7 @@ def test_licences_that_the_kernel_takes(text: str, words: str) -> None:
         (HEAD + "x =", "", "not TOML"),
         (HEAD + 'tracepoints = ["sched"]', "tracepoints[0]", "SYSTEM:NAME"),
         (HEAD + 'tracepoints = ["a:*"]', "tracepoints[0]", "not a tracepoint"),
-        (HEAD + 'tracepoints = ["a:b", "a:b"]', "tracepoints[1]", "second time"),
+        (HEAD + 'tracepoints = ["a:b", "a:b"]', "tracepoints[1]", "listed twice"),
         (HEAD + 'raw_tracepoints = ["a:b"]', "raw_tracepoints[0]", "not a tracepoint"),
         (HEAD + 'requires = ["kprobe"]', "requires[0]", 'did you mean "kprobes"'),
         (HEAD + "[event]\ncolumns = []", "event.columns", "a column is needed"),
