@@ -42,13 +42,4 @@ class LinuxKernel(LocalPerf, LocalBpf, LocalTracefs, LocalRelay):
 
     def facts(self, wanted: FactsWanted) -> KernelFacts:
         """See `Kernel.facts`."""
-        return probe(
-            self,
-            wanted.tracepoints,
-            mount=wanted.mount,
-            ftrace=wanted.ftrace,
-            measure=wanted.measure,
-            bpf=wanted.bpf,
-            relay=wanted.relay,
-            tracing=wanted.tracing,
-        )
+        return probe(self, wanted)

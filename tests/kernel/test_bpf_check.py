@@ -16,7 +16,7 @@ from collectord.daemon.host_facts import bpf_wanted
 from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe import bpf_probe
-from collectord.kernel.probe.kernel_probe import probe
+from collectord.kernel.values.facts_wanted import FactsWanted
 from collectord.plan import bpf_source
 from tests.support import bpf, manual
 from tests.support.bpf_pairs import MANIFEST, SOURCE, write
@@ -175,7 +175,7 @@ def test_trials_leave_nothing() -> None:
 
 def test_facts_of_this_host() -> None:
     """The facts agree with what the kernel shows, and shipped programs can be planned."""
-    facts = probe(LinuxKernel(), (), bpf=bpf_wanted(BpfConfig(), ("syscall_stream",)))
+    facts = LinuxKernel().facts(FactsWanted((), bpf=bpf_wanted(BpfConfig(), ("syscall_stream",))))
     assert facts.bpf.problem == ""
     assert facts.bpf.btf is Path("/sys/kernel/btf/vmlinux").exists()
     assert facts.bpf.kprobes is Path("/sys/bus/event_source/devices/kprobe").exists()

@@ -13,7 +13,7 @@ from collectord.config.load import load
 from collectord.config.schema import BpfConfig
 from collectord.daemon.host_facts import bpf_wanted
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe.kernel_probe import probe
+from collectord.kernel.values.facts_wanted import FactsWanted
 from collectord.plan.build import build
 from collectord.reader.device_names import HostNames
 from collectord.session.maps.map_reader import BpfReader
@@ -159,7 +159,7 @@ def _opened(directory: Path, **programs: str) -> Iterator[tuple[OpenSource, BpfR
         f'[daemon]\nstate_dir = "{directory}/state"\n[[session]]\nname = "maps"\n{sources}'
     )
     kernel = LinuxKernel()
-    facts = probe(kernel, (), bpf=bpf_wanted(BpfConfig(), tuple(programs)))
+    facts = kernel.facts(FactsWanted((), bpf=bpf_wanted(BpfConfig(), tuple(programs))))
     (plan,) = build(load([path]), facts).sessions
     with ExitStack() as stack:
         source = SOURCES[plan.source](kernel, plan, stack)

@@ -15,7 +15,7 @@ from collectord.cli import check
 from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.ftrace_probe import probe_ftrace
-from collectord.kernel.probe.kernel_probe import probe
+from collectord.kernel.values.facts_wanted import FactsWanted
 from collectord.model import Transport
 
 if TYPE_CHECKING:
@@ -66,10 +66,10 @@ def test_top_level_is_left_alone(tracefs: Path) -> None:
 @pytest.mark.usefixtures("tracefs")
 def test_facts_and_rows_are_there_when_asked_for() -> None:
     """Otherwise nothing is tried and nothing is known to be missing."""
-    asked = probe(LinuxKernel(), [], ftrace=True)
+    asked = LinuxKernel().facts(FactsWanted((), ftrace=True))
     assert {"ftrace instances", "ftrace mmap", "lockdown"} <= {c.name for c in asked.checks}
     assert all(c.ok for c in asked.checks if c.name in {"lockdown", "ftrace instances"})
-    plain = probe(LinuxKernel(), [])
+    plain = LinuxKernel().facts(FactsWanted(()))
     assert plain.ftrace == FtraceFacts()
     assert not any("ftrace" in c.name for c in plain.checks)
 
@@ -96,8 +96,9 @@ def test_without_privilege(tracefs: Path) -> None:
     script = (
         "import sys\n"
         "from collectord.kernel.linux import LinuxKernel\n"
-        "from collectord.kernel.probe.kernel_probe import probe\n"
-        "sys.stdout.buffer.write(probe(LinuxKernel(), [], ftrace=True).to_json())\n"
+        "from collectord.kernel.values.facts_wanted import FactsWanted\n"
+        "facts = LinuxKernel().facts(FactsWanted((), ftrace=True))\n"
+        "sys.stdout.buffer.write(facts.to_json())\n"
     )
     found = []
     for capabilities in ("-all,+dac_read_search", "-all,+dac_override"):

@@ -19,7 +19,7 @@ from collectord.daemon.cpu_watch import CpuWatch
 from collectord.facts.kernel_facts import KernelFacts
 from collectord.kernel.host import processes
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.probe.kernel_probe import probe
+from collectord.kernel.values.facts_wanted import FactsWanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ SIDEBAND: Final = PerfEventAttr(
 
 def test_facts_of_this_kernel(tracefs: Path) -> None:
     """The facts agree with what the kernel shows elsewhere."""
-    facts = probe(LinuxKernel(), ["sched:sched_process_*"])
+    facts = LinuxKernel().facts(FactsWanted(("sched:sched_process_*",)))
     ids = {
         name: int((tracefs / "events/sched" / name.removeprefix("sched:") / "id").read_text())
         for name in facts.tracepoints
@@ -57,20 +57,20 @@ def test_facts_of_this_kernel(tracefs: Path) -> None:
 @pytest.mark.usefixtures("tracefs")
 def test_unmatched_name_reads_all_names() -> None:
     """For a name that matches nothing all names are given, so that the nearest can be told."""
-    some = probe(LinuxKernel(), ["sched:sched_switch"])
-    every = probe(LinuxKernel(), ["sched:sched_swithc"])
+    some = LinuxKernel().facts(FactsWanted(("sched:sched_switch",)))
+    every = LinuxKernel().facts(FactsWanted(("sched:sched_swithc",)))
     assert list(some.tracepoints) == ["sched:sched_switch"]
     assert some.task_tracepoints == {"sched:sched_switch"}
     named = {"sched:sched_waking", "sched:sched_migrate_task", "signal:signal_generate"}
     assert every.task_tracepoints > named
     assert not every.task_tracepoints & {"syscalls:sys_enter_kill", "irq:irq_handler_entry"}
     assert every.tracepoints.keys() > some.tracepoints.keys()
-    assert every.tracepoints == probe(LinuxKernel()).tracepoints
+    assert every.tracepoints == LinuxKernel().facts(FactsWanted()).tracepoints
 
 
 def test_features_are_found_by_trying(require: Callable[[str], None]) -> None:
     """The probe agrees with the test's own trial of each feature."""
-    facts = probe(LinuxKernel(), [])
+    facts = LinuxKernel().facts(FactsWanted(()))
     require("PERF_FORMAT_LOST")
     assert facts.format_lost
     assert facts.hardware_pmu == next(
@@ -81,7 +81,7 @@ def test_features_are_found_by_trying(require: Callable[[str], None]) -> None:
 @pytest.mark.usefixtures("tracefs")
 def test_facts_survive_json() -> None:
     """Facts that doctor writes can be read by check."""
-    facts = probe(LinuxKernel())
+    facts = LinuxKernel().facts(FactsWanted())
     assert KernelFacts.from_json(facts.to_json()) == facts
 
 
@@ -91,9 +91,9 @@ def test_without_privilege_remedies_are_the_least(tracefs: Path) -> None:
     script = (
         "import os, sys\n"
         "from collectord.kernel.linux import LinuxKernel\n"
-        "from collectord.kernel.probe.kernel_probe import probe\n"
+        "from collectord.kernel.values.facts_wanted import FactsWanted\n"
         f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
-        "sys.stdout.buffer.write(probe(LinuxKernel(), []).to_json())\n"
+        "sys.stdout.buffer.write(LinuxKernel().facts(FactsWanted(())).to_json())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -117,9 +117,10 @@ def test_mounts_tracefs_when_asked(tracefs: Path) -> None:
     """An absent mount is told when nothing may change, and made when it may."""
     script = (
         "from collectord.kernel.linux import LinuxKernel\n"
-        "from collectord.kernel.probe.kernel_probe import probe\n"
+        "from collectord.kernel.values.facts_wanted import FactsWanted\n"
         "for mount in (False, True):\n"
-        "    facts = probe(LinuxKernel(), ['sched:sched_switch'], mount=mount)\n"
+        "    wanted = FactsWanted(('sched:sched_switch',), mount=mount)\n"
+        "    facts = LinuxKernel().facts(wanted)\n"
         "    remedies = [c.remedy for c in facts.checks if c.name == 'tracepoints']\n"
         "    print(facts.tracefs_path, *facts.tracepoints, *remedies, sep='|')\n"
     )

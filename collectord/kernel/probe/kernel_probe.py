@@ -35,10 +35,10 @@ from collectord.kernel.values.limits import Purpose
 from collectord.programs import bpf_program
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
     from collectord.kernel.port import LocalKernel
-    from collectord.kernel.values.facts_wanted import BpfWanted
+    from collectord.kernel.values.facts_wanted import FactsWanted
 
 _PRECISE_MAX: Final = 3
 # A numeric field named pid, or something_pid; common_pid is not one of the event's own fields.
@@ -46,48 +46,31 @@ _TASK_FIELD: Final = re.compile(rb"\tfield:[^;\n]*[ *](?!common_)(?:\w+_)?pid;")
 _PURPOSE: Final = Purpose("a test event")
 
 
-def probe(
-    kernel: LocalKernel,
-    wanted: Iterable[str] | None = None,
-    *,
-    mount: bool = False,
-    ftrace: bool = False,
-    measure: bool = False,
-    bpf: BpfWanted | None = None,
-    relay: bool | Iterable[str] = False,
-    tracing: Collection[str] = (),
-) -> KernelFacts:
-    """Probe the running kernel.
-
-    Args:
-        kernel: the kernel, its procfs and its sysfs.
-        wanted: `FactsWanted.tracepoints`; the others are as there.
-        mount: see there.
-        ftrace: see there.
-        measure: see there.
-        bpf: see there.
-        relay: see there.
-        tracing: see there.
+def probe(kernel: LocalKernel, wanted: FactsWanted) -> KernelFacts:
+    """Probe the running kernel, its procfs and its sysfs.
 
     Raises:
         KernelError: sysfs does not tell the CPUs.
     """
     limits = kernel.limits()
     scheduling = permitted(limits.capabilities)
-    programs = probe_bpf(kernel, bpf) if bpf is not None else BpfFacts()
-    if wanted is not None:
+    programs = probe_bpf(kernel, wanted.bpf) if wanted.bpf is not None else BpfFacts()
+    names = wanted.tracepoints
+    if names is not None:
         needed = map(bpf_program.tracepoints, programs.programs.values())
-        wanted = (*wanted, *chain.from_iterable(needed))
-    tracepoints, problem, need, remedy = _tracepoints(kernel, wanted, mount=mount)
+        names = (*names, *chain.from_iterable(needed))
+    tracepoints, problem, need, remedy = _tracepoints(kernel, names, mount=wanted.mount)
     attempts = _Attempts(kernel)
     online = kernel.online_cpus()
     relayed = None
-    if relay:
-        relayed = probe_relay(kernel, None if relay is True else tuple(relay))
-    traced = probe_ftrace(kernel, measure=measure) if ftrace else FtraceFacts()
+    if wanted.relay:
+        paths = wanted.relay if isinstance(wanted.relay, tuple) else None
+        relayed = probe_relay(kernel, paths)
+    traced = FtraceFacts()
+    if wanted.ftrace:
+        traced = probe_ftrace(kernel, measure=wanted.measure)
     aux_pmus = read_aux_pmus(kernel.sys)
-    if wanted is None:
-        tracing = (*tracing, *aux_pmus)
+    tracing = wanted.tracing if names is not None else (*wanted.tracing, *aux_pmus)
     lockdown = deduce(
         read_lockdown(kernel.sys),
         tracefs_open=traced.instances,
@@ -132,8 +115,8 @@ def probe(
             checks.perf_events(limits, attempts.refusal(DUMMY, pid=0, cpu=-1)),
             checks.every_task(limits, attempts.refusal(DUMMY, pid=-1, cpu=online[0])),
             checks.tracepoints(problem, remedy),
-            *(checks.ftrace(traced, lockdown) if ftrace else ()),
-            *(checks.bpf(programs, limits, lockdown) if bpf is not None else ()),
+            *(checks.ftrace(traced, lockdown) if wanted.ftrace else ()),
+            *(checks.bpf(programs, limits, lockdown) if wanted.bpf is not None else ()),
             *(checks.relay(relayed, lockdown) if relayed is not None else ()),
             checks.hardware(attempts.cycles_refusal()),
             *checks.aux(pmus, aux_pmus, os.uname().machine, attempts.own_refusal),
