@@ -91,9 +91,11 @@ def parameters(program: BpfProgram, given: Mapping[str, str]) -> dict[str, int |
             raise UsageError(f"{program.name} has no parameter {name!r}", hint=hint)
     values = {}
     for name, parameter in known.items():
-        text = given.get(name, parameter.default)
+        if name not in given:
+            values[name] = parameter.default
+            continue
         try:
-            values[name] = read_value(parameter, text)
+            values[name] = read_value(parameter, given[name])
         except ValueError as error:
             raise UsageError(f"{program.name}: {name}: {error}", hint=_about(parameter)) from error
     return values
@@ -103,7 +105,7 @@ def show_default(parameter: ParameterConfig) -> str:
     """Return the default with its unit, e.g. "10ms" or "0 us"."""
     if parameter.default == "":
         return '""'
-    text = show_value(parameter, read_value(parameter, parameter.default))
+    text = show_value(parameter, parameter.default)
     return f"{text} {parameter.unit}" if parameter.unit else text
 
 

@@ -12,7 +12,7 @@ import msgspec
 from collectord.codec.bpf_show import SHOWS
 from collectord.config.event_names import NAMED_EVENTS, find_named
 from collectord.config.problems import NAME, NAME_WORDS, Problem, under
-from collectord.programs.parameter import STRING_MAX_BYTES, read_value
+from collectord.programs.parameter import STRING_MAX_BYTES
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -162,19 +162,6 @@ def _parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:
             yield Problem(key, f"cannot be combined with type {parameter.type!r}")
     if parameter.max_bytes is not None and not 0 < parameter.max_bytes <= STRING_MAX_BYTES:
         yield Problem("max_bytes", f"{parameter.max_bytes}", f"1 to {STRING_MAX_BYTES}")
-    default = parameter.default
-    if isinstance(default, str) and not _spelt(parameter.type):
-        yield Problem("default", f"{default!r} is a string, not of type {parameter.type!r}")
-        return
-    try:
-        read_value(parameter, default)
-    except ValueError as error:
-        yield Problem("default", str(error))
-
-
-def _spelt(kind: str) -> bool:
-    """Whether its values are strings in TOML."""
-    return kind not in ("int", "bool")
 
 
 def _attach(attach: AttachConfig) -> Iterator[Problem]:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from collectord.config.decode import decode
 from collectord.config.document import parse
 from collectord.config.problems import raise_first
+from collectord.errors import ConfigError
 from collectord.programs import manifest_rules
+from collectord.programs.parameter import read_value
 
 ParameterType = Literal["int", "bool", "duration", "bytes", "string"]
 Requirement = Literal["kprobes", "uprobes", "fentry", "btf", "perf_event", "stacks"]
@@ -42,7 +45,8 @@ class ParameterConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         type: durations arrive in ns, sizes in bytes, truths as 0 and 1, strings as C literals.
         help: its effect.
-        default: a value of the type, spelt as in a configuration ("10ms", "64KiB").
+        default: a value of the type, spelt as in a configuration ("10ms", "64KiB"); a number in
+            ns, bytes or as it is, 0 or 1, or text, once the manifest is loaded.
         unit: unit of an int; shown only.
         min, max: limits of a number, in ns and bytes where it has a unit.
         max_bytes: limit of a string.
@@ -217,4 +221,20 @@ def load_manifest(text: bytes, path: str) -> BpfManifest:
     """
     manifest = decode(parse(text, path), BpfManifest, path)
     raise_first(manifest_rules.check_manifest(manifest), path)
-    return manifest
+    parameters = {
+        name: replace(parameter, default=_default(parameter, path, f"parameter.{name}.default"))
+        for name, parameter in manifest.parameter.items()
+    }
+    return replace(manifest, parameter=parameters)
+
+
+def _default(parameter: ParameterConfig, path: str, key: str) -> int | str:
+    """Return a parameter's default as a value, read here once."""
+    given = parameter.default
+    if isinstance(given, str) and parameter.type in ("int", "bool"):
+        message = f"{given!r} is a string, not of type {parameter.type!r}"
+        raise ConfigError(message, path=path, key=key)
+    try:
+        return read_value(parameter, given)
+    except ValueError as error:
+        raise ConfigError(str(error), path=path, key=key) from error

@@ -134,6 +134,22 @@ def test_wrong_parameters(kind: str, rest: str, key: str, words: str) -> None:
     assert words in str(error)
 
 
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        ("int", "-7", -7),
+        ("bool", "true", 1),
+        ("duration", '"10ms"', 10_000_000),
+        ("bytes", '"8KiB"', 8192),
+        ("string", '"10ms"', "10ms"),
+    ],
+)
+def test_a_default_is_a_value(kind: str, default: str, value: int | str) -> None:
+    """It is read with the manifest, and nothing behind that parses it again."""
+    manifest = read(HEAD + PARAMETER.format(kind, f"default = {default}"))
+    assert manifest.parameter["x"].default == value
+
+
 def test_a_parameter_is_a_c_name() -> None:
     """It becomes part of a macro's name."""
     text = (HEAD + PARAMETER.format("int", "default = 1")).replace(".x]", '."x) 1"]')
