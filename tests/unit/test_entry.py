@@ -13,14 +13,15 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-# The program, with a signal just before it imports a module.
+# The program, with signals just before it imports a module.
 PROGRAM = """
 import os, runpy, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == module:
-            os.kill(os.getpid(), number)
-module, number, sys.argv = sys.argv[1], int(sys.argv[2]), ["collectord", *sys.argv[3:]]
+            for number in numbers.split(","):
+                os.kill(os.getpid(), int(number))
+module, numbers, sys.argv = sys.argv[1], sys.argv[2], ["collectord", *sys.argv[3:]]
 sys.meta_path.insert(0, Finder())
 runpy.run_module("collectord", run_name="__main__")
 """
@@ -70,16 +71,17 @@ def started(*words: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("module", MODULES)
 def test_strays_do_not_keep_a_daemon_from_its_start(module: str) -> None:
     """It comes to where it finds no configuration."""
-    for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
-        done = started(PROGRAM, module, number, "run", "--config", "/nonexistent.toml")
-        assert done.returncode == CONFIG_ERROR, (number, done.stderr)
+    numbers = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+    words = (",".join(map(str, map(int, numbers))), "run", "--config", "/nonexistent.toml")
+    done = started(PROGRAM, module, *words)
+    assert done.returncode == CONFIG_ERROR, done.stderr
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_start_is_stopped_at_once_and_without_a_word(module: str) -> None:
     """There is nothing to finish, and the signal is what a shell and a manager are told."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        done = started(PROGRAM, module, number, "run", "--config", "/nonexistent.toml")
+        done = started(PROGRAM, module, int(number), "run", "--config", "/nonexistent.toml")
         assert (done.returncode, done.stdout, done.stderr) == (-number, "", "")
 
 
