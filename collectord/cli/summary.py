@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary at a recording's end, and the --json result."""
+"""The result of a recording as text or JSON: balances, snapshots, answers of BPF programs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli.answer import print_answers
 from collectord.cli.output import Column, print_json, print_table, say, snapshot_text
 from collectord.model import Basis
+from collectord.session.maps.answers import FoldedAnswer, HistogramAnswer, TableAnswer
 from collectord.session.maps.program_status import session_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from collectord.ledger.aux_ledger import AuxBalance
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
-    from collectord.session.maps.answers import Answer
+    from collectord.session.maps.answers import Answer, Section
     from collectord.session.maps.program_status import BpfStatus
     from collectord.session.ring_snapshot import Snapshot
 
@@ -38,6 +38,9 @@ _AUX_COLUMNS: Final = (
     ),
 )
 _RING_COLUMNS: Final = (Column("RING"), *_BALANCE, Column("PEAK FILL", _RIGHT))
+_BAR_WIDTH: Final = 40
+_BAR: Final = "#"
+_NOTHING: Final = "nothing was counted"
 
 
 def print_result(
@@ -138,3 +141,67 @@ def _loss_texts(lost: Mapping[str, int]) -> list[str]:
 
 def _figure(count: int | None) -> str:
     return "-" if count is None else f"{count:,}"
+
+
+def print_answers(program: str, answers: Iterable[Answer]) -> None:
+    """Print a program's answers, one after the other. Raises as `output.emit`."""
+    for answer in answers:
+        say(f"{answer.title or program}{_in_unit(answer)}")
+        match answer:
+            case HistogramAnswer():
+                _print_histograms(answer)
+            case TableAnswer():
+                _print_table(answer)
+            case FoldedAnswer():
+                _print_folded(answer)
+        if not answer.complete:
+            say("(incomplete: the map has more entries than are read)")
+        say("")
+
+
+def _in_unit(answer: Answer) -> str:
+    if isinstance(answer, TableAnswer) or answer.unit == "count":
+        return ""
+    return f", {answer.unit}"
+
+
+def _print_histograms(answer: HistogramAnswer) -> None:
+    if not answer.sections:
+        say(_NOTHING)
+    for section in answer.sections:
+        if section.by:
+            say("  ".join(f"{title} {text}" for title, text in section.by.items()))
+        for line in histogram_lines(section):
+            say(line)
+
+
+def histogram_lines(section: Section) -> Iterator[str]:
+    """Yield a line for each slot: its lowest and highest value, the count, and a bar.
+
+    Bars are relative to the fullest slot; a slot that is not empty has one.
+    """
+    cells = [(str(slot.low), str(slot.high), str(slot.count)) for slot in section.slots]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    most = max(slot.count for slot in section.slots)
+    for (low, high, count), slot in zip(cells, section.slots, strict=True):
+        length = -(-slot.count * _BAR_WIDTH // most)
+        yield (
+            f"{low.rjust(widths[0])} .. {high.rjust(widths[1])}  {count.rjust(widths[2])}  "
+            f"{_BAR * length}"
+        ).rstrip()
+
+
+def _print_table(answer: TableAnswer) -> None:
+    if not answer.rows:
+        say(_NOTHING)
+    columns = [Column(title, "right" if figure else "left") for title, figure in answer.columns]
+    print_table(columns, answer.rows)
+    if answer.left_out:
+        say(f"(and {answer.left_out:,} more)")
+
+
+def _print_folded(answer: FoldedAnswer) -> None:
+    if not answer.stacks:
+        say(_NOTHING)
+    for frames, value in answer.stacks:
+        say(f"{';'.join(frames)} {value}")

@@ -242,29 +242,28 @@ class Folder:
         self._write(fd, name, data)
 
     def _write(self, fd: int, name: str, data: bytes) -> None:
-        try:
+        with self._filling(name, fd):
             write_all(fd, data, 0)
             os.ftruncate(fd, len(data))
             os.fdatasync(fd)
-        except OSError:
-            self.remove(name, missing_ok=True)
-            raise
-        finally:
-            os.close(fd)
 
     def claim_room(self, name: str, size_bytes: int) -> None:
         """Create a file with the room that `write_claimed` will need when the disk is full.
 
         If that fails nothing of it is left.
         """
-        fd = self.replace(name)
-        try:
+        with self._filling(name, self.replace(name)) as fd:
             os.posix_fallocate(fd, 0, size_bytes)
-        except OSError:
-            self.remove(name, missing_ok=True)
-            raise
-        finally:
-            os.close(fd)
+
+    @contextmanager
+    def _filling(self, name: str, fd: int) -> Iterator[int]:
+        """Close a file at the end of the block, and remove it if the block fails."""
+        with opened(fd):
+            try:
+                yield fd
+            except OSError:
+                self.remove(name, missing_ok=True)
+                raise
 
     def _check_ours(self, status: os.stat_result, path: Path) -> None:
         if status.st_nlink > 1:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.cli.answer import print_answers
+from collectord.cli.summary import print_answers
 from collectord.errors import BpfError
 from collectord.kernel.values.bpf_objects import MapType
 from collectord.programs.program_manifest import AnswerConfig, ColumnConfig
