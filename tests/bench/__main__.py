@@ -32,12 +32,31 @@ _PEERS: Final = ("perf", "trace-cmd", "taskset", "unshare")
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench BENCH=", description=__doc__)
-    parser.add_argument("--events", type=int, default=5_000_000, help="of a saturated run")
-    parser.add_argument("--repeats", type=int, default=5, help="of the saturated runs")
-    parser.add_argument("--seconds", type=float, default=10, help="of the timed runs")
-    parser.add_argument("--dir", type=Path, default=RESULTS, help="where runs write their files")
+    parser.add_argument(
+        "--events",
+        type=int,
+        default=5_000_000,
+        help="events of a saturated run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="number of saturated runs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10, help="length of a timed run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=RESULTS,
+        help="folder for the files of the runs (default: %(default)s)",
+    )
     parser.add_argument("--json", type=Path, help="result file (default: in tests/bench/results)")
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)} (all)")
+    parser.add_argument(
+        "rows",
+        nargs="*",
+        metavar="ROW",
+        help=f"rows to run, from {', '.join(ROWS)} (default: all)",
+    )
     args = parser.parse_args(arguments)
     unknown = set(args.rows) - set(ROWS)
     if unknown:

@@ -39,12 +39,18 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.vm",
         description=__doc__,
-        epilog="What follows -- goes to pytest: -- tests/vm/test_hotplug.py -k leaves",
+        epilog="Arguments after -- are passed to pytest: -- tests/vm/test_hotplug.py -k leaves",
     )
     parser.add_argument("--run", metavar="COMMAND", help="run a shell command instead of tests")
-    parser.add_argument("--build", action="store_true", help="build what is missing, boot nothing")
     parser.add_argument(
-        "--limit", type=float, default=1800, metavar="SECONDS", help="of the guest's life (1800)"
+        "--build", action="store_true", help="build missing parts, and do not boot"
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=1800,
+        metavar="SECONDS",
+        help="limit of the guest's run time (1800)",
     )
     parser.add_argument(
         "--silence",
