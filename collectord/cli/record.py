@@ -127,7 +127,7 @@ async def _record(
     args: argparse.Namespace,
     config: Config,
     command: list[str],
-    on_tick: Callable[[DaemonStatus], None],
+    on_tick: Callable[[DaemonStatus], None] | None,
 ) -> RecordResult:
     with signals.stop_event((*signals.STOP_SIGNALS, signal.SIGHUP)) as stop:
         facts = host_facts(kernel, config, mount=True)
@@ -161,10 +161,13 @@ def stdout_for_result(*, only: bool) -> Iterator[None]:
 
 
 @contextmanager
-def live_line(command: list[str]) -> Iterator[Callable[[DaemonStatus], None]]:
-    """Draw on stderr, unless that is not a terminal or COMMAND writes to the same one."""
+def live_line(command: list[str]) -> Iterator[Callable[[DaemonStatus], None] | None]:
+    """Draw on stderr, unless that is not a terminal or COMMAND writes to the same one.
+
+    Without a line the block gets None: nobody makes a status at each flush then.
+    """
     if not sys.stderr.isatty() or (command and sys.stdout.isatty()):
-        yield lambda _status: None
+        yield None
         return
     from collectord.cli.terminal import LiveLine  # noqa: PLC0415  # rich on a terminal only
 

@@ -56,7 +56,7 @@ async def record(
     *,
     command: Sequence[str] | None,
     duration_ns: int,
-    on_tick: Callable[[DaemonStatus], None],
+    on_tick: Callable[[DaemonStatus], None] | None,
     stop: asyncio.Event,
 ) -> RecordResult:
     """Record until the command or the targets end, the duration is over, or `stop`.

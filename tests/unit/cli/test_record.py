@@ -372,14 +372,19 @@ def test_live_line_keeps_out_of_commands_terminal(
     drawn: bool,  # parametrized
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The line is drawn on a terminal only, and not where COMMAND writes its own output."""
+    """The line is drawn on a terminal only, and not where COMMAND writes its own output.
+
+    Where it is not drawn nobody asks for a status.
+    """
     streams = {"stderr": io.StringIO(), "stdout": io.StringIO()}
     for name, is_terminal in (("stderr", stderr), ("stdout", stdout)):
         monkeypatch.setattr(streams[name], "isatty", lambda answer=is_terminal: answer)
         monkeypatch.setattr(sys, name, streams[name])
     monkeypatch.setenv("TERM", "xterm")
     with record.live_line(command) as on_tick:
-        on_tick(balances.status())
+        assert (on_tick is not None) is drawn
+        if on_tick is not None:
+            on_tick(balances.status())
     assert bool(streams["stderr"].getvalue()) is drawn
     assert streams["stdout"].getvalue() == ""
 
