@@ -172,3 +172,13 @@ def test_rich_stays_out_of_the_daemon() -> None:
         "sys.exit(any(name.partition('.')[0] == 'rich' for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_recording_loads_no_server() -> None:
+    """What only the daemon's metrics and API need takes a quarter of a second to load."""
+    code = (
+        "import sys; import collectord.cli.record; "
+        "loaded = {name.partition('.')[0] for name in sys.modules}; "
+        "sys.exit(bool(loaded & {'aiohttp', 'prometheus_client', 'pyroute2', 'rich'}))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
