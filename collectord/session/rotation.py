@@ -217,6 +217,8 @@ class Rotation:
 
     async def _prepare(self) -> None:
         async with self._preparing:
+            if self._has_next:  # another task was quicker, and the stream takes only one
+                return
             self._token += 1
             opening = self._accounting.opening()
             segment = await self._tasks.in_worker(self._sink.next_segment, self._token, opening)

@@ -151,6 +151,60 @@ def test_a_segment_that_is_made_too_late_is_the_sinks(tmp_path: Path) -> None:
         assert asyncio.run(scenario(stack)) == [2]
 
 
+class OneAhead(Stream):
+    """Takes one segment beside the running one, and has opened none yet.
+
+    Attributes:
+        prepared: tokens of the segments that it took.
+        answers: what it was told when it asked for a segment.
+    """
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack)
+        self.prepared: list[int] = []
+        self.answers: list[bool] = []
+
+    def prepare(self, *segment: int) -> None:
+        """Raise OSError as the core does."""
+        if self.prepared:
+            raise OSError(errno.EBUSY, "one is prepared")
+        self.prepared.append(segment[0])
+
+    def space(self, made: bool) -> None:  # noqa: FBT001 - as the core's
+        """Note the answer."""
+        self.answers.append(made)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_records_that_come_before_the_first_segment_ask_for_no_second(
+    tmp_path: Path, before: bool
+) -> None:
+    """Sideband flows while a session begins: its chunk asks for the segment that begin() makes."""
+
+    async def scenario(stack: ExitStack) -> OneAhead:
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        stream = OneAhead(tmp_path, stack)
+        one: Any = stream
+        plan: Any = SimpleNamespace(name="box", sink=SimpleNamespace(single_file=None))
+        health: Any = SimpleNamespace(note=lambda *_: True)
+        accounting: Any = SimpleNamespace(opening=lambda: None)
+        rotation = Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, Features)
+        if before:
+            rotation.space_wanted(errno.EXFULL)
+            await asyncio.sleep(0)  # its task has begun
+        begun = asyncio.ensure_future(rotation.begin())
+        await asyncio.sleep(0)
+        if not before:
+            rotation.space_wanted(errno.EXFULL)
+        await begun
+        await tasks.join()
+        return stream
+
+    with ExitStack() as stack:
+        stream = asyncio.run(scenario(stack))
+    assert (stream.prepared, stream.answers) == ([1], [True])
+
+
 class FullDisk(Stream):
     """Seals nothing while it is full, and as a sink, store and accounts tells what it was asked.
 
