@@ -170,7 +170,7 @@ class OneAhead(Stream):
             raise OSError(errno.EBUSY, "one is prepared")
         self.prepared.append(segment[0])
 
-    def space(self, made: bool) -> None:  # noqa: FBT001 - as the core's
+    def space(self, made: bool) -> None:
         """Note the answer."""
         self.answers.append(made)
 
