@@ -72,6 +72,15 @@ def decode(data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr) 
         CodecError: the record is too short for its type, or a string has no end.
     """
     body = bytes(data[header.offset + HEADER_BYTES : body_end(header, attr)])
+    try:
+        found = _decoded(header, body)
+    except struct.error as error:
+        message = f"{RecordType(header.type).name} too short"
+        raise CodecError(message, offset=header.offset, reason="record_size") from error
+    return found or perf_sideband.decode(data, header, attr)
+
+
+def _decoded(header: RecordHeader, body: bytes) -> Record | None:
     match header.type:
         case RecordType.EXIT:
             return Exit(*_TASK.unpack_from(body))
@@ -88,7 +97,7 @@ def decode(data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr) 
             pid, tid, addr, length, pgoff = _MMAP.unpack_from(body)
             name = _name(header, body, _MMAP.size)
             return Mmap(pid, tid, addr, length, pgoff, name, mode, is_data)
-    return perf_sideband.decode(data, header, attr)
+    return None
 
 
 def _name(header: RecordHeader, body: bytes, at: int) -> bytes:

@@ -175,7 +175,7 @@ def test_rich_stays_out_of_the_daemon() -> None:
 
 
 def test_a_recording_loads_no_server() -> None:
-    """What only the daemon's metrics and API need takes a quarter of a second to load."""
+    """The libraries of the daemon's metrics and API would take a quarter of a second to load."""
     code = (
         "import sys; import collectord.cli.record; "
         "loaded = {name.partition('.')[0] for name in sys.modules}; "
