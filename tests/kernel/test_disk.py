@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from collectord.sink.formats import open_stored
+from collectord.sink.segment import NEW_MANIFEST
 from tests.support import daemons
 from tests.support.daemons import NUMBER
 from tests.support.disks import ext4
@@ -292,8 +293,8 @@ def test_no_room_for_the_next_segment(  # noqa: PLR0917  # fixtures
     with daemons.running(start_cli, config) as daemon:
         load.burst(SOME)
         load.settled(daemon)
-        # All that is closed is sealed, and the next one is there.
-        daemons.wait_for(lambda: _partials(inodes.state) == 2, "a prepared segment")
+        # All that is closed is sealed, and the next one needs no other file.
+        daemons.wait_for(lambda: _claimed_manifests(inodes.state) == 2, "a prepared segment")
         sealed = len(daemons.sealed(inodes.state))
         taken = inodes.take_all_inodes()
         load.burst(2 * SOME)
@@ -319,6 +320,11 @@ def test_no_room_for_the_next_segment(  # noqa: PLR0917  # fixtures
 
 def _partials(state: Path) -> int:
     return len(list(state.rglob("*.perf.data.partial")))
+
+
+def _claimed_manifests(state: Path) -> int:
+    """Count the files that are created last for a segment."""
+    return len(list(state.rglob(f"*{NEW_MANIFEST}")))
 
 
 def test_other_write_errors_are_dropped(

@@ -269,7 +269,7 @@ def test_an_error_keeps_the_instance(kernel: LinuxKernel, session: str, tmp_path
     taken = marks([next(pages(left, CPU))])
     kernel.release_left(left.id, remove=False)
     assert name in kernel.leftover_instances()
-    with pytest.raises(KernelError, match="waits to be salvaged") as caught:
+    with pytest.raises(KernelError, match="could not be salvaged") as caught:
         kernel.create_instance(InstanceSettings(session, 1 << 17, PAGE))
     assert caught.value.errno == errno.EEXIST
     assert "free some space" in caught.value.hint
