@@ -34,7 +34,10 @@ class TaskGroup:
     async def join(self) -> None:
         """Wait until no task runs, including those started meanwhile."""
         while self._tasks:
-            await asyncio.gather(*self._tasks)
+            tasks = tuple(self._tasks)
+            await asyncio.gather(*tasks)
+            # From Python 3.12, nothing is yielded to the callbacks of tasks that have all ended.
+            self._tasks.difference_update(tasks)
 
     async def in_worker(self, call: Callable[..., T], *args: object) -> T:
         """Call a function in a worker thread, and wait for its result."""
