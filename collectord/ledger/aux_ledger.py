@@ -26,10 +26,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import AUX_HEAD_RULES
-from collectord.ledger.record_ledger import quarantine
+from collectord.ledger.record_ledger import drained_json, quarantine
 from collectord.model import Basis, LossKey, Reason, Stage, loss_name
 from collectord.plan.aux_areas import HeadRule
-from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -206,17 +205,10 @@ def _unaccounted(bracket: AuxBracket, truncated: int | None) -> int:
 
 def aux_json(area: AuxBalance) -> dict[str, Any]:
     """Return an area's entry in `--json` and in `/v1/status`."""
-    counters = area.counters
     whole = {
-        **counters._asdict(),
-        **plain(area, "label", "counters"),
-        **plain(area.label),
-        "ledger_basis": area.basis,
-        "wakeups": {"watermark": counters.wakeups_watermark, "timer": counters.wakeups_timer},
-        "snapshots": counters.windows,
-        "last_window_bytes": counters.window_bytes,
-        "last_taken_bytes": counters.window_taken_bytes,
-        "quarantined": area.quarantined,
+        **drained_json(area),
+        "last_window_bytes": area.counters.window_bytes,
+        "last_taken_bytes": area.counters.window_taken_bytes,
     }
     return {key: whole[key] for key in _KEYS}
 

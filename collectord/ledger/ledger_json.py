@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.ledger.aux_ledger import aux_json
+from collectord.ledger.record_ledger import drained_json
 from collectord.model import RingRole
-from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
@@ -27,16 +27,10 @@ _RING_KEYS: Final = (
 def _ring_json(ring: RingBalance) -> dict[str, Any]:
     counters = ring.counters
     whole = {
-        **counters._asdict(),
-        **plain(ring, "label", "counters"),
-        **plain(ring.label),
-        "ledger_basis": ring.basis,
+        **drained_json(ring),
         "overwritten_bytes": counters.window_overwritten_bytes,
         "repeated": counters.window_repeated,
         "repeated_bytes": counters.window_repeated_bytes,
-        "snapshots": counters.windows,
-        "wakeups": {"watermark": counters.wakeups_watermark, "timer": counters.wakeups_timer},
-        "quarantined": ring.quarantined,
         "faulty_bytes": ring.faulty_bytes,
     }
     return {key: whole[key] for key in _RING_KEYS}

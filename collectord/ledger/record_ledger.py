@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS, RingCounters, SidebandCounters
 from collectord.model import Basis, LossKey, Reason, RingRole, Stage, loss_name, loss_pairs
+from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -200,6 +201,20 @@ class SessionBalance:
 def quarantine(counters: RingCounters | AuxCounters) -> str | None:
     """Return the reason why a ring or an area is not read any more; None while it is."""
     return QUARANTINE_REASONS[counters.quarantine_reason] if counters.quarantined else None
+
+
+def drained_json(balance: RingBalance | AuxBalance) -> dict[str, Any]:
+    """Return all that a ring's or an area's balance has, from which its JSON takes its keys."""
+    counters = balance.counters
+    return {
+        **counters._asdict(),
+        **plain(balance, "label", "counters"),
+        **plain(balance.label),
+        "ledger_basis": balance.basis,
+        "snapshots": counters.windows,
+        "wakeups": {"watermark": counters.wakeups_watermark, "timer": counters.wakeups_timer},
+        "quarantined": balance.quarantined,
+    }
 
 
 def losses_of(counters: RingCounters, kernel: Produced) -> dict[LossKey, int]:

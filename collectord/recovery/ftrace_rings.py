@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from collectord.errors import CodecError, KernelError, NoSuchTarget, SinkError
+from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
 from collectord.kernel.values.instance_settings import OWNER_MARK, PREFIX
 from collectord.kernel.values.ring_stats import stats_text
@@ -265,14 +266,14 @@ def read_prior_run(
     """
     with sink_errors("cannot read the directory", directory, reading=True):
         try:
-            opened = open_folder(directory)
+            place = open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
             return PriorRun("", 0, "", {}, {})
-    with opened as folder:
-        return _read_trail(folder, (session, boot_id), since_ns, subbuf_bytes)
+    with place as folder:
+        return _read_totals(folder, (session, boot_id), since_ns, subbuf_bytes)
 
 
-def _read_trail(
+def _read_totals(
     folder: Folder, process: tuple[str, str], since_ns: int, step_bytes: int
 ) -> PriorRun:
     found: list[tuple[Path, Manifest]] = []
@@ -303,9 +304,10 @@ def _read_trail(
 def _last_pages(
     folder: Folder, path: Path, manifest: Manifest, step_bytes: int
 ) -> dict[int, bytes]:
-    with sink_errors("cannot read the segment", path, reading=True), ExitStack() as stack:
-        fd = folder.open(path.name)
-        stack.callback(os.close, fd)
+    with (
+        sink_errors("cannot read the segment", path, reading=True),
+        opened(folder.open(path.name)) as fd,
+    ):
         return {
             ring.cpu: os.pread(fd, step_bytes, ring.offset + ring.bytes - step_bytes)
             for ring in manifest.rings

@@ -53,9 +53,8 @@ class Accounting:
         self._since_ns = time.monotonic_ns()  # the end of the time that sealed segments cover
         self._closed = False
         self._stream = parts.stream
-        self._read_at = (
-            parts.stream.issued_generation()
-        )  # when readings began that a pass must follow
+        # When readings began that a pass must follow.
+        self._read_at = parts.stream.issued_generation()
 
     def measure(self, *, last: bool = False) -> bool:
         """Take a reading; if it fails, keep the last one, and report the failure.

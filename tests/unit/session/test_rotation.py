@@ -74,14 +74,18 @@ class Stream:
         path.write_bytes(bytes(2 * DATA_OFFSET))
 
 
-async def _begun(stream: Stream, tasks: TaskGroup) -> Rotation:
-    """Segments of a stream, which has its first and was offered the next."""
+def _segments_of(stream: Stream, tasks: TaskGroup) -> Rotation:
+    """Return the segments of a stream, before the first."""
     one: Any = stream
     plan: Any = SimpleNamespace(name="box", sink=SimpleNamespace(single_file=None))
     health: Any = SimpleNamespace(note=lambda *_: True)
     accounting: Any = SimpleNamespace(opening=lambda: None)
-    parts = parts_of(plan, one, health=health, tasks=tasks)
-    rotation = Rotation(parts, accounting, Features)
+    return Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, Features)
+
+
+async def _begun(stream: Stream, tasks: TaskGroup) -> Rotation:
+    """Segments of a stream, which has its first and was offered the next."""
+    rotation = _segments_of(stream, tasks)
     await rotation.begin()
     rotation.segment_wanted()
     await tasks.join()
@@ -184,11 +188,7 @@ def test_records_that_come_before_the_first_segment_ask_for_no_second(
     async def scenario(stack: ExitStack) -> OneAhead:
         tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
         stream = OneAhead(tmp_path, stack)
-        one: Any = stream
-        plan: Any = SimpleNamespace(name="box", sink=SimpleNamespace(single_file=None))
-        health: Any = SimpleNamespace(note=lambda *_: True)
-        accounting: Any = SimpleNamespace(opening=lambda: None)
-        rotation = Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, Features)
+        rotation = _segments_of(stream, tasks)
         if before:
             rotation.space_wanted(errno.EXFULL)
             await asyncio.sleep(0)  # its task has begun
