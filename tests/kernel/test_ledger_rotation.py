@@ -220,11 +220,14 @@ def test_tasks_that_migrate_resolve_with_several_shards(
             load.result()
     session = daemon_result(tmp_path)
     check_balance(session, (), generated=len(loads) * children * each)
-    assert len(segments_of(session)) >= 4
+    # The ends of the last tasks can come behind the last sample's segment, in one without samples.
+    samples = {segment: daemons.manifest(segment)["samples"] for segment in segments_of(session)}
+    assert sum(1 for count in samples.values() if count) >= 4
     for perf in perfs:
-        for segment in segments_of(session):
+        for segment, count in samples.items():
             lines = [line.split() for line in script(perf, segment, "-F", "comm,pid")]
-            assert {comm for comm, _ in lines} == {COMM}, segment
+            assert len(lines) == count, segment
+            assert {comm for comm, _ in lines} <= {COMM}, segment
             pids = {int(pid) for _, pid in lines}
             assert pids <= _pids_that_map(perf, segment, generator.program), segment
 
