@@ -15,8 +15,11 @@ from collectord.cli import EXIT_FAILURE, EXIT_OK, log
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
-from collectord.control import http, service, signals
+from collectord.control import service, signals
+from collectord.control.api import control_app
 from collectord.control.listener import serve
+from collectord.control.metrics_app import metrics_app
+from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.daemon.daemon import Daemon
 from collectord.metrics import prometheus
 from collectord.session.ring_snapshot import Trigger
@@ -111,19 +114,19 @@ def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Serve
     """Claim the configured addresses, before anything else is opened."""
     servers = []
     if config.metrics.listen is not None:
-        bound = stack.enter_context(http.claim_tcp(config.metrics.listen))
+        bound = stack.enter_context(claim_tcp(config.metrics.listen))
         registry = prometheus.registry(
             daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
         )
         host, port = bound[0].getsockname()[:2]
         netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         place = f"metrics  http://{netloc}/metrics"
-        servers.append(_Server("metrics", http.metrics_app(registry), bound, place))
+        servers.append(_Server("metrics", metrics_app(registry), bound, place))
     if config.control.socket:
         path = Path(config.control.socket)
-        bound = stack.enter_context(http.claim_unix(path))
+        bound = stack.enter_context(claim_unix(path))
         place = f"status   curl --unix-socket {path} http://localhost/v1/status"
-        servers.append(_Server("control", http.control_app(daemon.status, daemon), bound, place))
+        servers.append(_Server("control", control_app(daemon.status, daemon), bound, place))
     return servers
 
 

@@ -19,7 +19,7 @@ from collectord.config.schema import (
     SessionConfig,
 )
 from collectord.config.trace_probe import Probe, ProbeKind
-from collectord.control.http import status_json
+from collectord.control.answers import status_json
 from collectord.facts.kernel_facts import BpfFacts, PmuFacts, RelayFacts
 from collectord.ledger.aux_ledger import AuxBracket, AuxReading, balance_aux
 from collectord.ledger.cut import cut, cut_of_counters

@@ -13,7 +13,7 @@ import pytest
 
 from collectord import cli
 from collectord.cli import EXIT_FAILURE
-from collectord.control.http import claim_unix
+from collectord.control.sockets import claim_unix
 from collectord.errors import KernelError, SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder, read_file

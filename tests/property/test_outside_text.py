@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collectord.config.load import load
-from collectord.control import http
+from collectord.control.api import control_app
 from collectord.errors import CollectordError, ConfigError
 from collectord.plan.build import build
 from tests.support import balances
@@ -211,7 +211,7 @@ def test_bodies_of_requests(place: str, body: bytes) -> None:
 
     async def ask(path: Path) -> tuple[int, Any]:
         async with (
-            serve_unix(http.control_app(balances.status, commands), path),
+            serve_unix(control_app(balances.status, commands), path),
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as client,
             client.post(f"http://localhost{place}", data=body) as response,
         ):

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 from collectord.config.listen_address import ListenAddress
-from collectord.control import http
+from collectord.control.api import control_app
 from collectord.control.listener import serve
+from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.session.ring_snapshot import Lost, Snapshot
 from tests.support import balances
 
@@ -44,12 +45,12 @@ class Commands:
         self._error = error
 
     async def mark(self, text: str, session: str | None) -> int:
-        """Set a mark, as `http.Commands.mark` does."""
+        """Set a mark, as `api.Commands.mark` does."""
         self._note((text, session))
         return 2
 
     async def snapshot(self, names: Sequence[str]) -> list[Snapshot]:
-        """Make a snapshot, as `http.Commands.snapshot` does."""
+        """Make a snapshot, as `api.Commands.snapshot` does."""
         self._note(tuple(names))
         return self._made
 
@@ -88,7 +89,7 @@ def lost(*, full: int = 0, failed: int = 0, aux_full: int = 0) -> Lost:
 @asynccontextmanager
 async def serve_unix(app: web.Application, path: Path) -> AsyncIterator[None]:
     """Provide an app on a Unix socket."""
-    with http.claim_unix(path) as bound:
+    with claim_unix(path) as bound:
         async with serve(app, bound, name="control"):
             yield
 
@@ -98,7 +99,7 @@ async def serve_tcp(
     app: web.Application, *, reserved_files: int = 0
 ) -> AsyncIterator[tuple[str, int]]:
     """Provide an app on a free port; returns the address."""
-    with http.claim_tcp(ListenAddress("127.0.0.1", 0)) as bound:
+    with claim_tcp(ListenAddress("127.0.0.1", 0)) as bound:
         async with serve(app, bound, name="metrics", reserved_files=reserved_files):
             yield bound[0].getsockname()
 
@@ -110,7 +111,7 @@ def served(commands: Commands, path: Path) -> Iterator[None]:
     stop = asyncio.Event()
 
     async def serve() -> None:
-        async with serve_unix(http.control_app(balances.status, commands), path):
+        async with serve_unix(control_app(balances.status, commands), path):
             ready.set()
             await stop.wait()
 

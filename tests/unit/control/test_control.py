@@ -17,7 +17,10 @@ import aiohttp
 import pytest
 
 from collectord.config.listen_address import ListenAddress
-from collectord.control import http, service, signals, stray
+from collectord.control import service, signals, stray
+from collectord.control.api import control_app
+from collectord.control.metrics_app import metrics_app
+from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.errors import ConfigError, KernelError, UsageError
 from collectord.metrics import prometheus
 from tests.support import balances
@@ -48,7 +51,7 @@ def test_metrics_endpoint() -> None:
     """/metrics is Prometheus text; what is not served is 404."""
 
     async def scenario() -> None:
-        app = http.metrics_app(metrics_registry())
+        app = metrics_app(metrics_registry())
         async with serve_tcp(app) as (host, port):
             status, content_type, text = await get(f"http://{host}:{port}/metrics")
             assert (status, content_type.partition(";")[0]) == (200, "text/plain")
@@ -65,7 +68,7 @@ def test_control_api(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(control_app(balances.status, Commands()), path):
             status, content_type, text = await get("http://localhost/v1/status", unix=path)
             assert (status, content_type) == (200, "application/json")
             whole = json.loads(text)
@@ -127,7 +130,7 @@ def test_commands(
 
     async def scenario() -> None:
         async with (
-            serve_unix(http.control_app(balances.status, commands), path),
+            serve_unix(control_app(balances.status, commands), path),
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as client,
             client.post(f"http://localhost/v1/{place}", data=body) as response,
         ):
@@ -149,7 +152,7 @@ def test_unknown_session(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(control_app(balances.status, Commands()), path):
             status, _, text = await get("http://localhost/v1/sessions/exce", unix=path)
             assert status == 404
             assert json.loads(text)["sessions"] == ["blackbox", "exec", "profile"]
@@ -162,7 +165,7 @@ def test_socket_is_for_owner_and_group_and_goes_with_the_daemon(tmp_path: Path) 
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(control_app(balances.status, Commands()), path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert not path.exists()
 
@@ -176,7 +179,7 @@ def test_socket_of_a_killed_daemon_is_taken_over(tmp_path: Path) -> None:
         left.bind(str(path))
 
     async def scenario() -> None:
-        async with serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(control_app(balances.status, Commands()), path):
             assert (await get("http://localhost/v1/status", unix=path))[0] == 200
 
     asyncio.run(scenario())
@@ -187,10 +190,10 @@ def test_socket_of_a_running_daemon_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(control_app(balances.status, Commands()), path):
             with (
                 pytest.raises(KernelError, match="cannot serve the control API") as caught,
-                http.claim_unix(path),
+                claim_unix(path),
             ):
                 pass
             assert caught.value.errno == errno.EADDRINUSE
@@ -203,7 +206,7 @@ def test_file_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
     """Something that is no socket is never removed."""
     path = tmp_path / "control.sock"
     path.write_text("precious")
-    with pytest.raises(KernelError, match="control API"), http.claim_unix(path):
+    with pytest.raises(KernelError, match="control API"), claim_unix(path):
         pass
     assert path.read_text() == "precious"
 
@@ -211,7 +214,7 @@ def test_file_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
 def test_missing_directory_of_the_socket(tmp_path: Path) -> None:
     """It is an error that says what to do, and no directory is made."""
     path = tmp_path / "run/collectord/control.sock"
-    with pytest.raises(KernelError, match=r"\[control\] socket") as caught, http.claim_unix(path):
+    with pytest.raises(KernelError, match=r"\[control\] socket") as caught, claim_unix(path):
         pass
     assert caught.value.errno == errno.ENOENT
     assert f"make its folder {path.parent}, or" in caught.value.hint
@@ -220,11 +223,11 @@ def test_missing_directory_of_the_socket(tmp_path: Path) -> None:
 
 def test_address_in_use() -> None:
     """A taken metrics address is one error with what to change."""
-    with http.claim_tcp(ListenAddress("127.0.0.1", 0)) as (bound,):
+    with claim_tcp(ListenAddress("127.0.0.1", 0)) as (bound,):
         host, port = bound.getsockname()
         with (
             pytest.raises(KernelError, match=r"\[metrics\] listen") as caught,
-            http.claim_tcp(ListenAddress(host, port)),
+            claim_tcp(ListenAddress(host, port)),
         ):
             pass
         assert caught.value.errno == errno.EADDRINUSE
@@ -235,7 +238,7 @@ def test_host_that_does_not_resolve(name: str) -> None:
     """A name without an address is a configuration error that names the key."""
     with (
         pytest.raises(ConfigError, match=r"metrics\.listen"),
-        http.claim_tcp(ListenAddress(name, 0)),
+        claim_tcp(ListenAddress(name, 0)),
     ):
         pass
 

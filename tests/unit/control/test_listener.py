@@ -17,7 +17,8 @@ import structlog
 from aiohttp import web
 
 from collectord.cli import log
-from collectord.control import http, listener
+from collectord.control import api, listener
+from collectord.control.metrics_app import metrics_app
 from collectord.metrics import prometheus
 from tests.support import balances
 from tests.support.commands import Commands, serve_tcp, serve_unix
@@ -127,7 +128,7 @@ def test_who_sends_nothing_keeps_nobody_out(tmp_path: Path, logged: Logged) -> N
 
     async def scenario() -> int:
         async with (
-            serve_unix(http.control_app(balances.status, Commands()), path),
+            serve_unix(api.control_app(balances.status, Commands()), path),
             AsyncExitStack() as stack,
         ):
             readers = []
@@ -144,7 +145,7 @@ def test_one_peer_has_fewer_connections() -> None:
     """The server closes an address's own old connections before those of others."""
 
     async def scenario() -> int:
-        app = http.metrics_app(prometheus.registry(balances.status, kernel_release="6.12.0"))
+        app = metrics_app(prometheus.registry(balances.status, kernel_release="6.12.0"))
         async with serve_tcp(app) as (host, port), AsyncExitStack() as stack:
             readers = []
             for _ in range(PEERS):
@@ -171,7 +172,7 @@ def test_who_is_answered_keeps_the_place(tmp_path: Path, logged: Logged) -> None
     async def scenario() -> None:
         commands = SlowCommands()
         async with (
-            serve_unix(http.control_app(balances.status, commands), path),
+            serve_unix(api.control_app(balances.status, commands), path),
             AsyncExitStack() as stack,
         ):
             asking = []
@@ -202,7 +203,7 @@ def test_last_descriptors_are_not_for_peers(
     monkeypatch.setattr("collectord.control.listener.resource.getrlimit", lambda _: limits)
 
     async def scenario() -> None:
-        async with serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(api.control_app(balances.status, Commands()), path):
             with pytest.raises(aiohttp.ClientError):
                 await status_of(path)
             limits[0] = 1 << 20
@@ -233,7 +234,7 @@ def test_malformed_requests(sent: bytes, tmp_path: Path, logged: Logged) -> None
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(api.control_app(balances.status, Commands()), path):
             for _ in range(20):
                 async with connected(path, sent) as reader:
                     answer = await asyncio.wait_for(reader.readline(), ANSWER_S)
@@ -254,7 +255,7 @@ def test_who_leaves_midway_is_no_error(tmp_path: Path, logged: Logged) -> None:
     path = tmp_path / "control.sock"
 
     async def scenario() -> None:
-        async with serve_unix(http.control_app(balances.status, Commands()), path):
+        async with serve_unix(api.control_app(balances.status, Commands()), path):
             for sent in (HALF, HALF + b"\r\nabc", b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"):
                 async with connected(path, sent):
                     await settle()
@@ -270,12 +271,12 @@ def test_requests_have_a_time(
 ) -> None:
     """A request whose head or body does not come is given up."""
     path = tmp_path / "control.sock"
-    for module in (listener, http):
+    for module in (listener, api):
         monkeypatch.setattr(module, "REQUEST_S", 0.05)
 
     async def scenario() -> None:
         async with (
-            serve_unix(http.control_app(balances.status, Commands()), path),
+            serve_unix(api.control_app(balances.status, Commands()), path),
             connected(path, sent) as reader,
         ):
             whole = await asyncio.wait_for(reader.read(), ANSWER_S)

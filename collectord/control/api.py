@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The control API: HTTP and JSON on a Unix socket, a line in `_ROUTES` for each request.
+
+    GET /v1/status               daemon, core and all sessions
+    GET /v1/sessions/NAME        the balances of one session
+    POST /v1/mark                {"text": TEXT, "session": NAME or null}: a marker
+    POST /v1/snapshot            {"sessions": [NAME...]}: what flight recorders hold, to segments
+
+GET only reads counters that the daemon keeps anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from collectord.control.answers import sessions_json, snapshots_json, status_json
+from collectord.control.listener import BODY_BYTES, REQUEST_S
+from collectord.errors import CollectordError, UsageError
+from collectord.text.foreign import encode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from collectord.session.daemon_status import DaemonStatus
+    from collectord.session.ring_snapshot import Snapshot
+
+    StatusReader = Callable[[], DaemonStatus]
+    Handler = Callable[["Served", web.Request], Awaitable[dict[str, Any]]]
+
+_BAD_REQUEST: Final = 400
+_NOT_FOUND: Final = 404
+_FAILED: Final = 500
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class Commands(Protocol):
+    """The commands that a daemon carries out on request. Raises CollectordError."""
+
+    async def mark(self, text: str, session: str | None) -> int:
+        """Write a marker to the ftrace rings of a session, or of all; return how many took it."""
+
+    async def snapshot(self, names: Sequence[str]) -> list[Snapshot]:
+        """Store the contents of these flight recorders, or of all."""
+
+
+class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of POST /v1/mark."""
+
+    text: str
+    session: str | None = None
+
+
+class SnapshotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of POST /v1/snapshot; no names mean all flight recorders."""
+
+    sessions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The daemon, as the API shows and controls it.
+
+    Attributes:
+        status: reads the daemon's figures.
+        commands: carries out requests.
+    """
+
+    status: StatusReader
+    commands: Commands
+
+
+class Route(NamedTuple):
+    """A request of the API: its method and path, and the maker of its answer."""
+
+    method: str
+    path: str
+    handler: Handler
+
+
+class _UnknownSession(Exception):
+    """A request about a session that does not exist."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no session {name!r}")
+        self.known = known
+
+
+def control_app(status: StatusReader, commands: Commands) -> web.Application:
+    """Return the control API."""
+    served = Served(status, commands)
+    app = web.Application(client_max_size=BODY_BYTES)
+    for route in _ROUTES:
+        handler = partial(_answer, served, route.handler)
+        if route.method == "GET":
+            app.router.add_get(route.path, handler)
+        else:
+            app.router.add_post(route.path, handler)
+    return app
+
+
+async def _status(served: Served, _request: web.Request) -> dict[str, Any]:
+    return status_json(served.status())
+
+
+async def _session(served: Served, request: web.Request) -> dict[str, Any]:
+    name, status = request.match_info["name"], served.status()
+    known = sorted({balance.name for balance in status.sessions})
+    if name not in known:
+        raise _UnknownSession(name, known)
+    return sessions_json(status, name)
+
+
+async def _mark(served: Served, request: web.Request) -> dict[str, Any]:
+    asked = await _body(request, MarkRequest)
+    if not asked.text:
+        raise UsageError("the marker has no text")
+    return {"marked": await served.commands.mark(asked.text, asked.session)}
+
+
+async def _snapshot(served: Served, request: web.Request) -> dict[str, Any]:
+    asked = await _body(request, SnapshotRequest)
+    return snapshots_json(await served.commands.snapshot(asked.sessions))
+
+
+_ROUTES: Final = (
+    Route("GET", "/v1/status", _status),
+    Route("GET", "/v1/sessions/{name}", _session),
+    Route("POST", "/v1/mark", _mark),
+    Route("POST", "/v1/snapshot", _snapshot),
+)
+
+
+async def _body(request: web.Request, kind: type[Body]) -> Body:
+    """Return the request's JSON; the defaults for an empty body.
+
+    Raises:
+        UsageError: it is not JSON, or another object, or does not arrive.
+    """
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            data = await request.read()
+        # Not msgspec's decoder: it refuses bytes of a marker that are not UTF-8.
+        document = json.loads(data or b"{}")
+        os.fsencode(json.dumps(document, ensure_ascii=False))  # other surrogates are not bytes
+        return msgspec.convert(document, kind)
+    except TimeoutError as error:
+        raise UsageError(f"not a request: it did not end within {REQUEST_S:.0f} s") from error
+    except web.HTTPRequestEntityTooLarge as error:
+        raise UsageError(f"not a request: more than {BODY_BYTES} bytes") from error
+    except RecursionError as error:
+        raise UsageError("not a request: nested too deeply") from error
+    except (ValueError, web.RequestPayloadError, ConnectionError) as error:
+        # From the decoder or msgspec; or the rest of the body is malformed, or does not arrive.
+        raise UsageError(f"not a request: {error}") from error
+
+
+async def _answer(served: Served, handler: Handler, request: web.Request) -> web.Response:
+    """Return the answer, or the error with its exit status on the command line."""
+    try:
+        return _json(await handler(served, request))
+    except _UnknownSession as error:
+        return _json({"error": str(error), "sessions": error.known}, status=_NOT_FOUND)
+    except CollectordError as error:
+        status = _BAD_REQUEST if isinstance(error, UsageError) else _FAILED
+        return _json({"error": str(error), "exit_code": error.exit_code}, status=status)
+
+
+def _json(value: dict[str, Any], *, status: int = 200) -> web.Response:
+    body = encode_json(value)
+    return web.Response(body=body, status=status, content_type="application/json")

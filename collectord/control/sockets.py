@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listening sockets of the servers, claimed before anything else is opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.errors import ConfigError, KernelError
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.config.listen_address import ListenAddress
+    from collectord.folders.folder import Folder
+
+# As in the unit and tmpfiles.d: the only directory that is created if it is missing.
+RUN_DIRECTORY: Final = Path("/run/collectord")
+# The owner and the socket's group may control the daemon.
+SOCKET_UMASK: Final = 0o117
+
+
+@contextmanager
+def claim_tcp(address: ListenAddress) -> Iterator[tuple[socket.socket, ...]]:
+    """Listen on an address, at each address that its host's name has.
+
+    Connections wait until somebody accepts them.
+
+    Raises:
+        ConfigError: the host's name does not resolve.
+        KernelError: the address cannot be bound.
+    """
+    host = address.host
+    try:
+        found = socket.getaddrinfo(
+            host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (socket.gaierror, UnicodeError) as error:
+        raise ConfigError(f"{host} does not resolve: {error}", key="metrics.listen") from error
+    with ExitStack() as stack:
+        try:
+            bound = tuple(
+                stack.enter_context(_listening(family, place))
+                for family, _, _, _, place in dict.fromkeys(found)
+            )
+        except OSError as error:
+            raise KernelError(
+                f"cannot serve metrics on {address}",
+                syscall="bind",
+                errno=error.errno or 0,
+                hint="set another [metrics] listen address",
+            ) from error
+        yield bound
+
+
+def _listening(family: int, place: Any) -> socket.socket:  # noqa: ANN401  # as getaddrinfo has it
+    with ExitStack() as undo:
+        made = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(place)
+        made.listen()
+        undo.pop_all()
+        return made
+
+
+@contextmanager
+def claim_unix(path: Path) -> Iterator[tuple[socket.socket, ...]]:
+    """Listen on a Unix socket that its owner and group may use; it is removed at the end.
+
+    Connections wait until somebody accepts them.
+
+    Raises:
+        KernelError: another daemon serves it, or it cannot be created.
+    """
+    with _unix_socket(path) as bound:
+        yield (bound,)
+
+
+@contextmanager
+def _unix_socket(path: Path) -> Iterator[socket.socket]:
+    with ExitStack() as stack:
+        try:
+            make_mode = 0o755 if path.parent == RUN_DIRECTORY else None
+            folder = open_folder(path.parent, Trust.WRITE, make_mode=make_mode)
+            stack.enter_context(folder)
+            bound = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            _remove_stale(folder, path.name)
+            before = os.umask(SOCKET_UMASK)
+            try:
+                bound.bind(str(folder.place / path.name))
+            finally:
+                os.umask(before)
+            bound.listen()
+        except OSError as error:
+            missing = f"make its folder {path.parent}, or " if error.errno == errno.ENOENT else ""
+            raise KernelError(
+                f"cannot serve the control API on {path}",
+                syscall="bind",
+                errno=error.errno or errno.ENAMETOOLONG,
+                hint=f"{missing}set another [control] socket",
+            ) from error
+        stack.callback(folder.remove, path.name, missing_ok=True)
+        yield bound
+
+
+def _remove_stale(folder: Folder, name: str) -> None:
+    """Remove a socket that a killed daemon left; leave one that answers."""
+    status = folder.stat(name)
+    if status is None:
+        return
+    if not stat.S_ISSOCK(status.st_mode):
+        raise FileExistsError(errno.EEXIST, "not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(folder.place / name))
+        except ConnectionRefusedError:
+            folder.remove(name, missing_ok=True)
+            return
+    raise OSError(errno.EADDRINUSE, "another daemon answers")
