@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from collectord.metrics.families import Labels
+    from collectord.metrics.families import Labels, Reading
     from collectord.session.maps.program_status import (
         BpfStatus,
         FunctionRuns,
@@ -45,8 +45,9 @@ _PROGRAM: Final = ("session", "program")
 _FUNCTION: Final = (*_PROGRAM, "function")
 
 
-def families(programs: Sequence[BpfStatus]) -> Iterator[Metric]:
+def families(reading: Reading) -> Iterator[Metric]:
     """Yield all families of all sessions' programs; those common to all programs always exist."""
+    programs = reading.status.bpf
     functions: list[tuple[Labels, FunctionRuns]] = [
         ((one.session, one.program, function.function), function)
         for one in programs

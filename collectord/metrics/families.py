@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families from samples, and the labels of sessions and rings."""
+"""Metric families from samples, the reading they show, and the labels of sessions and rings."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
     from collectord.model import RingLabel
+    from collectord.session.daemon_status import DaemonStatus
 
     Labels = tuple[str, ...]
     # None: unknown. A sum of which one part is unknown is unknown, and has no series.
@@ -48,6 +49,21 @@ class Labelling:
     def rings(self, sessions: Iterable[SessionBalance]) -> list[tuple[Labels, RingBalance]]:
         """Return all rings of the sessions, with their labels."""
         return [(self.of(s, ring.label), ring) for s in sessions for ring in s.rings]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of the daemon, of which a scrape makes all families.
+
+    Attributes:
+        status: the figures.
+        labelling: the labels of rings.
+        kernel_release: as in `uname -r`.
+    """
+
+    status: DaemonStatus
+    labelling: Labelling
+    kernel_release: str
 
 
 def of_session(session: SessionBalance) -> Labels:

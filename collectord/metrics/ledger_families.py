@@ -10,15 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, FLAGS
-from collectord.metrics.families import (
-    SESSION,
-    Labelling,
-    counter,
-    gauge,
-    highest,
-    lowest,
-    of_session,
-)
+from collectord.metrics.families import SESSION, counter, gauge, highest, lowest, of_session
 from collectord.model import Basis, RingRole, loss_name, loss_pairs
 from collectord.text.units import NS_PER_SECOND
 
@@ -28,7 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
-    from collectord.metrics.families import Labels
+    from collectord.metrics.families import Labelling, Labels, Reading
 
     # A balance with its labels: of a ring, or of a whole session.
     Part = tuple[Labels, SessionBalance | RingBalance]
@@ -36,8 +28,9 @@ if TYPE_CHECKING:
 _STATES: Final = ("running", "degraded", "stopped", "failed")
 
 
-def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterator[Metric]:
+def families(reading: Reading) -> Iterator[Metric]:
     """Yield all families of all sessions."""
+    sessions, labelling = reading.status.sessions, reading.labelling
     yield highest(
         "collectord_session_state",
         "1 for the current state of the session, 0 for the other states.",
@@ -92,11 +85,12 @@ def families(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterat
     )
 
 
-def areas(sessions: Sequence[SessionBalance], labelling: Labelling) -> Iterator[Metric]:
+def areas(reading: Reading) -> Iterator[Metric]:
     """Yield all families of AUX areas.
 
     `produced` and `unaccounted` exist if the PMU counts them, independently of this program.
     """
+    sessions, labelling = reading.status.sessions, reading.labelling
     names = labelling.names
     found = [(labelling.of(s, area.label), area) for s in sessions for area in s.aux]
     yield counter(

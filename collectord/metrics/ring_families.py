@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import HistogramMetricFamily
 
-from collectord.metrics.families import SESSION, Labelling, counter, gauge, highest, of_session
+from collectord.metrics.families import SESSION, counter, gauge, highest, of_session
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
-    from collectord.metrics.families import Labels
+    from collectord.metrics.families import Labels, Reading
     from collectord.model import ClockReading
 
     Rings = Sequence[tuple[Labels, RingBalance]]
@@ -40,10 +40,10 @@ _FILL_BOUNDS: Final = (
 )
 
 
-def families(
-    sessions: Sequence[SessionBalance], clocks: ClockReading, labelling: Labelling
-) -> Iterator[Metric]:
-    """Yield all families of all rings; `clocks` relates their times to Unix time."""
+def families(reading: Reading) -> Iterator[Metric]:
+    """Yield all families of all rings."""
+    sessions, labelling = reading.status.sessions, reading.labelling
+    clocks = reading.status.clocks  # they relate the rings' times to Unix time
     rings = labelling.rings(sessions)
     names = labelling.names
     quarantined = [(labels, ring.quarantined is not None) for labels, ring in rings]
@@ -73,8 +73,9 @@ def families(
     yield from _reads(rings, names)
 
 
-def recorders(sessions: Sequence[SessionBalance]) -> Iterator[Metric]:
+def recorders(reading: Reading) -> Iterator[Metric]:
     """Yield all families; for a stream only that of the ftrace window, which is 0."""
+    sessions = reading.status.sessions
     recorders = [(of_session(s), s) for s in sessions if any(ring.held for ring in s.rings)]
     yield counter(
         "collectord_snapshots",

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric families of segments: those that are kept, and those that were deleted or given up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from collectord.metrics.families import SESSION, counter, gauge, of_session
+from collectord.sink.state_dir import EvictReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from collectord.metrics.families import Reading
+
+
+def families(reading: Reading) -> Iterator[Metric]:
+    """Yield the families of all sessions' segments."""
+    sessions = reading.status.sessions
+    yield gauge(
+        "collectord_segments",
+        "Number of sealed segments that are kept.",
+        SESSION,
+        ((of_session(s), s.sink.segments) for s in sessions),
+    )
+    yield gauge(
+        "collectord_segment_bytes",
+        "Bytes of disk space that the kept sealed segments take.",
+        SESSION,
+        ((of_session(s), s.sink.segment_bytes) for s in sessions),
+    )
+    yield counter(
+        "collectord_segments_unsealed",
+        "Segments that could not be sealed and were given up.",
+        SESSION,
+        ((of_session(s), s.sink.unsealed) for s in sessions),
+    )
+    yield counter(
+        "collectord_segments_early",
+        "Segments that ended before all records that name their samples were read.",
+        SESSION,
+        ((of_session(s), s.sink.early) for s in sessions),
+    )
+    yield counter(
+        "collectord_segments_deleted",
+        "Segments that retention deleted, by the limit that required it.",
+        (*SESSION, "reason"),
+        (
+            ((*of_session(s), reason), s.sink.deleted.get(reason, 0))
+            for s in sessions
+            for reason in EvictReason
+        ),
+    )
