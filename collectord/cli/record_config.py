@@ -16,16 +16,18 @@ from collectord.config.event_spec import PmuEvent, events_of
 from collectord.config.rules import check_config
 from collectord.config.schema import (
     BpfConfig,
-    BpfSourceConfig,
-    BpfTransportName,
     Config,
     ControlConfig,
     DaemonConfig,
-    EventConfig,
     MetricsConfig,
+    RetentionConfig,
+)
+from collectord.config.schema_session import (
+    BpfSourceConfig,
+    BpfTransportName,
+    EventConfig,
     PerfSourceConfig,
     RelaySourceConfig,
-    RetentionConfig,
     SessionConfig,
     TargetConfig,
     TraceEventConfig,
@@ -40,7 +42,7 @@ from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
 if TYPE_CHECKING:
     import argparse
 
-    from collectord.config.schema import SourceConfig
+    from collectord.config.schema_session import SourceConfig
     from collectord.plan.session_plan import Plan
 
 SESSION: Final = "record"

@@ -13,7 +13,7 @@ from collectord.cli.parser import Parser
 from collectord.config import call_graph, event_spec
 from collectord.config.event_filter import Filter
 from collectord.config.scheduling import FIFO, FIFO_RANGE, DrainPriority
-from collectord.config.schema import BpfTransportName, TransportName
+from collectord.config.schema_session import BpfTransportName, TransportName
 from collectord.config.users import user_id
 from collectord.errors import UsageError
 from collectord.text import cpu_list

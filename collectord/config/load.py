@@ -19,7 +19,7 @@ from collectord.folders.walk import read_file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.config.schema import SessionConfig
+    from collectord.config.schema_session import SessionConfig
 
 DEFAULT_PATH: Final = Path("/etc/collectord/collectord.toml")
 DROP_IN_DIRECTORY: Final = "collectord.d"

@@ -11,7 +11,7 @@ from collectord.model import FLIGHT_RECORDER, ScopeKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.schema import RelaySourceConfig, SessionConfig
+    from collectord.config.schema_session import RelaySourceConfig, SessionConfig
 
 _U32_MAX: Final = (1 << 32) - 1
 # A record of blktrace has a header of 48 bytes, and a message has up to 128 more.

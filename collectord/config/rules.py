@@ -10,7 +10,7 @@ from collectord.config import relay_rules
 from collectord.config.event_spec import Modifiers, Tracepoint
 from collectord.config.problems import NAME, NAME_WORDS, PID_MAX, Problem, under
 from collectord.config.scheduling import SHARDS_MAX
-from collectord.config.schema import (
+from collectord.config.schema_session import (
     BpfSourceConfig,
     PerfSourceConfig,
     RelaySourceConfig,
@@ -21,10 +21,8 @@ from collectord.model import FLIGHT_RECORDER, TASK_SCOPES, ScopeKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.schema import (
-        BpfConfig,
-        Config,
-        DaemonConfig,
+    from collectord.config.schema import BpfConfig, Config, DaemonConfig
+    from collectord.config.schema_session import (
         EventConfig,
         SessionConfig,
         SourceConfig,

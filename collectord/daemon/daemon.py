@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from typing import Any
 
-    from collectord.config.schema import Config, SessionConfig
+    from collectord.config.schema import Config
+    from collectord.config.schema_session import SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance

@@ -22,7 +22,7 @@ from collectord.text.units import show_bytes, show_ns
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.config.schema import PerfSourceConfig
+    from collectord.config.schema_session import PerfSourceConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.plan.event_attrs import EventPlan
     from collectord.text.units import Share

@@ -18,7 +18,7 @@ from collectord.codec.perf_attr import (
     SampleType,
     SoftwareId,
 )
-from collectord.config.schema import BpfSourceConfig
+from collectord.config.schema_session import BpfSourceConfig
 from collectord.errors import (
     ConfigError,
     KernelError,

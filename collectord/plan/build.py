@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.schema import (
+from collectord.config.schema_session import (
     BpfSourceConfig,
     RelaySourceConfig,
     TracefsSourceConfig,
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from collectord.config.schema import Config, SessionConfig
+    from collectord.config.schema import Config
+    from collectord.config.schema_session import SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
     from collectord.plan.ring_set import Rings

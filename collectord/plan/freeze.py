@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from collectord.config.event_filter import Filter
     from collectord.config.event_spec import EventSpec
-    from collectord.config.schema import SessionConfig
+    from collectord.config.schema_session import SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
     from collectord.plan.event_attrs import EventPlan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from collectord.codec.blktrace import ALL_ACTIONS, action_mask, action_names
-from collectord.config.schema import RelaySourceConfig
+from collectord.config.schema_session import RelaySourceConfig
 from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.facts.kernel_facts import SEES_DEVICES
 from collectord.model import Basis, RingRole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_pmu import decoder_of
 from collectord.codec.perf_attr import SampleType
-from collectord.config.schema import PerfSourceConfig
+from collectord.config.schema_session import PerfSourceConfig
 from collectord.errors import PlanError
 from collectord.model import FLIGHT_RECORDER, TASK_SCOPES, RingRole
 from collectord.plan import budget
@@ -25,7 +25,7 @@ from collectord.text.units import Share, show_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from collectord.config.schema import SessionConfig
+    from collectord.config.schema_session import SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
     from collectord.plan.aux_areas import AuxSet

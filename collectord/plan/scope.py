@@ -13,7 +13,7 @@ from collectord.text import cpu_list
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from collectord.config.schema import TargetConfig
+    from collectord.config.schema_session import TargetConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.plan.event_attrs import EventPlan
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.config.event_spec import PmuEvent, Tracepoint, events_of
-from collectord.config.schema import PerfSourceConfig, TracefsSourceConfig
+from collectord.config.schema_session import PerfSourceConfig, TracefsSourceConfig
 from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
 from collectord.model import ScopeKind
 from collectord.plan.event_attrs import Sampling, may_exclude_self, resolve

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.schema import TracefsSourceConfig
+from collectord.config.schema_session import TracefsSourceConfig
 from collectord.errors import (
     CollectordError,
     MissingFeature,

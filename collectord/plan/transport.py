@@ -10,7 +10,7 @@ from collectord.errors import MissingFeature
 from collectord.model import Transport
 
 if TYPE_CHECKING:
-    from collectord.config.schema import TransportName
+    from collectord.config.schema_session import TransportName
     from collectord.facts.kernel_facts import FtraceFacts
 
 # CPU ns per event of about 60 bytes in sub-buffers of 64 KiB, where nothing was measured: a page

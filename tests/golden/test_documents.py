@@ -12,12 +12,8 @@ import pytest
 
 from collectord._native._core import AuxCounters, RingCounters, SidebandCounters
 from collectord.codec.blktrace import Action
-from collectord.config.schema import (
-    BpfSourceConfig,
-    Config,
-    RelaySourceConfig,
-    SessionConfig,
-)
+from collectord.config.schema import Config
+from collectord.config.schema_session import BpfSourceConfig, RelaySourceConfig, SessionConfig
 from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.control.answers import status_json
 from collectord.facts.kernel_facts import BpfFacts, PmuFacts, RelayFacts
@@ -56,7 +52,7 @@ from tests.support.hosts import host
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from collectord.config.schema import SourceConfig
+    from collectord.config.schema_session import SourceConfig
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.session.maps.answers import Answer
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord.codec.perf_attr import EventType, PerfEventAttr, ReadFormat, SoftwareId
-from collectord.config.schema import Config, DaemonConfig, PerfSourceConfig, SessionConfig
+from collectord.config.schema import Config, DaemonConfig
+from collectord.config.schema_session import PerfSourceConfig, SessionConfig
 from collectord.daemon.daemon import Daemon
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import KernelError, MissingFeature
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-    from collectord.config.schema import When
+    from collectord.config.schema_session import When
     from collectord.ledger.record_ledger import SessionBalance
 
     Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -15,12 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.config.schema import (
-    Config,
-    DaemonConfig,
-    SessionConfig,
-    TargetConfig,
-)
+from collectord.config.schema import Config, DaemonConfig
+from collectord.config.schema_session import SessionConfig, TargetConfig
 from collectord.daemon.daemon import Daemon
 from collectord.daemon.host_facts import host_facts
 from collectord.kernel.linux import LinuxKernel

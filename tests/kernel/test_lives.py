@@ -22,13 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.config.schema import (
-    Config,
-    DaemonConfig,
-    PerfSourceConfig,
-    SessionConfig,
-    TracefsSourceConfig,
-)
+from collectord.config.schema import Config, DaemonConfig
+from collectord.config.schema_session import PerfSourceConfig, SessionConfig, TracefsSourceConfig
 from collectord.daemon.host_facts import host_facts
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.build import build

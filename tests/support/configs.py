@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from collectord.config import call_graph as call_graphs
 from collectord.config import event_spec, trace_names
 from collectord.config.event_filter import Filter
-from collectord.config.schema import (
+from collectord.config.schema_session import (
     EventConfig,
     PerfSourceConfig,
     TraceEventConfig,
@@ -16,7 +16,7 @@ from collectord.config.schema import (
 )
 
 if TYPE_CHECKING:
-    from collectord.config.schema import When
+    from collectord.config.schema_session import When
 
 
 def perf_event(text: str, filter: str = "", **rates: int) -> EventConfig:  # noqa: A002 - the key

@@ -22,8 +22,8 @@ from collectord.codec.perf_attr import (
 from collectord.config import call_graph
 from collectord.config.event_names import NAMED_EVENTS
 from collectord.config.event_spec import parse_choices
-from collectord.config.schema import (
-    Config,
+from collectord.config.schema import Config
+from collectord.config.schema_session import (
     Mode,
     PerfSourceConfig,
     SessionConfig,

@@ -9,6 +9,7 @@ import pwd
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,8 +25,7 @@ from collectord.cli import (
 from collectord.codec.aux_pmu import AuxPmuFacts
 from collectord.config.call_graph import CallGraph
 from collectord.config.event_spec import parse_one
-from collectord.config.schema import (
-    Config,
+from collectord.config.schema_session import (
     PerfSourceConfig,
     RelaySourceConfig,
     TargetConfig,
@@ -42,6 +42,9 @@ from collectord.text.units import RingSize
 from tests.support import balances
 from tests.support.configs import perf_event, perf_source, trace_event, tracefs_source
 from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from collectord.config.schema import Config
 
 
 def config(*arguments: str) -> Config:

@@ -15,9 +15,9 @@ import pytest
 
 from collectord.codec.blktrace import Action
 from collectord.config.load import config_files, load
-from collectord.config.schema import (
+from collectord.config.schema import Config
+from collectord.config.schema_session import (
     BpfSourceConfig,
-    Config,
     PerfSourceConfig,
     RelaySourceConfig,
     SessionConfig,

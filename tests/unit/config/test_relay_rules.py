@@ -12,13 +12,8 @@ import pytest
 
 from collectord.codec.blktrace import ALL_ACTIONS, Action
 from collectord.config.rules import check_config
-from collectord.config.schema import (
-    Config,
-    Mode,
-    RelaySourceConfig,
-    SessionConfig,
-    TargetConfig,
-)
+from collectord.config.schema import Config
+from collectord.config.schema_session import Mode, RelaySourceConfig, SessionConfig, TargetConfig
 from collectord.daemon.coverage import Coverage
 from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.facts.kernel_facts import KernelFacts, RelayFacts

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord.config.load import load
-from collectord.config.schema import (
-    PerfSourceConfig,
-    SessionConfig,
-    TracefsSourceConfig,
-)
+from collectord.config.schema_session import PerfSourceConfig, SessionConfig, TracefsSourceConfig
 from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import ConfigError
 from collectord.text.units import RingSize, Share

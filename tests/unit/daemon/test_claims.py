@@ -7,7 +7,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from collectord.config.schema import Config, SessionConfig
+from collectord.config.schema import Config
+from collectord.config.schema_session import SessionConfig
 from collectord.daemon import claims
 from collectord.plan.build import build
 from tests.support.configs import tracefs_source

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from collectord import cli
-from collectord.config import schema
+from collectord.config import schema, schema_session
 from collectord.config.decode import Spelt
 from collectord.config.load import load
 from collectord.config.scheduling import DrainCpus, DrainPriority
@@ -32,15 +32,15 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "`[control]`": schema.ControlConfig,
     "`[retention]`": schema.RetentionConfig,
     "`[bpf]`": schema.BpfConfig,
-    "`[[session]]`": schema.SessionConfig,
-    "`[session.target]`": schema.TargetConfig,
-    "A source of kind `perf`": schema.PerfSourceConfig,
-    "An entry of `events`": schema.EventConfig,
-    "A source of kind `tracefs`": schema.TracefsSourceConfig,
-    "An entry of `events` of a tracefs source": schema.TraceEventConfig,
+    "`[[session]]`": schema_session.SessionConfig,
+    "`[session.target]`": schema_session.TargetConfig,
+    "A source of kind `perf`": schema_session.PerfSourceConfig,
+    "An entry of `events`": schema_session.EventConfig,
+    "A source of kind `tracefs`": schema_session.TracefsSourceConfig,
+    "An entry of `events` of a tracefs source": schema_session.TraceEventConfig,
     "An entry of `probes`": Probe,
-    "A source of kind `bpf`": schema.BpfSourceConfig,
-    "A source of kind `relay`": schema.RelaySourceConfig,
+    "A source of kind `bpf`": schema_session.BpfSourceConfig,
+    "A source of kind `relay`": schema_session.RelaySourceConfig,
 }
 TYPES: Final[dict[Any, str]] = {
     str: "string",
@@ -127,7 +127,7 @@ def test_keys_and_types_are_those_of_the_schema(title: str, struct: type[msgspec
     expected = {
         field.name: type_name(hints[field.name])
         for field in msgspec.structs.fields(struct)
-        if field.name not in schema.SessionConfig.code_only
+        if field.name not in schema_session.SessionConfig.code_only
     }
     assert {key.name: key.type for key in documented_keys(title)} == expected
 
@@ -140,7 +140,7 @@ def test_what_is_required_and_what_has_no_default(
     shown = {key.name: key.default for key in documented_keys(title)}
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
-        if field.name not in schema.SessionConfig.code_only:
+        if field.name not in schema_session.SessionConfig.code_only:
             assert (shown[field.name] == REQUIRED) == field.required, field.name
             none = field.default is None and not is_spelt(hints[field.name])  # else it is ""
             assert (shown[field.name] == NONE) == none, field.name
@@ -168,7 +168,7 @@ def test_documented_defaults_of_sessions_change_nothing(kind: str, tmp_path: Pat
     path = tmp_path / "collectord.toml"
     least = LEAST.get(kind, 'events = ["sched:sched_switch"]')
 
-    def read(session: str, target: str, source: str) -> schema.SessionConfig:
+    def read(session: str, target: str, source: str) -> schema_session.SessionConfig:
         source = re.sub(r"^events = \[\]\n", "", source, flags=re.MULTILINE)
         path.write_text(
             f'[[session]]\nname = "a"\n{session}[session.target]\n{target}'

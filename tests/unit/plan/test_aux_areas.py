@@ -13,13 +13,8 @@ from collectord.codec.perf_attr import AuxAction, EventType
 from collectord.config.event_filter import Filter
 from collectord.config.event_spec import parse, parse_one
 from collectord.config.rules import check_config
-from collectord.config.schema import (
-    Config,
-    DaemonConfig,
-    EventConfig,
-    SessionConfig,
-    TargetConfig,
-)
+from collectord.config.schema import Config, DaemonConfig
+from collectord.config.schema_session import EventConfig, SessionConfig, TargetConfig
 from collectord.errors import MissingFeature, PlanError, UsageError
 from collectord.facts.kernel_facts import PmuFacts
 from collectord.model import Basis, RingRole, ScopeKind

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.config.schema import BpfSourceConfig, Config, SessionConfig, TargetConfig
+from collectord.config.schema import Config
+from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
 from collectord.daemon.coverage import Coverage
 from collectord.errors import MissingFeature, PlanError
 from collectord.facts.kernel_facts import BpfFacts

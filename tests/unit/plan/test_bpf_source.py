@@ -9,12 +9,8 @@ import pytest
 
 from collectord.codec.perf_attr import EventType, SampleType, SoftwareId
 from collectord.config.rules import check_session
-from collectord.config.schema import (
-    BpfSourceConfig,
-    Config,
-    SessionConfig,
-    TargetConfig,
-)
+from collectord.config.schema import Config
+from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
 from collectord.daemon.coverage import Coverage
 from collectord.errors import ConfigError, MissingFeature, MissingPrivilege, PlanError, UsageError
 from collectord.facts.kernel_facts import BpfFacts

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectord.config.schema import (
-    Config,
-    DaemonConfig,
+from collectord.config.schema import Config, DaemonConfig, RetentionConfig
+from collectord.config.schema_session import (
     EventConfig,
     PerfSourceConfig,
-    RetentionConfig,
     SessionConfig,
     TargetConfig,
 )

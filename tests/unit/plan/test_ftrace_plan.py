@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from collectord.config.event_spec import parse_one
-from collectord.config.schema import (
-    Config,
-    DaemonConfig,
+from collectord.config.schema import Config, DaemonConfig
+from collectord.config.schema_session import (
     PerfSourceConfig,
     SessionConfig,
     TargetConfig,

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
-from collectord.config.schema import (
-    Config,
-    SessionConfig,
-    SourceConfig,
-)
+from collectord.config.schema import Config
+from collectord.config.schema_session import SessionConfig, SourceConfig
 from collectord.plan.build import build
 from tests.support.configs import perf_source, tracefs_source
 from tests.support.hosts import host

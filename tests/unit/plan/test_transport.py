@@ -13,7 +13,7 @@ from collectord.model import Transport
 from collectord.plan.transport import DEFAULT_NS, choose
 
 if TYPE_CHECKING:
-    from collectord.config.schema import TransportName
+    from collectord.config.schema_session import TransportName
 
 COSTS = {"read": 10.0, "mmap": 20.0, "splice": 30.0}
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from collectord.config.schema import Config, DaemonConfig, SessionConfig
+from collectord.config.schema import Config, DaemonConfig
+from collectord.config.schema_session import SessionConfig
 from collectord.plan.build import build
 from collectord.recovery.predecessor import repair_leftovers
 from tests.support import trace_segments as support

@@ -13,12 +13,8 @@ import pytest
 from collectord._native._core import RingCounters
 from collectord.config.event_filter import Filter
 from collectord.config.event_spec import parse_one
-from collectord.config.schema import (
-    Config,
-    EventConfig,
-    SessionConfig,
-    TargetConfig,
-)
+from collectord.config.schema import Config
+from collectord.config.schema_session import EventConfig, SessionConfig, TargetConfig
 from collectord.control import signals
 from collectord.errors import PlanError, UnknownEvent, UsageError
 from collectord.ledger.record_ledger import Bracket, balance_ring, balance_session

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectord.config.schema import Config, DaemonConfig, SessionConfig
+from collectord.config.schema import Config, DaemonConfig
+from collectord.config.schema_session import SessionConfig
 from collectord.daemon.daemon import Daemon
 from collectord.errors import KernelError, UsageError
 from collectord.kernel.linux import LinuxKernel

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord._native import _core
-from collectord.config.schema import BpfSourceConfig, Config, SessionConfig
+from collectord.config.schema import Config
+from collectord.config.schema_session import BpfSourceConfig, SessionConfig
 from collectord.errors import KernelError
 from collectord.facts.kernel_facts import BpfFacts
 from collectord.ledger.record_ledger import NESTING, Bracket

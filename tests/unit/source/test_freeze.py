@@ -12,7 +12,8 @@ import pytest
 
 from collectord.codec.perf_attr import AuxAction, PerfEventAttr
 from collectord.config.event_spec import parse_one
-from collectord.config.schema import Config, SessionConfig, TargetConfig
+from collectord.config.schema import Config
+from collectord.config.schema_session import SessionConfig, TargetConfig
 from collectord.facts.kernel_facts import PmuFacts
 from collectord.kernel.values.counter_reading import CounterReading
 from collectord.model import ScopeKind

@@ -53,12 +53,16 @@ _LOSSES: Final = """
 _IMPORTS: Final = r"^from __future__ import annotations\n"
 # For each file a pattern that it has once, and the text in its place: \g<0> is the old text.
 _EDITS: Final = (
-    ("collectord/config/schema.py", r"^SourceConfig = ", _KEYS + r"\g<0>ToySourceConfig | "),
+    (
+        "collectord/config/schema_session.py",
+        r"^SourceConfig = ",
+        _KEYS + r"\g<0>ToySourceConfig | ",
+    ),
     ("collectord/model.py", r"^LOSS_PAIRS\b.* = \{$", r"\g<0>" + _LOSSES),
     (
         "collectord/plan/build.py",
         _IMPORTS,
-        r"\g<0>from collectord.config.schema import ToySourceConfig" + "\n"
+        r"\g<0>from collectord.config.schema_session import ToySourceConfig" + "\n"
         "from collectord.plan import toy_source\n",
     ),
     (
