@@ -77,7 +77,9 @@ async def _serve(kernel: Kernel, config: Config) -> int:
         stop = stack.enter_context(signals.stop_event())
         stack.enter_context(signals.hangups())
         daemon = Daemon(kernel, config)  # it probes: a signal must not end it midway
-        stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
+        stack.enter_context(
+            signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
+        )
         manager = stack.enter_context(service.connect())
         servers = _claim(stack, daemon, config)
 
@@ -126,7 +128,9 @@ def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Serve
         path = Path(config.control.socket)
         bound = stack.enter_context(claim_unix(path))
         place = f"status   curl --unix-socket {path} http://localhost/v1/status"
-        servers.append(_Server("control", control_app(daemon.status, daemon), bound, place))
+        servers.append(
+            _Server("control", control_app(daemon.status, daemon.commands), bound, place)
+        )
     return servers
 
 

@@ -81,7 +81,9 @@ async def record(
         daemon = Daemon(
             kernel, config, facts=facts, child=child.pid if child is not None else None
         )
-        stack.enter_context(signals.snapshots(lambda: daemon.snapshot((), Trigger.SIGNAL)))
+        stack.enter_context(
+            signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
+        )
 
         async def on_open() -> None:
             """Let the command run, now that all events count, and watch for the end."""
@@ -107,7 +109,7 @@ async def record(
         status,
         daemon.plan,
         programs=daemon.status().bpf,
-        snapshots=tuple(daemon.snapshots),
+        snapshots=tuple(daemon.commands.snapshots),
         counted=daemon.counted,
     )
 

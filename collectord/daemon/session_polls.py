@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Executor
 
     from collectord.kernel.port import Kernel
@@ -37,7 +37,7 @@ class SessionPolls:
 
     def __init__(
         self,
-        sessions: Sequence[AnySession],
+        sessions: Iterable[AnySession],
         *,
         kernel: Kernel,
         watch: BpfWatch,

@@ -41,6 +41,11 @@ class FileWorkers:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @property
+    def devices(self) -> frozenset[int]:
+        """The file systems of all sessions (st_dev)."""
+        return frozenset(self._devices.values())
+
     def of(self, session: str = "") -> Executor:
         """Return the threads of a session's file system; without a session, the first ones."""
         first = next(iter(self._workers))

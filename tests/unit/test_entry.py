@@ -32,6 +32,7 @@ from collectord.cli import run
 last, config = int(sys.argv[1]), sys.argv[2]
 class Daemon:
     def __init__(self, kernel, config):
+        self.commands = self
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGHUP):
             os.kill(os.getpid(), number)
         os.kill(os.getpid(), last)

@@ -321,7 +321,7 @@ def test_an_absent_flight_recorder_says_why(
         async def on_open() -> None:
             for names in (["pt"], ["shut"], ["plain"], []):
                 with pytest.raises(UsageError) as refused:
-                    await daemon.snapshot(names)
+                    await daemon.commands.snapshot(names)
                 said.append(str(refused.value))
             stop.set()
 

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands that a daemon carries out on request: of a signal or of the control API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import UsageError
+from collectord.model import FLIGHT_RECORDER
+from collectord.session.ring_snapshot import Snapshot, Trigger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.daemon.sessions import SessionSet
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.session.session_factory import AnySession
+
+_SNAPSHOTS_KEPT: Final = 1000
+
+
+class DaemonCommands:
+    """Carries out requests about the live sessions.
+
+    Args:
+        sessions: all of the daemon.
+
+    Attributes:
+        snapshots: the last ones that were requested; after the run also all others.
+    """
+
+    def __init__(self, sessions: SessionSet) -> None:
+        self._sessions = sessions
+        self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
+
+    async def snapshot(
+        self, names: Sequence[str] = (), trigger: str = Trigger.REQUEST
+    ) -> list[Snapshot]:
+        """Store the contents of the flight recorders, all at the same moment.
+
+        Args:
+            names: of sessions; empty for all flight recorders.
+            trigger: one of `ring_snapshot.Trigger`.
+
+        Raises:
+            UsageError: there is no flight recorder of that name, or none at all, or it could not
+                be opened.
+            SinkError: a segment cannot be written.
+            KernelError: rings cannot be stopped, or not started again.
+        """
+        named = self._sessions.named(names)
+        recorders = [(s.plan.name, s.recorder) for s in named if s.recorder is not None]
+        with_one = {name for name, _ in recorders}
+        others = [session for session in named if session.plan.name not in with_one]
+        if not recorders or (names and others):
+            raise _no_recorder(names, others)
+        made = await asyncio.gather(
+            *(recorder.snapshot(trigger) for _, recorder in recorders), return_exceptions=True
+        )
+        snapshots = [one for one in made if isinstance(one, Snapshot)]
+        self.snapshots.extend(snapshots)
+        for one in made:
+            if isinstance(one, BaseException):
+                raise one  # the others are stored
+        return snapshots
+
+    async def mark(self, text: str, session: str | None = None) -> int:
+        """Write a marker to the ftrace rings of a session, or of all; return how many took it.
+
+        Raises:
+            UsageError: there is no such session, or none records ftrace.
+            KernelError: a ring is full and does not overwrite.
+        """
+        named = self._sessions.named([session] if session else ())
+        marked = [instance for s in named for instance in s.abilities.tracing]
+        if not marked:
+            raise UsageError(
+                f"session {session} records no ftrace" if session else "no session records ftrace",
+                hint='markers go into sources of kind "tracefs"',
+            )
+        for instance in marked:
+            instance.mark(text)
+        return len(marked)
+
+    def keep_all(self) -> None:
+        """Add the snapshots that nobody requested, when all sessions have ended."""
+        recorders = [s.recorder for s in self._sessions if s.recorder is not None]
+        self.snapshots.extend(one for recorder in recorders for one in recorder.snapshots)
+
+
+def _no_recorder(names: Sequence[str], sessions: Sequence[AnySession]) -> UsageError:
+    """Return why there is no snapshot of these sessions: the named ones, or all of them."""
+    shut = [session for session in sessions if session.plan.mode == FLIGHT_RECORDER]
+    if shut:
+        balances = [session.balance() for session in shut]
+        return UsageError("; ".join(f"flight recorder {_shut_text(one)}" for one in balances))
+    among = ", ".join(dict.fromkeys(session.plan.name for session in sessions))
+    return UsageError(
+        f"there is no flight recorder among {among}" if names else "no flight recorder runs",
+        hint='flight recorders are sessions with mode = "flight-recorder"',
+    )
+
+
+def _shut_text(balance: SessionBalance) -> str:
+    """Return the text about a session that could not be opened: its state and its reasons."""
+    why = "is degraded, its hardware is absent" if balance.state == "degraded" else "has failed"
+    return f"{balance.name} {why}: {'; '.join(balance.degraded_reasons)}"
