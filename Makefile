@@ -347,6 +347,8 @@ install: $(STAMPS)/venv man ## install the program into /opt/collectord, configu
 	install -D -m 644 -t "$$share/bash-completion/completions" build/man/completion/bash/collectord
 	install -D -m 644 -t "$$share/zsh/site-functions" build/man/completion/zsh/_collectord
 	install -D -m 644 -t "$$share/fish/vendor_completions.d" build/man/completion/fish/collectord.fish
+	install -D -m 644 -t "$$share/collectord/prometheus" config/prometheus/*.yml
+	install -D -m 644 -t "$$share/collectord/grafana" config/grafana/collectord.json
 	if [ -z "$(DESTDIR)" ] && [ -d /run/systemd/system ]; then
 	    systemd-sysusers collectord.conf
 	    systemd-tmpfiles --create collectord.conf

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts over two hours of scrapes, and the alerts that must fire there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+# Each series is scraped this often, and the rules are evaluated as often.
+INTERVAL: Final = "15s"
+HOST: Final = {"job": "collectord", "instance": "web1:9590"}
+
+_EXEC: Final = {"session": "exec", "source": "perf"}
+_BLACKBOX: Final = {"session": "blackbox", "source": "tracefs"}
+_FULL: Final = {"stage": "kernel_ring", "reason": "ring_full"}
+_DROPPED: Final = {"stage": "kernel_ring", "reason": "dropped"}
+_PROGRAM: Final = {"session": "opens", "program": "opensnoop", "function": "enter"}
+
+
+def series(name: str, *labels: dict[str, str], **more: str) -> str:
+    """Return a series of the host as the rules' tests spell it."""
+    parts: dict[str, str] = dict(HOST)
+    for part in (*labels, more):
+        parts |= part
+    spelt = ", ".join(f'{label}="{value}"' for label, value in parts.items())
+    return f"{name}{{{spelt}}}"
+
+
+def steady(value: int) -> str:
+    """Return the values of a series that stays."""
+    return f"{value}+0x480"
+
+
+def rising(step: float) -> str:
+    """Return the values of a counter from 0 on."""
+    return f"0+{step}x480"
+
+
+def changing(before: int, after: int) -> str:
+    """Return the values of a series that changes in the eleventh minute."""
+    return f"{before}+0x40 {after}+0x440"
+
+
+def stopping(step: int) -> str:
+    """Return the values of a counter that stops rising in the eleventh minute."""
+    return f"0+{step}x40 {40 * step}+0x440"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The words of an alert at one time.
+
+    Attributes:
+        minute: of the two hours.
+        labels: of each alert that fires, without the host's and the severity; none if it is quiet.
+    """
+
+    minute: int
+    alert: str
+    labels: tuple[dict[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A host.
+
+    Attributes:
+        changes: values of the series that differ from those of a quiet host, or are added.
+        expected: what alerts say. Where nothing is expected, no alert may fire at any time.
+    """
+
+    name: str
+    changes: dict[str, str]
+    expected: tuple[Expected, ...] = field(default=())
+
+
+def _fires(alert: str, *labels: dict[str, str], after: int, by: int) -> tuple[Expected, ...]:
+    """Return that it is quiet at one minute and fires at a later one."""
+    return (Expected(after, alert), Expected(by, alert, labels or ({},)))
+
+
+# Little comes, and nothing is wrong: the window of a ring that is not full yet is no shortage.
+QUIET: Final = {
+    series("up"): steady(1),
+    series("collectord_session_state", _EXEC, state="failed"): steady(0),
+    series("collectord_session_state", _EXEC, state="degraded"): steady(0),
+    series("collectord_session_state", _EXEC, state="running"): steady(1),
+    series("collectord_lost_records_total", _EXEC, _FULL): steady(0),
+    series("collectord_lost_records_total", _BLACKBOX, _DROPPED): steady(0),
+    series("collectord_lost_sideband_records_total", _EXEC): steady(0),
+    series("collectord_stored_records_total", _EXEC): rising(30),
+    series("collectord_stored_records_total", _BLACKBOX): steady(0),
+    series("collectord_unaccounted_records", _EXEC): steady(0),
+    series("collectord_unaccounted_records", _BLACKBOX): steady(0),
+    series("collectord_suppression_possible", _EXEC): steady(0),
+    series("collectord_quarantined_rings", _EXEC): steady(0),
+    series("collectord_drain_duration_seconds_count"): rising(15),
+    series("collectord_starved_passes_total", _EXEC): steady(0),
+    series("collectord_oldest_unwritten_seconds"): steady(0),
+    series("collectord_write_errors_total"): steady(0),
+    series("collectord_cpus_online"): steady(2),
+    series("collectord_cpus_covered"): steady(2),
+    series("collectord_recorder_window_seconds", _BLACKBOX): steady(7),
+    series("collectord_overwritten_records_total", _BLACKBOX): steady(0),
+    series("collectord_snapshot_failures_total", _BLACKBOX): steady(0),
+    series("collectord_unclean_stops_total"): steady(1),
+    series("process_cpu_seconds_total"): rising(0.06),
+}
+
+CASES: Final = (
+    Case("quiet", {}),
+    # A flight recorder overwrites all the time, which is what it is for.
+    Case(
+        "recorder",
+        {
+            series("collectord_recorder_window_seconds", _BLACKBOX): steady(29),
+            series("collectord_overwritten_records_total", _BLACKBOX): rising(9000),
+        },
+    ),
+    # Much is stored and nothing is lost, at a cost below the limit.
+    Case(
+        "busy",
+        {
+            series("collectord_stored_records_total", _EXEC): rising(1_500_000),
+            series("process_cpu_seconds_total"): rising(0.27),
+        },
+    ),
+    # Counters begin anew, and those that outlive the daemon go on.
+    Case(
+        "restart",
+        {
+            series("collectord_stored_records_total", _EXEC): "0+30x240 0+30x240",
+            series("collectord_drain_duration_seconds_count"): "0+15x240 0+15x240",
+            series("process_cpu_seconds_total"): "0+0.06x240 0+0.06x240",
+        },
+    ),
+    Case(
+        "down",
+        {series("up"): changing(1, 0)},
+        _fires("CollectordDown", after=10, by=20),
+    ),
+    Case(
+        "failed",
+        {series("collectord_session_state", _EXEC, state="failed"): steady(1)},
+        _fires("CollectordSessionFailed", _EXEC | {"state": "failed"}, after=4, by=6),
+    ),
+    Case(
+        "degraded",
+        {series("collectord_session_state", _EXEC, state="degraded"): steady(1)},
+        _fires("CollectordSessionDegraded", _EXEC | {"state": "degraded"}, after=59, by=61),
+    ),
+    Case(
+        "losing",
+        {series("collectord_lost_records_total", _BLACKBOX, _DROPPED): rising(2)},
+        _fires("CollectordLosing", _BLACKBOX, after=14, by=20),
+    ),
+    Case(
+        "unaccounted",
+        {series("collectord_unaccounted_records", _EXEC): steady(3)},
+        _fires("CollectordUnaccounted", _EXEC, after=4, by=6),
+    ),
+    Case(
+        "suppression",
+        {series("collectord_suppression_possible", _EXEC): steady(1)},
+        _fires("CollectordSuppressionPossible", _EXEC, after=4, by=6),
+    ),
+    Case(
+        "quarantine",
+        {series("collectord_quarantined_rings", _EXEC): changing(0, 1)},
+        _fires("CollectordRingQuarantined", _EXEC, after=10, by=11),
+    ),
+    Case(
+        "drain stalled",
+        {series("collectord_drain_duration_seconds_count"): stopping(15)},
+        _fires("CollectordDrainStalled", after=10, by=14),
+    ),
+    Case(
+        "starved",
+        {series("collectord_starved_passes_total", _EXEC): rising(1)},
+        _fires("CollectordStagingFull", _EXEC, after=9, by=12),
+    ),
+    Case(
+        "disk stalled",
+        {series("collectord_oldest_unwritten_seconds"): changing(0, 11)},
+        _fires("CollectordDiskStalled", after=10, by=12),
+    ),
+    Case(
+        "write error",
+        {series("collectord_write_errors_total"): changing(0, 1)},
+        _fires("CollectordWriteErrors", after=10, by=11),
+    ),
+    Case(
+        "uncovered",
+        {series("collectord_cpus_covered"): steady(1)},
+        _fires("CollectordCpuUncovered", after=4, by=6),
+    ),
+    Case(
+        "snapshot failed",
+        {series("collectord_snapshot_failures_total", _BLACKBOX): changing(0, 1)},
+        _fires("CollectordSnapshotFailed", _BLACKBOX, after=10, by=11),
+    ),
+    # Half of it is the run time of BPF programs.
+    Case(
+        "costly",
+        {
+            series("process_cpu_seconds_total"): rising(0.15),
+            series("collectord_bpf_program_run_seconds_total", _PROGRAM): rising(0.18),
+        },
+        _fires("CollectordCostHigh", after=14, by=20),
+    ),
+    Case(
+        "killed",
+        {series("collectord_unclean_stops_total"): changing(1, 2)},
+        _fires("CollectordUncleanStop", after=10, by=11),
+    ),
+)
+
+# One of four records is lost; CPUs add up. Another process's CPU time is no cost of the daemon.
+RECORDED: Final = {
+    series("collectord_lost_records_total", _EXEC, _FULL, cpu="0"): rising(15),
+    series("collectord_lost_records_total", _EXEC, _DROPPED, cpu="1"): rising(15),
+    series("collectord_stored_records_total", _EXEC, cpu="0"): rising(45),
+    series("collectord_stored_records_total", _EXEC, cpu="1"): rising(45),
+    series("process_cpu_seconds_total"): rising(0.75),
+    'process_cpu_seconds_total{job="node", instance="web1:9100"}': rising(0.75),
+    series("collectord_cpus_online"): steady(4),
+}
+RECORDINGS: Final = {
+    series("session:collectord_lost:ratio_rate5m", _EXEC): 0.25,
+    series("instance:collectord_cost:ratio_rate5m"): 0.0125,
+}
