@@ -11,7 +11,7 @@ import structlog
 from collectord.errors import KernelError
 from collectord.ledger.cut import cut
 from collectord.ledger.record_ledger import balance_session
-from collectord.session.counter_reader import AuxCounterReader
+from collectord.session.aux_counter_reader import AuxCounterReader
 from collectord.session.flush_clocks import FlushClocks
 from collectord.session.late_rings import LateRings
 from collectord.sink.base import Closing, Opening

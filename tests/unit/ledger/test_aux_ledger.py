@@ -15,7 +15,7 @@ from collectord.ledger.aux_ledger import AuxBracket, AuxReading, aux_cut, aux_js
 from collectord.ledger.ledger_json import to_json
 from collectord.model import Basis, RingLabel, RingRole
 from collectord.plan.aux_areas import HeadRule
-from collectord.session.counter_reader import AuxCounterReader
+from collectord.session.aux_counter_reader import AuxCounterReader
 from tests.support import balances
 
 LABEL = RingLabel("s", "perf", RingRole.AUX, 1)
