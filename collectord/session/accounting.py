@@ -18,12 +18,14 @@ from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from collectord._native._core import SegmentClosed
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading, Geometry, RingLabel
     from collectord.plan.aux_areas import AuxPlan
+    from collectord.session.counter_reader import Drained
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import GivenUp, SegmentInfo, Sink
     from collectord.sink.manifest import SnapshotNote
@@ -42,7 +44,9 @@ class Accounting:
         plan, source, rings = parts.plan, parts.source, parts.rings
         self._plan = plan
         self._tracing = source.abilities.tracing
-        self._rings = rings
+        self._entries: dict[RingLabel, RingEntry] = {}  # with the id of each place's first ring
+        self._later: dict[int, int] = {}  # by the id of a later ring of a place, that of its first
+        self._enter(rings)
         self._counter_reader = parts.counter_reader
         self._aux = AuxCounterReader(parts.kernel, rings)
         self._late = LateRings(plan, source.abilities)
@@ -55,6 +59,51 @@ class Accounting:
         self._stream = parts.stream
         # When readings began that a pass must follow.
         self._read_at = parts.stream.issued_generation()
+
+    def add(self, drained: Drained) -> None:
+        """Count a ring that joins the session, before its events are enabled.
+
+        Raises:
+            KernelError: its counters cannot be read.
+        """
+        self._counter_reader.add(drained)
+        self._aux.add(drained)
+        self._enter([drained])
+
+    def retire(self, drained: Drained) -> None:
+        """Count a ring for the last time: see `CounterReader.retire`."""
+        self._counter_reader.retire(drained)
+        self._aux.retire(drained)
+
+    def _enter(self, rings: Sequence[Drained]) -> None:
+        for one in rings:
+            self._enter_as(one.ring.id, one.handle.label, one.handle.geometry)
+        for area in [area for one in rings for area in one.areas]:
+            self._enter_as(area.ring.id, area.handle.label, area.handle.plan)
+
+    def _enter_as(self, number: int, label: RingLabel, sizes: Geometry | AuxPlan) -> None:
+        before = self._entries.get(label)
+        if before is not None:
+            self._later[number] = before.ring
+        first = number if before is None else before.ring
+        self._entries[label] = _entry(first, label, sizes)
+
+    def by_place(self, closed: SegmentClosed) -> SegmentClosed:
+        """Return the counts of a closed segment by place: with the id of each place's first ring.
+
+        So a manifest has one entry for a place, however many rings it has had.
+        """
+        if not self._later:
+            return closed
+        return closed._replace(rings=self._sums(closed.rings), aux=self._sums(closed.aux))
+
+    def _sums(self, rings: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int, int], ...]:
+        sums: dict[int, tuple[int, int]] = {}
+        for number, one, other in rings:
+            place = self._later.get(number, number)
+            before = sums.get(place, (0, 0))
+            sums[place] = (before[0] + one, before[1] + other)
+        return tuple((place, one, other) for place, (one, other) in sums.items())
 
     def measure(self, *, last: bool = False) -> bool:
         """Take a reading; if it fails, keep the last one, and report the failure.
@@ -127,7 +176,7 @@ class Accounting:
 
     def opening(self) -> Opening:
         """Return what a new segment is told about the clocks and the rings."""
-        return Opening(clock=self._kernel.clocks(), rings=self._entries())
+        return Opening(clock=self._kernel.clocks(), rings=tuple(self._entries.values()))
 
     def closing(self, *, recount: bool, snapshot: SnapshotNote | None) -> Closing:
         """Return what a sealed segment is told: the balance, and the changes since the last one.
@@ -143,7 +192,7 @@ class Accounting:
         self._health.look_for_suppression()
         return Closing(
             clock=self._kernel.clocks(),
-            rings=self._entries(),
+            rings=tuple(self._entries.values()),
             ledger=self._cut(until_ns),
             flushes=self._clocks.take(),
             lost_samples=self._counter_reader.take_losses(),
@@ -197,15 +246,6 @@ class Accounting:
         except KernelError as error:
             self._log.error("counters_not_read", error=str(error))
             return {}
-
-    def _entries(self) -> tuple[RingEntry, ...]:
-        rings = [_entry(d.ring.id, d.handle.label, d.handle.geometry) for d in self._rings]
-        areas = [
-            _entry(area.ring.id, area.handle.label, area.handle.plan)
-            for drained in self._rings
-            for area in drained.areas
-        ]
-        return (*rings, *areas)
 
 
 def _entry(number: int, label: RingLabel, sizes: Geometry | AuxPlan) -> RingEntry:

@@ -4,36 +4,83 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Final
 
+import structlog
+
+from collectord.errors import KernelError
 from collectord.ledger.aux_ledger import AuxBracket, AuxReading, balance_aux, truncated_bytes
+from collectord.session.retired_rings import add_areas, of_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from collectord._native._core import AuxCounters, AuxRing
     from collectord.kernel.port import Kernel
     from collectord.ledger.aux_ledger import AuxBalance
-    from collectord.session.counter_reader import Drained
+    from collectord.model import RingLabel
+    from collectord.session.counter_reader import Drained, DrainedArea
     from collectord.source.ring import AuxHandle
+
+_LOG: Final = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Read:
+    """An area that is read.
+
+    Attributes:
+        area: the area.
+        bracket: its last reading.
+        next: the reading that the next bracket begins with, once a pass has ended.
+        gone: its kernel counters were read for the last time, as `next`.
+    """
+
+    area: DrainedArea
+    bracket: AuxBracket
+    next: AuxReading
+    gone: bool = False
 
 
 class AuxCounterReader:
     """Reads the counters of AUX areas around full passes, in bytes.
 
     Reading a counter interrupts its CPU: it is not read while nothing was taken from the area.
+    Areas may come and go with their rings. Those of one label are added up.
     """
 
     def __init__(self, kernel: Kernel, rings: Iterable[Drained]) -> None:
         self._kernel = kernel
-        self._areas = [(area.handle, area.ring) for ring in rings for area in ring.areas]
-        self._brackets: list[AuxBracket] = []
-        self._next: list[AuxReading] = []
+        self._areas: dict[int, _Read] = {}  # by the core's AUX ring id
+        self._handles: dict[RingLabel, AuxHandle] = {}  # of the last area of each place
         self._removed: Counter[int] = Counter()
-        for handle, ring in self._areas:
-            reading = self._read(handle)
-            self._brackets.append(AuxBracket(reading, ring.counters(), reading))
-            self._next.append(reading)
+        for drained in rings:
+            self.add(drained)
+
+    def add(self, drained: Drained) -> None:
+        """Begin to read the areas of a ring. Raises KernelError."""
+        for area in drained.areas:
+            reading = self._read(area.handle)
+            bracket = AuxBracket(reading, area.ring.counters(), reading)
+            self._areas[area.ring.id] = _Read(area, bracket, reading)
+            self._handles[area.handle.label] = area.handle
+
+    def retire(self, drained: Drained) -> None:
+        """Read the counters of a ring's areas for the last time, before they are closed.
+
+        As `CounterReader.retire`: if they cannot be read, the last reading stays.
+        """
+        for area in drained.areas:
+            one = self._areas[area.ring.id]
+            try:
+                one.next = self._read(area.handle)
+            except KernelError as error:
+                _LOG.error("counters_not_read", ring=str(area.handle.label), error=str(error))
+                one.next = one.bracket.after
+            one.gone = True
+            self._finish(one)
 
     def removed(self, sizes: Mapping[int, int]) -> None:
         """Count the bytes of a segment whose file somebody deleted, by the core's AUX ring id."""
@@ -56,9 +103,12 @@ class AuxCounterReader:
         Raises:
             KernelError: a counter cannot be read.
         """
-        for number, (handle, ring) in enumerate(self._areas):
-            last = self._brackets[number]
-            counters = self._counters(ring)
+        for one in self._areas.values():
+            if one.gone:
+                self._finish(one)
+                continue
+            last, handle = one.bracket, one.area.handle
+            counters = self._counters(one.area.ring)
             idle = counters.taken_bytes == last.counters.taken_bytes
             idle = idle and counters.starved == last.counters.starved
             idle = idle and not counters.quarantined
@@ -66,10 +116,8 @@ class AuxCounterReader:
             reading = last.after if still else self._read(handle)
             before = last.before
             if passed:
-                before, self._next[number] = self._next[number], reading
-            self._brackets[number] = AuxBracket(
-                before, counters, reading, truncated=_truncated(handle, last)
-            )
+                before, one.next = one.next, reading
+            one.bracket = AuxBracket(before, counters, reading, truncated=_truncated(handle, last))
 
     def close(self) -> None:
         """Take the final reading, once the events are disabled and all is drained and written.
@@ -77,22 +125,33 @@ class AuxCounterReader:
         Raises:
             KernelError: a counter cannot be read.
         """
-        for number, (handle, ring) in enumerate(self._areas):
-            reading = self._read(handle)
-            self._brackets[number] = AuxBracket(
-                reading,
-                self._counters(ring),
-                reading,
-                closed=True,
-                truncated=_truncated(handle, self._brackets[number]),
-            )
+        for one in self._areas.values():
+            if not one.gone:
+                one.next = self._read(one.area.handle)
+            self._finish(one, closed=True)
+
+    def _finish(self, one: _Read, *, closed: bool = False) -> None:
+        """Take a reading behind the last one of the kernel's counters, which is `next`.
+
+        Args:
+            one: the area.
+            closed: it is the last reading of all areas.
+        """
+        counters = self._counters(one.area.ring)
+        one.bracket = AuxBracket(
+            one.next,
+            of_gone(counters) if one.gone else counters,
+            one.next,
+            closed=closed or not counters.in_flight_bytes,
+            truncated=_truncated(one.area.handle, one.bracket),
+        )
 
     def balances(self) -> tuple[AuxBalance, ...]:
-        """Return the balance of each area as of the last reading."""
-        return tuple(
-            balance_aux(handle.label, handle.plan, bracket)
-            for (handle, _), bracket in zip(self._areas, self._brackets, strict=True)
-        )
+        """Return the balance of each place's areas as of the last reading."""
+        parts: dict[RingLabel, list[AuxBracket]] = {label: [] for label in self._handles}
+        for one in self._areas.values():
+            parts[one.area.handle.label].append(one.bracket)
+        return tuple(_balance(self._handles[label], own) for label, own in parts.items())
 
     def _read(self, handle: AuxHandle) -> AuxReading:
         """Read the counters before the head: bytes that are counted may be handed over later."""
@@ -103,6 +162,15 @@ class AuxCounterReader:
             traced=sum(r.value for r in readings) if handle.plan.counts_bytes else None,
             lost_records=sum(losses) if len(losses) == len(readings) else None,
         )
+
+
+def _balance(handle: AuxHandle, parts: Sequence[AuxBracket]) -> AuxBalance:
+    """Return the balance of a place; what one area lacks, another does not make up for."""
+    whole = balance_aux(handle.label, handle.plan, reduce(add_areas, parts))
+    if len(parts) == 1 or whole.unaccounted_bytes is None:
+        return whole
+    each = [balance_aux(handle.label, handle.plan, part).unaccounted_bytes for part in parts]
+    return replace(whole, unaccounted_bytes=sum(missing or 0 for missing in each))
 
 
 def _truncated(handle: AuxHandle, last: AuxBracket) -> int:

@@ -7,14 +7,18 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
+from collectord.errors import KernelError
 from collectord.ledger.record_ledger import Bracket, losses_of
 from collectord.model import Basis, RingRole
 from collectord.session.loss_watch import LossReading
+from collectord.session.retired_rings import Part, RetiredRings, of_gone, whole, without
 from collectord.session.suppression import Suppression
 from collectord.source.window import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from collectord._native._core import AuxRing, Ring, RingCounters
     from collectord.ledger.record_ledger import RingBalance
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from collectord.source.base import OpenSource
     from collectord.source.ring import AuxHandle, RingHandle
 
+_LOG: Final = structlog.get_logger()
 # A ring is quiet if less than this was added between two readings.
 _QUIET_BYTES: Final = 32 << 10
 _QUIET_RECORDS: Final = 4096
@@ -45,56 +50,129 @@ class Drained:
     areas: tuple[DrainedArea, ...] = ()
 
 
+@dataclass(slots=True)
+class _Read:
+    """A ring that is read.
+
+    Attributes:
+        drained: the ring.
+        bracket: its last reading.
+        next: the reading that the next bracket begins with, once a pass has ended.
+        overwritten: events that were overwritten before any window was taken of them.
+        gone: its kernel counters were read for the last time, as `next`.
+    """
+
+    drained: Drained
+    bracket: Bracket
+    next: Produced
+    overwritten: int = 0
+    gone: bool = False
+
+
 class CounterReader:
     """Reads the counters around full passes and keeps the last bracket of each ring.
 
     Reading a kernel counter interrupts the CPU that runs the event. So each is read once per call,
     as the end of one bracket and the beginning of the next, and not at all while its ring is idle.
+
+    Rings may come and go. Those of one label are added up, so that its figures only grow.
     """
 
     def __init__(
         self, source: OpenSource, rings: Iterable[Drained], events: Iterable[EventPlan]
     ) -> None:
         self._source = source
-        self._rings = {drained.handle.label: drained for drained in rings}
+        self._rings: dict[int, _Read] = {}  # by the core's ring id
+        self._handles: dict[RingLabel, RingHandle] = {}  # of the last ring of each place
+        self._retired = RetiredRings()
         self._losing = source.abilities.shared
         self.suppression = Suppression(source.abilities.suppressible, events)
         self._told_lost: dict[int, int] = {}
         self._found: Counter[int] = Counter()
         self._removed: Counter[int] = Counter()
-        self._brackets: dict[RingLabel, Bracket] = {}
-        self._next: dict[RingLabel, Produced] = {}
-        self._overwritten: Counter[RingLabel] = Counter()
         self.lost = 0  # a sum that rises with each loss and with each sign of its cause
         self.is_quiet = False  # little was added to any ring between the last two readings
         self._shared = self._shared_before = self._lost_of_all()
-        for label, drained in self._rings.items():
-            counters = self._counters(drained)
-            reading = self._read(drained, counters)
-            self._brackets[label] = Bracket(reading, counters, reading)
-            self._next[label] = reading
+        for drained in rings:
+            self.add(drained)
+
+    def add(self, drained: Drained) -> None:
+        """Begin to read a ring, before its events are enabled. Raises KernelError."""
+        counters = self._counters(drained)
+        reading = self._produced(drained, counters, 0)
+        self._rings[drained.ring.id] = _Read(drained, Bracket(reading, counters, reading), reading)
+        self._handles[drained.handle.label] = drained.handle
+
+    def retire(self, drained: Drained) -> None:
+        """Read the kernel's counters of a ring for the last time, before they are closed.
+
+        Its events do not count any more, and the core has removed it. What it has delivered may
+        still be in flight. If its counters cannot be read nothing is claimed for its place.
+        """
+        one = self._rings[drained.ring.id]
+        counters = self._counters(drained)
+        try:
+            if drained.handle.has_window:
+                self._count_overwritten(one, self._source.read_produced(drained.handle))
+            one.next = self._read(one, counters)
+        except KernelError as error:
+            _LOG.error("counters_not_read", ring=str(drained.handle.label), error=str(error))
+            one.next = replace(one.bracket.after, uncounted=True)
+        one.gone = True
+        self._follow(one)
+
+    def _follow(self, one: _Read, *, closed: bool = False) -> bool:
+        """Take a reading of a ring that is gone; return whether it has changed.
+
+        Args:
+            one: the ring.
+            closed: it is the last reading of all rings.
+        """
+        counters = self._counters(one.drained)
+        if not counters.in_flight:
+            counters = self._counters(one.drained)  # what it has stored was counted before
+        handle, last = one.drained.handle, one.bracket
+        one.bracket = Bracket(
+            one.next,
+            of_gone(counters),
+            one.next,
+            closed=closed or not counters.in_flight,
+            walked=handle.handed_on(one.next, counters),
+        )
+        self.lost += _told(one.bracket) - _told(last)
+        if one.bracket != last:
+            return True
+        # The figures of one that passes records unseen are completed at the end.
+        if not counters.in_flight and not handle.is_unseen:
+            self._retired.add(one.drained.ring.id, handle, one.bracket)
+            del self._rings[one.drained.ring.id]
+        return False
 
     def _counters(self, drained: Drained) -> RingCounters:
         """Return the core's counters, where deleted records count as lost instead of stored."""
-        counters, removed = drained.ring.counters(), self._removed.get(drained.ring.id, 0)
-        if not removed:
-            return counters
-        return counters._replace(
-            stored=counters.stored - removed, lost_dropped=counters.lost_dropped + removed
-        )
+        return without(drained.ring.counters(), self._removed.get(drained.ring.id, 0))
 
-    def _all_counters(self) -> list[tuple[Drained, RingCounters]]:
+    def _all_counters(self) -> list[tuple[_Read, RingCounters]]:
         """Return the core's counters of each ring, read before any of the kernel's counters.
 
         A source may read those of several rings at once; records that arrive meanwhile are not in
         them.
         """
-        return [(drained, self._counters(drained)) for drained in self._rings.values()]
+        return [(one, self._counters(one.drained)) for one in self._rings.values()]
 
     @property
     def brackets(self) -> Mapping[RingLabel, Bracket]:
-        """The last bracket of each ring."""
-        return self._brackets
+        """The last reading of each place: that of its rings together."""
+        return {label: whole(parts) for label, parts in self._parts().items()}
+
+    def _parts(self) -> dict[RingLabel, list[Part]]:
+        """Return the last brackets of each place's rings, in their order."""
+        parts: dict[RingLabel, list[Part]] = {label: [] for label in self._handles}
+        for label, part in self._retired.parts():
+            parts[label].append(part)
+        for one in self._rings.values():
+            parts[one.drained.handle.label].append(Part(one.bracket))
+        return parts
 
     @property
     def shared_losses(self) -> Mapping[LossKey, int]:
@@ -106,10 +184,12 @@ class CounterReader:
         """The sums of the shared losses as of the last two readings, the older one first."""
         return sum(self._shared_before.values()), sum(self._shared.values())
 
-    def _read(self, drained: Drained, counters: RingCounters) -> Produced:
-        handle = drained.handle
-        reading = self._source.read_produced(handle)
-        return handle.produced(reading, counters, self._overwritten[handle.label])
+    def _read(self, one: _Read, counters: RingCounters) -> Produced:
+        return self._produced(one.drained, counters, one.overwritten)
+
+    def _produced(self, drained: Drained, counters: RingCounters, gone: int) -> Produced:
+        reading = self._source.read_produced(drained.handle)
+        return drained.handle.produced(reading, counters, gone)
 
     def _read_shared(self) -> None:
         self._shared_before, self._shared = self._shared, self._lost_of_all()
@@ -128,23 +208,25 @@ class CounterReader:
         """
         new = False
         quiet = True
-        for drained, counters in self._all_counters():
-            label = drained.handle.label
-            last = self._brackets[label]
-            idle = drained.handle.is_idle(counters, last.counters)
+        for one, counters in self._all_counters():
+            if one.gone:
+                new |= self._follow(one)
+                continue
+            handle, last = one.drained.handle, one.bracket
+            idle = handle.is_idle(counters, last.counters)
             if idle and counters == last.counters:
                 continue
             new = True
             before, after = last.before, last.after
             if not idle:
-                after = self._read(drained, counters)
+                after = self._read(one, counters)
                 if passed:
-                    before, self._next[label] = self._next[label], after
-            walked = drained.handle.handed_on(after, counters)
+                    before, one.next = one.next, after
+            walked = handle.handed_on(after, counters)
             quiet &= counters.bytes - last.counters.bytes < _QUIET_BYTES
             quiet &= (after.value or 0) - (last.after.value or 0) < _QUIET_RECORDS
-            self._brackets[label] = Bracket(before, counters, after, walked=walked)
-            self.lost += _told(counters, after) - _told(last.counters, last.after)
+            one.bracket = Bracket(before, counters, after, walked=walked)
+            self.lost += _told(one.bracket) - _told(last)
         self.is_quiet = quiet
         before_last = self._shared_before
         self._read_shared()
@@ -159,22 +241,24 @@ class CounterReader:
         """Take the final reading, once the events are disabled and all is drained and written."""
         self.suppression.end()
         self.count_overwritten()
-        for drained, counters in self._all_counters():
-            label = drained.handle.label
-            reading = self._read(drained, counters)
-            walked = drained.handle.handed_on(reading, counters)
-            self._brackets[label] = Bracket(reading, counters, reading, closed=True, walked=walked)
+        for one, counters in self._all_counters():
+            if one.gone:
+                self._follow(one, closed=True)
+                continue
+            reading = self._read(one, counters)
+            walked = one.drained.handle.handed_on(reading, counters)
+            one.bracket = Bracket(reading, counters, reading, closed=True, walked=walked)
         self._read_shared()
 
-    def before_windows(self) -> Mapping[RingLabel, Produced]:
+    def before_windows(self) -> Mapping[int, Produced]:
         """Read the counters of overwritable rings, for a later call of `count_overwritten`."""
         return {
-            label: self._source.read_produced(drained.handle)
-            for label, drained in self._rings.items()
-            if drained.handle.has_window
+            number: self._source.read_produced(one.drained.handle)
+            for number, one in self._rings.items()
+            if one.drained.handle.has_window and not one.gone
         }
 
-    def count_overwritten(self, before: Mapping[RingLabel, Produced] | None = None) -> None:
+    def count_overwritten(self, before: Mapping[int, Produced] | None = None) -> None:
         """Count the records that were overwritten before any window was taken of them.
 
         The kernel counts a ring's records as they are written, and the core counts them as a
@@ -187,13 +271,17 @@ class CounterReader:
                 taken.
         """
         readings = before if before is not None else self.before_windows()
-        for label, reading in readings.items():
-            if reading.value is None:
-                continue
-            counters = self._rings[label].ring.counters()
-            lost = reading.lost if reading.lost is not None else counters.lost_records
-            gone = reading.value - lost - counters.window_taken
-            self._overwritten[label] = max(gone, self._overwritten[label])
+        for number, reading in readings.items():
+            one = self._rings.get(number)
+            if one is not None and not one.gone:
+                self._count_overwritten(one, reading)
+
+    def _count_overwritten(self, one: _Read, reading: Produced) -> None:
+        if reading.value is None:
+            return
+        counters = one.drained.ring.counters()
+        lost = reading.lost if reading.lost is not None else counters.lost_records
+        one.overwritten = max(reading.value - lost - counters.window_taken, one.overwritten)
 
     def found(self, samples: Mapping[int, int]) -> None:
         """Count the events that the seal of a segment found, by the core's ring id."""
@@ -202,6 +290,7 @@ class CounterReader:
     def removed(self, samples: Mapping[int, int]) -> None:
         """Count the events of a file that somebody deleted, by the core's ring id."""
         self._removed.update(samples)
+        self.lost += self._retired.removed(samples)
 
     def settle(self, last: Mapping[int, int]) -> None:
         """Set the passed events to those found in segments, once all events are in segments.
@@ -210,15 +299,15 @@ class CounterReader:
             last: events of the last segment, by the core's ring id, unless `found` has them
                 already.
         """
-        for label, drained in self._rings.items():
-            if drained.handle.is_unseen:
-                found = self._found[drained.ring.id] + last.get(drained.ring.id, 0)
-                self._brackets[label] = replace(self._brackets[label], walked=found)
+        for number, one in self._rings.items():
+            if one.drained.handle.is_unseen:
+                found = self._found[number] + last.get(number, 0)
+                one.bracket = replace(one.bracket, walked=found)
 
     def take_losses(self) -> dict[int, int]:
         """Return the losses by event id since the last call, from the kernel's exact counters."""
         taken = {}
-        for bracket in self._brackets.values():
+        for bracket in self.brackets.values():
             for event_id, _, lost in bracket.after.per_event:
                 if lost > self._told_lost.get(event_id, 0):
                     taken[event_id] = lost - self._told_lost.get(event_id, 0)
@@ -226,57 +315,57 @@ class CounterReader:
         return taken
 
     def balances(self, since_ns: int | None = None) -> tuple[RingBalance, ...]:
-        """Return the balance of each ring as of the last reading.
+        """Return the balance of each place as of the last reading.
 
         Args:
             since_ns: the basis holds for the time from then on, 0 for all time. None: for now.
         """
         return tuple(
-            drained.handle.balance(
-                self._brackets[label],
-                self._basis(drained.handle, since_ns),
-                self._programs(drained.handle),
-            )
-            for label, drained in self._rings.items()
+            self._balance(self._handles[label], parts, since_ns)
+            for label, parts in self._parts().items()
         )
+
+    def _balance(
+        self, handle: RingHandle, parts: Sequence[Part], since_ns: int | None
+    ) -> RingBalance:
+        """Return the balance of a place; what one ring lacks, another does not make up for."""
+        bracket = whole(parts)
+        basis = self._basis(handle, bracket, since_ns)
+        balance = handle.balance(bracket, basis, self._programs(handle))
+        if balance.unaccounted is None or parts == [Part(bracket)]:
+            return balance
+        return replace(balance, unaccounted=sum(part.missing(handle) for part in parts))
 
     def foreign_reads(self) -> int:
         """Return how many events other readers took out of the rings, as of the last reading."""
-        return sum(
-            drained.handle.foreign_reads(self._brackets[label])
-            for label, drained in self._rings.items()
-        )
+        return sum(self._handles[label].foreign_reads(b) for label, b in self.brackets.items())
 
     def resets(self) -> int:
         """Return how often others emptied the rings, as of the last reading."""
-        return sum(
-            drained.handle.resets(self._brackets[label]) for label, drained in self._rings.items()
-        )
+        return sum(self._handles[label].resets(b) for label, b in self.brackets.items())
 
     def held(self) -> list[Held]:
         """Return what the rings of an ftrace flight recorder hold, as of the last reading."""
-        readings = ((label.cpu, self._brackets[label].after) for label in self._rings)
+        rings = [one for one in self._rings.values() if not one.gone]
+        readings = ((one.drained.handle.label.cpu, one.bracket.after) for one in rings)
         return [Held(cpu, one.unread_bytes, one.oldest_unread_age_ns) for cpu, one in readings]
 
     def losses(self) -> LossReading:
         """Return the losses as of the last reading, with the counters that show their cause."""
         lost = Counter(self._shared)
         starved = records = size_bytes = 0
-        for bracket in self._brackets.values():
+        for bracket in self.brackets.values():
             lost.update(losses_of(bracket.counters, bracket.after))
             starved += bracket.counters.starved
             records += bracket.counters.records
             size_bytes += bracket.counters.bytes
-        unit = (
-            "bytes"
-            if any(drained.handle.in_bytes for drained in self._rings.values())
-            else "records"
-        )
+        in_bytes = any(handle.in_bytes for handle in self._handles.values())
+        unit = "bytes" if in_bytes else "records"
         return LossReading(lost, starved, records, size_bytes, unit)
 
-    def _basis(self, handle: RingHandle, since_ns: int | None) -> Basis:
+    def _basis(self, handle: RingHandle, bracket: Bracket, since_ns: int | None) -> Basis:
         """Return the basis: lost_only if events were hidden, reset, or added while a ring grew."""
-        if self._brackets[handle.label].after.uncounted:
+        if bracket.after.uncounted:
             return Basis.LOST_ONLY
         hidden = self.suppression.hid((c.event_index for c in handle.counters), since_ns)
         if hidden and handle.basis is Basis.EXACT:
@@ -289,8 +378,9 @@ class CounterReader:
         return self.suppression.programs(counter.event_index for counter in handle.counters)
 
 
-def _told(counters: RingCounters, kernel: Produced) -> int:
+def _told(bracket: Bracket) -> int:
     """Sum all counters that indicate a loss; some losses are in several of them."""
+    counters, kernel = bracket.counters, bracket.after
     return (
         (kernel.lost or 0)
         + sum(kernel.losses.values())

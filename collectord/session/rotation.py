@@ -301,6 +301,7 @@ class Rotation:
             if not self._ending:
                 await self._health.heard(self._drain.full_pass())
                 self._accounting.measure()
+            closed = self._accounting.by_place(closed)
             closing = self._accounting.closing(
                 recount=closed.final and not self._unsealed,
                 snapshot=self.collected.note if self.collected is not None else None,

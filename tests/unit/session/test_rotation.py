@@ -259,6 +259,7 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
         accounting: Any = SimpleNamespace(
             opening=lambda: None,
             measure=lambda: None,
+            by_place=lambda closed: closed,
             closing=lambda **_: support.closing(),
             given_up=lambda _end: None,
         )

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums over the rings that one place has had, one after the other.
+
+When a CPU goes offline its rings are closed, and when it comes back it gets new ones, which count
+from 0. The balance of the place goes on: it is that of all its rings together, under one label. So
+no counter falls, and a manifest of the time in between tells of both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from collectord._native._core import AuxCounters, RingCounters
+from collectord.ledger.aux_ledger import AuxBracket, AuxReading
+from collectord.ledger.record_ledger import Bracket, sum_known
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from collectord.model import LossKey, Produced, RingLabel
+    from collectord.source.ring import RingHandle
+
+Counters = TypeVar("Counters", RingCounters, AuxCounters)
+
+# Figures about the present, of which a ring that is gone has none.
+_PRESENT: Final = frozenset(("used_bytes", "window_held_ns", "quarantined", "quarantine_reason"))
+# Figures that are those of the last ring alone.
+_OF_LAST: Final = _PRESENT | {"window_bytes", "window_taken_bytes", "head_rule"}
+_PEAKS: Final = frozenset(("last_sample_ns", "high_watermark_bytes"))
+
+
+class Part(NamedTuple):
+    """The last reading of a ring, or the sum over several that are gone.
+
+    Attributes:
+        unaccounted: of such a sum, the records that each of them lacked or had too much; None for
+            a ring.
+    """
+
+    bracket: Bracket
+    unaccounted: int | None = None
+
+    def missing(self, handle: RingHandle) -> int:
+        """Return the number of unaccounted records; `handle`: of a ring of the place."""
+        if self.unaccounted is not None:
+            return self.unaccounted
+        return handle.balance(self.bracket, handle.basis).unaccounted or 0
+
+
+def whole(parts: Iterable[Part]) -> Bracket:
+    """Return the reading of a place by those of its rings, in their order."""
+    return reduce(add_brackets, (part.bracket for part in parts))
+
+
+class RetiredRings:
+    """The sums over a session's rings that are gone, and of which nothing is in flight."""
+
+    def __init__(self) -> None:
+        self._sums: dict[RingLabel, Part] = {}
+        self._labels: dict[int, RingLabel] = {}  # by the core's ring id
+
+    def add(self, number: int, handle: RingHandle, bracket: Bracket) -> None:
+        """Add the last reading of a ring, by the core's ring id."""
+        part = Part(bracket)
+        before = self._sums.get(handle.label)
+        parts = [part] if before is None else [before, part]
+        missing = sum(one.missing(handle) for one in parts)
+        self._sums[handle.label] = Part(whole(parts), missing)
+        self._labels[number] = handle.label
+
+    def parts(self) -> Iterator[tuple[RingLabel, Part]]:
+        """Yield the sum of each place."""
+        yield from self._sums.items()
+
+    def removed(self, samples: Mapping[int, int]) -> int:
+        """Count the events of a file that somebody deleted, by the core's ring id.
+
+        Returns:
+            how many of them are of these rings.
+        """
+        total = 0
+        for number in samples.keys() & self._labels.keys():
+            label, count = self._labels[number], samples[number]
+            bracket = self._sums[label].bracket
+            bracket = replace(bracket, counters=without(bracket.counters, count))
+            self._sums[label] = self._sums[label]._replace(bracket=bracket)
+            total += count
+        return total
+
+
+def without(counters: RingCounters, removed: int) -> RingCounters:
+    """Return the counters with so many deleted records as lost instead of stored."""
+    if not removed:
+        return counters
+    return counters._replace(
+        stored=counters.stored - removed, lost_dropped=counters.lost_dropped + removed
+    )
+
+
+def of_gone(counters: Counters) -> Counters:
+    """Return the counters of a ring that is gone, without what they say about the present."""
+    zeros: dict[str, Any] = dict.fromkeys(_PRESENT.intersection(counters._fields), 0)
+    return counters._replace(**zeros)
+
+
+def add_counters(before: Counters, last: Counters) -> Counters:
+    """Return the core's counters of two rings of a place, the later one second."""
+    figures: dict[str, Any] = {}
+    for name in last._fields:
+        one, other = getattr(before, name), getattr(last, name)
+        if name == "fill_buckets":
+            figures[name] = tuple(map(add, one, other))
+        elif name in _PEAKS:
+            figures[name] = max(one, other)
+        elif name not in _OF_LAST:
+            figures[name] = one + other
+    return last._replace(**figures)
+
+
+def add_readings(before: Produced, last: Produced) -> Produced:
+    """Return the kernel's counters of two rings of a place, the later one second."""
+    losses: dict[LossKey, int] = {
+        key: before.losses.get(key, 0) + last.losses.get(key, 0)
+        for key in {**before.losses, **last.losses}
+    }
+    return replace(
+        last,
+        value=sum_known((before.value, last.value)),
+        lost=sum_known((before.lost, last.lost)),
+        per_event=_by_event(before, last),
+        losses=losses,
+        overwritten=sum_known((before.overwritten, last.overwritten)),
+        read_events=sum_known((before.read_events, last.read_events)),
+        unread=before.unread + last.unread,
+        unread_bytes=before.unread_bytes + last.unread_bytes,
+        resets=before.resets + last.resets,
+        uncounted=before.uncounted or last.uncounted,
+    )
+
+
+def _by_event(before: Produced, last: Produced) -> tuple[tuple[int, int, int], ...]:
+    values: Counter[int] = Counter()
+    losses: Counter[int] = Counter()
+    for event_id, value, lost in (*before.per_event, *last.per_event):
+        values[event_id] += value
+        losses[event_id] += lost
+    return tuple((event_id, value, losses[event_id]) for event_id, value in values.items())
+
+
+def add_brackets(before: Bracket, last: Bracket) -> Bracket:
+    """Return the reading of a place by those of two of its rings, the later one second."""
+    unseen = before.walked is not None or last.walked is not None
+    return Bracket(
+        add_readings(before.before, last.before),
+        add_counters(before.counters, last.counters),
+        add_readings(before.after, last.after),
+        closed=before.closed and last.closed,
+        walked=before.stored + last.stored if unseen else None,
+    )
+
+
+def add_areas(before: AuxBracket, last: AuxBracket) -> AuxBracket:
+    """Return the reading of a place by those of two of its AUX areas, the later one second."""
+    return AuxBracket(
+        _add_aux_readings(before.before, last.before),
+        add_counters(before.counters, last.counters),
+        _add_aux_readings(before.after, last.after),
+        closed=before.closed and last.closed,
+        truncated=before.truncated + last.truncated,
+    )
+
+
+def _add_aux_readings(before: AuxReading, last: AuxReading) -> AuxReading:
+    return AuxReading(
+        head=before.head + last.head,
+        traced=sum_known((before.traced, last.traced)),
+        lost_records=sum_known((before.lost_records, last.lost_records)),
+    )
