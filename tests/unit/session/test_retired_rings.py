@@ -174,7 +174,7 @@ def test_losses_are_told_once_by_event() -> None:
 
 
 def test_nothing_is_claimed_where_the_last_counters_cannot_be_read() -> None:
-    """What was counted since the last reading is unknown, now and later."""
+    """The count since the last reading is unknown, now and later."""
     host = Host()
     first, second = host.ring(), host.ring()
     read = reader(host, first)
