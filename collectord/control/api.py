@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
-from collectord.control.answers import sessions_json, snapshots_json, status_json
+from collectord.control.documents import sessions_json, snapshots_json, status_json
 from collectord.control.listener import BODY_BYTES, REQUEST_S
 from collectord.errors import CollectordError, UsageError
 from collectord.text.foreign import encode_json

@@ -15,7 +15,7 @@ from collectord.codec.blktrace import Action
 from collectord.config.schema import Config
 from collectord.config.schema_session import BpfSourceConfig, RelaySourceConfig, SessionConfig
 from collectord.config.trace_probe import Probe, ProbeKind
-from collectord.control.answers import status_json
+from collectord.control.documents import status_json
 from collectord.facts.kernel_facts import BpfFacts, PmuFacts, RelayFacts
 from collectord.ledger.aux_ledger import AuxBracket, AuxReading, balance_aux
 from collectord.ledger.cut import cut, cut_of_counters
