@@ -180,12 +180,12 @@ def _table(
             hint = did_you_mean(name, fields) or f"allowed: {', '.join(fields)}"
             raise place.at(name).error(f"unknown key {name!r}", hint)
     values = {
-        name: _value(table[name], kind, place.at(name))
-        for name, (kind, _) in fields.items()
+        field: _value(table[name], kind, place.at(name))
+        for name, (field, kind, _) in fields.items()
         if name in table
     }
-    for name, (_, required) in fields.items():
-        if required and name not in values:
+    for name, (field, _, required) in fields.items():
+        if required and field not in values:
             raise place.error(f"missing required field {name}")
     try:
         return struct(**values)
@@ -194,12 +194,12 @@ def _table(
 
 
 @functools.cache
-def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[object, bool]]:
-    """Return each field's type, and whether it is required."""
+def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[str, object, bool]]:
+    """Return each key's field, its type, and whether it is required."""
     hints = typing.get_type_hints(struct, include_extras=True)
     code_only = getattr(struct, "code_only", ())
     return {
-        field.name: (hints[field.name], field.required)
+        field.encode_name: (field.name, hints[field.name], field.required)
         for field in msgspec.structs.fields(struct)
         if field.name not in code_only
     }

@@ -20,6 +20,7 @@ from collectord.text import cpu_list
 from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, RingSize, Share
 
 Mode = Literal["stream", "flight-recorder"]
+LossClass = Literal["must-not-lose", "normal", "spare"]
 TransportName = Literal["auto", "mmap", "read", "splice"]
 BpfTransportName = Literal["perf", "ringbuf"]
 When = Literal["always", "present"]
@@ -154,6 +155,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[[session]]`: one recording.
 
     Attributes:
+        loss_class: the key `class`, a word that Python keeps for itself.
         single_file: record into this one file instead of rotated segments.
         origin: file that the session was read from, "" if built in code.
     """
@@ -162,6 +164,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     mode: Mode = "stream"
+    loss_class: LossClass = msgspec.field(default="normal", name="class")
     freeze_on: OneEvent = None
     freeze_filter: FilterSpelling = Filter()
     segment_bytes: Bytes = Bytes(256 * _MIB)

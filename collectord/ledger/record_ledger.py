@@ -160,6 +160,8 @@ class SessionBalance:
         snapshots_failed: how often they were not, or not at once.
         paused_ns: time during which the rings were stopped for that.
         sideband: known tasks and mappings, for the next segment's beginning.
+        keep_ns: time that a flight recorder's rings are to reach back; 0 without such a promise.
+        loss_class: the weight of its losses, as the configuration says.
     """
 
     name: str
@@ -186,6 +188,8 @@ class SessionBalance:
     snapshots_failed: int = 0
     paused_ns: int = 0
     sideband: SidebandCounters = field(default_factory=SidebandCounters)
+    keep_ns: int = 0
+    loss_class: str = "normal"
 
     @property
     def in_bytes(self) -> bool:

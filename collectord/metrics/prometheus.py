@@ -21,6 +21,7 @@ from collectord.metrics import (
     ledger_families,
     ring_families,
     segment_families,
+    service_families,
 )
 from collectord.metrics.families import Labelling, Reading
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 # In the order in which a scrape shows them.
 _FAMILIES: Final[tuple[Families, ...]] = (
     host_families.families,
+    service_families.families,
     ledger_families.families,
     ring_families.recorders,
     ring_families.families,

@@ -235,6 +235,7 @@ def _sessions(
             freezes=draft.config.freeze_on is not None,
             may_fail=part.may_fail,
             optional=part.optional,
+            loss_class=draft.config.loss_class,
         )
 
 

@@ -73,6 +73,11 @@ class FtracePlan(Payload):
     leaves_with_cpu: ClassVar[bool] = False
 
     @property
+    def window_ns(self) -> int:
+        """See `Payload`."""
+        return self.keep_ns
+
+    @property
     def piece_bytes(self) -> int:
         """See `Payload`."""
         return self.subbuf_bytes

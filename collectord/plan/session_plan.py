@@ -140,6 +140,11 @@ class Payload:
         return True
 
     @property
+    def window_ns(self) -> int:
+        """The time that its rings are to reach back, 0 without such a promise."""
+        return 0
+
+    @property
     def programs_run(self) -> tuple[ProgramPlan, ...]:
         """BPF programs, which run with or without rings."""
         return ()
@@ -195,6 +200,7 @@ class SessionPlan:
         may_fail: what it lacks, or fails with when it is opened, leaves the other sessions alone:
             all its sources are `when = "present"`.
         optional: labels of its perf sources that are `when = "present"`.
+        loss_class: the weight of its losses, for alerts.
     """
 
     name: str
@@ -210,6 +216,7 @@ class SessionPlan:
     freezes: bool = False
     may_fail: bool = False
     optional: tuple[str, ...] = ()
+    loss_class: str = "normal"
 
     def contains(self, error: CollectordError) -> bool:
         """Whether such an error fails it alone; for perf's and ftrace's rings only absence."""
@@ -303,6 +310,7 @@ class SessionPlan:
             "source": self.source,
             "scope": self.scope.describe(),
             "mode": self.mode,
+            "class": self.loss_class,
             "ledger_basis": str(self.basis),
             "events": [event_dict(event) for event in self.events],
             "ftrace": None,

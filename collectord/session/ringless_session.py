@@ -79,4 +79,5 @@ class RinglessSession:
             balance_session(plan.name, plan.source, plan.scope.describe(), ()),
             state="degraded" if degraded else self._state,
             degraded_reasons=(*reasons, *plan.degraded),
+            loss_class=plan.loss_class,
         )

@@ -263,6 +263,8 @@ class Session:
             snapshots_failed=recorder.failed if recorder is not None else 0,
             paused_ns=recorder.paused_ns if recorder is not None else 0,
             sideband=self._stream.sideband_counters(),
+            keep_ns=self.plan.payload.window_ns,
+            loss_class=self.plan.loss_class,
         )
 
     # Notices of the core about rings (drain_loop.RingListener).

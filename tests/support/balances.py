@@ -131,6 +131,7 @@ def recorder(name: str, *, cpus: int = 2) -> SessionBalance:
         in_flight=40 * cpus,
         rings=rings,
         segments=(),
+        keep_ns=30_000_000_000,
     )
 
 

@@ -71,6 +71,7 @@ class Whole(msgspec.Struct, frozen=True):
     part: Annotated[Part, Spelt(low_part, short=True)] = Part(0)
     free: dict[str, str | int | bool] = {}
     shapes: tuple[Round | Square, ...] = ()
+    origin: Literal["here", "there"] = msgspec.field(default="here", name="from")
     made_by: str = ""
 
 
@@ -95,6 +96,11 @@ def test_values(key: str, given: object, made: object) -> None:
     assert getattr(decode({key: given}, Whole, "f"), key) == made
 
 
+def test_a_key_that_is_no_name_in_python() -> None:
+    """The schema names the field otherwise, files know only the key."""
+    assert decode({"from": "there"}, Whole, "f").origin == "there"
+
+
 @pytest.mark.parametrize(
     ("document", "key", "said"),
     [
@@ -116,6 +122,8 @@ def test_values(key: str, given: object, made: object) -> None:
         ({"shapes": [{"side": 1}]}, "shapes[0]", "missing required field shape"),
         ({"shapes": [{"shape": "rond"}]}, "shapes[0].shape", 'did you mean "round"?'),
         ({"shapes": [{"shape": "round", "side": 1}]}, "shapes[0].side", "allowed: radius"),
+        ({"from": "nowhere"}, "from", "allowed: here, there"),
+        ({"origin": "here"}, "origin", "unknown key"),
         ({"made_by": "me"}, "made_by", "unknown key"),
         ({"colours": "red"}, "colours", 'did you mean "colour"?'),
     ],

@@ -125,7 +125,7 @@ def test_keys_and_types_are_those_of_the_schema(title: str, struct: type[msgspec
     """Every key of the schema with its type, and no other."""
     hints = typing.get_type_hints(struct, include_extras=True)
     expected = {
-        field.name: type_name(hints[field.name])
+        field.encode_name: type_name(hints[field.name])
         for field in msgspec.structs.fields(struct)
         if field.name not in schema_session.SessionConfig.code_only
     }
@@ -141,9 +141,10 @@ def test_what_is_required_and_what_has_no_default(
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
         if field.name not in schema_session.SessionConfig.code_only:
-            assert (shown[field.name] == REQUIRED) == field.required, field.name
+            key = field.encode_name
+            assert (shown[key] == REQUIRED) == field.required, key
             none = field.default is None and not is_spelt(hints[field.name])  # else it is ""
-            assert (shown[field.name] == NONE) == none, field.name
+            assert (shown[key] == NONE) == none, key
 
 
 def with_defaults(title: str) -> str:

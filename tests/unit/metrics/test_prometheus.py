@@ -297,6 +297,46 @@ def test_core_and_host() -> None:
     assert of(series, "collectord_config_info", sha256="ab" * 32) == 1
 
 
+def test_the_class_of_a_session() -> None:
+    """Exactly one series, with the class as a label, for alerts to be joined with."""
+    session = replace(balances.session("exec"), loss_class="must-not-lose")
+    series = scrape(balances.status(session, balances.recorder("blackbox")))
+    assert {
+        tuple(dict(items)[name] for name in ("session", "source", "class")): value
+        for (name, items), value in series.items()
+        if name == "collectord_session_class"
+    } == {
+        ("exec", "perf", "must-not-lose"): 1,
+        ("blackbox", "tracefs", "normal"): 1,
+    }
+
+
+@pytest.mark.parametrize(("basis", "level"), [("none", 0), ("lost_only", 1), ("exact", 2)])
+def test_the_basis_is_a_level_that_can_fall(basis: str, level: int) -> None:
+    """The weaker the ledger, the lower; of two parts with equal labels the weaker one counts."""
+    parts = (balances.session("exec", basis=Basis(basis)), balances.session("exec"))
+    labels = {"session": "exec", "source": "perf"}
+    for order in (parts, parts[::-1]):
+        series = scrape(balances.status(*order))
+        assert of(series, "collectord_ledger_basis_level", **labels) == level
+
+
+def test_only_a_session_with_a_promised_window_has_one() -> None:
+    """A stream keeps nothing back, and has no series that its window could fall short of."""
+    series = scrape(balances.status())
+    name = "collectord_recorder_keep_seconds"
+    assert of(series, name, session="blackbox", source="tracefs") == 30
+    assert len([found for found, _ in series if found == name]) == 1
+
+
+def test_pinned_memory() -> None:
+    """Data rings, sideband rings and AUX areas together."""
+    series = scrape(balances.status(balances.traced("trace", cpus=2)))
+    labels = {"session": "trace", "source": "perf"}
+    pinned = 4 * balances.CAPACITY_BYTES + 2 * (4 << 20)
+    assert of(series, "collectord_pinned_memory_bytes", **labels) == pinned
+
+
 def test_retention() -> None:
     """Deleted segments are counted by limit, limits that never struck at 0."""
     series = scrape(balances.status(balances.session("exec")))

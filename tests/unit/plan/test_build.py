@@ -214,6 +214,16 @@ def test_a_session_without_anything_is_there_and_says_why() -> None:
     assert plan.to_dict()["rings"] == []
 
 
+def test_every_plan_of_a_session_has_its_class() -> None:
+    """The weight of its losses is for the user to say; recording is the same."""
+    source = perf(SWITCH)
+    (plain,) = build(config(source), host()).sessions
+    (dear,) = build(config(source, loss_class="must-not-lose"), host()).sessions
+    assert (plain.loss_class, dear.loss_class) == ("normal", "must-not-lose")
+    assert (dear.rings, dear.sink) == (plain.rings, plain.sink)
+    assert dear.to_dict()["class"] == "must-not-lose"
+
+
 def test_what_may_fail_is_told_of_each_session() -> None:
     """Only hardware that a session may do without is no error when it is opened."""
     lacks = MissingFeature("no driver", feature="x")

@@ -346,6 +346,7 @@ def test_flight_recorder_begins_with_the_assumed_rate() -> None:
     """`keep` at the assumed rate, within `max`; its rings wake nobody and overwrite."""
     plan = recorder(keep=Nanoseconds(16 * SECOND_NS), max=Bytes(64 << 20))
     assert (instance(plan).keep_ns, instance(plan).max_bytes) == (16 * SECOND_NS, 64 << 20)
+    assert plan.payload.window_ns == 16 * SECOND_NS
     assert (instance(plan).overwrite, instance(plan).buffer_percent) == (True, 100)
     # 4 MiB, less the sub-buffer that the reader has.
     assert {ring.data_bytes for ring in plan.rings} == {63 * (64 << 10)}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metric families that alerts compare the others with: what a session promises, and its memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from collectord.metrics.families import SESSION, gauge, highest, lowest, of_session
+from collectord.model import Basis
+from collectord.text.units import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.metrics_core import Metric
+
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.metrics.families import Reading
+
+_LEVELS: Final = {Basis.NONE: 0, Basis.LOST_ONLY: 1, Basis.EXACT: 2}
+
+
+def families(reading: Reading) -> Iterator[Metric]:
+    """Yield all families of all sessions."""
+    sessions = reading.status.sessions
+    yield highest(
+        "collectord_session_class",
+        "Always 1; the label `class` has the session's class: must-not-lose, normal or spare.",
+        (*SESSION, "class"),
+        (((*of_session(s), s.loss_class), 1) for s in sessions),
+    )
+    yield lowest(
+        "collectord_ledger_basis_level",
+        "Basis of the session's ledger: 2 exact, 1 lost_only, 0 none.",
+        SESSION,
+        ((of_session(s), _LEVELS[s.basis]) for s in sessions),
+    )
+    yield highest(
+        "collectord_recorder_keep_seconds",
+        "Seconds that a flight recorder of ftrace is to reach back, as `keep` says.",
+        SESSION,
+        ((of_session(s), s.keep_ns / NS_PER_SECOND) for s in sessions if s.keep_ns),
+    )
+    yield gauge(
+        "collectord_pinned_memory_bytes",
+        "Memory of the kernel that the session's rings and AUX areas take, in bytes.",
+        SESSION,
+        ((of_session(s), _pinned_bytes(s)) for s in sessions),
+    )
+
+
+def _pinned_bytes(session: SessionBalance) -> int:
+    rings = sum(ring.capacity_bytes for ring in session.rings)
+    return rings + sum(area.capacity_bytes for area in session.aux)
