@@ -85,6 +85,8 @@ QUIET: Final = {
     series("collectord_session_state", _EXEC, state="failed"): steady(0),
     series("collectord_session_state", _EXEC, state="degraded"): steady(0),
     series("collectord_session_state", _EXEC, state="running"): steady(1),
+    series("collectord_session_class", _EXEC, {"class": "must-not-lose"}): steady(1),
+    series("collectord_session_class", _BLACKBOX, {"class": "normal"}): steady(1),
     series("collectord_lost_records_total", _EXEC, _FULL): steady(0),
     series("collectord_lost_records_total", _BLACKBOX, _DROPPED): steady(0),
     series("collectord_lost_sideband_records_total", _EXEC): steady(0),
@@ -92,6 +94,8 @@ QUIET: Final = {
     series("collectord_stored_records_total", _BLACKBOX): steady(0),
     series("collectord_unaccounted_records", _EXEC): steady(0),
     series("collectord_unaccounted_records", _BLACKBOX): steady(0),
+    series("collectord_ledger_basis_level", _EXEC): steady(2),
+    series("collectord_ledger_basis_level", _BLACKBOX): steady(2),
     series("collectord_suppression_possible", _EXEC): steady(0),
     series("collectord_quarantined_rings", _EXEC): steady(0),
     series("collectord_drain_duration_seconds_count"): rising(15),
@@ -101,6 +105,7 @@ QUIET: Final = {
     series("collectord_cpus_online"): steady(2),
     series("collectord_cpus_covered"): steady(2),
     series("collectord_recorder_window_seconds", _BLACKBOX): steady(7),
+    series("collectord_recorder_keep_seconds", _BLACKBOX): steady(30),
     series("collectord_overwritten_records_total", _BLACKBOX): steady(0),
     series("collectord_snapshot_failures_total", _BLACKBOX): steady(0),
     series("collectord_unclean_stops_total"): steady(1),
@@ -109,10 +114,12 @@ QUIET: Final = {
 
 CASES: Final = (
     Case("quiet", {}),
-    # A flight recorder overwrites all the time, which is what it is for.
+    # A flight recorder overwrites all the time, which is what it is for; once its rings have grown
+    # the kernel's count proves less.
     Case(
         "recorder",
         {
+            series("collectord_ledger_basis_level", _BLACKBOX): changing(2, 1),
             series("collectord_recorder_window_seconds", _BLACKBOX): steady(29),
             series("collectord_overwritten_records_total", _BLACKBOX): rising(9000),
         },
@@ -149,15 +156,52 @@ CASES: Final = (
         {series("collectord_session_state", _EXEC, state="degraded"): steady(1)},
         _fires("CollectordSessionDegraded", _EXEC | {"state": "degraded"}, after=59, by=61),
     ),
+    # A single record is enough, and the alert is over when it is five minutes old.
+    Case(
+        "one record lost",
+        {series("collectord_lost_records_total", _EXEC, _FULL): changing(0, 1)},
+        (
+            *_fires("CollectordMustNotLose", _EXEC | _FULL, after=10, by=11),
+            Expected(16, "CollectordMustNotLose"),
+        ),
+    ),
+    # Losses of other kinds count too, of the same stage and reason as well; those of other
+    # classes do not.
+    Case(
+        "sideband and trace lost",
+        {
+            series("collectord_lost_records_total", _BLACKBOX, _DROPPED): changing(0, 1),
+            series("collectord_lost_sideband_records_total", _EXEC): changing(0, 1),
+            series("collectord_aux_lost_bytes_total", _EXEC, _FULL): changing(0, 4096),
+        },
+        (Expected(11, "CollectordMustNotLose", (_EXEC, _EXEC | _FULL)),),
+    ),
+    # What a normal session keeps losing is reported, what a spare one does is not.
     Case(
         "losing",
-        {series("collectord_lost_records_total", _BLACKBOX, _DROPPED): rising(2)},
-        _fires("CollectordLosing", _BLACKBOX, after=14, by=20),
+        {
+            series("collectord_lost_records_total", _BLACKBOX, _DROPPED): rising(2),
+            series(
+                "collectord_session_class", session="extra", source="perf", **{"class": "spare"}
+            ): steady(1),
+            series("collectord_lost_records_total", _FULL, session="extra", source="perf"): rising(
+                2
+            ),
+        },
+        (
+            *_fires("CollectordLosing", _BLACKBOX, after=14, by=20),
+            Expected(20, "CollectordMustNotLose"),
+        ),
     ),
     Case(
         "unaccounted",
         {series("collectord_unaccounted_records", _EXEC): steady(3)},
         _fires("CollectordUnaccounted", _EXEC, after=4, by=6),
+    ),
+    Case(
+        "weaker basis",
+        {series("collectord_ledger_basis_level", _EXEC): changing(2, 1)},
+        _fires("CollectordBasisFell", _EXEC, after=10, by=11),
     ),
     Case(
         "suppression",
@@ -193,6 +237,12 @@ CASES: Final = (
         "uncovered",
         {series("collectord_cpus_covered"): steady(1)},
         _fires("CollectordCpuUncovered", after=4, by=6),
+    ),
+    # The rings overwrite, and hold seven of thirty seconds.
+    Case(
+        "short window",
+        {series("collectord_overwritten_records_total", _BLACKBOX): rising(9000)},
+        _fires("CollectordWindowShort", _BLACKBOX, after=9, by=12),
     ),
     Case(
         "snapshot failed",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from collectord.errors import KernelError, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import Reason, Stage
 from collectord.plan.build import build
+from collectord.plan.ftrace_plan import FtracePlan
 from collectord.session import drain_loop
 from collectord.session.accounting import Accounting
 from collectord.session.counter_reader import CounterReader
@@ -31,7 +33,8 @@ from collectord.session.session_parts import SessionParts
 from collectord.session.task_group import TaskGroup
 from collectord.sink.state_dir import StateDir
 from collectord.source.base import Abilities
-from tests.support.configs import perf_source
+from collectord.text.units import NS_PER_SECOND
+from tests.support.configs import perf_source, tracefs_source
 from tests.support.hanging import hanging_ring
 from tests.support.hosts import host
 from tests.support.sessions import parts_of
@@ -151,6 +154,29 @@ async def ended_session(
             quiet.append(ticked)
         await session.close()
     return session
+
+
+def test_balances_have_what_the_plan_promises(tmp_path: Path) -> None:
+    """The class, with rings and without, and the window that rings are to hold."""
+    session = SessionConfig(
+        name="calls",
+        loss_class="must-not-lose",
+        source=(tracefs_source("sched:sched_switch"),),
+    )
+    whole = build(Config(daemon=DaemonConfig(state_dir=str(tmp_path)), session=(session,)), host())
+    (plan,) = whole.sessions
+    assert isinstance(plan.payload, FtracePlan)
+    # A flight recorder's, without all else that one needs.
+    plan = replace(plan, payload=replace(plan.payload, keep_ns=7 * NS_PER_SECOND))
+    source: Any = Source()
+
+    async def scenario() -> SessionBalance:
+        with Drain(whole.core, LinuxKernel()) as drain, ThreadPoolExecutor(1) as worker:
+            return session_of(plan, source, Sink(), drain, worker).balance()
+
+    balance = asyncio.run(scenario())
+    assert (balance.loss_class, balance.keep_ns) == ("must-not-lose", 7 * NS_PER_SECOND)
+    assert RinglessSession(plan, source).balance().loss_class == "must-not-lose"
 
 
 def test_a_drain_thread_that_stands_still_keeps_no_session_from_its_end(
