@@ -186,6 +186,11 @@ def bytes_text(count: float) -> str:
     return f"{_short(count)} {unit}"
 
 
+def figure_text(count: int | None) -> str:
+    """Return a whole count, or "-" for one that is not known."""
+    return "-" if count is None else f"{count:,}"
+
+
 def count_text(count: float) -> str:
     """Return a short form of a count: `987`, `12.3k`, `1.2M`."""
     for unit in _COUNT_UNITS:

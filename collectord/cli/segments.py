@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
-from collectord.cli.output import Column, bytes_text, complain, print_json, print_table
+from collectord.cli.output import (
+    Column,
+    bytes_text,
+    complain,
+    figure_text,
+    print_json,
+    print_table,
+)
 from collectord.cli.parser import Parser
 from collectord.errors import UsageError
 from collectord.reader import aux_extract, verify
@@ -116,7 +123,7 @@ def _list(args: argparse.Namespace) -> int:
                 f"{row.state}, early" if row.early else str(row.state),
                 _time(row.begins_ns),
                 _time(row.ends_ns),
-                _figure(row.samples),
+                figure_text(row.samples),
                 row.basis or "-",
                 bytes_text(row.allocated_bytes),
             ]
@@ -241,7 +248,3 @@ def _time(realtime_ns: int | None) -> str:
 def _number(value: int) -> str:
     """Format a CPU or thread number, "-" if there is none."""
     return "-" if value < 0 else str(value)
-
-
-def _figure(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"

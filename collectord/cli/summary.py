@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli.output import Column, print_json, print_table, say, snapshot_text
+from collectord.cli.output import Column, figure_text, print_json, print_table, say, snapshot_text
 from collectord.model import Basis
 from collectord.session.maps.answers import FoldedAnswer, HistogramAnswer, TableAnswer
 from collectord.session.maps.program_status import session_json
@@ -97,10 +97,10 @@ def print_result(
 def _balance_cells(balance: SessionBalance | RingBalance) -> list[str]:
     return [
         str(balance.basis),
-        _figure(balance.produced),
-        _figure(balance.stored),
-        _figure(sum(balance.lost.values())),
-        _figure(balance.unaccounted),
+        figure_text(balance.produced),
+        figure_text(balance.stored),
+        figure_text(sum(balance.lost.values())),
+        figure_text(balance.unaccounted),
     ]
 
 
@@ -110,12 +110,12 @@ def _aux_cells(area: AuxBalance) -> list[str]:
         str(area.label),
         area.pmu,
         str(area.basis),
-        _figure(area.produced_bytes),
-        _figure(area.counters.stored_bytes),
+        figure_text(area.produced_bytes),
+        figure_text(area.counters.stored_bytes),
         # If the PMU does not count, only the number of losses is known.
-        _figure(sum(known) if len(known) == len(area.lost_bytes) else None),
-        _figure(area.counters.truncated),
-        _figure(area.unaccounted_bytes),
+        figure_text(sum(known) if len(known) == len(area.lost_bytes) else None),
+        figure_text(area.counters.truncated),
+        figure_text(area.unaccounted_bytes),
     ]
 
 
@@ -137,10 +137,6 @@ def _remarks(balances: Sequence[SessionBalance]) -> list[str]:
 
 def _loss_texts(lost: Mapping[str, int]) -> list[str]:
     return [f"{count:,} at {pair}" for pair, count in lost.items() if count]
-
-
-def _figure(count: int | None) -> str:
-    return "-" if count is None else f"{count:,}"
 
 
 def print_answers(program: str, answers: Iterable[Answer]) -> None:
