@@ -4,6 +4,7 @@
     CollectordError                     exit 1
       UsageError        hint                        exit 2
         UnknownEvent    hint                        exit 2
+      NotAllowed        hint                        exit 4
       ConfigError       path, key, hint             exit 6
       PlanError         what, hint                  exit 6
       KernelError       syscall, errno, hint        exit 1
@@ -51,6 +52,12 @@ class UsageError(CollectordError):
 
 class UnknownEvent(UsageError):
     """An event that does not exist on this host; `hint` names the nearest one."""
+
+
+class NotAllowed(CollectordError):
+    """A request to a daemon by a user who may not make it; `hint` names those who may."""
+
+    exit_code: ClassVar[int] = 4
 
 
 class ConfigError(CollectordError):

@@ -19,6 +19,7 @@ from collectord.control import service, signals
 from collectord.control.api import control_app
 from collectord.control.listener import serve
 from collectord.control.metrics_app import metrics_app
+from collectord.control.peers import Admins
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.daemon.daemon import Daemon
 from collectord.metrics import prometheus
@@ -128,10 +129,15 @@ def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Serve
         path = Path(config.control.socket)
         bound = stack.enter_context(claim_unix(path))
         place = f"status   curl --unix-socket {path} http://localhost/v1/status"
-        servers.append(
-            _Server("control", control_app(daemon.status, daemon.commands), bound, place)
-        )
+        app = control_app(daemon.status, daemon.commands, _admins(config, path))
+        servers.append(_Server("control", app, bound, place))
     return servers
+
+
+def _admins(config: Config, path: Path) -> Admins:
+    """Return who may change what the daemon does: by default the socket's group."""
+    group = config.control.admin_group
+    return Admins(path.stat().st_gid if group is None else group)
 
 
 def _announce(plan: Plan, places: list[str]) -> None:

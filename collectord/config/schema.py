@@ -15,10 +15,12 @@ from collectord.config.decode import Spelt, optional
 from collectord.config.listen_address import ListenAddress
 from collectord.config.scheduling import DrainCpus, DrainPriority
 from collectord.config.schema_session import SessionConfig  # noqa: TC001 - decode reads annotations
+from collectord.config.users import group_id
 from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, Share
 
-# A file spells it as a string.
+# A file spells them as strings.
 Address = Annotated[ListenAddress | None, Spelt(optional(ListenAddress.parse))]
+Group = Annotated[int | None, Spelt(optional(group_id))]
 
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
@@ -51,6 +53,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[control]`: the Unix socket."""
 
     socket: str = "/run/collectord/control.sock"
+    admin_group: Group = None
 
 
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True):

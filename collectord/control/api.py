@@ -2,11 +2,13 @@
 """The control API: HTTP and JSON on a Unix socket, a line in `_ROUTES` for each request.
 
     GET /v1/status               daemon, core and all sessions
-    GET /v1/sessions/NAME        the balances of one session
+    GET /v1/sessions             the balances of all sessions
+    GET /v1/sessions/NAME        those of one session
     POST /v1/mark                {"text": TEXT, "session": NAME or null}: a marker
     POST /v1/snapshot            {"sessions": [NAME...]}: what flight recorders hold, to segments
 
-GET only reads counters that the daemon keeps anyway.
+GET only reads counters that the daemon keeps anyway. A POST changes something: `peers.Admins` says
+who may, and logs who did.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from aiohttp import web
 
 from collectord.control.documents import sessions_json, snapshots_json, status_json
 from collectord.control.listener import BODY_BYTES, REQUEST_S
-from collectord.errors import CollectordError, UsageError
+from collectord.control.peers import Admins
+from collectord.errors import CollectordError, NotAllowed, UsageError
 from collectord.text.foreign import encode_json
 
 if TYPE_CHECKING:
@@ -36,8 +39,10 @@ if TYPE_CHECKING:
     Handler = Callable[["Served", web.Request], Awaitable[dict[str, Any]]]
 
 _BAD_REQUEST: Final = 400
+_FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _FAILED: Final = 500
+_STATUSES: Final = ((UsageError, _BAD_REQUEST), (NotAllowed, _FORBIDDEN))
 
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -73,10 +78,12 @@ class Served:
     Attributes:
         status: reads the daemon's figures.
         commands: carries out requests.
+        admins: those who may change something.
     """
 
     status: StatusReader
     commands: Commands
+    admins: Admins
 
 
 class Route(NamedTuple):
@@ -95,9 +102,17 @@ class _UnknownSession(Exception):
         self.known = known
 
 
-def control_app(status: StatusReader, commands: Commands) -> web.Application:
-    """Return the control API."""
-    served = Served(status, commands)
+def control_app(
+    status: StatusReader, commands: Commands, admins: Admins | None = None
+) -> web.Application:
+    """Return the control API.
+
+    Args:
+        status: what GET shows.
+        commands: what POST asks for.
+        admins: who may POST; by default root and this process's user alone.
+    """
+    served = Served(status, commands, admins or Admins())
     app = web.Application(client_max_size=BODY_BYTES)
     for route in _ROUTES:
         handler = partial(_answer, served, route.handler)
@@ -112,6 +127,10 @@ async def _status(served: Served, _request: web.Request) -> dict[str, Any]:
     return status_json(served.status())
 
 
+async def _sessions(served: Served, _request: web.Request) -> dict[str, Any]:
+    return sessions_json(served.status())
+
+
 async def _session(served: Served, request: web.Request) -> dict[str, Any]:
     name, status = request.match_info["name"], served.status()
     known = sorted({balance.name for balance in status.sessions})
@@ -124,16 +143,19 @@ async def _mark(served: Served, request: web.Request) -> dict[str, Any]:
     asked = await _body(request, MarkRequest)
     if not asked.text:
         raise UsageError("the marker has no text")
-    return {"marked": await served.commands.mark(asked.text, asked.session)}
+    with served.admins.change(request, [asked.session] if asked.session else ()):
+        return {"marked": await served.commands.mark(asked.text, asked.session)}
 
 
 async def _snapshot(served: Served, request: web.Request) -> dict[str, Any]:
     asked = await _body(request, SnapshotRequest)
-    return snapshots_json(await served.commands.snapshot(asked.sessions))
+    with served.admins.change(request, asked.sessions):
+        return snapshots_json(await served.commands.snapshot(asked.sessions))
 
 
 _ROUTES: Final = (
     Route("GET", "/v1/status", _status),
+    Route("GET", "/v1/sessions", _sessions),
     Route("GET", "/v1/sessions/{name}", _session),
     Route("POST", "/v1/mark", _mark),
     Route("POST", "/v1/snapshot", _snapshot),
@@ -171,7 +193,7 @@ async def _answer(served: Served, handler: Handler, request: web.Request) -> web
     except _UnknownSession as error:
         return _json({"error": str(error), "sessions": error.known}, status=_NOT_FOUND)
     except CollectordError as error:
-        status = _BAD_REQUEST if isinstance(error, UsageError) else _FAILED
+        status = next((one for kind, one in _STATUSES if isinstance(error, kind)), _FAILED)
         return _json({"error": str(error), "exit_code": error.exit_code}, status=status)
 
 

@@ -6,12 +6,23 @@ from __future__ import annotations
 import json
 import socket
 from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from collectord.errors import CollectordError, KernelError, MissingPrivilege, UsageError
+from collectord.errors import (
+    CollectordError,
+    KernelError,
+    MissingPrivilege,
+    NotAllowed,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+# Errors of the daemon that have an exit status of their own.
+_KINDS: Final[dict[int, type[CollectordError]]] = {
+    kind.exit_code: kind for kind in (UsageError, NotAllowed)
+}
 
 
 class _UnixConnection(HTTPConnection):
@@ -36,6 +47,7 @@ def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         UsageError: the daemon does not understand, or has no such session.
+        NotAllowed: this user may only read.
         MissingPrivilege: this user may not use the socket.
         KernelError: no daemon answers.
         CollectordError: the daemon reported an error.
@@ -80,6 +92,5 @@ def _ask(path: Path, method: str, place: str, body: str | None) -> dict[str, Any
             f"{response.status}, and no JSON"
         ) from error
     if "error" in answer:
-        kind = UsageError if answer.get("exit_code") == UsageError.exit_code else CollectordError
-        raise kind(answer["error"])
+        raise _KINDS.get(answer.get("exit_code"), CollectordError)(answer["error"])
     return dict(answer)

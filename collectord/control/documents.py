@@ -57,9 +57,9 @@ def _drain_json(drain: RunningThreads) -> dict[str, Any]:
     }
 
 
-def sessions_json(status: DaemonStatus, name: str) -> dict[str, Any]:
-    """Return the document of `/v1/sessions/NAME`: one session, with a balance for each source."""
-    found = (balance for balance in status.sessions if balance.name == name)
+def sessions_json(status: DaemonStatus, name: str | None = None) -> dict[str, Any]:
+    """Return the document of `/v1/sessions/NAME`, or of all: a balance for each source."""
+    found = (balance for balance in status.sessions if name in {None, balance.name})
     return {"sessions": [session_json(balance, status.bpf) for balance in found]}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A listener with limits: a few connections per peer, and a short time per request.
+"""A listener with limits: a few connections per address or user, and a short time per request.
 
 When all places are taken, the connection that has waited longest for its request is closed: a peer
 that connects and sends nothing keeps nobody out. The last descriptors of the process are reserved
@@ -12,11 +12,13 @@ import asyncio
 import logging
 import resource
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+
+from collectord.control.peers import Peer
 
 if TYPE_CHECKING:
     import socket
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 _LOG: Final = structlog.get_logger()
 CONNECTIONS_MAX: Final = 16
 # Room for several scrapers behind one address, or one with remains of its earlier connections.
-PER_PEER_MAX: Final = 8
+PER_ADDRESS_MAX: Final = 8
+# Room for a verb that waits for its answer, and for others meanwhile. Root and the daemon's own
+# user, who could stop the daemon, have no limit of their own.
+PER_USER_MAX: Final = 4
 # The limit for each of: the head of a request, its body, and the reading of the answer.
 REQUEST_S: Final = 10.0
 BODY_BYTES: Final = 64 << 10
@@ -55,6 +60,13 @@ _REQUESTS: Final = logging.getLogger("collectord.requests")
 _REQUESTS.addFilter(_tell_refusal)
 
 
+class _Connection(NamedTuple):
+    """An accepted connection."""
+
+    transport: asyncio.Transport
+    peer: str
+
+
 class Listener:
     """Accepts the connections of one server.
 
@@ -66,7 +78,7 @@ class Listener:
     def __init__(self, name: str, reserved_files: int) -> None:
         self._name = name
         self._reserved_files = reserved_files
-        self._transports: dict[web.RequestHandler, asyncio.Transport] = {}
+        self._connections: dict[web.RequestHandler, _Connection] = {}
         self._busy: set[web.RequestHandler] = set()
 
     @web.middleware
@@ -98,7 +110,8 @@ class Listener:
                 self._say_refused(error.strerror)
                 await asyncio.sleep(_EXHAUSTED_PAUSE_S)
                 continue
-            if not self._has_place(server, connection.fileno(), _host(address)):
+            peer, most = _peer(connection, address)
+            if not self._has_place(server, connection.fileno(), peer, most):
                 connection.close()
                 continue
             try:
@@ -106,21 +119,28 @@ class Listener:
             except OSError:  # gone already
                 connection.close()
                 continue
-            self._transports[handler] = transport
+            self._connections[handler] = _Connection(transport, peer)
 
-    def _has_place(self, server: web.Server, fd: int, peer: str) -> bool:
-        """Whether one more connection may stay; an idle one is closed for it if necessary."""
+    def _has_place(self, server: web.Server, fd: int, peer: str, most: int) -> bool:
+        """Whether one more connection may stay; an idle one is closed for it if necessary.
+
+        Args:
+            server: knows which connections live.
+            fd: the new connection's.
+            peer: who has connected.
+            most: how many connections this peer may have.
+        """
         living = set(server.connections)
-        self._transports = {h: t for h, t in self._transports.items() if h in living}
+        self._connections = {h: c for h, c in self._connections.items() if h in living}
         # The kernel assigns the lowest free number: all below this one are taken.
         if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - self._reserved_files:
             self._say_refused("the last descriptors are for segments")
-            self._close_one(list(self._transports))
+            self._close_one(list(self._connections))
             return False
-        same = [handler for handler in self._transports if _host(handler.peername) == peer]
-        if peer and len(same) >= PER_PEER_MAX:
+        same = [handler for handler, known in self._connections.items() if known.peer == peer]
+        if len(same) >= most:
             return self._close_one(same)
-        return len(self._transports) < CONNECTIONS_MAX or self._close_one(list(self._transports))
+        return len(self._connections) < CONNECTIONS_MAX or self._close_one(list(self._connections))
 
     def _close_one(self, handlers: Sequence[web.RequestHandler]) -> bool:
         """Close the oldest of these connections that waits for a request; False without one."""
@@ -134,17 +154,20 @@ class Listener:
     def _close(self, handler: web.RequestHandler) -> None:
         """Close a connection at once, even if data are unsent."""
         handler.force_close()
-        transport = self._transports.pop(handler, None)
-        if transport is not None:
-            transport.abort()
+        known = self._connections.pop(handler, None)
+        if known is not None:
+            known.transport.abort()
 
     def _say_refused(self, reason: str | None) -> None:
         _LOG.warning("connection_refused", listener=self._name, reason=reason, limit_by=self._name)
 
 
-def _host(address: object) -> str:
-    """Return the peer's address without its port, "" for a Unix socket."""
-    return str(address[0]) if isinstance(address, tuple) else ""
+def _peer(connection: socket.socket, address: object) -> tuple[str, int]:
+    """Return the peer, an address without its port or a user, and its most connections."""
+    if isinstance(address, tuple):
+        return str(address[0]), PER_ADDRESS_MAX
+    peer = Peer.of(connection)
+    return f"user {peer.uid}", CONNECTIONS_MAX if peer.trusted else PER_USER_MAX
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.config.listen_address import ListenAddress
 from collectord.control.api import control_app
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from collectord.errors import CollectordError
+
+# A request of each route that changes something.
+CHANGES: Final[dict[str, dict[str, Any]]] = {
+    "/v1/mark": {"text": "x", "session": "exec"},
+    "/v1/snapshot": {"sessions": ["exec"]},
+}
 
 
 class Commands:

@@ -89,6 +89,7 @@ def every_error() -> list[errors.CollectordError]:
     return [
         errors.CollectordError("x"),
         errors.UsageError("x"),
+        errors.NotAllowed("x"),
         errors.ConfigError("x", path="f", key="k"),
         errors.PlanError("x"),
         errors.KernelError("x", syscall="mmap", errno=1),

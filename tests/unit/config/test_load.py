@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import re
@@ -284,6 +285,16 @@ def test_users_are_looked_up(tmp_path: Path) -> None:
     for spelt in (f'"{me.pw_name}"', f'"{me.pw_uid}"', str(me.pw_uid)):
         text = SESSION + f'[session.target]\nscope = "user"\nuser = {spelt}\n'
         assert load([write(tmp_path, text)]).session[0].target.user == me.pw_uid
+
+
+def test_groups_are_looked_up(tmp_path: Path) -> None:
+    """The group of those who may change the daemon is a name or a number; none is the default."""
+    ours = grp.getgrgid(0)
+    for spelt, gid in ((ours.gr_name, 0), ("54321", 54_321), ("", None)):
+        text = f'[control]\nadmin_group = "{spelt}"\n{SESSION}'
+        assert load([write(tmp_path, text)]).control.admin_group == gid
+    error = refused(tmp_path, f'[control]\nadmin_group = "{"x" * 40}"\n{SESSION}')
+    assert (error.key, "no group" in str(error)) == ("control.admin_group", True)
 
 
 def test_unreadable_files_are_config_errors(tmp_path: Path) -> None:

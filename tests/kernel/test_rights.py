@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users of the control socket: who may connect, read and change; a flood delays nobody."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import tempfile
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from collectord.control import client
+from collectord.control.listener import CONNECTIONS_MAX, PER_USER_MAX
+from collectord.errors import MissingPrivilege, NotAllowed
+from tests.support import daemons
+from tests.support.commands import CHANGES
+from tests.support.daemons import EVENT, FILTER, NUMBER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.support.generator import Generator
+    from tests.support.recording import Start
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+SOMEBODY: Final = 65_534
+READERS: Final = 54_321  # the group of the socket
+ADMINS: Final = 54_322
+COUNT: Final = 20_000
+SILENT: Final = 1_000
+SESSIONS: Final = f"""
+[[session]]
+name = "calls"
+
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "{FILTER}"
+ring = "4MiB"
+
+[[session]]
+name = "recorder"
+mode = "flight-recorder"
+
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "{FILTER}"
+"""
+# Of the daemon: the group of its socket is that of the process.
+AS_READERS: Final = ("setpriv", f"--regid={READERS}", "--clear-groups")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Provide a directory that everybody may search."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@contextmanager
+def somebody(*groups: int) -> Iterator[None]:
+    """Be a user without privilege, with these supplementary groups, for a block."""
+    before = os.getgroups(), os.getegid()
+    os.setgroups(groups)
+    os.setegid(SOMEBODY)
+    os.seteuid(SOMEBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(before[1])
+        os.setgroups(before[0])
+
+
+def configure(place: Path, *, admins: int | None) -> Path:
+    """Return the configuration of a daemon that these may change."""
+    config = daemons.write_sessions(place, SESSIONS)
+    if admins is not None:
+        text = config.read_text()
+        config.write_text(text.replace("[control]\n", f'[control]\nadmin_group = "{admins}"\n'))
+    return config
+
+
+def snapshot(place: Path, groups: Sequence[int]) -> dict[str, Any]:
+    """Ask for a snapshot as somebody in these groups."""
+    with somebody(*groups):
+        return client.post(place / "control.sock", "/v1/snapshot", {})
+
+
+def test_who_may_do_what(place: Path, start_cli: Start) -> None:
+    """The socket lets its group in; of these only the admins change something; both are logged."""
+    config = configure(place, admins=ADMINS)
+    path = place / "control.sock"
+    with daemons.running(start_cli, config, prefix=AS_READERS) as daemon:
+        with somebody(ADMINS), pytest.raises(MissingPrivilege, match="may not use the control"):
+            client.get(path, "/v1/status")
+        with somebody(READERS):
+            assert client.get(path, "/v1/status")["pid"] == daemon.pid
+        for change, body in CHANGES.items():
+            with somebody(READERS), pytest.raises(NotAllowed, match=f"of group {ADMINS} may"):
+                client.post(path, change, body)
+        assert [one["session"] for one in snapshot(place, (READERS, ADMINS))["snapshots"]] == [
+            "recorder"
+        ]
+        ended = daemon.stop()
+    refused = ended.named("control_refused")
+    (done,) = ended.named("control_request")
+    assert refused[0]["path"] in CHANGES  # further lines of one user are limited
+    assert {(line["uid"], line["pid"]) for line in refused} == {(SOMEBODY, os.getpid())}
+    assert (done["uid"], done["pid"], done["result"]) == (SOMEBODY, os.getpid(), "done")
+
+
+def test_by_default_the_group_of_the_socket_changes(place: Path, start_cli: Start) -> None:
+    """Without the key whoever the group lets in may change, unless its groups are too many."""
+    config = configure(place, admins=None)
+    with daemons.running(start_cli, config, prefix=AS_READERS) as daemon:
+        assert snapshot(place, (READERS,))["snapshots"]
+        with pytest.raises(NotAllowed):
+            snapshot(place, (READERS, *range(60_000, 60_300)))
+        assert daemon.stop().status == 0
+
+
+def test_silent_connections_delay_nothing(
+    place: Path, start_cli: Start, generator: Generator
+) -> None:
+    """A thousand silent connections of a user hold few places; all others have theirs."""
+    path = place / "control.sock"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    config = configure(place, admins=None)
+    with daemons.running(start_cli, config, prefix=AS_READERS) as daemon, ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        own = stack.enter_context(socket.socket(socket.AF_UNIX))
+        own.connect(str(path))
+        with generator.start("count", count=COUNT, nr=NUMBER) as running:
+            running.go()
+            with somebody(READERS):
+                for _ in range(SILENT):
+                    one = stack.enter_context(socket.socket(socket.AF_UNIX))
+                    one.connect(str(path))
+                assert client.get(path, "/v1/sessions/calls")["sessions"]
+            assert running.result()["events"] == COUNT
+        own.sendall(b"GET /v1/sessions HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert own.recv(64).startswith(b"HTTP/1.1 200 ")
+        sockets = [target for target in daemon.fds() if target.startswith("socket:")]
+        assert len(sockets) < CONNECTIONS_MAX + PER_USER_MAX
+        assert daemon.metric('collectord_starved_passes_total{session="calls",source="perf"}') == 0
+        daemon.await_stored(COUNT)
+        calls = daemon.session()
+        assert (calls["produced"], calls["unaccounted"]) == (COUNT, 0)
+        assert sum(calls["lost"].values()) == 0
+        assert daemon.stop().status == 0
