@@ -27,6 +27,8 @@ VERBS: Final = {
     "check": "Validate configuration files and print the plan; change nothing.",
     "bpf": "List BPF programs, or check one and show what it needs and exports.",
     "doctor": "Show what works on this host, and how to get what does not.",
+    "status": "Show whether a daemon runs, and how its sessions are.",
+    "sessions": "Show what the sessions of a running daemon recorded and lost.",
     "mark": "Write a marker into the ftrace rings of a running daemon.",
     "snapshot": "Store the contents of a running daemon's flight recorders.",
     "segments": "List, verify or repair segments, or extract their AUX traces.",
@@ -38,6 +40,8 @@ KERNEL_VERBS: Final = frozenset({"run", "record", "list", "check", "bpf", "docto
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
+# `status` alone: for other verbs a daemon that does not run is a failure.
+EXIT_NO_DAEMON: Final = 3
 # `record -- COMMAND`: other statuses are the command's, as with env(1) and timeout(1).
 EXIT_RECORD_FAILED: Final = 125
 EXIT_NOT_EXECUTABLE: Final = 126

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mark` and `snapshot`: what they ask a daemon for, and what they say of its answer."""
+"""`status`, `sessions`, `mark` and `snapshot`: what they ask a daemon for, and what they print."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectord import cli
-from collectord.errors import CollectordError, KernelError, SinkError, UsageError
+from collectord import __version__, cli
+from collectord.cli.sessions import print_sessions
+from collectord.errors import (
+    CollectordError,
+    KernelError,
+    NotAllowed,
+    SinkError,
+    UsageError,
+)
 from collectord.kernel.linux import LinuxKernel
+from collectord.session.maps.program_status import session_json
+from tests.support import balances
 from tests.support.commands import Commands, lost, served, snapshot
 
 if TYPE_CHECKING:
@@ -123,6 +132,7 @@ def test_snapshot_says_what_it_lost(
         (UsageError("no session x", hint='did you mean "y"?'), 2),
         (KernelError("the marker was not written into session x"), 1),
         (SinkError("cannot write", path="/s", errno=28), 1),
+        (NotAllowed("user 1 may not", hint="root may"), 4),
     ],
 )
 @pytest.mark.parametrize("verb", [("mark", "x"), ("snapshot",)])
@@ -156,6 +166,89 @@ def test_no_daemon(
             killed.bind(str(path))
     assert run(path, "mark", "x") == KernelError.exit_code
     assert f"no daemon is listening at {path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_status_without_a_daemon(
+    left: bool,  # parametrized
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is an answer with an exit status of its own, and says which socket was tried."""
+    path = tmp_path / "s"
+    if left:
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(path))
+    assert run(path, "status") == cli.EXIT_NO_DAEMON
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"no daemon is listening at {path}" in captured.err
+
+
+def test_status_of_a_socket_that_cannot_be_used(tmp_path: Path) -> None:
+    """It is a failure: whether a daemon runs is not known."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        assert run(path, "status") == KernelError.exit_code
+
+
+def test_status_and_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The daemon, then a row for each session; `sessions` has those that are named."""
+    path = tmp_path / "s"
+    with served(Commands(), path):
+        assert run(path, "status") == 0
+        whole = capsys.readouterr().out.splitlines()
+        assert run(path, "sessions", "exec", "profile") == 0
+        rows = capsys.readouterr().out.splitlines()
+        assert run(path, "sessions") == 0
+        every = capsys.readouterr().out.splitlines()
+    assert whole[0].startswith(f"collectord {__version__}, pid {os.getpid()}, since 2023-11-14T")
+    assert whole[1:6] == [
+        "sessions: 3 running",
+        "CPUs: 2 of 2 covered",
+        "unclean stops so far: 1",
+        "damaged files: 2",
+        "drain threads: something was refused",
+    ]
+    assert whole[6:] == every
+    assert [line.split() for line in rows] == [
+        ["SESSION", "SOURCE", "STATE", "BASIS", "PRODUCED", "STORED", "LOST", "UNACCOUNTED"],
+        ["profile", "perf", "running", "lost_only", "-", "180", "20", "-"],
+        ["exec", "perf", "running", "exact", "200", "180", "20", "0"],
+    ]
+
+
+def test_status_and_sessions_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both are the documents of the API."""
+    path = tmp_path / "s"
+    with served(Commands(), path):
+        assert run(path, "status", "--json") == 0
+        whole = json.loads(capsys.readouterr().out)
+        assert run(path, "sessions", "--json", "exec") == 0
+        one = json.loads(capsys.readouterr().out)
+    assert whole["core"]["chunks"] == 64
+    assert one == {"sessions": [s for s in whole["sessions"] if s["name"] == "exec"]}
+
+
+def test_unknown_session(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong name is a wrong command line, with the nearest name."""
+    path = tmp_path / "s"
+    with served(Commands(), path):
+        assert run(path, "sessions", "exce") == UsageError.exit_code
+    assert 'no session exce; did you mean "exec"?' in capsys.readouterr().err
+
+
+def test_what_sessions_lack(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each reason is a line below the table."""
+    lacking = replace(
+        balances.session("exec"), state="degraded", degraded_reasons=("CPU 1 is gone", "x\x1b")
+    )
+    print_sessions([session_json(lacking, ())])
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "exec: degraded, CPU 1 is gone",
+        "exec: degraded, x\\x1b",
+    ]
 
 
 def test_somebody_elses_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

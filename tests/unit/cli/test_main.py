@@ -152,7 +152,7 @@ def test_exit_statuses_of_the_manual() -> None:
     table = (ROOT / "docs/cli.md").read_text().partition("## Exit status")[2].partition("##")[0]
     listed = {int(status) for status in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     of_command = {cli.EXIT_RECORD_FAILED, cli.EXIT_NOT_EXECUTABLE, cli.EXIT_NO_COMMAND}
-    own = of_command | {cli.EXIT_OK, cli.EXIT_INTERRUPTED}
+    own = of_command | {cli.EXIT_OK, cli.EXIT_NO_DAEMON, cli.EXIT_INTERRUPTED}
     assert listed == own | {error.exit_code for error in every_error()}
 
 

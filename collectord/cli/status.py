@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collectord status`: whether a daemon runs, since when, and how its sessions are."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.cli import EXIT_NO_DAEMON, EXIT_OK
+from collectord.cli.mark import add_common
+from collectord.cli.output import complain, print_json, say
+from collectord.cli.parser import Parser
+from collectord.cli.sessions import print_sessions
+from collectord.control import client
+from collectord.errors import KernelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+# There is no socket, or a killed daemon left it.
+_NO_DAEMON: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
+
+
+def parser() -> Parser:
+    """Return the parser of `status`."""
+    made = Parser(
+        "status",
+        ("[--socket PATH]", "[--json]"),
+        (
+            "collectord status",
+            "collectord status --json",
+        ),
+    )
+    add_common(made)
+    return made
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the status; the exit status is `EXIT_NO_DAEMON` if no daemon runs."""
+    args = parser().parse_args(arguments)
+    try:
+        status = client.get(args.socket, "/v1/status")
+    except KernelError as error:
+        if error.errno not in _NO_DAEMON:
+            raise
+        complain(str(error))
+        return EXIT_NO_DAEMON
+    if args.json:
+        print_json(status)
+        return EXIT_OK
+    for line in _lines(status):
+        say(line)
+    print_sessions(status["sessions"])
+    return EXIT_OK
+
+
+def _lines(status: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines about the daemon itself."""
+    yield f"collectord {status['version']}, pid {status['pid']}, since {status['started']}"
+    states = Counter(session["state"] for session in status["sessions"])
+    counted = ", ".join(f"{count} {state}" for state, count in states.items())
+    yield f"sessions: {counted or 'none'}"
+    yield f"CPUs: {status['cpus_covered']} of {status['cpus_online']} covered"
+    if status["unclean_stops"]:
+        yield f"unclean stops so far: {status['unclean_stops']:,}"
+    if status["damaged_files"]:
+        yield f"damaged files: {status['damaged_files']:,}"
+    for reason in status["drain"]["lacks"]:
+        yield f"drain threads: {reason}"
