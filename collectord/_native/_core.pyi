@@ -351,7 +351,7 @@ class Core:
         sideband: bool,
         time_offset: int,
         time_trailer: int,
-        ids: Sequence[int] = (),
+        ids: Mapping[int, int] | None = None,
         held: bool = False,
         cpu_trailer: int = 0,
     ) -> Ring:
@@ -363,8 +363,8 @@ class Core:
 
         Times: a sample has its time at `time_offset` from its start, any other record at
         `time_trailer` before its end; 0: no time. `ids`: those of the events that write into the
-        ring, if samples begin with an id; any other id is replaced by the lowest. `held`: see
-        `Ring.hold`.
+        ring, if samples begin with an id and other records end in one, each with the id that files
+        know it by; any other id in a sample is replaced by the lowest. `held`: see `Ring.hold`.
 
         Raises OSError (EINVAL: no such shard, a stream of pages or relay, or its sideband has time
         or CPU at another place; EPERM: `wakeup_fd` cannot be polled).

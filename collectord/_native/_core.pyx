@@ -4,6 +4,7 @@
 
 import os
 from array import array
+from itertools import chain
 
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -23,9 +24,12 @@ cdef extern from "core.h":
         FAULT_NONE
     const uint32_t FAULTS
     const char **fault_names
+    struct walk_id:
+        uint64_t own, filed
     struct walk_ids:
-        const uint64_t *all
+        const walk_id *all
         uint32_t count
+        bint renamed
     struct walk_layout:
         uint16_t time_offset, time_trailer, cpu_trailer
         const walk_ids *ids
@@ -303,15 +307,16 @@ cdef class Core:
 
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
                  int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer,
-                 ids=(), bint held=False, uint16_t cpu_trailer=0):
-        cdef uint64_t[::1] listed = array("Q", ids)
+                 ids=None, bint held=False, uint16_t cpu_trailer=0):
+        # Pairs, as struct walk_id.
+        cdef uint64_t[::1] listed = array("Q", chain.from_iterable((ids or {}).items()))
         cdef perf_ring_options options = perf_ring_options(
             &ring_map.map, wakeup_fd, walk_layout(time_offset, time_trailer, cpu_trailer, NULL),
-            walk_ids(NULL, <uint32_t>listed.shape[0]), sideband)
+            walk_ids(NULL, <uint32_t>(listed.shape[0] // 2), False), sideband)
         cdef ring *made
         ring_map.usable()
         if options.ids.count > 0:
-            options.ids.all = &listed[0]
+            options.ids.all = <const walk_id *>&listed[0]
         if ring_map.map.overwrite:
             check(window__new(&options, &made))
         else:
@@ -338,7 +343,7 @@ cdef class Core:
                      bint held=False):
         cdef bpf_ring_options options = bpf_ring_options(
             perf_ring_options(&bpf_map.map, wakeup_fd, walk_layout(time_offset, 0, 0, NULL),
-                              walk_ids(NULL, 0), False), id, fields_bytes)
+                              walk_ids(NULL, 0, False), False), id, fields_bytes)
         cdef ring *made
         bpf_map.usable()
         check(bpf_ring__new(&options, &made))

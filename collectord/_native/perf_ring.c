@@ -19,7 +19,8 @@
 
 static int compare_ids(const void *left, const void *right)
 {
-	const uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;
+	const uint64_t a = ((const struct walk_id *)left)->own;
+	const uint64_t b = ((const struct walk_id *)right)->own;
 
 	return a < b ? -1 : a > b;
 }
@@ -42,7 +43,9 @@ int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *opti
 		return -ENOMEM;
 	memcpy(perf->id_list, options->ids.all, count * sizeof(*perf->id_list));
 	qsort(perf->id_list, count, sizeof(*perf->id_list), compare_ids);
-	perf->ids = (struct walk_ids){perf->id_list, count};
+	perf->ids = (struct walk_ids){.all = perf->id_list, .count = count};
+	for (uint32_t i = 0; i < count; i++)
+		perf->ids.renamed |= perf->id_list[i].own != perf->id_list[i].filed;
 	perf->layout.ids = &perf->ids;
 	return 0;
 }

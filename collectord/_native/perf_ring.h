@@ -11,9 +11,9 @@ struct perf_ring {
 	struct ring_map *map;
 	struct walk_layout layout;
 	struct walk_ids ids;
-	uint64_t *id_list; /* the ring's own memory for `ids` */
-	bool names;	   /* it carries the sideband of its stream */
-	bool absorbed;	   /* its records are used for sideband only */
+	struct walk_id *id_list; /* the ring's own memory for `ids` */
+	bool names;		 /* it carries the sideband of its stream */
+	bool absorbed;		 /* its records are used for sideband only */
 
 	counter_t lost_records, lost_samples;
 	counter_t neutralised, relabelled;
@@ -25,7 +25,8 @@ struct perf_ring_options {
 	struct ring_map *map;
 	int wakeup_fd;
 	struct walk_layout layout;
-	struct walk_ids ids; /* ids of the ring's events; if empty, samples keep theirs */
+	struct walk_ids ids; /* ids of the ring's events, in any order; if empty, records keep
+			      * theirs. `renamed` is found out. */
 	bool sideband;
 };
 

@@ -43,19 +43,59 @@ static inline void tally__sample(struct walk_tally *tally, const uint8_t *record
 	note_times(&tally->first_ns, &tally->last_ns, time_ns, time_ns);
 }
 
-static bool walk_ids__has(const struct walk_ids *ids, uint64_t id)
+/* Returns the entry of this id of the kernel, NULL if there is none. */
+static const struct walk_id *walk_ids__find(const struct walk_ids *ids, uint64_t id)
 {
 	uint32_t low = 0, high = ids->count;
 
 	while (low < high) {
 		const uint32_t middle = low + (high - low) / 2;
 
-		if (ids->all[middle] < id)
+		if (ids->all[middle].own < id)
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	return low < ids->count && ids->all[low] == id;
+	return low < ids->count && ids->all[low].own == id ? &ids->all[low] : NULL;
+}
+
+static void walk_ids__rename(const struct walk_ids *ids, uint8_t *at)
+{
+	const struct walk_id *const found = walk_ids__find(ids, walk__load(at));
+
+	if (found != NULL)
+		walk__store(at, found->filed);
+}
+
+/* Set the ids of files in a record that is no sample: in its body, and in its trailer. */
+static void walk_ids__rename_other(const struct walk_layout *layout, uint8_t *record, uint32_t type,
+				   uint16_t size)
+{
+	const uint16_t id_bytes = sizeof(uint64_t);
+	uint32_t body_bytes = WALK_HEADER_BYTES; /* at least; the trailer is behind them */
+
+	switch (type) {
+	case PERF_RECORD_LOST: /* u64 id, u64 lost */
+		body_bytes = 24;
+		if (size >= body_bytes)
+			walk_ids__rename(layout->ids, record + 8);
+		break;
+	case PERF_RECORD_LOST_SAMPLES: /* u64 lost */
+		body_bytes = 16;
+		break;
+	case PERF_RECORD_THROTTLE: /* u64 time, u64 id, u64 stream id */
+	case PERF_RECORD_UNTHROTTLE:
+		body_bytes = 32;
+		if (size >= body_bytes) {
+			walk_ids__rename(layout->ids, record + 16);
+			walk_ids__rename(layout->ids, record + 24);
+		}
+		break;
+	default:
+		break;
+	}
+	if (layout->time_trailer > id_bytes && body_bytes + layout->time_trailer <= size)
+		walk_ids__rename(layout->ids, record + size - id_bytes);
 }
 
 static void tally__other(struct walk_tally *tally, const uint8_t *record, uint32_t type,
@@ -83,6 +123,7 @@ static void tally__other(struct walk_tally *tally, const uint8_t *record, uint32
 
 struct known_ids {
 	uint64_t at[KNOWN_IDS];
+	uint64_t filed[KNOWN_IDS]; /* the id that files know for the one of the same index */
 };
 
 static void known_ids__init(struct known_ids *known)
@@ -96,23 +137,29 @@ static inline bool known_ids__has(const struct known_ids *known, uint64_t id)
 	return known->at[id % KNOWN_IDS] == id;
 }
 
-/* Replace a foreign id in the sample by an own one. */
+/* Set the id of files in the sample; a foreign id becomes an own one. */
 static void known_ids__check(struct known_ids *known, uint8_t *record, uint16_t size,
 			     const struct walk_ids *ids, struct walk_tally *tally)
 {
+	const struct walk_id *found;
 	uint64_t id;
 
 	if (size < WALK_ID_AT + sizeof(id) || ids->count == 0)
 		return;
 	id = walk__load(record + WALK_ID_AT);
-	if (known_ids__has(known, id))
+	if (known_ids__has(known, id)) {
+		walk__store(record + WALK_ID_AT, known->filed[id % KNOWN_IDS]);
 		return;
-	if (!walk_ids__has(ids, id)) {
-		id = ids->all[0];
-		walk__store(record + WALK_ID_AT, id);
+	}
+	found = walk_ids__find(ids, id);
+	if (found == NULL) {
+		found = &ids->all[0];
 		tally->relabelled++;
 	}
-	known->at[id % KNOWN_IDS] = id;
+	if (found->filed != id)
+		walk__store(record + WALK_ID_AT, found->filed);
+	known->at[found->own % KNOWN_IDS] = found->own;
+	known->filed[found->own % KNOWN_IDS] = found->filed;
 }
 
 /*
@@ -133,30 +180,34 @@ static void known_ids__check(struct known_ids *known, uint8_t *record, uint16_t 
  * Returns the length of the samples at the start that only need counting: those with a time and a
  * known id. Nearly all records are such samples, so this loop determines the cost of a record: it
  * has few branches, and keeps its counts in registers, which a tally that may alias the records
- * would prevent. It must not be inlined, to save registers.
+ * would prevent. It is compiled for rings with renamed ids and for those without.
  */
-static __attribute__((noinline)) size_t walk__samples(const uint8_t *records, size_t bytes,
-						      size_t time_at,
-						      const struct known_ids *known,
-						      struct walk_tally *tally)
+static inline __attribute__((always_inline)) size_t walk__samples(uint8_t *records, size_t bytes,
+								  size_t time_at,
+								  const struct known_ids *known,
+								  bool renames,
+								  struct walk_tally *tally)
 {
 	const size_t word = sizeof(uint64_t);
 	const size_t least = (time_at < WALK_ID_AT ? WALK_ID_AT : time_at) + word;
 	uint64_t samples = 0, first_ns = UINT64_MAX, last_ns = 0;
-	const uint8_t *record = records;
+	uint8_t *record = records;
 	size_t left = bytes;
 
 	while (left >= least) {
 		const uint64_t header = walk__load(record);
 		const size_t size = walk__size(header);
 		const uint64_t time_ns = walk__load(record + time_at);
+		const uint64_t id = walk__load(record + WALK_ID_AT);
 
 		/* The next record's place is known only by this one's size, and the copy has
 		 * pushed some of its own first bytes out of the nearest cache. */
 		__builtin_prefetch(record + AHEAD_BYTES);
 		if ((header & SHAPE_MASK) != PERF_RECORD_SAMPLE || size - least > left - least ||
-		    !known_ids__has(known, walk__load(record + WALK_ID_AT)))
+		    !known_ids__has(known, id))
 			break;
+		if (renames)
+			walk__store(record + WALK_ID_AT, known->filed[id % KNOWN_IDS]);
 		record += size;
 		left -= size;
 		samples++;
@@ -170,10 +221,28 @@ static __attribute__((noinline)) size_t walk__samples(const uint8_t *records, si
 	return bytes - left;
 }
 
+/* Neither may be inlined, to save registers. */
+static __attribute__((noinline)) size_t walk__plain_samples(uint8_t *records, size_t bytes,
+							    size_t time_at,
+							    const struct known_ids *known,
+							    struct walk_tally *tally)
+{
+	return walk__samples(records, bytes, time_at, known, false, tally);
+}
+
+static __attribute__((noinline)) size_t walk__renamed_samples(uint8_t *records, size_t bytes,
+							      size_t time_at,
+							      const struct known_ids *known,
+							      struct walk_tally *tally)
+{
+	return walk__samples(records, bytes, time_at, known, true, tally);
+}
+
 size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 		 struct walk_tally *tally, enum fault *fault)
 {
 	const bool plain = layout->ids != NULL && layout->time_offset != 0;
+	const bool renames = layout->ids != NULL && layout->ids->renamed;
 	struct known_ids known;
 	size_t at = 0;
 
@@ -194,6 +263,8 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 			tally__sample(tally, record, size, layout);
 		} else if (type <= WALK_KERNEL_TYPE_MAX) {
 			tally__other(tally, record, type, size);
+			if (renames)
+				walk_ids__rename_other(layout, record, type, size);
 			if (type == PERF_RECORD_MMAP2)
 				walk__store(record, header & ~MAPPED_BUILD_ID);
 		} else {
@@ -203,8 +274,8 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 		tally->records++;
 		at += size;
 		if (plain && type == PERF_RECORD_SAMPLE)
-			at += walk__samples(copy + at, bytes - at, layout->time_offset, &known,
-					    tally);
+			at += (renames ? walk__renamed_samples : walk__plain_samples)(
+				copy + at, bytes - at, layout->time_offset, &known, tally);
 	}
 	return at;
 }

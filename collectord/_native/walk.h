@@ -21,22 +21,32 @@
 #define WALK_ID_AT 8u /* PERF_SAMPLE_IDENTIFIER comes first in a sample */
 
 /*
- * The ids of a ring's events, ascending. The kernel makes one sample of a software event and
- * passes it to everybody who counts that event on the CPU, with the id of the first of them
- * (kernel/events/core.c, do_perf_sw_event(), since 6.2). A reader rejects a whole file for one
- * unknown id, so a foreign id is replaced by one of the ring.
+ * The id of an event in the kernel, and in files. A file names its ids at its beginning, and the
+ * kernel never uses one again: an event that is opened anew keeps the id that files know.
+ */
+struct walk_id {
+	uint64_t own, filed;
+};
+
+/*
+ * The ids of a ring's events, ascending by those of the kernel. The kernel makes one sample of a
+ * software event and passes it to everybody who counts that event on the CPU, with the id of the
+ * first of them (kernel/events/core.c, do_perf_sw_event(), since 6.2). A reader rejects a whole
+ * file for one unknown id, so a foreign id is replaced by one of the ring.
  */
 struct walk_ids {
-	const uint64_t *all;
+	const struct walk_id *all;
 	uint32_t count;
+	bool renamed; /* files know one of them by another id */
 };
 
 /* The place of time and CPU in the records of a ring, in bytes; 0: absent. */
 struct walk_layout {
-	uint16_t time_offset;	/* in a sample, from its start */
-	uint16_t time_trailer;	/* in any other record, from its end back */
-	uint16_t cpu_trailer;	/* likewise, for CPU */
-	const struct walk_ids *ids; /* NULL: samples carry no id, or any id is accepted */
+	uint16_t time_offset;	    /* in a sample, from its start */
+	uint16_t time_trailer;	    /* in any other record, from its end back */
+	uint16_t cpu_trailer;	    /* likewise, for CPU */
+	const struct walk_ids *ids; /* NULL: samples carry no id, or any id is accepted. Else
+				     * any other record that has a time ends in an id. */
 };
 
 /* The result of walks. The caller zeroes it; walks add to it. */
@@ -58,7 +68,8 @@ struct walk_tally {
  * Walk the whole records at the start of `bytes` bytes copied from a ring, add them to `tally` and
  * return their length. The walk ends before a record that is cut by the end of the copy (fault
  * FAULT_NONE) or that no kernel writes (its fault); it never reads beyond `bytes`. Records unknown
- * to readers become WALK_FINISHED_INIT in place.
+ * to readers become WALK_FINISHED_INIT in place, and ids become those of files: a record is walked
+ * once.
  */
 size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 		 struct walk_tally *tally, enum fault *fault);

@@ -41,9 +41,11 @@ class CounterFd:
     Attributes:
         fd: the event's descriptor.
         event_index: `EventPlan.index`.
-        event_id: the id that its samples carry.
+        event_id: the id that its samples carry in files.
         read_format: figures of its read(2).
         tid: thread that it counts, -1 for every task.
+        kernel_id: the id that its samples carry in the ring, if files know it by another one: it
+            was opened anew. 0: the same.
     """
 
     fd: int
@@ -51,6 +53,7 @@ class CounterFd:
     event_id: int
     read_format: int
     tid: int = -1
+    kernel_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +221,10 @@ class PerfRing(RingHandle):
             sideband=self.label.role is RingRole.SIDEBAND,
             time_offset=self.time_offset,
             time_trailer=self.time_trailer,
-            ids=[counter.event_id for counter in self.counters],
+            ids={
+                counter.kernel_id or counter.event_id: counter.event_id
+                for counter in self.counters
+            },
             held=self.held,
             cpu_trailer=self.cpu_trailer,
         )

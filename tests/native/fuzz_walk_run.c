@@ -11,8 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* {u16 time offset, u16 time trailer, bytes of a ring}. What is walked once stays walkable. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const uint64_t ids[] = {1, 2, 300};
-	static const struct walk_ids known = {ids, 3};
+	static const struct walk_id ids[] = {{1, 1}, {2, 1000}, {300, 300}};
+	static const struct walk_ids known = {ids, 3, true};
 	struct walk_layout layout = {0};
 	struct walk_tally tally = {0}, again = {0};
 	enum fault fault;

@@ -146,9 +146,10 @@ static void a_mapping_has_no_build_id_that_was_not_asked_for(void)
 
 static void foreign_ids_become_the_lowest_own_one(void)
 {
-	static const uint64_t own[] = {5, 7, 9}, carried[] = {7, 7, 6, 6, 9, 10, 5, 1, 7};
+	static const struct walk_id own[] = {{5, 5}, {7, 7}, {9, 9}};
+	static const uint64_t carried[] = {7, 7, 6, 6, 9, 10, 5, 1, 7};
 	static const uint64_t expected[] = {7, 7, 5, 5, 9, 5, 5, 5, 7};
-	const struct walk_ids ids = {own, 3};
+	const struct walk_ids ids = {own, 3, false};
 	const struct walk_layout layout = {.ids = &ids};
 	struct walk_tally tally = {0};
 	enum fault fault;
@@ -171,17 +172,131 @@ static void foreign_ids_become_the_lowest_own_one(void)
 	CHECK_EQ(tally.relabelled, 0);
 }
 
+/* Events that were opened anew keep the ids that the file names. The time precedes the id. */
+static void samples_get_the_ids_that_files_know(void)
+{
+	/* The second one was not opened anew. An id of the kernel may be that of a file elsewhere. */
+	static const struct walk_id own[] = {{21, 5}, {22, 22}, {40, 21}};
+	static const uint64_t carried[] = {21, 22, 40, 21, 22, 40, 39, 5};
+	static const uint64_t expected[] = {5, 22, 21, 5, 22, 21, 5, 5};
+	const struct walk_ids ids = {own, 3, true};
+	const struct walk_layout layout = {.time_offset = 16, .time_trailer = 16, .ids = &ids};
+	struct walk_tally tally = {0};
+	enum fault fault;
+	uint8_t data[24 * 8];
+
+	for (uint32_t i = 0; i < 8; i++)
+		record__sample(data + 24 * i, 24, carried[i], 100 + i);
+	CHECK_EQ(walk__run(data, sizeof(data), &layout, &tally, &fault), sizeof(data));
+	for (uint32_t i = 0; i < 8; i++) {
+		CHECK_EQ(walk__load(data + 24 * i + WALK_ID_AT), expected[i]);
+		CHECK_EQ(record__sample_time(data + 24 * i), 100 + i);
+	}
+	CHECK_EQ(tally.samples, 8);
+	CHECK_EQ(tally.relabelled, 2);
+	CHECK_EQ(tally.first_ns, 100);
+	CHECK_EQ(tally.last_ns, 107);
+}
+
+static void other_records_get_the_ids_that_files_know(void)
+{
+	static const struct walk_id own[] = {{21, 5}, {22, 6}};
+	static const struct {
+		uint32_t type;
+		uint16_t ids; /* how many there are in the body */
+		uint16_t at;  /* of the first */
+	} kinds[] = {
+		{PERF_RECORD_LOST, 1, 8},	 {PERF_RECORD_THROTTLE, 2, 16},
+		{PERF_RECORD_UNTHROTTLE, 2, 16}, {PERF_RECORD_COMM, 0, 0},
+		{PERF_RECORD_AUX, 0, 0},
+	};
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		for (uint64_t place = 0; place < 3; place++) {
+			const struct walk_ids ids = {own, 2, place != 2};
+			/* {u64 time, u64 cpu, u64 id} */
+			const struct walk_layout layout = {.time_trailer = 24, .ids = &ids};
+			/* All other words are equal to an own id, and stay. */
+			const uint64_t carried = place == 2 ? 21 : 21 + place;
+			const uint64_t expected = place == 2 ? 21 : 5 + place;
+			struct walk_tally tally = {0};
+			uint8_t data[64], before[64];
+			enum fault fault;
+
+			record__plain(data, kinds[i].type, sizeof(data));
+			for (size_t at = 8; at < sizeof(data); at += 8)
+				walk__store(data + at, 21);
+			for (uint16_t id = 0; id < kinds[i].ids; id++)
+				walk__store(data + kinds[i].at + 8 * id, carried);
+			walk__store(data + sizeof(data) - 8, carried);
+			memcpy(before, data, sizeof(data));
+			for (uint16_t id = 0; id < kinds[i].ids; id++)
+				walk__store(before + kinds[i].at + 8 * id, expected);
+			walk__store(before + sizeof(before) - 8, expected);
+			CHECK_EQ(walk__run(data, sizeof(data), &layout, &tally, &fault),
+				 sizeof(data));
+			CHECK_EQ(memcmp(data, before, sizeof(data)), 0);
+			CHECK_EQ(tally.records, 1);
+		}
+	}
+}
+
+/* A body that ends before an id, and a record without a trailer, have none to be set. */
+static void ids_outside_of_a_record_are_not_set(void)
+{
+	static const struct walk_id own[] = {{21, 5}};
+	static const struct walk_ids ids = {own, 1, true};
+	static const uint32_t types[] = {PERF_RECORD_LOST, PERF_RECORD_THROTTLE,
+					 PERF_RECORD_UNTHROTTLE, PERF_RECORD_COMM};
+	const struct walk_layout timed = {.time_trailer = 24, .ids = &ids};
+	const struct walk_layout untimed = {.ids = &ids};
+
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+		for (uint16_t size = 8; size <= 24; size += 8) {
+			uint8_t *const data = at_end(size);
+			struct walk_tally tally = {0};
+			enum fault fault;
+
+			record__plain(data, types[i], size);
+			for (uint16_t at = 8; at < size; at += 8)
+				walk__store(data + at, 21);
+			CHECK_EQ(walk__run(data, size, &timed, &tally, &fault), size);
+			for (uint16_t at = 8; at < size; at += 8) {
+				const bool whole = types[i] == PERF_RECORD_LOST && size == 24;
+
+				CHECK_EQ(walk__load(data + at), whole && at == 8 ? 5 : 21);
+			}
+		}
+	}
+	{
+		uint8_t *const data = at_end(40);
+		struct walk_tally tally = {0};
+		enum fault fault;
+
+		record__plain(data, PERF_RECORD_COMM, 40);
+		walk__store(data + 32, 21);
+		CHECK_EQ(walk__run(data, 40, &untimed, &tally, &fault), 40);
+		CHECK_EQ(walk__load(data + 32), 21);
+	}
+}
+
 /* Whatever comes between them, and wherever the copy ends: own ids in any number and order. */
 static void samples_of_many_events_are_counted_and_relabelled(void)
 {
 	/* Those that leave the same rest by any small number come after each other. */
-	static const uint64_t own[] = {1, 2, 17, 33, 49, 50, 1025, UINT64_MAX};
-	static const struct walk_ids ids = {own, 8};
-	const struct walk_layout layout = {.time_offset = 16, .ids = &ids};
-	static uint8_t copy[65536 + 256];
+	static const struct walk_id own[] = {{1, 1},	   {2, 2},
+					     {17, 17},	   {33, 33},
+					     {49, 49},	   {50, 50},
+					     {1025, 1025}, {UINT64_MAX, UINT64_MAX}};
+	static const struct walk_id anew[] = {{1, 1},	{2, 10},  {17, 17},	{33, 1},
+					      {49, 11}, {50, 12}, {1025, 1025}, {UINT64_MAX, 13}};
+	static uint8_t copy[65536 + 256], before[sizeof(copy)];
 	uint64_t state = 5;
 
 	for (uint32_t round = 0; round < 200; round++) {
+		const bool renamed = round / 2 % 2 != 0;
+		const struct walk_ids ids = {renamed ? anew : own, 8, renamed};
+		const struct walk_layout layout = {.time_offset = 16, .ids = &ids};
 		struct walk_tally tally = {0}, expected = {0};
 		size_t bytes = 0, at = 0, cut;
 		enum fault fault;
@@ -189,7 +304,7 @@ static void samples_of_many_events_are_counted_and_relabelled(void)
 		expected.first_ns = UINT64_MAX;
 		while (bytes < 65536 - 256) {
 			const uint64_t random = random__next(&state);
-			const uint64_t id = random % 9 < 8 ? own[random % 9] : random / 9 % 60;
+			const uint64_t id = random % 9 < 8 ? own[random % 9].own : random / 9 % 60;
 			const uint64_t time_ns = 1 + random / 600 % 100000;
 			const uint16_t size = (uint16_t)(24 + random / 600 % 20 * 8);
 
@@ -212,6 +327,7 @@ static void samples_of_many_events_are_counted_and_relabelled(void)
 		cut = random__next(&state) % 200;
 		if (round % 2 == 0)
 			copy[bytes + 6] = 12; /* its size */
+		memcpy(before, copy, bytes);
 		CHECK_EQ(walk__run(copy, bytes + cut, &layout, &tally, &fault), bytes);
 		CHECK_EQ(fault, round % 2 == 0 && cut >= 8 ? WALK_BAD_SIZE : FAULT_NONE);
 		CHECK_EQ(tally.samples, expected.samples);
@@ -221,11 +337,14 @@ static void samples_of_many_events_are_counted_and_relabelled(void)
 		CHECK_EQ(tally.first_ns, expected.first_ns);
 		CHECK_EQ(tally.last_ns, expected.last_ns);
 		for (; at < bytes; at += walk__size(walk__load(copy + at))) {
-			bool is_own = walk__type(walk__load(copy + at)) != PERF_RECORD_SAMPLE;
+			uint64_t filed = ids.all[0].filed;
 
+			if (walk__type(walk__load(copy + at)) != PERF_RECORD_SAMPLE)
+				continue;
 			for (uint32_t i = 0; i < ids.count; i++)
-				is_own |= walk__load(copy + at + WALK_ID_AT) == own[i];
-			CHECK(is_own);
+				if (walk__load(before + at + WALK_ID_AT) == ids.all[i].own)
+					filed = ids.all[i].filed;
+			CHECK_EQ(walk__load(copy + at + WALK_ID_AT), filed);
 		}
 	}
 }
@@ -328,6 +447,9 @@ int main(void)
 	RUN(types_that_readers_do_not_know_become_padding);
 	RUN(a_mapping_has_no_build_id_that_was_not_asked_for);
 	RUN(foreign_ids_become_the_lowest_own_one);
+	RUN(samples_get_the_ids_that_files_know);
+	RUN(other_records_get_the_ids_that_files_know);
+	RUN(ids_outside_of_a_record_are_not_set);
 	RUN(samples_of_many_events_are_counted_and_relabelled);
 	RUN(short_bodies_are_not_read);
 	RUN(records_without_time_have_none);
