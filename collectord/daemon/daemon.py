@@ -115,6 +115,7 @@ class Daemon:
             uncovered_ns=now.coverage.uncovered_ns(),
             **now.repaired._asdict(),
             left_records=now.left_records,
+            store_limit_bytes=now.store_limit_bytes,
             bpf=now.watch.status(),
             drain=now.drain.threads(),
         )

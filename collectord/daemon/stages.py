@@ -90,6 +90,7 @@ class Stages:
         coverage: of the CPUs.
         repaired: what was repaired at the start.
         left_records: records of block traces that a killed run left behind.
+        store_limit_bytes: the most that all segments may take, 0 for no limit.
         polls: the schedule of the sessions' polls; None while nothing is collected.
     """
 
@@ -111,7 +112,9 @@ class Stages:
         self.repaired = Repaired()
         self.left_records = 0
         self.polls: SessionPolls | None = None
-        self._state_dir = StateDir(Path(config.daemon.state_dir), _retention(plan))
+        limits = _retention(plan)
+        self.store_limit_bytes = limits.bytes
+        self._state_dir = StateDir(Path(config.daemon.state_dir), limits)
 
     async def run(self, run: Run) -> bool:
         """Go through all stages; return False if `stop` came before all sessions were open.

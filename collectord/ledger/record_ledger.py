@@ -134,7 +134,8 @@ class SinkStats:
     """A session's segments: those kept, and those that retention deleted, by reason.
 
     `unsealed` were closed without a seal, `early` were closed before all records were read that
-    name their samples.
+    name their samples. `oldest_ns` is the Unix time of the last write to the oldest kept one; None
+    if none is kept.
     """
 
     segments: int = 0
@@ -143,6 +144,7 @@ class SinkStats:
     write_errors: int = 0
     unsealed: int = 0
     early: int = 0
+    oldest_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

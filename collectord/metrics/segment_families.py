@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collectord.metrics.families import SESSION, counter, gauge, of_session
+from collectord.metrics.families import SESSION, counter, gauge, lowest, of_session
 from collectord.sink.state_dir import EvictReason
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,22 @@ def families(reading: Reading) -> Iterator[Metric]:
         "Bytes of disk space that the kept sealed segments take.",
         SESSION,
         ((of_session(s), s.sink.segment_bytes) for s in sessions),
+    )
+    yield lowest(
+        "collectord_store_oldest_timestamp_seconds",
+        "Unix time of the last write to the oldest sealed segment that is kept.",
+        SESSION,
+        (
+            (of_session(s), s.sink.oldest_ns / NS_PER_SECOND)
+            for s in sessions
+            if s.sink.oldest_ns is not None
+        ),
+    )
+    yield gauge(
+        "collectord_store_limit_bytes",
+        "Most disk space that all segments may take together, 0 for no limit.",
+        (),
+        [((), reading.status.store_limit_bytes)],
     )
     yield counter(
         "collectord_segments_unsealed",

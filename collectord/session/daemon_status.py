@@ -30,5 +30,6 @@ class DaemonStatus:
     unclean_stops: int
     damaged_files: int
     left_records: int
+    store_limit_bytes: int
     bpf: tuple[BpfStatus, ...] = ()
     drain: RunningThreads = field(default_factory=RunningThreads)

@@ -111,6 +111,8 @@ class StateDir:
             sealed = [group.paths for group in group_files(folder) if group.sealed]
             names = [path.name for paths in sealed for path in (paths.data, paths.manifest)]
             allocated_bytes = sum(_allocated(folder, name) for name in names)
+            written = (_written_ns(folder, paths.data.name) for paths in sealed)
+            oldest_ns = min((ns for ns in written if ns is not None), default=None)
         with self._lock:
             deleted = {str(reason): n for reason, n in self._deleted[directory].items()}
         return SinkStats(
@@ -119,6 +121,7 @@ class StateDir:
             deleted=deleted,
             write_errors=write_errors,
             unsealed=unsealed,
+            oldest_ns=oldest_ns,
         )
 
 
@@ -152,6 +155,11 @@ def _allocated(folder: Folder, name: str) -> int:
     status = folder.stat(name)
     # None: it was deleted after it was listed.
     return status.st_blocks * BLOCK_BYTES if status is not None else 0
+
+
+def _written_ns(folder: Folder, name: str) -> int | None:
+    status = folder.stat(name)
+    return status.st_mtime_ns if status is not None else None
 
 
 class EvictReason(StrEnum):

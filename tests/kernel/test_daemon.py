@@ -111,7 +111,9 @@ def test_default_configuration(
         types = dict(re.findall(r"^# TYPE (collectord_\w+) (\w+)$", text, re.MULTILINE))
         assert types == _documented_metrics()
         assert "_created" not in text
-        assert len(_series(text)) <= SERIES_LIMIT
+        series = _series(text)
+        assert len(series) <= SERIES_LIMIT
+        assert series["collectord_store_limit_bytes"] == 8 << 30
 
         status = daemon.status()
         assert status["pid"] == daemon.pid

@@ -101,7 +101,13 @@ def session(name: str, *, cpus: int = 2, basis: Basis = Basis.EXACT) -> SessionB
         rings=data + sideband,
         segments=(f"/var/lib/collectord/{name}/20260101T000000Z-000001.perf.data",),
         degraded_reasons=(),
-        sink=SinkStats(segments=1, segment_bytes=4096, deleted={"quota": 2}, write_errors=0),
+        sink=SinkStats(
+            segments=1,
+            segment_bytes=4096,
+            deleted={"quota": 2},
+            write_errors=0,
+            oldest_ns=1_600_000_000_500_000_000,
+        ),
     )
 
 
@@ -221,6 +227,7 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
         unclean_stops=1,
         damaged_files=2,
         left_records=7,
+        store_limit_bytes=8 << 30,
         bpf=(program(),),
         drain=RunningThreads(
             (RunningThread("drain/0", 4711, (0, 1), Scheduling("fifo", 10, 0, (1,))),),

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS
 from collectord.ledger.losing import Losing
+from collectord.ledger.record_ledger import SinkStats
 from collectord.metrics import prometheus
 from collectord.metrics.ring_families import window_ns
 from collectord.model import LOSS_PAIRS, Basis, Produced, Reason, RingLabel, RingRole, Stage
@@ -344,6 +345,16 @@ def test_retention() -> None:
     labels = {"session": "exec", "source": "perf"}
     counts = {reason: of(series, name, **labels, reason=reason) for reason in EvictReason}
     assert counts == {"quota": 2, "age": 0, "free_space": 0}
+
+
+def test_the_history_that_is_kept() -> None:
+    """From the oldest segment on; a session without a segment has no series, and no claim."""
+    other = replace(balances.session("other"), sink=SinkStats())
+    series = scrape(balances.status(balances.session("exec"), other))
+    name = "collectord_store_oldest_timestamp_seconds"
+    assert of(series, name, session="exec", source="perf") == 1_600_000_000.5
+    assert len([found for found, _ in series if found == name]) == 1
+    assert of(series, "collectord_store_limit_bytes") == 8 << 30
 
 
 def test_cpu_label_when_asked_for() -> None:

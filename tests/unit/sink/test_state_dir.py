@@ -106,6 +106,16 @@ def _segment(
     return path
 
 
+def test_the_oldest_kept_segment_is_the_one_written_first(tmp_path: Path) -> None:
+    """By the last write, as retention has it; a session without segments has none."""
+    directory = StateDir(tmp_path, RetentionPlan())
+    (tmp_path / "exec").mkdir()
+    assert directory.stats(tmp_path / "exec", 0, 0).oldest_ns is None
+    for age_days in (2, 5, 3):
+        _segment(tmp_path, "exec", age_days)
+    assert directory.stats(tmp_path / "exec", 0, 0).oldest_ns == NOW_NS - 5 * DAY_NS
+
+
 def _manifest(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
