@@ -14,7 +14,7 @@ from collectord.session.ring_snapshot import Snapshot, Trigger
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.daemon.sessions import SessionSet
+    from collectord.daemon.session_set import SessionSet
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.session.session_factory import AnySession
 

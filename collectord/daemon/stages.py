@@ -16,7 +16,7 @@ from collectord.daemon.claims import await_salvages, claim_places
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.session_polls import SessionPolls
-from collectord.daemon.sessions import SessionSet
+from collectord.daemon.session_set import SessionSet
 from collectord.errors import CollectordError, KernelError, SinkError
 from collectord.plan.build import blame
 from collectord.plan.session_plan import RetentionPlan

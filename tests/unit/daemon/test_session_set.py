@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectord.daemon.sessions import SessionSet
+from collectord.daemon.session_set import SessionSet
 from collectord.errors import KernelError, UsageError
 from collectord.session.maps.map_watch import BpfWatch
 
