@@ -23,6 +23,7 @@ from collectord.control.peers import Admins
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.daemon.daemon import Daemon
 from collectord.metrics import prometheus
+from collectord.metrics.exposition import Exposition
 from collectord.session.ring_snapshot import Trigger
 
 if TYPE_CHECKING:
@@ -121,10 +122,11 @@ def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Serve
         registry = prometheus.registry(
             daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
         )
+        scrape = Exposition(registry).answer
         host, port = bound[0].getsockname()[:2]
         netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         place = f"metrics  http://{netloc}/metrics"
-        servers.append(_Server("metrics", metrics_app(registry), bound, place))
+        servers.append(_Server("metrics", metrics_app(scrape), bound, place))
     if config.control.socket:
         path = Path(config.control.socket)
         bound = stack.enter_context(claim_unix(path))

@@ -11,22 +11,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
-from prometheus_client import exposition
 
 from collectord.control.listener import BODY_BYTES
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+    from collections.abc import Callable
+
+    # Returns the text of a scrape and its content type, by what the client accepts.
+    Scrape = Callable[[str], tuple[bytes, str]]
 
 _INDEX: Final = "collectord: metrics are at /metrics\n"
 
 
-def metrics_app(registry: CollectorRegistry) -> web.Application:
-    """Return the scrape endpoint over `registry`."""
+def metrics_app(scrape: Scrape) -> web.Application:
+    """Return the scrape endpoint."""
 
     async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        body, kind = scrape(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": kind})
 
     async def index(_request: web.Request) -> web.Response:
         return web.Response(text=_INDEX)

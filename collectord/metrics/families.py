@@ -5,22 +5,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from prometheus_client.metrics_core import Metric
 
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
     from collectord.model import RingLabel
     from collectord.session.daemon_status import DaemonStatus
 
     Labels = tuple[str, ...]
+    Row = tuple[Labels, float]
     # None: unknown. A sum of which one part is unknown is unknown, and has no series.
-    Sample = tuple[Labels, float | None]
+    Known = tuple[Labels, float | None]
 
 SESSION: Final = ("session", "source")
 
@@ -66,30 +66,60 @@ class Reading:
     kernel_release: str
 
 
+class Part(NamedTuple):
+    """Series of a family that share a name and the names of their labels.
+
+    Attributes:
+        suffix: what the family's name lacks.
+        names: of the labels.
+        rows: the values of the labels, each set once, with the value of the series.
+    """
+
+    suffix: str
+    names: Labels
+    rows: Sequence[Row]
+
+
+class Family(Metric):
+    """A metric family whose samples are made only for those that ask for them.
+
+    `exposition` writes the parts as they are.
+    """
+
+    def __init__(self, name: str, text: str, kind: str, parts: Sequence[Part]) -> None:
+        super().__init__(name, text, kind)
+        self.parts = parts
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The samples as the Prometheus client has them."""
+        return [
+            Sample(self.name + part.suffix, dict(zip(part.names, labels, strict=True)), value)
+            for part in self.parts
+            for labels, value in part.rows
+        ]
+
+    @samples.setter
+    def samples(self, _: list[Sample]) -> None:
+        """Ignore the empty list that the base class begins with."""
+
+
 def of_session(session: SessionBalance) -> Labels:
     """Return the labels of a session."""
     return (session.name, session.source)
 
 
-def counter(name: str, text: str, names: Sequence[str], samples: Iterable[Sample]) -> Metric:
+def counter(name: str, text: str, names: Labels, samples: Iterable[Known]) -> Metric:
     """Return a counter family, named `name` and `_total`; samples with equal labels are added."""
-    family = CounterMetricFamily(name, text, labels=names)
-    for labels, value in _sums(samples).items():
-        family.add_metric(labels, value)
-    return family
+    return Family(name, text, "counter", [Part("_total", names, _sums(samples))])
 
 
-def gauge(name: str, text: str, names: Sequence[str], samples: Iterable[Sample]) -> Metric:
+def gauge(name: str, text: str, names: Labels, samples: Iterable[Known]) -> Metric:
     """Return a gauge family; samples with equal labels are added."""
-    family = GaugeMetricFamily(name, text, labels=names)
-    for labels, value in _sums(samples).items():
-        family.add_metric(labels, value)
-    return family
+    return Family(name, text, "gauge", [Part("", names, _sums(samples))])
 
 
-def highest(
-    name: str, text: str, names: Sequence[str], samples: Iterable[tuple[Labels, float]]
-) -> Metric:
+def highest(name: str, text: str, names: Labels, samples: Iterable[Row]) -> Metric:
     """Return a gauge family; of samples with equal labels the highest counts."""
     found: dict[Labels, float] = {}
     for labels, value in samples:
@@ -97,9 +127,7 @@ def highest(
     return gauge(name, text, names, found.items())
 
 
-def lowest(
-    name: str, text: str, names: Sequence[str], samples: Iterable[tuple[Labels, float]]
-) -> Metric:
+def lowest(name: str, text: str, names: Labels, samples: Iterable[Row]) -> Metric:
     """Return a gauge family; of samples with equal labels the lowest counts."""
     found: dict[Labels, float] = {}
     for labels, value in samples:
@@ -107,7 +135,7 @@ def lowest(
     return gauge(name, text, names, found.items())
 
 
-def _sums(samples: Iterable[Sample]) -> dict[Labels, float]:
+def _sums(samples: Iterable[Known]) -> list[Row]:
     sums: dict[Labels, float] = defaultdict(int)
     unknown = set()
     for labels, value in samples:
@@ -115,4 +143,4 @@ def _sums(samples: Iterable[Sample]) -> dict[Labels, float]:
             unknown.add(labels)
         else:
             sums[labels] += value
-    return {labels: value for labels, value in sums.items() if labels not in unknown}
+    return [row for row in sums.items() if row[0] not in unknown]

@@ -51,9 +51,11 @@ def families(reading: Reading) -> Iterator[Metric]:
             for stage, _reason in loss_pairs(session.source)
         ),
     )
-    parts = [(s, part) for s in sessions for part in _parts(s, labelling)]
-    yield from _records([part for s, part in parts if not s.in_bytes], labelling)
-    yield from _channels([part for s, part in parts if s.in_bytes], labelling)
+    parts: dict[bool, list[Part]] = {False: [], True: []}  # by whether they are in bytes
+    for session in sessions:
+        parts[session.in_bytes] += _parts(session, labelling)
+    yield from _records(parts[False], labelling)
+    yield from _channels(parts[True], labelling)
     yield counter(
         "collectord_lost_sideband_records",
         "Lost records about tasks and mappings, without which addresses may not resolve.",

@@ -7,9 +7,15 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client.core import HistogramMetricFamily
-
-from collectord.metrics.families import SESSION, counter, gauge, highest, of_session
+from collectord.metrics.families import (
+    SESSION,
+    Family,
+    Part,
+    counter,
+    gauge,
+    highest,
+    of_session,
+)
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
-    from collectord.metrics.families import Labels, Reading
+    from collectord.metrics.families import Labels, Reading, Row
     from collectord.model import ClockReading
 
     Rings = Sequence[tuple[Labels, RingBalance]]
@@ -150,22 +156,23 @@ def _fills(rings: Rings, names: Labels) -> Iterator[Metric]:
 
 def _fill_histogram(rings: Rings, names: Labels) -> Metric:
     # No _sum: the core counts passes by fill, and a sum made from bucket bounds would be a guess.
-    family = HistogramMetricFamily(
-        "collectord_buffer_fill_ratio",
-        "Fill level of a ring at the start of a pass; 1 is full.",
-        labels=names,
-    )
     passes: dict[Labels, list[int]] = defaultdict(lambda: [0] * len(_FILL_BOUNDS))
     for labels, ring in rings:
         passes[labels] = [
             total + count
             for total, count in zip(passes[labels], ring.counters.fill_buckets, strict=True)
         ]
+    rows: list[Row] = []
     for labels, counts in passes.items():
-        cumulative = list(accumulate(counts))
-        buckets = [*zip(_FILL_BOUNDS, cumulative, strict=True), ("+Inf", cumulative[-1])]
-        family.add_metric(labels, buckets, sum_value=None)
-    return family
+        cumulative = [*accumulate(counts)]
+        bounds = zip((*_FILL_BOUNDS, "+Inf"), (*cumulative, cumulative[-1]), strict=True)
+        rows += (((*labels, bound), count) for bound, count in bounds)
+    return Family(
+        "collectord_buffer_fill_ratio",
+        "Fill level of a ring at the start of a pass; 1 is full.",
+        "histogram",
+        [Part("_bucket", (*names, "le"), rows)],
+    )
 
 
 def _ftrace(rings: Rings, names: Labels) -> Iterator[Metric]:

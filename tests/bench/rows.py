@@ -17,6 +17,7 @@ from tests.bench import (
     rows_idle,
     rows_imposed,
     rows_overload,
+    rows_scrape,
 )
 from tests.bench.row import Row
 
@@ -159,4 +160,5 @@ ROWS: Final = {
     "imposed": rows_imposed.imposed,
     "overload": rows_overload.overloaded,
     "disk": rows_disk.disk,
+    "scrape": rows_scrape.scrape,
 }

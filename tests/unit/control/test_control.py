@@ -23,18 +23,19 @@ from collectord.control.metrics_app import metrics_app
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.errors import ConfigError, KernelError, UsageError
 from collectord.metrics import prometheus
+from collectord.metrics.exposition import Exposition
 from tests.support import balances
 from tests.support.commands import Commands, serve_tcp, serve_unix, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from prometheus_client import CollectorRegistry
+    from collectord.control.metrics_app import Scrape
 
 
-def metrics_registry() -> CollectorRegistry:
-    """Return the registry of a default host."""
-    return prometheus.registry(balances.status, kernel_release="6.12.0")
+def scrape() -> Scrape:
+    """Return what answers scrapes of a default host."""
+    return Exposition(prometheus.registry(balances.status, kernel_release="6.12.0")).answer
 
 
 async def get(url: str, *, unix: Path | None = None) -> tuple[int, str, str]:
@@ -51,7 +52,7 @@ def test_metrics_endpoint() -> None:
     """/metrics is Prometheus text; what is not served is 404."""
 
     async def scenario() -> None:
-        app = metrics_app(metrics_registry())
+        app = metrics_app(scrape())
         async with serve_tcp(app) as (host, port):
             status, content_type, text = await get(f"http://{host}:{port}/metrics")
             assert (status, content_type.partition(";")[0]) == (200, "text/plain")

@@ -21,6 +21,7 @@ from collectord.cli import log
 from collectord.control import api, listener
 from collectord.control.metrics_app import metrics_app
 from collectord.metrics import prometheus
+from collectord.metrics.exposition import Exposition
 from tests.support import balances
 from tests.support.commands import Commands, serve_tcp, serve_unix
 
@@ -146,7 +147,8 @@ def test_one_peer_has_fewer_connections() -> None:
     """The server closes an address's own old connections before those of others."""
 
     async def scenario() -> int:
-        app = metrics_app(prometheus.registry(balances.status, kernel_release="6.12.0"))
+        registry = prometheus.registry(balances.status, kernel_release="6.12.0")
+        app = metrics_app(Exposition(registry).answer)
         async with serve_tcp(app) as (host, port), AsyncExitStack() as stack:
             readers = []
             for _ in range(PEERS):
