@@ -25,6 +25,14 @@ class Basis(StrEnum):
         return min(bases, key=order.index, default=Basis.NONE)
 
 
+class GapCause(StrEnum):
+    """The reason why a session's rings were not open for a time."""
+
+    STOP = "stop"
+    KILL = "kill"
+    BOOT = "boot"
+
+
 class Stage(StrEnum):
     """The stage on the way from kernel to disk where a record was lost."""
 

@@ -77,7 +77,8 @@ class Daemon:
             on_close: called when the final flush begins.
             on_tick: called with the status once per flush interval.
             salvage_all: salvage the remains of killed processes for all ftrace sessions, not only
-                for those planned here, and use the directories of segments exclusively.
+                for those planned here, use the directories of segments exclusively, and note in
+                them when the sessions were open.
             keep_counted: read at the end the tables for answers of BPF programs.
 
         Raises:

@@ -247,6 +247,7 @@ class Stages:
             watch=self.watch,
             stats=self._count_costs(run.stack),
             child=self._child,
+            lasting=run.salvage_all,
         )
 
     def _count_costs(self, stack: AsyncExitStack) -> bool:

@@ -59,6 +59,7 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "snapshots": balance.snapshots,
         "snapshots_failed": balance.snapshots_failed,
         "paused_ns": balance.paused_ns,
+        "gaps_ns": dict(balance.gaps_ns),
         "in_flight": balance.in_flight,
         "unaccounted": balance.unaccounted,
         "suppression_possible": any(ring.suppressed_by for ring in balance.rings),

@@ -164,6 +164,8 @@ class SessionBalance:
         sideband: known tasks and mappings, for the next segment's beginning.
         keep_ns: time that a flight recorder's rings are to reach back; 0 without such a promise.
         loss_class: the weight of its losses, as the configuration says.
+        gaps_ns: `GapCause` to the total time in which no ring was open, those of earlier processes
+            included; empty where nobody keeps it.
     """
 
     name: str
@@ -192,6 +194,7 @@ class SessionBalance:
     sideband: SidebandCounters = field(default_factory=SidebandCounters)
     keep_ns: int = 0
     loss_class: str = "normal"
+    gaps_ns: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def in_bytes(self) -> bool:

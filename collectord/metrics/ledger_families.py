@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, FLAGS
 from collectord.metrics.families import SESSION, counter, gauge, highest, lowest, of_session
-from collectord.model import Basis, RingRole, loss_name, loss_pairs
+from collectord.model import Basis, GapCause, RingRole, loss_name, loss_pairs
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -78,6 +78,17 @@ def families(reading: Reading) -> Iterator[Metric]:
         "1 where the source reports its loss, 0 where it cannot.",
         SESSION,
         ((of_session(s), s.basis is not Basis.NONE) for s in sessions),
+    )
+    yield counter(
+        "collectord_gap_seconds",
+        "Seconds for which no ring of the session was open, by what had ended the time before: a "
+        "stop, a kill or a boot. The total goes on from start to start.",
+        (*SESSION, "cause"),
+        (
+            ((*of_session(s), cause), s.gaps_ns.get(cause, 0) / NS_PER_SECOND)
+            for s in sessions
+            for cause in GapCause
+        ),
     )
     yield highest(
         "collectord_suppression_possible",

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collectord.ledger.cut import Cut
 
 _LOG: Final = structlog.get_logger()
-_SOURCE: Final = "tracefs"
+SOURCE: Final = "tracefs"
 
 
 class Salvaged(NamedTuple):
@@ -172,7 +172,7 @@ def _salvage(
             boot_id=host.boot_id,
             kernel=host.release,
             session=left.session,
-            source=_SOURCE,
+            source=SOURCE,
             scope=prior_run.scope,
         ),
         kernel.trace_metadata(left.id),
@@ -201,7 +201,7 @@ def balance(
         recorder: it was a flight recorder, whose rings overwrite by design.
     """
     counters = stats.values()
-    lost = dict.fromkeys(LOSS_PAIRS[_SOURCE], 0)
+    lost = dict.fromkeys(LOSS_PAIRS[SOURCE], 0)
     overrun = sum(s.overrun for s in counters)
     lost[Stage.KERNEL_RING, Reason.OVERRUN] = 0 if recorder else overrun
     lost[Stage.KERNEL_RING, Reason.COMMIT_OVERRUN] = sum(s.commit_overrun for s in counters)

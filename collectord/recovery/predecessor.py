@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from collectord.recovery.ftrace_rings import salvage_leftovers
+from collectord.errors import SinkError
+from collectord.recovery.ftrace_rings import SOURCE, salvage_leftovers
+from collectord.recovery.gap import extend_covered
 from collectord.sink.outcome import UNREPAIRED, Action
 from collectord.sink.repair import repair
 from collectord.sink.segment import PARTIAL
@@ -92,6 +94,7 @@ def salvage_traces(
         KernelError: rings cannot be read.
         SinkError: a segment cannot be written.
     """
+    places: dict[str, Path] = {}
     own = {s.name: Path(s.sink.directory) for s in plan.sessions if s.payload.has_instance}
 
     def place(instance: str, session: str) -> Path | None:
@@ -99,6 +102,7 @@ def salvage_traces(
             return None
         directory = kernel.noted_directory(instance) or own.get(session) or state / session
         _tell_repairs(repair(directory) if directory.is_dir() else [])
+        places[instance] = directory
         return directory
 
     left_traces = kernel.end_left_traces() if everything else ()
@@ -106,6 +110,7 @@ def salvage_traces(
         _LOG.warning("trace_left_behind", **left._asdict())
     for salvaged in salvage_leftovers(kernel, host, place, room_for):
         kernel.forget_instance(salvaged.instance)
+        _note_covered(places[salvaged.instance], host, kernel)
         _LOG.warning(
             "instance_salvaged",
             instance=salvaged.instance,
@@ -113,6 +118,15 @@ def salvage_traces(
             **salvaged.ledger.to_json(),
         )
     return sum(left.unread + left.dropped for left in left_traces)
+
+
+def _note_covered(directory: Path, host: Host, kernel: Kernel) -> None:
+    """Note that rings which outlived their process recorded until now; else it is a gap."""
+    try:
+        if directory.is_dir():
+            extend_covered(directory, SOURCE, host.boot_id, kernel.clocks())
+    except SinkError as error:
+        _LOG.error("covered_time_not_noted", error=str(error))
 
 
 def _tell_repairs(outcomes: Sequence[Outcome]) -> None:

@@ -52,6 +52,7 @@ class Accounting:
         self._late = LateRings(plan, source.abilities)
         self._kernel = parts.kernel
         self._health = parts.health
+        self._covered = parts.covered
         self._log = _LOG.bind(session=plan.name)
         self._clocks = FlushClocks()
         self._since_ns = time.monotonic_ns()  # the end of the time that sealed segments cover
@@ -176,7 +177,9 @@ class Accounting:
 
     def opening(self) -> Opening:
         """Return what a new segment is told about the clocks and the rings."""
-        return Opening(clock=self._kernel.clocks(), rings=tuple(self._entries.values()))
+        gap = self._covered.gap if self._covered is not None else None
+        rings = tuple(self._entries.values())
+        return Opening(clock=self._kernel.clocks(), rings=rings, gap=gap)
 
     def closing(self, *, recount: bool, snapshot: SnapshotNote | None) -> Closing:
         """Return what a sealed segment is told: the balance, and the changes since the last one.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import KernelError
+from collectord.errors import KernelError, SinkError
 from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.build_ids import BuildIds
@@ -68,6 +68,7 @@ class Session:
         self._log = _LOG.bind(session=plan.name)
         self._tasks = parts.tasks
         self._health = parts.health
+        self._covered = parts.covered
         self._accounting = Accounting(parts)
         self._lost = parts.counter_reader.lost  # as of the last tick
         self._losses = LossWatch(plan.name, parts.counter_reader.losses, self._health)
@@ -95,14 +96,37 @@ class Session:
             self._stream.load_sideband(await self._tasks.in_worker(sideband.running_state))
         if self._programs is not None:
             self._stream.load_sideband(await self._tasks.in_worker(self._programs.running))
+        await self._find_gap()
         await self._rotation.begin()
         self.source.enable()
         for drained in self._rings.values():
             drained.handle.begin(drained.ring)
         if self.recorder is not None:
             self.recorder.begin()
+        if self._covered is not None:
+            self._covered.begin()
         if self._flush.interval_ns:
             self._tasks.start(self._flush_aux())
+
+    async def _find_gap(self) -> None:
+        """Find the time before in which no ring was open, and log it."""
+        if self._covered is None:
+            return
+        await self._note_covered(self._covered.find_gap)
+        gap = self._covered.gap
+        if gap is not None:
+            seconds = (gap.until_ns - gap.from_ns) / NS_PER_SECOND
+            self._log.info("gap_before", cause=gap.cause, seconds=round(seconds, 3))
+
+    async def _note_covered(self, call: Callable[[], None]) -> None:
+        """Read or write the note of the covered time; the session goes on without it."""
+        try:
+            await self._tasks.in_worker(call)
+        except SinkError as error:
+            if self._health.note("covered", str(error)):
+                self._log.error("covered_time_not_noted", error=str(error))
+        else:
+            self._health.note("covered", "")
 
     async def _flush_aux(self) -> None:
         """Flush CoreSight until the end: it hands over its trace only when it is stopped."""
@@ -144,6 +168,8 @@ class Session:
             self.recorder.poll()
         self._rotation.tick()
         self._build_ids.poll(self._tasks)
+        if self._covered is not None and self._covered.take_turn():
+            self._tasks.start(self._note_covered(self._covered.go_on))
         if self._programs is not None and not self._programs.pass_over(programs):
             self._tasks.start(self._tasks.in_worker(self._programs.poll))
         return self._is_quiet()
@@ -190,6 +216,8 @@ class Session:
         if self.recorder is not None:
             self.recorder.end()
         await self._stop_source()
+        if self._covered is not None:
+            self._covered.stop()
         if self.recorder is not None:
             await self._health.heard(self.recorder.take_last())
         self._health.look_for_suppression()
@@ -207,6 +235,8 @@ class Session:
             self._accounting.settle()
         await self._rotation.add_last(self._accounting.take_late)
         await self._rotation.close()
+        if self._covered is not None:
+            await self._note_covered(self._covered.end)
 
     async def _stop_source(self) -> None:
         """Stop the source; what it has written is still to be read."""
@@ -265,6 +295,7 @@ class Session:
             sideband=self._stream.sideband_counters(),
             keep_ns=self.plan.payload.window_ns,
             loss_class=self.plan.loss_class,
+            gaps_ns=self._covered.gaps_ns if self._covered is not None else {},
         )
 
     # Notices of the core about rings (drain_loop.RingListener).

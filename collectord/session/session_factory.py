@@ -14,6 +14,7 @@ from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.model import RingRole, ScopeKind
 from collectord.reader.device_names import HostNames
 from collectord.session.counter_reader import CounterReader, Drained, DrainedArea
+from collectord.session.coverage_file import CoverageFile
 from collectord.session.health import Health
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.program_watch import ProgramWatch
@@ -52,6 +53,7 @@ class SessionContext:
         watch: reads BPF programs.
         stats: whether the kernel counts the run time of BPF programs.
         child: pid of the process that sessions of the `command` scope observe.
+        lasting: the sessions go on in the next process, which is to know when they were open.
     """
 
     kernel: Kernel
@@ -64,6 +66,7 @@ class SessionContext:
     watch: BpfWatch
     stats: bool
     child: int | None
+    lasting: bool = False
 
     async def open(self, plan: SessionPlan, stack: AsyncExitStack) -> AnySession:
         """Open a session; the stack undoes it in reverse order.
@@ -143,6 +146,11 @@ class SessionContext:
         )
         own.callback(sink.close)
         counter_reader = CounterReader(source, rings, plan.events)
+        covered = None
+        if self.lasting:
+            covered = CoverageFile(
+                Path(plan.sink.directory), plan.source, self.host.boot_id, self.kernel.clocks
+            )
         parts = SessionParts(
             plan=plan,
             source=source,
@@ -155,6 +163,7 @@ class SessionContext:
             kernel=self.kernel,
             health=Health(plan, source.abilities.tracing, counter_reader),
             tasks=TaskGroup(self.workers.of(plan.name)),
+            covered=covered,
         )
         return Session(parts, self.drain, programs)
 

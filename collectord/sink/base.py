@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from collectord._native._core import SegmentClosed
     from collectord.folders.folder import Folder
     from collectord.model import ClockReading
-    from collectord.sink.manifest import Identity, Manifest, OpenManifest, RingEntry, SnapshotNote
+    from collectord.sink.manifest import (
+        Gap,
+        Identity,
+        Manifest,
+        OpenManifest,
+        RingEntry,
+        SnapshotNote,
+    )
     from collectord.sink.segment import SegmentPaths
 
 
@@ -28,12 +35,14 @@ class Opening:
         rings: the rings that will feed it.
         run: of an earlier process, whose segments this one continues; "" for the sink's own.
         stored_before: events in the segments of that process.
+        gap: the gap before the run; None if no earlier run is known.
     """
 
     clock: ClockReading
     rings: tuple[RingEntry, ...]
     run: str = ""
     stored_before: int = 0
+    gap: Gap | None = None
 
 
 @dataclass(frozen=True, slots=True)

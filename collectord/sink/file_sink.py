@@ -350,6 +350,7 @@ class FileSink(ABC):
                     stored_before=self._stored,
                     layouts=self._layouts,
                     clock=self._clock,
+                    gap=opening.gap,
                 )
                 folder.write_new(paths.open_manifest.name, encode(manifest))
                 stack.callback(folder.discard, paths.open_manifest.name)

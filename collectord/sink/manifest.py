@@ -121,6 +121,18 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Count
 
 
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """The time before a session in which none of its rings was open, in REALTIME.
+
+    Attributes:
+        cause: the end of the time before: "stop", "kill", or "boot" if the host was started since.
+    """
+
+    from_ns: TimeNs
+    until_ns: TimeNs
+    cause: str
+
+
 class SnapshotNote(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot that a segment of a flight recorder belongs to; several may belong to one.
 
@@ -171,6 +183,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         layouts: contents of the samples, by the name of the event, for events whose raw data are
             not described elsewhere.
         clock: the clock of a `ClockReading` that stamps the records.
+        gap: the gap before the first segment of this run; None if no earlier run is known.
     """
 
     schema: int = SCHEMA
@@ -193,6 +206,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     stored_before: Count = 0
     layouts: Mapping[str, EventLayout] = {}
     clock: Literal["monotonic", "perf"] = "monotonic"
+    gap: Gap | None = None
 
 
 class OpenManifest(Common, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.control import client
 from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
+from collectord.sink.covered_note import PREFIX
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
@@ -292,9 +293,14 @@ def manifest(segment: Path) -> dict[str, Any]:
 
 
 def left_open(state: Path) -> list[Path]:
-    """Return files below a directory that are neither sealed segment, manifest nor count."""
+    """Return files below a directory that are neither sealed segment, manifest, count nor note."""
     names = (".perf.data", ".perf.data.json", ".trace.dat", ".trace.dat.json", ".unclean_stops")
-    return [path for path in state.rglob("*") if path.is_file() and not path.name.endswith(names)]
+    files = [path for path in state.rglob("*") if path.is_file()]
+    return [
+        path
+        for path in files
+        if not path.name.endswith(names) and not path.name.startswith(PREFIX)
+    ]
 
 
 def readable_samples(perfs: tuple[Perf, ...], segments: list[Path]) -> int:

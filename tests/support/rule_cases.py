@@ -90,6 +90,7 @@ QUIET: Final = {
     series("collectord_lost_records_total", _EXEC, _FULL): steady(0),
     series("collectord_lost_records_total", _BLACKBOX, _DROPPED): steady(0),
     series("collectord_lost_sideband_records_total", _EXEC): steady(0),
+    series("collectord_gap_seconds_total", _EXEC, cause="kill"): steady(3),
     series("collectord_stored_records_total", _EXEC): rising(30),
     series("collectord_stored_records_total", _BLACKBOX): steady(0),
     series("collectord_unaccounted_records", _EXEC): steady(0),
@@ -175,6 +176,15 @@ CASES: Final = (
             series("collectord_aux_lost_bytes_total", _EXEC, _FULL): changing(0, 4096),
         },
         (Expected(11, "CollectordMustNotLose", (_EXEC, _EXEC | _FULL)),),
+    ),
+    # Each start of the daemon is a gap of all its sessions; those of other classes may have one.
+    Case(
+        "gap",
+        {
+            series("collectord_gap_seconds_total", _EXEC, cause="kill"): changing(0, 12),
+            series("collectord_gap_seconds_total", _BLACKBOX, cause="kill"): changing(0, 12),
+        },
+        _fires("CollectordGap", _EXEC | {"cause": "kill"}, after=10, by=11),
     ),
     # What a normal session keeps losing is reported, what a spare one does is not.
     Case(

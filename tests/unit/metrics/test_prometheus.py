@@ -19,7 +19,16 @@ from collectord.ledger.losing import Losing
 from collectord.ledger.record_ledger import SinkStats
 from collectord.metrics import prometheus
 from collectord.metrics.ring_families import window_ns
-from collectord.model import LOSS_PAIRS, Basis, Produced, Reason, RingLabel, RingRole, Stage
+from collectord.model import (
+    LOSS_PAIRS,
+    Basis,
+    GapCause,
+    Produced,
+    Reason,
+    RingLabel,
+    RingRole,
+    Stage,
+)
 from collectord.session.late_rings import LateRings
 from collectord.sink.state_dir import EvictReason
 from collectord.source.base import Abilities, LateRing
@@ -115,6 +124,15 @@ def test_loss_that_cannot_be_seen_is_said() -> None:
     """A source that cannot tell its loss has loss_observable 0."""
     series = scrape(balances.status(balances.session("raw", basis=Basis.NONE)))
     assert of(series, "collectord_loss_observable", session="raw", source="perf") == 0
+
+
+def test_gaps_have_causes() -> None:
+    """Each cause has a series from the first scrape."""
+    session = replace(balances.session("exec"), gaps_ns={"stop": 0, "kill": 2_500_000_000})
+    series = scrape(balances.status(session))
+    name, labels = "collectord_gap_seconds_total", {"session": "exec", "source": "perf"}
+    found = {cause: of(series, name, cause=cause, **labels) for cause in GapCause}
+    assert found == {"stop": 0, "kill": 2.5, "boot": 0}
 
 
 def test_what_one_part_cannot_see_the_session_cannot() -> None:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session's note of the time that its rings are open, and the gap that it finds at its start."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from collectord.model import GapCause
+from collectord.recovery.gap import gap_since
+from collectord.sink import covered_note
+from collectord.sink.covered_note import Covered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from collectord.model import ClockReading
+    from collectord.sink.manifest import Gap
+
+# Sessions of one process that follow each other overlap: there is no gap between them.
+_PROCESS: Final = uuid.uuid4().hex
+# By as much the gap after a kill may be too long.
+_INTERVAL_NS: Final = 10_000_000_000
+
+
+class CoverageFile:
+    """The note of a running session. What reads or writes the file is called in a worker.
+
+    Args:
+        directory: the session's folder.
+        source: the kind of its source.
+        boot_id: of this boot.
+        clocks: reads the clocks.
+        process: names this process.
+
+    Attributes:
+        gap: the one before this session; None if no earlier process left a note.
+        gaps_ns: cause to the total of all gaps, this one included.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        source: str,
+        boot_id: str,
+        clocks: Callable[[], ClockReading],
+        process: str = _PROCESS,
+    ) -> None:
+        self.gap: Gap | None = None
+        self.gaps_ns: Mapping[str, int] = {str(cause): 0 for cause in GapCause}
+        self._directory = directory
+        self._source = source
+        self._boot_id = boot_id
+        self._clocks = clocks
+        self._process = process
+        self._is_open = False
+        self._stopped: ClockReading | None = None
+        self._writing = False
+        self._due_ns = 0
+
+    def find_gap(self) -> None:
+        """Find the gap up to now. Nothing is noted before `begin`. Raises SinkError."""
+        before = covered_note.read(self._directory, self._source)
+        if before is None:
+            return
+        gaps_ns = {cause: before.gaps_ns.get(cause, 0) for cause in self.gaps_ns}
+        if before.process != self._process:
+            self.gap = gap = gap_since(before, self._boot_id, self._clocks())
+            gaps_ns[gap.cause] += gap.until_ns - gap.from_ns
+        self.gaps_ns = gaps_ns
+
+    def begin(self) -> None:
+        """From now on the events are enabled: the first note is due."""
+        self._is_open = True
+
+    def take_turn(self) -> bool:
+        """Whether a note is due, which the caller then has made by `go_on`."""
+        now_ns = time.monotonic_ns()
+        if not self._is_open or self._stopped or self._writing or now_ns < self._due_ns:
+            return False
+        self._writing = True
+        self._due_ns = now_ns + _INTERVAL_NS
+        return True
+
+    def go_on(self) -> None:
+        """Note that the rings are open now. Raises SinkError."""
+        try:
+            self._write(self._clocks(), stopped=False)
+        finally:
+            self._writing = False
+
+    def stop(self) -> None:
+        """From now on the events are disabled."""
+        self._stopped = self._clocks()
+
+    def end(self) -> None:
+        """Note durably when the session was stopped, if it had begun. Raises SinkError."""
+        if self._is_open and self._stopped is not None:
+            self._write(self._stopped, stopped=True)
+
+    def _write(self, until: ClockReading, *, stopped: bool) -> None:
+        note = Covered(
+            boot_id=self._boot_id,
+            process=self._process,
+            until=until,
+            stopped=stopped,
+            gaps_ns=self.gaps_ns,
+        )
+        covered_note.write(self._directory, self._source, note, durable=stopped)
