@@ -222,6 +222,7 @@ class Stream:
         limit_bytes: int,
         step_bytes: int = 0,
         tail_bytes: int = 0,
+        table: bytes | bytearray | memoryview = b"",
     ) -> None:
         """Hand over the next segment's file.
 
@@ -229,7 +230,9 @@ class Stream:
         `offset` (a multiple of 4096) on; after the chunk that reaches `limit_bytes` the stream
         moves on to the next prepared segment. If `step_bytes` > 0, space is allocated that far
         ahead, and a full disk leaves room behind the data: `tail_bytes`, and an entry of the AUX
-        index for each place in `SegmentClosed.aux_index`.
+        index for each place in `SegmentClosed.aux_index`. The padding of each chunk begins with
+        `table`, whose first 8 bytes its header replaces (see `shown_bytes`). Raises OSError
+        (EBUSY: a segment is prepared already; EINVAL: the table has over 512 bytes).
         """
     def prepare_pages(
         self,
@@ -260,6 +263,13 @@ class Stream:
         """Return token and bytes per ring id of the running segment, including the last page.
 
         Token 0 and no rings mean that no segment is open. Any thread may call it.
+        """
+    def shown_bytes(self) -> tuple[int, int]:
+        """Return token and end of the running segment's whole records: where a padding begins.
+
+        What is before that offset of the file, and the padding itself, are written and stay as
+        they are. Token 0 means that no segment is open, and end 0 that nothing was written to it.
+        Not for a stream of pages or files. Any thread may call it.
         """
     def issued_generation(self) -> int:
         """Return the core's last generation."""

@@ -58,6 +58,9 @@ cdef extern from "core.h":
         const sideband_table *table
         uint64_t log_dropped
     int sideband__load(sideband *sb, const uint8_t *records, size_t bytes) nogil
+    struct chunk_table:
+        pass
+    int chunk_table__set(chunk_table *table, const uint8_t *data, size_t bytes) nogil
     const uint64_t NO_PLACE
     struct segment:
         uint64_t token, offset, limit, step, tail, capacity
@@ -65,6 +68,7 @@ cdef extern from "core.h":
         uint64_t *aux_index
         uint32_t aux_count
         int fd
+        chunk_table table
     int segment__set_places(segment *s, uint32_t first_id, const uint64_t *places,
                             uint32_t count) nogil
     int segment__close_gap(int fd, uint64_t at, uint64_t bytes) nogil
@@ -84,6 +88,7 @@ cdef extern from "core.h":
     uint64_t stream__drained(const stream *s, uint64_t issued)
     uint64_t stream__written(const stream *s, uint64_t issued)
     uint64_t stream__round_ns(const stream *s, uint64_t issued)
+    uint64_t stream__shown(stream *s, uint64_t *token) nogil
     struct sum:
         uint64_t bytes, xxh3
     enum event_kind:

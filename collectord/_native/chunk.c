@@ -223,28 +223,45 @@ void chunk__append(struct chunk *chunk, const struct span *more, bool hashed)
 	chunk->used += (uint32_t)more->bytes;
 }
 
-uint32_t chunk__padded(uint32_t used, bool round)
+int chunk_table__set(struct chunk_table *table, const uint8_t *data, size_t bytes)
+{
+	if (bytes > CHUNK_TABLE_BYTES || bytes % WALK_HEADER_BYTES != 0)
+		return -EINVAL;
+	if (bytes > 0)
+		memcpy(table->data, data, bytes);
+	table->bytes = (uint32_t)bytes;
+	return 0;
+}
+
+/* Returns the length of a padding up to its zeros. */
+static uint32_t chunk_table__whole(const struct chunk_table *table)
+{
+	return table->bytes > WALK_HEADER_BYTES ? table->bytes : WALK_HEADER_BYTES;
+}
+
+uint32_t chunk__padded(uint32_t used, bool round, const struct chunk_table *table)
 {
 	if (used == 0 && !round)
 		return 0;
-	used += (round ? WALK_HEADER_BYTES : 0) + WALK_HEADER_BYTES + CHUNK_FOOTER_BYTES;
+	used = chunk__records(used, round) + chunk_table__whole(table) + CHUNK_FOOTER_BYTES;
 	return used + (-used & (CHUNK_ALIGN_BYTES - 1));
 }
 
-void chunk__pad(uint8_t *data, uint32_t used, bool round, uint64_t offset, XXH3_state_t *hash)
+void chunk__pad(uint8_t *data, uint32_t used, bool round, const struct chunk_table *table,
+		uint64_t offset, XXH3_state_t *hash)
 {
-	const uint32_t end = chunk__padded(used, round), hashed = used;
+	const uint32_t end = chunk__padded(used, round, table), hashed = used;
+	const uint32_t begin = chunk__records(used, round);
+	const uint32_t zeros = begin + chunk_table__whole(table);
 	const uint32_t footer = end - CHUNK_FOOTER_BYTES, sum = end - (uint32_t)sizeof(uint64_t);
 
 	if (end == 0)
 		return;
-	if (round) {
+	if (round)
 		walk__store(data + used, walk__header(WALK_FINISHED_ROUND, 0, WALK_HEADER_BYTES));
-		used += WALK_HEADER_BYTES;
-	}
-	walk__store(data + used, walk__header(WALK_FINISHED_INIT, 0, (uint16_t)(end - used)));
-	used += WALK_HEADER_BYTES;
-	memset(data + used, 0, footer - used);
+	memcpy(data + begin, table->data, table->bytes);
+	walk__store(data + begin, walk__header(WALK_FINISHED_INIT, 0, (uint16_t)(end - begin)));
+	memset(data + zeros, 0, footer - zeros);
 	walk__store(data + footer, CHUNK_FOOTER_MAGIC);
 	walk__store(data + footer + sizeof(uint64_t), offset);
 	XXH3_64bits_update(hash, data + hashed, sum - hashed);

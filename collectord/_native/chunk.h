@@ -17,12 +17,23 @@
  * and XXH3-64 of everything before the checksum. A repair finds whole chunks by it. */
 #define CHUNK_FOOTER_MAGIC UINT64_C(0x31444e454b4e4843)
 #define CHUNK_FOOTER_BYTES 24u
-/* Space kept at the end of a chunk for a FINISHED_ROUND, and for the padding with its footer. */
-#define CHUNK_MARKER_BYTES (2 * WALK_HEADER_BYTES + CHUNK_FOOTER_BYTES)
+#define CHUNK_TABLE_BYTES 512u
+/* Space kept at the end of a chunk for a FINISHED_ROUND, and for the padding with its table and
+ * its footer. */
+#define CHUNK_MARKER_BYTES (WALK_HEADER_BYTES + CHUNK_TABLE_BYTES + CHUNK_FOOTER_BYTES)
 
 struct ring;
 struct lane;
 struct chunk;
+
+/*
+ * What readers of a running file look for behind its last record, from the header of each padding
+ * on, in whose place it has zeros: a table of sections, if `bytes` is not 0.
+ */
+struct chunk_table {
+	uint32_t bytes;
+	uint8_t data[CHUNK_TABLE_BYTES];
+};
 
 /* Chunks reserved for a stream's data and for its sideband, from at most half of the pool. */
 #define SHARE_DATA_CHUNKS 2u
@@ -149,13 +160,23 @@ bool pool__is_beyond(struct pool *pool, const struct share *share);
  */
 void chunk__append(struct chunk *chunk, const struct span *more, bool hashed);
 
+/* Copy a table. -EINVAL: it is too long, or not of whole words. */
+int chunk_table__set(struct chunk_table *table, const uint8_t *data, size_t bytes);
+
+/* Returns the length of `used` bytes of records up to the padding, with a round if there is one. */
+static inline uint32_t chunk__records(uint32_t used, bool round)
+{
+	return used + (round ? WALK_HEADER_BYTES : 0);
+}
+
 /* Returns the length of `used` bytes of records with padding; 0 for none without a round. */
-uint32_t chunk__padded(uint32_t used, bool round);
+uint32_t chunk__padded(uint32_t used, bool round, const struct chunk_table *table);
 
 /*
  * Pad `used` bytes at `data`, to be written at `offset` of a file, to chunk__padded() with one
- * record that readers ignore, behind a FINISHED_ROUND if `round`; a footer ends it. `hash` has
- * taken these bytes, and takes the rest. The buffer has room for CHUNK_ALIGN_BYTES more if less
- * than CHUNK_MARKER_BYTES of it are left.
+ * record that readers ignore, behind a FINISHED_ROUND if `round`; it begins with the table, and a
+ * footer ends it. `hash` has taken these bytes, and takes the rest. The buffer has room for
+ * CHUNK_ALIGN_BYTES more if less than CHUNK_MARKER_BYTES of it are left.
  */
-void chunk__pad(uint8_t *data, uint32_t used, bool round, uint64_t offset, XXH3_state_t *hash);
+void chunk__pad(uint8_t *data, uint32_t used, bool round, const struct chunk_table *table,
+		uint64_t offset, XXH3_state_t *hash);

@@ -6,7 +6,21 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include "lock.h"
 #include "ring.h"
+
+static uint32_t record_stream__padded(const struct stream *stream, uint32_t used, bool round)
+{
+	return chunk__padded(used, round, &stream->current.table);
+}
+
+/* Readers may take the records up to `end` of the file, where a padding begins: it and everything
+ * before it are written. */
+static void record_stream__show(struct stream *stream, uint64_t end)
+{
+	HOLD(&stream->lock);
+	stream->current.shown = end;
+}
 
 /*
  * Reserve room for so many bytes, with so many AUX pieces, behind the data and the writes in
@@ -56,8 +70,10 @@ static int record_stream__append_scratch(struct stream *stream, uint32_t used, b
 {
 	XXH3_64bits_reset(stream->hash);
 	XXH3_64bits_update(stream->hash, stream->scratch, used);
-	chunk__pad(stream->scratch, used, round, stream->current.offset, stream->hash);
-	return record_stream__append(stream, stream->scratch, chunk__padded(used, round), 0,
+	chunk__pad(stream->scratch, used, round, &stream->current.table, stream->current.offset,
+		   stream->hash);
+	return record_stream__append(stream, stream->scratch,
+				     record_stream__padded(stream, used, round), 0,
 				     XXH3_64bits_digest(stream->hash));
 }
 
@@ -104,8 +120,9 @@ static int record_stream__replay(struct stream *stream)
 	return ret;
 }
 
-/* Note that `chunk` was written at `offset`. */
-static void record_stream__account(struct stream *stream, const struct chunk *chunk, uint64_t offset)
+/* Note that `chunk` was written at `offset`, and all before it. */
+static void record_stream__account(struct stream *stream, const struct chunk *chunk, bool round,
+				   uint64_t offset)
 {
 	struct segment *const segment = &stream->current;
 
@@ -114,6 +131,7 @@ static void record_stream__account(struct stream *stream, const struct chunk *ch
 	for (uint32_t i = 0; i < chunk->span_count; i++)
 		stream__account(stream, &chunk->spans[i]);
 	stream->round_due = true;
+	record_stream__show(stream, offset + chunk__records(chunk->used, round));
 }
 
 /* Pad the chunk for this place. It uses a copy of the hash, since it may be written again
@@ -122,7 +140,7 @@ static uint64_t record_stream__pad(struct stream *stream, const struct chunk *ch
 				   uint64_t offset)
 {
 	XXH3_copyState(stream->hash, chunk->hash);
-	chunk__pad(chunk->data, chunk->used, round, offset, stream->hash);
+	chunk__pad(chunk->data, chunk->used, round, &stream->current.table, offset, stream->hash);
 	return XXH3_64bits_digest(stream->hash);
 }
 
@@ -139,10 +157,12 @@ static int record_stream__write(struct stream *stream, struct item *item, uint64
 
 	if (chunk == NULL || stream->work.span > 0)
 		return 0;
-	*bytes = chunk__padded(chunk->used, item->round);
+	*bytes = record_stream__padded(stream, chunk->used, item->round);
 	stream__advance(stream, *bytes, false);
 	if (!segment->open)
 		return -EXFULL;
+	/* The segment may be another one, with another table. */
+	*bytes = record_stream__padded(stream, chunk->used, item->round);
 	ret = segment__reserve_aux(segment, chunk->piece_count);
 	if (ret == 0 && segment->chunks == 0)
 		ret = record_stream__replay(stream);
@@ -154,7 +174,7 @@ static int record_stream__write(struct stream *stream, struct item *item, uint64
 				    xxh3);
 	if (ret < 0)
 		return ret;
-	record_stream__account(stream, chunk, offset);
+	record_stream__account(stream, chunk, item->round, offset);
 	stream->work.span = 1;
 	return 1;
 }
@@ -163,7 +183,7 @@ static bool record_stream__send(struct stream *stream, struct chunk *chunk)
 {
 	struct segment *const segment = &stream->current;
 	const uint64_t offset = segment->offset + stream->sent.bytes;
-	const uint32_t bytes = chunk__padded(chunk->used, false);
+	const uint32_t bytes = record_stream__padded(stream, chunk->used, false);
 
 	/* The replay comes with the first chunk. */
 	if (segment->chunks == 0 || !stream__has_room(stream, stream->sent.bytes + bytes) ||
@@ -184,7 +204,7 @@ static void record_stream__land(struct stream *stream, const struct chunk *chunk
 	const struct flight *const flight = &chunk->flight;
 
 	record_stream__extend(stream, chunk->data, flight->bytes, flight->xxh3);
-	record_stream__account(stream, chunk, flight->offset);
+	record_stream__account(stream, chunk, false, flight->offset);
 }
 
 static void record_stream__recall(struct stream *stream)
@@ -203,15 +223,24 @@ static uint32_t record_stream__pass_over(struct stream *stream, struct item *ite
 	return item->chunk->span_count;
 }
 
+/* Write a marker alone. It only orders earlier records: without room the next round does it. */
+static bool record_stream__end_round(struct stream *stream)
+{
+	const uint64_t offset = stream->current.offset;
+
+	if (record_stream__append_scratch(stream, 0, true) < 0)
+		return false;
+	record_stream__show(stream, offset + chunk__records(0, true));
+	return true;
+}
+
 static bool record_stream__end(struct stream *stream, struct item *item)
 {
 	const struct chunk *const chunk = item->chunk;
 	const uint8_t *records;
 
-	/* A marker only orders earlier records: without room the next round does it. */
 	if (chunk == NULL)
-		return item->round && stream->round_due &&
-		       record_stream__append_scratch(stream, 0, true) == 0;
+		return item->round && stream->round_due && record_stream__end_round(stream);
 	/* Whether written or given up: later segments replay its sideband. */
 	records = chunk->data;
 	for (uint32_t i = 0; i < chunk->span_count; i++) {

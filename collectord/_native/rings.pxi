@@ -351,10 +351,13 @@ cdef class Stream:
         return 0
 
     def prepare(self, uint64_t token, int fd, uint64_t offset, uint64_t limit_bytes,
-                uint64_t step_bytes=0, uint64_t tail_bytes=0):
+                uint64_t step_bytes=0, uint64_t tail_bytes=0, table=b""):
+        cdef const uint8_t[::1] entries = table
         cdef segment made = segment__new(token, fd, limit_bytes, step_bytes)
         made.offset = offset
         made.tail = tail_bytes
+        if entries.shape[0] > 0:
+            check(chunk_table__set(&made.table, &entries[0], entries.shape[0]))
         self.give(made, None)
 
     def prepare_pages(self, uint64_t token, int fd, *, offsets, uint64_t capacity_bytes,
@@ -373,6 +376,12 @@ cdef class Stream:
         found = {progress.rings[i].id: progress.rings[i].bytes for i in range(progress.count)}
         free(progress.rings)
         return progress.token, found
+
+    def shown_bytes(self):
+        cdef uint64_t token = 0, end
+        with nogil:
+            end = stream__shown(self.stream, &token)
+        return token, end
 
     def issued_generation(self):
         return self.owner.core.writer.generation

@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
+#include "chunk.h"
+
 #define NO_PLACE UINT64_MAX
 #define AUX_INDEX_ENTRY_BYTES 16u /* struct auxtrace_index_entry of tools/perf/util/auxtrace.h */
 
@@ -13,6 +15,9 @@ struct segment {
 	uint64_t token;
 	uint64_t begin, offset, limit; /* file positions of the data section */
 	uint64_t allocated, step;
+	/* Records: where the last written padding begins; 0: nothing is written. What is before
+	 * it stays as it is. The stream's lock guards it. */
+	uint64_t shown;
 	uint64_t tail; /* room for the seal's additions behind the data, without the AUX index */
 	uint64_t chunks, records, samples, replayed;
 	uint64_t first_ns, last_ns; /* the written data were made between these; 0: unknown */
@@ -25,6 +30,7 @@ struct segment {
 	uint32_t aux_count, aux_room;
 	int fd;
 	bool open;
+	struct chunk_table table; /* records: the paddings begin with it */
 };
 
 /* Copy the places. -ENOMEM. */

@@ -296,6 +296,15 @@ bool stream__serve(struct stream *stream)
 	return finish && queued;
 }
 
+uint64_t stream__shown(struct stream *stream, uint64_t *token)
+{
+	const struct segment *const segment = &stream->current;
+
+	HOLD(&stream->lock);
+	*token = segment->open ? segment->token : 0;
+	return segment->open ? segment->shown : 0;
+}
+
 struct lane *stream__lane(const struct stream *stream, uint32_t shard)
 {
 	/* Acquire; the partner is the release in shard__add(). */

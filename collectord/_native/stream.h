@@ -205,6 +205,10 @@ uint64_t stream__written(const struct stream *stream, uint64_t issued);
  * or unknown. Data of any later round are no older than that. */
 uint64_t stream__round_ns(const struct stream *stream, uint64_t issued);
 
+/* Returns `shown` of the running segment, and its token; 0: there is none. Any thread may call
+ * it. */
+uint64_t stream__shown(struct stream *stream, uint64_t *token);
+
 /* Returns the shard's lane of this stream if it has rings or unwritten items, else NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);
 

@@ -11,18 +11,30 @@
 #define OFFSET 12288u
 
 static XXH3_state_t *hash;
+static struct chunk_table table;
+
+static void set_table(uint32_t bytes)
+{
+	uint8_t data[CHUNK_TABLE_BYTES];
+
+	for (uint32_t i = 0; i < bytes; i++)
+		data[i] = (uint8_t)(i + 1);
+	CHECK_EQ(chunk_table__set(&table, data, bytes), 0);
+}
 
 static void pad(uint8_t *data, uint32_t used, bool round)
 {
 	XXH3_64bits_reset(hash);
 	XXH3_64bits_update(hash, data, used);
-	chunk__pad(data, used, round, OFFSET, hash);
+	chunk__pad(data, used, round, &table, OFFSET, hash);
 }
 
-/* One record up to the next aligned place, which ends in a footer that tells the chunk. */
+/* One record up to the next aligned place, which begins with the table but for its first word, and
+ * ends in a footer that tells the chunk. */
 static void check_padding(const uint8_t *data, uint32_t used, uint32_t padded, bool round)
 {
 	const uint8_t *const footer = data + padded - CHUNK_FOOTER_BYTES;
+	const uint8_t *at;
 
 	CHECK_EQ(padded % CHUNK_ALIGN_BYTES, 0);
 	CHECK(padded > used && padded - used < CHUNK_ALIGN_BYTES + CHUNK_MARKER_BYTES);
@@ -32,8 +44,12 @@ static void check_padding(const uint8_t *data, uint32_t used, uint32_t padded, b
 	}
 	CHECK_EQ(walk__load(data + used),
 		 walk__header(WALK_FINISHED_INIT, 0, (uint16_t)(padded - used)));
-	CHECK(data + used + 8 <= footer);
-	for (const uint8_t *at = data + used + 8; at < footer; at++)
+	CHECK_EQ(chunk__records(used - (round ? 8 : 0), round), used);
+	at = data + used + 8;
+	for (uint32_t i = 8; i < table.bytes; i++)
+		CHECK_EQ(*at++, (uint8_t)(i + 1));
+	CHECK(at <= footer);
+	for (; at < footer; at++)
 		CHECK_EQ(*at, 0);
 	CHECK_EQ(walk__load(footer), CHUNK_FOOTER_MAGIC);
 	CHECK_EQ(walk__load(footer + 8), OFFSET);
@@ -41,9 +57,11 @@ static void check_padding(const uint8_t *data, uint32_t used, uint32_t padded, b
 	CHECK_EQ(XXH3_64bits_digest(hash), XXH3_64bits(data, padded));
 }
 
-static void every_gap_is_one_record_with_a_footer(void)
+static void every_gap_is_one_record_with_a_footer(uint32_t table_bytes)
 {
 	struct guarded memory;
+
+	set_table(table_bytes);
 
 	guarded__init(&memory, 3 * CHUNK_ALIGN_BYTES, -1);
 	for (uint32_t used = 0; used <= 2 * CHUNK_ALIGN_BYTES; used += 8) {
@@ -52,21 +70,43 @@ static void every_gap_is_one_record_with_a_footer(void)
 				continue;
 			memset(memory.data, 0xa5, memory.bytes);
 			pad(memory.data, used, round != 0);
-			check_padding(memory.data, used, chunk__padded(used, round != 0),
-				      round != 0);
+			check_padding(memory.data, used,
+				      chunk__padded(used, round != 0, &table), round != 0);
 			for (uint32_t at = 0; at < used; at++)
 				CHECK_EQ(memory.data[at], 0xa5);
 		}
 	}
-	CHECK_EQ(chunk__padded(0, false), 0);
+	CHECK_EQ(chunk__padded(0, false, &table), 0);
 	pad(memory.data, 0, false); /* does nothing */
 	guarded__deinit(&memory);
 }
 
-static void a_full_chunk_takes_a_marker_and_a_footer_within_its_bytes(void)
+static void every_gap_without_a_table(void)
 {
-	CHECK_EQ(chunk__padded(CHUNK_BYTES - CHUNK_MARKER_BYTES, true), CHUNK_BYTES);
-	CHECK_EQ(chunk__padded(CHUNK_BYTES - CHUNK_MARKER_BYTES, false), CHUNK_BYTES);
+	every_gap_is_one_record_with_a_footer(0);
+}
+
+static void every_gap_with_a_table(void)
+{
+	every_gap_is_one_record_with_a_footer(16);
+	every_gap_is_one_record_with_a_footer(CHUNK_TABLE_BYTES);
+}
+
+static void a_full_chunk_takes_a_marker_a_table_and_a_footer_within_its_bytes(void)
+{
+	set_table(CHUNK_TABLE_BYTES);
+	CHECK_EQ(chunk__padded(CHUNK_BYTES - CHUNK_MARKER_BYTES, true, &table), CHUNK_BYTES);
+	CHECK_EQ(chunk__padded(CHUNK_BYTES - CHUNK_MARKER_BYTES, false, &table), CHUNK_BYTES);
+	CHECK_EQ(chunk__padded(CHUNK_BYTES - CHUNK_MARKER_BYTES + 8, true, &table),
+		 CHUNK_BYTES + CHUNK_ALIGN_BYTES);
+}
+
+static void tables_that_fit_in_no_padding_are_refused(void)
+{
+	static const uint8_t data[CHUNK_TABLE_BYTES + 8];
+
+	CHECK_EQ(-chunk_table__set(&table, data, CHUNK_TABLE_BYTES + 8), EINVAL);
+	CHECK_EQ(-chunk_table__set(&table, data, 12), EINVAL);
 }
 
 /* A chunk has taken what it holds, piece by piece, when its padding comes, as often as it does. */
@@ -90,8 +130,8 @@ static void a_chunk_knows_the_checksum_of_what_came(void)
 		}
 		for (int round = 0; round < 2; round++) {
 			XXH3_copyState(hash, chunk->hash);
-			chunk__pad(chunk->data, chunk->used, round != 0, OFFSET, hash);
-			end = chunk__padded(chunk->used, round != 0);
+			chunk__pad(chunk->data, chunk->used, round != 0, &table, OFFSET, hash);
+			end = chunk__padded(chunk->used, round != 0, &table);
 			check_padding(chunk->data, chunk->used, end, round != 0);
 		}
 		pool__give(&pool, chunk);
@@ -253,8 +293,10 @@ int main(void)
 {
 	hash = XXH3_createState();
 	CHECK(hash != NULL);
-	RUN(every_gap_is_one_record_with_a_footer);
-	RUN(a_full_chunk_takes_a_marker_and_a_footer_within_its_bytes);
+	RUN(every_gap_without_a_table);
+	RUN(every_gap_with_a_table);
+	RUN(a_full_chunk_takes_a_marker_a_table_and_a_footer_within_its_bytes);
+	RUN(tables_that_fit_in_no_padding_are_refused);
 	RUN(a_chunk_knows_the_checksum_of_what_came);
 	RUN(sizes_that_are_no_chunk_are_refused);
 	RUN(the_pool_gives_each_chunk_once_and_low_ones_first);

@@ -366,7 +366,7 @@ static void a_failed_write_leaves_no_trace(void)
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	CHECK_EQ(write_samples(1, 1), 0);
 	chunk = filled(40, 128, 2);
-	CHECK_EQ(chunk__padded(chunk->used, false), 8192);
+	CHECK_EQ(chunk__padded(chunk->used, false, &stream->current.table), 8192);
 	output__limit(4096 + 1000);
 	CHECK_EQ(-append(chunk), EFBIG); /* after 1000 bytes */
 	output__limit(UINT64_MAX);
@@ -386,6 +386,50 @@ static void a_failed_write_leaves_no_trace(void)
 	event__free(event);
 	end();
 	close(fd);
+}
+
+/* The word there is the header of a padding, behind which nothing has to be whole. */
+static void check_shown(int fd, uint64_t expected)
+{
+	uint64_t token, word;
+
+	CHECK_EQ(stream__shown(stream, &token), expected);
+	CHECK_EQ(token, stream->current.token);
+	CHECK(pread(fd, &word, sizeof(word), (off_t)expected) == sizeof(word));
+	CHECK_EQ(walk__type(word), WALK_FINISHED_INIT);
+}
+
+static void readers_are_shown_what_is_before_the_last_padding(void)
+{
+	const int one = output__file(), two = output__file();
+	struct chunk *chunk;
+	uint64_t token;
+
+	begin();
+	CHECK_EQ(stream__shown(stream, &token), 0);
+	CHECK_EQ(token, 0);
+	CHECK_EQ(rig__prepare(&rig, 0, one, 4096, RIG_LIMIT), 0);
+	CHECK_EQ(write_samples(3, 1000), 0);
+	check_shown(one, 4096 + 3 * 128);
+	CHECK(stream->ops->end(stream, &(struct item){.round = true}));
+	check_shown(one, 8192 + WALK_HEADER_BYTES);
+	chunk = filled(40, 128, 2000);
+	output__limit(12288 + 1000);
+	CHECK_EQ(-append(chunk), EFBIG);
+	output__limit(UINT64_MAX);
+	check_shown(one, 8192 + WALK_HEADER_BYTES);
+	CHECK_EQ(write_chunk(chunk), 0);
+	check_shown(one, 12288 + 40 * 128);
+	CHECK_EQ(rig__prepare(&rig, 0, two, 0, RIG_LIMIT), 0);
+	stream->rotate_wanted = true;
+	stream__serve(stream);
+	CHECK_EQ(stream__shown(stream, &token), 0); /* nothing is written to the next one */
+	CHECK_EQ(token, stream->current.token);
+	CHECK_EQ(write_samples(2, 3000), 0);
+	check_shown(two, 2 * 128);
+	end();
+	close(one);
+	close(two);
 }
 
 static void a_failed_replay_begins_again(void)
@@ -426,6 +470,7 @@ static void a_replay_that_fails_half_way_begins_again(void)
 	struct output output;
 	struct event *event;
 	struct chunk *chunk;
+	uint64_t token;
 
 	begin();
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
@@ -436,6 +481,7 @@ static void a_replay_that_fails_half_way_begins_again(void)
 	CHECK_EQ(-append(chunk), EFBIG);
 	output__limit(UINT64_MAX);
 	CHECK_EQ(lseek(fd, 0, SEEK_END), 0);
+	CHECK_EQ(stream__shown(stream, &token), 0); /* its first piece was written, and is gone */
 	CHECK_EQ(write_chunk(chunk), 0);
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
@@ -522,6 +568,7 @@ int main(void)
 	RUN(no_record_stands_twice);
 	RUN(a_replay_longer_than_a_chunk_is_written_in_pieces);
 	RUN(a_failed_write_leaves_no_trace);
+	RUN(readers_are_shown_what_is_before_the_last_padding);
 	RUN(a_failed_replay_begins_again);
 	RUN(a_replay_that_fails_half_way_begins_again);
 	RUN(space_is_claimed_ahead_and_does_not_change_the_size);
