@@ -2,16 +2,18 @@
 """Layout of a perf.data file in file mode: the parts before and behind the data section.
 
     0                header: magic, sizes, {attrs, data, event_types}, feature bitmap
-    104              directory: the features that stand in the head (ours, readers pass it by)
+    104              directory: write_offset, and the features that stand in the head (ours,
+                     readers pass it by)
                      attrs, each with {offset, size} of its ids; ids; sections of the head
-    data_offset      data section: records; those known at open first, where there are any
+    data_offset      data section: records; those known at open first, then padding
     write_offset     the others
     + data_size      feature table: {offset, size} for each set bit, ascending
                      sections of the tail
 
-The layout is that of tools/perf/Documentation/perf.data-file-format.txt. While a file is open its
-header has data size 0 and no features, so everything known at open is in the head, where its
-directory finds it: a file that was left open is completed from its own bytes.
+The layout is that of tools/perf/Documentation/perf.data-file-format.txt. While a file is written,
+its header has the features of the head, bit 0, and the size of the data that are shown
+(perf_table). Everything known at open is in the head, where its directory finds it: a file that
+was left open is completed from its own bytes. Older versions left data size 0 and no features.
 """
 
 from __future__ import annotations
@@ -21,22 +23,29 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.cursor import U32, U64, Cursor
-from collectord.codec.perf_attr import FILE_ATTR_BYTES, PerfEventAttr, SampleType
+from collectord.codec.perf_attr import FILE_ATTR_BYTES, PerfEventAttr, RecordType, SampleType
 from collectord.codec.perf_features import Features, encode_features
+from collectord.codec.perf_record import frame
 from collectord.codec.perf_section import Feature, encode_string
+from collectord.codec.perf_table import feature_table, padding, running_table
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MAGIC: Final = b"PERFILE2"
 HEADER_BYTES: Final = 104
+# Enough to know the size of a head.
+FIRST_BYTES: Final = HEADER_BYTES + 16
 DATA_ALIGN_BYTES: Final = 4096
 
 # magic, size, attr_size, {offset, size} of attrs, data and event_types, bitmap.
 _HEADER: Final = struct.Struct("<8sQQQQQQQQ32s")
 _SECTION: Final = struct.Struct("<QQ")
-_DIRECTORY_MAGIC: Final = b"cltrdir1"
+_DIRECTORY_MAGIC: Final = b"cltrdir2"
+# Without the write offset: the head ended at the first page behind data_offset.
+_OLD_DIRECTORY_MAGIC: Final = b"cltrdir1"
+_NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 _DIRECTORY_ENTRY: Final = struct.Struct("<QQQ")
 _FEATURE_BITS: Final = 256
 _NOTHING: Final = Features()
@@ -61,12 +70,17 @@ class AttrSection:
 
 
 class Header(NamedTuple):
-    """The first 104 bytes. `features`: bit n for feature n; `data.size` 0: left open."""
+    """The first 104 bytes. `features`: bit n for feature n."""
 
     attr_size_bytes: int
     attrs: Section
     data: Section
     features: int
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the file is complete, and not shown in part while it is written."""
+        return self.data.size > 0 and not self.features >> Feature.RESERVED & 1
 
     def encode(self) -> bytes:
         """Return the bytes at offset 0."""
@@ -103,8 +117,13 @@ class Head:
 
     @property
     def first_records(self) -> bytes:
-        """The records of the data section that are in the head."""
+        """The records of the data section that are in the head, with the padding behind them."""
         return self.image[self.data_offset :]
+
+    @property
+    def table(self) -> bytes:
+        """The bytes that each padding of a running file begins with (perf_table)."""
+        return running_table(self.sections)
 
     @property
     def tracing_data(self) -> bytes | None:
@@ -123,20 +142,19 @@ class Tail(NamedTuple):
 def build_head(
     attrs: Sequence[AttrSection],
     tracing_data: bytes | None = None,
-    data_offset_align: int = DATA_ALIGN_BYTES,
     *,
     features: Features = _NOTHING,
     first_records: bytes = b"",
 ) -> Head:
-    """Lay out the head of a new file, whose data size is 0 and feature bitmap empty.
+    """Lay out the head of a new file, which readers take for a whole one without other records.
 
     Args:
         attrs: the events; `config3` is left out, since it lies beyond the fields that perf 6.1
             reads.
         tracing_data: the TRACING_DATA section, which tracepoint events need.
-        data_offset_align: the head ends at a multiple of this many bytes.
         features: features known at open. EVENT_DESC is always added.
-        first_records: whole records that the data section begins with.
+        first_records: whole records that the data section begins with; without any it begins
+            with the end of a round, since readers warn of data of size 0.
 
     Raises:
         CodecError: readers would refuse the file for its attrs.
@@ -147,7 +165,7 @@ def build_head(
     if tracing_data is not None:
         contents[Feature.TRACING_DATA] = tracing_data
     entry_bytes = FILE_ATTR_BYTES + _SECTION.size
-    directory_bytes = len(_DIRECTORY_MAGIC) + U64.size + _DIRECTORY_ENTRY.size * len(contents)
+    directory_bytes = FIRST_BYTES - HEADER_BYTES + U64.size + _DIRECTORY_ENTRY.size * len(contents)
     attrs_at = HEADER_BYTES + directory_bytes
     at = attrs_at + entry_bytes * len(attrs)
     entries: list[bytes] = []
@@ -156,18 +174,22 @@ def build_head(
         entries.append(a.attr.encode(FILE_ATTR_BYTES) + _SECTION.pack(*ids))
         at += ids.size
     sections, blob = _place(contents, at)
-    write_offset = _align(at + len(blob) + len(first_records), data_offset_align)
-    data_offset = write_offset - len(first_records)
+    data_offset = _align(at + len(blob), U64.size)
+    records = first_records or _NO_RECORDS
+    end = data_offset + len(records)
+    rest = padding(running_table(sections), end, DATA_ALIGN_BYTES)
     header = Header(
         attr_size_bytes=entry_bytes,
         attrs=Section(attrs_at, entry_bytes * len(attrs)),
-        data=Section(data_offset, 0),
-        features=0,
+        data=Section(data_offset, len(records)),
+        features=_bitmap((Feature.RESERVED, *sections)),
     )
+    write_offset = U64.pack(end + len(rest))
     rows = (_DIRECTORY_ENTRY.pack(feature, *s) for feature, s in sections.items())
     tables = (U64.pack(i) for a in attrs for i in a.ids)
-    parts = (header.encode(), _DIRECTORY_MAGIC, U64.pack(len(sections)), *rows, *entries, *tables)
-    image = (b"".join(parts) + blob).ljust(data_offset, b"\0") + first_records
+    directory = (_DIRECTORY_MAGIC, write_offset, U64.pack(len(sections)), *rows)
+    parts = (header.encode(), *directory, *entries, *tables, blob)
+    image = b"".join(parts).ljust(data_offset, b"\0") + records + rest
     return Head(image=image, header=header, attrs=attrs, sections=sections)
 
 
@@ -184,11 +206,10 @@ def build_tail(head: Head, data_size: int, features: Features = _NOTHING) -> Tai
     bits = sorted({*head.sections, *contents})
     placed, blob = _place(contents, table_at + _SECTION.size * len(bits))
     sections = {**head.sections, **placed}
-    table = b"".join(_SECTION.pack(*sections[bit]) for bit in bits)
     header = head.header._replace(
-        data=Section(head.data_offset, data_size), features=sum(1 << bit for bit in bits)
+        data=Section(head.data_offset, data_size), features=_bitmap(bits)
     )
-    return Tail(tail=table + blob, header=header.encode())
+    return Tail(tail=feature_table(sections) + blob, header=header.encode())
 
 
 def parse_header(data: bytes) -> Header:
@@ -216,19 +237,27 @@ def parse_header(data: bytes) -> Header:
 
 
 def head_bytes(data: bytes) -> int:
-    """Return the size of a head (`write_offset`) from its first HEADER_BYTES + 8 bytes.
+    """Return the size of a head (`write_offset`) from its first FIRST_BYTES.
 
-    Only files of this program have records of the data section in their head, and end it at a
-    multiple of DATA_ALIGN_BYTES. Raises CodecError as parse_header().
+    Only files of this program have records of the data section in their head.
+
+    Raises:
+        CodecError: as parse_header(), or the head cannot be so long.
     """
-    header = parse_header(data)
-    if not data.startswith(_DIRECTORY_MAGIC, HEADER_BYTES) or header.data.offset % U64.size:
-        return header.data.offset
-    return _align(header.data.offset, DATA_ALIGN_BYTES)
+    data_offset = parse_header(data).data.offset
+    if data.startswith(_DIRECTORY_MAGIC, HEADER_BYTES):
+        end = Cursor(data, FIRST_BYTES - U64.size).number(U64)
+        if not data_offset <= end <= _HEAD_MAX_BYTES:
+            place = FIRST_BYTES - U64.size
+            raise CodecError(f"head of {end} bytes", offset=place, reason="head_bytes")
+        return end
+    if data.startswith(_OLD_DIRECTORY_MAGIC, HEADER_BYTES) and data_offset % U64.size == 0:
+        return _align(data_offset, DATA_ALIGN_BYTES)
+    return data_offset
 
 
 def parse_head(data: bytes) -> Head:
-    """Read the head of a file that is sealed or was left open.
+    """Read the head of a file that is sealed, running, or was left open.
 
     Args:
         data: the file's bytes from 0 to at least `head_bytes(data)`.
@@ -267,7 +296,7 @@ def parse_head(data: bytes) -> Head:
 def parse_feature_table(
     table: bytes, header: Header, file_size_bytes: int
 ) -> Mapping[int, Section]:
-    """Read the feature table: the bytes of a sealed file from the end of its data on.
+    """Read the feature table: the bytes of a file from the end of its data on.
 
     Raises:
         CodecError: the table is short, or a section reaches past the end of the file.
@@ -279,6 +308,8 @@ def parse_feature_table(
             continue
         at = cursor.at
         section = Section(cursor.number(U64), cursor.number(U64))
+        if bit == Feature.RESERVED:
+            continue
         if section.offset + section.size > file_size_bytes:
             raise CodecError(f"feature {bit} past the end", offset=at, reason="short")
         sections[bit] = section
@@ -327,9 +358,11 @@ def _check_attrs(attrs: Sequence[AttrSection]) -> None:
 
 
 def _parse_directory(image: bytes) -> Mapping[int, Section]:
-    if not image.startswith(_DIRECTORY_MAGIC, HEADER_BYTES):
+    starts = {_DIRECTORY_MAGIC: FIRST_BYTES, _OLD_DIRECTORY_MAGIC: FIRST_BYTES - U64.size}
+    start = starts.get(image[HEADER_BYTES : HEADER_BYTES + len(_DIRECTORY_MAGIC)])
+    if start is None:
         return {}
-    cursor = Cursor(image, HEADER_BYTES + len(_DIRECTORY_MAGIC))
+    cursor = Cursor(image, start)
     sections: dict[int, Section] = {}
     for _ in range(cursor.number(U64)):
         at = cursor.at
@@ -339,6 +372,10 @@ def _parse_directory(image: bytes) -> Mapping[int, Section]:
         sections[feature] = Section(*place)
         _slice(image, sections[feature])
     return sections
+
+
+def _bitmap(bits: Iterable[int]) -> int:
+    return sum(1 << bit for bit in bits)
 
 
 def _place(contents: Mapping[Feature, bytes], at: int) -> tuple[dict[int, Section], bytes]:

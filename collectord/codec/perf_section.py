@@ -18,8 +18,12 @@ _U32_MASK: Final = (1 << 32) - 1
 
 
 class Feature(IntEnum):
-    """Bits of the header's feature bitmap, HEADER_*; only those that are written or read."""
+    """Bits of the header's feature bitmap, HEADER_*; only those that are written or read.
 
+    RESERVED has no section: it is set while a file is written (perf_table).
+    """
+
+    RESERVED = 0
     TRACING_DATA = 1
     BUILD_ID = 2
     HOSTNAME = 3

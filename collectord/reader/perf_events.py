@@ -119,7 +119,7 @@ class BpfSegment:
         self.complete = note.complete
         self.sealed = False
         self._order = TimeOrder(self._attrs, frozenset(self._events), _OTHERS)
-        self._at = self._end = head.data_offset
+        self._at = self._end = head.write_offset
         self._due_ns = -1
         self._comms: dict[int, str] = {}
         self._totals: Counter[BpfEvent] = Counter()
@@ -156,11 +156,12 @@ class BpfSegment:
         before = self._end
         with sink_errors(_UNREADABLE, self.path, reading=True):
             try:
-                data = parse_header(os.pread(self._fd, HEADER_BYTES, 0)).data
+                header = parse_header(os.pread(self._fd, HEADER_BYTES, 0))
             except CodecError as error:
                 raise SinkError(f"changed, {error.message}", path=str(self.path)) from error
-            self.sealed = data.size > 0
-            self._end = data.offset + data.size if self.sealed else self._settled(self._end)
+            self.sealed = header.sealed
+            end = header.data.offset + header.data.size
+            self._end = end if self.sealed else self._settled(self._end)
         return self.sealed or self._end > before
 
     @property

@@ -12,8 +12,9 @@ import errno
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -39,6 +40,14 @@ _WAITING_MAX: Final = 4
 _ROOM_BYTES: Final = 64 << 20
 
 
+class _Written(NamedTuple):
+    """Contents of the running segment, by `Stream.track_bytes` and `shown_bytes`."""
+
+    token: int
+    track_bytes: Mapping[int, int]
+    end: int
+
+
 class Rotation:
     """The files of one stream, from their creation to their seal. See `drain_loop.StreamListener`.
 
@@ -60,8 +69,6 @@ class Rotation:
         self._tasks = parts.tasks
         self._accounting = accounting
         self._describe = describe
-        # Readers of a running trace.dat are to see what was written until the last tick.
-        self._shown = bool(parts.source.abilities.tracing)
         self._log = _LOG.bind(session=parts.plan.name)
         self._open: dict[int, OpenSegment] = {}  # the running and the prepared one
         self._unsealed: list[tuple[OpenSegment, _core.SegmentClosed, Closing]] = []
@@ -75,7 +82,7 @@ class Rotation:
         self._ending = False
         self._finished = asyncio.Event()
         self._write_errors = self._given_up = self._early = 0
-        self._last_shown: tuple[int, Mapping[int, int]] = (0, {})
+        self._last_shown = _Written(0, {}, 0)
         self.collected: SnapshotSegments | None = None  # the snapshot of segments that end now
         self.stats = SinkStats()
         self.sealed: tuple[str, ...] = ()  # paths, without those that retention has deleted
@@ -90,8 +97,7 @@ class Rotation:
     def tick(self) -> None:
         """Show what has been written, retry what failed, rotate by age."""
         self._leave_removed()
-        if self._shown:
-            self._show_running()
+        self._show_running()
         if self._wanted:
             self._tasks.start(self._prepare_or_degrade())
         if self._unsealed and not self._sealing.locked():
@@ -252,6 +258,7 @@ class Rotation:
                 segment.limit_bytes,
                 segment.step_bytes,
                 segment.tail_bytes,
+                segment.table,
             )
 
     async def _prepare_or_degrade(self) -> None:
@@ -382,23 +389,27 @@ class Rotation:
     # Show.
 
     def _show_running(self) -> None:
-        """Show readers of the running trace.dat what has been written to it until now."""
+        """Show readers of the running file what has been written to it until now."""
         token, sizes = self._stream.track_bytes()
+        again, end = self._stream.shown_bytes()
+        written = _Written(token, sizes, end)
         segment = self._open.get(token)
-        if segment is None or self._showing.locked() or (token, sizes) == self._last_shown:
+        if segment is None or again != token or not (sizes or end) or written == self._last_shown:
             return
-        self._tasks.start(self._show(segment, sizes))
+        if not self._showing.locked():
+            self._tasks.start(self._show(segment, written))
 
-    async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
+    async def _show(self, segment: OpenSegment, written: _Written) -> None:
         async with self._showing:
             if segment.token not in self._open:
                 return  # it closed meanwhile, and its seal writes the same
+            flush = partial(self._sink.flush, segment, written.track_bytes, end=written.end)
             try:
-                await self._tasks.in_worker(self._sink.flush, segment, sizes)
+                await self._tasks.in_worker(flush)
             except SinkError as error:
                 self._health.note("show", str(error))
             else:
-                self._last_shown = (segment.token, sizes)
+                self._last_shown = written
                 self._health.note("show", "")
 
 

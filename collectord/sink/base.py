@@ -93,6 +93,7 @@ class OpenSegment:
         offsets: ring id to the offset of its sub-buffers, for formats that keep the rings apart.
         capacity_bytes: room for each ring, from its offset.
         files: ring id to the descriptor of its file, for segments that are sets of files.
+        table: the beginning of each padding between records, see `Stream.prepare`.
     """
 
     token: int
@@ -108,6 +109,7 @@ class OpenSegment:
     capacity_bytes: int = 0
     tail_bytes: int = 0
     files: Mapping[int, int] = field(default_factory=dict)
+    table: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,8 @@ class Sink(Protocol):
         segment: OpenSegment,
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
+        *,
+        end: int = 0,
     ) -> None:
         """Show in the running file, and in any copy of it, what it holds by now.
 
@@ -180,6 +184,7 @@ class Sink(Protocol):
             segment: the running one.
             track_bytes: ring id to bytes in the file, as `Stream.track_bytes` returns them.
             stats: CPU to the kernel's counters of its ring, as text for people.
+            end: of the records that all rings share, as `Stream.shown_bytes` returns it.
         """
 
     def discard(self, segment: OpenSegment) -> None:

@@ -82,6 +82,7 @@ class Place:
     capacity_bytes: int = 0
     tail_bytes: int = 0
     lost_ids: int = 0
+    table: bytes = b""
 
 
 class Contents(NamedTuple):
@@ -377,6 +378,7 @@ class FileSink(ABC):
             offsets=place.offsets,
             capacity_bytes=place.capacity_bytes,
             tail_bytes=place.tail_bytes,
+            table=place.table,
         )
 
     def _go_on(self, opening: Opening) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.codec.aux_record import auxtrace_index
 from collectord.codec.perf_attr import EventType, RecordType, SoftwareId, sample_time_offset
 from collectord.codec.perf_data import (
-    HEADER_BYTES,
+    FIRST_BYTES,
     AttrSection,
     Head,
     build_tail,
@@ -21,6 +21,7 @@ from collectord.codec.perf_data import (
 from collectord.codec.perf_features import Features, decode_auxtrace_index
 from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_section import Feature
+from collectord.codec.perf_table import size_patch
 from collectord.errors import CodecError
 from collectord.folders.folder import write_all
 from collectord.sink.manifest import Span
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collectord._native._core import Sum
     from collectord.sink.manifest import Manifest
 
-_FIRST_BYTES: Final = HEADER_BYTES + 8  # enough to know the length of a head
 _SHARED: Final = -1  # the one track of a survey: all CPUs write into one section
 
 
@@ -77,7 +77,13 @@ def read_head(fd: int) -> Head:
     Raises:
         CodecError: the file does not begin with a whole head.
     """
-    return parse_head(read_first(fd, head_bytes(os.pread(fd, _FIRST_BYTES, 0))))
+    return parse_head(read_first(fd, head_bytes(os.pread(fd, FIRST_BYTES, 0))))
+
+
+def show(fd: int, head: Head, end: int) -> None:
+    """Show the records before the padding at `end`, in the running file and in copies of it."""
+    at, size = size_patch(head.data_offset, end)
+    write_all(fd, size, at)
 
 
 def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, FinishedFile]:
@@ -159,7 +165,8 @@ class PerfFile:
         self.sparse = False
         self.data_offset = self._head.write_offset
         in_head = len(self._head.first_records)
-        self.data_bytes = max(self._head.header.data.size - in_head, 0)
+        header = self._head.header
+        self.data_bytes = max(header.data.size - in_head, 0) if header.sealed else 0
         self.events = tuple(section.name for section in self._head.attrs)
         self.offsets: Mapping[int, int] = {}
 

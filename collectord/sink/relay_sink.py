@@ -113,6 +113,8 @@ class _OneFile(FileSink):
         segment: OpenSegment,
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
+        *,
+        end: int = 0,
     ) -> None:
         """Do nothing: what is written can be read at once."""
 
@@ -278,6 +280,8 @@ class RelaySink:
         segment: OpenSegment,
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
+        *,
+        end: int = 0,
     ) -> None:
         """Do nothing: what is written can be read at once."""
 

@@ -152,7 +152,7 @@ def padded(records: bytes) -> bytes:
 
 def seal(path: Path, head: Head, records: bytes, features: Features = NOTHING) -> Path:
     """Write a whole file."""
-    tail = build_tail(head, len(records), features)
+    tail = build_tail(head, len(head.first_records) + len(records), features)
     path.write_bytes(tail.header + head.image[len(tail.header) :] + records + tail.tail)
     return path
 
@@ -328,10 +328,11 @@ def test_repair_of_an_open_file(stock: Perf, tmp_path: Path, cut_bytes: int) -> 
     orphan = build_head(EVENTS, formats(), features=features).image
     orphan += whole[: len(whole) - cut_bytes] + bytes(8192)
     head = parse_head(orphan)
-    end = last_whole_record(orphan[head.data_offset :])
-    tail = build_tail(head, end, Features(sample_time=(1500, 2199)))
+    end = last_whole_record(orphan[head.write_offset :])
+    size = len(head.first_records) + end
+    tail = build_tail(head, size, Features(sample_time=(1500, 2199)))
     file = tmp_path / "a.data"
-    file.write_bytes(tail.header + orphan[len(tail.header) : head.data_offset + end] + tail.tail)
+    file.write_bytes(tail.header + orphan[len(tail.header) : head.data_offset + size] + tail.tail)
     out = run(stock, "script", "-i", file, "-F", "event").split()
     kept = (end - len(records)) // len(samples[0])
     assert out == [f"{TRACEPOINT_NAME}:"] + ["cpu-clock:"] * kept

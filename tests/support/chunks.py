@@ -14,10 +14,13 @@ from tests.support import segments as support
 FOOTER: Final = 24
 
 
-def footed(records: bytes, offset: int) -> bytes:
-    """Return a chunk as the core writes it, which begins at this place of the file."""
-    gap = -(len(records) + HEADER_BYTES + FOOTER) % support.PAGE_BYTES
-    body = bytes(gap) + b"CHNKEND1" + offset.to_bytes(8, "little")
+def footed(records: bytes, offset: int, table: bytes = bytes(HEADER_BYTES)) -> bytes:
+    """Return a chunk as the core writes it, which begins at this place of the file.
+
+    Its padding begins with the table, but for the first word, which is the record's header.
+    """
+    gap = -(len(records) + len(table) + FOOTER) % support.PAGE_BYTES
+    body = table[HEADER_BYTES:] + bytes(gap) + b"CHNKEND1" + offset.to_bytes(8, "little")
     whole = records + frame(RecordType.FINISHED_INIT, 0, body + bytes(8))[:-8]
     return whole + xxhash.xxh3_64_intdigest(whole).to_bytes(8, "little")
 

@@ -41,6 +41,7 @@ PAGE_BYTES: Final = 4096
 EVENT: Final = "syscalls:sys_enter_getppid"
 EVENT_IDS: Final = (11, 12)
 PID: Final = 4321
+ROUND: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 TIME_NS: Final = 1_000_000_000
 
 _IDS: Final = SampleType.IDENTIFIER | SampleType.TID | SampleType.TIME | SampleType.CPU
@@ -133,7 +134,7 @@ def sample_record(number: int) -> bytes:
 
 def chunk(records: bytes) -> bytes:
     """Return the records behind which a round ends, padded as the native core pads a chunk."""
-    whole = records + frame(RecordType.FINISHED_ROUND, 0, b"")
+    whole = records + ROUND
     gap = -len(whole) % PAGE_BYTES
     return whole + (frame(RecordType.FINISHED_INIT, 0, bytes(gap - 8)) if gap else b"")
 

@@ -255,11 +255,12 @@ def test_file(
     head = build_head(attrs, tracing_data, features=Features(hostname=hostname))
     assert parse_head(head.image) == head
     assert head.attrs == attrs
-    assert head.data_offset % PAGE_BYTES == 0
-    tail = build_tail(head, data_size, Features(sample_time=(1, 2)))
+    assert head.write_offset % PAGE_BYTES == 0
+    size = len(head.first_records) + data_size
+    tail = build_tail(head, size, Features(sample_time=(1, 2)))
     header = parse_header(tail.header)
-    assert header.data == Section(head.data_offset, data_size)
-    end = head.data_offset + data_size + len(tail.tail)
+    assert header.data == Section(head.data_offset, size)
+    end = head.data_offset + size + len(tail.tail)
     table = parse_feature_table(tail.tail, header, end)
     assert {**table, **head.sections} == table
 
@@ -274,7 +275,7 @@ def test_damaged_heads(data: st.DataObject) -> None:
     image = bytearray(build_head(events, b"formats").image[:1024])
     for _ in range(data.draw(st.integers(1, 3))):
         image[data.draw(st.integers(0, len(image) - 1))] = data.draw(st.integers(0, 255))
-    image[40:48] = (1024).to_bytes(8, "little")
+    image[40:48] = image[112:120] = (1024).to_bytes(8, "little")
     try:
         head = parse_head(bytes(image))
     except CodecError:

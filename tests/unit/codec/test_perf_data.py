@@ -12,6 +12,7 @@ import pytest
 
 from collectord.codec.perf_attr import EventType, PerfEventAttr, RecordType, SampleType, SoftwareId
 from collectord.codec.perf_data import (
+    FIRST_BYTES,
     AttrSection,
     Header,
     Section,
@@ -38,8 +39,9 @@ from collectord.codec.perf_features import (
     decode_auxtrace_index,
     encode_features,
 )
-from collectord.codec.perf_record import frame
+from collectord.codec.perf_record import frame, iter_records
 from collectord.codec.perf_section import Feature, encode_string
+from collectord.codec.perf_table import TABLE_MAX_BYTES, padding, running_table, size_patch
 from collectord.errors import CodecError
 
 PERF: Final = Path(__file__).parents[2] / "golden/perf-6.1"
@@ -67,12 +69,26 @@ def test_header_layout() -> None:
     assert parse_header(raw).data == Section(4096, 8192)
 
 
+@pytest.mark.parametrize(
+    ("size", "features", "sealed"),
+    [(0, 0, False), (8192, 1 << 12, True), (8192, 1 | 1 << 12, False), (0, 1 << 12, False)],
+)
+def test_sealed_header(size: int, features: int, sealed: bool) -> None:
+    """Bit 0 marks a file that is written; older versions wrote a size of 0 until the seal."""
+    assert Header(144, Section(200, 288), Section(4096, size), features).sealed is sealed
+
+
 def test_head_of_an_open_file() -> None:
-    """A new file claims no data and no features, and its data begin on a page."""
+    """A new file has the features that are known, and its data go on at a page."""
     head = build_head(EVENTS, b"formats" * 1000, features=Features(hostname="h"))
-    assert len(head.image) == head.data_offset == 8192
+    assert len(head.image) == head.write_offset == 8192
     assert parse_header(head.image[:104]) == head.header
-    assert (head.header.data.size, head.header.features) == (0, 0)
+    assert head.header.features == 1 | 1 << 1 | 1 << 3 | 1 << 12
+    assert [r.type for r in iter_records(head.first_records)] == [
+        *(RecordType.FINISHED_ROUND, RecordType.FINISHED_INIT),
+    ]
+    assert head.header.data == Section(head.data_offset, 8)  # up to the padding
+    assert not head.header.sealed
     assert (head.header.attr_size_bytes, head.header.attrs.size) == (144, 288)
     assert head.tracing_data == b"formats" * 1000
     assert build_head(EVENTS).tracing_data is None
@@ -90,19 +106,24 @@ def test_head_is_read_back() -> None:
 
 
 def test_records_in_the_head() -> None:
-    """They end where the writer's page begins, and belong to the data section."""
+    """Padding follows them up to the writer's page, and all belong to the data section."""
     records = frame(RecordType.TIME_CONV, 0, bytes(48)) + frame(
         RecordType.AUXTRACE_INFO, 0, b"x" * 32
     )
     head = build_head(EVENTS, features=Features(hostname="h"), first_records=records)
-    assert len(head.image) == head.write_offset == head_bytes(head.image[:112]) == 4096
-    assert head.data_offset == 4096 - len(records)
-    assert head.first_records == records
+    assert len(head.image) == head.write_offset == head_bytes(head.image[:FIRST_BYTES]) == 4096
+    assert head.header.data == Section(head.data_offset, len(records))
+    assert head.first_records.startswith(records)
+    assert [r.size for r in iter_records(head.first_records)][2:] == [
+        4096 - head.data_offset - len(records)
+    ]
     assert parse_head(head.image + b"records behind the head") == head
     with pytest.raises(CodecError, match="head cut short"):
         parse_head(head.image[:-1])
-    tail = build_tail(head, len(records) + 8, Features(auxtrace_index=(4104, 9000)))
-    assert parse_header(tail.header).data == Section(head.data_offset, len(records) + 8)
+    size = len(head.first_records) + 8
+    tail = build_tail(head, size, Features(auxtrace_index=(4104, 9000)))
+    assert parse_header(tail.header).data == Section(head.data_offset, size)
+    assert parse_header(tail.header).sealed
     file = tail.header + head.image[104:] + bytes(8) + tail.tail
     table = parse_feature_table(file[4104:], parse_header(tail.header), len(file))
     section = table[Feature.AUXTRACE]
@@ -113,12 +134,63 @@ def test_records_in_the_head() -> None:
         decode_auxtrace_index(raw[:-1])
 
 
+def test_more_records_than_a_page() -> None:
+    """The directory says where the head ends, however many records there are in it."""
+    records = frame(RecordType.ID_INDEX, 0, bytes(9000))
+    head = build_head(EVENTS, first_records=records)
+    assert head.write_offset == head_bytes(head.image[:FIRST_BYTES]) == 12288
+    assert parse_head(head.image) == head
+
+
+def test_head_of_an_older_version() -> None:
+    """Its directory has no write offset, and its header neither data nor features."""
+    head = build_head(EVENTS, b"formats", first_records=frame(RecordType.TIME_CONV, 0, bytes(48)))
+    old = head.header._replace(data=Section(head.data_offset, 0), features=0).encode()
+    # The directory is 8 bytes shorter; what follows stays where it is.
+    count, *entries = struct.unpack_from("<7Q", head.image, FIRST_BYTES)
+    directory = b"cltrdir1" + struct.pack("<7Q", count, *entries)
+    image = old + directory + bytes(8) + head.image[len(old) + len(directory) + 8 :]
+    found = parse_head(image)
+    assert (found.attrs, found.sections) == (head.attrs, head.sections)
+    assert found.image == image
+    assert found.tracing_data == b"formats"
+    assert not found.header.sealed
+
+
+def test_a_running_file_has_its_table_in_each_padding() -> None:
+    """Wherever the header says that the data end, the table of the head's sections stands."""
+    records = frame(RecordType.TIME_CONV, 0, bytes(48))
+    head = build_head(EVENTS, b"formats", features=Features(hostname="h"), first_records=records)
+    chunk = frame(RecordType.SAMPLE, 0, bytes(3992))
+    at = head.write_offset + len(chunk)
+    file = bytearray(head.image + chunk + padding(head.table, at, 4096))
+    assert len(file) % 4096 == 0
+    for end in (head.data_offset + len(records), at):
+        place, size = size_patch(head.data_offset, end)
+        file[place : place + len(size)] = size
+        header = parse_header(bytes(file))
+        assert header.data == Section(head.data_offset, end - head.data_offset)
+        table = parse_feature_table(bytes(file[end:]), header, len(file))
+        assert table == head.sections
+        kinds = [r.type for r in iter_records(bytes(file[head.data_offset : end]))]
+        assert kinds[0] == RecordType.TIME_CONV
+        assert kinds[1:] == ([] if end < at else [RecordType.FINISHED_INIT, RecordType.SAMPLE])
+    assert parse_head(bytes(file)) == replace(head, image=bytes(file[:4096]), header=header)
+
+
+def test_table_that_no_chunk_has_room_for() -> None:
+    """More sections than perf has features make no file."""
+    sections = dict.fromkeys(range(1, TABLE_MAX_BYTES // 16), (4096, 8))
+    assert len(running_table(sections)) == TABLE_MAX_BYTES
+    with pytest.raises(CodecError, match="table"):
+        running_table({**sections, 99: (4096, 8)})
+
+
 def test_head_without_records() -> None:
     """Files of other programs begin their data anywhere, and that is where the head ends."""
     image = (PERF / "head.bin").read_bytes()
     assert head_bytes(image) == parse_header(image).data.offset == 584
     assert parse_head(image).first_records == b""
-    assert build_head(EVENTS).first_records == b""
 
 
 def test_attrs_are_cut_to_what_readers_take() -> None:
@@ -131,11 +203,12 @@ def test_attrs_are_cut_to_what_readers_take() -> None:
 def test_tail_completes_the_file() -> None:
     """The table stands right behind the data; each of its entries gives its section."""
     head = build_head(EVENTS, b"formats", features=Features(hostname="old", arch="x"))
-    tail = build_tail(head, 4096, Features(hostname="new", sample_time=(3, 9)))
+    size = len(head.first_records) + 4096
+    tail = build_tail(head, size, Features(hostname="new", sample_time=(3, 9)))
     header = parse_header(tail.header)
-    assert header.data == Section(head.data_offset, 4096)
+    assert header.data == Section(head.data_offset, size)
     file = tail.header + head.image[104:] + bytes(4096) + tail.tail
-    table = parse_feature_table(file[head.data_offset + 4096 :], header, len(file))
+    table = parse_feature_table(file[head.data_offset + size :], header, len(file))
     assert list(table) == [1, 3, 6, 12, 21]
 
     def content(feature: Feature) -> bytes:
@@ -194,9 +267,11 @@ def test_one_event_may_lack_ids() -> None:
         (40, struct.pack("<Q", 100), "data_offset"),
         (40, struct.pack("<Q", 1 << 40), "data_offset"),
         (24, struct.pack("<Q", 4000), "short"),
-        (112, struct.pack("<Q", 1 << 60), "feature"),
-        (120, struct.pack("<Q", 256), "feature"),
-        (128, struct.pack("<Q", 1 << 63), "short"),
+        (112, struct.pack("<Q", 1 << 60), "head_bytes"),
+        (112, struct.pack("<Q", 104), "head_bytes"),
+        (120, struct.pack("<Q", 1 << 60), "feature"),
+        (128, struct.pack("<Q", 256), "feature"),
+        (136, struct.pack("<Q", 1 << 63), "short"),
     ],
 )
 def test_damaged_heads(at: int, value: bytes, reason: str) -> None:
@@ -211,8 +286,11 @@ def test_damaged_heads(at: int, value: bytes, reason: str) -> None:
 def test_heads_cut_short() -> None:
     """The header and the whole head are needed."""
     image = build_head(EVENTS).image
-    for end in (0, 103, 104, 4095):
+    for end in (0, 103, 104, FIRST_BYTES, 4095):
         with pytest.raises(CodecError, match="cut short"):
+            parse_head(image[:end])
+    for end in (112, FIRST_BYTES - 1):
+        with pytest.raises(CodecError, match="past the end"):
             parse_head(image[:end])
 
 
@@ -228,7 +306,7 @@ def test_ids_are_whole_words() -> None:
 def test_feature_past_the_end() -> None:
     """A table that is short, or points behind the file, is refused."""
     head = build_head(EVENTS)
-    tail = build_tail(head, 0)
+    tail = build_tail(head, len(head.first_records))
     header, size = parse_header(tail.header), len(head.image) + len(tail.tail)
     assert set(parse_feature_table(tail.tail, header, size)) == {Feature.EVENT_DESC}
     with pytest.raises(CodecError, match="past the end"):

@@ -278,6 +278,22 @@ def test_running_segment(writer: support.Writer) -> None:
     assert numbers(read(writer.path)) == [*range(1, 150)]
 
 
+def test_segment_that_is_shown_while_it_runs(writer: support.Writer) -> None:
+    """The part that its header shows to others neither seals it nor ends what is read of it."""
+    writer.write(chunk(number(1), ends_round=True))
+    shown = os.fstat(writer.segment.meta_fd).st_size
+    writer.write(chunk(number(2), ends_round=True))
+    writer.sink.flush(writer.segment, {}, end=shown)
+    with open_events(writer.path) as segment:
+        assert isinstance(segment, BpfSegment)
+        assert segment.poll()
+        assert not segment.sealed
+        assert numbers(segment.read_new(everything=True)) == [1, 2]
+        writer.seal()
+        assert segment.poll()
+        assert segment.sealed
+
+
 def test_zeros_in_the_middle_of_a_write(writer: support.Writer) -> None:
     """A marker behind pages that are not there yet ends no round."""
     writer.write(chunk(number(1), ends_round=True))

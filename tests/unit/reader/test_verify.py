@@ -14,6 +14,7 @@ import pytest
 import xxhash
 
 from collectord._native._core import Sum
+from collectord.codec.perf_data import parse_header
 from collectord.errors import SinkError
 from collectord.reader.verify import State, list_segments, verify
 from collectord.sink.outcome import Action
@@ -118,7 +119,8 @@ def test_damaged_header(tmp_path: Path, info: SegmentInfo) -> None:
 
 def test_data_size_in_the_header(tmp_path: Path, info: SegmentInfo) -> None:
     """A header whose data size differs from the manifest's is found."""
-    _write(info.path, 48, struct.pack("<Q", 4096))
+    in_head = info.manifest.data_offset - parse_header(info.path.read_bytes()).data.offset
+    _write(info.path, 48, struct.pack("<Q", in_head + 4096))
     check, detail = _finding(tmp_path)
     assert (check, "of 4096 bytes" in detail) == (Check.HEAD, True)
 

@@ -23,7 +23,6 @@ from collectord.session.flush_clocks import FlushClocks
 from collectord.session.program_watch import ProgramWatch
 from collectord.session.rotation import Rotation
 from collectord.session.task_group import TaskGroup
-from collectord.source.base import Abilities
 from tests.support.hosts import host
 from tests.support.sessions import parts_of
 from tests.unit.session.test_session_end import config
@@ -132,8 +131,9 @@ class Shown:
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         file = stack.enter_context((directory / "1").open("wb"))
         self._fd = file.fileno()
-        self.sizes: dict[int, int] = {1: 0}
-        self.shown: list[Mapping[int, int]] = []
+        self.sizes: dict[int, int] = {}
+        self.token, self.end = 1, 0
+        self.shown: list[tuple[Mapping[int, int], int]] = []
 
     def next_segment(self, token: int, _opening: object) -> Any:  # noqa: ANN401 - a segment
         """Return the only segment."""
@@ -149,15 +149,35 @@ class Shown:
         """Return the written bytes."""
         return 1, dict(self.sizes)
 
-    def flush(self, _segment: object, sizes: Mapping[int, int]) -> None:
+    def shown_bytes(self) -> tuple[int, int]:
+        """Return the end of the written records."""
+        return self.token, self.end
+
+    def flush(self, _segment: object, sizes: Mapping[int, int], *, end: int) -> None:
         """Note it."""
-        self.shown.append(dict(sizes))
+        self.shown.append((dict(sizes), end))
 
 
-def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None:
+Step = tuple[dict[int, int], int, int]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (
+            [({1: size}, 0, 1) for size in (0, 0, 4096, 4096, 8192)],
+            [({1: 0}, 0), ({1: 4096}, 0), ({1: 8192}, 0)],
+        ),
+        ([({}, end, 1) for end in (0, 0, 4400, 4400, 9000)], [({}, 4400), ({}, 9000)]),
+        ([({}, 4400, 2), ({}, 4400, 1)], [({}, 4400)]),  # the first is of another segment
+    ],
+)
+def test_a_running_file_is_shown_again_only_when_it_grew(
+    tmp_path: Path, steps: list[Step], expected: list[tuple[dict[int, int], int]]
+) -> None:
     """Readers see all that was written, and nothing is written to say the same again."""
 
-    async def scenario(stack: ExitStack) -> list[Mapping[int, int]]:
+    async def scenario(stack: ExitStack) -> list[tuple[Mapping[int, int], int]]:
         shown = Shown(tmp_path, stack)
         one: Any = shown
         tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
@@ -165,18 +185,16 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
         health: Any = SimpleNamespace(note=lambda *_: True)
         sink = SimpleNamespace(single_file=None, segment_age_ns=0)
         plan: Any = SimpleNamespace(name="box", sink=sink)
-        source = SimpleNamespace(abilities=Abilities(tracing=(one,)))
-        parts = parts_of(plan, one, source=source, health=health, tasks=tasks)
+        parts = parts_of(plan, one, health=health, tasks=tasks)
         rotation = Rotation(parts, accounting, lambda: one)
         await rotation.begin()
-        for size in (0, 0, 4096, 4096, 8192):
-            shown.sizes[1] = size
+        for shown.sizes, shown.end, shown.token in steps:
             rotation.tick()
             await tasks.join()
         return shown.shown
 
     with ExitStack() as stack:
-        assert asyncio.run(scenario(stack)) == [{1: 0}, {1: 4096}, {1: 8192}]
+        assert asyncio.run(scenario(stack)) == expected
 
 
 def names(count: int, first: int = 0) -> bytes:

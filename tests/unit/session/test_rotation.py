@@ -45,6 +45,10 @@ class Stream:
         """Return the running segment's token; there are no pages."""
         return self.token, {}
 
+    def shown_bytes(self) -> tuple[int, int]:
+        """Return the running segment's token; no record is written."""
+        return self.token, 0
+
     def prepare(self, *_segment: int) -> None:
         """Prepare the segment at once."""
 
@@ -66,6 +70,7 @@ class Stream:
             limit_bytes=LIMIT_BYTES,
             step_bytes=0,
             tail_bytes=0,
+            table=b"",
         )
 
     def write(self, token: int) -> None:

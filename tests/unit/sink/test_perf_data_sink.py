@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +22,12 @@ from collectord.sink.formats import open_stored
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.repair import repair
 from tests.support import segments as support
+from tests.support.chunks import footed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from collectord.sink.base import OpenSegment
     from tests.support.perf_tools import Perf
 
 _MIB = 1 << 20
@@ -58,6 +63,79 @@ def test_sealed_segment_has_nothing_but_data_and_manifest(tmp_path: Path) -> Non
     assert status.st_mode & 0o777 == 0o640
     assert status.st_size == info.manifest.bytes
     assert status.st_blocks * 512 == info.manifest.allocated_bytes < status.st_size + 8192
+
+
+def _write_rounds(segment: OpenSegment, rounds: int) -> tuple[list[bytes], list[int]]:
+    """Write chunks of 100 samples and a round; return them, and where their paddings begin."""
+    chunks: list[bytes] = []
+    ends: list[int] = []
+    at = segment.data_offset
+    for number in range(rounds):
+        samples = map(support.sample_record, range(100 * number, 100 * (number + 1)))
+        records = b"".join((support.comm_record(), *samples, support.ROUND))
+        chunks.append(footed(records, at, segment.table))
+        ends.append(at + len(records))
+        at += len(chunks[-1])
+    support.write_data(segment, chunks)
+    return chunks, ends
+
+
+def test_running_segment_is_read_by_perf(tmp_path: Path, perfs: tuple[Perf, ...]) -> None:
+    """Each perf lists what was shown, of the file and of a copy, without a word of complaint."""
+    sink = support.make_sink(tmp_path)
+    segment = sink.next_segment(1, support.OPENING)
+    chunks, ends = _write_rounds(segment, 3)
+    copy = tmp_path / "copy"
+    for shown, end in enumerate((0, *ends)):
+        sink.flush(segment, {}, end=end)
+        shutil.copyfile(segment.paths.partial, copy)
+        for perf in perfs:
+            for file in (segment.paths.partial, copy):
+                assert len(perf.script(file)) == 100 * shown, perf.version
+                about = perf.run("report", "--header-only", "-i", file)
+                assert (about.returncode, about.stderr) == (0, "")
+                assert "# hostname : host.example" in about.stdout
+    info = sink.seal(segment, support.closed(segment, chunks, 300), support.closing())
+    assert info is not None
+    sink.flush(segment, {}, end=ends[0])  # too late: the seal had the last word
+    (verdict,) = verify([tmp_path])
+    assert verdict.finding is None
+    assert [len(perf.script(info.path)) for perf in perfs] == [300] * len(perfs)
+
+
+def test_repair_keeps_what_was_not_shown(tmp_path: Path, perfs: tuple[Perf, ...]) -> None:
+    """A killed writer's segment is sealed with all that was written, shown or not."""
+
+    def work() -> None:
+        sink = support.make_sink(tmp_path)
+        segment = sink.next_segment(1, support.OPENING)
+        _, ends = _write_rounds(segment, 3)
+        sink.flush(segment, {}, end=ends[0])
+
+    support.killed(work)
+    (outcome,) = repair(tmp_path)
+    assert outcome.samples == 300
+    (verdict,) = verify([tmp_path])
+    assert (verdict.state, verdict.finding) == (State.RECOVERED, None)
+    assert [len(perf.script(outcome.path)) for perf in perfs] == [300] * len(perfs)
+
+
+def test_flush_that_cannot_write(tmp_path: Path) -> None:
+    """It is told as an error of the sink, and the segment goes on."""
+    sink = support.make_sink(tmp_path)
+    segment = sink.next_segment(1, support.OPENING)
+    chunks, ends = _write_rounds(segment, 1)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
+    try:
+        with pytest.raises(SinkError, match="cannot update the segment"):
+            sink.flush(segment, {}, end=ends[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    sink.flush(segment, {}, end=ends[0])
+    assert sink.seal(segment, support.closed(segment, chunks, 100), support.closing()) is not None
 
 
 def test_manifest_tells_the_segment(tmp_path: Path) -> None:

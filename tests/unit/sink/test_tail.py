@@ -67,6 +67,7 @@ class Recording:
             segment.limit_bytes,
             segment.step_bytes,
             segment.tail_bytes,
+            segment.table,
         )
         self.core.start()
         self.full = False
