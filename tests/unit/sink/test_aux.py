@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -29,6 +30,7 @@ from tests.support.chunks import footed
 from tests.support.pt import PtTrace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from collectord._native._core import SegmentClosed
@@ -58,9 +60,8 @@ def make_sink(directory: Path, file: AuxFile = FILE) -> PerfDataSink:
     )
 
 
-def chunks(file: AuxFile = FILE, rounds: int = 3) -> list[bytes]:
-    """Return chunks with a sample and two pieces each."""
-    made = []
+def rounds_of(file: AuxFile = FILE, rounds: int = 3) -> Iterator[bytes]:
+    """Yield the records of rounds with a sample and two pieces each."""
     for number in range(rounds):
         time_ns, at = 1_000 + 100 * number, 2 * number * len(TRACE)
         parts = [b"" if number else file.opening(), file.sample(time_ns)]
@@ -68,8 +69,12 @@ def chunks(file: AuxFile = FILE, rounds: int = 3) -> list[bytes]:
             offset = at + half * len(TRACE)
             parts.append(file.side(Aux(offset, len(TRACE)), time_ns + 50))
             parts.append(file.piece(TRACE, offset))
-        made.append(support.chunk(b"".join(parts)))
-    return made
+        yield b"".join(parts)
+
+
+def chunks(file: AuxFile = FILE, rounds: int = 3) -> list[bytes]:
+    """Return a chunk for each round."""
+    return [support.chunk(records) for records in rounds_of(file, rounds)]
 
 
 def fill(segment: OpenSegment, pieces: list[bytes]) -> SegmentClosed:
@@ -111,6 +116,27 @@ def branches(perf: Perf, path: Path) -> list[int]:
 def samples(perf: Perf, path: Path) -> int:
     """Return how many samples the kernel wrote."""
     return len(perf.script(path, "--no-itrace"))
+
+
+def test_running_segment(tmp_path: Path, perfs: tuple[Perf, ...]) -> None:
+    """The shown part of a trace is decoded, though the index of its pieces comes with the seal."""
+    sink = make_sink(tmp_path, FILE)
+    segment = sink.next_segment(1, support.OPENING)
+    made: list[bytes] = []
+    ends = [0]
+    for records in rounds_of():
+        at = segment.data_offset + sum(map(len, made))
+        made.append(footed(records + support.ROUND, at, segment.table))
+        ends.append(at + len(records) + len(support.ROUND))
+    support.write_data(segment, made)
+    copy = tmp_path / "copy"
+    for number, end in enumerate(ends):
+        sink.flush(segment, {}, end=end)
+        shutil.copyfile(segment.paths.partial, copy)
+        for perf in perfs:
+            assert branches(perf, copy) == CODE * 2 * number, perf.version
+            assert samples(perf, copy) == number
+    sink.close()
 
 
 def test_sealed_segment(tmp_path: Path, perfs: tuple[Perf, ...]) -> None:
