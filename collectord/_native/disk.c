@@ -53,6 +53,7 @@ static struct disk *disk__lock(struct stream *stream)
 void disk__queue(struct stream *stream, struct item *item)
 {
 	struct disk *disk;
+	bool waits;
 
 	item->next = NULL;
 	item->queued_ns = clock__now_ns();
@@ -61,9 +62,11 @@ void disk__queue(struct stream *stream, struct item *item)
 	stream->last = &item->next;
 	if (stream->unsent == NULL)
 		stream->unsent = item;
+	waits = flight__holds(disk, stream);
 	pthread_mutex_unlock(&disk->lock);
 	/* Outside of the lock, because the woken thread would only wait for it. */
-	pthread_cond_signal(&disk->wake);
+	if (!waits)
+		pthread_cond_signal(&disk->wake);
 }
 
 void disk__poke(struct disk *disk)
@@ -104,7 +107,9 @@ static struct stream *disk__stream(const struct disk *disk, uint32_t place)
 uint64_t disk__waits_ns(struct stream *stream)
 {
 	struct disk *const disk = disk__lock(stream);
-	const uint64_t queued_ns = stream->first != NULL ? stream->first->queued_ns : 0;
+	const bool waits = stream->first != NULL &&
+			   !(stream->first == stream->unsent && flight__holds(disk, stream));
+	const uint64_t queued_ns = waits ? stream->first->queued_ns : 0;
 
 	pthread_mutex_unlock(&disk->lock);
 	return queued_ns != 0 ? clock__now_ns() - queued_ns : 0;
@@ -179,6 +184,7 @@ static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *
 {
 	const bool cuts = cut__is_under_way(&stream->cut);
 
+	stream->gathers = cuts ? 0 : flight__gathers(disk, stream);
 	if (stream->first == NULL && !cuts)
 		return NULL;
 	if (stream->sent.items == 0) {
@@ -189,6 +195,8 @@ static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *
 		}
 		if (cuts)
 			return stream->cut.next != CUT_WAITS ? disk__cut : disk__process;
+		if (flight__holds(disk, stream))
+			return NULL;
 		return flight__may_send(disk, stream) ? flight__send : disk__process;
 	}
 	if (stream->first->chunk->flight.landed) {
@@ -197,7 +205,7 @@ static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *
 		stream->settling = true;
 		return flight__have_landed(stream) ? disk__recall : NULL;
 	}
-	return flight__may_send(disk, stream) ? flight__send : NULL;
+	return flight__may_send(disk, stream) && !flight__holds(disk, stream) ? flight__send : NULL;
 }
 
 /* Under the lock: returns the stream whose turn it is, or NULL; `waits`: one has items that
@@ -261,7 +269,6 @@ static void disk__sleep(struct disk *disk, bool waits)
 static void *disk__run(void *context)
 {
 	struct disk *const disk = context;
-	bool left = false; /* a request, until an item is written */
 
 	pthread_setname_np(pthread_self(), "writer");
 	pthread_mutex_lock(&disk->lock);
@@ -284,9 +291,9 @@ static void *disk__run(void *context)
 			step(disk, stream);
 			disk->at = NULL;
 		}
-		if (disk->poked || left) {
+		if (disk->poked || disk->left) {
 			disk->poked = false;
-			left = disk__serve(disk);
+			disk->left = disk__serve(disk);
 		}
 	}
 	pthread_mutex_unlock(&disk->lock);

@@ -22,13 +22,15 @@ struct writer;
  * for room or for a segment, lets the others pass.
  *
  * While more than one chunk is queued, items that only need writing are sent several at a time:
- * see writes in flight below. Each is counted as stored, or as refused, in the order of the queue.
+ * see writes in flight below. Chunks that nobody waits for stay queued until they are enough for
+ * one write. Each item is counted as stored, or as refused, in the order of the queue.
  */
 struct disk {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	bool poked, stopping, running;
-	bool slow; /* the last write took long: one at a time */
+	bool slow;     /* the last write took long: one at a time */
+	bool left;     /* a request waits until an item is written */
 	uint32_t turn; /* index of the next stream */
 	uint32_t in_flight;
 	aio_context_t aio; /* 0: not available, so no writes in flight */
@@ -54,7 +56,7 @@ void disk__poke(struct disk *disk);
 void disk__move(struct stream *stream, struct disk *to);
 /* Whether a stream without new items is complete and no longer in use by its disk. */
 bool disk__is_done(struct stream *stream);
-/* Returns how long the first item of a stream has waited, in ns; 0: no item. */
+/* Returns how long the first item of a stream has waited for the disk, in ns; 0: no item has. */
 uint64_t disk__waits_ns(struct stream *stream);
 
 /*
@@ -69,6 +71,21 @@ uint64_t disk__waits_ns(struct stream *stream);
 
 /* Set up asynchronous writes. If that is refused, writes are made one at a time. */
 void flight__begin(struct disk *disk);
+
+/*
+ * Returns how many bytes of unsent items may wait for more, with which they become one write: no
+ * more than the segment has room for, and none while a request or the end waits for them, while
+ * the disk is slow or refuses, or where the chunk that fills a segment begins its cut. The disk's
+ * thread makes the call.
+ */
+uint64_t flight__gathers(const struct disk *disk, const struct stream *stream);
+
+/*
+ * Whether the unsent items do wait: they are too few for a write, chunks are not short, and no
+ * flush waits for them. It needs no time limit: each generation queues a stamp in each lane with
+ * rings.
+ */
+bool flight__holds(const struct disk *disk, const struct stream *stream);
 
 /* Whether the first unsent item may be sent. A single queued item is written at once instead. */
 bool flight__may_send(const struct disk *disk, const struct stream *stream);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "writer.h"
 
 /* A write that took longer waited for others: with more of them in flight all would wait
  * longer, and so would anyone who syncs a file there. */
@@ -37,6 +38,49 @@ static bool flight__can_send(const struct stream *stream)
 	return stream->ops->send != NULL && !stream->settling && item != NULL &&
 	       item->chunk != NULL && item->stamp == 0 &&
 	       (stream->sent.items > 0 || (item->next != NULL && stream->work.refused == 0));
+}
+
+/* Whether two chunks that are neighbours in the queue are adjacent in a file. */
+static bool chunk__adjoins(const struct chunk *chunk, const struct chunk *next, bool split)
+{
+	return !split || (chunk->span_count == 1 && next->span_count == 1 &&
+			  chunk->spans[0].ring == next->spans[0].ring);
+}
+
+/* Whether there are unsent items, and room for another one in the same write. */
+static bool flight__has_room(const struct stream *stream)
+{
+	const struct chunk *before = NULL;
+	uint64_t left = stream->gathers;
+	uint32_t count = 0;
+
+	for (const struct item *item = stream->unsent; item != NULL; item = item->next) {
+		const struct chunk *const chunk = item->chunk;
+
+		if (++count == WRITE_CHUNKS || chunk == NULL || item->stamp != 0 ||
+		    chunk->used > left || load_relaxed(&item->lane->rings) == 0 ||
+		    (before != NULL && !chunk__adjoins(before, chunk, stream->ops->split)))
+			return false;
+		left -= chunk->used;
+		before = chunk;
+	}
+	return count > 0;
+}
+
+uint64_t flight__gathers(const struct disk *disk, const struct stream *stream)
+{
+	const uint64_t end = stream->current.offset + stream->sent.bytes;
+
+	if (disk->aio == 0 || disk->slow || disk->left || disk->stopping ||
+	    stream->ops->send == NULL || stream->settling || stream->snapshots ||
+	    stream->work.since_ns != 0 || !stream->current.open || cut__is_needed(stream))
+		return 0;
+	return end < stream->current.limit ? stream->current.limit - end : 0;
+}
+
+bool flight__holds(const struct disk *disk, const struct stream *stream)
+{
+	return flight__has_room(stream) && !pool__is_short(disk->writer->pool);
 }
 
 bool flight__may_send(const struct disk *disk, const struct stream *stream)

@@ -97,13 +97,14 @@ static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, boo
 	return drained;
 }
 
-/* If chunks are short, none that others could use waits half full for the next generation; a
- * stream's reserve is for no other. */
+/* If chunks are short, none that others could use waits half full for the next generation, or
+ * queued for more; a stream's reserve is for no other. */
 static void pass__yield_chunks(struct shard *shard)
 {
 	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next)
 		if (lane->open != NULL && pool__is_beyond(shard->pool, lane->open->share))
 			lane__yield(lane, shard->pool);
+	writer__poke(shard->writer);
 }
 
 /* Whether it has reached its position at the begin of its lane's generation, or never will. */
@@ -346,7 +347,8 @@ static void pass__end(struct shard *shard, uint64_t generation)
 		/* First set it, then try again: the writer wakes those that waited before it
 		 * advanced. */
 		atomic_store(&shard->unstamped, true);
-		(void)pass__stamp(shard);
+		if (!pass__stamp(shard))
+			writer__poke(shard->writer); /* what it holds back is in the way */
 	}
 	ended = least != load_relaxed(&shard->drained);
 	/* Release; the partner is the acquire in shard__drained(). */

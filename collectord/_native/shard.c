@@ -245,7 +245,8 @@ static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
 		*shard__link(shard, lane) = lane->next;
 	}
 	/* Release; the partners are the acquires in stream__lane() and shard__lane(). */
-	atomic_fetch_sub_explicit(&lane->rings, 1, memory_order_release);
+	if (atomic_fetch_sub_explicit(&lane->rings, 1, memory_order_release) == 1)
+		writer__poke(shard->writer); /* its chunks wait for more, and no stamp follows */
 	if (ring->behind != NULL)
 		ring->behind->left = true;
 	ring->left = true;

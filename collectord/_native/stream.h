@@ -98,6 +98,7 @@ struct stream {
 	struct item *unsent; /* the first one that was not sent */
 	struct sent sent;
 	bool settling; /* no item is sent before the first one is written */
+	uint64_t gathers; /* unsent items up to so many bytes may wait for more, and wake nobody */
 	struct work work;
 	const struct stream_ops *ops;
 	struct share data_share, sideband_share;

@@ -86,6 +86,31 @@ static void a_starved_ring_is_read_on_when_chunks_come_back(void)
 	close(fd);
 }
 
+/* Of two chunks the writer has one, which waits for others, and the other one is half full. */
+static void a_generation_ends_though_a_chunk_waits_for_others(void)
+{
+	const int fd = output__file();
+	struct fake_ring fake;
+	struct ring *ring;
+
+	rig__init(&rig, 1, 1, 2, RIG_NEVER_NS);
+	fake_ring__init(&fake, 64);
+	ring = add(0, 0, &fake);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	start_writer();
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	start_shards();
+	fill(&fake, 70, 0); /* a chunk has 67 */
+	fake_ring__wake(&fake);
+	while (counter__read(&ring->samples) < 70)
+		sched_yield();
+	rig__await_written(&rig, writer__issue(&rig.writer));
+	check_finished(0, fd, 70);
+	rig__deinit(&rig);
+	fake_ring__deinit(&fake);
+	close(fd);
+}
+
 /* One chunk for two lanes, on one shard or on two: nobody may keep it half full. */
 static void one_chunk_serves_two_lanes(uint32_t shards, uint32_t streams, uint64_t flush_ns)
 {
@@ -505,6 +530,7 @@ static void an_fd_that_cannot_be_polled_is_refused(void)
 int main(void)
 {
 	RUN(a_starved_ring_is_read_on_when_chunks_come_back);
+	RUN(a_generation_ends_though_a_chunk_waits_for_others);
 	RUN(one_chunk_serves_two_streams_of_a_shard);
 	RUN(one_chunk_serves_two_shards_of_a_stream);
 	RUN(a_generation_ends_while_the_marks_of_the_last_are_queued);

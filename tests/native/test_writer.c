@@ -579,6 +579,105 @@ static void refuse(uint64_t serial, bool always)
 	rig.streams[0].ops = &ops;
 }
 
+static void await_stored(uint64_t samples)
+{
+	while (counter__read(&ring->stored) < samples)
+		usleep(1000);
+}
+
+/* The first chunk of a stream, which opens the segment, is written: those that follow may wait for
+ * others. */
+static void begin_to_gather(uint32_t chunks, uint32_t with_lanes, int fd)
+{
+	begin(chunks);
+	lanes[1].rings = with_lanes - 1;
+	refuse(UINT64_MAX, false);
+	queue(&lanes[0], 0, 0);
+	start(fd);
+	await_stored(1);
+}
+
+static void end_of_gathering(int fd)
+{
+	end();
+	close(refusing_fd);
+	close(fd);
+}
+
+static void chunks_wait_until_they_are_enough_for_one_write(void)
+{
+	const int fd = output__file();
+
+	begin_to_gather(16, 1, fd);
+	for (uint64_t i = 1; i < 5; i++)
+		queue(&lanes[0], 0, i);
+	await_stored(5);
+	finish_and_check(fd, "01234");
+	CHECK_EQ(most_at_once, 4);
+	end_of_gathering(fd);
+}
+
+static void chunks_wait_no_longer_than_for_the_next_flush(void)
+{
+	const int fd = output__file();
+
+	begin_to_gather(16, 1, fd);
+	queue(&lanes[0], 0, 1);
+	queue(&lanes[0], 1, 2);
+	await_written(1);
+	CHECK_EQ(counter__read(&ring->stored), 3);
+	finish_and_check(fd, "012R");
+	end_of_gathering(fd);
+}
+
+static void none_waits_for_more_while_chunks_are_short(void)
+{
+	const int fd = output__file();
+	struct chunk *taken[4];
+
+	begin_to_gather(6, 1, fd);
+	queue(&lanes[0], 0, 1);
+	for (uint32_t i = 0; i < 4; i++) {
+		taken[i] = pool__take(&rig.pool, NULL);
+		CHECK(taken[i] != NULL);
+	}
+	writer__poke(&rig.writer);
+	await_stored(2);
+	for (uint32_t i = 0; i < 4; i++)
+		pool__give(&rig.pool, taken[i]);
+	finish_and_check(fd, "01");
+	end_of_gathering(fd);
+}
+
+/* No stamp comes from it any more. A chunk that waits for more does not wait for the disk. */
+static void none_waits_for_more_from_a_lane_that_was_left(void)
+{
+	const int fd = output__file();
+
+	begin_to_gather(16, 1, fd);
+	queue(&lanes[0], 0, 1);
+	while (disk__waits_ns(&rig.streams[0]) > 0)
+		usleep(1000);
+	CHECK_EQ(counter__read(&ring->stored), 1);
+	lanes[0].rings = 0;
+	writer__poke(&rig.writer);
+	await_stored(2);
+	finish_and_check(fd, "01");
+	end_of_gathering(fd);
+}
+
+/* The chunk that fills a segment begins its end, which the lanes come to one after the other. */
+static void none_waits_for_more_in_a_stream_of_several_lanes(void)
+{
+	const int fd = output__file();
+
+	begin_to_gather(16, 2, fd);
+	queue(&lanes[0], 0, 1);
+	await_stored(2);
+	finish_and_check(fd, "01");
+	end_of_gathering(fd);
+}
+
 /* What is written while more is queued goes to the disk several chunks at a time, by one write where they
  * stand together. */
 static void many_in_flight_stand_in_their_order(void)
@@ -651,7 +750,7 @@ static void a_part_that_went_is_cut_off_with_all_behind_it(void)
 	begin(12);
 	output__limit(3 * CHUNK_ALIGN_BYTES + 512);
 	for (uint64_t i = 0; i < 10; i++)
-		queue(&lanes[i % 2], 0, i);
+		queue(&lanes[i % 2], i == 9, i); /* with the last one a flush waits for all */
 	start(fd);
 	event = rig__event(&rig, EVENT_WRITE_FAILED);
 	CHECK_EQ(event->error, EFBIG);
@@ -739,6 +838,11 @@ int main(void)
 	RUN(stop_writes_what_is_queued);
 	RUN(stop_does_not_wait_for_room);
 	RUN(stop_does_not_wait_for_a_segment);
+	RUN(chunks_wait_until_they_are_enough_for_one_write);
+	RUN(chunks_wait_no_longer_than_for_the_next_flush);
+	RUN(none_waits_for_more_while_chunks_are_short);
+	RUN(none_waits_for_more_from_a_lane_that_was_left);
+	RUN(none_waits_for_more_in_a_stream_of_several_lanes);
 	RUN(many_in_flight_stand_in_their_order);
 	RUN(what_is_behind_a_refused_write_is_written_again);
 	RUN(one_that_is_refused_again_is_lost_alone);
