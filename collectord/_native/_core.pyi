@@ -500,6 +500,11 @@ class Core:
         """Return the last generation begun, by a call or by the flush timer of a shard."""
     def drained_generation(self) -> int:
         """Return the last generation that the rings of all streams have completed."""
+    def silent_shards(self, generation: int) -> tuple[int, ...]:
+        """Return the drain threads without a pass since this generation was issued.
+
+        A thread without rings, or with empty ones, makes passes like the others.
+        """
     def events(self) -> list[Event]: ...
     def counters(self) -> CoreCounters: ...
     def drain_tids(self) -> tuple[int, ...]:

@@ -186,6 +186,14 @@ int core__silent_shard(const struct core *core, const struct stream *stream, uin
 	return -1;
 }
 
+int core__next_silent(const struct core *core, uint32_t index, uint64_t generation)
+{
+	for (uint32_t i = index; i < core->writer.shard_count; i++)
+		if (!shard__has_passed(&core->shards[i], generation))
+			return (int)i;
+	return -1;
+}
+
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment)
 {
 	int ret;

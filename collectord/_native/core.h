@@ -72,6 +72,8 @@ bool core__has_left(struct core *core, const struct ring *ring);
 /* Returns a shard with rings of the stream and no pass since this generation was issued; -1:
  * none. */
 int core__silent_shard(const struct core *core, const struct stream *stream, uint64_t generation);
+/* The same for all shards from `index` on, with rings or not: an empty pass counts. */
+int core__next_silent(const struct core *core, uint32_t index, uint64_t generation);
 /* Prepare a segment whose token, fd, offset, limit and places are set; the core owns the
  * places, even on an error. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 from contextlib import AsyncExitStack
@@ -67,6 +68,8 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
         level=logging.getLevelNamesMapping()[config.daemon.log_level.upper()],
         console=_CONSOLE[config.daemon.log_format],
     )
+    if not faulthandler.is_enabled():
+        faulthandler.enable()  # the manager's watchdog sends SIGABRT: the log gets the stacks
     unsealed = asyncio.run(_serve(kernel, config))
     if unsealed:
         log.get_logger().error("segments_not_sealed", segments=unsealed)
@@ -78,15 +81,17 @@ async def _serve(kernel: Kernel, config: Config) -> int:
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
         stack.enter_context(signals.hangups())
+        # Before there is any child, which must not take itself for the service.
+        manager = stack.enter_context(service.connect())
+        manager.status("looking at the host")
         daemon = Daemon(kernel, config)  # it probes: a signal must not end it midway
         stack.enter_context(
             signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
         )
-        manager = stack.enter_context(service.connect())
         servers = _claim(stack, daemon, config)
 
         async def on_open() -> None:
-            """Start the servers and report readiness, now that all rings are open."""
+            """Start the servers and say what is collected, now that all rings are open."""
             for server in servers:
                 await stack.enter_async_context(
                     serve(
@@ -97,11 +102,8 @@ async def _serve(kernel: Kernel, config: Config) -> int:
                     )
                 )
             _announce(daemon.plan, [server.place for server in servers])
-            manager.ready(f"{len(daemon.plan.sessions)} sessions")
 
-        balances = await daemon.run(
-            stop, on_open=on_open, on_close=lambda: manager.stopping("final flush")
-        )
+        balances = await daemon.run(stop, service=manager, on_open=on_open)
     return sum(balance.sink.unsealed for balance in balances)
 
 
@@ -114,7 +116,11 @@ class _Server(NamedTuple):
     place: str
 
 
-def _claim(stack: AsyncExitStack, daemon: Daemon, config: Config) -> list[_Server]:
+def _claim(
+    stack: AsyncExitStack,
+    daemon: Daemon,
+    config: Config,
+) -> list[_Server]:
     """Claim the configured addresses, before anything else is opened."""
     servers = []
     if config.metrics.listen is not None:

@@ -12,6 +12,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from collectord.control.service import Service
 from collectord.daemon.commands import DaemonCommands
 from collectord.daemon.host_facts import host_facts
 from collectord.daemon.stages import Run, Stages
@@ -64,7 +65,7 @@ class Daemon:
         stop: asyncio.Event,
         *,
         on_open: Callable[[], Awaitable[None]] | None = None,
-        on_close: Callable[[], None] | None = None,
+        service: Service | None = None,
         on_tick: Callable[[DaemonStatus], None] | None = None,
         salvage_all: bool = True,
         keep_counted: bool = False,
@@ -74,7 +75,7 @@ class Daemon:
         Args:
             stop: ends the collection.
             on_open: awaited once all rings are open and enabled.
-            on_close: called when the final flush begins.
+            service: the service manager, which is notified of the stages and the state.
             on_tick: called with the status once per flush interval.
             salvage_all: salvage the remains of killed processes for all ftrace sessions, not only
                 for those planned here, use the directories of segments exclusively, and note in
@@ -88,8 +89,8 @@ class Daemon:
             run = Run(
                 stop=stop,
                 stack=stack,
+                service=service or Service(),
                 on_open=on_open,
-                on_close=on_close,
                 on_tick=on_tick,
                 status=self.status,
                 salvage_all=salvage_all,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -76,6 +77,14 @@ class SessionSet:
         """The descriptors that become readable once a named process or thread has exited."""
         sources = [session.source for session in self if session.source is not None]
         return tuple(fd for source in sources for fd in source.target_fds)
+
+    def summary(self) -> str:
+        """Return how many sessions there are, and how many of them have troubles."""
+        states = Counter(session.state for session in self)
+        losing = sum(session.is_losing for session in self)
+        failed = f", {states['failed']} failed" if states["failed"] else ""
+        noun = "session" if len(self) == 1 else "sessions"
+        return f"{len(self)} {noun}, {states['degraded']} degraded{failed}, {losing} losing"
 
     def balances(self) -> tuple[SessionBalance, ...]:
         """Return the balance of each session as of its last reading."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from collectord.control.watchdog import Watchdog, prolong
 from collectord.daemon.claims import await_salvages, claim_places
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
@@ -26,6 +27,7 @@ from collectord.session.file_workers import FileWorkers
 from collectord.session.maps.map_watch import BpfWatch
 from collectord.session.session_factory import SessionContext
 from collectord.sink.state_dir import StateDir
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.config.schema_session import SessionConfig
+    from collectord.control.service import Service
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import Plan, SessionPlan
@@ -44,6 +47,10 @@ _LOG: Final = structlog.get_logger()
 _LIMITS_INTERVAL_S: Final = 10.0
 # Compiling takes time, during which signals are not handled.
 _SIGNALS_PAUSE_S: Final = 0.01
+# The time that the service manager is asked for: for segments and rings of killed processes, and
+# for a session's programs besides compiling.
+_RECOVERY_S: Final = 600.0
+_LOADING_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,8 @@ class Run:
     Attributes:
         stop: ends the collection.
         stack: undoes the stages.
+        service: is notified of the stages and of the state.
         on_open: awaited once all rings are open and enabled.
-        on_close: called when the final flush begins.
         on_tick: called with the status once per flush interval.
         status: reads the daemon's.
         salvage_all: see `Daemon.run`.
@@ -63,8 +70,8 @@ class Run:
 
     stop: asyncio.Event
     stack: AsyncExitStack
+    service: Service
     on_open: Callable[[], Awaitable[None]] | None
-    on_close: Callable[[], None] | None
     on_tick: Callable[[DaemonStatus], None] | None
     status: Callable[[], DaemonStatus]
     salvage_all: bool
@@ -143,6 +150,8 @@ class Stages:
 
     async def _recover(self, run: Run) -> None:
         """Seal and salvage what killed processes left."""
+        run.service.status("sealing what earlier runs left")
+        run.service.extend(_RECOVERY_S)
         place = Path(self._config.daemon.state_dir)
         self.repaired = repair_leftovers(self._plan, place)
         self.left_records = salvage_traces(
@@ -170,7 +179,9 @@ class Stages:
         await asyncio.sleep(_SIGNALS_PAUSE_S)
         if run.stop.is_set():
             return False
+        progress = Opening(run.service, self._plan, self._config)
         for plan in self._plan.sessions:
+            progress.begin(plan)
             if plan.payload.has_programs:
                 await asyncio.sleep(_SIGNALS_PAUSE_S)
             if run.stop.is_set():
@@ -201,6 +212,9 @@ class Stages:
             await run.stack.enter_async_context(_running(limits))
         if run.on_open is not None:
             await run.on_open()
+        run.service.ready(f"recording: {self.sessions.summary()}")
+        watchdog = Watchdog(self.drain.core, run.service)
+        await run.stack.enter_async_context(_running(watchdog.watch()))
 
     async def _collect(self, run: Run, workers: FileWorkers, cpus: CpuWatch) -> None:
         """Follow the core's flush timer until `stop`."""
@@ -219,6 +233,7 @@ class Stages:
         try:
             while await self.drain.next_pass(run.stop, passes=polls.passes):
                 polls.poll()
+                run.service.status(f"recording: {self.sessions.summary()}")
                 if run.on_tick is not None:
                     run.on_tick(run.status())
         finally:
@@ -227,13 +242,16 @@ class Stages:
 
     async def _close(self, run: Run, workers: FileWorkers, cpus: CpuWatch) -> None:
         """Flush and seal all sessions, and read their programs a last time."""
-        if run.on_close is not None:
-            run.on_close()
+        run.service.stopping("flushing")
         self._look_at_cpus(cpus)
-        await self.sessions.end()
+        async with _running(prolong(run.service, self._written)):
+            await self.sessions.end()
         await self.watch.poll(workers.of())
         if run.keep_counted:
             self.counted = await self.watch.contents(workers.of())
+
+    def _written(self) -> int:
+        return self.drain.core.counters().written_bytes
 
     def _context(self, run: Run, workers: FileWorkers) -> SessionContext:
         return SessionContext(
@@ -274,6 +292,34 @@ class Stages:
     def _tell_of_cpus(self) -> None:
         for session in self.sessions:
             session.note("cpus", self.coverage.trouble(session.plan))
+
+
+class Opening:
+    """Notifies the manager of what is opened, and asks for the time that compilers may take.
+
+    Args:
+        service: the manager.
+        plan: of all sessions.
+        config: limits the compilers.
+    """
+
+    def __init__(self, service: Service, plan: Plan, config: Config) -> None:
+        self._service = service
+        self._limit_s = config.bpf.compile_time / NS_PER_SECOND
+        self._kinds = {s.kind: None for s in plan.sessions if not s.payload.has_programs}
+        self._programs = sum(len(s.payload.programs_run) for s in plan.sessions)
+        self._compiled = 0
+
+    def begin(self, plan: SessionPlan) -> None:
+        """Say that the next session is opened."""
+        programs = plan.payload.programs_run
+        self._compiled += len(programs)
+        if programs:
+            names = ", ".join(one.name for one in programs)
+            self._service.status(f"compiling {names} ({self._compiled} of {self._programs})")
+            self._service.extend(len(programs) * self._limit_s + _LOADING_S)
+        elif not plan.payload.has_programs:
+            self._service.status(f"opening rings ({', '.join(self._kinds)})")
 
 
 def _retention(plan: Plan) -> RetentionPlan:

@@ -43,6 +43,7 @@ class RinglessSession:
         self.source = source
         self.abilities = source.abilities if source is not None else Abilities()
         self.recorder = None
+        self.is_losing = False
         self._failure = failure
         self._troubles: dict[str, str] = {}
         if source is None:
@@ -70,14 +71,21 @@ class RinglessSession:
             self._state = "stopped"
             self.source.disable()
 
+    @property
+    def _reasons(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self._failure, *self._troubles.values())))
+
+    @property
+    def state(self) -> str:
+        """The state that `/v1/status` shows."""
+        return "degraded" if self._state == "running" and self._reasons else self._state
+
     def balance(self) -> SessionBalance:
         """Return a balance without rings: nothing was produced that could be stored."""
-        reasons = tuple(filter(None, (self._failure, *self._troubles.values())))
-        degraded = self._state == "running" and bool(reasons)
         plan = self.plan
         return replace(
             balance_session(plan.name, plan.source, plan.scope.describe(), ()),
-            state="degraded" if degraded else self._state,
-            degraded_reasons=(*reasons, *plan.degraded),
+            state=self.state,
+            degraded_reasons=(*self._reasons, *plan.degraded),
             loss_class=plan.loss_class,
         )

@@ -276,17 +276,27 @@ class Session:
             await asyncio.sleep(1)
             self._health.look_at_disk(self._stream.waits_ns())
 
+    @property
+    def state(self) -> str:
+        """The state that `/v1/status` shows."""
+        if self._stopping.is_set():
+            return "stopped"
+        return "degraded" if self._health.reasons else "running"
+
+    @property
+    def is_losing(self) -> bool:
+        """Whether records are being lost now."""
+        return bool(self._losses.losing)
+
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""
-        reasons = self._health.reasons
         recorder = self.recorder
-        state = "degraded" if reasons else "running"
         return replace(
             self._accounting.balance(),
-            state="stopped" if self._stopping.is_set() else state,
+            state=self.state,
             directory=self.plan.sink.directory,
             segments=self._rotation.sealed,
-            degraded_reasons=reasons,
+            degraded_reasons=self._health.reasons,
             losing=self._losses.losing,
             sink=self._rotation.stats,
             snapshots=recorder.stored if recorder is not None else 0,

@@ -163,9 +163,10 @@ class Daemon:
 
     def _await_ready(self) -> None:
         waiting = [self._notify.fileno(), self._pid_fd]
-        readable, _, _ = select.select(waiting, [], [], _PATIENCE_S)
-        assert self._notify.fileno() in readable, f"no READY: {self.process.communicate()[1]}"
-        self.read_notices()
+        while not any(notice.startswith("READY=1") for notice in self.read_notices()):
+            readable, _, _ = select.select(waiting, [], [], _PATIENCE_S)
+            told = self._notify.fileno() in readable
+            assert told, f"no READY: {self.process.communicate()[1]}"
 
     def _announcement(self) -> str:
         assert self.process.stdout is not None

@@ -92,7 +92,8 @@ def running(folder: Path) -> Iterator[ManualHost]:
         stack.callback(process.wait)
         stack.callback(process.terminate)
         try:
-            assert notify.recv(4096).startswith(b"READY=1")
+            while not notify.recv(4096).startswith(b"READY=1"):
+                pass
         except TimeoutError as error:
             raise AssertionError((folder / "log").read_text()) from error
         yield ManualHost(process.pid, folder, environment)

@@ -9,7 +9,9 @@ from typing import Final
 
 from collectord import errors
 from collectord.config.schema import Config
+from collectord.control.watchdog import _ROUNDS
 from collectord.plan.drain_threads import AUTO_FIFO
+from collectord.session.drain_loop import _LEAVE_S
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -29,6 +31,14 @@ def test_only_a_run_time_failure_restarts_the_daemon() -> None:
     """Every exit code that a restart cannot mend is listed, and no other."""
     listed = {int(code) for code in _service()["RestartPreventExitStatus"].split()}
     assert listed == _exit_codes(errors.CollectordError) - {1}
+
+
+def test_a_hung_daemon_is_restarted() -> None:
+    """The watchdog leaves time for several looks, and for a removal's wait within a pass."""
+    service = _service()
+    assert service["Restart"] == "on-failure"  # the watchdog's end is one
+    assert int(service["WatchdogSec"]) / _ROUNDS > _LEAVE_S
+    assert service["Type"] == "notify"
 
 
 def test_what_may_be_had_is_had() -> None:

@@ -33,6 +33,7 @@ CONFIG: Final = Path("/etc/collectord/collectord.d/test.toml")
 PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
 CAPABILITY_SETS: Final = ("AmbientCapabilities", "CapabilityBoundingSet")
 SESSIONS: Final = ("profile", "exec", "blackbox")
+RECORDING: Final = "recording: 3 sessions, 0 degraded, 0 losing"
 STATUS_CONFIG: Final = 6
 # An event of another session than the installed ones: what a user puts into collectord.d.
 KPROBED: Final = """
@@ -168,7 +169,7 @@ def test_the_service_runs(perf: Perf) -> None:
     state, pid, user, text, restarts = shown(
         "ActiveState", "MainPID", "User", "StatusText", "NRestarts"
     )
-    assert (state, user, text, restarts) == ("active", "collectord", "3 sessions", "0")
+    assert (state, user, text, restarts) == ("active", "collectord", RECORDING, "0")
     assert Path(f"/proc/{pid}").owner() == "collectord"
     assert "Active: active (running)" in systemctl("status", UNIT)
 

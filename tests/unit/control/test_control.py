@@ -26,6 +26,7 @@ from collectord.metrics import prometheus
 from collectord.metrics.exposition import Exposition
 from tests.support import balances
 from tests.support.commands import Commands, serve_tcp, serve_unix, snapshot
+from tests.support.managers import managed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,6 +101,8 @@ def test_control_api(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+# More messages than a socket's queue holds (net.unix.max_dgram_qlen).
+QUEUE: Final = 10_000
 SNAPSHOTS: Final = {
     "segments": ["/s/1.trace.dat"],
     "snapshots": [snapshot(("/s/1.trace.dat",)).to_json()],
@@ -244,18 +247,52 @@ def test_host_that_does_not_resolve(name: str) -> None:
         pass
 
 
-def test_service_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """READY and STOPPING reach the socket that the manager gave."""
-    path = tmp_path / "notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(path))
-        manager.settimeout(10)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(path))
-        with service.connect() as told:
-            told.ready("2 sessions")
-            assert manager.recv(100) == b"READY=1\nSTATUS=2 sessions"
-            told.stopping("final flush")
-            assert manager.recv(100) == b"STOPPING=1\nSTATUS=final flush"
+def test_service_manager_is_told(tmp_path: Path) -> None:
+    """READY, states and STOPPING reach the socket that the manager gave; no state comes twice."""
+    with managed(tmp_path) as (told, manager):
+        told.status("opening rings")
+        told.status("opening rings")
+        told.ready("2 sessions")
+        told.status("2 sessions")
+        told.status("1 session")
+        told.extend(30)
+        told.stopping("flushing")
+        told.status("flushing")
+        assert manager.told() == [
+            "STATUS=opening rings",
+            "READY=1\nSTATUS=2 sessions",
+            "STATUS=1 session",
+            "EXTEND_TIMEOUT_USEC=30000000",
+            "STOPPING=1\nSTATUS=flushing",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "pid", "limit_s"),
+    [("60000000", "", 60), ("60000000", "own", 60), ("60000000", "1", 0), ("", "own", 0)],
+)
+def test_the_watchdogs_limit_is_this_process_s(
+    microseconds: str, pid: str, limit_s: int, tmp_path: Path
+) -> None:
+    """The manager may have set it for another process; children inherit none of its variables."""
+    pid = str(os.getpid()) if pid == "own" else pid
+    with managed(tmp_path, WATCHDOG_USEC=microseconds, WATCHDOG_PID=pid) as (told, _):
+        assert told.watchdog_s == limit_s
+        assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} & os.environ.keys()
+
+
+def test_a_manager_that_reads_nothing_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue is full at some time; messages are dropped then, and the daemon goes on."""
+    monkeypatch.setattr(service, "_READY_WAIT_S", 0.01)
+    with managed(tmp_path) as (told, manager):
+        for _ in range(QUEUE):
+            told.alive()
+        told.ready("2 sessions")
+        assert {*manager.told()} == {"WATCHDOG=1"}
+        told.status("1 session")
+        assert manager.told() == ["STATUS=1 session"]
 
 
 def test_without_service_manager_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

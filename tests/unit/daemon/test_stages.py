@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages of a run, as the service manager is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from collectord.config.schema import BpfConfig, Config, DaemonConfig
+from collectord.config.schema_session import SessionConfig
+from collectord.daemon.daemon import Daemon
+from collectord.daemon.stages import Opening
+from collectord.kernel.linux import LinuxKernel
+from collectord.session.ringless_session import RinglessSession
+from collectord.session.session_factory import SessionContext
+from collectord.source.base import Abilities
+from collectord.text.units import Nanoseconds
+from tests.support.configs import perf_source
+from tests.support.hosts import host
+from tests.support.managers import managed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from collectord.plan.session_plan import SessionPlan
+
+
+def ringless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """Return a daemon whose two sessions open no ring."""
+
+    async def open_ringless(
+        _context: SessionContext, plan: SessionPlan, _stack: object
+    ) -> RinglessSession:
+        source: Any = SimpleNamespace(
+            abilities=Abilities(), target_fds=(), enable=lambda: None, disable=lambda: None
+        )
+        return RinglessSession(plan, source)
+
+    monkeypatch.setattr(SessionContext, "open", open_ringless)
+    sources = (perf_source("sched:sched_switch"),)
+    sessions = tuple(SessionConfig(name=name, source=sources) for name in ("a", "b"))
+    state = tmp_path / "state"
+    state.mkdir()
+    config = Config(daemon=DaemonConfig(state_dir=str(state)), session=sessions)
+    return Daemon(LinuxKernel(), config, facts=host())
+
+
+RECOVERY = ["STATUS=sealing what earlier runs left", "EXTEND_TIMEOUT_USEC=600000000"]
+
+
+def test_the_manager_is_told_of_each_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is ready when all is open and served, and not before."""
+    daemon = ringless(tmp_path, monkeypatch)
+
+    async def scenario() -> list[str]:
+        with managed(tmp_path) as (service, manager):
+            stop = asyncio.Event()
+            told: list[str] = []
+
+            async def on_open() -> None:
+                told.extend([*manager.told(), "on_open"])
+                stop.set()
+
+            await daemon.run(stop, service=service, on_open=on_open, salvage_all=False)
+            return told + manager.told()
+
+    *opening, ready, stopping = asyncio.run(scenario())
+    assert opening == [*RECOVERY, "STATUS=opening rings (perf)", "on_open"]
+    assert ready.startswith("READY=1\nSTATUS=recording: 2 sessions, ")
+    assert stopping == "STOPPING=1\nSTATUS=flushing"
+
+
+def test_a_start_that_is_stopped_is_never_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends before the first ring is opened."""
+    daemon = ringless(tmp_path, monkeypatch)
+
+    async def scenario() -> list[str]:
+        with managed(tmp_path) as (service, manager):
+            stop = asyncio.Event()
+            stop.set()
+            assert await daemon.run(stop, service=service, salvage_all=False) == ()
+            return manager.told()
+
+    assert asyncio.run(scenario()) == RECOVERY
+
+
+def test_compilers_are_given_their_time(tmp_path: Path) -> None:
+    """Each session's programs are counted and named, and their limits are added up."""
+
+    def plan(kind: str, *programs: str) -> Any:  # noqa: ANN401 - a stand-in
+        run = tuple(SimpleNamespace(name=name) for name in programs)
+        return SimpleNamespace(
+            kind=kind, payload=SimpleNamespace(has_programs=kind == "bpf", programs_run=run)
+        )
+
+    plans = [
+        plan("perf"),
+        plan("bpf", "tcplife"),
+        plan("tracefs"),
+        plan("bpf"),
+        plan("bpf", "execsnoop", "opensnoop"),
+    ]
+    whole: Any = SimpleNamespace(sessions=plans)
+    config = Config(bpf=BpfConfig(compile_time=Nanoseconds(20_000_000_000)))
+    with managed(tmp_path) as (service, manager):
+        opening = Opening(service, whole, config)
+        for one in plans:
+            opening.begin(one)
+        assert manager.told() == [
+            "STATUS=opening rings (perf, tracefs)",
+            "STATUS=compiling tcplife (1 of 3)",
+            "EXTEND_TIMEOUT_USEC=80000000",
+            "STATUS=opening rings (perf, tracefs)",
+            "STATUS=compiling execsnoop, opensnoop (3 of 3)",
+            "EXTEND_TIMEOUT_USEC=100000000",
+        ]
