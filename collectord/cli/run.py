@@ -16,7 +16,7 @@ from collectord.cli import EXIT_FAILURE, EXIT_OK, log
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
-from collectord.control import service, signals
+from collectord.control import activation, service, signals
 from collectord.control.api import control_app
 from collectord.control.listener import serve
 from collectord.control.metrics_app import metrics_app
@@ -29,7 +29,7 @@ from collectord.session.ring_snapshot import Trigger
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from aiohttp import web
 
@@ -83,12 +83,13 @@ async def _serve(kernel: Kernel, config: Config) -> int:
         stack.enter_context(signals.hangups())
         # Before there is any child, which must not take itself for the service.
         manager = stack.enter_context(service.connect())
+        handed = stack.enter_context(activation.inherited())
         manager.status("looking at the host")
         daemon = Daemon(kernel, config)  # it probes: a signal must not end it midway
         stack.enter_context(
             signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
         )
-        servers = _claim(stack, daemon, config)
+        servers = _claim(stack, daemon, config, handed)
 
         async def on_open() -> None:
             """Start the servers and say what is collected, now that all rings are open."""
@@ -120,11 +121,19 @@ def _claim(
     stack: AsyncExitStack,
     daemon: Daemon,
     config: Config,
+    handed: Mapping[str, tuple[socket.socket, ...]],
 ) -> list[_Server]:
     """Claim the configured addresses, before anything else is opened."""
     servers = []
+    wanted = {activation.METRICS: config.metrics.listen, activation.CONTROL: config.control.socket}
+    for name in handed:
+        if not wanted[name]:
+            hint = f"systemctl disable --now collectord-{name}.socket"
+            log.get_logger().warning("socket_not_used", name=name, hint=hint)
     if config.metrics.listen is not None:
-        bound = stack.enter_context(claim_tcp(config.metrics.listen))
+        bound = stack.enter_context(
+            claim_tcp(config.metrics.listen, handed.get(activation.METRICS, ()))
+        )
         registry = prometheus.registry(
             daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
         )
@@ -135,7 +144,7 @@ def _claim(
         servers.append(_Server("metrics", metrics_app(scrape), bound, place))
     if config.control.socket:
         path = Path(config.control.socket)
-        bound = stack.enter_context(claim_unix(path))
+        bound = stack.enter_context(claim_unix(path, handed.get(activation.CONTROL, ())))
         place = f"status   curl --unix-socket {path} http://localhost/v1/status"
         app = control_app(daemon.status, daemon.commands, _admins(config, path))
         servers.append(_Server("control", app, bound, place))

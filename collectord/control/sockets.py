@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listening sockets of the servers, claimed before anything else is opened."""
+"""The listening sockets of the servers, claimed before anything else is opened.
+
+A socket that the service manager has handed over is taken as it is, if it is the configured one:
+its place and its permissions are the manager's.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from collectord.config.listen_address import ListenAddress
 from collectord.errors import ConfigError, KernelError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from collectord.config.listen_address import ListenAddress
     from collectord.folders.folder import Folder
 
 # As in the unit and tmpfiles.d: the only directory that is created if it is missing.
@@ -28,13 +32,19 @@ SOCKET_UMASK: Final = 0o117
 
 
 @contextmanager
-def claim_tcp(address: ListenAddress) -> Iterator[tuple[socket.socket, ...]]:
+def claim_tcp(
+    address: ListenAddress, handed: Sequence[socket.socket] = ()
+) -> Iterator[tuple[socket.socket, ...]]:
     """Listen on an address, at each address that its host's name has.
 
     Connections wait until somebody accepts them.
 
+    Args:
+        address: the configured one.
+        handed: sockets of the service manager that are used instead.
+
     Raises:
-        ConfigError: the host's name does not resolve.
+        ConfigError: the host's name does not resolve, or the manager listens elsewhere.
         KernelError: the address cannot be bound.
     """
     host = address.host
@@ -44,6 +54,13 @@ def claim_tcp(address: ListenAddress) -> Iterator[tuple[socket.socket, ...]]:
         )
     except (socket.gaierror, UnicodeError) as error:
         raise ConfigError(f"{host} does not resolve: {error}", key="metrics.listen") from error
+    if handed:
+        places = {place[:2] for _, _, _, _, place in found}
+        for one in handed:
+            if one.getsockname()[:2] not in places:
+                raise _elsewhere(one, "metrics", "listen", str(address))
+        yield tuple(handed)
+        return
     with ExitStack() as stack:
         try:
             bound = tuple(
@@ -60,6 +77,16 @@ def claim_tcp(address: ListenAddress) -> Iterator[tuple[socket.socket, ...]]:
         yield bound
 
 
+def _elsewhere(one: socket.socket, table: str, key: str, configured: str) -> ConfigError:
+    name = one.getsockname()
+    place = ListenAddress(*name[:2]) if isinstance(name, tuple) else name
+    return ConfigError(
+        f"the service manager listens on {place}, and not on {configured}",
+        key=f"{table}.{key}",
+        hint=f"change ListenStream= of collectord-{table}.socket, or the key",
+    )
+
+
 def _listening(family: int, place: Any) -> socket.socket:  # noqa: ANN401  # as getaddrinfo has it
     with ExitStack() as undo:
         made = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
@@ -73,14 +100,27 @@ def _listening(family: int, place: Any) -> socket.socket:  # noqa: ANN401  # as 
 
 
 @contextmanager
-def claim_unix(path: Path) -> Iterator[tuple[socket.socket, ...]]:
+def claim_unix(
+    path: Path, handed: Sequence[socket.socket] = ()
+) -> Iterator[tuple[socket.socket, ...]]:
     """Listen on a Unix socket that its owner and group may use; it is removed at the end.
 
     Connections wait until somebody accepts them.
 
+    Args:
+        path: the configured one.
+        handed: sockets of the service manager that are used instead, and stay where they are.
+
     Raises:
+        ConfigError: the manager listens elsewhere.
         KernelError: another daemon serves it, or it cannot be created.
     """
+    for one in handed:
+        if one.getsockname() != str(path):
+            raise _elsewhere(one, "control", "socket", str(path))
+    if handed:
+        yield tuple(handed)
+        return
     with _unix_socket(path) as bound:
         yield (bound,)
 

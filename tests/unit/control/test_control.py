@@ -237,6 +237,43 @@ def test_address_in_use() -> None:
         assert caught.value.errno == errno.EADDRINUSE
 
 
+def test_the_managers_socket_is_served_as_it_is(tmp_path: Path) -> None:
+    """It is neither bound anew, nor removed with the daemon, nor given other permissions."""
+    path = tmp_path / "control.sock"
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(path))
+        unix.listen()
+        path.chmod(0o600)
+        with claim_tcp(ListenAddress(*tcp.getsockname()), [tcp]) as bound:
+            assert bound == (tcp,)
+        with claim_unix(path, [unix]) as bound:
+            assert bound == (unix,)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert unix.fileno() >= 0
+
+
+def test_the_managers_socket_is_the_configured_one(tmp_path: Path) -> None:
+    """Otherwise clients would look for the daemon elsewhere: the error names both places."""
+    path = tmp_path / "control.sock"
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(str(path))
+        host, port = tcp.getsockname()
+        with (
+            pytest.raises(
+                ConfigError, match=rf"{host}:{port}, and not on 127\.0\.0\.1:1;"
+            ) as tcps,
+            claim_tcp(ListenAddress(host, 1), [tcp]),
+        ):
+            pass
+        assert tcps.value.key == "metrics.listen"
+        with (
+            pytest.raises(ConfigError, match=f"{path}, and not on /run/x;") as unixes,
+            claim_unix(Path("/run/x"), [unix]),
+        ):
+            pass
+        assert unixes.value.key == "control.socket"
+
+
 @pytest.mark.parametrize("name", ["no-such-host.invalid", "a" * 70 + ".invalid", "\udcff"])
 def test_host_that_does_not_resolve(name: str) -> None:
     """A name without an address is a configuration error that names the key."""
