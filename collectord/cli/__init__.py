@@ -76,7 +76,7 @@ def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -
         status = _dispatch(arguments, make_kernel)
         flush()
     except CollectordError as error:
-        complain(str(error))
+        _tell(error)
         return _failure_status(arguments, error.exit_code)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -86,6 +86,15 @@ def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -
         log.get_logger().exception("internal_error")
         return _failure_status(arguments, EXIT_FAILURE)
     return status
+
+
+def _tell(error: CollectordError) -> None:
+    """Print why the program ends; in the journal as its other lines."""
+    if log.is_journal():
+        code = error.exit_code
+        log.get_logger().error("ended_by_error", error=str(error), exit_code=code)
+    else:
+        complain(str(error))
 
 
 def _failure_status(arguments: list[str], status: int) -> int:

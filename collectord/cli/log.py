@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logging: structlog on stderr, a console line on a terminal and JSON otherwise.
 
+In the journal a JSON line has its priority in front, which journald takes away (sd-daemon(3)).
+
 Events are static snake_case names with data as keys: `ring_quarantined ring=exec/perf/data/cpu1`.
 Lines about one ring, lines of a library, and lines that a peer or a sender of signals can cause
 are limited, so that trouble at a million records a second costs one line per interval. Nothing is
@@ -10,6 +12,7 @@ logged from a pass.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from contextlib import suppress
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 INTERVAL_NS: Final = 10_000_000_000
 _KINDS_MAX: Final = 4096
 _MESSAGE_CHARS: Final = 1000
+_INFO: Final = 6
+_PRIORITIES: Final = {"debug": 7, "info": _INFO, "warning": 4, "error": 3, "critical": 2}
 
 
 class RateLimit:
@@ -145,6 +150,27 @@ class _Without:
         return event_dict
 
 
+class _JournalRenderer:
+    """Renders a line as JSON behind its priority."""
+
+    def __init__(self) -> None:
+        self._to_json = structlog.processors.JSONRenderer(default=str)
+
+    def __call__(self, logger: object, method: str, event_dict: EventDict) -> str:
+        """Return the line."""
+        priority = _PRIORITIES.get(str(event_dict.get("level")), _INFO)
+        return f"<{priority}>{self._to_json(logger, method, event_dict)!s}"
+
+
+def is_journal() -> bool:
+    """Whether stderr is the journal: the service manager says which file that is."""
+    try:
+        status = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):  # a stream without a descriptor, or with a closed one
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
 def configure(
     *,
     level: int = logging.INFO,
@@ -174,7 +200,7 @@ def configure(
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.ExceptionRenderer(),
             _values_encodable,
-            structlog.processors.JSONRenderer(default=str),
+            _JournalRenderer() if is_journal() else structlog.processors.JSONRenderer(default=str),
         ]
     structlog.configure(
         processors=[structlog.processors.add_log_level, _Without(without), RateLimit(), *render],

@@ -158,7 +158,12 @@ def _admins(config: Config, path: Path) -> Admins:
 
 
 def _announce(plan: Plan, places: list[str]) -> None:
-    """Print on stdout what is collected and where to look."""
+    """Print on stdout what is collected and where to look; in the journal log it."""
+    if log.is_journal():
+        log.get_logger().info(
+            "started", version=__version__, plan=[*plan.describe()], places=places
+        )
+        return
     say(f"collectord {__version__} collects until Ctrl-C:")
     for line in plan.describe():
         say(f"  {line}")

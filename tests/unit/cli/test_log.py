@@ -132,6 +132,45 @@ def test_console_lines_escape_foreign_text(capsys: pytest.CaptureFixture[str]) -
     assert "count=2" in line
 
 
+# As a service is started: stderr is a socket of the journal, here a file, or another one.
+AS_A_SERVICE = """
+import os, sys
+from collectord import cli
+status = os.fstat(2)
+os.environ["JOURNAL_STREAM"] = f"{status.st_dev}:{status.st_ino + int(sys.argv[1])}"
+cli.log.configure()
+for level in ("info", "warning", "error"):
+    getattr(cli.log.get_logger(), level)("said", text="a\\nb")
+sys.exit(cli.main(lambda: None, ["run", "--config", "/nonexistent.toml"]))
+"""
+
+
+def as_a_service(log_file: Path, *, elsewhere: bool = False) -> list[str]:
+    """Return the lines of a program whose stderr is the journal, or is not."""
+    with log_file.open("wb") as file:
+        words = [sys.executable, "-c", AS_A_SERVICE, str(int(elsewhere))]
+        done = subprocess.run(words, stderr=file, check=False)
+    assert done.returncode == 6
+    return log_file.read_text().splitlines()
+
+
+def test_lines_of_the_journal_have_priorities(tmp_path: Path) -> None:
+    """They are JSON too, and so is the error that the program ends with."""
+    lines = as_a_service(tmp_path / "log")
+    assert [line[:3] for line in lines] == ["<6>", "<4>", "<3>", "<3>"]
+    events = [json.loads(line[3:]) for line in lines]
+    assert [line["level"] for line in events] == ["info", "warning", "error", "error"]
+    assert (events[-1]["event"], events[-1]["exit_code"]) == ("ended_by_error", 6)
+    assert "/nonexistent.toml" in events[-1]["error"]
+
+
+def test_a_file_is_not_the_journal(tmp_path: Path) -> None:
+    """A child of a service whose stderr goes elsewhere inherits the journal's variable."""
+    lines = as_a_service(tmp_path / "log", elsewhere=True)
+    assert [line[:1] for line in lines] == ["{", "{", "{", "c"]
+    assert lines[-1].startswith("collectord: ")
+
+
 def test_library_log_joins(capsys: pytest.CaptureFixture[str]) -> None:
     """Messages that a library logs with `logging` have the same form, including tracebacks."""
     log.configure(console=False)
