@@ -339,6 +339,8 @@ install: $(STAMPS)/venv man ## install the program into /opt/collectord, configu
 	install -d "$(DESTDIR)$(libdir)"/{systemd/system,sysusers.d,tmpfiles.d}
 	sed 's|/opt/collectord|$(prefix)|g' systemd/collectord.service \
 	    >"$(DESTDIR)$(libdir)/systemd/system/collectord.service"
+	install -m 644 -t "$(DESTDIR)$(libdir)/systemd/system" \
+	    systemd/collectord-{control,metrics}.socket systemd/collectord.slice
 	install -m 644 systemd/collectord.sysusers "$(DESTDIR)$(libdir)/sysusers.d/collectord.conf"
 	install -m 644 systemd/collectord.tmpfiles "$(DESTDIR)$(libdir)/tmpfiles.d/collectord.conf"
 	install -D -m 644 -t "$(DESTDIR)$(mandir)/man1" build/man/man1/collectord.1

@@ -128,7 +128,7 @@ def _claim(
     wanted = {activation.METRICS: config.metrics.listen, activation.CONTROL: config.control.socket}
     for name in handed:
         if not wanted[name]:
-            hint = f"systemctl disable --now collectord-{name}.socket"
+            hint = f"systemctl mask --now collectord-{name}.socket"
             log.get_logger().warning("socket_not_used", name=name, hint=hint)
     if config.metrics.listen is not None:
         bound = stack.enter_context(

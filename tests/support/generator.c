@@ -20,6 +20,7 @@
 //   mem     --count N          N 8-byte stores to the address told in the ready line
 //   spin    --seconds S        burns CPU in spin_outer -> spin_inner
 //   idle    --processes P [--maps M]   P sleeping children with M executable mappings each
+//   hold-thread --tid T        stops one thread of another process until the end
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +35,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -48,6 +50,7 @@ static struct {
     double rate, seconds;
     long nr;
     int cpu;
+    pid_t tid;
     bool now, hold, endless;
     const char *library;
 } opt = {.count = 1000, .pages = 1000, .each = 1, .threads = 1, .processes = 600, .maps = 11,
@@ -413,6 +416,21 @@ static void mode_idle(void)
     finish(0, begun, cpu);
 }
 
+// A signal would stop the whole process.
+static void mode_hold_thread(void)
+{
+    if (ptrace(PTRACE_SEIZE, opt.tid, NULL, NULL) < 0)
+        die("PTRACE_SEIZE");
+    if (ptrace(PTRACE_INTERRUPT, opt.tid, NULL, NULL) < 0)
+        die("PTRACE_INTERRUPT");
+    if (waitpid(opt.tid, NULL, __WALL) < 0)
+        die("waitpid");
+    printf("{\"ready\":true,\"pid\":%d", getpid());
+    begin();
+    uint64_t begun = now_ns();
+    finish(0, begun, cpu_seconds()); // the thread goes on when its tracer is gone
+}
+
 static void parse(int argc, char **argv)
 {
     for (int i = 2; i < argc; i++) {
@@ -458,6 +476,8 @@ static void parse(int argc, char **argv)
             opt.nr = strtol(value, NULL, 0);
         else if (!strcmp(name, "--cpu"))
             opt.cpu = (int)strtol(value, NULL, 0);
+        else if (!strcmp(name, "--tid"))
+            opt.tid = (pid_t)strtol(value, NULL, 0);
         else if (!strcmp(name, "--library"))
             opt.library = value;
         else {
@@ -474,7 +494,7 @@ int main(int argc, char **argv)
         void (*run)(void);
     } modes[] = {{"count", mode_count}, {"exec", mode_exec}, {"exec-child", mode_exec_child},
                  {"faults", mode_faults}, {"mem", mode_mem}, {"spin", mode_spin},
-                 {"idle", mode_idle}};
+                 {"idle", mode_idle}, {"hold-thread", mode_hold_thread}};
     parse(argc, argv);
     pin();
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
@@ -487,6 +507,6 @@ int main(int argc, char **argv)
             wait_line();
         return 0;
     }
-    fprintf(stderr, "usage: generator count|exec|faults|mem|spin|idle [options], see generator.c\n");
+    fprintf(stderr, "usage: generator count|exec|faults|mem|spin|idle|hold-thread [options], see generator.c\n");
     return 2;
 }

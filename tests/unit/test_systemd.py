@@ -9,6 +9,8 @@ from typing import Final
 
 from collectord import errors
 from collectord.config.schema import Config
+from collectord.control.activation import CONTROL, METRICS
+from collectord.control.sockets import SOCKET_UMASK
 from collectord.control.watchdog import _ROUNDS
 from collectord.plan.drain_threads import AUTO_FIFO
 from collectord.session.drain_loop import _LEAVE_S
@@ -17,8 +19,12 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 
 
 def _service() -> dict[str, str]:
-    """Return the unit's settings; none of those that are read here is given twice."""
-    lines = (ROOT / "systemd/collectord.service").read_text().splitlines()
+    """Return the service's settings; none of those that are read here is given twice."""
+    return _unit("collectord.service")
+
+
+def _unit(name: str) -> dict[str, str]:
+    lines = (ROOT / "systemd" / name).read_text().splitlines()
     pairs = (line.partition("=") for line in lines if not line.startswith(("#", "[")))
     return {key: value for key, _, value in pairs if key}
 
@@ -61,6 +67,38 @@ def test_the_default_priority_of_drain_threads_is_permitted() -> None:
     assert int(service["LimitRTPRIO"]) == AUTO_FIFO
     assert "RestrictRealtime" not in service
     assert not {"Nice", "CPUSchedulingPolicy", "CPUSchedulingPriority"} & set(service)
+
+
+def test_sockets_are_where_the_default_configuration_has_them() -> None:
+    """Each has the name that the daemon knows it by, and the permissions that it would give it."""
+    config = Config()
+    metrics, control = (_unit(f"collectord-{name}.socket") for name in (METRICS, CONTROL))
+    assert metrics["ListenStream"] == str(config.metrics.listen)
+    assert control["ListenStream"] == config.control.socket
+    assert int(control["SocketMode"], 8) == 0o777 & ~SOCKET_UMASK
+    service = _service()
+    assert control["SocketUser"] == service["User"]
+    assert control["SocketGroup"] == service["Group"]
+    for name, unit in {METRICS: metrics, CONTROL: control}.items():
+        assert unit["FileDescriptorName"] == name
+        assert unit["Service"] == unit["StopPropagatedFrom"] == "collectord.service"
+        assert "Accept" not in unit
+        assert f"collectord-{name}.socket" in service["Sockets"].split()
+
+
+def test_crashes_do_not_use_up_the_starts() -> None:
+    """Only starts that follow each other faster than restarts do are limited."""
+    service = _service()
+    restarts = int(service["StartLimitIntervalSec"]) / int(service["RestartSec"])
+    assert restarts <= int(service["StartLimitBurst"])
+
+
+def test_every_unit_is_installed() -> None:
+    """`make install` names each file of the folder, in one form or another."""
+    install = (ROOT / "Makefile").read_text().replace("{control,metrics}", "*")
+    for path in (ROOT / "systemd").iterdir():
+        name = re.sub(r"-(control|metrics)\.", "-*.", path.name)
+        assert f"systemd/{name}" in install, path.name
 
 
 def test_default_paths_are_the_units_directories() -> None:

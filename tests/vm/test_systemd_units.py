@@ -9,7 +9,9 @@ import re
 import shutil
 import signal
 import subprocess
+import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,9 +25,11 @@ from tests.support.patience import patient
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
 
 UNIT: Final = "collectord.service"
+SOCKETS: Final = ("collectord-control.socket", "collectord-metrics.socket")
 PROGRAM: Final = "/usr/local/bin/collectord"
 METRICS: Final = "http://127.0.0.1:9590/metrics"
 STATE: Final = Path("/var/lib/collectord")
@@ -33,6 +37,11 @@ CONFIG: Final = Path("/etc/collectord/collectord.d/test.toml")
 PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
 CAPABILITY_SETS: Final = ("AmbientCapabilities", "CapabilityBoundingSet")
 SESSIONS: Final = ("profile", "exec", "blackbox")
+STAGES: Final = (
+    "looking at the host",
+    "sealing what earlier runs left",
+    "opening rings (perf, tracefs)",
+)
 RECORDING: Final = "recording: 3 sessions, 0 degraded, 0 losing"
 STATUS_CONFIG: Final = 6
 # An event of another session than the installed ones: what a user puts into collectord.d.
@@ -67,9 +76,9 @@ def systemctl(*words: str, status: int = 0) -> str:
     return done.stdout
 
 
-def shown(*properties: str) -> tuple[str, ...]:
-    """Return properties of the unit."""
-    text = systemctl("show", UNIT, *(f"--property={name}" for name in properties))
+def shown(*properties: str, unit: str = UNIT) -> tuple[str, ...]:
+    """Return properties of a unit."""
+    text = systemctl("show", unit, *(f"--property={name}" for name in properties))
     found = dict(line.split("=", 1) for line in text.splitlines())
     return tuple(found[name] for name in properties)
 
@@ -126,6 +135,7 @@ def service() -> Iterator[None]:
     yield
     CONFIG.unlink(missing_ok=True)
     systemctl("disable", "--now", "--quiet", UNIT)
+    systemctl("stop", *SOCKETS)  # those of a service that has failed are still there
     if shown("ActiveState") == ("failed",):
         systemctl("reset-failed", UNIT)
     shutil.rmtree(STATE)
@@ -243,6 +253,86 @@ def test_a_killed_service_comes_back(tracefs: Path) -> None:
 
 
 @pytest.mark.usefixtures("service")
+def test_sockets_are_there_as_long_as_the_service() -> None:
+    """A client waits for a restart instead of failing; one of a stopped service starts nothing."""
+    systemctl("start", UNIT)
+    for unit in SOCKETS:
+        assert shown("ActiveState", unit=unit) == ("active",)
+    (pid,) = shown("MainPID")
+    sock = Path("/run/collectord/control.sock")
+    assert (sock.owner(), sock.group(), sock.stat().st_mode & 0o777) == (
+        "collectord",
+        "collectord",
+        0o660,
+    )
+    inode = sock.stat().st_ino
+    restart = subprocess.Popen(["systemctl", "--no-pager", "restart", UNIT])
+    while restart.poll() is None:
+        with suppress(ConnectionResetError):  # the old process had accepted it already
+            assert scrape().value("collectord_cpus_online") > 0
+    assert restart.returncode == 0
+    assert shown("MainPID") != (pid,)
+    assert sock.stat().st_ino == inode
+
+    systemctl("stop", UNIT)
+    for unit in SOCKETS:
+        assert shown("ActiveState", unit=unit) == ("inactive",)
+    with pytest.raises(urllib.error.URLError):
+        scrape()
+    assert not sock.exists()
+    assert shown("ActiveState", "NRestarts") == ("inactive", "0")
+
+
+@pytest.mark.usefixtures("service")
+def test_a_socket_elsewhere_than_configured_is_an_error() -> None:
+    """The journal names both places and the unit."""
+    CONFIG.write_text('[metrics]\nlisten = "127.0.0.1:9591"\n')
+    systemctl("start", UNIT, status=1)
+    assert shown("ActiveState", "ExecMainStatus") == ("failed", str(STATUS_CONFIG))
+    assert "listens on 127.0.0.1:9590, and not on 127.0.0.1:9591" in _journal()
+
+
+@pytest.mark.usefixtures("service")
+def test_a_hung_drain_thread_ends_in_a_restart(generator: Generator) -> None:
+    """The thread is held as a read that never returns would hold it: the watchdog sees it."""
+    drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "watchdog.conf"
+    drop_in.parent.mkdir()
+    try:
+        drop_in.write_text(f"[Service]\nWatchdogSec={round(patient(6))}\n")
+        systemctl("daemon-reload")
+        systemctl("start", UNIT)
+        (pid,) = shown("MainPID")
+        tid = status_of()["drain"]["threads"][0]["tid"]
+        with generator.start("hold-thread", tid=tid):
+            wait_for(lambda: shown("NRestarts") == ("1",), "a restart")
+        wait_for(lambda: shown("ActiveState") == ("active",), "a service that runs again")
+        assert shown("MainPID") != (pid,)
+        journal = _journal()
+        assert '"event": "drain_thread_silent"' in journal
+        assert "Fatal Python error: Aborted" in journal
+        systemctl("stop", UNIT)
+        assert shown("Result", "ExecMainStatus") == ("success", "0")
+    finally:
+        shutil.rmtree(drop_in.parent)
+        systemctl("daemon-reload")
+
+
+@pytest.mark.usefixtures("service")
+def test_stages_are_shown() -> None:
+    """A start has the texts of the manual; the processes have a slice of their own."""
+    seen = set()
+    start = subprocess.Popen(["systemctl", "--no-pager", "start", UNIT])
+    while start.poll() is None:
+        seen |= {*shown("StatusText")}
+    assert start.returncode == 0
+    assert seen <= {"", *STAGES, RECORDING}
+    assert shown("StatusText") == (RECORDING,)
+    (group,) = shown("ControlGroup")
+    assert group == "/collectord.slice/collectord.service"
+    systemctl("stop", UNIT)
+
+
+@pytest.mark.usefixtures("service")
 def test_a_bad_configuration_is_not_tried_again() -> None:
     """It ends with its own status, systemd does not restart it, and the journal says why."""
     CONFIG.write_text('[daemon]\nstate_dri = "/tmp"\n')
@@ -303,10 +393,10 @@ def test_without_debians_closed_level(least: str) -> None:
     assert shown("Result", "ExecMainStatus") == ("success", "0")
 
 
-def test_the_unit_is_sound() -> None:
-    """systemd-analyze has no complaint about the installed unit."""
+def test_the_units_are_sound() -> None:
+    """systemd-analyze has no complaint about the installed units."""
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", UNIT],
+        ["systemd-analyze", "verify", "--man=no", UNIT, *SOCKETS, "collectord.slice"],
         capture_output=True,
         text=True,
         check=False,
