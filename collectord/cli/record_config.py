@@ -79,7 +79,10 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
         daemon=DaemonConfig(
-            state_dir=str(directory), staging=_staging(args), drain_priority=args.realtime
+            state_dir=str(directory),
+            staging=_staging(args),
+            heartbeat=Nanoseconds(0),
+            drain_priority=args.realtime,
         ),
         metrics=MetricsConfig(listen=None),
         control=ControlConfig(socket=""),

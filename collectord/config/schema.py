@@ -35,6 +35,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     staging: Bytes = Bytes(64 * _MIB)
     chunk: Bytes = Bytes(_MIB)
     flush_interval: Nanoseconds = Nanoseconds(NS_PER_SECOND)
+    heartbeat: Nanoseconds = Nanoseconds(60 * NS_PER_SECOND)
     floor: Bytes = Bytes(64 * _KIB)
     drain_priority: DrainPriority = DrainPriority()
     drain_cpus: DrainCpus = DrainCpus()

@@ -24,6 +24,7 @@ from collectord.plan.session_plan import RetentionPlan
 from collectord.recovery.predecessor import Repaired, repair_leftovers, salvage_traces
 from collectord.session.drain_loop import Drain
 from collectord.session.file_workers import FileWorkers
+from collectord.session.heartbeat import Heartbeat
 from collectord.session.maps.map_watch import BpfWatch
 from collectord.session.session_factory import SessionContext
 from collectord.sink.state_dir import StateDir
@@ -119,6 +120,7 @@ class Stages:
         self.repaired = Repaired()
         self.left_records = 0
         self.polls: SessionPolls | None = None
+        self._heartbeat = Heartbeat(config.daemon.heartbeat)
         limits = _retention(plan)
         self.store_limit_bytes = limits.bytes
         self._state_dir = StateDir(Path(config.daemon.state_dir), limits)
@@ -169,6 +171,7 @@ class Stages:
         run.stack.enter_context(self.drain)
         for device in workers.devices:
             self.drain.core.add_disk(device)
+        run.stack.enter_context(self._heartbeat)
         for reason in self.drain.threads().lacks:
             _LOG.warning("drain_threads_degraded", reason=reason)
         return run.stack.enter_context(CpuWatch(self._kernel))
@@ -234,10 +237,13 @@ class Stages:
             while await self.drain.next_pass(run.stop, passes=polls.passes):
                 polls.poll()
                 run.service.status(f"recording: {self.sessions.summary()}")
+                hearts = (session.heart for session in self.sessions)
+                self._heartbeat.poll([one for one in hearts if one and one.is_reached])
                 if run.on_tick is not None:
                     run.on_tick(run.status())
         finally:
             self.polls = None
+            await self._heartbeat.rest()
         stopping.cancel()
 
     async def _close(self, run: Run, workers: FileWorkers, cpus: CpuWatch) -> None:

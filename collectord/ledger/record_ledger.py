@@ -162,6 +162,8 @@ class SessionBalance:
         snapshots_failed: how often they were not, or not at once.
         paused_ns: time during which the rings were stopped for that.
         sideband: known tasks and mappings, for the next segment's beginning.
+        heard_ns: Unix time of the last heartbeat that arrived in all rings, at first of the start;
+            0 if none is made.
         keep_ns: time that a flight recorder's rings are to reach back; 0 without such a promise.
         loss_class: the weight of its losses, as the configuration says.
         gaps_ns: `GapCause` to the total time in which no ring was open, those of earlier processes
@@ -192,6 +194,7 @@ class SessionBalance:
     snapshots_failed: int = 0
     paused_ns: int = 0
     sideband: SidebandCounters = field(default_factory=SidebandCounters)
+    heard_ns: int = 0
     keep_ns: int = 0
     loss_class: str = "normal"
     gaps_ns: Mapping[str, int] = field(default_factory=dict)

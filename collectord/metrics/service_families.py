@@ -41,6 +41,12 @@ def families(reading: Reading) -> Iterator[Metric]:
         SESSION,
         ((of_session(s), s.keep_ns / NS_PER_SECOND) for s in sessions if s.keep_ns),
     )
+    yield lowest(
+        "collectord_last_heartbeat_timestamp_seconds",
+        "Unix time of the last heartbeat that arrived in all rings, at first that of the start.",
+        SESSION,
+        ((of_session(s), s.heard_ns / NS_PER_SECOND) for s in sessions if s.heard_ns),
+    )
     yield gauge(
         "collectord_pinned_memory_bytes",
         "Memory of the kernel that the session's rings and AUX areas take, in bytes.",

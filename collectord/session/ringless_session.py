@@ -44,6 +44,7 @@ class RinglessSession:
         self.abilities = source.abilities if source is not None else Abilities()
         self.recorder = None
         self.is_losing = False
+        self.heart = None
         self._failure = failure
         self._troubles: dict[str, str] = {}
         if source is None:

@@ -20,6 +20,7 @@ from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.build_ids import BuildIds
 from collectord.session.flight_recorder import LAST_PAUSE_S, FlightRecorder
+from collectord.session.heartbeat import Heart
 from collectord.session.loss_watch import LossWatch
 from collectord.session.rotation import Rotation
 from collectord.source.aux import AuxFlush
@@ -49,6 +50,7 @@ class Session:
 
     Attributes:
         recorder: the flight recorder; None in streaming mode.
+        heart: its part of the heartbeat.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Session:
         self.recorder = None
         if plan.mode == FLIGHT_RECORDER:
             self.recorder = FlightRecorder(parts, self._rotation, self._accounting)
+        self.heart = Heart(plan, self.abilities.tracing, self._accounting.balance)
         self._stopping = asyncio.Event()
 
     # Life: begin, tick .. tick, close.
@@ -304,6 +307,7 @@ class Session:
             paused_ns=recorder.paused_ns if recorder is not None else 0,
             sideband=self._stream.sideband_counters(),
             keep_ns=self.plan.payload.window_ns,
+            heard_ns=self.heart.heard_ns,
             loss_class=self.plan.loss_class,
             gaps_ns=self._covered.gaps_ns if self._covered is not None else {},
         )

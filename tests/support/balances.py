@@ -101,6 +101,7 @@ def session(name: str, *, cpus: int = 2, basis: Basis = Basis.EXACT) -> SessionB
         rings=data + sideband,
         segments=(f"/var/lib/collectord/{name}/20260101T000000Z-000001.perf.data",),
         degraded_reasons=(),
+        heard_ns=1_700_000_004_000_000_000,
         sink=SinkStats(
             segments=1,
             segment_bytes=4096,

@@ -91,6 +91,8 @@ QUIET: Final = {
     series("collectord_lost_records_total", _BLACKBOX, _DROPPED): steady(0),
     series("collectord_lost_sideband_records_total", _EXEC): steady(0),
     series("collectord_gap_seconds_total", _EXEC, cause="kill"): steady(3),
+    series("collectord_last_heartbeat_timestamp_seconds", _EXEC): rising(15),
+    series("collectord_last_heartbeat_timestamp_seconds", _BLACKBOX): rising(15),
     series("collectord_stored_records_total", _EXEC): rising(30),
     series("collectord_stored_records_total", _BLACKBOX): steady(0),
     series("collectord_unaccounted_records", _EXEC): steady(0),
@@ -156,6 +158,11 @@ CASES: Final = (
         "degraded",
         {series("collectord_session_state", _EXEC, state="degraded"): steady(1)},
         _fires("CollectordSessionDegraded", _EXEC | {"state": "degraded"}, after=59, by=61),
+    ),
+    Case(
+        "no heartbeat",
+        {series("collectord_last_heartbeat_timestamp_seconds", _BLACKBOX): stopping(15)},
+        _fires("CollectordSourceSilent", _BLACKBOX, after=19, by=21),
     ),
     # A single record is enough, and the alert is over when it is five minutes old.
     Case(
