@@ -1,26 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord check`: load, probe and plan, then print the plan. Nothing is opened or written."""
+"""`collectord check`: load, probe and plan, then print the plan. Nothing is opened or written.
+
+With --diff it prints how the plan differs from that of the running daemon.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli import EXIT_OK
-from collectord.cli.output import print_json, say
+from collectord.cli import EXIT_NO_DAEMON, EXIT_OK
+from collectord.cli.mark import add_socket
+from collectord.cli.output import complain, print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
+from collectord.control import client
 from collectord.daemon.host_facts import host_facts
-from collectord.errors import ConfigError, UnsafePath
+from collectord.errors import ConfigError, KernelError, UnsafePath, UsageError
 from collectord.facts.kernel_facts import KernelFacts
 from collectord.folders.walk import read_file
 from collectord.plan.build import build
+from collectord.plan.difference import difference
+from collectord.text.foreign import encode_json, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.config.schema import Config
     from collectord.kernel.port import Kernel
+    from collectord.plan.session_plan import Plan
 
 # The facts of a host take some tens of KiB.
 _FACTS_MAX_BYTES: Final = 16 << 20
@@ -30,11 +39,12 @@ def parser() -> Parser:
     """Return the parser of `check`."""
     made = Parser(
         "check",
-        ("[--facts FILE]", "[--json]", "[FILE...]"),
+        ("[--facts FILE]", "[--diff [--socket PATH]]", "[--json]", "[FILE...]"),
         (
             "collectord check",
             "collectord check config/collectord.toml",
             "collectord check --facts facts.json config/collectord.toml",
+            "collectord check --diff",
         ),
     )
     made.add_argument(
@@ -52,20 +62,52 @@ def parser() -> Parser:
         help="plan for the host on which `collectord doctor --json` wrote FILE (default: this "
         "host)",
     )
-    made.add_json("print the plan as JSON (default: text)")
+    made.add_argument(
+        "--diff",
+        action="store_true",
+        help="print how the plan differs from that of the running daemon (default: print the "
+        "plan)",
+    )
+    add_socket(made, "--diff: ")
+    made.add_json("print the plan, or the difference, as JSON (default: text)")
     return made
 
 
 def run(arguments: Sequence[str], kernel: Kernel) -> int:
-    """Print the plan of the given files."""
+    """Print the plan of the given files, or how it differs from the daemon's."""
     args = parser().parse_intermixed_args(arguments)
+    if args.diff and args.facts:
+        raise UsageError("--diff cannot be combined with --facts", hint="the daemon runs here")
     config = load(args.files or config_files())
     plan = build(config, _facts(args.facts, kernel, config))
+    if args.diff:
+        return _print_difference(args.socket, plan, as_json=args.json)
     if args.json:
         print_json(plan.to_dict())
         return EXIT_OK
     for line in plan.describe():
         say(line)
+    return EXIT_OK
+
+
+def _print_difference(socket: Path, plan: Plan, *, as_json: bool) -> int:
+    """Print how a plan differs from the daemon's; the exit status tells whether one runs."""
+    try:
+        running = client.get(socket, "/v1/plan")
+    except KernelError as error:
+        if not client.is_absent(error):
+            raise
+        complain(str(error))
+        return EXIT_NO_DAEMON
+    # In the form that the daemon's has: lists instead of tuples, names instead of their enums.
+    found = difference(running, json.loads(encode_json(plan.to_dict())))
+    if as_json:
+        print_json(plain(found))
+    elif found.is_empty:
+        say("the daemon runs this plan")
+    else:
+        for line in found.describe():
+            say(line)
     return EXIT_OK
 
 

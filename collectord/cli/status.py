@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import errno
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from collectord.cli import EXIT_NO_DAEMON, EXIT_OK
 from collectord.cli.mark import add_common
@@ -17,9 +16,6 @@ from collectord.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-# There is no socket, or a killed daemon left it.
-_NO_DAEMON: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 
 
 def parser() -> Parser:
@@ -42,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         status = client.get(args.socket, "/v1/status")
     except KernelError as error:
-        if error.errno not in _NO_DAEMON:
+        if not client.is_absent(error):
             raise
         complain(str(error))
         return EXIT_NO_DAEMON

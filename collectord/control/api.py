@@ -4,6 +4,7 @@
     GET /v1/status               daemon, core and all sessions
     GET /v1/sessions             the balances of all sessions
     GET /v1/sessions/NAME        those of one session
+    GET /v1/plan                 what is recorded, as `check --json` prints it
     POST /v1/mark                {"text": TEXT, "session": NAME or null}: a marker
     POST /v1/snapshot            {"sessions": [NAME...]}: what flight recorders hold, to segments
 
@@ -32,6 +33,7 @@ from collectord.text.foreign import encode_json
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from collectord.plan.session_plan import Plan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.ring_snapshot import Snapshot
 
@@ -49,7 +51,11 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Commands(Protocol):
-    """The commands that a daemon carries out on request. Raises CollectordError."""
+    """A daemon's plan, and the commands that it carries out. Raises CollectordError."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of all that is recorded."""
 
     async def mark(self, text: str, session: str | None) -> int:
         """Write a marker to the ftrace rings of a session, or of all; return how many took it."""
@@ -77,7 +83,7 @@ class Served:
 
     Attributes:
         status: reads the daemon's figures.
-        commands: carries out requests.
+        commands: has the plan, and carries out requests.
         admins: those who may change something.
     """
 
@@ -109,7 +115,7 @@ def control_app(
 
     Args:
         status: what GET shows.
-        commands: what POST asks for.
+        commands: the plan, and what POST asks for.
         admins: who may POST; by default root and this process's user alone.
     """
     served = Served(status, commands, admins or Admins())
@@ -139,6 +145,10 @@ async def _session(served: Served, request: web.Request) -> dict[str, Any]:
     return sessions_json(status, name)
 
 
+async def _plan(served: Served, _request: web.Request) -> dict[str, Any]:
+    return served.commands.plan.to_dict()
+
+
 async def _mark(served: Served, request: web.Request) -> dict[str, Any]:
     asked = await _body(request, MarkRequest)
     if not asked.text:
@@ -157,6 +167,7 @@ _ROUTES: Final = (
     Route("GET", "/v1/status", _status),
     Route("GET", "/v1/sessions", _sessions),
     Route("GET", "/v1/sessions/{name}", _session),
+    Route("GET", "/v1/plan", _plan),
     Route("POST", "/v1/mark", _mark),
     Route("POST", "/v1/snapshot", _snapshot),
 )

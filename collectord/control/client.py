@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from http.client import HTTPConnection, HTTPException
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 _KINDS: Final[dict[int, type[CollectordError]]] = {
     kind.exit_code: kind for kind in (UsageError, NotAllowed)
 }
+
+# There is no socket, or a killed daemon left it.
+_ABSENT: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED})
 
 
 class _UnixConnection(HTTPConnection):
@@ -58,6 +62,11 @@ def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
 def get(path: Path, place: str) -> dict[str, Any]:
     """Read a path of the API, such as "/v1/status". Raises as `post`."""
     return _ask(path, "GET", place, None)
+
+
+def is_absent(error: KernelError) -> bool:
+    """Whether a request failed because no daemon runs, and not for another reason."""
+    return error.errno in _ABSENT
 
 
 def _ask(path: Path, method: str, place: str, body: str | None) -> dict[str, Any]:

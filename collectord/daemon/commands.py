@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from collectord.daemon.session_set import SessionSet
     from collectord.ledger.record_ledger import SessionBalance
+    from collectord.plan.session_plan import Plan
     from collectord.session.session_factory import AnySession
 
 _SNAPSHOTS_KEPT: Final = 1000
@@ -25,13 +26,16 @@ class DaemonCommands:
     """Carries out requests about the live sessions.
 
     Args:
+        plan: of all sessions.
         sessions: all of the daemon.
 
     Attributes:
+        plan: the same.
         snapshots: the last ones that were requested; after the run also all others.
     """
 
-    def __init__(self, sessions: SessionSet) -> None:
+    def __init__(self, plan: Plan, sessions: SessionSet) -> None:
+        self.plan = plan
         self._sessions = sessions
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
 

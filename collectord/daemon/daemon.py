@@ -56,7 +56,7 @@ class Daemon:
         facts = facts or host_facts(kernel, config, mount=True)
         self.plan: Plan = build(config, facts)
         self._stages = Stages(kernel, config, facts, self.plan, child)
-        self.commands = DaemonCommands(self._stages.sessions)
+        self.commands = DaemonCommands(self.plan, self._stages.sessions)
         self._started_ns = time.time_ns()
         self._config_sha256 = hashlib.sha256(repr(config).encode()).hexdigest()
 

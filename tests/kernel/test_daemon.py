@@ -384,6 +384,22 @@ def test_port_in_use_leaves_nothing(tmp_path: Path, run_cli: Run) -> None:
     assert list(tmp_path.iterdir()) == [config]
 
 
+def test_difference_from_the_running_daemon(
+    tmp_path: Path, start_cli: Start, run_cli: Run
+) -> None:
+    """`check --diff` of its own file finds none; of a changed one it names what differs."""
+    config = daemons.write_config(tmp_path)
+    words = ("check", config, "--diff", "--socket", tmp_path / "control.sock")
+    with daemons.running(start_cli, config) as daemon:
+        same = run_cli(*words)
+        assert (same.returncode, same.stdout) == (0, "the daemon runs this plan\n"), same.stderr
+        config.write_text(config.read_text().replace('ring = "4MiB"', 'ring = "8MiB"'))
+        other = run_cli(*words).stdout.splitlines()
+        assert other[0] == "session calls (perf): changed"
+        assert "  rings[0].requested_bytes: 4194304 -> 8388608" in other
+        assert daemon.stop().status == 0
+
+
 @pytest.mark.parametrize("place", ["state", "socket"])
 def test_missing_places(tmp_path: Path, run_cli: Run, place: str) -> None:
     """A directory that cannot be had is one complaint with its path, and leaves nothing."""

@@ -9,11 +9,16 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.config.listen_address import ListenAddress
+from collectord.config.schema import Config, DaemonConfig
+from collectord.config.schema_session import SessionConfig
 from collectord.control.api import control_app
 from collectord.control.listener import serve
 from collectord.control.sockets import claim_tcp, claim_unix
+from collectord.plan.build import build
 from collectord.session.ring_snapshot import Lost, Snapshot
 from tests.support import balances
+from tests.support.configs import perf_source
+from tests.support.hosts import host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from collectord.errors import CollectordError
+    from collectord.plan.session_plan import Plan
 
 # A request of each route that changes something.
 CHANGES: Final[dict[str, dict[str, Any]]] = {
@@ -50,6 +56,11 @@ class Commands:
         self._made = [snapshot(tuple(segments))] if made is None else list(made)
         self._error = error
 
+    @property
+    def plan(self) -> Plan:
+        """The plan of one session of process starts."""
+        return planned("sched:sched_process_exec")
+
     async def mark(self, text: str, session: str | None) -> int:
         """Set a mark, as `api.Commands.mark` does."""
         self._note((text, session))
@@ -64,6 +75,12 @@ class Commands:
         self.asked.append(asked)
         if self._error is not None:
             raise self._error
+
+
+def planned(*events: str, **core: Any) -> Plan:  # noqa: ANN401  # of any key of [daemon]
+    """Return the plan of one session with these events."""
+    session = SessionConfig(name="exec", source=(perf_source(*events),))
+    return build(Config(daemon=DaemonConfig(**core), session=(session,)), host())
 
 
 def snapshot(segments: tuple[str, ...]) -> Snapshot:

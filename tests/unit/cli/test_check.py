@@ -13,9 +13,11 @@ import pytest
 
 from collectord import cli
 from collectord.cli import check, doctor
-from collectord.errors import ConfigError
+from collectord.errors import ConfigError, UsageError
 from collectord.facts.kernel_facts import Check, KernelFacts
 from collectord.kernel.linux import LinuxKernel
+from tests.support.commands import Commands, served
+from tests.support.hosts import host
 
 SHIPPED: Final = Path(__file__).resolve().parents[3] / "config/collectord.toml"
 
@@ -54,6 +56,82 @@ def test_plan_for_another_host(facts_file: Path, capsys: pytest.CaptureFixture[s
     assert "session profile:" in out
     assert "session exec:" in out
     assert "CPUs 0-3" in out
+
+
+CONFIG: Final = '[[session]]\nname = "exec"\n[[session.source]]\nkind = "perf"\n'
+EXEC: Final = f'{CONFIG}events = ["sched:sched_process_exec"]\n'
+
+
+def compare(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, *words: str
+) -> tuple[int, Path]:
+    """Compare a configuration with the plan of a daemon that records process starts."""
+    monkeypatch.setattr(check, "host_facts", lambda *_, **__: host())
+    config, path = folder / "c.toml", folder / "s"
+    config.write_text(text)
+    with served(Commands(), path):
+        return cli.main(
+            LinuxKernel, ["check", str(config), "--diff", "--socket", str(path), *words]
+        ), path
+
+
+def test_difference_of_the_same_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan that has gone over the socket is the same plan."""
+    assert compare(tmp_path, monkeypatch, EXEC) == (0, tmp_path / "s")
+    assert capsys.readouterr().out == "the daemon runs this plan\n"
+
+
+def test_difference_in_words_and_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sessions that differ say where; those of one plan are added or removed."""
+    text = f'{EXEC}filter = "pid > 1"\n{CONFIG.replace("exec", "more")}events = ["cpu-clock"]\n'
+    compare(tmp_path, monkeypatch, text)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "session exec (perf): changed",
+        '  events[0].filter: "" -> "pid > 1"',
+        "session more (perf): added",
+    ]
+    compare(tmp_path, monkeypatch, text, "--json")
+    shown = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["kind"]) for one in shown["sessions"]] == [
+        ("exec", "changed"),
+        ("more", "added"),
+    ]
+    assert shown["sessions"][0]["changes"] == [
+        {"path": "events[0].filter", "old": "", "new": "pid > 1"}
+    ]
+
+
+def test_difference_of_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A changed limit of the state directory is a difference, though no ring changes."""
+    compare(tmp_path, monkeypatch, f'[retention]\nage = "1h"\n{EXEC}')
+    assert capsys.readouterr().out.splitlines() == [
+        "session exec (perf): changed",
+        "  sink.retention.age_ns: 604800000000000 -> 3600000000000",
+    ]
+
+
+def test_difference_needs_a_daemon_and_this_host(
+    tmp_path: Path,
+    facts_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without a daemon it is said, with a status of its own; facts of another host are refused."""
+    monkeypatch.setattr(check, "host_facts", lambda *_, **__: host())
+    config = tmp_path / "c.toml"
+    config.write_text(EXEC)
+    words = ["check", str(config), "--diff"]
+    missing = ["--socket", str(tmp_path / "s")]
+    assert cli.main(LinuxKernel, [*words, *missing]) == cli.EXIT_NO_DAEMON
+    assert "no daemon is listening" in capsys.readouterr().err
+    assert cli.main(LinuxKernel, [*words, "--facts", str(facts_file)]) == UsageError.exit_code
 
 
 def test_plan_as_json(facts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

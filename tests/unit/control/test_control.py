@@ -97,6 +97,10 @@ def test_control_api(tmp_path: Path) -> None:
             assert whole["started"] == "2023-11-14T22:13:20.000+00:00"
             one = json.loads((await get("http://localhost/v1/sessions/exec", unix=path))[2])
             assert [session["stored"] for session in one["sessions"]] == [180]
+            every = json.loads((await get("http://localhost/v1/sessions", unix=path))[2])
+            assert every == {"sessions": whole["sessions"]}
+            plan = json.loads((await get("http://localhost/v1/plan", unix=path))[2])
+            assert [session["name"] for session in plan["sessions"]] == ["exec"]
 
     asyncio.run(scenario())
 
