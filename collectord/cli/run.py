@@ -15,7 +15,7 @@ from collectord import __version__
 from collectord.cli import EXIT_FAILURE, EXIT_OK, log
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
-from collectord.config.load import config_files, load
+from collectord.config.load import config_files, load_files
 from collectord.control import activation, service, signals
 from collectord.control.api import control_app
 from collectord.control.listener import serve
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from collectord.config.load import Loaded
     from collectord.config.schema import Config
     from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import Plan
@@ -63,20 +64,21 @@ def parser() -> Parser:
 def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Run until SIGINT or SIGTERM, then flush and seal everything."""
     args = parser().parse_args(arguments)
-    config = load([args.config] if args.config else config_files())
+    loaded = load_files([args.config] if args.config else config_files())
+    config = loaded.config
     log.configure(
         level=logging.getLevelNamesMapping()[config.daemon.log_level.upper()],
         console=_CONSOLE[config.daemon.log_format],
     )
     if not faulthandler.is_enabled():
         faulthandler.enable()  # the manager's watchdog sends SIGABRT: the log gets the stacks
-    unsealed = asyncio.run(_serve(kernel, config))
+    unsealed = asyncio.run(_serve(kernel, loaded))
     if unsealed:
         log.get_logger().error("segments_not_sealed", segments=unsealed)
     return EXIT_FAILURE if unsealed else EXIT_OK
 
 
-async def _serve(kernel: Kernel, config: Config) -> int:
+async def _serve(kernel: Kernel, loaded: Loaded) -> int:
     """Collect until a signal; return how many segments could not be sealed."""
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
@@ -85,11 +87,12 @@ async def _serve(kernel: Kernel, config: Config) -> int:
         manager = stack.enter_context(service.connect())
         handed = stack.enter_context(activation.inherited())
         manager.status("looking at the host")
-        daemon = Daemon(kernel, config)  # it probes: a signal must not end it midway
+        # It probes: a signal must not end it midway.
+        daemon = Daemon(kernel, loaded.config, config_sha256=loaded.sha256)
         stack.enter_context(
             signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
         )
-        servers = _claim(stack, daemon, config, handed)
+        servers = _claim(stack, daemon, loaded.config, handed)
 
         async def on_open() -> None:
             """Start the servers and say what is collected, now that all rings are open."""

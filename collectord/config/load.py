@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -32,7 +33,19 @@ def config_files(path: Path = DEFAULT_PATH) -> tuple[Path, ...]:
     return (path, *sorted((path.parent / DROP_IN_DIRECTORY).glob("*.toml")))
 
 
+class Loaded(NamedTuple):
+    """A configuration, and the SHA-256 of its files' bytes, one after the other."""
+
+    config: Config
+    sha256: str
+
+
 def load(paths: Sequence[Path]) -> Config:
+    """Return the configuration of some files. Raises as `load_files`."""
+    return load_files(paths).config
+
+
+def load_files(paths: Sequence[Path]) -> Loaded:
     """Read and merge configuration files.
 
     Of a table's keys the last one wins; a session replaces the earlier one of its name. Each file
@@ -43,8 +56,11 @@ def load(paths: Sequence[Path]) -> Config:
     """
     tables: dict[str, Any] = {}
     sessions: dict[str, SessionConfig] = {}
+    digest = hashlib.sha256()
     for path in paths:
-        document = _read(path)
+        data = _read(path)
+        digest.update(data)
+        document = parse(data, str(path))
         config = decode(document, Config, str(path))
         raise_first(check_config(config), str(path))
         for name in document.keys() - {"session"}:
@@ -56,15 +72,14 @@ def load(paths: Sequence[Path]) -> Config:
     config = Config(**tables, session=tuple(sessions.values()))
     # Values that may each be right in its file alone, such as staging and chunk.
     raise_first(check_config(config), ", ".join(map(str, paths)))
-    return config
+    return Loaded(config, digest.hexdigest())
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> bytes:
     try:
-        data = read_file(path, _LIMIT_BYTES)
+        return read_file(path, _LIMIT_BYTES)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"cannot be read: {reason}", path=str(path)) from error
     except UnsafePath as error:
         raise ConfigError(f"cannot be read: it {error.reason}", path=str(path)) from error
-    return parse(data, str(path))

@@ -7,7 +7,6 @@ and in the origin of the configuration.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
@@ -39,6 +38,7 @@ class Daemon:
         config: what to collect.
         facts: what the kernel can do; by default it is probed.
         child: pid of the process that sessions of the `command` scope observe.
+        config_sha256: of the configuration's files, for the status; "" if it has none.
 
     Attributes:
         plan: what is opened.
@@ -52,13 +52,14 @@ class Daemon:
         *,
         facts: KernelFacts | None = None,
         child: int | None = None,
+        config_sha256: str = "",
     ) -> None:
         facts = facts or host_facts(kernel, config, mount=True)
         self.plan: Plan = build(config, facts)
         self._stages = Stages(kernel, config, facts, self.plan, child)
         self.commands = DaemonCommands(self.plan, self._stages.sessions)
         self._started_ns = time.time_ns()
-        self._config_sha256 = hashlib.sha256(repr(config).encode()).hexdigest()
+        self._config_sha256 = config_sha256
 
     async def run(
         self,

@@ -28,7 +28,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     )
     yield gauge(
         "collectord_config_info",
-        "Always 1; the label has the SHA-256 of the configuration in use.",
+        "Always 1; the label has the SHA-256 of the configuration files, one after the other.",
         ("sha256",),
         [((status.config_sha256,), 1)],
     )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -393,6 +394,8 @@ def test_difference_from_the_running_daemon(
     with daemons.running(start_cli, config) as daemon:
         same = run_cli(*words)
         assert (same.returncode, same.stdout) == (0, "the daemon runs this plan\n"), same.stderr
+        digest = hashlib.sha256(config.read_bytes()).hexdigest()
+        assert daemon.status()["config_sha256"] == digest
         config.write_text(config.read_text().replace('ring = "4MiB"', 'ring = "8MiB"'))
         other = run_cli(*words).stdout.splitlines()
         assert other[0] == "session calls (perf): changed"

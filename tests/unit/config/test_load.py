@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import grp
+import hashlib
 import os
 import pwd
 import re
@@ -15,7 +16,7 @@ import msgspec
 import pytest
 
 from collectord.codec.blktrace import Action
-from collectord.config.load import config_files, load
+from collectord.config.load import config_files, load, load_files
 from collectord.config.schema import Config
 from collectord.config.schema_session import (
     BpfSourceConfig,
@@ -277,6 +278,16 @@ def test_scopes_take_their_keys_and_cpus(tmp_path: Path, target: str) -> None:
     """All scopes but `system` can be narrowed to CPUs."""
     (session,) = load([write(tmp_path, f"{SESSION}[session.target]\n{target}\n")]).session
     assert session.target.scope in target
+
+
+def test_the_hash_is_that_of_the_files_bytes(tmp_path: Path) -> None:
+    """With one file it is what sha256sum prints; a comment changes it, the path does not."""
+    first, second = write(tmp_path, SESSION), write(tmp_path, "# no key\n", "second.toml")
+    alone = load_files([first]).sha256
+    assert alone == hashlib.sha256(first.read_bytes()).hexdigest()
+    both = hashlib.sha256(first.read_bytes() + second.read_bytes()).hexdigest()
+    assert load_files([first, second]).sha256 == both != alone
+    assert load_files([first.rename(tmp_path / "moved.toml")]).sha256 == alone
 
 
 def test_users_are_looked_up(tmp_path: Path) -> None:
