@@ -111,6 +111,33 @@ static void a_generation_ends_though_a_chunk_waits_for_others(void)
 	close(fd);
 }
 
+/* No flush follows. */
+static void chunks_of_a_ring_that_left_wait_for_no_others(void)
+{
+	const int fd = output__file();
+	struct fake_ring fake;
+	struct ring *ring;
+
+	rig__init(&rig, 1, 1, 16, RIG_NEVER_NS);
+	fake_ring__init(&fake, 64);
+	ring = add(0, 0, &fake);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	start_writer();
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	start_shards();
+	fill(&fake, 70, 0); /* a chunk has 67 */
+	fake_ring__wake(&fake);
+	while (counter__read(&ring->samples) < 70)
+		sched_yield();
+	CHECK_EQ(rig__tell_shard(&rig.shards[0], ring, COMMAND_REMOVE), 0);
+	while (counter__read(&ring->stored) < 70)
+		sched_yield();
+	check_finished(0, fd, 70);
+	rig__deinit(&rig);
+	fake_ring__deinit(&fake);
+	close(fd);
+}
+
 /* One chunk for two lanes, on one shard or on two: nobody may keep it half full. */
 static void one_chunk_serves_two_lanes(uint32_t shards, uint32_t streams, uint64_t flush_ns)
 {
@@ -531,6 +558,7 @@ int main(void)
 {
 	RUN(a_starved_ring_is_read_on_when_chunks_come_back);
 	RUN(a_generation_ends_though_a_chunk_waits_for_others);
+	RUN(chunks_of_a_ring_that_left_wait_for_no_others);
 	RUN(one_chunk_serves_two_streams_of_a_shard);
 	RUN(one_chunk_serves_two_shards_of_a_stream);
 	RUN(a_generation_ends_while_the_marks_of_the_last_are_queued);
