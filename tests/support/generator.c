@@ -416,6 +416,14 @@ static void mode_idle(void)
     finish(0, begun, cpu);
 }
 
+// A held thread that is killed stays until its tracer has waited for it, and its process with it.
+static void reap(int signal)
+{
+    (void)signal;
+    while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
+        ;
+}
+
 // A signal would stop the whole process.
 static void mode_hold_thread(void)
 {
@@ -425,6 +433,7 @@ static void mode_hold_thread(void)
         die("PTRACE_INTERRUPT");
     if (waitpid(opt.tid, NULL, __WALL) < 0)
         die("waitpid");
+    signal(SIGCHLD, reap);
     printf("{\"ready\":true,\"pid\":%d", getpid());
     begin();
     uint64_t begun = now_ns();

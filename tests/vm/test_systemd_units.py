@@ -294,7 +294,7 @@ def test_a_hung_drain_thread_ends_in_a_restart(generator: Generator) -> None:
     drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "watchdog.conf"
     drop_in.parent.mkdir()
     try:
-        drop_in.write_text(f"[Service]\nWatchdogSec={round(patient(6))}\n")
+        drop_in.write_text(f"[Service]\nWatchdogSec={round(patient(3))}\n")
         systemctl("daemon-reload")
         systemctl("start", UNIT)
         (pid,) = shown("MainPID")
