@@ -207,6 +207,7 @@ class Stages:
                 failed = context.failed(session.plan, error)
                 await self.sessions.replace(failed, AsyncExitStack())
         self.coverage = Coverage(self.sessions.plans, self._kernel.online_cpus())
+        self._poll_heartbeat()
 
     async def _serve(self, run: Run, workers: FileWorkers) -> None:
         """Hold the limits of the state directory, and let others see what is collected."""
@@ -237,8 +238,7 @@ class Stages:
             while await self.drain.next_pass(run.stop, passes=polls.passes):
                 polls.poll()
                 run.service.status(f"recording: {self.sessions.summary()}")
-                hearts = (session.heart for session in self.sessions)
-                self._heartbeat.poll([one for one in hearts if one and one.is_reached])
+                self._poll_heartbeat()
                 if run.on_tick is not None:
                     run.on_tick(run.status())
         finally:
@@ -289,6 +289,10 @@ class Stages:
     def _config_of(self, plan: SessionPlan) -> SessionConfig:
         (config,) = (s for s in self._config.session if s.name == plan.name)
         return config
+
+    def _poll_heartbeat(self) -> None:
+        hearts = (session.heart for session in self.sessions)
+        self._heartbeat.poll([heart for heart in hearts if heart and heart.is_reached])
 
     def _look_at_cpus(self, cpus: CpuWatch) -> None:
         """Find the present CPUs, and notify the sessions of those that they lack."""
