@@ -18,6 +18,7 @@ from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load_files
 from collectord.control import activation, service, signals
 from collectord.control.api import control_app
+from collectord.control.health_pages import HealthPages
 from collectord.control.listener import serve
 from collectord.control.metrics_app import metrics_app
 from collectord.control.peers import Admins
@@ -141,10 +142,11 @@ def _claim(
             daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
         )
         scrape = Exposition(registry).answer
+        health = HealthPages(daemon.silent_threads, daemon.unready)
         host, port = bound[0].getsockname()[:2]
         netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         place = f"metrics  http://{netloc}/metrics"
-        servers.append(_Server("metrics", metrics_app(scrape), bound, place))
+        servers.append(_Server("metrics", metrics_app(scrape, health), bound, place))
     if config.control.socket:
         path = Path(config.control.socket)
         bound = stack.enter_context(claim_unix(path, handed.get(activation.CONTROL, ())))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scrape endpoint: Prometheus text.
+"""The application on the address of the metrics: Prometheus text, and the pages of `health`.
 
     GET /metrics                 on [metrics] listen
 
@@ -17,14 +17,16 @@ from collectord.control.listener import BODY_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from collectord.control.health_pages import HealthPages
+
     # Returns the text of a scrape and its content type, by what the client accepts.
     Scrape = Callable[[str], tuple[bytes, str]]
 
-_INDEX: Final = "collectord: metrics are at /metrics\n"
+_INDEX: Final = "collectord: metrics are at /metrics, health is at /healthz and /readyz\n"
 
 
-def metrics_app(scrape: Scrape) -> web.Application:
-    """Return the scrape endpoint."""
+def metrics_app(scrape: Scrape, health: HealthPages) -> web.Application:
+    """Return the application."""
 
     async def metrics(request: web.Request) -> web.Response:
         body, kind = scrape(request.headers.get("Accept", ""))
@@ -36,4 +38,5 @@ def metrics_app(scrape: Scrape) -> web.Application:
     app = web.Application(client_max_size=BODY_BYTES)
     app.router.add_get("/", index)
     app.router.add_get("/metrics", metrics)
+    health.add_to(app)
     return app

@@ -123,6 +123,18 @@ class Daemon:
             drain=now.drain.threads(),
         )
 
+    async def silent_threads(self) -> tuple[int, ...]:
+        """Return the drain threads that make no passes while the daemon collects."""
+        return await self._stages.drain.silent_shards() if self._stages.polls is not None else ()
+
+    def unready(self) -> str:
+        """Return why not all planned sessions record, "" if they do."""
+        now = self._stages
+        if now.polls is None:
+            return "nothing is recorded"
+        failed = sum(session.state == "failed" for session in now.sessions)
+        return f"{failed} of {len(now.sessions)} sessions failed" if failed else ""
+
     @property
     def counted(self) -> Mapping[str, Contents]:
         """The tables for answers of BPF programs, by session; they are read at the end."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 # A pass takes milliseconds. A ring that is removed may wait two seconds for a chunk.
 _ANSWER_S: Final = 5.0
 _LEAVE_S: Final = 2.0 + _ANSWER_S
+# The core does not notify of passes: most end within a millisecond.
+_LOOK_S: Final = 0.005
 
 
 class StreamListener(Protocol):
@@ -197,6 +200,15 @@ class Drain:
             self._notified.clear()
             await self._notified.wait()
         return not stop.is_set()
+
+    async def silent_shards(self) -> tuple[int, ...]:
+        """Ask all drain threads for a pass; return those that make none within `_ANSWER_S`."""
+        generation = self.core.request_flush()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ANSWER_S):
+                while self.core.silent_shards(generation):  # noqa: ASYNC110 - see _LOOK_S
+                    await asyncio.sleep(_LOOK_S)
+        return self.core.silent_shards(generation)
 
     def wake(self) -> None:
         """Make waiting coroutines check their conditions again."""

@@ -12,6 +12,7 @@ from collectord.config.listen_address import ListenAddress
 from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig
 from collectord.control.api import control_app
+from collectord.control.health_pages import HealthPages
 from collectord.control.listener import serve
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.plan.build import build
@@ -107,6 +108,15 @@ def lost(*, full: int = 0, failed: int = 0, aux_full: int = 0) -> Lost:
         {"sink/disk_full": full, "sink/dropped": failed},
         {"sink/disk_full": aux_full, "sink/dropped": 0},
     )
+
+
+def pages(*silent: int, unready: str = "") -> HealthPages:
+    """Return the health pages of a daemon with these silent drain threads."""
+
+    async def look() -> tuple[int, ...]:
+        return silent
+
+    return HealthPages(look, lambda: unready)
 
 
 @asynccontextmanager

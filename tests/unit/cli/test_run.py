@@ -25,7 +25,9 @@ def claimed(
     """Return the servers of a configuration, and what is logged about their sockets."""
 
     async def scenario() -> list[Any]:
-        daemon: Any = SimpleNamespace(status=None, commands=None)
+        daemon: Any = SimpleNamespace(
+            status=None, commands=None, silent_threads=None, unready=None
+        )
         async with AsyncExitStack() as stack:
             return [*run._claim(stack, daemon, config, handed)]
 

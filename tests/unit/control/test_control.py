@@ -25,7 +25,7 @@ from collectord.errors import ConfigError, KernelError, UsageError
 from collectord.metrics import prometheus
 from collectord.metrics.exposition import Exposition
 from tests.support import balances
-from tests.support.commands import Commands, serve_tcp, serve_unix, snapshot
+from tests.support.commands import Commands, pages, serve_tcp, serve_unix, snapshot
 from tests.support.managers import managed
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_metrics_endpoint() -> None:
     """/metrics is Prometheus text; what is not served is 404."""
 
     async def scenario() -> None:
-        app = metrics_app(scrape())
+        app = metrics_app(scrape(), pages())
         async with serve_tcp(app) as (host, port):
             status, content_type, text = await get(f"http://{host}:{port}/metrics")
             assert (status, content_type.partition(";")[0]) == (200, "text/plain")

@@ -23,7 +23,7 @@ from collectord.control.metrics_app import metrics_app
 from collectord.metrics import prometheus
 from collectord.metrics.exposition import Exposition
 from tests.support import balances
-from tests.support.commands import Commands, serve_tcp, serve_unix
+from tests.support.commands import Commands, pages, serve_tcp, serve_unix
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -148,7 +148,7 @@ def test_one_peer_has_fewer_connections() -> None:
 
     async def scenario() -> int:
         registry = prometheus.registry(balances.status, kernel_release="6.12.0")
-        app = metrics_app(Exposition(registry).answer)
+        app = metrics_app(Exposition(registry).answer, pages())
         async with serve_tcp(app) as (host, port), AsyncExitStack() as stack:
             readers = []
             for _ in range(PEERS):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -121,3 +122,32 @@ def test_compilers_are_given_their_time(tmp_path: Path) -> None:
             "STATUS=compiling execsnoop, opensnoop (3 of 3)",
             "EXTEND_TIMEOUT_USEC=100000000",
         ]
+
+
+def test_it_is_ready_while_it_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither before all is open nor during the final flush."""
+    daemon = ringless(tmp_path, monkeypatch)
+
+    async def scenario() -> list[str]:
+        stop, seen = asyncio.Event(), [daemon.unready()]
+
+        def on_tick(_status: object) -> None:
+            seen.append(daemon.unready())
+            stop.set()
+
+        await daemon.run(stop, on_tick=on_tick)
+        return [*seen, daemon.unready()]
+
+    assert asyncio.run(scenario()) == ["nothing is recorded", "", "nothing is recorded"]
+
+
+def test_a_failed_session_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose hardware is absent is: nothing that is done to the host would change that."""
+    daemon = ringless(tmp_path, monkeypatch)
+    stages: Any = daemon._stages
+    stages.polls = SimpleNamespace()
+    for plan, absent in zip(daemon.plan.sessions, (True, False), strict=True):
+        stages.sessions.add(
+            RinglessSession(plan, None, "no ring", absent=absent), AsyncExitStack()
+        )
+    assert daemon.unready() == "1 of 2 sessions failed"

@@ -289,6 +289,26 @@ def test_a_shard_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) 
         assert text.startswith("drain thread drain/0 did not answer for 0.05 s; ")
 
 
+def test_threads_that_make_no_passes_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle one makes them when it is asked; one that hangs is named until it goes on."""
+    two = replace(_PLAN, drain=DrainThreads((DrainThread(), DrainThread())))
+
+    async def scenario() -> None:
+        with ExitStack() as stack, Drain(two, LinuxKernel()) as drain:
+            assert await drain.silent_shards() == ()
+            monkeypatch.setattr(drain_loop, "_ANSWER_S", 0.05)
+            _, ring, sink = hanging_ring(drain, stack)
+            with sink:
+                with pytest.raises(ShardSilent):
+                    await tell_until_it_is_read(drain, ring)
+                assert 0 in await drain.silent_shards()
+            async with asyncio.timeout(_LIMIT_S):  # the pipe has ended
+                while await drain.silent_shards():
+                    pass
+
+    asyncio.run(scenario())
+
+
 def test_a_pass_is_waited_for_while_the_shard_makes_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
