@@ -93,6 +93,12 @@ class KernelError(CollectordError):
         self.errno = errno
 
 
+class NoDaemon(KernelError):
+    """No daemon runs: the control socket is absent, or is one that a killed daemon left."""
+
+    exit_code: ClassVar[int] = 3
+
+
 class MissingPrivilege(KernelError):
     """A refusal of the kernel for lack of a privilege. `need` is the least that would suffice."""
 

@@ -40,8 +40,6 @@ KERNEL_VERBS: Final = frozenset({"run", "record", "list", "check", "bpf", "docto
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
-# `status` and `check --diff`: for other verbs a daemon that does not run is a failure.
-EXIT_NO_DAEMON: Final = 3
 # `record -- COMMAND`: other statuses are the command's, as with env(1) and timeout(1).
 EXIT_RECORD_FAILED: Final = 125
 EXIT_NOT_EXECUTABLE: Final = 126

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli import EXIT_NO_DAEMON, EXIT_OK
+from collectord.cli import EXIT_OK
 from collectord.cli.mark import add_socket
-from collectord.cli.output import complain, print_json, say
+from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
 from collectord.control import client
 from collectord.daemon.host_facts import host_facts
-from collectord.errors import ConfigError, KernelError, UnsafePath, UsageError
+from collectord.errors import ConfigError, UnsafePath, UsageError
 from collectord.facts.kernel_facts import KernelFacts
 from collectord.folders.walk import read_file
 from collectord.plan.build import build
@@ -25,7 +25,7 @@ from collectord.plan.difference import difference
 from collectord.text.foreign import encode_json, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from collectord.config.schema import Config
     from collectord.kernel.port import Kernel
@@ -81,24 +81,17 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     config = load(args.files or config_files())
     plan = build(config, _facts(args.facts, kernel, config))
     if args.diff:
-        return _print_difference(args.socket, plan, as_json=args.json)
-    if args.json:
+        _print_difference(client.get(args.socket, "/v1/plan"), plan, as_json=args.json)
+    elif args.json:
         print_json(plan.to_dict())
-        return EXIT_OK
-    for line in plan.describe():
-        say(line)
+    else:
+        for line in plan.describe():
+            say(line)
     return EXIT_OK
 
 
-def _print_difference(socket: Path, plan: Plan, *, as_json: bool) -> int:
-    """Print how a plan differs from the daemon's; the exit status tells whether one runs."""
-    try:
-        running = client.get(socket, "/v1/plan")
-    except KernelError as error:
-        if not client.is_absent(error):
-            raise
-        complain(str(error))
-        return EXIT_NO_DAEMON
+def _print_difference(running: Mapping[str, Any], plan: Plan, *, as_json: bool) -> None:
+    """Print how a plan differs from the daemon's."""
     # In the form that the daemon's has: lists instead of tuples, names instead of their enums.
     found = difference(running, json.loads(encode_json(plan.to_dict())))
     if as_json:
@@ -108,7 +101,6 @@ def _print_difference(socket: Path, plan: Plan, *, as_json: bool) -> int:
     else:
         for line in found.describe():
             say(line)
-    return EXIT_OK
 
 
 def _facts(path: Path | None, kernel: Kernel, config: Config) -> KernelFacts:

@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from collectord.cli import EXIT_NO_DAEMON, EXIT_OK
+from collectord.cli import EXIT_OK
 from collectord.cli.mark import add_common
-from collectord.cli.output import complain, print_json, say
+from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.cli.sessions import print_sessions
 from collectord.control import client
-from collectord.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,15 +32,9 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the status; the exit status is `EXIT_NO_DAEMON` if no daemon runs."""
+    """Print the status."""
     args = parser().parse_args(arguments)
-    try:
-        status = client.get(args.socket, "/v1/status")
-    except KernelError as error:
-        if not client.is_absent(error):
-            raise
-        complain(str(error))
-        return EXIT_NO_DAEMON
+    status = client.get(args.socket, "/v1/status")
     if args.json:
         print_json(status)
         return EXIT_OK

@@ -13,6 +13,7 @@ from collectord.errors import (
     CollectordError,
     KernelError,
     MissingPrivilege,
+    NoDaemon,
     NotAllowed,
     UsageError,
 )
@@ -53,7 +54,8 @@ def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
         UsageError: the daemon does not understand, or has no such session.
         NotAllowed: this user may only read.
         MissingPrivilege: this user may not use the socket.
-        KernelError: no daemon answers.
+        NoDaemon: no daemon runs.
+        KernelError: the socket cannot be used.
         CollectordError: the daemon reported an error.
     """
     return _ask(path, "POST", place, json.dumps(body))
@@ -62,11 +64,6 @@ def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
 def get(path: Path, place: str) -> dict[str, Any]:
     """Read a path of the API, such as "/v1/status". Raises as `post`."""
     return _ask(path, "GET", place, None)
-
-
-def is_absent(error: KernelError) -> bool:
-    """Whether a request failed because no daemon runs, and not for another reason."""
-    return error.errno in _ABSENT
 
 
 def _ask(path: Path, method: str, place: str, body: str | None) -> dict[str, Any]:
@@ -83,7 +80,8 @@ def _ask(path: Path, method: str, place: str, body: str | None) -> dict[str, Any
             errno=error.errno or 0,
         ) from error
     except OSError as error:
-        raise KernelError(
+        kind = NoDaemon if error.errno in _ABSENT else KernelError
+        raise kind(
             f"no daemon is listening at {path}",
             syscall="connect",
             errno=error.errno or 0,

@@ -13,7 +13,7 @@ import pytest
 
 from collectord import cli
 from collectord.cli import check, doctor
-from collectord.errors import ConfigError, UsageError
+from collectord.errors import ConfigError, NoDaemon, UsageError
 from collectord.facts.kernel_facts import Check, KernelFacts
 from collectord.kernel.linux import LinuxKernel
 from tests.support.commands import Commands, served
@@ -129,7 +129,7 @@ def test_difference_needs_a_daemon_and_this_host(
     config.write_text(EXEC)
     words = ["check", str(config), "--diff"]
     missing = ["--socket", str(tmp_path / "s")]
-    assert cli.main(LinuxKernel, [*words, *missing]) == cli.EXIT_NO_DAEMON
+    assert cli.main(LinuxKernel, [*words, *missing]) == NoDaemon.exit_code
     assert "no daemon is listening" in capsys.readouterr().err
     assert cli.main(LinuxKernel, [*words, "--facts", str(facts_file)]) == UsageError.exit_code
 

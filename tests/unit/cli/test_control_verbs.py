@@ -17,6 +17,7 @@ from collectord.cli.sessions import print_sessions
 from collectord.errors import (
     CollectordError,
     KernelError,
+    NoDaemon,
     NotAllowed,
     SinkError,
     UsageError,
@@ -153,33 +154,23 @@ def test_what_the_daemon_refuses(
     assert captured.out == ""
 
 
+@pytest.mark.parametrize("verb", [("mark", "x"), ("snapshot",), ("sessions",), ("status",)])
 @pytest.mark.parametrize("left", [True, False])
 def test_no_daemon(
     left: bool,  # parametrized
+    verb: tuple[str, ...],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Without a daemon, or with the socket of a killed one, it is said which socket was tried."""
+    """Without a daemon, or with the socket of a killed one, the status is 3 with each verb.
+
+    The message says which socket was tried.
+    """
     path = tmp_path / "s"
     if left:
         with socket.socket(socket.AF_UNIX) as killed:
             killed.bind(str(path))
-    assert run(path, "mark", "x") == KernelError.exit_code
-    assert f"no daemon is listening at {path}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("left", [True, False])
-def test_status_without_a_daemon(
-    left: bool,  # parametrized
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """It is an answer with an exit status of its own, and says which socket was tried."""
-    path = tmp_path / "s"
-    if left:
-        with socket.socket(socket.AF_UNIX) as killed:
-            killed.bind(str(path))
-    assert run(path, "status") == cli.EXIT_NO_DAEMON
+    assert run(path, *verb) == NoDaemon.exit_code == 3
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"no daemon is listening at {path}" in captured.err

@@ -93,6 +93,7 @@ def every_error() -> list[errors.CollectordError]:
         errors.ConfigError("x", path="f", key="k"),
         errors.PlanError("x"),
         errors.KernelError("x", syscall="mmap", errno=1),
+        errors.NoDaemon("x", syscall="connect", errno=2),
         errors.MissingPrivilege("x", need="CAP_PERFMON"),
         errors.MissingFeature("x", feature="y"),
         errors.NoSuchTarget("x"),
@@ -152,7 +153,7 @@ def test_exit_statuses_of_the_manual() -> None:
     table = (ROOT / "docs/cli.md").read_text().partition("## Exit status")[2].partition("##")[0]
     listed = {int(status) for status in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
     of_command = {cli.EXIT_RECORD_FAILED, cli.EXIT_NOT_EXECUTABLE, cli.EXIT_NO_COMMAND}
-    own = of_command | {cli.EXIT_OK, cli.EXIT_NO_DAEMON, cli.EXIT_INTERRUPTED}
+    own = of_command | {cli.EXIT_OK, cli.EXIT_INTERRUPTED}
     assert listed == own | {error.exit_code for error in every_error()}
 
 
