@@ -109,19 +109,17 @@ class StateDir:
             folder = open_folder(directory)
         with folder:
             sealed = [group.paths for group in group_files(folder) if group.sealed]
-            names = [path.name for paths in sealed for path in (paths.data, paths.manifest)]
-            allocated_bytes = sum(_allocated(folder, name) for name in names)
-            written = (_written_ns(folder, paths.data.name) for paths in sealed)
-            oldest_ns = min((ns for ns in written if ns is not None), default=None)
+            data = _statuses(folder, (paths.data for paths in sealed))
+            manifests = _statuses(folder, (paths.manifest for paths in sealed))
         with self._lock:
             deleted = {str(reason): n for reason, n in self._deleted[directory].items()}
         return SinkStats(
             segments=len(sealed),
-            segment_bytes=allocated_bytes,
+            segment_bytes=sum(one.st_blocks for one in (*data, *manifests)) * BLOCK_BYTES,
             deleted=deleted,
             write_errors=write_errors,
             unsealed=unsealed,
-            oldest_ns=oldest_ns,
+            oldest_ns=min((one.st_mtime_ns for one in data), default=None),
         )
 
 
@@ -151,15 +149,10 @@ def _device(directory: Path) -> int:
         return directory.stat().st_dev
 
 
-def _allocated(folder: Folder, name: str) -> int:
-    status = folder.stat(name)
-    # None: it was deleted after it was listed.
-    return status.st_blocks * BLOCK_BYTES if status is not None else 0
-
-
-def _written_ns(folder: Folder, name: str) -> int | None:
-    status = folder.stat(name)
-    return status.st_mtime_ns if status is not None else None
+def _statuses(folder: Folder, paths: Iterable[Path]) -> list[os.stat_result]:
+    """Return the status of each file that was not deleted after it was listed."""
+    found = (folder.stat(path.name) for path in paths)
+    return [status for status in found if status is not None]
 
 
 class EvictReason(StrEnum):
