@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The application on the address of the metrics: Prometheus text, and the pages of `health`.
+"""The application on the address of the metrics: Prometheus text, and the pages of `health_pages`.
 
     GET /metrics                 on [metrics] listen
 

@@ -177,7 +177,7 @@ class Accounting:
 
     def opening(self) -> Opening:
         """Return what a new segment is told about the clocks and the rings."""
-        gap = self._covered.gap if self._covered is not None else None
+        gap = self._covered.gap
         rings = tuple(self._entries.values())
         return Opening(clock=self._kernel.clocks(), rings=rings, gap=gap)
 

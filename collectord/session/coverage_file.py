@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from collectord.model import GapCause
@@ -25,7 +26,38 @@ _PROCESS: Final = uuid.uuid4().hex
 _INTERVAL_NS: Final = 10_000_000_000
 
 
-class CoverageFile:
+class Unnoted:
+    """A session whose time nobody notes, since no later process goes on with it.
+
+    Attributes:
+        gap: the one before this session; None if no earlier process left a note.
+        gaps_ns: cause to the total of all gaps, this one included.
+    """
+
+    gap: Gap | None = None
+    gaps_ns: Mapping[str, int] = MappingProxyType({})
+
+    def find_gap(self) -> None:
+        """Find no gap, since nothing was noted."""
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def take_turn(self) -> bool:
+        """Return False: no note is ever due."""
+        return False
+
+    def go_on(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+class CoverageFile(Unnoted):
     """The note of a running session. What reads or writes the file is called in a worker.
 
     Args:
@@ -34,10 +66,6 @@ class CoverageFile:
         boot_id: of this boot.
         clocks: reads the clocks.
         process: names this process.
-
-    Attributes:
-        gap: the one before this session; None if no earlier process left a note.
-        gaps_ns: cause to the total of all gaps, this one included.
     """
 
     def __init__(
@@ -48,8 +76,7 @@ class CoverageFile:
         clocks: Callable[[], ClockReading],
         process: str = _PROCESS,
     ) -> None:
-        self.gap: Gap | None = None
-        self.gaps_ns: Mapping[str, int] = {str(cause): 0 for cause in GapCause}
+        self.gaps_ns = {str(cause): 0 for cause in GapCause}
         self._directory = directory
         self._source = source
         self._boot_id = boot_id
@@ -72,7 +99,7 @@ class CoverageFile:
         self.gaps_ns = gaps_ns
 
     def begin(self) -> None:
-        """From now on the events are enabled: the first note is due."""
+        """Have notes made from now on, since the events are enabled; the first is due."""
         self._is_open = True
 
     def take_turn(self) -> bool:
@@ -92,7 +119,7 @@ class CoverageFile:
             self._writing = False
 
     def stop(self) -> None:
-        """From now on the events are disabled."""
+        """Keep the time at which the events were disabled, for the last note."""
         self._stopped = self._clocks()
 
     def end(self) -> None:

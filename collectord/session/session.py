@@ -106,15 +106,12 @@ class Session:
             drained.handle.begin(drained.ring)
         if self.recorder is not None:
             self.recorder.begin()
-        if self._covered is not None:
-            self._covered.begin()
+        self._covered.begin()
         if self._flush.interval_ns:
             self._tasks.start(self._flush_aux())
 
     async def _find_gap(self) -> None:
         """Find the time before in which no ring was open, and log it."""
-        if self._covered is None:
-            return
         await self._note_covered(self._covered.find_gap)
         gap = self._covered.gap
         if gap is not None:
@@ -171,7 +168,7 @@ class Session:
             self.recorder.poll()
         self._rotation.tick()
         self._build_ids.poll(self._tasks)
-        if self._covered is not None and self._covered.take_turn():
+        if self._covered.take_turn():
             self._tasks.start(self._note_covered(self._covered.go_on))
         if self._programs is not None and not self._programs.pass_over(programs):
             self._tasks.start(self._tasks.in_worker(self._programs.poll))
@@ -219,8 +216,7 @@ class Session:
         if self.recorder is not None:
             self.recorder.end()
         await self._stop_source()
-        if self._covered is not None:
-            self._covered.stop()
+        self._covered.stop()
         if self.recorder is not None:
             await self._health.heard(self.recorder.take_last())
         self._health.look_for_suppression()
@@ -238,8 +234,7 @@ class Session:
             self._accounting.settle()
         await self._rotation.add_last(self._accounting.take_late)
         await self._rotation.close()
-        if self._covered is not None:
-            await self._note_covered(self._covered.end)
+        await self._note_covered(self._covered.end)
 
     async def _stop_source(self) -> None:
         """Stop the source; what it has written is still to be read."""
@@ -309,7 +304,7 @@ class Session:
             keep_ns=self.plan.payload.window_ns,
             heard_ns=self.heart.heard_ns,
             loss_class=self.plan.loss_class,
-            gaps_ns=self._covered.gaps_ns if self._covered is not None else {},
+            gaps_ns=self._covered.gaps_ns,
         )
 
     # Notices of the core about rings (drain_loop.RingListener).

@@ -14,7 +14,7 @@ from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.model import RingRole, ScopeKind
 from collectord.reader.device_names import HostNames
 from collectord.session.counter_reader import CounterReader, Drained, DrainedArea
-from collectord.session.coverage_file import CoverageFile
+from collectord.session.coverage_file import CoverageFile, Unnoted
 from collectord.session.health import Health
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.program_watch import ProgramWatch
@@ -146,7 +146,7 @@ class SessionContext:
         )
         own.callback(sink.close)
         counter_reader = CounterReader(source, rings, plan.events)
-        covered = None
+        covered = Unnoted()
         if self.lasting:
             covered = CoverageFile(
                 Path(plan.sink.directory), plan.source, self.host.boot_id, self.kernel.clocks

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import SessionPlan
     from collectord.session.counter_reader import CounterReader, Drained
-    from collectord.session.coverage_file import CoverageFile
+    from collectord.session.coverage_file import Unnoted
     from collectord.session.drain_loop import StreamDrain
     from collectord.session.health import Health
     from collectord.session.task_group import TaskGroup
@@ -36,7 +36,7 @@ class SessionParts:
         kernel: reads the clocks, and the counters that no source reads.
         health: notes troubles.
         tasks: runs file work, so that the event loop never waits for a disk.
-        covered: notes the time that the rings are open; None for a recording, which has no next.
+        covered: notes the time that the rings are open.
     """
 
     plan: SessionPlan
@@ -50,4 +50,4 @@ class SessionParts:
     kernel: Kernel
     health: Health
     tasks: TaskGroup
-    covered: CoverageFile | None = None
+    covered: Unnoted

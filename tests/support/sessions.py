@@ -6,6 +6,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from collectord.session.coverage_file import Unnoted
 from collectord.session.session_parts import SessionParts
 from collectord.source.base import Abilities
 
@@ -28,6 +29,11 @@ def parts_of(plan: SessionPlan, one: Any, **named: Any) -> SessionParts:  # noqa
         "health",
         "tasks",
     )
-    parts: dict[str, Any] = {**dict.fromkeys(shared, one), "rings": (), **named}
+    parts: dict[str, Any] = {
+        **dict.fromkeys(shared, one),
+        "rings": (),
+        "covered": Unnoted(),
+        **named,
+    }
     parts.setdefault("source", SimpleNamespace(abilities=Abilities()))
     return SessionParts(plan=plan, **parts)

@@ -24,6 +24,7 @@ from collectord.plan.ftrace_plan import FtracePlan
 from collectord.session import drain_loop
 from collectord.session.accounting import Accounting
 from collectord.session.counter_reader import CounterReader
+from collectord.session.coverage_file import Unnoted
 from collectord.session.drain_loop import Drain
 from collectord.session.health import Health
 from collectord.session.ringless_session import RinglessSession
@@ -135,6 +136,7 @@ def session_of(
         kernel=LinuxKernel(),
         health=Health(plan, source.abilities.tracing, counter_reader),
         tasks=TaskGroup(worker),
+        covered=Unnoted(),
     )
     return Session(parts, drain)
 
