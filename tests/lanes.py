@@ -73,7 +73,7 @@ BEHIND: Final = (
         "unit, property, golden",
         (
             *(*_PYTEST, "-n", "2", "--lanes=top,unit,property,golden", "-p", "no:cacheprovider"),
-            *("--cov", "--cov-report=term:skip-covered", "tests", "--ignore=tests/kernel"),
+            *("--cov", "--cov-report=", "tests", "--ignore=tests/kernel"),
             *("--ignore=tests/native", "--ignore=tests/vm"),
         ),
     ),
