@@ -122,6 +122,28 @@ class LateSource(Protocol):
         """
 
 
+class Hotplug(Protocol):
+    """The ability to replace the rings of a CPU that was offline."""
+
+    def stop(self, cpu: int) -> None:
+        """Stop counting in the rings of a CPU, if the kernel has not. Raises KernelError."""
+
+    def leave(self, cpu: int) -> None:
+        """Close the rings of a CPU; nobody drains or reads them any more."""
+
+    def join(self, cpu: int) -> tuple[RingHandle, ...]:
+        """Open the rings of a CPU that is online, disabled, and return them.
+
+        They have the labels of the rings that they replace, and samples the same ids in files.
+
+        Raises:
+            KernelError: they cannot be opened; nothing of them is left open.
+        """
+
+    def enable(self, rings: Sequence[RingHandle]) -> None:
+        """Start counting in rings of `join`. Raises KernelError."""
+
+
 class Tracing(Protocol):
     """The ability to use an instance of ftrace."""
 
@@ -204,6 +226,7 @@ class Abilities:
     suppressible: tuple[Suppressible, ...] = ()
     shared: tuple[SharedLosses, ...] = ()
     late: tuple[LateSource, ...] = ()
+    hotplug: tuple[Hotplug, ...] = ()
     tracing: tuple[Tracing, ...] = ()
     programs: tuple[Programs, ...] = ()
 

@@ -18,16 +18,18 @@ from collectord.model import Basis, Geometry, Produced, RingRole
 from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
 from collectord.source.perf_opening import Opening
+from collectord.source.perf_reopening import PerfReopening, can_reopen
 from collectord.source.ring import PerfRing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from collectord._native._core import Core, Stream
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.port import Kernel
     from collectord.model import RingLabel
     from collectord.plan.session_plan import SessionPlan
+    from collectord.source.base import Hotplug
     from collectord.source.perf_opening import Opened
     from collectord.source.ring import CounterFd, RingHandle
 
@@ -45,7 +47,14 @@ def open_session(
     with ExitStack() as own:
         opening = Opening(kernel, plan, own, exclude_tids)
         opening.run()
-        opened = OpenPerf(kernel, opening.result(), plan)
+        found = opening.result()
+        opened = OpenPerf(kernel, found, plan)
+        if can_reopen(plan):
+            opened.hotplug = (
+                PerfReopening(
+                    kernel, plan, found, exclude_tids=exclude_tids, perf=opened, stack=own
+                ),
+            )
         stack.push(own.pop_all())
     return opened
 
@@ -87,7 +96,8 @@ class OpenPerf:
     stands_still = True
 
     def __init__(self, kernel: Kernel, opened: Opened, plan: SessionPlan) -> None:
-        self.rings = opened.rings
+        self.rings: tuple[PerfRing, ...] = opened.rings
+        self.hotplug: tuple[Hotplug, ...] = ()
         self._foreign_clock = plan.perf_clock
         self._pids = opened.pids
         self.target_fds = opened.target_fds
@@ -107,7 +117,9 @@ class OpenPerf:
     @property
     def abilities(self) -> Abilities:
         """See `source.base.OpenSource`."""
-        return Abilities(sideband=(self,), recording=(self,), suppressible=(self,))
+        return Abilities(
+            sideband=(self,), recording=(self,), suppressible=(self,), hotplug=self.hotplug
+        )
 
     @property
     def event_ids(self) -> Mapping[int, tuple[int, ...]]:
@@ -126,8 +138,7 @@ class OpenPerf:
 
     def enable_sideband(self) -> None:
         """Start recording names and mappings."""
-        for counter in self._counters(RingRole.SIDEBAND):
-            self._enable(counter)
+        self._enable_all(RingRole.SIDEBAND, self.rings)
 
     def running_state(self) -> bytes:
         """Return what ran before the sideband started, as its records."""
@@ -139,22 +150,25 @@ class OpenPerf:
 
     def enable(self) -> None:
         """Start counting; events that wait for exec are left to it."""
-        # A group counts from the moment its leader is enabled.
-        for counter in sorted(
-            self._counters(RingRole.DATA), key=lambda c: self._events[c.event_index].leader
-        ):
-            self._enable(counter)
+        self._enable_all(RingRole.DATA, self.rings)
+
+    def enable_rings(self, rings: Sequence[RingHandle]) -> None:
+        """Start counting in these rings, names and mappings first."""
+        for role in (RingRole.SIDEBAND, RingRole.DATA):
+            self._enable_all(role, rings)
 
     def disable(self) -> None:
         """Stop counting, sideband last. Counters are final afterwards."""
-        for counter in self._counters(RingRole.DATA):
-            self._kernel.disable(counter.fd)
-        self.disable_sideband()
+        self.disable_rings(self.rings)
+
+    def disable_rings(self, rings: Sequence[RingHandle]) -> None:
+        """Stop counting in these rings, names and mappings last."""
+        for role in (RingRole.DATA, RingRole.SIDEBAND):
+            self._disable_all(role, rings)
 
     def disable_sideband(self) -> None:
         """Stop recording names and mappings."""
-        for counter in self._counters(RingRole.SIDEBAND):
-            self._kernel.disable(counter.fd)
+        self._disable_all(RingRole.SIDEBAND, self.rings)
 
     @property
     def freeze_fds(self) -> tuple[int, ...]:
@@ -226,6 +240,16 @@ class OpenPerf:
                     found.append(leader)
         return found
 
+    def _disable_all(self, role: RingRole, rings: Sequence[RingHandle]) -> None:
+        for counter in _counters(rings, role):
+            self._kernel.disable(counter.fd)
+
+    def _enable_all(self, role: RingRole, rings: Sequence[RingHandle]) -> None:
+        counters = _counters(rings, role)
+        # A group counts from the moment its leader is enabled.
+        for counter in sorted(counters, key=lambda c: self._events[c.event_index].leader):
+            self._enable(counter)
+
     def _enable(self, counter: CounterFd) -> None:
         event = self._events[counter.event_index]
         if event.freezes:
@@ -234,7 +258,7 @@ class OpenPerf:
             self._kernel.enable(counter.fd)
 
     def _counters(self, role: RingRole) -> list[CounterFd]:
-        return [c for ring in self.rings if ring.label.role is role for c in ring.counters]
+        return _counters(self.rings, role)
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Sum the ring's counters; `value` is None unless each of its events counts records.
@@ -270,3 +294,7 @@ class OpenPerf:
         fds = (c.fd for ring in self.rings for c in ring.counters if c.event_index == event_index)
         fd = next(fds, None)
         return () if fd is None else self._kernel.query_bpf(fd)
+
+
+def _counters(rings: Sequence[RingHandle], role: RingRole) -> list[CounterFd]:
+    return [c for ring in rings if ring.label.role is role for c in ring.counters]

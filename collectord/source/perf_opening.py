@@ -49,6 +49,7 @@ from collectord.kernel.values.trace_filter import FILTER_REFUSALS, without_threa
 from collectord.model import Geometry, RingLabel, RingRole, Scope, ScopeKind
 from collectord.source.aux import refused_addresses
 from collectord.source.ring import AuxHandle, CounterFd, OverwritableRing, PairedRing, PerfRing
+from collectord.source.scope_threads import nobody, threads_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -73,12 +74,15 @@ class Opened:
         target_fds: see `source.base.OpenSource`.
         pids: processes whose threads run already, None for everybody's.
         resumers: by the descriptor of an event that pauses an AUX area, the one that resumes it.
+        closers: closes the rings of a CPU, with all their events, before the others. A ring that
+            has no CPU has none.
     """
 
     rings: tuple[PerfRing, ...]
     target_fds: tuple[int, ...]
     pids: tuple[int, ...] | None
     resumers: Mapping[int, CounterFd]
+    closers: Mapping[int, ExitStack]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +108,35 @@ class _Ring:
 
 
 class Opening:
-    """A stepwise opening of a plan; everything opened is on the stack at once."""
+    """A stepwise opening of a plan; everything opened is on the stack at once.
+
+    Args:
+        kernel: opens the events.
+        plan: the plan.
+        stack: closes all that is opened.
+        exclude_tids: see `source.base.Source`.
+        cpu: only its rings are opened; None: all.
+    """
 
     def __init__(
-        self, kernel: Kernel, plan: SessionPlan, stack: ExitStack, exclude_tids: tuple[int, ...]
+        self,
+        kernel: Kernel,
+        plan: SessionPlan,
+        stack: ExitStack,
+        exclude_tids: tuple[int, ...],
+        cpu: int | None = None,
     ) -> None:
         self._kernel = kernel
         self._plan = plan
         self._scope: Scope = plan.scope
         self._stack = stack
+        self._closers: dict[int, ExitStack] = {}
+        self._at = stack  # what is opened now is closed by it
+        self._wanted = [
+            (position, ring)
+            for position, ring in enumerate(plan.rings)
+            if cpu is None or ring.cpu == cpu
+        ]
         self._exclude_tids = exclude_tids
         self._rings: dict[tuple[int, int], _Ring] = {}  # by plan's position and tid
         self._target_fds: list[int] = []
@@ -137,10 +161,15 @@ class Opening:
     def result(self) -> Opened:
         """Return what was opened."""
         order = sorted(self._rings)
-        rings = tuple(self._handle(number, self._rings[key]) for number, key in enumerate(order))
+        # A CPU's rings keep their numbers when they alone are opened anew.
+        numbers = [key[0] for key in order] if self._closers else range(len(order))
+        rings = tuple(
+            self._handle(number, self._rings[key])
+            for number, key in zip(numbers, order, strict=True)
+        )
         by_pid = self._scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND)
         pids = self._scope.pids if by_pid else None
-        return Opened(rings, tuple(self._target_fds), pids, self._resumers)
+        return Opened(rings, tuple(self._target_fds), pids, self._resumers, self._closers)
 
     def _handle(self, number: int, ring: _Ring) -> PerfRing:
         plan, attr = ring.plan, ring.plan.events[0].attr
@@ -184,49 +213,44 @@ class Opening:
         seen: set[int] = set()
         opened = 0
         for _ in range(_SCANS_MAX):
-            new = [tid for tid in self._scan() if tid not in seen]
+            new = [tid for tid in threads_of(self._kernel, self._scope) if tid not in seen]
             if not new:
                 break
             seen.update(new)
             opened += self._open_targets([_Target(tid, tid) for tid in new], may_vanish=True)
         if not opened:
-            raise self._nobody()
-
-    def _scan(self) -> list[int]:
-        if self._scope.kind is ScopeKind.PROCESS:
-            return [tid for pid in self._scope.pids for tid in self._kernel.threads_of(pid)]
-        found: list[int] = []
-        for pid in self._kernel.processes_of(self._scope.uid):
-            try:
-                found += self._kernel.threads_of(pid)
-            except NoSuchTarget:
-                continue  # it exited since it was listed
-        return found
-
-    def _nobody(self) -> NoSuchTarget:
-        if self._scope.kind is ScopeKind.USER:
-            who = f"user {self._scope.uid}"
-            return NoSuchTarget(f"{who} has no running process")
-        who = "pid " + ",".join(map(str, self._scope.pids))
-        return NoSuchTarget(f"{who} has no running thread", errno=errno.ESRCH)
+            raise nobody(self._scope)
 
     def _watch(self, pids: Iterable[int]) -> None:
         self._target_fds += [self._own(self._kernel.open_pid(pid)) for pid in pids]
 
     def _own(self, fd: int) -> int:
-        self._stack.callback(self._kernel.close, fd)
+        self._at.callback(self._kernel.close, fd)
         return fd
+
+    @contextmanager
+    def _closing_with(self, cpu: int) -> Iterator[None]:
+        """Have what is opened meanwhile closed with the rings of this CPU."""
+        if cpu >= 0:
+            if cpu not in self._closers:
+                self._closers[cpu] = self._stack.enter_context(ExitStack())
+            self._at = self._closers[cpu]
+        try:
+            yield
+        finally:
+            self._at = self._stack
 
     def _open_targets(self, targets: list[_Target], *, may_vanish: bool = False) -> int:
         """Open all rings' events for the targets; return how many targets are observed."""
-        per_target = sum(len(ring.events) for ring in self._plan.rings)
-        self._planned_fds += per_target * len(targets) + len(self._plan.rings)
-        self._kernel.reserve_files(per_target * len(targets) + len(self._plan.rings))
+        per_target = sum(len(ring.events) for _, ring in self._wanted)
+        files = per_target * len(targets) + len(self._wanted)
+        self._planned_fds += files
+        self._kernel.reserve_files(files)
         opened = 0
         for target in targets:
             try:
-                for position, plan in enumerate(self._plan.rings):
-                    with _of_source(plan.source):
+                for position, plan in self._wanted:
+                    with _of_source(plan.source), self._closing_with(plan.cpu):
                         self._open_on(position, plan, target)
             except NoSuchTarget as gone:
                 if not may_vanish or gone.errno != errno.ESRCH:
@@ -363,7 +387,7 @@ class Opening:
                         area //= 2
                         continue
                     attempt.callback(aux_map.close)
-                self._stack.push(attempt.pop_all())
+                self._at.push(attempt.pop_all())
             geometry = Geometry(size, watermark, plan.requested_bytes)
             self._rings[key] = _Ring(plan, key[1], fd, ring_map, geometry, aux_map)
             return fd

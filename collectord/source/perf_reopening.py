@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rings of perf that are opened anew, for a CPU that was offline.
+
+The kernel removes the events of a CPU that goes offline, and does not attach them again: enabling
+them has no effect. A new event has a new id, which files that were begun before do not name. So
+its records get the id of the event that it replaces, when they are read.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from collectord.model import FLIGHT_RECORDER, TASK_SCOPES
+from collectord.source.perf_opening import Opening
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.kernel.port import Kernel
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.source.perf import OpenPerf
+    from collectord.source.perf_opening import Opened
+    from collectord.source.ring import PerfRing, RingHandle
+
+
+def can_reopen(plan: SessionPlan) -> bool:
+    """Whether the rings of one CPU can be opened anew.
+
+    Events of a task come back by themselves. Neither a flight recorder's window nor an AUX area
+    can be replaced while a snapshot may want it.
+    """
+    if plan.scope.kind in TASK_SCOPES or plan.mode == FLIGHT_RECORDER:
+        return False
+    return all(ring.aux is None and ring.cpu >= 0 for ring in plan.rings)
+
+
+class PerfReopening:
+    """Closes and opens the rings of single CPUs. See `source.base.Hotplug`.
+
+    Args:
+        kernel: opens the events.
+        plan: the session's plan.
+        opened: what was opened at first.
+        exclude_tids: see `source.base.Source`.
+        perf: has the rings that are open.
+        stack: closes all that is opened.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        plan: SessionPlan,
+        opened: Opened,
+        *,
+        exclude_tids: tuple[int, ...],
+        perf: OpenPerf,
+        stack: ExitStack,
+    ) -> None:
+        self._kernel = kernel
+        self._plan = plan
+        self._exclude_tids = exclude_tids
+        self._perf = perf
+        self._closers = dict(opened.closers)
+        self._order = {ring.label: number for number, ring in enumerate(opened.rings)}
+        self._ids = {ring.label: [c.event_id for c in ring.counters] for ring in opened.rings}
+        stack.callback(self._close)
+
+    def _close(self) -> None:
+        for cpu in tuple(self._closers):
+            self._closers.pop(cpu).close()
+
+    def stop(self, cpu: int) -> None:
+        """See `source.base.Hotplug`."""
+        self._perf.disable_rings([ring for ring in self._perf.rings if ring.label.cpu == cpu])
+
+    def leave(self, cpu: int) -> None:
+        """See `source.base.Hotplug`."""
+        self._perf.rings = tuple(ring for ring in self._perf.rings if ring.label.cpu != cpu)
+        closer = self._closers.pop(cpu, None)
+        if closer is not None:
+            closer.close()
+
+    def join(self, cpu: int) -> tuple[RingHandle, ...]:
+        """See `source.base.Hotplug`."""
+        with ExitStack() as own:
+            opening = Opening(self._kernel, self._plan, own, self._exclude_tids, cpu)
+            opening.run()
+            rings = tuple(self._with_known_ids(ring) for ring in opening.result().rings)
+            self._closers[cpu] = own.pop_all()
+        self._perf.rings = tuple(
+            sorted((*self._perf.rings, *rings), key=lambda ring: self._order[ring.label])
+        )
+        return rings
+
+    def _with_known_ids(self, ring: PerfRing) -> PerfRing:
+        """Give a ring's events the ids of those that they replace."""
+        counters = tuple(
+            replace(counter, event_id=known, kernel_id=counter.event_id)
+            for counter, known in zip(ring.counters, self._ids[ring.label], strict=True)
+        )
+        return replace(ring, counters=counters)
+
+    def enable(self, rings: Sequence[RingHandle]) -> None:
+        """See `source.base.Hotplug`."""
+        self._perf.enable_rings(rings)

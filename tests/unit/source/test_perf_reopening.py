@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rings of a CPU that was offline: closed alone, opened anew, and the same to files."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from collectord.config.schema import Config
+from collectord.config.schema_session import SessionConfig, TargetConfig
+from collectord.errors import KernelError
+from collectord.model import RingRole, ScopeKind
+from collectord.plan.build import build
+from collectord.source import perf, perf_opening
+from collectord.source.perf_reopening import can_reopen
+from tests.support.configs import perf_source
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.config.schema_session import Mode
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.source.perf import OpenPerf
+
+
+class Events:
+    """A kernel whose events are descriptors, each on a CPU, with an id of its own."""
+
+    page_bytes = 4096
+    limits: Any = None
+
+    def __init__(self) -> None:
+        self.cpu_of: dict[int, int] = {}  # of open events
+        self.opened = 0
+        self.enabled: list[int] = []
+        self.disabled: list[int] = []
+        self.refused = -1  # the CPU on which no event can be opened
+
+    def perf_event_open(self, attr: PerfEventAttr, *, cpu: int, **_: object) -> int:
+        """Open it, disabled."""
+        if cpu == self.refused:
+            raise KernelError("cannot open an event")
+        assert attr.disabled or attr.enable_on_exec
+        self.opened += 1
+        self.cpu_of[self.opened] = cpu
+        return self.opened
+
+    def close(self, fd: int) -> None:
+        """Close it, once."""
+        del self.cpu_of[fd]
+
+    def event_id(self, fd: int) -> int:
+        """No id is given twice."""
+        return 1000 + fd
+
+    def enable(self, fd: int) -> None:
+        """Note it."""
+        assert fd in self.cpu_of
+        self.enabled.append(fd)
+
+    def disable(self, fd: int) -> None:
+        """Note it."""
+        assert fd in self.cpu_of
+        self.disabled.append(fd)
+
+    def set_output(self, fd: int, ring_fd: int) -> None:
+        """They are on the same CPU."""
+        assert self.cpu_of[fd] == self.cpu_of[ring_fd]
+
+    def reserve_files(self, count: int) -> None:
+        """There are as many as wanted."""
+
+    def set_filter(self, fd: int, text: str) -> None:
+        """Any filter is good."""
+
+
+def planned(*events: str, mode: Mode = "stream", **target: Any) -> SessionPlan:  # noqa: ANN401
+    """Return the plan of a session of these events, on two CPUs."""
+    session = SessionConfig(
+        name="s",
+        mode=mode,
+        target=TargetConfig(**(target or {"scope": ScopeKind.CPUS, "cpus": (1, 2)})),
+        source=(perf_source(*events),),
+    )
+    (plan,) = build(Config(session=(session,)), host()).sessions
+    return plan
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Events:
+    """Return a kernel without events, whose rings are no memory."""
+    monkeypatch.setattr(
+        perf_opening, "map_ring", lambda *_, **__: SimpleNamespace(close=lambda: None)
+    )
+    return Events()
+
+
+@pytest.fixture
+def opened(kernel: Events) -> Iterator[OpenPerf]:
+    """Provide an open session of two events, on two CPUs."""
+    standing: Any = kernel
+    with ExitStack() as stack:
+        yield perf.open_session(standing, planned("cs", "page-faults"), stack)
+    assert kernel.cpu_of == {}
+
+
+def test_rings_of_a_cpu_are_closed_alone(kernel: Events, opened: OpenPerf) -> None:
+    """All of its events go, those of others stay, and nobody asks for it again."""
+    (hotplug,) = opened.abilities.hotplug
+    before = [fd for fd, cpu in kernel.cpu_of.items() if cpu != 1]
+    hotplug.leave(1)
+    hotplug.leave(1)
+    assert list(kernel.cpu_of) == before
+    assert 1 not in {ring.label.cpu for ring in opened.rings}
+    opened.enable_sideband()
+    opened.enable()
+    opened.disable()
+    assert {kernel.cpu_of[fd] for fd in kernel.enabled} == {0, 2, 3}
+
+
+def test_events_of_a_cpu_are_stopped_alone(kernel: Events, opened: OpenPerf) -> None:
+    """Those that name tasks come last, and those of other CPUs go on."""
+    (hotplug,) = opened.abilities.hotplug
+    hotplug.stop(1)
+    in_order = [c.fd for role in (RingRole.DATA, RingRole.SIDEBAND)
+                for ring in opened.rings if ring.label.cpu == 1 and ring.label.role is role
+                for c in ring.counters]  # fmt: skip
+    assert kernel.disabled == in_order
+
+
+def test_new_rings_are_the_same_to_files(kernel: Events, opened: OpenPerf) -> None:
+    """They have the labels and ids of those before, in the same places, however often."""
+    (hotplug,) = opened.abilities.hotplug
+    places = [ring.label for ring in opened.rings]
+    ids = opened.event_ids
+    known = {ring.label: [c.event_id for c in ring.counters] for ring in opened.rings}
+    for _ in range(3):
+        hotplug.leave(1)
+        first = kernel.opened + 1
+        joined = hotplug.join(1)
+        assert {ring.label.cpu for ring in joined} == {1}
+        assert [ring.label for ring in opened.rings] == places
+        assert opened.event_ids == ids
+        for ring in joined:
+            assert [c.event_id for c in ring.counters] == known[ring.label]
+            assert all(c.kernel_id == 1000 + c.fd >= 1000 + first for c in ring.counters)
+
+
+def test_new_events_are_enabled_and_no_others(kernel: Events, opened: OpenPerf) -> None:
+    """Those that name tasks come first; the others run already."""
+    (hotplug,) = opened.abilities.hotplug
+    hotplug.leave(2)
+    joined = hotplug.join(2)
+    assert kernel.enabled == []
+    hotplug.enable(joined)
+    in_order = [c.fd for role in (RingRole.SIDEBAND, RingRole.DATA)
+                for ring in joined if ring.label.role is role for c in ring.counters]  # fmt: skip
+    assert kernel.enabled == in_order
+
+
+def test_what_cannot_be_opened_leaves_nothing(kernel: Events, opened: OpenPerf) -> None:
+    """The CPU may be tried again."""
+    (hotplug,) = opened.abilities.hotplug
+    hotplug.leave(1)
+    before, rings = dict(kernel.cpu_of), opened.rings
+    kernel.refused = 1
+    with pytest.raises(KernelError):
+        hotplug.join(1)
+    assert (kernel.cpu_of, opened.rings) == (before, rings)
+    kernel.refused = -1
+    assert hotplug.join(1)
+
+
+def test_events_of_tasks_and_windows_are_left_alone(kernel: Events) -> None:
+    """The kernel keeps the first, and a snapshot may want the others."""
+    standing: Any = kernel
+    for plan in (
+        planned("cs", scope=ScopeKind.THREAD, pids=(7,)),
+        planned("cs", mode="flight-recorder"),
+    ):
+        assert not can_reopen(plan)
+    with ExitStack() as stack:
+        plan = planned("cs", mode="flight-recorder")
+        assert perf.open_session(standing, plan, stack).abilities.hotplug == ()
