@@ -19,6 +19,7 @@ from collectord.errors import KernelError, SinkError
 from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.build_ids import BuildIds
+from collectord.session.counter_reader import Drained
 from collectord.session.flight_recorder import LAST_PAUSE_S, FlightRecorder
 from collectord.session.heartbeat import Heart
 from collectord.session.loss_watch import LossWatch
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collectord.session.drain_loop import Drain
     from collectord.session.program_watch import ListPrograms, ProgramWatch
     from collectord.session.session_parts import SessionParts
+    from collectord.source.ring import RingHandle
 
 _LOG: Final = structlog.get_logger()
 _LAST_PASSES: Final = 5
@@ -61,6 +63,7 @@ class Session:
         self.source = parts.source
         self.abilities = parts.source.abilities
         self._rings = {drained.ring.id: drained for drained in rings}
+        self._joined: set[int] = set()  # those of them that came with a CPU
         self._areas = {area.ring.id: area for drained in rings for area in drained.areas}
         self._stream = parts.stream
         self._counter_reader = parts.counter_reader
@@ -92,8 +95,7 @@ class Session:
         Raises:
             SinkError: the first segment cannot be created.
         """
-        numbers = (*self._rings, *self._areas)
-        self._drain.listen(self._rotation, self._stream, self, numbers)
+        self._listen()
         for sideband in self.abilities.sideband:
             sideband.enable_sideband()
             self._stream.load_sideband(await self._tasks.in_worker(sideband.running_state))
@@ -127,6 +129,65 @@ class Session:
                 self._log.error("covered_time_not_noted", error=str(error))
         else:
             self._health.note("covered", "")
+
+    def _listen(self) -> None:
+        numbers = (*self._rings, *self._areas)
+        self._drain.listen(self._rotation, self._stream, self, numbers)
+
+    async def leave_cpu(self, cpu: int) -> None:
+        """Drain the rings of a CPU that went offline to their end, count them, and close them.
+
+        Their events may count still: the CPU was away before they were opened, or they are some
+        of those of a CPU that cannot have all. What came behind the last drain would be missing.
+
+        Raises:
+            KernelError: events cannot be stopped; all stays as it is.
+            ShardSilent: a drain thread may still be reading them; they stay open.
+        """
+        for one in self.abilities.hotplug:
+            one.stop(cpu)
+        gone = [drained for drained in self._rings.values() if drained.handle.label.cpu == cpu]
+        await self._drain.remove([drained.ring for drained in gone])
+        for drained in gone:
+            self._accounting.retire(drained)
+            del self._rings[drained.ring.id]
+            self._joined.discard(drained.ring.id)
+            self._health.note(f"ring/{drained.ring.id}", "")
+        self._listen()
+        for one in self.abilities.hotplug:
+            one.leave(cpu)
+
+    async def join_cpu(self, cpu: int) -> None:
+        """Open the rings of a CPU that is back, drain them, and enable their events.
+
+        Raises:
+            KernelError: they cannot be opened; the CPU stays without.
+            ShardSilent: likewise, and a drain thread may still be reading them.
+        """
+        for one in self.abilities.hotplug:
+            rings = one.join(cpu)
+            try:
+                for handle in rings:
+                    await self._add_ring(handle)
+                self._listen()
+                one.enable(rings)
+            except KernelError:
+                await self.leave_cpu(cpu)
+                raise
+
+    async def _add_ring(self, handle: RingHandle) -> None:
+        drained = Drained(handle, self._drain.add_ring(self._stream, handle))
+        try:
+            self._accounting.add(drained)
+        except KernelError:
+            await self._drain.remove([drained.ring])
+            raise
+        self._rings[drained.ring.id] = drained
+        self._joined.add(drained.ring.id)
+
+    async def remove_joined(self) -> None:
+        """Remove the rings that came with CPUs, before they are closed. Raises ShardSilent."""
+        await self._drain.remove([self._rings[number].ring for number in self._joined])
 
     async def _flush_aux(self) -> None:
         """Flush CoreSight until the end: it hands over its trace only when it is stopped."""

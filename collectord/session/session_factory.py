@@ -165,7 +165,9 @@ class SessionContext:
             tasks=TaskGroup(self.workers.of(plan.name)),
             covered=covered,
         )
-        return Session(parts, self.drain, programs)
+        session = Session(parts, self.drain, programs)
+        own.push_async_callback(session.remove_joined)
+        return session
 
     def _watched_programs(
         self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: AsyncExitStack
