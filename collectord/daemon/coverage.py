@@ -8,6 +8,7 @@ online without a ring are not recorded, or only read at the end.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -17,7 +18,7 @@ from collectord.model import RingRole
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from collectord.daemon.cpu_watch import CpuWatch
     from collectord.plan.session_plan import SessionPlan
@@ -54,9 +55,15 @@ class Coverage:
     def uncovered_ns(self) -> int:
         """Return the time so far that CPUs were without what they should have had, added up."""
         now_ns = time.monotonic_ns()
-        self._uncovered_ns += len(self._uncovered) * (now_ns - self._counted_ns)
-        self._counted_ns = now_ns
+        passed_ns, self._counted_ns = now_ns - self._counted_ns, now_ns
+        self._uncovered_ns += len(self._uncovered) * passed_ns
+        for one in self._sessions.values():
+            one.uncovered_ns += len(one.lacks(self.online)) * passed_ns
         return self._uncovered_ns
+
+    def uncovered_by_session(self) -> Mapping[tuple[str, str], int]:
+        """Return the same for each session, by name and source, as of the last `uncovered_ns`."""
+        return {key: one.uncovered_ns for key, one in self._sessions.items()}
 
     def poll(self, watch: CpuWatch) -> bool:
         """Find the CPUs that came and went; if that fails, the next poll finds them.
@@ -91,6 +98,22 @@ class Coverage:
         for one in self._sessions.values():
             one.let_go(left | (one.planned - self.online))
 
+    def away(self, plan: SessionPlan) -> frozenset[int]:
+        """Return the CPUs that were offline since the session's rings on them were opened."""
+        seen = self._sessions.get((plan.name, plan.source))
+        return seen.away if seen is not None else frozenset()
+
+    def absences(self, plan: SessionPlan, cpu: int) -> int:
+        """Return how often a CPU was found to be offline, or to have been."""
+        return self._sessions[plan.name, plan.source].absences[cpu]
+
+    def joined(self, plan: SessionPlan, cpu: int, absences: int) -> None:
+        """Note that a CPU has new rings, which were opened after so many of its absences."""
+        self.uncovered_ns()
+        seen = self._sessions[plan.name, plan.source]
+        if seen.absences[cpu] == absences:
+            seen.take_back(cpu)
+
     def trouble(self, plan: SessionPlan) -> str:
         """Return what a session lacks, with the numbers of the CPUs; "" if nothing."""
         seen = self._sessions.get((plan.name, plan.source))
@@ -115,11 +138,24 @@ class _Seen:
         self._read_late = payload.has_instance and plan.sink.single_file is None
         self._detached: frozenset[int] = frozenset()
         self._unnamed: frozenset[int] = frozenset()
+        self.absences: Counter[int] = Counter()
+        self.uncovered_ns = 0
 
     def let_go(self, left: frozenset[int]) -> None:
         """Note that these CPUs were offline."""
+        self.absences.update(left)
         self._detached |= left & self._detachable
         self._unnamed |= left & self._naming
+
+    def take_back(self, cpu: int) -> None:
+        """Note that this CPU has new rings."""
+        self._detached -= {cpu}
+        self._unnamed -= {cpu}
+
+    @property
+    def away(self) -> frozenset[int]:
+        """The CPUs that were offline, and have had no new rings since."""
+        return self._detached | self._unnamed
 
     def lacks(self, online: frozenset[int]) -> frozenset[int]:
         """Return the CPUs on which the session lacks what it should have."""

@@ -65,6 +65,10 @@ class CpuWatch:
         if self._uevents is not None:
             self._kernel.close(self._uevents.detach())
 
+    def fileno(self) -> int:
+        """Return a descriptor, readable when CPUs may have gone or come; -1 if there is none."""
+        return self._uevents.fileno() if self._uevents is not None else -1
+
     def poll(self) -> CpuChange:
         """Return the online CPUs, and those that were offline since the last poll.
 

@@ -116,6 +116,7 @@ class Daemon:
             cpus_online=len(now.coverage.online),
             cpus_covered=len(now.coverage.online & now.coverage.covered),
             uncovered_ns=now.coverage.uncovered_ns(),
+            uncovered_by_session=now.coverage.uncovered_by_session(),
             **now.repaired._asdict(),
             left_records=now.left_records,
             store_limit_bytes=now.store_limit_bytes,

@@ -16,6 +16,7 @@ from collectord.control.watchdog import Watchdog, prolong
 from collectord.daemon.claims import await_salvages, claim_places
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
+from collectord.daemon.hotplug import Hotplug
 from collectord.daemon.session_polls import SessionPolls
 from collectord.daemon.session_set import SessionSet
 from collectord.errors import CollectordError, KernelError, SinkError
@@ -120,6 +121,7 @@ class Stages:
         self.repaired = Repaired()
         self.left_records = 0
         self.polls: SessionPolls | None = None
+        self._hotplug: Hotplug | None = None  # while something is collected
         self._heartbeat = Heartbeat(config.daemon.heartbeat)
         limits = _retention(plan)
         self.store_limit_bytes = limits.bytes
@@ -225,12 +227,15 @@ class Stages:
         stopping = asyncio.ensure_future(run.stop.wait())
         stopping.add_done_callback(lambda _: self.drain.wake())
         self._tell_of_cpus()
+        look = partial(self._look_at_cpus, cpus)
+        self._hotplug = hotplug = Hotplug(self.sessions, self.coverage, self._tell_of_cpus, look)
+        hotplug.listen(cpus.fileno())
         self.polls = polls = SessionPolls(
             self.sessions,
             kernel=self._kernel,
             watch=self.watch,
             worker=workers.of(),
-            before=partial(self._look_at_cpus, cpus),
+            before=look,
             flush_ns=self._plan.core.flush_ns,
             stretched=run.on_tick is None,
         )
@@ -242,7 +247,8 @@ class Stages:
                 if run.on_tick is not None:
                     run.on_tick(run.status())
         finally:
-            self.polls = None
+            self.polls = self._hotplug = None
+            await hotplug.end()
             await self._heartbeat.rest()
         stopping.cancel()
 
@@ -298,6 +304,8 @@ class Stages:
         """Find the present CPUs, and notify the sessions of those that they lack."""
         if self.coverage.poll(cpus):
             self._tell_of_cpus()
+            if self._hotplug is not None:
+                self._hotplug.follow()
 
     def _tell_of_cpus(self) -> None:
         for session in self.sessions:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collectord import __version__
-from collectord.metrics.families import counter, gauge
+from collectord.metrics.families import SESSION, counter, gauge
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -44,6 +44,12 @@ def families(reading: Reading) -> Iterator[Metric]:
         "Seconds that planned CPUs were offline or without rings, summed over the CPUs.",
         (),
         [((), status.uncovered_ns / NS_PER_SECOND)],
+    )
+    yield counter(
+        "collectord_session_uncovered_seconds",
+        "Seconds that CPUs were offline or without rings of the session, summed over the CPUs.",
+        SESSION,
+        [(labels, ns / NS_PER_SECOND) for labels, ns in status.uncovered_by_session.items()],
     )
     yield counter(
         "collectord_unclean_stops",

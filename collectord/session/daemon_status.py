@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from collectord.session.running_threads import RunningThreads
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from collectord._native._core import CoreCounters
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading
@@ -17,7 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """All values that metrics, the control API and the live line show."""
+    """All values that metrics, the control API and the live line show.
+
+    Attributes:
+        uncovered_ns: time that CPUs were without what they should have had, added up.
+        uncovered_by_session: the same for each session, by name and source.
+    """
 
     sessions: tuple[SessionBalance, ...]
     core: CoreCounters
@@ -31,5 +38,6 @@ class DaemonStatus:
     damaged_files: int
     left_records: int
     store_limit_bytes: int
+    uncovered_by_session: Mapping[tuple[str, str], int] = field(default_factory=dict)
     bpf: tuple[BpfStatus, ...] = ()
     drain: RunningThreads = field(default_factory=RunningThreads)

@@ -225,6 +225,7 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
         cpus_online=2,
         cpus_covered=2,
         uncovered_ns=1_500_000_000,
+        uncovered_by_session={("exec", "perf"): 500_000_000},
         unclean_stops=1,
         damaged_files=2,
         left_records=7,

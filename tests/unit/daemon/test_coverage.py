@@ -82,6 +82,27 @@ def test_names_of_a_cpu_that_returns_are_missed() -> None:
         assert coverage.covered == set(CPUS)
 
 
+def test_time_is_missed_by_the_session_that_lacks_the_cpu() -> None:
+    """A CPU that has rings again is missed no longer, unless it was away meanwhile."""
+    whole = plan()
+    ftrace = replace(plan(FTRACE), name="other")
+    coverage = Coverage([whole, ftrace], CPUS)
+    coverage.change(CPUS, [1])
+    assert coverage.away(whole) == {1}
+    assert coverage.away(ftrace) == set()
+    total_ns = coverage.uncovered_ns()
+    missed = coverage.uncovered_by_session()
+    assert missed == {("calls", "perf"): total_ns, ("other", "tracefs"): 0}
+    before = coverage.absences(whole, 1)
+    coverage.change(CPUS, [1])
+    coverage.joined(whole, 1, before)
+    assert coverage.trouble(whole).startswith("CPU 1: back online")
+    coverage.joined(whole, 1, coverage.absences(whole, 1))
+    assert coverage.trouble(whole) == ""
+    assert coverage.covered == set(CPUS)
+    assert coverage.away(whole) == set()
+
+
 def test_a_cpu_that_is_new_has_no_ring() -> None:
     """If all CPUs are meant, it is missing; its ftrace events are read at the end."""
     for session, said in {

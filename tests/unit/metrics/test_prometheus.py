@@ -308,6 +308,8 @@ def test_core_and_host() -> None:
     assert of(series, "collectord_drain_duration_seconds_count") == 7
     assert of(series, "collectord_oldest_unwritten_seconds") == 0.25
     assert of(series, "collectord_uncovered_seconds_total") == 1.5
+    labels = {"session": "exec", "source": "perf"}
+    assert of(series, "collectord_session_uncovered_seconds_total", **labels) == 0.5
     assert of(series, "collectord_unclean_stops_total") == 1
     assert of(series, "collectord_damaged_files") == 2
     assert of(series, "collectord_records_left_behind_total") == 7

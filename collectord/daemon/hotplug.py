@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPUs that go offline and come back: their rings are closed, and opened anew, in each session.
+
+The kernel reports both by uevents. A ring of a CPU that is gone is drained to its end, counted for
+the last time and closed; a CPU that is back gets new rings as soon as it can have events. A CPU
+that was away for a moment gets new rings too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import CollectordError, KernelError
+from collectord.session.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from collectord.daemon.coverage import Coverage
+    from collectord.session.session_factory import AnySession
+
+_LOG: Final = structlog.get_logger()
+# A CPU that has just come online may refuse events for a moment.
+_TRIES: Final = 5
+_PAUSE_S: Final = 0.1
+# Uevents of other devices may come in thousands.
+_LOOK_S: Final = 0.1
+
+
+class Hotplug:
+    """Keeps the rings of all sessions in step with the CPUs, one CPU after the other.
+
+    Args:
+        sessions: all of the daemon; those whose source cannot do it are left alone.
+        coverage: knows which CPUs are online, and which of them were offline.
+        tell: called whenever a session has got, or lacks, the rings of a CPU.
+        look: finds the present CPUs, and calls `follow` if they have changed.
+    """
+
+    def __init__(
+        self,
+        sessions: Iterable[AnySession],
+        coverage: Coverage,
+        tell: Callable[[], None],
+        look: Callable[[], None],
+    ) -> None:
+        self._sessions = sessions
+        self._coverage = coverage
+        self._tell = tell
+        self._look = look
+        self._changed = False
+        self._task: asyncio.Task[None] | None = None
+        self._fd = -1
+        self._timer: asyncio.TimerHandle | None = None
+
+    def listen(self, fd: int) -> None:
+        """Look when `fd` is readable, but not more often than it makes sense.
+
+        Args:
+            fd: of `CpuWatch.fileno`; without one others look.
+        """
+        self._fd = fd
+        if fd >= 0:
+            asyncio.get_running_loop().add_reader(fd, self._on_news)
+
+    def _on_news(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._fd)
+        self._timer = loop.call_later(_LOOK_S, loop.add_reader, self._fd, self._on_news)
+        self._look()
+
+    def follow(self) -> None:
+        """Begin to do what the present CPUs demand; what is under way is completed first."""
+        self._changed = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+
+    async def end(self) -> None:
+        """Complete what is under way, before the sessions are closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+        self._changed = False
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until the sessions have what the CPUs demand, or cannot have it."""
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        while self._changed:
+            self._changed = False
+            for session in self._sessions:
+                if isinstance(session, Session) and session.abilities.hotplug:
+                    for cpu in sorted(self._coverage.away(session.plan)):
+                        await self._replace(session, cpu)
+
+    async def _replace(self, session: Session, cpu: int) -> None:
+        """Close the rings of a CPU that was offline; open new ones if it is back."""
+        name = session.plan.name
+        try:
+            await session.leave_cpu(cpu)
+            joined = await self._join(session, cpu)
+        except CollectordError as error:
+            if cpu in self._coverage.online:
+                _LOG.error("cpu_not_joined", session=name, cpu=cpu, error=str(error))
+        else:
+            if joined:
+                _LOG.info("cpu_joined", session=name, cpu=cpu)
+        self._tell()
+
+    async def _join(self, session: Session, cpu: int) -> bool:
+        """Open new rings on a CPU; return whether it is there to have them."""
+        for tries_left in reversed(range(_TRIES)):
+            # An absence that ended before is not one of the new rings, so it is noted first.
+            self._look()
+            absences = self._coverage.absences(session.plan, cpu)
+            if cpu not in self._coverage.online:
+                return False
+            try:
+                await session.join_cpu(cpu)
+            except KernelError as error:
+                if error.errno != errno.ENODEV or not tries_left:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                # If it went offline meanwhile, it is still away, and these rings are replaced.
+                self._coverage.joined(session.plan, cpu, absences)
+                return True
+        return False
