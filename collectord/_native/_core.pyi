@@ -223,6 +223,7 @@ class Stream:
         step_bytes: int = 0,
         tail_bytes: int = 0,
         table: bytes | bytearray | memoryview = b"",
+        size: tuple[int, int, int] = (-1, 0, 0),
     ) -> None:
         """Hand over the next segment's file.
 
@@ -231,8 +232,13 @@ class Stream:
         moves on to the next prepared segment. If `step_bytes` > 0, space is allocated that far
         ahead, and a full disk leaves room behind the data: `tail_bytes`, and an entry of the AUX
         index for each place in `SegmentClosed.aux_index`. The padding of each chunk begins with
-        `table`, whose first 8 bytes its header replaces (see `shown_bytes`). Raises OSError
-        (EBUSY: a segment is prepared already; EINVAL: the table has over 512 bytes).
+        `table`, whose first 8 bytes its header replaces.
+
+        `size`: a buffered fd of the file, which lives as long, and the offset of a word in it;
+        offset 0: it has none. At each flush that wrote records, the word becomes the offset of the
+        last written padding, minus the third number: what is before that offset, and the padding
+        itself, stay as they are. Raises OSError (EBUSY: a segment is prepared already; EINVAL: the
+        table has over 512 bytes).
         """
     def prepare_pages(
         self,
@@ -264,13 +270,8 @@ class Stream:
 
         Token 0 and no rings mean that no segment is open. Any thread may call it.
         """
-    def shown_bytes(self) -> tuple[int, int]:
-        """Return token and end of the running segment's whole records: where a padding begins.
-
-        What is before that offset of the file, and the padding itself, are written and stay as
-        they are. Token 0 means that no segment is open, and end 0 that nothing was written to it.
-        Not for a stream of pages or files. Any thread may call it.
-        """
+    def tell_error(self) -> int:
+        """Return the errno if a running file's `size` could not be updated at the last flush."""
     def issued_generation(self) -> int:
         """Return the core's last generation."""
     def drained_generation(self) -> int:

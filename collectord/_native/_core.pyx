@@ -67,7 +67,8 @@ cdef extern from "core.h":
         uint64_t chunks, records, samples, replayed, first_ns, last_ns
         uint64_t *aux_index
         uint32_t aux_count
-        int fd
+        uint64_t size_at, size_base
+        int fd, size_fd
         chunk_table table
     int segment__set_places(segment *s, uint32_t first_id, const uint64_t *places,
                             uint32_t count) nogil
@@ -83,12 +84,12 @@ cdef extern from "core.h":
     struct stream:
         uint32_t id
         sideband sideband
+        int tell_error
     struct lane:
         stream *stream
     uint64_t stream__drained(const stream *s, uint64_t issued)
     uint64_t stream__written(const stream *s, uint64_t issued)
     uint64_t stream__round_ns(const stream *s, uint64_t issued)
-    uint64_t stream__shown(stream *s, uint64_t *token) nogil
     struct sum:
         uint64_t bytes, xxh3
     enum event_kind:

@@ -179,11 +179,21 @@ static void disk__cut(struct disk *disk, struct stream *stream)
 	pthread_mutex_lock(&disk->lock);
 }
 
+/* Tell readers of the running file what is written, without the lock, which others wait for. */
+static void disk__tell(struct disk *disk, struct stream *stream)
+{
+	pthread_mutex_unlock(&disk->lock);
+	stream__tell(stream);
+	pthread_mutex_lock(&disk->lock);
+}
+
 /* Decide the next step, under the lock; NULL: no step before something else happens. */
 static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *waits)
 {
 	const bool cuts = cut__is_under_way(&stream->cut);
 
+	if (stream->tells)
+		return disk__tell;
 	stream->gathers = cuts ? 0 : flight__gathers(disk, stream);
 	if (stream->first == NULL && !cuts)
 		return NULL;
@@ -243,6 +253,8 @@ static bool disk__serve(struct disk *disk)
 			continue;
 		/* A segment does not end before all writes sent to it have completed. */
 		left |= stream->sent.items > 0 || stream__serve(stream);
+		/* Its last ring may have left, so that no flush follows. */
+		stream->tells = stream__has_news(stream);
 		if (stream->finished) {
 			pool__leave(writer->pool, &stream->data_share);
 			pool__leave(writer->pool, &stream->sideband_share);

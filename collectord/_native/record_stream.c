@@ -6,20 +6,11 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "lock.h"
 #include "ring.h"
 
 static uint32_t record_stream__padded(const struct stream *stream, uint32_t used, bool round)
 {
 	return chunk__padded(used, round, &stream->current.table);
-}
-
-/* Readers may take the records up to `end` of the file, where a padding begins: it and everything
- * before it are written. */
-static void record_stream__show(struct stream *stream, uint64_t end)
-{
-	HOLD(&stream->lock);
-	stream->current.shown = end;
 }
 
 /*
@@ -131,7 +122,7 @@ static void record_stream__account(struct stream *stream, const struct chunk *ch
 	for (uint32_t i = 0; i < chunk->span_count; i++)
 		stream__account(stream, &chunk->spans[i]);
 	stream->round_due = true;
-	record_stream__show(stream, offset + chunk__records(chunk->used, round));
+	segment->end = offset + chunk__records(chunk->used, round);
 }
 
 /* Pad the chunk for this place. It uses a copy of the hash, since it may be written again
@@ -230,7 +221,7 @@ static bool record_stream__end_round(struct stream *stream)
 
 	if (record_stream__append_scratch(stream, 0, true) < 0)
 		return false;
-	record_stream__show(stream, offset + chunk__records(0, true));
+	stream->current.end = offset + chunk__records(0, true);
 	return true;
 }
 

@@ -351,11 +351,12 @@ cdef class Stream:
         return 0
 
     def prepare(self, uint64_t token, int fd, uint64_t offset, uint64_t limit_bytes,
-                uint64_t step_bytes=0, uint64_t tail_bytes=0, table=b""):
+                uint64_t step_bytes=0, uint64_t tail_bytes=0, table=b"", size=(-1, 0, 0)):
         cdef const uint8_t[::1] entries = table
         cdef segment made = segment__new(token, fd, limit_bytes, step_bytes)
         made.offset = offset
         made.tail = tail_bytes
+        made.size_fd, made.size_at, made.size_base = size
         if entries.shape[0] > 0:
             check(chunk_table__set(&made.table, &entries[0], entries.shape[0]))
         self.give(made, None)
@@ -377,11 +378,8 @@ cdef class Stream:
         free(progress.rings)
         return progress.token, found
 
-    def shown_bytes(self):
-        cdef uint64_t token = 0, end
-        with nogil:
-            end = stream__shown(self.stream, &token)
-        return token, end
+    def tell_error(self):
+        return self.stream.tell_error
 
     def issued_generation(self):
         return self.owner.core.writer.generation

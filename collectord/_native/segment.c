@@ -121,6 +121,17 @@ int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, ui
 	return 0;
 }
 
+int segment__tell(struct segment *segment)
+{
+	uint64_t size = segment->end - segment->size_base, done;
+	struct iovec word = {&size, sizeof(size)};
+	const int ret = segment__write(segment->size_fd, &word, 1, segment->size_at, &done);
+
+	if (ret == 0)
+		segment->told = segment->end;
+	return ret;
+}
+
 void segment__cut(struct segment *segment, uint64_t until)
 {
 	if (ftruncate(segment->fd, (off_t)segment->offset) < 0)

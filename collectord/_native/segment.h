@@ -16,8 +16,12 @@ struct segment {
 	uint64_t begin, offset, limit; /* file positions of the data section */
 	uint64_t allocated, step;
 	/* Records: where the last written padding begins; 0: nothing is written. What is before
-	 * it stays as it is. The stream's lock guards it. */
-	uint64_t shown;
+	 * it stays as it is. */
+	uint64_t end;
+	/* Readers of the running file are told `end`, without `size_base`, by the word at `size_at`
+	 * of the file, through a buffered fd, the caller's. 0: it has no such word. */
+	uint64_t size_at, size_base, told;
+	int size_fd;
 	uint64_t tail; /* room for the seal's additions behind the data, without the AUX index */
 	uint64_t chunks, records, samples, replayed;
 	uint64_t first_ns, last_ns; /* the written data were made between these; 0: unknown */
@@ -61,6 +65,9 @@ int segment__reserve_aux(struct segment *segment, uint32_t count);
 /* Write the vectors at `offset`, and advance them. `*done`: the bytes written, fewer on an
  * error. */
 int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, uint64_t *done);
+
+/* Tell readers of the running file where its records end. -errno: they see the earlier end. */
+int segment__tell(struct segment *segment);
 
 /*
  * Truncate the file after a partial write at `offset`, so that uncounted bytes are not taken for

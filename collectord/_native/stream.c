@@ -296,13 +296,18 @@ bool stream__serve(struct stream *stream)
 	return finish && queued;
 }
 
-uint64_t stream__shown(struct stream *stream, uint64_t *token)
+bool stream__has_news(const struct stream *stream)
 {
 	const struct segment *const segment = &stream->current;
 
-	HOLD(&stream->lock);
-	*token = segment->open ? segment->token : 0;
-	return segment->open ? segment->shown : 0;
+	return segment->open && segment->size_at > 0 && segment->end > segment->told;
+}
+
+void stream__tell(struct stream *stream)
+{
+	stream->tells = false;
+	if (stream__has_news(stream))
+		store_relaxed(&stream->tell_error, -segment__tell(&stream->current));
 }
 
 struct lane *stream__lane(const struct stream *stream, uint32_t shard)

@@ -112,6 +112,8 @@ struct stream {
 	uint64_t space_asked_ns; /* when the last wait for room ended, 0: there has been room
 				  * since */
 	uint64_t failure_told_ns;
+	bool tells; /* readers are told before the next item is written */
+	_Atomic int tell_error;
 	bool unanswered; /* the last missing segment was never prepared */
 	/*
 	 * The next marker waits for a generation beyond this one: the last one issued when the
@@ -188,6 +190,11 @@ void stream__account_part(struct stream *stream, const struct span *span);
  * may be the only one that can be evicted. */
 void stream__make_evictable(struct stream *stream, uint64_t bytes);
 
+/* Whether readers of the running file are to be told of more records. */
+bool stream__has_news(const struct stream *stream);
+/* Tell them. If that fails, a later call tells them, and `tell_error` has the errno until then. */
+void stream__tell(struct stream *stream);
+
 /* Carry out a rotate request, and a finish request once the stream's queue is empty. True: the
  * finish waits for queued items. */
 bool stream__serve(struct stream *stream);
@@ -205,10 +212,6 @@ uint64_t stream__written(const struct stream *stream, uint64_t issued);
 /* Returns when all data of the generation before the last `issued` one was written; 0: not yet,
  * or unknown. Data of any later round are no older than that. */
 uint64_t stream__round_ns(const struct stream *stream, uint64_t issued);
-
-/* Returns `shown` of the running segment, and its token; 0: there is none. Any thread may call
- * it. */
-uint64_t stream__shown(struct stream *stream, uint64_t *token);
 
 /* Returns the shard's lane of this stream if it has rings or unwritten items, else NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);

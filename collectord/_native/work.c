@@ -199,6 +199,9 @@ void work__end(struct disk *disk, struct stream *stream, struct item *ended)
 	else if (item.ticket == NULL)
 		/* The partner is the load in lane__mark(). */
 		atomic_store(&lane->mark_queued, false);
+	/* A flush ends here, which is not in flight beside others; or none follows. */
+	if (item.stamp != 0 || load_relaxed(&lane->rings) == 0)
+		stream__tell(stream);
 	cut__pass(&stream->cut, &item);
 	stream__pass_written(stream, lane, &item);
 	/* The partners are the loads in stream__lane() and lane__stamp(). */

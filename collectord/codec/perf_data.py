@@ -27,7 +27,7 @@ from collectord.codec.perf_attr import FILE_ATTR_BYTES, PerfEventAttr, RecordTyp
 from collectord.codec.perf_features import Features, encode_features
 from collectord.codec.perf_record import frame
 from collectord.codec.perf_section import Feature, encode_string
-from collectord.codec.perf_table import feature_table, padding, running_table
+from collectord.codec.perf_table import DATA_SIZE_AT, feature_table, padding, running_table
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
@@ -124,6 +124,11 @@ class Head:
     def table(self) -> bytes:
         """The bytes that each padding of a running file begins with (perf_table)."""
         return running_table(self.sections)
+
+    @property
+    def size_word(self) -> tuple[int, int]:
+        """Where the header has the size of the data section, and from where that counts."""
+        return DATA_SIZE_AT, self.data_offset
 
     @property
     def tracing_data(self) -> bytes | None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.cursor import U64
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import HEADER_BYTES, frame
 from collectord.codec.perf_section import Feature
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ENTRY: Final = struct.Struct("<QQ")
-_DATA_SIZE_AT: Final = 48  # of the size of the data section, in the header
+DATA_SIZE_AT: Final = 48  # of the size of the data section, in the header
 # What the core takes: CHUNK_TABLE_BYTES in chunk.h.
 TABLE_MAX_BYTES: Final = 512
 
@@ -57,12 +56,3 @@ def padding(table: bytes, at: int, align: int) -> bytes:
     size = len(table) + -(at + len(table)) % align
     body = table[HEADER_BYTES:].ljust(size - HEADER_BYTES, b"\0")
     return frame(RecordType.FINISHED_INIT, 0, body)
-
-
-def size_patch(data_offset: int, end: int) -> tuple[int, bytes]:
-    """Return what shows a running file's records up to its offset `end`, where a padding begins.
-
-    Returns:
-        an offset in the header, and the word to write there.
-    """
-    return _DATA_SIZE_AT, U64.pack(end - data_offset)

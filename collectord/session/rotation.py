@@ -12,9 +12,8 @@ import errno
 import os
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -38,14 +37,6 @@ _LOG: Final = structlog.get_logger()
 _WAITING_MAX: Final = 4
 # The room to make for a writer that met a full disk: some seconds of a busy stream.
 _ROOM_BYTES: Final = 64 << 20
-
-
-class _Written(NamedTuple):
-    """Contents of the running segment, by `Stream.track_bytes` and `shown_bytes`."""
-
-    token: int
-    track_bytes: Mapping[int, int]
-    end: int
 
 
 class Rotation:
@@ -82,7 +73,7 @@ class Rotation:
         self._ending = False
         self._finished = asyncio.Event()
         self._write_errors = self._given_up = self._early = 0
-        self._last_shown = _Written(0, {}, 0)
+        self._last_shown: tuple[int, Mapping[int, int]] = (0, {})
         self.collected: SnapshotSegments | None = None  # the snapshot of segments that end now
         self.stats = SinkStats()
         self.sealed: tuple[str, ...] = ()  # paths, without those that retention has deleted
@@ -259,6 +250,7 @@ class Rotation:
                 segment.step_bytes,
                 segment.tail_bytes,
                 segment.table,
+                (segment.meta_fd, *segment.size_word),
             )
 
     async def _prepare_or_degrade(self) -> None:
@@ -391,25 +383,24 @@ class Rotation:
     def _show_running(self) -> None:
         """Show readers of the running file what has been written to it until now."""
         token, sizes = self._stream.track_bytes()
-        again, end = self._stream.shown_bytes()
-        written = _Written(token, sizes, end)
         segment = self._open.get(token)
-        if segment is None or again != token or not (sizes or end) or written == self._last_shown:
-            return
-        if not self._showing.locked():
-            self._tasks.start(self._show(segment, written))
+        if not sizes:
+            error = self._stream.tell_error()
+            name = errno.errorcode.get(error, error)
+            self._health.note("show", f"cannot update the segment ({name})" if error else "")
+        elif segment and (token, sizes) != self._last_shown and not self._showing.locked():
+            self._tasks.start(self._show(segment, sizes))
 
-    async def _show(self, segment: OpenSegment, written: _Written) -> None:
+    async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
         async with self._showing:
             if segment.token not in self._open:
                 return  # it closed meanwhile, and its seal writes the same
-            flush = partial(self._sink.flush, segment, written.track_bytes, end=written.end)
             try:
-                await self._tasks.in_worker(flush)
+                await self._tasks.in_worker(self._sink.flush, segment, sizes)
             except SinkError as error:
                 self._health.note("show", str(error))
             else:
-                self._last_shown = written
+                self._last_shown = (segment.token, sizes)
                 self._health.note("show", "")
 
 

@@ -94,6 +94,7 @@ class OpenSegment:
         capacity_bytes: room for each ring, from its offset.
         files: ring id to the descriptor of its file, for segments that are sets of files.
         table: the beginning of each padding between records, see `Stream.prepare`.
+        size_word: of its `size`: where the word is, and the offset from which it counts.
     """
 
     token: int
@@ -110,6 +111,7 @@ class OpenSegment:
     tail_bytes: int = 0
     files: Mapping[int, int] = field(default_factory=dict)
     table: bytes = b""
+    size_word: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +174,6 @@ class Sink(Protocol):
         segment: OpenSegment,
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
-        *,
-        end: int = 0,
     ) -> None:
         """Show in the running file, and in any copy of it, what it holds by now.
 
@@ -184,7 +184,6 @@ class Sink(Protocol):
             segment: the running one.
             track_bytes: ring id to bytes in the file, as `Stream.track_bytes` returns them.
             stats: CPU to the kernel's counters of its ring, as text for people.
-            end: of the records that all rings share, as `Stream.shown_bytes` returns it.
         """
 
     def discard(self, segment: OpenSegment) -> None:

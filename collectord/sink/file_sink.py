@@ -83,6 +83,7 @@ class Place:
     tail_bytes: int = 0
     lost_ids: int = 0
     table: bytes = b""
+    size_word: tuple[int, int] = (0, 0)
 
 
 class Contents(NamedTuple):
@@ -298,6 +299,15 @@ class FileSink(ABC):
             self._stored_by_ring.update({entry.ring: entry.samples for entry in rings})
         return SegmentInfo(segment.token, segment.paths.data, manifest)
 
+    def flush(
+        self,
+        segment: OpenSegment,
+        track_bytes: Mapping[int, int],
+        stats: Mapping[int, str] | None = None,
+    ) -> None:
+        """Do nothing: readers see in the running file what the writer has written."""
+        del segment, track_bytes, stats
+
     def discard(self, segment: OpenSegment) -> None:
         """Delete a segment that never received data, and close its fds.
 
@@ -379,6 +389,7 @@ class FileSink(ABC):
             capacity_bytes=place.capacity_bytes,
             tail_bytes=place.tail_bytes,
             table=place.table,
+            size_word=place.size_word,
         )
 
     def _go_on(self, opening: Opening) -> None:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sink stage: perf.data segments, rotated in a session's directory or as one named file.
 
-Readers see in a running one what was written before the last flush.
+Readers see in a running one what was written before the last flush: the core's writer updates
+the header.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collectord.codec.perf_sideband import LostSamples
 from collectord.codec.perf_sideband import encode as encode_record
 from collectord.sink.file_sink import NO_LAYOUTS, Contents, FileSink, Place
 from collectord.sink.manifest import with_counts
-from collectord.sink.perf_file import DataSection, finish, show, write_head
-from collectord.sink.segment import FULL, PERF_DATA, sink_errors
+from collectord.sink.perf_file import DataSection, finish, write_head
+from collectord.sink.segment import FULL, PERF_DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -78,30 +79,10 @@ class PerfDataSink(FileSink):
         self._head = build_head(
             attrs, tracing_data, features=features, first_records=targets + (aux_info or b"")
         )
-        self._closing: set[int] = set()  # tokens of segments whose seal has begun
         names = [section.name for section in attrs]
         super().__init__(plan, identity, events=names, layouts=layouts, make_room=make_room)
         if not all(section.attr.use_clockid for section in attrs):
             self._clock = "perf"
-
-    def flush(
-        self,
-        segment: OpenSegment,
-        track_bytes: Mapping[int, int],
-        stats: Mapping[int, str] | None = None,
-        *,
-        end: int = 0,
-    ) -> None:
-        """Show the records up to `end`, once there are any.
-
-        Raises:
-            SinkError: the file cannot be written.
-        """
-        del track_bytes, stats
-        # A seal has the last word on a file, and closes it: it sets its mark under the lock.
-        with self._lock, sink_errors("cannot update the segment", segment.paths.partial):
-            if end and segment.token in self._open and segment.token not in self._closing:
-                show(segment.meta_fd, self._head, end)
 
     def _begin(self, token: int, fd: int) -> Place:
         del token
@@ -113,6 +94,7 @@ class PerfDataSink(FileSink):
             tail_bytes=self._tail_bytes() + _CODE_BYTES,
             lost_ids=sum(len(section.ids) for section in self._attrs),
             table=self._head.table,
+            size_word=self._head.size_word,
         )
 
     def _tail_bytes(self) -> int:
@@ -125,8 +107,6 @@ class PerfDataSink(FileSink):
     def _finish(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> Generator[str, None, tuple[FinishedFile, Contents]]:
-        with self._lock:
-            self._closing.add(segment.token)
         losses = self._loss_records(closing.lost_samples)
         data = DataSection(
             sums=closed.sums,
@@ -167,10 +147,6 @@ class PerfDataSink(FileSink):
 
     def _is_empty(self, closed: SegmentClosed) -> bool:
         return not closed.records and not any(size for _, size, _ in closed.aux)
-
-    def _forget(self, segment: OpenSegment) -> None:
-        super()._forget(segment)
-        self._closing.discard(segment.token)
 
     def _may_hold_data(self, segment: OpenSegment) -> bool:
         """Whether the first record's type is not 0; True for a file that cannot be read."""

@@ -21,7 +21,6 @@ from collectord.codec.perf_data import (
 from collectord.codec.perf_features import Features, decode_auxtrace_index
 from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_section import Feature
-from collectord.codec.perf_table import size_patch
 from collectord.errors import CodecError
 from collectord.folders.folder import write_all
 from collectord.sink.manifest import Span
@@ -78,12 +77,6 @@ def read_head(fd: int) -> Head:
         CodecError: the file does not begin with a whole head.
     """
     return parse_head(read_first(fd, head_bytes(os.pread(fd, FIRST_BYTES, 0))))
-
-
-def show(fd: int, head: Head, end: int) -> None:
-    """Show the records before the padding at `end`, in the running file and in copies of it."""
-    at, size = size_patch(head.data_offset, end)
-    write_all(fd, size, at)
 
 
 def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, FinishedFile]:

@@ -108,16 +108,6 @@ class _OneFile(FileSink):
         """Close a file as it is."""
         self._forget(segment)
 
-    def flush(
-        self,
-        segment: OpenSegment,
-        track_bytes: Mapping[int, int],
-        stats: Mapping[int, str] | None = None,
-        *,
-        end: int = 0,
-    ) -> None:
-        """Do nothing: what is written can be read at once."""
-
     def _begin(self, token: int, fd: int) -> Place:
         del token, fd
         return Place(data_offset=0, step_bytes=0)
@@ -280,8 +270,6 @@ class RelaySink:
         segment: OpenSegment,
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
-        *,
-        end: int = 0,
     ) -> None:
         """Do nothing: what is written can be read at once."""
 

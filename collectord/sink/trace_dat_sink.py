@@ -116,15 +116,12 @@ class TraceDatSink(FileSink):
         segment: OpenSegment,
         track_bytes: Mapping[int, int],
         stats: Mapping[int, str] | None = None,
-        *,
-        end: int = 0,
     ) -> None:
         """Claim what the file holds by now, and update the names of tasks and the statistics.
 
         Raises:
             SinkError: the file cannot be written.
         """
-        del end
         # A seal has the last word on a file, and closes it: it sets its mark under the lock.
         with self._lock, sink_errors("cannot update the segment", segment.paths.partial):
             shown = self._shown.get(segment.token)

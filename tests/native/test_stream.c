@@ -388,45 +388,74 @@ static void a_failed_write_leaves_no_trace(void)
 	close(fd);
 }
 
-/* The word there is the header of a padding, behind which nothing has to be whole. */
-static void check_shown(int fd, uint64_t expected)
-{
-	uint64_t token, word;
+#define SIZE_AT 48
 
-	CHECK_EQ(stream__shown(stream, &token), expected);
-	CHECK_EQ(token, stream->current.token);
-	CHECK(pread(fd, &word, sizeof(word), (off_t)expected) == sizeof(word));
+/* Prepare a segment behind a page, whose size readers take from that page, without its half. */
+static void prepare_told(int fd)
+{
+	const struct segment segment = {
+		.begin = 4096, .offset = 4096, .limit = RIG_LIMIT, .size_at = SIZE_AT,
+		.size_base = 2048, .fd = fd, .size_fd = fd, .open = true};
+
+	CHECK_EQ(stream__prepare(stream, &segment), 0);
+}
+
+/* Readers are told of the records up to `end`, where the header of a padding is. 0: of none. */
+static void check_told(int fd, uint64_t end)
+{
+	uint64_t size = 0, word;
+
+	(void)!pread(fd, &size, sizeof(size), SIZE_AT);
+	CHECK_EQ(size, end > 0 ? end - 2048 : 0);
+	if (end == 0)
+		return;
+	CHECK(pread(fd, &word, sizeof(word), (off_t)end) == sizeof(word));
 	CHECK_EQ(walk__type(word), WALK_FINISHED_INIT);
 }
 
-static void readers_are_shown_what_is_before_the_last_padding(void)
+static void readers_are_told_of_what_is_before_the_last_padding(void)
 {
 	const int one = output__file(), two = output__file();
 	struct chunk *chunk;
-	uint64_t token;
 
 	begin();
-	CHECK_EQ(stream__shown(stream, &token), 0);
-	CHECK_EQ(token, 0);
-	CHECK_EQ(rig__prepare(&rig, 0, one, 4096, RIG_LIMIT), 0);
+	stream__tell(stream); /* there is no file */
+	prepare_told(one);
+	stream__serve(stream);
+	CHECK(!stream__has_news(stream));
 	CHECK_EQ(write_samples(3, 1000), 0);
-	check_shown(one, 4096 + 3 * 128);
+	check_told(one, 0);
+	CHECK(stream__has_news(stream));
+	stream__tell(stream);
+	check_told(one, 4096 + 3 * 128);
+	CHECK(!stream__has_news(stream));
 	CHECK(stream->ops->end(stream, &(struct item){.round = true}));
-	check_shown(one, 8192 + WALK_HEADER_BYTES);
+	stream__tell(stream);
+	check_told(one, 8192 + WALK_HEADER_BYTES);
 	chunk = filled(40, 128, 2000);
 	output__limit(12288 + 1000);
 	CHECK_EQ(-append(chunk), EFBIG);
 	output__limit(UINT64_MAX);
-	check_shown(one, 8192 + WALK_HEADER_BYTES);
+	stream__tell(stream);
+	check_told(one, 8192 + WALK_HEADER_BYTES);
 	CHECK_EQ(write_chunk(chunk), 0);
-	check_shown(one, 12288 + 40 * 128);
-	CHECK_EQ(rig__prepare(&rig, 0, two, 0, RIG_LIMIT), 0);
+	output__limit(SIZE_AT);
+	stream__tell(stream);
+	output__limit(UINT64_MAX);
+	CHECK_EQ(stream->tell_error, EFBIG);
+	check_told(one, 8192 + WALK_HEADER_BYTES);
+	stream__tell(stream);
+	CHECK_EQ(stream->tell_error, 0);
+	check_told(one, 12288 + 40 * 128);
+	prepare_told(two);
 	stream->rotate_wanted = true;
 	stream__serve(stream);
-	CHECK_EQ(stream__shown(stream, &token), 0); /* nothing is written to the next one */
-	CHECK_EQ(token, stream->current.token);
+	CHECK(!stream__has_news(stream)); /* nothing is written to the next one */
 	CHECK_EQ(write_samples(2, 3000), 0);
-	check_shown(two, 2 * 128);
+	finish();
+	stream__tell(stream); /* a closed file has another owner */
+	check_told(one, 12288 + 40 * 128);
+	check_told(two, 0);
 	end();
 	close(one);
 	close(two);
@@ -470,23 +499,22 @@ static void a_replay_that_fails_half_way_begins_again(void)
 	struct output output;
 	struct event *event;
 	struct chunk *chunk;
-	uint64_t token;
 
 	begin();
-	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	prepare_told(fd);
 	for (uint32_t pid = 1; pid <= 3000; pid++)
 		sideband_add(record__comm(record, pid, pid, "name", 1, pid), record);
 	chunk = filled(1, 128, 2);
-	output__limit(RIG_CHUNK_BYTES + 4096);
+	output__limit(RIG_CHUNK_BYTES + 8192);
 	CHECK_EQ(-append(chunk), EFBIG);
 	output__limit(UINT64_MAX);
-	CHECK_EQ(lseek(fd, 0, SEEK_END), 0);
-	CHECK_EQ(stream__shown(stream, &token), 0); /* its first piece was written, and is gone */
+	CHECK_EQ(lseek(fd, 0, SEEK_END), 4096);
+	CHECK(!stream__has_news(stream)); /* its first piece was written, and is gone */
 	CHECK_EQ(write_chunk(chunk), 0);
 	finish();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
-	output__read(&output, fd, 0, event->segment.offset, NULL);
+	output__read(&output, fd, 4096, event->segment.offset, NULL);
 	CHECK_EQ(output.others, 3000);
 	CHECK_EQ(event->segment.replayed, 3000);
 	CHECK_EQ(output.samples, 1);
@@ -568,7 +596,7 @@ int main(void)
 	RUN(no_record_stands_twice);
 	RUN(a_replay_longer_than_a_chunk_is_written_in_pieces);
 	RUN(a_failed_write_leaves_no_trace);
-	RUN(readers_are_shown_what_is_before_the_last_padding);
+	RUN(readers_are_told_of_what_is_before_the_last_padding);
 	RUN(a_failed_replay_begins_again);
 	RUN(a_replay_that_fails_half_way_begins_again);
 	RUN(space_is_claimed_ahead_and_does_not_change_the_size);

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from typing import TYPE_CHECKING, Final
 
 import xxhash
 
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import HEADER_BYTES, frame
 from tests.support import segments as support
+
+if TYPE_CHECKING:
+    from collectord.sink.base import OpenSegment
 
 FOOTER: Final = 24
 
@@ -23,6 +27,12 @@ def footed(records: bytes, offset: int, table: bytes = bytes(HEADER_BYTES)) -> b
     body = table[HEADER_BYTES:] + bytes(gap) + b"CHNKEND1" + offset.to_bytes(8, "little")
     whole = records + frame(RecordType.FINISHED_INIT, 0, body + bytes(8))[:-8]
     return whole + xxhash.xxh3_64_intdigest(whole).to_bytes(8, "little")
+
+
+def show(segment: OpenSegment, end: int) -> None:
+    """Show a running file's records before the padding at `end`, as the core does at a flush."""
+    at, base = segment.size_word
+    os.pwrite(segment.meta_fd, (end - base).to_bytes(8, "little"), at)
 
 
 def samples_in(data: bytes) -> list[bytes]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from hypothesis import given
@@ -19,7 +20,6 @@ from collectord.codec.perf_data import (
 )
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import frame, iter_records
-from collectord.codec.perf_table import size_patch
 from tests.support.chunks import footed
 
 EVENTS: Final = (AttrSection(PerfEventAttr(sample_type=SampleType.IDENTIFIER), (1, 2), "a"),)
@@ -48,8 +48,8 @@ def test_any_copy_of_a_running_file(
         file += footed(records, at, head.table)
         ends.append(at + len(records))
     shown = data.draw(st.integers(0, len(chunks)))
-    at, size = size_patch(head.data_offset, ends[shown])
-    file[at : at + len(size)] = size
+    at, base = head.size_word
+    struct.pack_into("<Q", file, at, ends[shown] - base)
     # What is behind the chunk of that padding may be there in part, or as anything.
     written = -(-ends[shown] // 4096) * 4096 if shown else head.write_offset
     written = max(written, ends[shown] + len(head.table))

@@ -41,7 +41,7 @@ from collectord.codec.perf_features import (
 )
 from collectord.codec.perf_record import frame, iter_records
 from collectord.codec.perf_section import Feature, encode_string
-from collectord.codec.perf_table import TABLE_MAX_BYTES, padding, running_table, size_patch
+from collectord.codec.perf_table import TABLE_MAX_BYTES, padding, running_table
 from collectord.errors import CodecError
 
 PERF: Final = Path(__file__).parents[2] / "golden/perf-6.1"
@@ -166,8 +166,8 @@ def test_a_running_file_has_its_table_in_each_padding() -> None:
     file = bytearray(head.image + chunk + padding(head.table, at, 4096))
     assert len(file) % 4096 == 0
     for end in (head.data_offset + len(records), at):
-        place, size = size_patch(head.data_offset, end)
-        file[place : place + len(size)] = size
+        place, base = head.size_word
+        struct.pack_into("<Q", file, place, end - base)
         header = parse_header(bytes(file))
         assert header.data == Section(head.data_offset, end - head.data_offset)
         table = parse_feature_table(bytes(file[end:]), header, len(file))

@@ -26,6 +26,7 @@ from tests.support import bpf_segments as support
 from tests.support import segments as perf_support
 from tests.support import trace_segments
 from tests.support.bpf_segments import EXITS, OPENS, S_NS, chunk, comm, exited, fork, lost, sample
+from tests.support.chunks import show
 from tests.support.examples import examples
 from tests.support.samples import Sample, encode_sample
 from tests.support.sideband import encode
@@ -283,7 +284,7 @@ def test_segment_that_is_shown_while_it_runs(writer: support.Writer) -> None:
     writer.write(chunk(number(1), ends_round=True))
     shown = os.fstat(writer.segment.meta_fd).st_size
     writer.write(chunk(number(2), ends_round=True))
-    writer.sink.flush(writer.segment, {}, end=shown)
+    show(writer.segment, shown)
     with open_events(writer.path) as segment:
         assert isinstance(segment, BpfSegment)
         assert segment.poll()

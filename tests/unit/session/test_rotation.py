@@ -45,9 +45,9 @@ class Stream:
         """Return the running segment's token; there are no pages."""
         return self.token, {}
 
-    def shown_bytes(self) -> tuple[int, int]:
-        """Return the running segment's token; no record is written."""
-        return self.token, 0
+    def tell_error(self) -> int:
+        """Return that the header could be updated."""
+        return 0
 
     def prepare(self, *_segment: int) -> None:
         """Prepare the segment at once."""
@@ -64,6 +64,7 @@ class Stream:
         return SimpleNamespace(
             token=token,
             fd=fd,
+            meta_fd=fd,
             files={},
             offsets={},
             data_offset=DATA_OFFSET,
@@ -71,6 +72,7 @@ class Stream:
             step_bytes=0,
             tail_bytes=0,
             table=b"",
+            size_word=(0, 0),
         )
 
     def write(self, token: int) -> None:

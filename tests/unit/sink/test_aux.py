@@ -26,7 +26,7 @@ from collectord.sink.stored_file import Check
 from tests.support import segments as support
 from tests.support.aux_files import PMU_TYPE, AuxFile
 from tests.support.aux_records import Aux
-from tests.support.chunks import footed
+from tests.support.chunks import footed, show
 from tests.support.pt import PtTrace
 
 if TYPE_CHECKING:
@@ -123,15 +123,16 @@ def test_running_segment(tmp_path: Path, perfs: tuple[Perf, ...]) -> None:
     sink = make_sink(tmp_path, FILE)
     segment = sink.next_segment(1, support.OPENING)
     made: list[bytes] = []
-    ends = [0]
+    ends: list[int] = []
     for records in rounds_of():
         at = segment.data_offset + sum(map(len, made))
         made.append(footed(records + support.ROUND, at, segment.table))
         ends.append(at + len(records) + len(support.ROUND))
     support.write_data(segment, made)
     copy = tmp_path / "copy"
-    for number, end in enumerate(ends):
-        sink.flush(segment, {}, end=end)
+    for number in range(len(ends) + 1):
+        if number:
+            show(segment, ends[number - 1])
         shutil.copyfile(segment.paths.partial, copy)
         for perf in perfs:
             assert branches(perf, copy) == CODE * 2 * number, perf.version

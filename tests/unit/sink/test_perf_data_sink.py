@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import shutil
-import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +20,7 @@ from collectord.sink.formats import open_stored
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.repair import repair
 from tests.support import segments as support
-from tests.support.chunks import footed
+from tests.support.chunks import footed, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,8 +84,9 @@ def test_running_segment_is_read_by_perf(tmp_path: Path, perfs: tuple[Perf, ...]
     segment = sink.next_segment(1, support.OPENING)
     chunks, ends = _write_rounds(segment, 3)
     copy = tmp_path / "copy"
-    for shown, end in enumerate((0, *ends)):
-        sink.flush(segment, {}, end=end)
+    for shown in range(len(ends) + 1):
+        if shown:
+            show(segment, ends[shown - 1])
         shutil.copyfile(segment.paths.partial, copy)
         for perf in perfs:
             for file in (segment.paths.partial, copy):
@@ -97,7 +96,6 @@ def test_running_segment_is_read_by_perf(tmp_path: Path, perfs: tuple[Perf, ...]
                 assert "# hostname : host.example" in about.stdout
     info = sink.seal(segment, support.closed(segment, chunks, 300), support.closing())
     assert info is not None
-    sink.flush(segment, {}, end=ends[0])  # too late: the seal had the last word
     (verdict,) = verify([tmp_path])
     assert verdict.finding is None
     assert [len(perf.script(info.path)) for perf in perfs] == [300] * len(perfs)
@@ -110,7 +108,7 @@ def test_repair_keeps_what_was_not_shown(tmp_path: Path, perfs: tuple[Perf, ...]
         sink = support.make_sink(tmp_path)
         segment = sink.next_segment(1, support.OPENING)
         _, ends = _write_rounds(segment, 3)
-        sink.flush(segment, {}, end=ends[0])
+        show(segment, ends[0])
 
     support.killed(work)
     (outcome,) = repair(tmp_path)
@@ -118,24 +116,6 @@ def test_repair_keeps_what_was_not_shown(tmp_path: Path, perfs: tuple[Perf, ...]
     (verdict,) = verify([tmp_path])
     assert (verdict.state, verdict.finding) == (State.RECOVERED, None)
     assert [len(perf.script(outcome.path)) for perf in perfs] == [300] * len(perfs)
-
-
-def test_flush_that_cannot_write(tmp_path: Path) -> None:
-    """It is told as an error of the sink, and the segment goes on."""
-    sink = support.make_sink(tmp_path)
-    segment = sink.next_segment(1, support.OPENING)
-    chunks, ends = _write_rounds(segment, 1)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
-    try:
-        with pytest.raises(SinkError, match="cannot update the segment"):
-            sink.flush(segment, {}, end=ends[0])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-        signal.signal(signal.SIGXFSZ, handler)
-    sink.flush(segment, {}, end=ends[0])
-    assert sink.seal(segment, support.closed(segment, chunks, 100), support.closing()) is not None
 
 
 def test_manifest_tells_the_segment(tmp_path: Path) -> None:
