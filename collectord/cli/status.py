@@ -51,6 +51,9 @@ def _lines(status: Mapping[str, Any]) -> Iterator[str]:
     counted = ", ".join(f"{count} {state}" for state, count in states.items())
     yield f"sessions: {counted or 'none'}"
     yield f"CPUs: {status['cpus_covered']} of {status['cpus_online']} covered"
+    cost = status["cost"]
+    budget = f"; the budget is {cost['budget']:.2%}" if cost["budget"] else ""
+    yield f"cost: {cost['ratio']:.2%} of all CPUs{budget}"
     if status["unclean_stops"]:
         yield f"unclean stops so far: {status['unclean_stops']:,}"
     if status["damaged_files"]:

@@ -199,6 +199,8 @@ def _daemon(daemon: DaemonConfig) -> Iterator[Problem]:
         yield Problem("staging", f"{daemon.staging} bytes", f"at least {_CHUNKS_MIN} chunks")
     if daemon.flush_interval <= 0:
         yield Problem("flush_interval", "must not be 0", 'a duration, e.g. "1s"')
+    if daemon.budget.bytes:
+        yield Problem("budget", "is a share of all CPUs, not a size", 'e.g. "0.5%"')
 
 
 def _target(target: TargetConfig) -> Iterator[Problem]:

@@ -37,6 +37,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     flush_interval: Nanoseconds = Nanoseconds(NS_PER_SECOND)
     heartbeat: Nanoseconds = Nanoseconds(60 * NS_PER_SECOND)
     floor: Bytes = Bytes(64 * _KIB)
+    budget: Share = Share(percent=0.5)
     drain_priority: DrainPriority = DrainPriority()
     drain_cpus: DrainCpus = DrainCpus()
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -16,6 +16,7 @@ from collectord.text.units import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from collectord.session.cost_meter import Cost
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.ring_snapshot import Snapshot
     from collectord.session.running_threads import RunningThreads
@@ -36,6 +37,7 @@ def status_json(status: DaemonStatus) -> dict[str, Any]:
         "clocks": plain(status.clocks),
         "core": status.core._asdict(),
         "drain": _drain_json(status.drain),
+        "cost": _cost_json(status.cost),
         "sessions": [session_json(balance, status.bpf) for balance in status.sessions],
     }
 
@@ -55,6 +57,12 @@ def _drain_json(drain: RunningThreads) -> dict[str, Any]:
             for one in drain.threads
         ],
     }
+
+
+def _cost_json(cost: Cost) -> dict[str, Any]:
+    """Return the daemon's cost; that of its probes by session and source."""
+    imposed = {"/".join(session): ns for session, ns in cost.imposed_ns.items()}
+    return {**plain(cost, "imposed_ns"), "imposed_ns": imposed}
 
 
 def sessions_json(status: DaemonStatus, name: str | None = None) -> dict[str, Any]:

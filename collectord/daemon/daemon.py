@@ -122,6 +122,7 @@ class Daemon:
             store_limit_bytes=now.store_limit_bytes,
             bpf=now.watch.status(),
             drain=now.drain.threads(),
+            cost=now.meter.cost,
         )
 
     async def silent_threads(self) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from collectord.errors import CollectordError, KernelError, SinkError
 from collectord.plan.build import blame
 from collectord.plan.session_plan import RetentionPlan
 from collectord.recovery.predecessor import Repaired, repair_leftovers, salvage_traces
+from collectord.session.cost_meter import CostMeter
 from collectord.session.drain_loop import Drain
 from collectord.session.file_workers import FileWorkers
 from collectord.session.heartbeat import Heartbeat
@@ -101,6 +102,7 @@ class Stages:
         left_records: records of block traces that a killed run left behind.
         store_limit_bytes: the most that all segments may take, 0 for no limit.
         polls: the schedule of the sessions' polls; None while nothing is collected.
+        meter: of the cost of all this.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class Stages:
         self.left_records = 0
         self.polls: SessionPolls | None = None
         self._hotplug: Hotplug | None = None  # while something is collected
+        self.meter = CostMeter(config.daemon.budget.percent / 100, plan.core.flush_ns)
         self._heartbeat = Heartbeat(config.daemon.heartbeat)
         limits = _retention(plan)
         self.store_limit_bytes = limits.bytes
@@ -244,6 +247,7 @@ class Stages:
                 polls.poll()
                 run.service.status(f"recording: {self.sessions.summary()}")
                 self._poll_heartbeat()
+                self.meter.poll(self.sessions, self.watch.status(), len(self.coverage.online))
                 if run.on_tick is not None:
                     run.on_tick(run.status())
         finally:

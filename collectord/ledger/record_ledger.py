@@ -69,6 +69,14 @@ class Bracket:
         """The number of events in segments."""
         return self.counters.stored if self.walked is None else self.walked
 
+    @property
+    def happened(self) -> int:
+        """The number of events that cost the traced work a record, as far as anybody counts."""
+        if self.after.value is not None:
+            return self.after.value
+        lost = self.after.lost
+        return self.counters.samples + (self.counters.lost_records if lost is None else lost)
+
 
 @dataclass(frozen=True, slots=True)
 class RingBalance:

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from collectord.metrics import (
     bpf_families,
     core_families,
+    cost_families,
     host_families,
     ledger_families,
     ring_families,
@@ -42,6 +43,7 @@ _FAMILIES: Final[tuple[Families, ...]] = (
     ring_families.recorders,
     ring_families.families,
     core_families.families,
+    cost_families.families,
     segment_families.families,
     ledger_families.areas,
     bpf_families.families,

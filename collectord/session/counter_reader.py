@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -336,6 +337,22 @@ class CounterReader:
             return balance
         return replace(balance, unaccounted=sum(part.missing(handle) for part in parts))
 
+    def events(self) -> int:
+        """Return how many events the data rings were offered; reads the counters of held ones.
+
+        Those rings count nothing until a snapshot, unless the kernel counts their events.
+        """
+        gone = (part.bracket for label, part in self._retired.parts() if _has_data(label))
+        live = (one for one in self._rings.values() if _has_data(one.drained.handle.label))
+        return sum(bracket.happened for bracket in gone) + sum(map(self._happened, live))
+
+    def _happened(self, one: _Read) -> int:
+        if not one.drained.handle.has_window or one.gone:
+            return one.bracket.happened
+        with suppress(KernelError):  # the next snapshot reports it
+            return self._source.read_produced(one.drained.handle).value or 0
+        return one.bracket.after.value or 0
+
     def foreign_reads(self) -> int:
         """Return how many events other readers took out of the rings, as of the last reading."""
         return sum(self._handles[label].foreign_reads(b) for label, b in self.brackets.items())
@@ -376,6 +393,10 @@ class CounterReader:
         if handle.label.role is not RingRole.DATA:
             return ()
         return self.suppression.programs(counter.event_index for counter in handle.counters)
+
+
+def _has_data(label: RingLabel) -> bool:
+    return label.role is RingRole.DATA
 
 
 def _told(bracket: Bracket) -> int:

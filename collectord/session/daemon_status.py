@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from collectord.session.cost_meter import Cost
 from collectord.session.running_threads import RunningThreads
 
 if TYPE_CHECKING:
@@ -41,3 +42,4 @@ class DaemonStatus:
     uncovered_by_session: Mapping[tuple[str, str], int] = field(default_factory=dict)
     bpf: tuple[BpfStatus, ...] = ()
     drain: RunningThreads = field(default_factory=RunningThreads)
+    cost: Cost = field(default_factory=Cost)

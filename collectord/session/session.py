@@ -347,6 +347,10 @@ class Session:
         """Whether records are being lost now."""
         return bool(self._losses.losing)
 
+    def events(self) -> int:
+        """Return how many events were to be recorded so far; may read kernel counters."""
+        return self._counter_reader.events()
+
     def balance(self) -> SessionBalance:
         """The balance as of the last reading; touches neither rings nor kernel counters."""
         recorder = self.recorder

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 FOLDER: Final = manual.ROOT / "config/prometheus"
 RULES: Final = FOLDER / "collectord.rules.yml"
 DASHBOARD: Final = manual.ROOT / "config/grafana/collectord.json"
-# Those of the stock set that the Prometheus client adds.
-STOCK: Final = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
+# Of the stock set that the Prometheus client adds.
+STOCK: Final = {"process_resident_memory_bytes"}
 # Grafana's variables, as they are for one host.
 VARIABLES: Final = {
     "$__rate_interval": "5m",

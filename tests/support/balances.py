@@ -12,6 +12,7 @@ from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
 from collectord.ledger.record_ledger import NO_COUNTERS, RingBalance, SessionBalance, SinkStats
 from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole
 from collectord.plan.aux_areas import AuxPlan, Framing, HeadRule
+from collectord.session.cost_meter import Cost
 from collectord.session.daemon_status import DaemonStatus
 from collectord.session.maps.program_status import BpfStatus, FunctionRuns
 from collectord.session.running_threads import RunningThread, RunningThreads
@@ -234,6 +235,16 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
         drain=RunningThreads(
             (RunningThread("drain/0", 4711, (0, 1), Scheduling("fifo", 10, 0, (1,))),),
             ("something was refused",),
+        ),
+        cost=Cost(
+            own_ns=60_000_000_000,
+            imposed_ns={
+                ("profile", "perf"): 3_270_000,
+                ("exec", "perf"): 770_000,
+                ("blackbox", "tracefs"): 2_000_000_000,
+            },
+            ratio=0.00125,
+            budget=0.005,
         ),
     )
 

@@ -14,7 +14,6 @@ _EXEC: Final = {"session": "exec", "source": "perf"}
 _BLACKBOX: Final = {"session": "blackbox", "source": "tracefs"}
 _FULL: Final = {"stage": "kernel_ring", "reason": "ring_full"}
 _DROPPED: Final = {"stage": "kernel_ring", "reason": "dropped"}
-_PROGRAM: Final = {"session": "opens", "program": "opensnoop", "function": "enter"}
 
 
 def series(name: str, *labels: dict[str, str], **more: str) -> str:
@@ -112,7 +111,10 @@ QUIET: Final = {
     series("collectord_overwritten_records_total", _BLACKBOX): steady(0),
     series("collectord_snapshot_failures_total", _BLACKBOX): steady(0),
     series("collectord_unclean_stops_total"): steady(1),
-    series("process_cpu_seconds_total"): rising(0.06),
+    series("collectord_own_cpu_seconds_total"): rising(0.06),
+    series("collectord_imposed_cpu_seconds_total", _EXEC): rising(0.01),
+    series("collectord_imposed_cpu_seconds_total", _BLACKBOX): rising(0.02),
+    series("collectord_budget_ratio"): "0.005+0x480",
 }
 
 CASES: Final = (
@@ -132,7 +134,15 @@ CASES: Final = (
         "busy",
         {
             series("collectord_stored_records_total", _EXEC): rising(1_500_000),
-            series("process_cpu_seconds_total"): rising(0.27),
+            series("collectord_own_cpu_seconds_total"): rising(0.24),
+        },
+    ),
+    # Much is spent where nothing is said about how much may be.
+    Case(
+        "no budget",
+        {
+            series("collectord_own_cpu_seconds_total"): rising(3),
+            series("collectord_budget_ratio"): steady(0),
         },
     ),
     # Counters begin anew, and those that outlive the daemon go on.
@@ -141,7 +151,7 @@ CASES: Final = (
         {
             series("collectord_stored_records_total", _EXEC): "0+30x240 0+30x240",
             series("collectord_drain_duration_seconds_count"): "0+15x240 0+15x240",
-            series("process_cpu_seconds_total"): "0+0.06x240 0+0.06x240",
+            series("collectord_own_cpu_seconds_total"): "0+0.06x240 0+0.06x240",
         },
     ),
     Case(
@@ -266,12 +276,12 @@ CASES: Final = (
         {series("collectord_snapshot_failures_total", _BLACKBOX): changing(0, 1)},
         _fires("CollectordSnapshotFailed", _BLACKBOX, after=10, by=11),
     ),
-    # Half of it is the run time of BPF programs.
+    # Neither part alone is twice the budget.
     Case(
         "costly",
         {
-            series("process_cpu_seconds_total"): rising(0.15),
-            series("collectord_bpf_program_run_seconds_total", _PROGRAM): rising(0.18),
+            series("collectord_own_cpu_seconds_total"): rising(0.15),
+            series("collectord_imposed_cpu_seconds_total", _EXEC): rising(0.16),
         },
         _fires("CollectordCostHigh", after=14, by=20),
     ),
@@ -282,14 +292,15 @@ CASES: Final = (
     ),
 )
 
-# One of four records is lost; CPUs add up. Another process's CPU time is no cost of the daemon.
+# One of four records is lost; CPUs and sessions add up.
 RECORDED: Final = {
     series("collectord_lost_records_total", _EXEC, _FULL, cpu="0"): rising(15),
     series("collectord_lost_records_total", _EXEC, _DROPPED, cpu="1"): rising(15),
     series("collectord_stored_records_total", _EXEC, cpu="0"): rising(45),
     series("collectord_stored_records_total", _EXEC, cpu="1"): rising(45),
-    series("process_cpu_seconds_total"): rising(0.75),
-    'process_cpu_seconds_total{job="node", instance="web1:9100"}': rising(0.75),
+    series("collectord_own_cpu_seconds_total"): rising(0.375),
+    series("collectord_imposed_cpu_seconds_total", _EXEC): rising(0.25),
+    series("collectord_imposed_cpu_seconds_total", _BLACKBOX): rising(0.125),
     series("collectord_cpus_online"): steady(4),
 }
 RECORDINGS: Final = {

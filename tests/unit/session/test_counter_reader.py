@@ -136,6 +136,20 @@ def test_a_surplus_is_seen_though_no_pass_is_done() -> None:
     assert rig.balance().unaccounted == 2
 
 
+def test_events_are_the_kernels_or_else_what_was_drained_and_lost() -> None:
+    """Losses cost as much as records; a ring that nobody drains is asked again."""
+    rig = Rig()
+    rig.source.value, rig.source.lost = 1000, 900
+    rig.drain(100)
+    rig.counter_reader.measure()
+    assert rig.counter_reader.events() == 1000
+    unknown: Any = None
+    rig.source.value = unknown
+    rig.drain(1)
+    rig.counter_reader.measure()
+    assert rig.counter_reader.events() == 101 + 900
+
+
 class AtOnce(Source):
     """Reads the counts of two rings at once; at each look something more has happened in both."""
 

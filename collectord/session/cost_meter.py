@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost of a daemon to its machine: its own CPU time, and what its probes take from others.
+
+The probes' part is an estimate: the kernel's count of events times the expected cost of one, or
+the run time of BPF programs where the kernel counts it.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.ledger.record_ledger import sum_known
+from collectord.plan.imposed import imposed_by
+from collectord.text.units import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from collectord.session.maps.program_status import BpfStatus
+    from collectord.session.session_factory import AnySession
+
+_WINDOW_NS: Final = 60 * NS_PER_SECOND
+# A reading in so many flush intervals: it reads kernel counters that nothing else reads.
+_FLUSHES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost as of the last reading.
+
+    Attributes:
+        own_ns: CPU time of the process with all its threads, and of the compilers it has run.
+        imposed_ns: by name and source of each session, the CPU time that its probes have taken in
+            the threads that they record; without the sessions of which it is unknown.
+        ratio: both together as a share of all CPUs, over the last minute.
+        budget: the share that they may have, 0 for no limit.
+    """
+
+    own_ns: int = 0
+    imposed_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    ratio: float = 0.0
+    budget: float = 0.0
+
+
+class Reading(NamedTuple):
+    """The whole cost, the own and the imposed, at one time."""
+
+    at_ns: int
+    cost_ns: int
+
+
+class CostMeter:
+    """Adds up the cost, and relates that of the last minute to the machine.
+
+    Args:
+        budget: see `Cost`.
+        flush_ns: the flush interval, by which the readings go.
+    """
+
+    def __init__(self, budget: float, flush_ns: int) -> None:
+        self._every_ns = _FLUSHES * flush_ns
+        self._window: deque[Reading] = deque()
+        self._last: dict[tuple[str, str], int] = {}  # of each session as it is now
+        self._imposed: dict[tuple[str, str], int] = {}
+        self.cost = Cost(budget=budget)
+
+    def poll(
+        self, sessions: Iterable[AnySession], programs: Iterable[BpfStatus], cpus: int
+    ) -> bool:
+        """Take a reading if it is time; return whether it was.
+
+        Args:
+            sessions: all of the daemon.
+            programs: the last status of their BPF programs.
+            cpus: the number of CPUs that the machine has now.
+        """
+        now_ns = time.monotonic_ns()
+        if self._window and now_ns - self._window[-1].at_ns < self._every_ns:
+            return False
+        run_ns = run_times(programs)
+        for session in sessions:
+            self._count(session, run_ns)
+        own_ns = _own_ns()
+        self._window.append(Reading(now_ns, own_ns + sum(self._imposed.values())))
+        ratio = share_of(self._window, cpus)
+        self.cost = Cost(own_ns, dict(self._imposed), ratio, self.cost.budget)
+        return True
+
+    def _count(self, session: AnySession, run_ns: Mapping[str, int | None]) -> None:
+        """Add what a session has cost since the last reading; a replaced one begins at 0."""
+        imposed_ns = _imposed_ns(session, run_ns)
+        if imposed_ns is not None:
+            key = (session.plan.name, session.plan.source)
+            grown_ns = max(0, imposed_ns - self._last.get(key, 0))
+            self._imposed[key] = self._imposed.get(key, 0) + grown_ns
+            self._last[key] = imposed_ns
+
+
+def share_of(window: deque[Reading], cpus: int) -> float:
+    """Return the cost as a share of the CPUs, and drop readings that are older than needed."""
+    last = window[-1]
+    while len(window) > 1 and window[1].at_ns <= last.at_ns - _WINDOW_NS:
+        window.popleft()
+    first = window[0]
+    elapsed_ns = (last.at_ns - first.at_ns) * cpus
+    return (last.cost_ns - first.cost_ns) / elapsed_ns if elapsed_ns else 0.0
+
+
+def run_times(programs: Iterable[BpfStatus]) -> dict[str, int | None]:
+    """Return the run time of each session's BPF programs, None where the kernel counts none."""
+    times: dict[str, list[int | None]] = defaultdict(list)
+    for program in programs:
+        times[program.session] += (function.run_time_ns for function in program.functions)
+    return {session: sum_known(taken) if taken else None for session, taken in times.items()}
+
+
+def _imposed_ns(session: AnySession, run_ns: Mapping[str, int | None]) -> int | None:
+    """Return what a session's probes have taken so far, None if that is unknown."""
+    plan = session.plan
+    if plan.payload.programs_run and run_ns.get(plan.name) is not None:
+        return run_ns[plan.name]
+    cost = imposed_by(plan)
+    return cost.event_ns * session.events() if cost is not None else None
+
+
+def _own_ns() -> int:
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time_ns() + int((ended.ru_utime + ended.ru_stime) * NS_PER_SECOND)
