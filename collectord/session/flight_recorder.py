@@ -6,18 +6,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
-from collectord.session.ring_snapshot import RingSnapshot, Trigger, summarise
+from collectord.session.ring_snapshot import LAST_PAUSE_S, RingSnapshot, Trigger, summarise
 from collectord.sink.manifest import SnapshotNote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from collectord.session.accounting import Accounting
+    from collectord.session.counter_reader import Drained
     from collectord.session.ring_snapshot import Snapshot
     from collectord.session.rotation import Rotation
     from collectord.session.session_parts import SessionParts
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     End = asyncio.Future[SegmentInfo | None]
 
 _LOG: Final = structlog.get_logger()
-# A virtual CPU may be descheduled for some time while it writes the last record.
-LAST_PAUSE_S: Final = 0.01
 _SNAPSHOTS_KEPT: Final = 1000
 
 
@@ -183,6 +183,24 @@ class FlightRecorder:
         infos, well = collected.told()
         self._count(well=well)
         self.snapshots.append(self._summarise(collected, infos))
+
+    # CPUs that leave and return.
+
+    @asynccontextmanager
+    async def removing(self, rings: Sequence[Drained]) -> AsyncIterator[None]:
+        """Take the windows of rings whose events are off, and which the block removes.
+
+        They go to the running segment, which the next snapshot ends. Raises ShardSilent.
+        """
+        async with self._one:
+            await self._windows.take_of(rings)
+            yield
+            self._windows.remove(rings)
+
+    async def add(self, drained: Drained) -> None:
+        """Take the windows of a ring that joins the session, once its events are enabled."""
+        async with self._one:
+            self._windows.add(drained)
 
     # Snapshots.
 

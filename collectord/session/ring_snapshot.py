@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import SegmentInfo
 
+# A virtual CPU may be descheduled for some time while it writes the last record.
+LAST_PAUSE_S: Final = 0.01
 _DISK_FULL: Final = loss_name((Stage.SINK, Reason.DISK_FULL))
 _DROPPED: Final = loss_name((Stage.SINK, Reason.DROPPED))
 
@@ -145,14 +148,40 @@ class RingSnapshot:
     def __init__(self, parts: SessionParts) -> None:
         (self._recording,) = parts.source.abilities.recording
         self._rings = [drained for drained in parts.rings if drained.handle.held]
-        self._copied = [d for d in self._rings if d.handle.has_window]
-        self._drained = [d for d in self._rings if not d.handle.has_window]
         self._counter_reader = parts.counter_reader
         self._drain = parts.drain
         self._kernel = parts.kernel
         self._repeated = (0, 0)
+        self._given = 0  # of rings that are gone
         self._ended = False
         self.paused_ns = 0
+
+    @property
+    def _copied(self) -> list[Drained]:
+        return [one for one in self._rings if one.handle.has_window]
+
+    @property
+    def _drained(self) -> list[Drained]:
+        return [one for one in self._rings if not one.handle.has_window]
+
+    def add(self, drained: Drained) -> None:
+        """Take the windows of this ring too, if it is held."""
+        if drained.handle.held:
+            self._rings.append(drained)
+
+    async def take_of(self, rings: Sequence[Drained]) -> None:
+        """Take the windows of rings whose events are off, to be removed. Raises ShardSilent."""
+        held = [one for one in rings if one.handle.held]
+        if held:
+            await asyncio.sleep(LAST_PAUSE_S)
+            await self._hold(held, held=False)
+
+    def remove(self, rings: Sequence[Drained]) -> None:
+        """Forget rings that the core has removed; what they gave is in the running segment."""
+        gone = [one for one in self._rings if one in rings]
+        self._given += _given(gone)
+        self._rings = [one for one in self._rings if one not in gone]
+        self._repeated = self._sum_repeated()
 
     async def hold(self) -> None:
         """Stop draining the rings, except at the end, which drains all. Raises ShardSilent."""
@@ -217,16 +246,12 @@ class RingSnapshot:
 
         Those of ftrace are not counted: the stream counts their bytes.
         """
-        records = sum(d.handle.given(d.ring.counters()) for d in self._rings)
-        return records + sum(area.taken_bytes for area in self._areas())
-
-    def _areas(self) -> list[AuxCounters]:
-        return [area.ring.counters() for drained in self._rings for area in drained.areas]
+        return self._given + _given(self._rings)
 
     def lost(self) -> Lost:
         """Return what the rings have given so far and reached no file."""
         rings = [drained.ring.counters() for drained in self._rings]
-        areas = self._areas()
+        areas = _areas(self._rings)
         return Lost(
             {
                 _DISK_FULL: sum(ring.lost_disk_full for ring in rings),
@@ -239,12 +264,7 @@ class RingSnapshot:
         )
 
     def _note(self, trigger: str, taken_ns: int, paused_ns: int) -> SnapshotNote:
-        counters = [drained.ring.counters() for drained in self._rings]
-        before = self._repeated
-        self._repeated = (
-            sum(ring.window_repeated for ring in counters),
-            sum(ring.window_repeated_bytes for ring in counters),
-        )
+        before, self._repeated = self._repeated, self._sum_repeated()
         return SnapshotNote(
             trigger=trigger,
             taken_ns=taken_ns,
@@ -252,3 +272,19 @@ class RingSnapshot:
             repeated=self._repeated[0] - before[0],
             repeated_bytes=self._repeated[1] - before[1],
         )
+
+    def _sum_repeated(self) -> tuple[int, int]:
+        counters = [drained.ring.counters() for drained in self._rings]
+        return (
+            sum(ring.window_repeated for ring in counters),
+            sum(ring.window_repeated_bytes for ring in counters),
+        )
+
+
+def _given(rings: Sequence[Drained]) -> int:
+    records = sum(one.handle.given(one.ring.counters()) for one in rings)
+    return records + sum(area.taken_bytes for area in _areas(rings))
+
+
+def _areas(rings: Sequence[Drained]) -> list[AuxCounters]:
+    return [area.ring.counters() for drained in rings for area in drained.areas]

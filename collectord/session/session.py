@@ -9,7 +9,7 @@ flush interval, and the order in which things begin and end. `rotation` handles 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,9 +20,10 @@ from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.build_ids import BuildIds
 from collectord.session.counter_reader import Drained
-from collectord.session.flight_recorder import LAST_PAUSE_S, FlightRecorder
+from collectord.session.flight_recorder import FlightRecorder
 from collectord.session.heartbeat import Heart
 from collectord.session.loss_watch import LossWatch
+from collectord.session.ring_snapshot import LAST_PAUSE_S
 from collectord.session.rotation import Rotation
 from collectord.source.aux import AuxFlush
 from collectord.text.units import NS_PER_SECOND
@@ -147,7 +148,9 @@ class Session:
         for one in self.abilities.hotplug:
             one.stop(cpu)
         gone = [drained for drained in self._rings.values() if drained.handle.label.cpu == cpu]
-        await self._drain.remove([drained.ring for drained in gone])
+        removing = nullcontext() if self.recorder is None else self.recorder.removing(gone)
+        async with removing:
+            await self._drain.remove([drained.ring for drained in gone])
         for drained in gone:
             self._accounting.retire(drained)
             del self._rings[drained.ring.id]
@@ -182,6 +185,8 @@ class Session:
         except KernelError:
             await self._drain.remove([drained.ring])
             raise
+        if self.recorder is not None:
+            await self.recorder.add(drained)
         self._rings[drained.ring.id] = drained
         self._joined.add(drained.ring.id)
 

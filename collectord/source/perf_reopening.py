@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from collectord.model import FLIGHT_RECORDER, TASK_SCOPES
+from collectord.model import TASK_SCOPES
 from collectord.source.perf_opening import Opening
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def can_reopen(plan: SessionPlan) -> bool:
     """Whether the rings of one CPU can be opened anew.
 
-    Events of a task come back by themselves. Neither a flight recorder's window nor an AUX area
-    can be replaced while a snapshot may want it.
+    Events of a task come back by themselves. Those that freeze rings are watched from the start to
+    the end, and an AUX area cannot be replaced while a snapshot may want it.
     """
-    if plan.scope.kind in TASK_SCOPES or plan.mode == FLIGHT_RECORDER:
+    if plan.scope.kind in TASK_SCOPES or plan.freezes:
         return False
     return all(ring.aux is None and ring.cpu >= 0 for ring in plan.rings)
 

@@ -17,7 +17,7 @@ from tests.kernel.test_ftrace_record import CORE, final_session
 from tests.support import daemons
 from tests.support.block_traces import disk
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
-from tests.support.recording import CALLS, daemon_config, daemon_result, recording
+from tests.support.recording import daemon_config, daemon_result
 from tests.vm.test_relay import write_config
 
 if TYPE_CHECKING:
@@ -204,19 +204,27 @@ def test_cpus_that_come_and_go_at_random_under_load(
         assert len(perf.script(data)) == session["stored"]
 
 
-def test_a_flight_recorder_that_a_cpu_left_says_so(
-    tmp_path: Path, start_cli: Start, generator: Generator
+def test_what_a_cpu_had_in_a_flight_recorder_is_in_the_next_snapshot(
+    tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs
 ) -> None:
-    """Even if it returns before the next check, its events are missing, and the result says so."""
-    words = ("-a", "--overwrite", *CALLS)
-    with recording(start_cli, tmp_path, *words, warning="cpus_changed") as record:
-        make(generator, CPU)
-        with offline(CPU):
-            pass
-        make(generator, CPU)
-    back = "back online, and not recorded since it was offline"
-    assert record.session["degraded"] == [f"CPU {CPU}: {back}"]
-    assert record.session["unaccounted"] in (0, None)
+    """With what it makes when it is back: its window is taken before its ring is closed."""
+    mode = 'mode = "flight-recorder"'
+    config = daemon_config(tmp_path, log_level="info", core=CORE, session=mode)
+    with daemons.running(start_cli, config) as daemon:
+        held = open_events(daemon)
+        made = make(generator, CPU) + make(generator, 0)
+        bounce(daemon, CPU, [partial(make, generator, 0)])
+        made += BURST + make(generator, CPU)
+        (taken,) = daemon.post("/v1/snapshot", {})["snapshots"]
+        assert taken["samples"] == made
+        wait_for(lambda: open_events(daemon) == held, "as many descriptors and mappings")
+        assert daemon.session()["degraded"] == []
+        ended = daemon.stop()
+    assert ended.status == 0, ended.log
+    session = daemon_result(tmp_path)
+    assert (session["stored"], session["overwritten"]) == (made, 0)
+    for perf in perfs:
+        assert sum(len(perf.script(Path(path))) for path in taken["segments"]) == made
 
 
 def test_a_cpu_that_comes_late_is_stored_at_the_end(

@@ -152,6 +152,44 @@ def test_rings_go_on_though_one_cannot_be_read() -> None:
     assert kernel.asked[-1] == "resume all"
 
 
+def test_a_ring_that_leaves_gives_its_window_first() -> None:
+    """It counts as given, and later snapshots are of the others, and of those that come."""
+    kernel = Kernel()
+    made = parts(kernel, COPIED, COPIED, COPIED)
+    one = RingSnapshot(made)
+    given = one.given()
+
+    async def leave_and_return() -> None:
+        await one.take_of(made.rings[2:])
+        one.remove(made.rings[2:])
+        await one.take(Trigger.REQUEST)
+        one.add(made.rings[2])
+        await one.take(Trigger.REQUEST)
+
+    asyncio.run(leave_and_return())
+    without = ["pause all", "let go 0", "let go 1", "resume all"]
+    assert kernel.asked == ["let go 2", *without, *without[:3], "let go 2", "resume all"]
+    assert one.given() == 2 * made.rings[2].handle.fd + 1 > given
+
+
+def test_no_ring_leaves_in_the_middle_of_a_snapshot() -> None:
+    """Its window would be missing, and the snapshot's figures would not add up."""
+
+    async def scenario() -> list[str]:
+        kernel = Kernel()
+        made = recorder(Files(None), kernel)
+        ring = kernel.ring(0, copied=COPIED)
+        taking = asyncio.ensure_future(made.snapshot(Trigger.REQUEST))
+        await asyncio.sleep(0)
+        async with made.removing([ring]):
+            assert taking.done()
+            asked = list(kernel.asked)
+        await taking
+        return asked
+
+    assert asyncio.run(scenario())[-2:] == ["hold 0", "let go 0"]
+
+
 def test_a_time_that_nobody_knows_is_not_said() -> None:
     """A trace tells its times to decoders only: null, and no word of it, where 0 would be one."""
     dated = snapshot(("/s/1.perf.data",))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -176,14 +177,13 @@ def test_what_cannot_be_opened_leaves_nothing(kernel: Events, opened: OpenPerf) 
     assert hotplug.join(1)
 
 
-def test_events_of_tasks_and_windows_are_left_alone(kernel: Events) -> None:
-    """The kernel keeps the first, and a snapshot may want the others."""
+def test_events_of_tasks_and_those_that_freeze_are_left_alone(kernel: Events) -> None:
+    """The kernel keeps the first, and the others are watched from the start to the end."""
     standing: Any = kernel
-    for plan in (
-        planned("cs", scope=ScopeKind.THREAD, pids=(7,)),
-        planned("cs", mode="flight-recorder"),
-    ):
+    window = planned("cs", mode="flight-recorder")
+    assert can_reopen(window)
+    freezing = replace(window, freezes=True)
+    for plan in (planned("cs", scope=ScopeKind.THREAD, pids=(7,)), freezing):
         assert not can_reopen(plan)
     with ExitStack() as stack:
-        plan = planned("cs", mode="flight-recorder")
-        assert perf.open_session(standing, plan, stack).abilities.hotplug == ()
+        assert perf.open_session(standing, freezing, stack).abilities.hotplug == ()
