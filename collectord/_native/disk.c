@@ -50,7 +50,7 @@ static struct disk *disk__lock(struct stream *stream)
 	}
 }
 
-void disk__queue(struct stream *stream, struct item *item)
+void disk__queue(struct stream *stream, struct item *item, bool wakes)
 {
 	struct disk *disk;
 	bool waits;
@@ -65,7 +65,7 @@ void disk__queue(struct stream *stream, struct item *item)
 	waits = flight__holds(disk, stream);
 	pthread_mutex_unlock(&disk->lock);
 	/* Outside of the lock, because the woken thread would only wait for it. */
-	if (!waits)
+	if (wakes && !waits)
 		pthread_cond_signal(&disk->wake);
 }
 

@@ -48,8 +48,9 @@ int disk__start(struct disk *disk);
 /* Write all queued items, then end the thread. */
 void disk__stop(struct disk *disk);
 
-/* Queue an item from a pass. The disk owns it until it is written. */
-void disk__queue(struct stream *stream, struct item *item);
+/* Queue an item from a pass. The disk owns it until it is written. If not `wakes`, the thread
+ * looks at it after the next item that does, or a writer__wake(). */
+void disk__queue(struct stream *stream, struct item *item, bool wakes);
 /* Check the streams' requests and answers. */
 void disk__poke(struct disk *disk);
 /* Move the queue of a stream whose files are on `to` there, unless a write of it is in progress. */

@@ -48,7 +48,7 @@ void lane__queue(struct lane *lane, struct item *item)
 {
 	item->lane = lane;
 	atomic_fetch_add_explicit(&lane->queued, 1, memory_order_relaxed);
-	disk__queue(lane->stream, item);
+	disk__queue(lane->stream, item, !lane->stamping);
 }
 
 /* Whether an item of this generation ends the lane's data before the cut. */
@@ -109,8 +109,6 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 {
 	const bool filled = lane->open != NULL && lane->open->used > 0;
 
-	if (lane->stamp == 0)
-		return true;
 	if (filled && !holds) {
 		/*
 		 * With one per flush interval, half full chunks would pile up behind a slow disk.

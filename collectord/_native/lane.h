@@ -38,6 +38,7 @@ struct lane {
 	_Atomic uint64_t named;	  /* the last cut for which the sideband was read again */
 	bool unnamed;		  /* part of the sideband is unread: no sample may precede it */
 	uint64_t stamp, stamp_ns; /* generation, and its begin, to be put on an item, or 0 */
+	bool stamping;		  /* the writer is woken later, once for all lanes */
 	struct item mark;	 /* queued at most once at a time */
 	_Atomic bool mark_queued;
 	/* Owned by the writer: */
@@ -67,7 +68,7 @@ void lane__close(struct lane *lane);
 /* Give the open chunk away: to the writer, or, if it is empty, to the pool. */
 void lane__yield(struct lane *lane, struct pool *pool);
 
-/* Report the waiting generation to the writer, with the open chunk or a mark. False: the chunk
+/* Report the generation that waits to the writer, with the open chunk or a mark. False: the chunk
  * may take more while chunks are short, or the last mark is still queued. `holds`: the lane
  * keeps the chunk. */
 bool lane__stamp(struct lane *lane, struct pool *pool, bool holds);

@@ -304,16 +304,20 @@ static void pass__drain_data(struct shard *shard)
  * advanced. */
 static bool pass__stamp(struct shard *shard)
 {
-	bool stamped = true;
+	bool stamped = true, any = false;
 
 	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next) {
-		if (lane->rings == 0)
+		if (lane->rings == 0 || lane->stamp == 0)
 			continue;
+		any = lane->stamping = true;
 		/* Before the first segment there is only sideband: it waits here, unsettled. */
 		stamped &= lane__stamp(lane, shard->pool,
 				       !lane->stream->ops->split &&
 					       !load_relaxed(&lane->stream->begun));
+		lane->stamping = false;
 	}
+	if (any)
+		writer__wake(shard->writer);
 	return stamped;
 }
 

@@ -120,6 +120,12 @@ void writer__poke(struct writer *writer)
 		disk__poke(&writer->disks[i]);
 }
 
+void writer__wake(struct writer *writer)
+{
+	for (uint32_t i = 0; i < writer__disks(writer); i++)
+		pthread_cond_signal(&writer->disks[i].wake);
+}
+
 /* Wake the shards; `but` begins the pass itself. */
 static uint64_t writer__begin(struct writer *writer, uint64_t generation, const struct shard *but)
 {

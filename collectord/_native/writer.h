@@ -69,6 +69,8 @@ uint32_t writer__disks(const struct writer *writer);
 
 /* Check the streams' requests and answers. */
 void writer__poke(struct writer *writer);
+/* Have the disks look at their queues. */
+void writer__wake(struct writer *writer);
 /* Begin a generation, which reads every ring to its present head. Returns its number. */
 uint64_t writer__issue(struct writer *writer);
 /* Whether somebody waits for a generation beyond `done`. Timer generations are waited for only

@@ -564,7 +564,7 @@ static void queue_chunk(void)
 {
 	chunk->item.lane = &lane;
 	lane.queued++;
-	disk__queue(stream, &chunk->item);
+	disk__queue(stream, &chunk->item, true);
 	chunk = pool__take(&rig.pool, NULL);
 }
 

@@ -60,7 +60,7 @@ static void queue(struct lane *lane, uint64_t stamp, uint64_t serial)
 	chunk->item.stamp = stamp;
 	chunk->item.begun_ns = stamp;
 	lane->queued++;
-	disk__queue(lane->stream, &chunk->item);
+	disk__queue(lane->stream, &chunk->item, true);
 }
 
 /* "01R2": the samples' serials (one digit each) and the rounds, in the order of the file. */
@@ -183,7 +183,7 @@ static void a_round_without_records_writes_no_marker(void)
 	for (uint32_t i = 0; i < 2; i++) {
 		lanes[i].queued++;
 		lanes[i].mark_queued = true;
-		disk__queue(&rig.streams[0], &marks[i]);
+		disk__queue(&rig.streams[0], &marks[i], true);
 	}
 	start(fd);
 	await_written(1);
@@ -202,7 +202,7 @@ static void a_mark_ends_a_round_with_a_marker_of_its_own(void)
 	rig.writer.generation = 1;
 	queue(&lanes[0], 1, 0);
 	lanes[1].queued++;
-	disk__queue(&rig.streams[0], &mark);
+	disk__queue(&rig.streams[0], &mark, true);
 	start(fd);
 	await_written(1);
 	finish_and_check(fd, "0R");
