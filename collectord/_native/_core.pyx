@@ -139,8 +139,7 @@ cdef extern from "core.h":
     int core__post(core *c, ring *r, command command)
     bint core__has_answered(core *c, const ring *r)
     bint core__has_left(core *c, const ring *r)
-    int core__silent_shard(const core *c, const stream *s, uint64_t generation) nogil
-    int core__next_silent(const core *c, uint32_t index, uint64_t generation)
+    int core__silent_shard(const core *c, const stream *s, uint32_t index, uint64_t generation)
     int core__prepare(core *c, stream *st, segment *s) nogil
     void core__rotate(core *c, stream *s) nogil
     void core__finish(core *c, stream *s) nogil
@@ -416,10 +415,10 @@ cdef class Core:
 
     def silent_shards(self, uint64_t generation):
         cdef list found = []
-        cdef int shard = core__next_silent(self.core, 0, generation)
+        cdef int shard = core__silent_shard(self.core, NULL, 0, generation)
         while shard >= 0:
             found.append(shard)
-            shard = core__next_silent(self.core, <uint32_t>shard + 1, generation)
+            shard = core__silent_shard(self.core, NULL, <uint32_t>shard + 1, generation)
         return tuple(found)
 
     def events(self):

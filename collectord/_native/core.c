@@ -23,7 +23,7 @@ int core__new(const struct core_options *options, struct core **out)
 	if (ret == 0)
 		ret = event_list__init(&core->events);
 	if (ret == 0)
-		ret = writer__init(&core->writer, &core->pool, &core->events, options->flush_ns);
+		writer__init(&core->writer, &core->pool, &core->events, options->flush_ns);
 	for (uint32_t i = 0; ret == 0 && i < options->shards; i++) {
 		ret = shard__init(&core->shards[i], i, &core->pool, &core->writer,
 				  options->floor_bytes);
@@ -177,19 +177,12 @@ bool core__has_left(struct core *core, const struct ring *ring)
 	return ring->left && core__has_answered(core, ring);
 }
 
-int core__silent_shard(const struct core *core, const struct stream *stream, uint64_t generation)
-{
-	for (uint32_t i = 0; i < core->writer.shard_count; i++)
-		if (stream__lane(stream, i) != NULL &&
-		    !shard__has_passed(&core->shards[i], generation))
-			return (int)i;
-	return -1;
-}
-
-int core__next_silent(const struct core *core, uint32_t index, uint64_t generation)
+int core__silent_shard(const struct core *core, const struct stream *stream, uint32_t index,
+		       uint64_t generation)
 {
 	for (uint32_t i = index; i < core->writer.shard_count; i++)
-		if (!shard__has_passed(&core->shards[i], generation))
+		if ((stream == NULL || stream__lane(stream, i) != NULL) &&
+		    !shard__has_passed(&core->shards[i], generation))
 			return (int)i;
 	return -1;
 }

@@ -69,11 +69,10 @@ bool core__has_answered(struct core *core, const struct ring *ring);
 /* Whether the ring has left and all its commands are carried out. */
 bool core__has_left(struct core *core, const struct ring *ring);
 
-/* Returns a shard with rings of the stream and no pass since this generation was issued; -1:
- * none. */
-int core__silent_shard(const struct core *core, const struct stream *stream, uint64_t generation);
-/* The same for all shards from `index` on, with rings or not: an empty pass counts. */
-int core__next_silent(const struct core *core, uint32_t index, uint64_t generation);
+/* Returns the first shard from `index` on with rings of the stream and no pass since this
+ * generation was issued, an empty one too; -1: none. NULL: with rings or not. */
+int core__silent_shard(const struct core *core, const struct stream *stream, uint32_t index,
+		       uint64_t generation);
 /* Prepare a segment whose token, fd, offset, limit and places are set; the core owns the
  * places, even on an error. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);

@@ -120,12 +120,6 @@ static void page_ring__begin(struct ring *ring, bool first)
 	ring->head = ring->position + (first ? capacity + page_bytes : 0);
 }
 
-static bool page_ring__is_unread(const struct ring *ring)
-{
-	(void)ring;
-	return true; /* only a read tells */
-}
-
 /* Returns the largest size of a sub-buffer's data. */
 static uint32_t page_ring__capacity(const struct page_ring *pages)
 {
@@ -331,7 +325,6 @@ const struct ring_ops page_ring__ops = {
 	.poll = EPOLLIN | EPOLLONESHOT,
 	.join = page_ring__join,
 	.begin = page_ring__begin,
-	.is_unread = page_ring__is_unread,
 	.take = page_ring__take,
 	.ticket = page_ring__ticket,
 	.free = page_ring__free,

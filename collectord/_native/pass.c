@@ -89,7 +89,7 @@ static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, boo
 	const uint64_t position = ring->position;
 	enum drained drained;
 
-	if (!ring__is_sound(ring) || !ring->ops->is_unread(ring))
+	if (!ring__is_sound(ring) || (ring->ops->is_unread != NULL && !ring->ops->is_unread(ring)))
 		return DRAINED;
 	drained = pass__fill(shard, ring, bounded);
 	if (!woken && bounded && lane__asked(ring->lane) != 0 && ring->position != position)

@@ -76,7 +76,7 @@ struct ring_ops {
 
 	/* Begin a pass; `first`: the generation's first, whose goal is the head loaded here. */
 	void (*begin)(struct ring *ring, bool first);
-	/* Whether this pass has anything to read. */
+	/* Optional: whether this pass has anything to read. Without it only a read tells. */
 	bool (*is_unread)(const struct ring *ring);
 	/* Put unread data into `chunk`, up to the head of this pass. */
 	enum ring_take (*take)(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes);

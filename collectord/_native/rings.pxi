@@ -236,29 +236,11 @@ cdef tuple common_counters(const ring *r):
             tuple(r.fill[i] for i in range(RING_FILL_BUCKETS)))
 
 
-cdef tuple perf_counters(const perf_ring *p):
-    if p == NULL:
-        return (0,) * 6
-    return (p.lost_records, p.lost_samples, p.neutralised, p.relabelled, p.throttles,
-            p.overwritten_samples)
-
-
-cdef tuple page_counters(const page_ring *p):
-    if p == NULL:
-        return (0,) * 4
-    return (p.pages, p.torn, p.resets, p.spliced_bytes)
-
-
-cdef tuple relay_counters(const relay_ring *p):
-    if p == NULL:
-        return (0,) * 4
-    return (p.numbered, p.missing, p.skipped_bytes, p.torn_bytes)
-
-
-cdef tuple window_counters(const window *w):
-    if w == NULL:
-        return (0,) * 6
-    return (w.windows, w.taken, w.repeated, w.repeated_bytes, w.overwritten_bytes, w.held_ns)
+# What a ring of another kind counts.
+cdef perf_ring NO_PERF
+cdef page_ring NO_PAGES
+cdef relay_ring NO_RELAY
+cdef window NO_WINDOW
 
 
 cdef class Drained:
@@ -292,11 +274,21 @@ cdef class Ring(Drained):
 
     def counters(self):
         cdef const ring *r = self.ring
+        cdef const perf_ring *p = perf_ring__of(r)
+        cdef const page_ring *s = page_ring__of(r)
+        cdef const relay_ring *a = relay_ring__of(r)
+        cdef const window *w = window__of(r)
+        p = p if p != NULL else &NO_PERF
+        s = s if s != NULL else &NO_PAGES
+        a = a if a != NULL else &NO_RELAY
+        w = w if w != NULL else &NO_WINDOW
         # For blktrace, events are read before numbers, so each event is among the numbers.
         return RingCounters(
-            r.samples, r.records, r.last_sample_ns, *common_counters(r),
-            *perf_counters(perf_ring__of(r)), *page_counters(page_ring__of(r)),
-            *relay_counters(relay_ring__of(r)), *window_counters(window__of(r)))
+            r.samples, r.records, r.last_sample_ns, *common_counters(r), p.lost_records,
+            p.lost_samples, p.neutralised, p.relabelled, p.throttles, p.overwritten_samples,
+            s.pages, s.torn, s.resets, s.spliced_bytes, a.numbered, a.missing, a.skipped_bytes,
+            a.torn_bytes, w.windows, w.taken, w.repeated, w.repeated_bytes, w.overwritten_bytes,
+            w.held_ns)
 
 
 cdef class AuxRing(Drained):
@@ -391,7 +383,7 @@ cdef class Stream:
         return stream__written(self.stream, self.owner.core.writer.generation)
 
     def silent_shard(self, uint64_t generation):
-        return core__silent_shard(self.owner.core, self.stream, generation)
+        return core__silent_shard(self.owner.core, self.stream, 0, generation)
 
     def waits_ns(self):
         return disk__waits_ns(self.stream)

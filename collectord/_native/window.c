@@ -157,16 +157,6 @@ static void window__add(struct window *window, size_t at, size_t bytes)
 		piece->bytes += bytes;
 }
 
-/*
- * Returns the size of a full ring's oldest end that is not trusted: in each context a record may
- * have been begun before the ring was paused. None is assumed to be larger than the largest one
- * present.
- */
-static size_t window__margin(size_t largest, size_t bytes)
-{
-	return largest < bytes / (2 * NESTING) ? NESTING * largest : bytes / 2;
-}
-
 struct window_walk {
 	size_t kept;	 /* whole records, from the start of the copy on */
 	size_t margin;	 /* at the end of the copy, not to be trusted */
@@ -191,7 +181,10 @@ static struct window_walk window__walk(const struct window *window, size_t bytes
 		if (size > largest)
 			largest = size;
 	}
-	walk.margin = wrapped ? window__margin(largest, bytes) : 0;
+	/* In each context a record may have been begun before the ring was paused. None is assumed
+	 * to be larger than the largest one present. */
+	if (wrapped)
+		walk.margin = largest < bytes / (2 * NESTING) ? NESTING * largest : bytes / 2;
 	if (wrapped && bytes - walk.kept <= walk.margin)
 		walk.fault = FAULT_NONE;
 	return walk;

@@ -12,8 +12,8 @@
 #define SEGMENT_WAIT_NS 10000000000u
 #define CUT_WAIT_NS 1000000000u
 
-int writer__init(struct writer *writer, struct pool *pool, struct event_list *events,
-		 uint64_t flush_ns)
+void writer__init(struct writer *writer, struct pool *pool, struct event_list *events,
+		  uint64_t flush_ns)
 {
 	memset(writer, 0, sizeof(*writer));
 	writer->pool = pool;
@@ -24,7 +24,6 @@ int writer__init(struct writer *writer, struct pool *pool, struct event_list *ev
 	writer->issued_ns = clock__now_ns();
 	disk__init(&writer->disks[0], writer, 0);
 	writer->disk_count = 1;
-	return 0;
 }
 
 void writer__deinit(struct writer *writer)

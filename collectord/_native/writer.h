@@ -39,8 +39,8 @@ struct writer {
 	uint64_t cut_wait_ns;	  /* how long data wait for the names in the ending segment */
 };
 
-int writer__init(struct writer *writer, struct pool *pool, struct event_list *events,
-		 uint64_t flush_ns);
+void writer__init(struct writer *writer, struct pool *pool, struct event_list *events,
+		  uint64_t flush_ns);
 void writer__deinit(struct writer *writer);
 int writer__start(struct writer *writer);
 /* Write all queued items, then end the threads. The shards have stopped. */
