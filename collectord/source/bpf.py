@@ -19,6 +19,7 @@ from __future__ import annotations
 import struct
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import BpfError
@@ -27,6 +28,7 @@ from collectord.plan.bpf_plan import RINGBUF, BpfPlan
 from collectord.source import bcc_client, bpf_buffer, perf
 from collectord.source.base import Abilities
 from collectord.source.bcc_client import event_layout
+from collectord.source.bpf_reopening import BpfReopening
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -66,6 +68,18 @@ class Counts(NamedTuple):
     busy: int = 0
     no_ring: int = 0
     refused: int = 0
+
+
+class _Total(NamedTuple):
+    """The counts of a CPU by all programs that share perf rings.
+
+    Attributes:
+        counts: their counts.
+        missed: runs that the kernel skipped on any CPU, on the first one.
+    """
+
+    counts: Counts = Counts()
+    missed: int = 0
 
 
 _COUNTS_FORMAT: Final = struct.Struct(f"={len(Counts._fields)}Q")
@@ -197,10 +211,14 @@ class OpenBpf:
         self._missed: dict[str, int] = {}  # once no program submits any more
         self._counted: dict[str, dict[int, Counts]] = {}  # by program and CPU
         self._counted_for: set[int] = set()  # CPUs whose rings were read since then
+        self._told: dict[int, _Total] = {}  # by CPU, as of the last reading of its perf ring
+        self._told_before: dict[int, _Total] = {}  # likewise, of the rings that are gone
+        self._shut: set[int] = set()  # CPUs whose gates are closed
         self.programs = programs
         of_perf = tuple(replace(ring, counts_on=True) for ring in rings.rings)
         buffers = {ring: one for one in programs for ring in one.buffers}
         data = sum(ring.label.role is RingRole.DATA for ring in of_perf)
+        self._first_cpu = of_perf[0].label.cpu if data else -1
         self.rings: tuple[RingHandle, ...] = (*of_perf[:data], *buffers, *of_perf[data:])
         self._buffers = {ring.label: one for ring, one in buffers.items()}
         self.event_ids = {
@@ -209,8 +227,8 @@ class OpenBpf:
         }
         self.target_fds = rings.target_fds
 
-    def connect(self) -> None:
-        """Give each program the perf rings that it submits to."""
+    def connect(self, cpu: int | None = None) -> None:
+        """Give each program the perf rings that it submits to, on all CPUs or on one."""
         for program in self.programs:
             for output in program.plan.outputs:
                 if output.transport == RINGBUF:
@@ -218,6 +236,8 @@ class OpenBpf:
                 table = _output(program.plan, program.loaded, output.table)
                 info = self._kernel.map_info(table.fd)
                 for ring, counter in self._counters(output.event_index):
+                    if cpu not in (None, ring.label.cpu):
+                        continue
                     key = struct.pack("=I", ring.label.cpu)
                     value = struct.pack("=I", counter.fd)
                     self._kernel.map_update(table.fd, key, value, info=info)
@@ -231,7 +251,11 @@ class OpenBpf:
     @property
     def abilities(self) -> Abilities:
         """See `source.base.OpenSource`."""
-        return Abilities(sideband=(self._perf,), programs=(self,))
+        return Abilities(
+            sideband=(self._perf,),
+            programs=(self,),
+            hotplug=tuple(BpfReopening(self, rings) for rings in self._perf.hotplug),
+        )
 
     def add_stream(self, core: Core) -> Stream:
         """See `source.base.OpenSource`."""
@@ -255,8 +279,11 @@ class OpenBpf:
         self._perf.disable_sideband()
 
     def _set_gates(self, *, opened: bool) -> None:
-        states = [struct.pack("=Q", opened and cpu in self._plan.cpus) for cpu in self._cpus]
+        sharing = {program.plan.name for program in self._sharing()}
         for program in self.programs:
+            shut = self._shut if program.plan.name in sharing else frozenset[int]()
+            cpus = set(self._plan.cpus) - shut if opened else ()
+            states = [struct.pack("=Q", cpu in cpus) for cpu in self._cpus]
             if _GATE in program.maps:
                 table = program.loaded.tables[_GATE]
                 self._kernel.map_update(table.fd, _ZERO, states, info=program.maps[_GATE])
@@ -293,9 +320,8 @@ class OpenBpf:
             return reading
         # Before Linux 6.0 the programs' own count is as good, where all of them count.
         exact = ring.basis is Basis.EXACT
-        total = self._counts_of(ring.label.cpu)
+        total, missed = self._since_opened(ring.label.cpu)
         full = total.no_space if reading.lost is None and exact else reading.lost
-        missed = self._missed_of(self._sharing()) if ring is self.rings[0] else 0
         found = _produced(total, missed, full=full, exact=exact)
         return replace(found, per_event=reading.per_event)
 
@@ -312,6 +338,29 @@ class OpenBpf:
         """Yield programs that submit into perf rings, which all programs share."""
         own = {one.plan.name for one in self._buffers.values()}
         return (program for program in self.programs if program.plan.name not in own)
+
+    def _since_opened(self, cpu: int) -> _Total:
+        """Return the counts since the perf ring of a CPU was opened."""
+        missed = self._missed_of(self._sharing()) if cpu == self._first_cpu else 0
+        self._told[cpu] = now = _Total(self._counts_of(cpu), missed)
+        before = self._told_before.get(cpu, _Total())
+        return _Total(Counts(*map(sub, now.counts, before.counts)), missed - before.missed)
+
+    def shut(self, cpu: int) -> None:
+        """Close the gates of a CPU whose rings are to be replaced."""
+        self._shut.add(cpu)
+        self._set_gates(opened=True)
+
+    def renew(self, cpu: int) -> None:
+        """Have the next perf ring of a CPU count from where the last one ended."""
+        self._told_before[cpu] = self._told.get(cpu, _Total())
+        self._counted = {}
+
+    def admit(self, cpus: Iterable[int]) -> None:
+        """Open the gates of CPUs that have new rings."""
+        self._shut -= set(cpus)
+        self._set_gates(opened=True)
+        self._counted = {}
 
     def _counts_of(self, cpu: int) -> Counts:
         """Return counts of all that share rings on a CPU, read for all CPUs at once.

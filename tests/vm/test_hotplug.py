@@ -37,9 +37,9 @@ pytestmark = pytest.mark.usefixtures("tracefs")
 CPUS: Final = os.sysconf("SC_NPROCESSORS_CONF")
 CPU: Final = CPUS - 1
 BURST: Final = 2_000
-CYCLES: Final = 2
 # An emulated machine takes some ten seconds for each; the variable is for the long form.
 RANDOM_CYCLES: Final = int(os.environ.get("COLLECTORD_HOTPLUG_CYCLES", "3"))
+CYCLES: Final = (RANDOM_CYCLES + 2) // 3
 # Of the calls of each thread that makes them all the time, in a second.
 RATE: Final = 300
 ENDLESS: Final = 10**9

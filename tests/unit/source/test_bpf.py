@@ -10,10 +10,12 @@ from typing import Any, Final
 
 import pytest
 
+from collectord.errors import KernelError
 from collectord.kernel.values.bpf_objects import MapInfo
 from collectord.model import Basis, Geometry, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.plan.bpf_plan import OutputPlan
 from collectord.source.bpf import Counts, OpenBpf
+from collectord.source.bpf_reopening import BpfReopening
 from collectord.source.ring import PerfRing
 
 GATE: Final = 5
@@ -75,6 +77,7 @@ class FakePerf:
         )
         self.event_ids: dict[int, tuple[int, ...]] = {}
         self.target_fds = ()
+        self.hotplug = ()
         self.lost = lost
         self.done: list[str] = []
 
@@ -148,6 +151,74 @@ def test_runs_that_were_left_out_count_from_the_start_to_the_end() -> None:
     source.disable()
     kernel.misses = 99
     assert source.read_produced(first).losses[RECURSION] == 5
+
+
+def test_a_cpu_with_new_rings_goes_on_where_it_was() -> None:
+    """Earlier counts belong to its earlier rings, those of skipped runs included."""
+    kernel = FakeKernel({0: Counts(attempts=100, busy=3)}, misses=7)
+    source = opened(kernel)
+    source.enable()
+    kernel.misses = 12
+    first, second = source.rings
+    assert source.read_produced(first).value == 105
+    source.shut(0)
+    assert kernel.gate == [0, 0]
+    source.renew(0)
+    kernel.counts = {0: Counts(attempts=130, busy=4), 1: Counts(attempts=9)}
+    kernel.misses = 14
+    source.admit([0])
+    assert kernel.gate == [1, 0]
+    found = source.read_produced(first)
+    assert (found.value, found.losses[RECURSION]) == (32, 3)
+    assert source.read_produced(second).value == 9
+
+
+class Rings:
+    """The rings of single CPUs, and the programs that submit into them; notes what is asked."""
+
+    def __init__(self, ring: PerfRing, *, refuse: bool = False) -> None:
+        self.asked: list[str] = []
+        self._ring = ring
+        self._refuse = refuse
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method that only notes
+        return lambda of: self.asked.append(f"{name} {of if isinstance(of, int) else list(of)}")
+
+    def join(self, cpu: int) -> tuple[PerfRing, ...]:
+        """Open one ring."""
+        self.asked.append(f"join {cpu}")
+        return (self._ring,)
+
+    def enable(self, rings: tuple[PerfRing, ...]) -> None:
+        """Note of which CPUs they are."""
+        self.asked.append(f"enable {[ring.label.cpu for ring in rings]}")
+
+    def connect(self, cpu: int) -> None:
+        """Give a program the ring, or not."""
+        self.asked.append(f"connect {cpu}")
+        if self._refuse:
+            raise KernelError("cannot write a map")
+
+
+def test_new_rings_are_given_to_the_programs_before_the_gates_open() -> None:
+    """Gates close before the old rings do; the new ones are read though nothing is drained."""
+    one: Any = Rings(FakePerf(Basis.EXACT, 0).rings[1])
+    hotplug = BpfReopening(one, one)
+    hotplug.stop(1)
+    hotplug.leave(1)
+    rings = hotplug.join(1)
+    hotplug.enable(rings)
+    left = ["shut 1", "stop 1", "renew 1", "leave 1"]
+    assert one.asked == [*left, "join 1", "connect 1", "enable [1]", "admit [1]"]
+    assert all(ring.counts_on for ring in rings)
+
+
+def test_rings_that_no_program_can_have_are_closed() -> None:
+    """The CPU may be tried again."""
+    one: Any = Rings(FakePerf(Basis.EXACT, 0).rings[1], refuse=True)
+    with pytest.raises(KernelError):
+        BpfReopening(one, one).join(1)
+    assert one.asked == ["join 1", "connect 1", "leave 1"]
 
 
 @pytest.mark.parametrize("basis", [Basis.EXACT, Basis.LOST_ONLY])
