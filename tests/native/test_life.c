@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -403,11 +404,40 @@ static void have_one_plain_heap(void)
 	mallopt(M_TRIM_THRESHOLD, GROWTH_BYTES);
 }
 
+#define SIZE_AT 48
+
+/* No flush follows that would tell readers of what it left. */
+static void readers_are_told_of_what_the_last_ring_left(void)
+{
+	const int file = output__file();
+	struct segment segment = {.fd = file, .offset = 4096, .limit = RIG_LIMIT,
+				  .size_at = SIZE_AT, .size_base = 4096, .size_fd = file};
+	uint8_t record[128];
+	struct stream *stream;
+	struct ring *ring;
+	uint64_t size = 0;
+
+	begin();
+	CHECK_EQ(rig__add_stream(core, 1 << 16, 0, false, &stream), 0);
+	CHECK_EQ(core__prepare(core, stream, &segment), 0);
+	CHECK_EQ(rig__add_ring(core, 0, stream, &data.map, data.wakeup_fd, &records__layout,
+			       &(struct walk_ids){0}, false, false, &ring),
+		 0);
+	CHECK(fake_ring__write(&data, record, record__sample(record, sizeof(record), 1, 1000)));
+	CHECK_EQ(rig__tell(core, ring, COMMAND_REMOVE), 0);
+	while (pread(file, &size, sizeof(size), SIZE_AT) != sizeof(size) || size == 0)
+		sched_yield();
+	CHECK_EQ(size, sizeof(record));
+	end();
+	close(file);
+}
+
 int main(void)
 {
 	have_one_plain_heap();
 	RUN(a_finished_stream_of_any_kind_takes_nothing_more);
 	RUN(neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another);
 	RUN(rings_of_each_kind_come_and_go_and_leave_nothing);
+	RUN(readers_are_told_of_what_the_last_ring_left);
 	return 0;
 }
