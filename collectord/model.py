@@ -26,11 +26,12 @@ class Basis(StrEnum):
 
 
 class GapCause(StrEnum):
-    """The reason why a session's rings were not open for a time."""
+    """The reason why a session recorded nothing for a time."""
 
     STOP = "stop"
     KILL = "kill"
     BOOT = "boot"
+    SHED = "shed"  # it was paused, because the cost was over the budget
 
 
 class Stage(StrEnum):

@@ -20,6 +20,7 @@ from collectord.text import cpu_list
 from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, RingSize, Share
 
 Mode = Literal["stream", "flight-recorder"]
+# From the one that matters most to the one that matters least.
 LossClass = Literal["must-not-lose", "normal", "spare"]
 TransportName = Literal["auto", "mmap", "read", "splice"]
 BpfTransportName = Literal["perf", "ringbuf"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.control.watchdog import Watchdog, prolong
+from collectord.daemon.budget_keeper import BudgetKeeper
 from collectord.daemon.claims import await_salvages, claim_places
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
@@ -242,12 +244,16 @@ class Stages:
             flush_ns=self._plan.core.flush_ns,
             stretched=run.on_tick is None,
         )
+        # What `record` is told to record has no budget.
+        pauses = self._config.daemon.budget_pauses if run.salvage_all else "none"
+        keeper = BudgetKeeper(self.meter, pauses)
         try:
             while await self.drain.next_pass(run.stop, passes=polls.passes):
                 polls.poll()
                 run.service.status(f"recording: {self.sessions.summary()}")
                 self._poll_heartbeat()
-                self.meter.poll(self.sessions, self.watch.status(), len(self.coverage.online))
+                if self.meter.poll(self.sessions, self.watch.status(), len(self.coverage.online)):
+                    keeper.poll(self.sessions, time.monotonic_ns())
                 if run.on_tick is not None:
                     run.on_tick(run.status())
         finally:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectord.model import LossKey, RingLabel
 
 # The keys that a manifest's ledger has only if there is something to say.
-_IF_KNOWN: Final = ("aux", "since_ns", "until_ns")
+_IF_KNOWN: Final = ("aux", "pauses", "since_ns", "until_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,7 @@ class Cut:
         lost: by `<stage>/<reason>`.
         overwritten: None if not counted.
         suppressed: times in which a foreign BPF program may have hidden events.
+        pauses: times in which the events were disabled; left out if there is none.
         aux: the areas, in bytes; left out if there is none.
         since_ns, until_ns: both moments, on CLOCK_MONOTONIC; None if unknown.
     """
@@ -49,6 +50,7 @@ class Cut:
     in_flight: int = 0
     unaccounted: int | None
     suppressed: Sequence[Mapping[str, Any]] = ()
+    pauses: Sequence[Mapping[str, Any]] = ()
     aux: Sequence[Mapping[str, Any]] = ()
     since_ns: int | None = None
     until_ns: int | None = None
@@ -89,6 +91,7 @@ def cut(
         in_flight=balance.in_flight,
         unaccounted=balance.unaccounted,
         suppressed=balance.suppressed,
+        pauses=balance.pauses,
         aux=aux_cut(balance.aux),
         since_ns=since_ns,
         until_ns=until_ns,

@@ -165,6 +165,8 @@ class SessionBalance:
         losing: the losses that are going on.
         suppressed: times in which a foreign BPF program may have hidden events, within the time of
             its basis.
+        pauses: times in which its events were disabled, likewise.
+        paused: they are disabled now.
         repeated: records that snapshots left out because the one before had them.
         snapshots: how often a flight recorder's windows were stored.
         snapshots_failed: how often they were not, or not at once.
@@ -174,8 +176,8 @@ class SessionBalance:
             0 if none is made.
         keep_ns: time that a flight recorder's rings are to reach back; 0 without such a promise.
         loss_class: the weight of its losses, as the configuration says.
-        gaps_ns: `GapCause` to the total time in which no ring was open, those of earlier processes
-            included; empty where nobody keeps it.
+        gaps_ns: `GapCause` to the total time in which nothing was recorded, those of earlier
+            processes included; empty where nobody keeps it.
     """
 
     name: str
@@ -197,6 +199,7 @@ class SessionBalance:
     sink: SinkStats = field(default_factory=SinkStats)
     shared: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Mapping[str, Any], ...] = ()
+    pauses: tuple[Mapping[str, Any], ...] = ()
     aux: tuple[AuxBalance, ...] = ()
     snapshots: int = 0
     snapshots_failed: int = 0
@@ -204,6 +207,7 @@ class SessionBalance:
     sideband: SidebandCounters = field(default_factory=SidebandCounters)
     heard_ns: int = 0
     keep_ns: int = 0
+    paused: bool = False
     loss_class: str = "normal"
     gaps_ns: Mapping[str, int] = field(default_factory=dict)
 
@@ -354,6 +358,7 @@ def balance_session(
     *,
     shared: Mapping[LossKey, int] | None = None,
     suppressed: Iterable[Mapping[str, Any]] = (),
+    pauses: Iterable[Mapping[str, Any]] = (),
     aux: tuple[AuxBalance, ...] = (),
 ) -> SessionBalance:
     """Add up a session's data rings. Its basis is the weakest of theirs.
@@ -384,5 +389,6 @@ def balance_session(
         rings=rings,
         shared=by_name,
         suppressed=tuple(suppressed),
+        pauses=tuple(pauses),
         aux=aux,
     )

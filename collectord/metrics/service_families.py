@@ -36,6 +36,12 @@ def families(reading: Reading) -> Iterator[Metric]:
         ((of_session(s), _LEVELS[s.basis]) for s in sessions),
     )
     yield highest(
+        "collectord_session_paused",
+        "1 while the session is paused, because the cost is over the budget.",
+        SESSION,
+        ((of_session(s), s.paused) for s in sessions),
+    )
+    yield highest(
         "collectord_recorder_keep_seconds",
         "Seconds that a flight recorder of ftrace is to reach back, as `keep` says.",
         SESSION,

@@ -171,6 +171,7 @@ class Accounting:
             self._plan.scope.describe(),
             (*self._counter_reader.balances(since_ns), *self._late.balances()),
             suppressed=self._counter_reader.suppression.to_json(since_ns or 0),
+            pauses=self._counter_reader.pauses.to_json(since_ns or 0),
             shared=self._counter_reader.shared_losses,
             aux=self._aux.balances(),
         )

@@ -47,10 +47,11 @@ class Cost:
 
 
 class Reading(NamedTuple):
-    """The whole cost, the own and the imposed, at one time."""
+    """The whole cost, the own and the imposed, at one time; and the imposed of each session."""
 
     at_ns: int
     cost_ns: int
+    imposed_ns: Mapping[tuple[str, str], int]
 
 
 class CostMeter:
@@ -85,19 +86,30 @@ class CostMeter:
         for session in sessions:
             self._count(session, run_ns)
         own_ns = _own_ns()
-        self._window.append(Reading(now_ns, own_ns + sum(self._imposed.values())))
+        imposed = dict(self._imposed)
+        self._window.append(Reading(now_ns, own_ns + sum(imposed.values()), imposed))
         ratio = share_of(self._window, cpus)
-        self.cost = Cost(own_ns, dict(self._imposed), ratio, self.cost.budget)
+        self.cost = Cost(own_ns, imposed, ratio, self.cost.budget)
         return True
+
+    def lately_ns(self, session: AnySession) -> int:
+        """Return what a session's probes have taken over the last minute, 0 if that is unknown."""
+        key = _key(session)
+        first, last = self._window[0], self._window[-1]
+        return last.imposed_ns.get(key, 0) - first.imposed_ns.get(key, 0)
 
     def _count(self, session: AnySession, run_ns: Mapping[str, int | None]) -> None:
         """Add what a session has cost since the last reading; a replaced one begins at 0."""
         imposed_ns = _imposed_ns(session, run_ns)
         if imposed_ns is not None:
-            key = (session.plan.name, session.plan.source)
+            key = _key(session)
             grown_ns = max(0, imposed_ns - self._last.get(key, 0))
             self._imposed[key] = self._imposed.get(key, 0) + grown_ns
             self._last[key] = imposed_ns
+
+
+def _key(session: AnySession) -> tuple[str, str]:
+    return session.plan.name, session.plan.source
 
 
 def share_of(window: deque[Reading], cpus: int) -> float:

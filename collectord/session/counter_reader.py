@@ -14,6 +14,7 @@ from collectord.errors import KernelError
 from collectord.ledger.record_ledger import Bracket, losses_of
 from collectord.model import Basis, RingRole
 from collectord.session.loss_watch import LossReading
+from collectord.session.pause import Pauses
 from collectord.session.retired_rings import Part, RetiredRings, of_gone, whole, without
 from collectord.session.suppression import Suppression
 from collectord.source.window import Held
@@ -88,6 +89,7 @@ class CounterReader:
         self._retired = RetiredRings()
         self._losing = source.abilities.shared
         self.suppression = Suppression(source.abilities.suppressible, events)
+        self.pauses = Pauses()
         self._told_lost: dict[int, int] = {}
         self._found: Counter[int] = Counter()
         self._removed: Counter[int] = Counter()
@@ -381,11 +383,11 @@ class CounterReader:
         return LossReading(lost, starved, records, size_bytes, unit)
 
     def _basis(self, handle: RingHandle, bracket: Bracket, since_ns: int | None) -> Basis:
-        """Return the basis: lost_only if events were hidden, reset, or added while a ring grew."""
+        """Return the basis: lost_only if events were hidden, reset, paused, or a ring grew."""
         if bracket.after.uncounted:
             return Basis.LOST_ONLY
         hidden = self.suppression.hid((c.event_index for c in handle.counters), since_ns)
-        if hidden and handle.basis is Basis.EXACT:
+        if (hidden or self.pauses.were(since_ns)) and handle.basis is Basis.EXACT:
             return Basis.LOST_ONLY
         return handle.basis
 

@@ -40,6 +40,9 @@ class Unnoted:
     def find_gap(self) -> None:
         """Find no gap, since nothing was noted."""
 
+    def add_gap(self, cause: GapCause, taken_ns: int) -> None:
+        """Do nothing."""
+
     def begin(self) -> None:
         """Do nothing."""
 
@@ -97,6 +100,10 @@ class CoverageFile(Unnoted):
             self.gap = gap = gap_since(before, self._boot_id, self._clocks())
             gaps_ns[gap.cause] += gap.until_ns - gap.from_ns
         self.gaps_ns = gaps_ns
+
+    def add_gap(self, cause: GapCause, taken_ns: int) -> None:
+        """Add a time in which the session was paused."""
+        self.gaps_ns = {**self.gaps_ns, cause: self.gaps_ns[cause] + taken_ns}
 
     def begin(self) -> None:
         """Have notes made from now on, since the events are enabled; the first is due."""

@@ -45,6 +45,7 @@ class RinglessSession:
         self.recorder = None
         self.is_losing = False
         self.heart = None
+        self.pause = None
         self._failure = failure
         self._troubles: dict[str, str] = {}
         if source is None:

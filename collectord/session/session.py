@@ -23,6 +23,7 @@ from collectord.session.counter_reader import Drained
 from collectord.session.flight_recorder import FlightRecorder
 from collectord.session.heartbeat import Heart
 from collectord.session.loss_watch import LossWatch
+from collectord.session.pause import Pause
 from collectord.session.ring_snapshot import LAST_PAUSE_S
 from collectord.session.rotation import Rotation
 from collectord.source.aux import AuxFlush
@@ -54,6 +55,7 @@ class Session:
     Attributes:
         recorder: the flight recorder; None in streaming mode.
         heart: its part of the heartbeat.
+        pause: disables its events for a time.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Session:
         if plan.mode == FLIGHT_RECORDER:
             self.recorder = FlightRecorder(parts, self._rotation, self._accounting)
         self.heart = Heart(plan, self.abilities.tracing, self._accounting.balance)
+        self.pause = Pause(plan, self.abilities, parts.counter_reader.pauses, parts.covered)
         self._stopping = asyncio.Event()
 
     # Life: begin, tick .. tick, close.
@@ -174,6 +177,7 @@ class Session:
                     await self._add_ring(handle)
                 self._listen()
                 one.enable(rings)
+                self.pause.renew()
             except KernelError:
                 await self.leave_cpu(cpu)
                 raise
@@ -233,6 +237,7 @@ class Session:
         if self.recorder is not None:
             self.recorder.poll()
         self._rotation.tick()
+        self.pause.poll()
         self._build_ids.poll(self._tasks)
         if self._covered.take_turn():
             self._tasks.start(self._note_covered(self._covered.go_on))
@@ -281,6 +286,7 @@ class Session:
         self._rotation.end()
         if self.recorder is not None:
             self.recorder.end()
+        self.pause.close()
         await self._stop_source()
         self._covered.stop()
         if self.recorder is not None:
@@ -372,7 +378,8 @@ class Session:
             paused_ns=recorder.paused_ns if recorder is not None else 0,
             sideband=self._stream.sideband_counters(),
             keep_ns=self.plan.payload.window_ns,
-            heard_ns=self.heart.heard_ns,
+            heard_ns=0 if self.pause.lasts else self.heart.heard_ns,
+            paused=self.pause.lasts,
             loss_class=self.plan.loss_class,
             gaps_ns=self._covered.gaps_ns,
         )

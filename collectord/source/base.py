@@ -85,6 +85,16 @@ class Recording(Protocol):
         """
 
 
+class Pausable(Protocol):
+    """The ability to disable the session's events for a time."""
+
+    def disable_events(self) -> None:
+        """Disable the events that cause records of data. Raises KernelError."""
+
+    def enable(self) -> None:
+        """Enable them again, as `OpenSource.enable` did first. Raises KernelError."""
+
+
 class Suppressible(Protocol):
     """The ability to detect foreign BPF programs, which can hide events from every counter."""
 
@@ -227,6 +237,7 @@ class Abilities:
     shared: tuple[SharedLosses, ...] = ()
     late: tuple[LateSource, ...] = ()
     hotplug: tuple[Hotplug, ...] = ()
+    pausable: tuple[Pausable, ...] = ()
     tracing: tuple[Tracing, ...] = ()
     programs: tuple[Programs, ...] = ()
 

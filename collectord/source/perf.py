@@ -118,7 +118,11 @@ class OpenPerf:
     def abilities(self) -> Abilities:
         """See `source.base.OpenSource`."""
         return Abilities(
-            sideband=(self,), recording=(self,), suppressible=(self,), hotplug=self.hotplug
+            sideband=(self,),
+            recording=(self,),
+            suppressible=(self,),
+            hotplug=self.hotplug,
+            pausable=(self,),
         )
 
     @property
@@ -165,6 +169,10 @@ class OpenPerf:
         """Stop counting in these rings, names and mappings last."""
         for role in (RingRole.DATA, RingRole.SIDEBAND):
             self._disable_all(role, rings)
+
+    def disable_events(self) -> None:
+        """Stop counting; names and mappings are recorded on."""
+        self._disable_all(RingRole.DATA, self.rings)
 
     def disable_sideband(self) -> None:
         """Stop recording names and mappings."""

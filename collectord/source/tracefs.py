@@ -131,7 +131,9 @@ class OpenTracefs:
     @property
     def abilities(self) -> Abilities:
         """See `source.base.OpenSource`."""
-        return Abilities(recording=(self,), late=(self,), tracing=(self.tracing,))
+        return Abilities(
+            recording=(self,), late=(self,), tracing=(self.tracing,), pausable=(self,)
+        )
 
     def add_stream(self, core: Core) -> Stream:
         """See `source.base.OpenSource`."""
@@ -152,6 +154,8 @@ class OpenTracefs:
     def disable(self) -> None:
         """Stop recording, in all rings at one moment."""
         self._kernel.disable_instance(self._id)
+
+    disable_events = disable  # its sideband is not recorded but looked up
 
     @property
     def freeze_fds(self) -> tuple[int, ...]:

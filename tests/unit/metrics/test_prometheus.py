@@ -132,7 +132,7 @@ def test_gaps_have_causes() -> None:
     series = scrape(balances.status(session))
     name, labels = "collectord_gap_seconds_total", {"session": "exec", "source": "perf"}
     found = {cause: of(series, name, cause=cause, **labels) for cause in GapCause}
-    assert found == {"stop": 0, "kill": 2.5, "boot": 0}
+    assert found == {"stop": 0, "kill": 2.5, "boot": 0, "shed": 0}
 
 
 def test_what_one_part_cannot_see_the_session_cannot() -> None:

@@ -111,13 +111,13 @@ def test_readings_are_some_flushes_apart() -> None:
 
 def test_the_share_is_that_of_the_last_minute() -> None:
     """One of two CPUs that is busy for a tenth of the time is a twentieth of the machine."""
-    window = deque([Reading(0, 0)])
+    window = deque([Reading(0, 0, {})])
     assert share_of(window, 2) == 0
     for second in range(10, 70, 10):
-        window.append(Reading(second * SECOND, second * SECOND // 10))
+        window.append(Reading(second * SECOND, second * SECOND // 10, {}))
         assert share_of(window, 2) == 0.05
-    window.append(Reading(70 * SECOND, 66 * SECOND))
+    window.append(Reading(70 * SECOND, 66 * SECOND, {}))
     assert share_of(window, 2) == (66 - 1) / (60 * 2)
     assert window[0].at_ns == 10 * SECOND
-    window.append(Reading(1000 * SECOND, 66 * SECOND))
+    window.append(Reading(1000 * SECOND, 66 * SECOND, {}))
     assert share_of(window, 2) == 0

@@ -11,7 +11,7 @@ import pytest
 
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
-from collectord.model import ClockReading
+from collectord.model import ClockReading, GapCause
 from collectord.sink import covered_note
 from collectord.sink.covered_note import Covered
 from collectord.sink.segment import group_files
@@ -26,7 +26,7 @@ NOTE: Final = Covered(
         monotonic_ns=(1 << 63) - 1, realtime_ns=(1 << 63) - 1, perf_ns=(1 << 63) - 1, bracket_ns=9
     ),
     stopped=False,
-    gaps_ns={"stop": 1 << 60, "kill": 1 << 60, "boot": 1 << 60},
+    gaps_ns=dict.fromkeys(GapCause, 1 << 60),
 )
 
 

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the cost within the budget: it pauses sessions that may be paused, and resumes them.
+
+A session is paused when the cost of the last minute has been over the budget for a minute, one at
+a time, and resumed when it has been well below for some minutes. A session that had to be paused
+again waits twice as long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.errors import KernelError
+from collectord.model import GapCause
+from collectord.text.units import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from collectord.session.cost_meter import CostMeter
+    from collectord.session.session_factory import AnySession
+
+_LOG: Final = structlog.get_logger()
+_MINUTE_NS: Final = 60 * NS_PER_SECOND
+# Over the budget for so long before a session is paused: as long as the cost is a mean of.
+_OVER_NS: Final = _MINUTE_NS
+# Below this share of the budget for so long before a session is resumed.
+_ROOM: Final = 0.7
+_BELOW_NS: Final = 5 * _MINUTE_NS
+_BELOW_MAX_NS: Final = 60 * _MINUTE_NS
+# The classes that may be paused, by `budget_pauses`: those before are paused first.
+_CLASSES: Final = {"none": (), "spare": ("spare",), "normal": ("spare", "normal")}
+
+
+class BudgetKeeper:
+    """Pauses and resumes the sessions of a daemon.
+
+    Args:
+        meter: measures the cost, and has the budget.
+        pauses: the last class of sessions that may be paused: `budget_pauses` in [daemon].
+    """
+
+    def __init__(self, meter: CostMeter, pauses: str) -> None:
+        self._meter = meter
+        self._classes: tuple[str, ...] = _CLASSES[pauses] if meter.cost.budget else ()
+        self._over_since_ns: int | None = None
+        self._below_since_ns: int | None = None
+        self._paused: list[AnySession] = []  # the last one is resumed first
+        self._times: Counter[str] = Counter()  # of pauses, by session
+
+    def poll(self, sessions: Iterable[AnySession], now_ns: int) -> None:
+        """Act on a new reading of the cost.
+
+        Args:
+            sessions: all of the daemon.
+            now_ns: the time on CLOCK_MONOTONIC.
+        """
+        if not self._classes:
+            return
+        live = tuple(sessions)
+        self._paused = [one for one in self._paused if one in live and is_paused(one)]
+        cost = self._meter.cost
+        over, below = cost.ratio > cost.budget, cost.ratio < _ROOM * cost.budget
+        self._over_since_ns = (self._over_since_ns or now_ns) if over else None
+        self._below_since_ns = (self._below_since_ns or now_ns) if below else None
+        if self._over_since_ns is not None and now_ns - self._over_since_ns >= _OVER_NS:
+            self._pause_one(live)
+            self._over_since_ns = now_ns
+        elif self._below_since_ns is not None and self._paused:
+            wait_ns = min(_BELOW_NS << self._times[_name(self._paused[-1])] - 1, _BELOW_MAX_NS)
+            if now_ns - self._below_since_ns >= wait_ns:
+                self._resume_one()
+                self._below_since_ns = now_ns
+
+    def _pause_one(self, sessions: Iterable[AnySession]) -> None:
+        """Pause the costliest session of the class that matters least."""
+        order = {name: -place for place, name in enumerate(self._classes)}
+        found = [
+            (order[one.plan.loss_class], self._meter.lately_ns(one), one, one.pause)
+            for one in sessions
+            if one.plan.loss_class in order
+            and one.pause is not None
+            and one.pause.possible
+            and not one.pause.lasts
+        ]
+        # What costs nothing saves nothing.
+        found = [each for each in found if each[1] > 0]
+        if not found:
+            return
+        _, imposed_ns, session, pause = max(found, key=lambda each: each[:2])
+        cost = self._meter.cost
+        try:
+            pause.begin(GapCause.SHED)
+        except KernelError as error:
+            _LOG.error("session_not_paused", session=session.plan.name, error=str(error))
+            return
+        self._paused.append(session)
+        self._times[_name(session)] += 1
+        session.note("pause", f"paused: the cost was over the budget of {cost.budget:.2%}")
+        _LOG.warning(
+            "session_paused",
+            session=session.plan.name,
+            source=session.plan.source,
+            cost=round(cost.ratio, 5),
+            budget=cost.budget,
+            imposed_ns=imposed_ns,
+        )
+
+    def _resume_one(self) -> None:
+        """Resume the session that was paused last."""
+        session = self._paused[-1]
+        try:
+            if session.pause is not None:
+                session.pause.end()
+        except KernelError as error:
+            _LOG.error("session_not_resumed", session=session.plan.name, error=str(error))
+            return
+        self._paused.pop()
+        session.note("pause", "")
+        _LOG.info("session_resumed", session=session.plan.name, source=session.plan.source)
+
+
+def is_paused(session: AnySession) -> bool:
+    """Whether a session is paused, by whomever."""
+    return session.pause is not None and session.pause.lasts
+
+
+def _name(session: AnySession) -> str:
+    return f"{session.plan.name}/{session.plan.source}"

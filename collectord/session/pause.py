@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pauses of a session: its events are disabled for a time, and nobody counts what happens then.
+
+The rings stay open and are drained; names and mappings are recorded on. The time is a gap with a
+cause, and no balance that includes a part of it is exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.errors import KernelError
+from collectord.model import ScopeKind
+from collectord.text.foreign import plain
+
+if TYPE_CHECKING:
+    from collectord.model import GapCause
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.session.coverage_file import Unnoted
+    from collectord.source.base import Abilities
+
+_WINDOWS_MAX: Final = 1000
+
+
+@dataclass(slots=True)
+class PauseWindow:
+    """A pause; `until_ns` is None while it lasts. Times are CLOCK_MONOTONIC."""
+
+    cause: GapCause
+    since_ns: int
+    until_ns: int | None = None
+
+
+class Pauses:
+    """The pauses of one session; beyond a thousand the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._windows: deque[PauseWindow] = deque(maxlen=_WINDOWS_MAX)
+        self._ever = False
+
+    @property
+    def running(self) -> PauseWindow | None:
+        """The present pause; None while the session records."""
+        last = self._windows[-1] if self._windows else None
+        return last if last is not None and last.until_ns is None else None
+
+    def begin(self, cause: GapCause) -> None:
+        """Note that the session is about to pause."""
+        self._ever = True
+        self._windows.append(PauseWindow(cause, time.monotonic_ns()))
+
+    def end(self) -> None:
+        """Note that the present pause is over."""
+        if self.running is not None:
+            self.running.until_ns = time.monotonic_ns()
+
+    def were(self, since_ns: int | None) -> bool:
+        """Whether there was a pause since then, with 0 ever; None: whether there is one now."""
+        if since_ns is None:
+            return self.running is not None
+        return bool(self._since(since_ns)) if since_ns else self._ever
+
+    def to_json(self, since_ns: int) -> list[dict[str, Any]]:
+        """Return the pauses that did not end before then, for manifests."""
+        return [plain(window) for window in self._since(since_ns)]
+
+    def _since(self, since_ns: int) -> list[PauseWindow]:
+        return [w for w in self._windows if w.until_ns is None or w.until_ns > since_ns]
+
+
+class Pause:
+    """Pauses and resumes one session.
+
+    Args:
+        plan: of the session.
+        abilities: of its source.
+        pauses: where the pauses are noted.
+        covered: where their time is added up.
+    """
+
+    def __init__(
+        self, plan: SessionPlan, abilities: Abilities, pauses: Pauses, covered: Unnoted
+    ) -> None:
+        self._pausable = abilities.pausable
+        aux = any(ring.aux is not None for ring in plan.rings)
+        # What freezes or waits for an exec would be armed again; areas have a stop of their own.
+        lone = plan.freezes or aux or plan.scope.kind is ScopeKind.COMMAND
+        self.possible = bool(self._pausable) and not lone
+        self._pauses = pauses
+        self._covered = covered
+        self._counted_ns = 0
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the session is paused."""
+        return self._pauses.running is not None
+
+    def begin(self, cause: GapCause) -> None:
+        """Disable the events. Raises KernelError, and the session goes on."""
+        if self.lasts:
+            return
+        self._pauses.begin(cause)
+        self._counted_ns = time.monotonic_ns()
+        try:
+            self.renew()
+        except KernelError:
+            with suppress(KernelError):
+                self._enable()
+            self.close()
+            raise
+
+    def end(self) -> None:
+        """Enable the events again. Raises KernelError, and the session stays paused."""
+        if self.lasts:
+            self._enable()
+            self.close()
+
+    def renew(self) -> None:
+        """Disable the events that were added while the session is paused. Raises KernelError."""
+        if self.lasts:
+            for one in self._pausable:
+                one.disable_events()
+
+    def _enable(self) -> None:
+        for one in self._pausable:
+            one.enable()
+
+    def poll(self) -> None:
+        """Add up the time of the present pause."""
+        running = self._pauses.running
+        if running is not None:
+            now_ns = time.monotonic_ns()
+            self._covered.add_gap(running.cause, now_ns - self._counted_ns)
+            self._counted_ns = now_ns
+
+    def close(self) -> None:
+        """End the present pause with the session, which stays disabled."""
+        self.poll()
+        self._pauses.end()
