@@ -37,6 +37,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     flush_interval: Nanoseconds = Nanoseconds(NS_PER_SECOND)
     heartbeat: Nanoseconds = Nanoseconds(60 * NS_PER_SECOND)
     floor: Bytes = Bytes(64 * _KIB)
+    memory: Bytes = Bytes(0)
     budget: Share = Share(percent=0.5)
     budget_pauses: Literal["none", "spare", "normal"] = "spare"
     drain_priority: DrainPriority = DrainPriority()

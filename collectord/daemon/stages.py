@@ -126,7 +126,8 @@ class Stages:
         self.left_records = 0
         self.polls: SessionPolls | None = None
         self._hotplug: Hotplug | None = None  # while something is collected
-        self.meter = CostMeter(config.daemon.budget.percent / 100, plan.core.flush_ns)
+        share, limit_bytes = config.daemon.budget.percent / 100, config.daemon.memory
+        self.meter = CostMeter(share, plan.core.flush_ns, limit_bytes)
         self._heartbeat = Heartbeat(config.daemon.heartbeat)
         limits = _retention(plan)
         self.store_limit_bytes = limits.bytes

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collectord.metrics.families import SESSION, counter, gauge
+from collectord.metrics.service_families import pinned_bytes
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -43,4 +44,17 @@ def families(reading: Reading) -> Iterator[Metric]:
         "Share of all CPUs that `budget` in [daemon] grants for both, 0 for no limit.",
         (),
         [((), cost.budget)],
+    )
+    pinned = sum(pinned_bytes(session) for session in reading.status.sessions)
+    yield gauge(
+        "collectord_memory_bytes",
+        "Memory of the process that it shares with no other, staging included, and of the rings.",
+        (),
+        [((), cost.private_bytes + pinned)],
+    )
+    yield gauge(
+        "collectord_memory_limit_bytes",
+        "The most memory that `memory` in [daemon] allows, 0 for no limit.",
+        (),
+        [((), cost.memory_limit_bytes)],
     )

@@ -57,10 +57,11 @@ def families(reading: Reading) -> Iterator[Metric]:
         "collectord_pinned_memory_bytes",
         "Memory of the kernel that the session's rings and AUX areas take, in bytes.",
         SESSION,
-        ((of_session(s), _pinned_bytes(s)) for s in sessions),
+        ((of_session(s), pinned_bytes(s)) for s in sessions),
     )
 
 
-def _pinned_bytes(session: SessionBalance) -> int:
+def pinned_bytes(session: SessionBalance) -> int:
+    """Return the memory of the kernel that a session's rings and AUX areas take."""
     rings = sum(ring.capacity_bytes for ring in session.rings)
     return rings + sum(area.capacity_bytes for area in session.aux)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from collectord.config.schema import Config
+    from collectord.config.schema import Config, DaemonConfig
     from collectord.config.schema_session import SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
@@ -48,6 +48,8 @@ _PLANNERS: Final[Mapping[type, Callable[[Any, KernelFacts], Iterable[SourceDraft
 
 # Connections, epoll, eventfds, the log: descriptors that are neither events nor segments.
 _OTHER_FILES: Final = 44
+# Memory of the process besides rings and staging, as measured at the default configuration.
+_PROCESS_BYTES: Final = 72 << 20
 # Files for the state directory; and for each session the segment that it writes, the next one, and
 # folder and manifest of the one that it seals.
 _STATE_FILES: Final = 16
@@ -113,6 +115,7 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         for session in _sessions(config, draft, own)
     )
     _check_chunks(sessions, config.daemon.chunk)
+    _check_memory(sessions, config.daemon)
     files = sum(session.files for session in sessions)
     reserved = _STATE_FILES + _SEGMENT_FILES * len(sessions)
     _check_files(files + reserved, facts, warnings)
@@ -310,6 +313,25 @@ def _check_chunks(sessions: Sequence[SessionPlan], chunk_bytes: int) -> None:
                 what="subbuf",
                 hint="a smaller `subbuf`, or a larger `chunk` in [daemon]",
             )
+
+
+def _check_memory(sessions: Sequence[SessionPlan], daemon: DaemonConfig) -> None:
+    """Compare the rings, as they may grow, and the staging memory with the limit."""
+    rings = sum(session.memory_bytes for session in sessions)
+    needed = rings + daemon.staging + _PROCESS_BYTES
+    if daemon.memory and needed > daemon.memory:
+        raise PlanError(
+            f"{_mib(needed)} of memory are needed, and `memory` allows {_mib(daemon.memory)}: "
+            f"{_mib(rings)} of rings, {_mib(daemon.staging)} of staging and "
+            f"{_mib(_PROCESS_BYTES)} for the process",
+            what="memory",
+            hint="a larger `memory` or a smaller `staging` in [daemon]; or, in the sources, a "
+            "smaller `ring`, `sideband_ring`, `aux`, or `max` of a flight recorder",
+        )
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.0f}MiB"
 
 
 def _core(

@@ -78,6 +78,11 @@ class FtracePlan(Payload):
         return self.keep_ns
 
     @property
+    def grown_bytes(self) -> int:
+        """See `Payload`."""
+        return self.max_bytes
+
+    @property
     def piece_bytes(self) -> int:
         """See `Payload`."""
         return self.subbuf_bytes

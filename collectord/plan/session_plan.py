@@ -145,6 +145,11 @@ class Payload:
         return 0
 
     @property
+    def grown_bytes(self) -> int:
+        """The most that its rings may grow to together, 0 if they do not grow."""
+        return 0
+
+    @property
     def programs_run(self) -> tuple[ProgramPlan, ...]:
         """BPF programs, which run with or without rings."""
         return ()
@@ -256,6 +261,13 @@ class SessionPlan:
     def kind(self) -> str:
         """The kind of its sources."""
         return self.source.partition("-")[0]
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of the kernel that its rings and AUX areas may take."""
+        areas = (ring.aux.data_bytes for ring in self.rings if ring.aux is not None)
+        rings = sum(ring.data_bytes for ring in self.rings) + sum(areas)
+        return max(rings, self.payload.grown_bytes)
 
     @property
     def is_absent(self) -> bool:

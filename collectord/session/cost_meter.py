@@ -7,10 +7,12 @@ the run time of BPF programs where the kernel counts it.
 
 from __future__ import annotations
 
+import re
 import resource
 import time
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.ledger.record_ledger import sum_known
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from collectord.session.session_factory import AnySession
 
 _WINDOW_NS: Final = 60 * NS_PER_SECOND
+_STATUS: Final = Path("/proc/self/status")
+_RSS_ANON: Final = re.compile(r"^RssAnon:\s+(\d+) kB$", re.MULTILINE)
 # A reading in so many flush intervals: it reads kernel counters that nothing else reads.
 _FLUSHES: Final = 5
 
@@ -38,12 +42,16 @@ class Cost:
             the threads that they record; without the sessions of which it is unknown.
         ratio: both together as a share of all CPUs, over the last minute.
         budget: the share that they may have, 0 for no limit.
+        private_bytes: memory of the process that it shares with no other, staging included.
+        memory_limit_bytes: the most that it and the rings are to take, 0 for no limit.
     """
 
     own_ns: int = 0
     imposed_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
     ratio: float = 0.0
     budget: float = 0.0
+    private_bytes: int = 0
+    memory_limit_bytes: int = 0
 
 
 class Reading(NamedTuple):
@@ -60,14 +68,15 @@ class CostMeter:
     Args:
         budget: see `Cost`.
         flush_ns: the flush interval, by which the readings go.
+        memory_limit_bytes: see `Cost`.
     """
 
-    def __init__(self, budget: float, flush_ns: int) -> None:
+    def __init__(self, budget: float, flush_ns: int, memory_limit_bytes: int = 0) -> None:
         self._every_ns = _FLUSHES * flush_ns
         self._window: deque[Reading] = deque()
         self._last: dict[tuple[str, str], int] = {}  # of each session as it is now
         self._imposed: dict[tuple[str, str], int] = {}
-        self.cost = Cost(budget=budget)
+        self.cost = Cost(budget=budget, memory_limit_bytes=memory_limit_bytes)
 
     def poll(
         self, sessions: Iterable[AnySession], programs: Iterable[BpfStatus], cpus: int
@@ -88,8 +97,13 @@ class CostMeter:
         own_ns = _own_ns()
         imposed = dict(self._imposed)
         self._window.append(Reading(now_ns, own_ns + sum(imposed.values()), imposed))
-        ratio = share_of(self._window, cpus)
-        self.cost = Cost(own_ns, imposed, ratio, self.cost.budget)
+        self.cost = replace(
+            self.cost,
+            own_ns=own_ns,
+            imposed_ns=imposed,
+            ratio=share_of(self._window, cpus),
+            private_bytes=_private_bytes(),
+        )
         return True
 
     def lately_ns(self, session: AnySession) -> int:
@@ -142,3 +156,8 @@ def _imposed_ns(session: AnySession, run_ns: Mapping[str, int | None]) -> int | 
 def _own_ns() -> int:
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time_ns() + int((ended.ru_utime + ended.ru_stime) * NS_PER_SECOND)
+
+
+def _private_bytes() -> int:
+    found = _RSS_ANON.search(_STATUS.read_text())
+    return int(found[1]) << 10 if found else 0

@@ -245,6 +245,8 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
             },
             ratio=0.00125,
             budget=0.005,
+            private_bytes=80 << 20,
+            memory_limit_bytes=256 << 20,
         ),
     )
 

@@ -102,6 +102,17 @@ def test_own_time_is_that_of_children_too() -> None:
     assert meter.cost.own_ns - before >= 0.2 * SECOND
 
 
+def test_memory_is_the_processs_own() -> None:
+    """Memory that it has written to counts as soon as it is written."""
+    meter = CostMeter(0, 0, 1 << 30)
+    polled(meter)
+    before = meter.cost.private_bytes
+    written = bytearray(b"x") * (32 << 20)
+    polled(meter)
+    assert meter.cost.private_bytes - before > 16 << 20
+    assert (len(written), meter.cost.memory_limit_bytes) == (32 << 20, 1 << 30)
+
+
 def test_readings_are_some_flushes_apart() -> None:
     """They read kernel counters that nothing else reads."""
     meter = CostMeter(0, 3600 * SECOND)
