@@ -34,6 +34,8 @@ libdir ?= /usr/local/lib
 sysconfdir ?= /etc
 datadir ?= /usr/local/share
 mandir ?= $(datadir)/man
+unitdir ?= $(libdir)/systemd/system
+zshdir ?= $(datadir)/zsh/site-functions
 INSTALL_PYTHON ?= /usr/bin/python3
 
 PACKAGES_RUN := python3 python3-dev python3-venv gcc libc6-dev cmake ninja-build libxxhash-dev
@@ -41,6 +43,8 @@ PACKAGES_TEST := linux-perf trace-cmd clang
 # What compiles BPF programs. The headers of the running kernel if the archive has them.
 PACKAGES_BPF := python3-bpfcc
 PACKAGES_DOCS := curl
+PACKAGES_DEB := debhelper
+PACKAGES_LINT_DEB := lintian
 PACKAGES_VM := debootstrap e2fsprogs mount util-linux
 NATIVE := $(shell find collectord/_native -type f ! -name '*.pyi' ! -name '*.pyc' ! -name '*.so')
 # Changes as soon as there is a module more, or one less, or one elsewhere.
@@ -332,16 +336,16 @@ install: $(STAMPS)/venv man ## install the program into /opt/collectord, configu
 	if [ -n "$(DESTDIR)" ]; then
 	    grep -rlI --exclude-dir=lib "$(DESTDIR)" "$$root" | xargs -r sed -i "s|$(DESTDIR)||g"
 	fi
-	"$$root/bin/python" -m compileall -q -s "$(DESTDIR)" "$$root/lib"
+	"$$root/bin/python" -m compileall -q -j 0 -s "$(DESTDIR)" "$$root/lib"
 	install -d "$(DESTDIR)$(bindir)" "$(DESTDIR)$(sysconfdir)/collectord/collectord.d"
 	ln -sfn $(prefix)/bin/collectord "$(DESTDIR)$(bindir)/collectord"
 	if [ ! -e "$(DESTDIR)$(sysconfdir)/collectord/collectord.toml" ]; then
 	    install -m 644 config/collectord.toml "$(DESTDIR)$(sysconfdir)/collectord/collectord.toml"
 	fi
-	install -d "$(DESTDIR)$(libdir)"/{systemd/system,sysusers.d,tmpfiles.d}
+	install -d "$(DESTDIR)$(unitdir)" "$(DESTDIR)$(libdir)"/{sysusers.d,tmpfiles.d}
 	sed 's|/opt/collectord|$(prefix)|g' systemd/collectord.service \
-	    >"$(DESTDIR)$(libdir)/systemd/system/collectord.service"
-	install -m 644 -t "$(DESTDIR)$(libdir)/systemd/system" \
+	    >"$(DESTDIR)$(unitdir)/collectord.service"
+	install -m 644 -t "$(DESTDIR)$(unitdir)" \
 	    systemd/collectord-{control,metrics}.socket systemd/collectord.slice
 	install -m 644 systemd/collectord.sysusers "$(DESTDIR)$(libdir)/sysusers.d/collectord.conf"
 	install -m 644 systemd/collectord.tmpfiles "$(DESTDIR)$(libdir)/tmpfiles.d/collectord.conf"
@@ -349,7 +353,7 @@ install: $(STAMPS)/venv man ## install the program into /opt/collectord, configu
 	install -D -m 644 -t "$(DESTDIR)$(mandir)/man5" build/man/man5/collectord.toml.5
 	share="$(DESTDIR)$(datadir)"
 	install -D -m 644 -t "$$share/bash-completion/completions" build/man/completion/bash/collectord
-	install -D -m 644 -t "$$share/zsh/site-functions" build/man/completion/zsh/_collectord
+	install -D -m 644 -t "$(DESTDIR)$(zshdir)" build/man/completion/zsh/_collectord
 	install -D -m 644 -t "$$share/fish/vendor_completions.d" build/man/completion/fish/collectord.fish
 	install -D -m 644 -t "$$share/collectord/prometheus" config/prometheus/*.yml
 	install -D -m 644 -t "$$share/collectord/grafana" config/grafana/collectord.json
@@ -359,6 +363,36 @@ install: $(STAMPS)/venv man ## install the program into /opt/collectord, configu
 	    systemctl daemon-reload
 	    echo "start it: systemctl enable --now collectord"
 	fi
+
+.PHONY: packages-deb
+packages-deb: packages-run
+	@$(call install_packages,$(PACKAGES_DEB))
+
+.PHONY: packages-lint-deb
+packages-lint-deb:
+	@$(call install_packages,$(PACKAGES_LINT_DEB))
+
+# It contains what `make install` installs: debian/rules calls it.
+.PHONY: deb
+deb: packages-deb $(STAMPS)/venv man ## make a Debian package in dist, for the release and the Python of this machine
+	@rm -rf build/deb/package
+	mkdir -p build/deb/package dist
+	cp -r packaging/debian build/deb/package/debian
+	if ! (
+	    cd build/deb/package
+	    export SOURCE='$(CURDIR)' BUILDER_HOME="$$HOME"
+	    dpkg-buildpackage --build=binary --no-sign --no-check-builddeps
+	) &>build/deb/log; then
+	    tail -n 40 build/deb/log >&2
+	    exit 1
+	fi
+	rm -f dist/collectord_*.deb
+	mv build/deb/collectord_*.deb dist
+	ls dist/collectord_*.deb
+
+.PHONY: lint-deb
+lint-deb: packages-lint-deb deb ## make a Debian package and see what lintian says
+	@lintian --allow-root --fail-on error,warning dist/collectord_*.deb
 
 .PHONY: clean
 clean: ## remove everything that was built here
