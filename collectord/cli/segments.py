@@ -224,13 +224,13 @@ _ACTIONS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
 
 
 def _verdict(verdict: verify.Verdict) -> str:
-    if verdict.state is verify.State.OPEN:
+    if verdict.state is verify.State.RUNNING:
         return "-"
     return "wrong" if verdict.finding else "ok"
 
 
 def _finding(verdict: verify.Verdict) -> str:
-    if verdict.state is verify.State.OPEN:
+    if verdict.state is verify.State.RUNNING:
         return "it is being written, and can be checked once it is sealed"
     if verdict.finding is not None:
         return f"{verdict.finding.check}: {verdict.finding.detail}"

@@ -10,9 +10,10 @@ from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from collectord.errors import SinkError, UnsafePath
+from collectord.errors import CodecError, SinkError, UnsafePath
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
+from collectord.sink.formats import open_stored
 from collectord.sink.manifest import (
     SCHEMA,
     Manifest,
@@ -46,15 +47,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.folders.folder import Folder
+    from collectord.sink.stored_file import Shown
 
 
 class State(StrEnum):
-    """The state of a segment. DAMAGED: its manifest is damaged; UNKNOWN: it has none to read."""
+    """The state of a segment.
+
+    RUNNING: it is written; ABANDONED: its writer died; DAMAGED: its manifest is damaged; UNKNOWN:
+    it has none to read.
+    """
 
     SEALED = "sealed"
     RECOVERED = "recovered"
-    OPEN = "open"
-    ORPHAN = "orphan"
+    RUNNING = "running"
+    ABANDONED = "abandoned"
     DAMAGED = "damaged"
     UNKNOWN = "unknown"
 
@@ -85,6 +91,8 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
     """One line of `segments list`. Counts are None without a readable manifest.
+
+    Of a segment that is not sealed, samples and times are those of the data that readers find.
 
     Attributes:
         started_ns: REALTIME when the file was created, some time before its first record.
@@ -123,7 +131,7 @@ def verify(
 ) -> list[Verdict]:
     """Check segments: directories with the session directories below them, and single files.
 
-    Segments that are being written are returned as OPEN without a finding.
+    Segments that are being written are returned as RUNNING without a finding.
 
     Args:
         targets: what to check.
@@ -206,9 +214,9 @@ def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
     paths = group.paths
     state = _state(folder, group)
     path = paths.partial if PARTIAL in group.suffixes else paths.data
-    if state is State.OPEN:
+    if state is State.RUNNING:
         return Verdict(path, state, None)
-    if state is State.ORPHAN:
+    if state is State.ABANDONED:
         hint = "its writer died; run `collectord segments repair`"
         return Verdict(path, state, Finding(Check.FILE, hint))
     if folder.stat(paths.data.name) is None:
@@ -278,7 +286,7 @@ def _has_older(folder: Folder, paths: SegmentPaths, manifest_name: str) -> bool:
 def _row(folder: Folder, group: Group) -> SegmentRow:
     paths = group.paths
     state = _state(folder, group)
-    partial = state in (State.OPEN, State.ORPHAN)
+    partial = state in (State.RUNNING, State.ABANDONED)
     path = paths.partial if partial else paths.data
     manifest: Manifest | OpenManifest | None
     raw = read_other_manifest(folder, paths.open_manifest if partial else paths.manifest)
@@ -286,7 +294,11 @@ def _row(folder: Folder, group: Group) -> SegmentRow:
     if partial:
         manifest = decode(raw, OpenManifest)
     status = folder.stat(path.name)
-    begins_ns, ends_ns = (data_times(sealed) if sealed else None) or (None, None)
+    data = sealed or (_shown(folder, paths) if partial else None)
+    if partial and folder.stat(path.name) is None:
+        return _row(folder, group)  # sealed meanwhile
+    times = data_times(manifest, data.first_ns, data.last_ns) if manifest and data else None
+    begins_ns, ends_ns = times or (None, None)
     return SegmentRow(
         path=path,
         format=manifest.format if manifest else paths.format,
@@ -295,10 +307,10 @@ def _row(folder: Folder, group: Group) -> SegmentRow:
         started_ns=manifest.started_ns if manifest else None,
         begins_ns=begins_ns,
         ends_ns=ends_ns,
-        first_ns=sealed.first_ns if sealed else None,
-        last_ns=sealed.last_ns if sealed else None,
+        first_ns=data.first_ns if data else None,
+        last_ns=data.last_ns if data else None,
         records=sealed.records if sealed else None,
-        samples=sealed.samples if sealed else None,
+        samples=data.samples if data else None,
         complete=sealed.complete if sealed else None,
         early=sealed.early if sealed else None,
         basis=str(sealed.ledger.get("basis")) if sealed else None,
@@ -307,12 +319,21 @@ def _row(folder: Folder, group: Group) -> SegmentRow:
     )
 
 
+def _shown(folder: Folder, paths: SegmentPaths) -> Shown | None:
+    """Return the events in a file that is not sealed; None if it cannot be read now."""
+    try:
+        with opened(folder.open(paths.partial.name)) as fd:
+            return open_stored(fd, paths.set_format).shown()
+    except (FileNotFoundError, UnsafePath, CodecError):
+        return None
+
+
 def _state(folder: Folder, group: Group) -> State:
     paths = group.paths
     if PARTIAL in group.suffixes:
         try:
             with opened(folder.open(paths.partial.name)) as fd:
-                return State.ORPHAN if lock(fd) else State.OPEN
+                return State.ABANDONED if lock(fd) else State.RUNNING
         except (FileNotFoundError, UnsafePath):
             pass  # sealed, or replaced, since the listing
     raw = read_other_manifest(folder, paths.manifest)

@@ -354,9 +354,11 @@ def with_counts(
     )
 
 
-def data_times(manifest: Manifest) -> tuple[int, int] | None:
+def data_times(
+    manifest: Manifest | OpenManifest, first_ns: int, last_ns: int
+) -> tuple[int, int] | None:
     """Return the REALTIME of the first and last record, in ns; None if no record has a time."""
-    if not manifest.last_ns:
+    if not last_ns:
         return None
     opened = manifest.clocks.open
     closed = manifest.clocks.close or opened
@@ -364,8 +366,8 @@ def data_times(manifest: Manifest) -> tuple[int, int] | None:
     if not all(stamps):
         return None
     return (
-        manifest.first_ns + opened.realtime_ns - stamps[0],
-        manifest.last_ns + closed.realtime_ns - stamps[1],
+        first_ns + opened.realtime_ns - stamps[0],
+        last_ns + closed.realtime_ns - stamps[1],
     )
 
 

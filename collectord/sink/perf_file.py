@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from collectord._native import _core
 from collectord.codec.aux_record import auxtrace_index
 from collectord.codec.perf_attr import EventType, RecordType, SoftwareId, sample_time_offset
 from collectord.codec.perf_data import (
@@ -25,9 +26,17 @@ from collectord.errors import CodecError
 from collectord.folders.folder import write_all
 from collectord.sink.manifest import Span
 from collectord.sink.perf_chunks import examine, padding
-from collectord.sink.scan import mapped, read_first, scan, xxh3
+from collectord.sink.scan import mapped, read_first, scan, walk_unsealed, xxh3
 from collectord.sink.segment import BLOCK_BYTES, PERF_DATA
-from collectord.sink.stored_file import Check, Finding, FinishedFile, Part, Survey, Track
+from collectord.sink.stored_file import (
+    Check,
+    Finding,
+    FinishedFile,
+    Part,
+    Shown,
+    Survey,
+    Track,
+)
 from collectord.sink.sums import data_span, sums_of, unsound
 
 if TYPE_CHECKING:
@@ -189,6 +198,17 @@ class PerfFile:
             cut_bytes=max(end - start - size, 0),
             reason=found.reason,
         )
+
+    def shown(self) -> Shown:
+        """Walk the records that the header shows."""
+        at = time_offset(self._head.attrs)
+
+        def walk(records: bytes) -> tuple[int, Shown]:
+            found = _core.scan_records(records, time_offset=at)
+            return found.end, Shown(found.samples, found.first_ns, found.last_ns)
+
+        data, start = self._head.header.data, self.data_offset
+        return walk_unsealed(self._fd, [Part(start, data.offset + data.size - start)], walk)
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
         """Cut out damage, and finish the file behind what is kept."""

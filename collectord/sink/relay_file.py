@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from collectord._native import _core
 from collectord.folders.folder import write_all
 from collectord.sink.blk_records import examine, messages
-from collectord.sink.scan import mapped
+from collectord.sink.scan import mapped, walk_unsealed
 from collectord.sink.segment import BLKTRACE, BLOCK_BYTES
-from collectord.sink.stored_file import Check, Finding, FinishedFile, Survey, Track
+from collectord.sink.stored_file import Check, Finding, FinishedFile, Part, Shown, Survey, Track
 from collectord.sink.sums import data_span, sums_of, unsound
 
 if TYPE_CHECKING:
@@ -81,6 +81,17 @@ class RelayFile:
             cut_bytes=size - found.end,
             reason=found.fault,
         )
+
+    def shown(self) -> Shown:
+        """Walk what is there: readers need no head."""
+        if not self._walked:
+            return Shown(self.data_bytes, 0, 0)
+
+        def walk(records: bytes) -> tuple[int, Shown]:
+            found = _core.scan_blktrace(records)
+            return found.end, Shown(found.events, found.first_ns, found.last_ns)
+
+        return walk_unsealed(self._fd, [Part(0, self.data_bytes)], walk)
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
         """Cut out damage, and the bytes behind the last record that is kept."""

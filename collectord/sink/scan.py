@@ -15,13 +15,17 @@ from collectord._native._core import scan_records
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import AUXTRACE_BYTES, HEADER_BYTES, PAGE_BYTES
 from collectord.errors import CodecError
+from collectord.sink.stored_file import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+    from collectord.sink.stored_file import Part
 
 _HEADER: Final = struct.Struct("<IHH")
 _KNOWN: Final = frozenset(RecordType)
 _PIECE_BYTES: Final = 64 << 20
+_COPIED_BYTES: Final = 1 << 20  # a multiple of every possible sub-buffer size
 _INVALID: Final = "a record has"
 
 
@@ -102,6 +106,39 @@ def read_first(fd: int, size_bytes: int) -> bytes:
     if there_bytes < size_bytes:
         raise CodecError("head cut short", offset=there_bytes, reason="short")
     return os.pread(fd, size_bytes, 0)
+
+
+def walk_unsealed(
+    fd: int, parts: Iterable[Part], walk: Callable[[bytes], tuple[int, Shown]]
+) -> Shown:
+    """Walk parts of a file that may be cut meanwhile, which would be fatal to a map of it.
+
+    Args:
+        fd: the file.
+        parts: each begins with a record.
+        walk: returns the size of the whole records at the beginning of a piece, and their events.
+    """
+    samples, times = 0, [(0, 0)]
+    for part in parts:
+        at, piece_bytes = part.offset, _COPIED_BYTES
+        while at < part.end and piece_bytes <= _PIECE_BYTES:
+            size, found = walk(os.pread(fd, min(piece_bytes, part.end - at), at))
+            at += size
+            samples += found.samples
+            times.append((found.first_ns, found.last_ns))
+            if not size:
+                piece_bytes *= 2  # a record may be as long
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    return Shown(samples, *widest(times))
+
+
+def widest(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Return the earliest first and the latest last time of tracks; 0 stands for no event."""
+    known = [pair for pair in times if pair[0]]
+    return (
+        min((first for first, _ in known), default=0),
+        max((last for _, last in known), default=0),
+    )
 
 
 @contextmanager

@@ -94,6 +94,14 @@ class Survey:
         return sum(track.samples for track in self.tracks.values())
 
 
+class Shown(NamedTuple):
+    """The events that a file shows to readers; lowest and highest time are 0 if none has one."""
+
+    samples: int
+    first_ns: int
+    last_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedFile:
     """Sizes and spans of a file that only lacks its name.
@@ -142,6 +150,12 @@ class StoredFile(Protocol):
         Args:
             sealed: the manifest of a file that was damaged since its seal; None if a writer was
                 killed.
+        """
+
+    def shown(self) -> Shown | None:
+        """Count the events that readers find in it now, also if it is written or was left open.
+
+        None while it is being sealed, if data move meanwhile.
         """
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:

@@ -12,6 +12,7 @@ import msgspec
 from collectord.codec.trace_dat import PAGE_BYTES, build_head
 from collectord.sink.file_sink import UNLIMITED_BYTES, Contents, FileSink, Place
 from collectord.sink.manifest import with_counts
+from collectord.sink.scan import widest
 from collectord.sink.segment import TRACE_DAT, sink_errors
 from collectord.sink.stored_file import Track
 from collectord.sink.trace_file import (
@@ -22,7 +23,6 @@ from collectord.sink.trace_file import (
     read_head,
     recount,
     standing,
-    widest,
     write_head,
     write_patches,
 )

@@ -21,10 +21,18 @@ from collectord.codec.trace_dat_head import Place
 from collectord.errors import CodecError
 from collectord.folders.folder import opened, reopen, write_all
 from collectord.sink.manifest import Span
-from collectord.sink.scan import mapped, read_first, xxh3
+from collectord.sink.scan import mapped, read_first, walk_unsealed, widest, xxh3
 from collectord.sink.segment import BLOCK_BYTES, TRACE_DAT
 from collectord.sink.sparse import close_gaps, compacted, located, past, punch
-from collectord.sink.stored_file import Check, Finding, FinishedFile, Part, Survey, Track
+from collectord.sink.stored_file import (
+    Check,
+    Finding,
+    FinishedFile,
+    Part,
+    Shown,
+    Survey,
+    Track,
+)
 from collectord.sink.sums import Sums, data_span, sums_of, unsound
 from collectord.sink.trace_pages import empty_pages, examine
 
@@ -228,15 +236,6 @@ def _fault(found: PageScan) -> str:
     return "" if found.fault == "ok" else found.fault
 
 
-def widest(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Return the earliest first and the latest last time of tracks; 0 stands for no event."""
-    known = [pair for pair in times if pair[0]]
-    return (
-        min((first for first, _ in known), default=0),
-        max((last for _, last in known), default=0),
-    )
-
-
 def _unsound(view: memoryview, sealed: Manifest) -> list[Part] | None:
     """Return the parts that do not match their checksums; None if no chunk has one of its own."""
     data = [span for span in sealed.spans if span.part == "data"]
@@ -293,6 +292,18 @@ class TraceFile:
                 cut_bytes += max(extent.size_bytes - found.bytes, torn_bytes)
         first_ns, last_ns = widest(times)
         return Survey(tracks, first_ns, last_ns, tuple(cuts), cut_bytes, ", ".join(reasons))
+
+    def shown(self) -> Shown | None:
+        """Walk the pages that the head claims; None once a seal moves them."""
+
+        def walk(pages: bytes) -> tuple[int, Shown]:
+            found = _core.scan_pages(pages, self._head.sub_buffer_bytes)
+            return found.end, Shown(found.events, found.first_ns, found.last_ns)
+
+        extents = self._head.extents.values()
+        found = walk_unsealed(self._fd, (Part(e.offset, e.size_bytes) for e in extents), walk)
+        # A seal cuts the file before it moves anything.
+        return found if os.fstat(self._fd).st_size >= self._head.file_bytes else None
 
     def finish(self, found: Survey) -> Generator[str, None, FinishedFile]:
         """Cut out damage, claim the pages that are kept, and move them together."""

@@ -18,6 +18,7 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.sink.base import Opening
 from tests.support import segments as support
 from tests.support.bpf_segments import S_NS
+from tests.support.chunks import show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,6 +82,32 @@ def test_list_tells_when_the_data_begin_and_end(
     )
 
 
+def test_list_tells_what_a_running_segment_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its row has what readers find in it: at the beginning nothing, and then what was flushed."""
+    clock = replace(support.CLOCK, realtime_ns=1_700_000_000_000_000_000)
+    sink = support.make_sink(tmp_path)
+    segment = sink.next_segment(1, Opening(clock=clock, rings=support.RINGS))
+    chunks = support.sample_chunks(250)
+    support.write_data(segment, chunks)
+    assert segments.run(["list", "--json", str(tmp_path)]) == 0
+    (plain,) = result(capsys)
+    assert (plain["samples"], plain["begins_ns"], plain["ends_ns"]) == (0, None, None)
+    show(segment, segment.data_offset + len(chunks[0]))
+    assert segments.run(["list", "--json", str(tmp_path)]) == 0
+    (plain,) = result(capsys)
+    assert (plain["state"], plain["samples"], plain["records"]) == ("running", 100, None)
+    assert (plain["begins_ns"], plain["ends_ns"]) == (
+        clock.realtime_ns,
+        clock.realtime_ns + 99 * 1000,
+    )
+    assert segments.run(["list", str(tmp_path)]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert row[2:8] == ["running", "2023-11-14", "22:13:20Z", "2023-11-14", "22:13:20Z", "100"]
+    sink.close()
+
+
 def test_a_segment_that_ended_early_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,7 +131,11 @@ def test_segment_that_is_being_written(tmp_path: Path, capsys: pytest.CaptureFix
     """It has no end yet, and nobody calls it ok, repaired or wrong."""
     sink = support.make_sink(tmp_path)
     support.fill(sink.next_segment(1, support.OPENING))
-    for action, told in (("list", " open "), ("verify", " being written"), ("repair", " in_use ")):
+    for action, told in (
+        ("list", " running "),
+        ("verify", " being written"),
+        ("repair", " in_use "),
+    ):
         assert segments.run([action, str(tmp_path)]) == 0
         (_, row) = capsys.readouterr().out.splitlines()
         assert told in row

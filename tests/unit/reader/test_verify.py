@@ -290,19 +290,21 @@ def test_other_version(tmp_path: Path, info: SegmentInfo) -> None:
 
 
 def test_states(tmp_path: Path) -> None:
-    """Orphans are found, running segments left alone, recovered ones told from sealed ones."""
+    """Abandoned ones are found, running ones left alone, recovered ones told from sealed ones."""
     support.orphan(tmp_path / "a")
     repair(tmp_path)
     orphan = support.orphan(tmp_path / "b")
     sink = support.make_sink(tmp_path / "c")
     sink.next_segment(1, support.OPENING)
     verdicts = verify([tmp_path])
-    assert [verdict.state for verdict in verdicts] == [State.RECOVERED, State.ORPHAN, State.OPEN]
+    assert [verdict.state for verdict in verdicts] == [
+        *(State.RECOVERED, State.ABANDONED, State.RUNNING),
+    ]
     assert [verdict.finding is not None for verdict in verdicts] == [False, True, False]
     assert verdicts[1].path == orphan
     rows = list_segments([tmp_path])
     assert [row.state for row in rows] == [verdict.state for verdict in verdicts]
-    assert [row.samples for row in rows] == [250, None, None]
+    assert [row.samples for row in rows] == [250, 0, 0]  # nothing was flushed to the others
     assert [row.session for row in rows] == ["exec"] * 3
     sink.close()
 

@@ -98,11 +98,10 @@ def test_times_of_the_data_by_their_own_clock(tmp_path: Path) -> None:
         support.write_segment(support.make_sink(tmp_path)).manifest,
         clocks=Clocks(open=reading),
         clock="monotonic",
-        first_ns=250,
-        last_ns=300,
     )
-    assert data_times(sealed) == (10_150, 10_200)
-    assert data_times(msgspec.structs.replace(sealed, clock="perf")) == (10_050, 10_100)
+    assert data_times(sealed, 250, 300) == (10_150, 10_200)
+    by_perf = msgspec.structs.replace(sealed, clock="perf")
+    assert data_times(by_perf, 250, 300) == (10_050, 10_100)
     unknown = Clocks(open=replace(reading, perf_ns=0))
-    assert data_times(msgspec.structs.replace(sealed, clock="perf", clocks=unknown)) is None
-    assert data_times(msgspec.structs.replace(sealed, first_ns=0, last_ns=0)) is None
+    assert data_times(msgspec.structs.replace(by_perf, clocks=unknown), 250, 300) is None
+    assert data_times(sealed, 0, 0) is None

@@ -149,7 +149,7 @@ def test_open_segment_is_ready_for_data(tmp_path: Path) -> None:
     assert os.O_DIRECT & _flags(segment.fd)
     assert segment.paths.partial.stat().st_size == segment.data_offset
     (verdict,) = verify([tmp_path])
-    assert verdict.state is State.OPEN
+    assert verdict.state is State.RUNNING
     sink.close()
     assert _names(tmp_path) == []
 

@@ -166,7 +166,7 @@ def test_open_segment_is_ready_for_data(tmp_path: Path) -> None:
     opened = decode(segment.paths.open_manifest.read_bytes(), OpenManifest)
     assert opened is not None
     assert (opened.run, opened.stored_before) == ("earlier", 5)
-    assert verify([tmp_path])[0].state is State.OPEN
+    assert verify([tmp_path])[0].state is State.RUNNING
     sink.close()
     assert not _names(tmp_path)
 
