@@ -19,10 +19,11 @@ import structlog
 
 from collectord.errors import SinkError
 from collectord.ledger.record_ledger import SinkStats
+from collectord.session.running_file import RunningFile
 from collectord.sink.segment import PASSING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from collectord._native import _core
     from collectord.codec.perf_features import Features
@@ -62,18 +63,17 @@ class Rotation:
         self._describe = describe
         self._log = _LOG.bind(session=parts.plan.name)
         self._open: dict[int, OpenSegment] = {}  # the running and the prepared one
+        self._running = RunningFile(parts, self._open)
         self._unsealed: list[tuple[OpenSegment, _core.SegmentClosed, Closing]] = []
         self._token = 0
         self._wanted = False
         self._has_next = False
         self._since_ns = 0
         self._sealing = asyncio.Lock()
-        self._showing = asyncio.Lock()
         self._preparing = asyncio.Lock()
         self._ending = False
         self._finished = asyncio.Event()
         self._write_errors = self._given_up = self._early = 0
-        self._last_shown: tuple[int, Mapping[int, int]] = (0, {})
         self.collected: SnapshotSegments | None = None  # the snapshot of segments that end now
         self.stats = SinkStats()
         self.sealed: tuple[str, ...] = ()  # paths, without those that retention has deleted
@@ -88,7 +88,7 @@ class Rotation:
     def tick(self) -> None:
         """Show what has been written, retry what failed, rotate by age."""
         self._leave_removed()
-        self._show_running()
+        self._running.show()
         if self._wanted:
             self._tasks.start(self._prepare_or_degrade())
         if self._unsealed and not self._sealing.locked():
@@ -194,6 +194,7 @@ class Rotation:
         """Prepare the next segment beside the running one."""
         self._has_next = False
         self._since_ns = time.monotonic_ns()
+        self._running.lead()
         if not self._ending and self._plan.single_file is None:
             self._wanted = True
             self._tasks.start(self._prepare_or_degrade())
@@ -310,7 +311,8 @@ class Rotation:
 
     async def _seal_waiting(self) -> None:
         """Seal the waiting segments; what a full disk prevents is tried again at each tick."""
-        async with self._sealing, self._showing:
+        # A link leads to the next segment before this one has another name.
+        async with self._sealing, self._running.lock:
             failed = ""
             while self._unsealed and not failed:
                 segment, closed, closing = self._unsealed[0]
@@ -377,31 +379,6 @@ class Rotation:
         self.stats = replace(stats, early=self._early)
         gone = await self._tasks.in_worker(_missing, self.sealed)
         self.sealed = tuple(path for path in self.sealed if path not in gone)
-
-    # Show.
-
-    def _show_running(self) -> None:
-        """Show readers of the running file what has been written to it until now."""
-        token, sizes = self._stream.track_bytes()
-        segment = self._open.get(token)
-        if not sizes:
-            error = self._stream.tell_error()
-            name = errno.errorcode.get(error, error)
-            self._health.note("show", f"cannot update the segment ({name})" if error else "")
-        elif segment and (token, sizes) != self._last_shown and not self._showing.locked():
-            self._tasks.start(self._show(segment, sizes))
-
-    async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
-        async with self._showing:
-            if segment.token not in self._open:
-                return  # it closed meanwhile, and its seal writes the same
-            try:
-                await self._tasks.in_worker(self._sink.flush, segment, sizes)
-            except SinkError as error:
-                self._health.note("show", str(error))
-            else:
-                self._last_shown = (segment.token, sizes)
-                self._health.note("show", "")
 
 
 def _missing(paths: Iterable[str]) -> set[str]:

@@ -161,6 +161,13 @@ class Sink(Protocol):
     def next_segment(self, token: int, opening: Opening) -> OpenSegment:
         """Create the next file. Raises SinkError, also for ENOSPC; nothing is left behind."""
 
+    def lead(self, segment: OpenSegment) -> None:
+        """Let a link of a fixed name lead to the segment, which is the running one from now on.
+
+        Does nothing for a segment that was sealed meanwhile, and for one that has a name of the
+        user's. Raises SinkError.
+        """
+
     def seal(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> SegmentInfo | None:

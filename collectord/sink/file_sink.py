@@ -20,6 +20,7 @@ import msgspec
 from collectord.errors import SinkError
 from collectord.folders.folder import reopen
 from collectord.sink.base import GivenUp, OpenSegment, SegmentInfo, SoFar
+from collectord.sink.current_link import CurrentLink
 from collectord.sink.manifest import (
     Clocks,
     Identity,
@@ -146,6 +147,7 @@ class FileSink(ABC):
         self._clock: Literal["monotonic", "perf"] = "monotonic"
         self._form = form or self.FORMAT
         self._output_dir = output_dir or OutputDir(plan, self._form)
+        self._link = CurrentLink(self._form)
 
     @property
     def so_far(self) -> SoFar:
@@ -192,6 +194,17 @@ class FileSink(ABC):
                 with self._lock:
                     self._open[token] = segment
                 return segment
+
+    def lead(self, segment: OpenSegment) -> None:
+        """Let the link beside the segments lead to this one, unless it was sealed meanwhile.
+
+        Raises:
+            SinkError: the link cannot be made.
+        """
+        name = segment.paths.partial
+        with self._lock, sink_errors("cannot link to the segment", name):
+            if self._plan.single_file is None and segment.token in self._open:
+                self._link.lead_to(segment.folder, name.name)
 
     def seal(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
@@ -417,6 +430,7 @@ class FileSink(ABC):
     def _forget(self, segment: OpenSegment) -> None:
         with self._lock:
             if self._open.pop(segment.token, None) is not None:
+                self._link.leave(segment.folder, segment.paths.partial.name)
                 os.close(segment.fd)
                 os.close(segment.meta_fd)
 

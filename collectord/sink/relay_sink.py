@@ -216,6 +216,9 @@ class RelaySink:
         }
         return replace(made[0], files=files)
 
+    def lead(self, segment: OpenSegment) -> None:
+        """Do nothing: a set is read by the common part of its names, which a link has not."""
+
     def seal(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
     ) -> SegmentInfo | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -458,7 +459,8 @@ def _allocated(state: Path) -> int:
     total = 0
     for path in state.rglob("*"):
         try:
-            total += path.stat().st_blocks * 512 if path.is_file() else 0
+            status = path.lstat()  # a link leads to the running segment
+            total += status.st_blocks * 512 if stat.S_ISREG(status.st_mode) else 0
         except FileNotFoundError:
             continue  # deleted just now
     return total

@@ -40,6 +40,8 @@ class Stream:
         self._stack = stack
         self.token = 1
         self.rotated = 0
+        self.led: list[int] = []
+        self.linkless = 0
 
     def track_bytes(self) -> tuple[int, dict[int, int]]:
         """Return the running segment's token; there are no pages."""
@@ -48,6 +50,13 @@ class Stream:
     def tell_error(self) -> int:
         """Return that the header could be updated."""
         return 0
+
+    def lead(self, segment: Any) -> None:  # noqa: ANN401 - a segment
+        """Note where the link of the running segment leads. Raises SinkError without room."""
+        if self.linkless:
+            self.linkless -= 1
+            raise SinkError("cannot link to the segment", path="x", errno=errno.ENOSPC)
+        self.led.append(segment.token)
 
     def prepare(self, *_segment: int) -> None:
         """Prepare the segment at once."""
@@ -128,6 +137,42 @@ def test_an_empty_segment_is_not_waited_for(
         waited, rotated = asyncio.run(scenario(stack))
     assert waited == expected
     assert rotated == (running in written)
+
+
+def test_the_link_leads_to_each_segment_that_runs(tmp_path: Path) -> None:
+    """It is set when the core has moved on, not when the next one is prepared."""
+
+    async def scenario(stack: ExitStack) -> list[list[int]]:
+        stream = Stream(tmp_path, stack)
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        rotation = await _begun(stream, tasks)
+        before = stream.led.copy()
+        stream.token = 2
+        rotation.segment_wanted()
+        await tasks.join()
+        return [before, stream.led]
+
+    with ExitStack() as stack:
+        assert asyncio.run(scenario(stack)) == [[1], [1, 2]]
+
+
+def test_a_link_without_room_is_set_later(tmp_path: Path) -> None:
+    """A full disk takes no link; a tick tries again, and once it leads there, none does."""
+
+    async def scenario(stack: ExitStack) -> list[list[int]]:
+        stream = Turning(tmp_path, stack)
+        stream.linkless = 2
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        rotation = await _turning(tmp_path, stream, tasks)
+        led = []
+        for _ in range(3):
+            led.append(stream.led.copy())
+            rotation.tick()
+            await tasks.join()
+        return [*led, stream.led]
+
+    with ExitStack() as stack:
+        assert asyncio.run(scenario(stack)) == [[], [], [1], [1]]
 
 
 class Ended(Stream):
