@@ -31,6 +31,7 @@ VERBS: Final = {
     "sessions": "Show what the sessions of a running daemon recorded and lost.",
     "mark": "Write a marker into the ftrace rings of a running daemon.",
     "snapshot": "Store the contents of a running daemon's flight recorders.",
+    "rotate": "Seal the segments of a running daemon, and continue in new ones.",
     "segments": "List, verify or repair segments, or extract their AUX traces.",
     "events": "Decode, filter, count or follow the events in segments.",
 }

@@ -93,6 +93,7 @@ async def _serve(kernel: Kernel, loaded: Loaded) -> int:
         stack.enter_context(
             signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
         )
+        stack.enter_context(signals.rotations(daemon.commands.rotate))
         servers = _claim(stack, daemon, loaded.config, handed)
 
         async def on_open() -> None:

@@ -7,6 +7,7 @@
     GET /v1/plan                 what is recorded, as `check --json` prints it
     POST /v1/mark                {"text": TEXT, "session": NAME or null}: a marker
     POST /v1/snapshot            {"sessions": [NAME...]}: what flight recorders hold, to segments
+    POST /v1/rotate              {"sessions": [NAME...]}: to new segments; answers once sealed
 
 GET only reads counters that the daemon keeps anyway. A POST changes something: `peers.Admins` says
 who may, and logs who did.
@@ -24,7 +25,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
-from collectord.control.documents import sessions_json, snapshots_json, status_json
+from collectord.control.documents import (
+    rotated_json,
+    sessions_json,
+    snapshots_json,
+    status_json,
+)
 from collectord.control.listener import BODY_BYTES, REQUEST_S
 from collectord.control.peers import Admins
 from collectord.errors import CollectordError, NotAllowed, UsageError
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import Plan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.ring_snapshot import Snapshot
+    from collectord.sink.base import SegmentInfo
 
     StatusReader = Callable[[], DaemonStatus]
     Handler = Callable[["Served", web.Request], Awaitable[dict[str, Any]]]
@@ -63,6 +70,9 @@ class Commands(Protocol):
     async def snapshot(self, names: Sequence[str]) -> list[Snapshot]:
         """Store the contents of these flight recorders, or of all."""
 
+    async def rotate(self, names: Sequence[str]) -> list[SegmentInfo]:
+        """Continue these sessions, or all, in new segments; return what was sealed."""
+
 
 class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of POST /v1/mark."""
@@ -71,8 +81,8 @@ class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     session: str | None = None
 
 
-class SnapshotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of POST /v1/snapshot; no names mean all flight recorders."""
+class SessionsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of POST /v1/snapshot and /v1/rotate; no names mean all that it applies to."""
 
     sessions: tuple[str, ...] = ()
 
@@ -158,9 +168,15 @@ async def _mark(served: Served, request: web.Request) -> dict[str, Any]:
 
 
 async def _snapshot(served: Served, request: web.Request) -> dict[str, Any]:
-    asked = await _body(request, SnapshotRequest)
+    asked = await _body(request, SessionsRequest)
     with served.admins.change(request, asked.sessions):
         return snapshots_json(await served.commands.snapshot(asked.sessions))
+
+
+async def _rotate(served: Served, request: web.Request) -> dict[str, Any]:
+    asked = await _body(request, SessionsRequest)
+    with served.admins.change(request, asked.sessions):
+        return rotated_json(await served.commands.rotate(asked.sessions))
 
 
 _ROUTES: Final = (
@@ -170,6 +186,7 @@ _ROUTES: Final = (
     Route("GET", "/v1/plan", _plan),
     Route("POST", "/v1/mark", _mark),
     Route("POST", "/v1/snapshot", _snapshot),
+    Route("POST", "/v1/rotate", _rotate),
 )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.ring_snapshot import Snapshot
     from collectord.session.running_threads import RunningThreads
+    from collectord.sink.base import SegmentInfo
 
 
 def status_json(status: DaemonStatus) -> dict[str, Any]:
@@ -77,4 +78,21 @@ def snapshots_json(snapshots: Iterable[Snapshot]) -> dict[str, Any]:
     return {
         "segments": [path for snapshot in made for path in snapshot.segments],
         "snapshots": [snapshot.to_json() for snapshot in made],
+    }
+
+
+def rotated_json(sealed: Iterable[SegmentInfo]) -> dict[str, Any]:
+    """Return the answer of `/v1/rotate`: what was sealed, and each file of it."""
+    infos = tuple(sealed)
+    return {
+        "segments": [str(path) for info in infos for path in (info.path, *info.more)],
+        "rotated": [
+            {
+                "session": info.manifest.session,
+                "source": info.manifest.source,
+                "segment": str(info.path),
+                "samples": info.manifest.samples,
+            }
+            for info in infos
+        ],
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals become one stop event, snapshots, or nothing: none of them ends a process midway.
+"""Signals become one stop event, requests, or nothing: none of them ends a process midway.
 
 Only the main thread gets them: native threads block all.
 """
@@ -32,22 +32,42 @@ def snapshots(take: Callable[[], Coroutine[Any, Any, object]]) -> Iterator[None]
     Args:
         take: makes the snapshots.
     """
+    with _requested(signal.SIGUSR2, "snapshot", take):
+        yield
+
+
+@contextmanager
+def rotations(rotate: Callable[[], Coroutine[Any, Any, object]]) -> Iterator[None]:
+    """Continue all sessions in new segments on SIGUSR1. Errors are logged.
+
+    Args:
+        rotate: makes the rotations.
+    """
+    with _requested(signal.SIGUSR1, "rotation", rotate):
+        yield
+
+
+@contextmanager
+def _requested(
+    number: signal.Signals, name: str, work: Callable[[], Coroutine[Any, Any, object]]
+) -> Iterator[None]:
+    """Do the work at each signal, and log its errors as NAME_failed."""
     loop = asyncio.get_running_loop()
     running: set[asyncio.Task[None]] = set()
 
     async def run() -> None:
         try:
-            await take()
+            await work()
         except CollectordError as error:
-            _LOG.error("snapshot_failed", error=str(error))
+            _LOG.error(f"{name}_failed", error=str(error))
 
     def on_signal() -> None:
-        _LOG.info("snapshot_requested", signal="SIGUSR2")
+        _LOG.info(f"{name}_requested", signal=number.name)
         task = loop.create_task(run())
         running.add(task)
         task.add_done_callback(running.discard)
 
-    with _handled(signal.SIGUSR2, on_signal):
+    with _handled(number, on_signal):
         yield
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan
     from collectord.session.session_factory import AnySession
+    from collectord.sink.base import SegmentInfo
 
 _SNAPSHOTS_KEPT: Final = 1000
 
@@ -87,6 +88,32 @@ class DaemonCommands:
         for instance in marked:
             instance.mark(text)
         return len(marked)
+
+    async def rotate(self, names: Sequence[str] = ()) -> list[SegmentInfo]:
+        """Continue in new segments; return those that were sealed, of sessions that had any data.
+
+        Args:
+            names: of sessions; empty for all that write segments one after the other.
+
+        Raises:
+            UsageError: there is no such session, or it does not write so, or none does.
+            SinkError: a segment cannot be created or sealed now.
+            ShardSilent: a drain thread does not respond.
+        """
+        named = self._sessions.named(names)
+        made = await asyncio.gather(
+            *(session.rotate() for session in named), return_exceptions=True
+        )
+        results = list(zip(named, made, strict=True))
+        done = {session.plan.name for session, one in results if isinstance(one, list)}
+        for session, one in results:
+            # It need not write so if nobody named it, or if another source of its name does.
+            excused = isinstance(one, UsageError) and (
+                session.plan.name in done or bool(done and not names)
+            )
+            if isinstance(one, BaseException) and not excused:
+                raise one  # the others are rotated
+        return [info for one in made if isinstance(one, list) for info in one]
 
     def keep_all(self) -> None:
         """Add the snapshots that nobody requested, when all sessions have ended."""

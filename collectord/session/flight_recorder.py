@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import CollectordError, KernelError, SinkError, UsageError
+from collectord.errors import CollectordError, KernelError, UsageError
 from collectord.session.ring_snapshot import LAST_PAUSE_S, RingSnapshot, Trigger, summarise
+from collectord.session.segment_ends import SegmentEnds
 from collectord.sink.manifest import SnapshotNote
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from collectord.session.accounting import Accounting
     from collectord.session.counter_reader import Drained
     from collectord.session.ring_snapshot import Snapshot
     from collectord.session.rotation import Rotation
+    from collectord.session.segment_ends import End
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import SegmentInfo
-
-    End = asyncio.Future[SegmentInfo | None]
 
 _LOG: Final = structlog.get_logger()
 _SNAPSHOTS_KEPT: Final = 1000
 
 
-class SnapshotSegments:
+class SnapshotSegments(SegmentEnds):
     """The segments that one snapshot goes into, whose ends it waits for.
 
     Args:
@@ -40,37 +40,8 @@ class SnapshotSegments:
     """
 
     def __init__(self, note: SnapshotNote, ends: Mapping[int, End] | None = None) -> None:
+        super().__init__(ends)
         self.note = note
-        self._ends = dict(ends or {})
-
-    def expect(self, token: int) -> None:
-        """Add a segment to the snapshot."""
-        if token not in self._ends:
-            self._ends[token] = asyncio.get_running_loop().create_future()
-
-    def notify(self, token: int, end: SegmentInfo | SinkError | None) -> None:
-        """Note that a segment was sealed, or dropped because it was empty, or can be neither."""
-        waiting = self._ends.get(token)
-        if waiting is None or waiting.done():
-            return
-        if isinstance(end, SinkError):
-            waiting.set_exception(end)
-        else:
-            waiting.set_result(end)
-
-    async def ends(self) -> list[SegmentInfo]:
-        """Wait for all of them; return those that are not empty. Raises SinkError."""
-        return _sealed(await asyncio.gather(*self._ends.values()))
-
-    def told(self) -> tuple[list[SegmentInfo], bool]:
-        """Return the segments sealed so far, and whether all are, without a failure."""
-        told = [end for end in self._ends.values() if end.done()]
-        well = [end for end in told if end.exception() is None]
-        return _sealed(end.result() for end in well), len(well) == len(self._ends)
-
-    def under_way(self) -> dict[int, End]:
-        """Return the ends that are still awaited, by token."""
-        return {token: end for token, end in self._ends.items() if not end.done()}
 
 
 class FlightRecorder:
@@ -273,7 +244,3 @@ class FlightRecorder:
             self.stored += 1
         else:
             self.failed += 1
-
-
-def _sealed(ends: Iterable[SegmentInfo | None]) -> list[SegmentInfo]:
-    return [info for info in ends if info is not None]

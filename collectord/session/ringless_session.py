@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from collectord.errors import UsageError
 from collectord.ledger.record_ledger import balance_session
 from collectord.plan.session_plan import Payload
 from collectord.source.base import Abilities
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collectord.model import ClockReading
     from collectord.plan.session_plan import SessionPlan
     from collectord.session.program_watch import ListPrograms
+    from collectord.sink.base import SegmentInfo
     from collectord.source.base import OpenSource
 
 
@@ -62,6 +64,10 @@ class RinglessSession:
         """Do nothing: there is no ring to measure and no segment to rotate."""
         del clocks, programs
         return True
+
+    async def rotate(self) -> list[SegmentInfo]:
+        """Raise UsageError: there is no segment to rotate."""
+        raise UsageError(f"session {self.plan.name} writes no segments")
 
     def note(self, about: str, trouble: str) -> None:
         """Set the trouble about a subject, "" for none."""

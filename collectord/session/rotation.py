@@ -11,6 +11,7 @@ import asyncio
 import errno
 import os
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,10 +21,11 @@ import structlog
 from collectord.errors import SinkError
 from collectord.ledger.record_ledger import SinkStats
 from collectord.session.running_file import RunningFile
+from collectord.session.segment_ends import SegmentEnds
 from collectord.sink.segment import PASSING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from collectord._native import _core
     from collectord.codec.perf_features import Features
@@ -75,6 +77,7 @@ class Rotation:
         self._finished = asyncio.Event()
         self._write_errors = self._given_up = self._early = 0
         self.collected: SnapshotSegments | None = None  # the snapshot of segments that end now
+        self._requested: list[SegmentEnds] = []  # rotations that somebody waits for
         self.stats = SinkStats()
         self.sealed: tuple[str, ...] = ()  # paths, without those that retention has deleted
 
@@ -93,6 +96,7 @@ class Rotation:
             self._tasks.start(self._prepare_or_degrade())
         if self._unsealed and not self._sealing.locked():
             self._tasks.start(self._seal_waiting())
+        self._repeat_requests()
         age_ns = self._plan.segment_age_ns
         if age_ns and time.monotonic_ns() - self._since_ns >= age_ns:
             self.rotate()
@@ -158,10 +162,31 @@ class Rotation:
         await self._prepare_or_degrade()
         if self._wanted:
             path = self._plan.directory
-            raise SinkError("there is no next segment: the snapshot is not closed", path=path)
+            raise SinkError("there is no next segment to continue in", path=path)
 
-    def rotate_for(self, collected: SnapshotSegments) -> None:
-        """Make a snapshot wait for what was written until now, and continue in another segment.
+    async def rotate_now(self) -> list[SegmentInfo]:
+        """Continue in a new segment; return what was sealed, nothing if nothing was written.
+
+        Everything that was in the rings before the call is in the sealed segments, or lost.
+
+        Raises:
+            SinkError: a segment cannot be created or sealed now; it will be, once there is room.
+            ShardSilent: a drain thread does not respond.
+        """
+        requested = SegmentEnds()
+        self._requested.append(requested)
+        try:
+            await self._drain.written_pass()
+            if not self._ending:
+                await self.make_next()
+            if not self._ending:
+                self.rotate_for(requested)
+            return await requested.ends()
+        finally:
+            self._requested.remove(requested)
+
+    def rotate_for(self, collected: SegmentEnds) -> None:
+        """Wait there for the end of what was written until now, and continue in another segment.
 
         Call it when all that was drained is written. A segment that reached its limit has been
         closed by then, though its notice may be on the way. The running segment may be empty, and
@@ -171,13 +196,24 @@ class Rotation:
         for closed in self._open:
             if closed < token:
                 collected.expect(closed)
-        running = self._open.get(token)
-        if running is None:
-            return
-        end = os.fstat(running.fd).st_size
-        if any(sizes.values()) if running.offsets else end > running.data_offset:
+        if self._is_written(token, sizes):
             collected.expect(token)
             self.rotate()
+
+    def _repeat_requests(self) -> None:
+        """Ask again for rotations; a segment that is empty since a failed write does not end."""
+        token, sizes = self._stream.track_bytes()
+        for ends in self._requested:
+            if token in ends.under_way():
+                if self._is_written(token, sizes):
+                    self._stream.rotate()
+                else:
+                    ends.notify(token, None)
+
+    def _is_written(self, token: int, sizes: Mapping[int, int]) -> bool:
+        """Whether there is anything in a segment of this token and these pages."""
+        running = self._open.get(token)
+        return running is not None and (any(sizes.values()) or _has_grown(running))
 
     # Notices of the core.
 
@@ -296,6 +332,13 @@ class Rotation:
     # Seal.
 
     async def _seal(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
+        with self._waiters_told():
+            await self._await_turn(segment, closed)
+            await self._seal_next()
+        await self._keep_limits()
+
+    async def _await_turn(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
+        """Gather what the manifest says, and let the segment wait behind those before it."""
         async with self._sealing:
             features = await self._tasks.in_worker(self._describe)
             if not self._ending:
@@ -307,10 +350,14 @@ class Rotation:
                 snapshot=self.collected.note if self.collected is not None else None,
             )
             self._unsealed.append((segment, closed, replace(closing, features=features)))
-        await self._seal_waiting()
 
     async def _seal_waiting(self) -> None:
         """Seal the waiting segments; what a full disk prevents is tried again at each tick."""
+        with self._waiters_told():
+            await self._seal_next()
+        await self._keep_limits()
+
+    async def _seal_next(self) -> None:
         # A link leads to the next segment before this one has another name.
         async with self._sealing, self._running.lock:
             failed = ""
@@ -333,6 +380,8 @@ class Rotation:
                         self._sealed(info)
             if self._health.note("seal", failed) and failed:
                 self._log.error("segment_not_sealed", error=failed)
+
+    async def _keep_limits(self) -> None:
         try:
             await self._tasks.in_worker(self._state_dir.make_room)
             await self._refresh_stats()
@@ -366,8 +415,22 @@ class Rotation:
         self._health.note("given_up", f"{times} not sealed: {error}")
 
     def _tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
-        if self.collected is not None:
-            self.collected.notify(token, end)
+        for ends in self._waiters():
+            ends.notify(token, end)
+
+    def _waiters(self) -> list[SegmentEnds]:
+        return [*self._requested, *([self.collected] if self.collected is not None else [])]
+
+    @contextmanager
+    def _waiters_told(self) -> Iterator[None]:
+        """Tell of an end that nobody has foreseen too: nobody waits for a seal for ever."""
+        try:
+            yield
+        except BaseException as error:
+            failure = SinkError(f"a seal ended with {error!r}", path=self._plan.directory)
+            for ends in self._waiters():
+                ends.fail(failure)
+            raise
 
     async def _refresh_stats(self) -> None:
         stats = await self._tasks.in_worker(
@@ -379,6 +442,14 @@ class Rotation:
         self.stats = replace(stats, early=self._early)
         gone = await self._tasks.in_worker(_missing, self.sealed)
         self.sealed = tuple(path for path in self.sealed if path not in gone)
+
+
+def _has_grown(running: OpenSegment) -> bool:
+    """Whether there is anything behind a segment's head; a file of pages has its full length."""
+    if running.offsets:
+        return False
+    fds = (*running.files.values(),) or (running.fd,)
+    return any(os.fstat(fd).st_size > running.data_offset for fd in fds)
 
 
 def _missing(paths: Iterable[str]) -> set[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import KernelError, SinkError
+from collectord.errors import KernelError, SinkError, UsageError
 from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.build_ids import BuildIds
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collectord.session.drain_loop import Drain
     from collectord.session.program_watch import ListPrograms, ProgramWatch
     from collectord.session.session_parts import SessionParts
+    from collectord.sink.base import SegmentInfo
     from collectord.source.ring import RingHandle
 
 _LOG: Final = structlog.get_logger()
@@ -277,6 +278,21 @@ class Session:
     def note(self, about: str, trouble: str) -> None:
         """Set the trouble about a subject, "" for none."""
         self._health.note(about, trouble)
+
+    async def rotate(self) -> list[SegmentInfo]:
+        """Continue in a new segment, and return what was sealed. Raises as `Rotation.rotate_now`.
+
+        Raises:
+            UsageError: the session is a flight recorder, or writes one file.
+        """
+        if self.recorder is not None:
+            raise UsageError(
+                f"flight recorder {self.plan.name} writes only on request",
+                hint=f"collectord snapshot {self.plan.name}",
+            )
+        if self.plan.sink.single_file is not None:
+            raise UsageError(f"session {self.plan.name} writes one file, which cannot be rotated")
+        return await self._rotation.rotate_now()
 
     async def close(self) -> None:
         """Stop, drain, write, count, seal. Afterwards the balance is final."""

@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
     from collectord.errors import CollectordError
     from collectord.plan.session_plan import Plan
+    from collectord.sink.base import SegmentInfo
 
 # A request of each route that changes something.
 CHANGES: Final[dict[str, dict[str, Any]]] = {
     "/v1/mark": {"text": "x", "session": "exec"},
     "/v1/snapshot": {"sessions": ["exec"]},
+    "/v1/rotate": {"sessions": ["exec"]},
 }
 
 
@@ -42,6 +44,7 @@ class Commands:
 
     Args:
         segments: of the snapshot, unless `made` is given.
+        sealed: by a rotation.
         error: is raised.
         made: the snapshots.
     """
@@ -52,9 +55,11 @@ class Commands:
         segments: Sequence[str] = ("/s/1.trace.dat",),
         error: CollectordError | None = None,
         made: Sequence[Snapshot] | None = None,
+        sealed: Sequence[SegmentInfo] = (),
     ) -> None:
         self.asked: list[object] = []
         self._made = [snapshot(tuple(segments))] if made is None else list(made)
+        self._sealed = list(sealed)
         self._error = error
 
     @property
@@ -71,6 +76,11 @@ class Commands:
         """Make a snapshot, as `api.Commands.snapshot` does."""
         self._note(tuple(names))
         return self._made
+
+    async def rotate(self, names: Sequence[str]) -> list[SegmentInfo]:
+        """Rotate, as `api.Commands.rotate` does."""
+        self._note(tuple(names))
+        return self._sealed
 
     def _note(self, asked: object) -> None:
         self.asked.append(asked)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`status`, `sessions`, `mark` and `snapshot`: what they ask a daemon for, and what they print."""
+"""The verbs of the control socket: what they ask a daemon for, and what they print."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from collectord.errors import (
 from collectord.kernel.linux import LinuxKernel
 from collectord.session.maps.program_status import session_json
 from tests.support import balances
+from tests.support import segments as support
 from tests.support.commands import Commands, lost, served, snapshot
 
 if TYPE_CHECKING:
@@ -51,6 +52,36 @@ def test_mark_reaches_the_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[s
     text, _, document = capsys.readouterr().out.partition("{")
     assert text == "marked 2 sessions\n" * 2
     assert json.loads("{" + document) == {"marked": 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"), [((), ()), (("a",), ("a",)), (("--json", "a", "b"), ("a", "b"))]
+)
+def test_rotate_names_what_is_sealed(
+    words: Sequence[str],
+    asked: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each sealed file is a line, and so is each session, or all are one JSON document."""
+    info = support.write_segment(support.make_sink(tmp_path / "out"), samples=250)
+    commands, path = Commands(sealed=[info]), tmp_path / "s"
+    with served(commands, path):
+        assert run(path, "rotate", *words) == 0
+    assert commands.asked == [asked]
+    out = capsys.readouterr().out
+    if "--json" not in words:
+        assert out == f"sealed {info.path}\nexec: 250 events\n"
+        return
+    rotated = {"session": "exec", "source": "perf", "segment": str(info.path), "samples": 250}
+    assert json.loads(out) == {"segments": [str(info.path)], "rotated": [rotated]}
+
+
+def test_rotate_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so, and nothing has failed."""
+    with served(Commands(), tmp_path / "s"):
+        assert run(tmp_path / "s", "rotate") == 0
+    assert capsys.readouterr().out == "nothing was written since the last rotation\n"
 
 
 @pytest.mark.parametrize(

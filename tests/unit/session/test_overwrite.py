@@ -27,6 +27,9 @@ from tests.support.configs import perf_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from collectord.plan.session_plan import SessionPlan
 
 SWITCH = "sched:sched_switch"
@@ -175,7 +178,13 @@ def test_what_nobody_counts_is_not_said() -> None:
     assert (whole.overwritten, whole.repeated) == (None, 8)
 
 
-def test_a_signal_makes_a_snapshot() -> None:
+@pytest.mark.parametrize(
+    ("requests", "number"),
+    [(signals.snapshots, signal.SIGUSR2), (signals.rotations, signal.SIGUSR1)],
+)
+def test_a_signal_makes_a_snapshot_or_a_rotation(
+    requests: Callable[..., AbstractContextManager[None]], number: signal.Signals
+) -> None:
     """Each signal makes one, and the failure of one does not affect the next."""
 
     async def scenario() -> list[int]:
@@ -187,13 +196,13 @@ def test_a_signal_makes_a_snapshot() -> None:
             taken.set()
             raise UsageError("no flight recorder runs")
 
-        with signals.snapshots(take):
+        with requests(take):
             for _ in range(2):
                 taken.clear()
-                os.kill(os.getpid(), signal.SIGUSR2)
+                os.kill(os.getpid(), number)
                 await asyncio.wait_for(taken.wait(), 10)
-        assert signal.getsignal(signal.SIGUSR2) == before
+        assert signal.getsignal(number) == before
         return made
 
-    before = signal.getsignal(signal.SIGUSR2)
+    before = signal.getsignal(number)
     assert asyncio.run(scenario()) == [0, 1]

@@ -337,3 +337,177 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
     assert (disk.given_up, disk.sealed) == ([1, 2, 3], [4, 5, 6, 7])
     assert (stats.unsealed, stats.early) == (3, 2)
     assert any("drain/0 did not answer" in reason for reason in reasons)
+
+
+class Turning(FullDisk):
+    """Seals what it is told of, and has no rings to drain.
+
+    Attributes:
+        asked: a rotation was asked of the core.
+    """
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack)
+        self.asked = asyncio.Event()
+
+    def rotate(self) -> None:
+        """Note it."""
+        super().rotate()
+        self.asked.set()
+
+    def seal(self, segment: Any, _closed: object, _closing: object) -> Any:  # noqa: ANN401
+        """Return what tells of the segment. Raises SinkError while the disk is full."""
+        super().seal(segment, _closed, _closing)
+        path = self._directory / str(segment.token)
+        return SimpleNamespace(path=path, more=(), manifest=SimpleNamespace(samples=1))
+
+    async def written_pass(self) -> None:
+        """Do nothing."""
+
+    def describe(self) -> Features:
+        """Return nothing."""
+        return Features()
+
+
+async def _turning(directory: Path, stream: Turning, tasks: TaskGroup) -> Rotation:
+    """Segments of a stream, the first of which runs, and the second is prepared."""
+    one: Any = stream
+    accounting: Any = SimpleNamespace(
+        opening=lambda: None,
+        measure=lambda: None,
+        by_place=lambda closed: closed,
+        closing=lambda **_: support.closing(),
+        found=lambda _info: None,
+    )
+    sink = SimpleNamespace(single_file=None, segment_age_ns=0, directory=str(directory))
+    plan: Any = SimpleNamespace(name="box", degraded=(), sink=sink)
+    health = Health(plan, (), one)
+    describe = stream.describe
+    rotation = Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, describe)
+    await rotation.begin()
+    rotation.segment_wanted()
+    await tasks.join()
+    return rotation
+
+
+def _closed(token: int) -> Any:  # noqa: ANN401 - a notice of the core
+    return SimpleNamespace(token=token, final=False, samples=1, early=False)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_requested_rotation_waits_for_the_seal(tmp_path: Path, full: bool) -> None:
+    """It answers with the sealed file, or fails as the seal does."""
+
+    async def scenario(stack: ExitStack) -> list[str]:
+        stream = Turning(tmp_path, stack)
+        stream.full = full
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        rotation = await _turning(tmp_path, stream, tasks)
+        stream.write(1)
+        asked = asyncio.ensure_future(rotation.rotate_now())
+        await stream.asked.wait()
+        assert not asked.done()
+        stream.token = 2
+        rotation.segment_closed(_closed(1))
+        rotation.segment_wanted()
+        try:
+            return [str(info.path) for info in await asked]
+        finally:
+            await tasks.join()
+
+    with ExitStack() as stack:
+        if full:
+            with pytest.raises(SinkError, match="cannot seal"):
+                asyncio.run(scenario(stack))
+        else:
+            assert asyncio.run(scenario(stack)) == [str(tmp_path / "1")]
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_requested_rotation_of_nothing(tmp_path: Path, ending: bool) -> None:
+    """An empty segment goes on, and one that ends is sealed by the end."""
+
+    async def scenario(stack: ExitStack) -> tuple[int, int]:
+        stream = Turning(tmp_path, stack)
+        stream.full = False
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        rotation = await _turning(tmp_path, stream, tasks)
+        if ending:
+            stream.write(1)
+            rotation.end()
+        return len(await rotation.rotate_now()), stream.rotated
+
+    with ExitStack() as stack:
+        assert asyncio.run(scenario(stack)) == (0, 0)
+
+
+class Breaking(Turning):
+    """Breaks in a way that nobody has foreseen, where the test says so.
+
+    Attributes:
+        at: "describe" or "seal".
+    """
+
+    def __init__(self, directory: Path, stack: ExitStack, at: str) -> None:
+        super().__init__(directory, stack)
+        self.at = at
+        self.full = False
+
+    def describe(self) -> Features:
+        """Return nothing, or break."""
+        if self.at == "describe":
+            raise ZeroDivisionError(self.at)
+        return Features()
+
+    def seal(self, segment: Any, closed: object, closing: object) -> Any:  # noqa: ANN401
+        """Seal, or break."""
+        if self.at == "seal":
+            raise ZeroDivisionError(self.at)
+        return super().seal(segment, closed, closing)
+
+
+@pytest.mark.parametrize("at", ["describe", "seal"])
+def test_whoever_waits_is_told_of_any_failure(tmp_path: Path, at: str) -> None:
+    """A seal that breaks ends the wait for it, and is reported as any task that breaks."""
+
+    async def scenario(stack: ExitStack) -> None:
+        stream = Breaking(tmp_path, stack, at)
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        rotation = await _turning(tmp_path, stream, tasks)
+        stream.write(1)
+        asked = asyncio.ensure_future(rotation.rotate_now())
+        await stream.asked.wait()
+        rotation.segment_closed(_closed(1))
+        with pytest.raises(ZeroDivisionError):
+            await tasks.join()
+        with pytest.raises(SinkError, match=rf"a seal ended with ZeroDivisionError\('{at}'\)"):
+            await asyncio.wait_for(asked, 10)
+
+    with ExitStack() as stack:
+        asyncio.run(scenario(stack))
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_requested_rotation_that_a_failed_write_took_back(tmp_path: Path, empty: bool) -> None:
+    """It is asked for again, until the core does it or nothing of the segment is left."""
+
+    async def scenario(stack: ExitStack) -> tuple[int, int]:
+        stream = Turning(tmp_path, stack)
+        stream.full = False
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        rotation = await _turning(tmp_path, stream, tasks)
+        stream.write(1)
+        asked = asyncio.ensure_future(rotation.rotate_now())
+        await stream.asked.wait()
+        if empty:
+            os.truncate(tmp_path / "1", DATA_OFFSET)
+        rotation.tick()
+        if not empty:
+            stream.token = 2
+            rotation.segment_closed(_closed(1))
+        infos = await asyncio.wait_for(asked, 10)
+        await tasks.join()
+        return len(infos), stream.rotated
+
+    with ExitStack() as stack:
+        assert asyncio.run(scenario(stack)) == ((0, 1) if empty else (1, 2))

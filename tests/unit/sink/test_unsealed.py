@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lists show of segments that are being written, sealed or cut meanwhile."""
+"""Lists of segments that are being written, sealed or cut meanwhile."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_records_longer_than_a_piece(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 100, MIB + 100])
 def test_a_file_that_is_cut_meanwhile(tmp_path: Path, left: int) -> None:
-    """What is still there of the data is counted; nothing beyond its end is touched."""
+    """The data that are still there are counted; nothing beyond their end is touched."""
     sink = perf_support.make_sink(tmp_path)
     segment = sink.next_segment(1, perf_support.OPENING)
     data = perf_support.sample_chunks(30_000)
