@@ -38,6 +38,8 @@ class Daemon:
         os.kill(os.getpid(), last)
     async def snapshot(self, *_):
         return []
+    async def rotate(self, *_):
+        return []
     async def run(self, stop, **_):
         await asyncio.wait_for(stop.wait(), 30)
         return ()
