@@ -8,6 +8,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+from collectord.session.short_calls import ShortCalls
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
@@ -27,6 +29,7 @@ class FileWorkers:
         self._devices = devices
         self._stack = ExitStack()
         self._workers: dict[int, Executor] = {}
+        self._short: dict[int, ShortCalls] = {}
 
     def __enter__(self) -> Self:
         for device in {*self._devices.values()} or {_OTHERS}:
@@ -36,6 +39,7 @@ class FileWorkers:
                 worker.submit(all_running.wait)
             all_running.wait()
             self._workers[device] = worker
+            self._short[device] = ShortCalls(worker)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,5 +52,12 @@ class FileWorkers:
 
     def of(self, session: str = "") -> Executor:
         """Return the threads of a session's file system; without a session, the first ones."""
+        return self._workers[self._device_of(session)]
+
+    def short(self, session: str) -> ShortCalls:
+        """Return the short calls of a session's file system."""
+        return self._short[self._device_of(session)]
+
+    def _device_of(self, session: str) -> int:
         first = next(iter(self._workers))
-        return self._workers[self._devices.get(session, first)]
+        return self._devices.get(session, first)

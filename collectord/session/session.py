@@ -128,7 +128,7 @@ class Session:
     async def _note_covered(self, call: Callable[[], None]) -> None:
         """Read or write the note of the covered time; the session goes on without it."""
         try:
-            await self._tasks.in_worker(call)
+            await self._tasks.in_short_call(call)
         except SinkError as error:
             if self._health.note("covered", str(error)):
                 self._log.error("covered_time_not_noted", error=str(error))

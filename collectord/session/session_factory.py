@@ -162,7 +162,7 @@ class SessionContext:
             state_dir=self.state_dir,
             kernel=self.kernel,
             health=Health(plan, source.abilities.tracing, counter_reader),
-            tasks=TaskGroup(self.workers.of(plan.name)),
+            tasks=TaskGroup(self.workers.of(plan.name), self.workers.short(plan.name)),
             covered=covered,
         )
         session = Session(parts, self.drain, programs)

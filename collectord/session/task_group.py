@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from collectord.session.short_calls import ShortCalls
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Executor
@@ -19,10 +21,12 @@ class TaskGroup:
 
     Args:
         worker: threads for file work, so that the event loop never waits for a disk.
+        short: of the same threads, shared with other sessions.
     """
 
-    def __init__(self, worker: Executor) -> None:
+    def __init__(self, worker: Executor, short: ShortCalls | None = None) -> None:
         self._worker = worker
+        self._short = short or ShortCalls(worker)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, job: Coroutine[Any, Any, None]) -> None:
@@ -42,3 +46,7 @@ class TaskGroup:
     async def in_worker(self, call: Callable[..., T], *args: object) -> T:
         """Call a function in a worker thread, and wait for its result."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, call, *args)
+
+    async def in_short_call(self, call: Callable[[], None]) -> None:
+        """Call a short function in a worker thread, in one job with those of other sessions."""
+        await self._short.add(call)
