@@ -222,6 +222,7 @@ class Stages:
         if self._state_dir.limited:
             limits = _keep_limits(self._state_dir, workers.of())
             await run.stack.enter_async_context(_running(limits))
+        self._measure_cost()  # its series are there from the first scrape on
         if run.on_open is not None:
             await run.on_open()
         run.service.ready(f"recording: {self.sessions.summary()}")
@@ -253,7 +254,7 @@ class Stages:
                 polls.poll()
                 run.service.status(f"recording: {self.sessions.summary()}")
                 self._poll_heartbeat()
-                if self.meter.poll(self.sessions, self.watch.status(), len(self.coverage.online)):
+                if self._measure_cost():
                     keeper.poll(self.sessions, time.monotonic_ns())
                 if run.on_tick is not None:
                     run.on_tick(run.status())
@@ -290,6 +291,10 @@ class Stages:
             child=self._child,
             lasting=run.salvage_all,
         )
+
+    def _measure_cost(self) -> bool:
+        """Take a reading of the cost if it is time; return whether it was."""
+        return self.meter.poll(self.sessions, self.watch.status(), len(self.coverage.online))
 
     def _count_costs(self, stack: AsyncExitStack) -> bool:
         """Let the kernel count the cost of BPF programs, if configured and permitted."""
