@@ -32,7 +32,7 @@ from collectord.sink.segment import (
     Group,
     SegmentPaths,
     group_files,
-    lock,
+    is_left,
     read_manifest,
     read_other_manifest,
     session_folder,
@@ -333,7 +333,7 @@ def _state(folder: Folder, group: Group) -> State:
     if PARTIAL in group.suffixes:
         try:
             with opened(folder.open(paths.partial.name)) as fd:
-                return State.ABANDONED if lock(fd) else State.RUNNING
+                return State.ABANDONED if is_left(fd) else State.RUNNING
         except (FileNotFoundError, UnsafePath):
             pass  # sealed, or replaced, since the listing
     raw = read_other_manifest(folder, paths.manifest)

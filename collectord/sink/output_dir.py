@@ -18,7 +18,7 @@ from collectord.sink.segment import (
     DIRECTORY_MODE,
     SegmentPaths,
     group_files,
-    lock,
+    lock_new,
     read_manifest,
     read_other_manifest,
     segment_name,
@@ -95,7 +95,7 @@ class OutputDir:
                         repair.make_way(self.folder, paths)
                     continue
                 # A repair may have found the file before the lock, and removed it as empty.
-                if lock(fd) and os.fstat(fd).st_nlink:
+                if lock_new(fd) and os.fstat(fd).st_nlink:
                     return paths, fd
                 os.close(fd)
 
@@ -138,7 +138,7 @@ class FollowingOutputDir(OutputDir):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             fd = self.folder.create(paths.partial.name)
             # No repair touches an empty file beside a leader that is locked.
-            lock(fd)
+            lock_new(fd)
         return paths, fd
 
 

@@ -18,6 +18,7 @@ import errno
 import fcntl
 import os
 import re
+import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from collectord.folders.walk import open_folder
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -53,6 +54,9 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # `make_room` may help ag
 MANIFEST_MAX_BYTES: Final = 16 << 20
 # Errors that may pass: the same call may succeed later.
 PASSING: Final = FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+# Readers and writers of a file that is made this moment give each other so long.
+_TRIES: Final = 4
+_TRY_S: Final = 0.003
 BLOCK_BYTES: Final = 512  # unit of st_blocks, whatever the filesystem's block size
 
 _FORMAT: Final = "|".join([*map(re.escape, FORMATS), rf"(?:{BLKTRACE}|{RELAY})\.\d+"])
@@ -260,6 +264,39 @@ def lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def lock_new(fd: int) -> bool:
+    """Lock a file that was just made; return False if a repair holds the lock.
+
+    A reader that looks at the file's state holds it for a moment.
+    """
+    return _in_time(lambda: lock(fd))
+
+
+def is_left(fd: int) -> bool:
+    """Return whether nobody writes an unsealed file; if so, the caller holds its lock.
+
+    An empty file may have been made this moment by a writer that has not locked it yet.
+    """
+
+    def is_seen_through() -> bool:
+        if not lock(fd) or os.fstat(fd).st_size > 0:
+            return True
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        return False
+
+    _in_time(is_seen_through)
+    return lock(fd)
+
+
+def _in_time(call: Callable[[], bool]) -> bool:
+    """Repeat a call until it returns true; return whether it did within some milliseconds."""
+    for _ in range(_TRIES):
+        if call():
+            return True
+        time.sleep(_TRY_S)
+    return False
 
 
 def read_manifest(folder: Folder, path: Path) -> bytes:

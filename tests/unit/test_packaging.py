@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from importlib.metadata import requires
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,14 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DEBIAN: Final = ROOT / "packaging/debian"
 # Of the oldest and of the newest Python: what both need, and what one of them needs.
 _PYTHONS: Final = ("3.11", "3.13")
+
+
+def _needs(name: str) -> list[str]:
+    """Return what a package requires; one that only other Pythons need is not installed here."""
+    try:
+        return requires(name) or []
+    except PackageNotFoundError:
+        return []
 
 
 def _vendored() -> set[str]:
@@ -35,7 +43,7 @@ def _vendored() -> set[str]:
         name = canonicalize_name(requirement.name)
         if name not in found:
             found.add(name)
-            left += requires(name) or ()
+            left += _needs(name)
     return found
 
 

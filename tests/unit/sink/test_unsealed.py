@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from collectord.reader.verify import State, list_segments
 from collectord.sink.formats import open_stored
+from collectord.sink.segment import is_left, lock, lock_new
 from tests.support import relay_records, relay_segments
 from tests.support import segments as perf_support
 from tests.support import trace_segments as support
@@ -18,6 +21,7 @@ from tests.support.aux_pieces import encode_piece
 from tests.support.chunks import show
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MIB = 1 << 20
@@ -73,7 +77,8 @@ def test_lists_while_segments_are_sealed(tmp_path: Path) -> None:
         writer.join()
     sealed = (State.SEALED, EVENTS, True)
     running = {(State.RUNNING, samples, True) for samples in (None, 0, EVENTS)}
-    assert seen <= running | {sealed}
+    made = (State.RUNNING, None, False)
+    assert seen <= running | {made, sealed}
     rows = list_segments([tmp_path])
     assert [(row.state, row.samples, row.bytes > 0) for row in rows] == [sealed] * 40
     sink.close()
@@ -121,3 +126,39 @@ def test_running_files_of_a_set(tmp_path: Path) -> None:
         assert {row.state for row in rows} == {State.RUNNING}
         assert sum(row.samples or 0 for row in rows) == samples
         sink.close()
+
+
+@pytest.fixture
+def at_next_pause(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """Return a list of what happens in the next pauses of who waits for a lock."""
+    calls: list[Callable[[], object]] = []
+    monkeypatch.setattr(time, "sleep", lambda _: calls.pop(0)() if calls else None)
+    return calls
+
+
+def test_a_writer_outwaits_a_reader_that_looks(
+    tmp_path: Path, at_next_pause: list[Callable[[], object]]
+) -> None:
+    """A list of segments holds the lock of a new file for a moment; its writer gets it then."""
+    with (tmp_path / "x").open("wb") as writer, (tmp_path / "x").open("rb") as reader:
+        assert lock(reader.fileno())
+        at_next_pause.append(lambda: fcntl.flock(reader.fileno(), fcntl.LOCK_UN))
+        assert lock_new(writer.fileno())
+        assert not lock_new(reader.fileno())
+
+
+def test_a_file_that_is_made_this_moment_is_not_left(
+    tmp_path: Path, at_next_pause: list[Callable[[], object]]
+) -> None:
+    """Its writer locks it a moment later. One that nobody locks is left, as is one with data."""
+    with (tmp_path / "x").open("wb") as writer, (tmp_path / "x").open("rb") as reader:
+        at_next_pause.append(lambda: lock(writer.fileno()))
+        assert not is_left(reader.fileno())
+        fcntl.flock(writer.fileno(), fcntl.LOCK_UN)
+        assert is_left(reader.fileno())
+        fcntl.flock(reader.fileno(), fcntl.LOCK_UN)
+        writer.write(b"data")
+        writer.flush()
+        at_next_pause.append(lambda: lock(writer.fileno()))
+        assert is_left(reader.fileno())
+        assert len(at_next_pause) == 1
