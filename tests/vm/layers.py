@@ -175,7 +175,9 @@ class Layers:
 
     def _modules(self, base: Path) -> Path:
         prefix = "tests/vm/modules/"
-        made_of = (base.name, self._snapshot.key(prefix))
+        # A base that is built again has the archive's kernel of that day.
+        kernels = sorted(path.name for path in (base / "tree/lib/modules").glob("*"))
+        made_of = (base.name, *kernels, self._snapshot.key(prefix))
         return self._layer("modules", made_of, (base / "tree",), self._source() / prefix)
 
     def _tests(self) -> Path:
