@@ -145,7 +145,11 @@ class PageMap:
         """Unmap the ring. Raises ValueError while a core still drains it."""
 
 class Ring:
-    """A ring that a core drains."""
+    """A ring that a core drains.
+
+    The core keeps its own part of it until nobody has this object, the ring was removed, and a
+    `SegmentClosed` has told of all that it gave.
+    """
 
     @property
     def id(self) -> int: ...

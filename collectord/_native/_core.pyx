@@ -135,6 +135,7 @@ cdef extern from "core.h":
     int core__add_stream(core *c, const stream_options *options, stream **out) nogil
     void core__forget_stream(core *c, stream *s)
     int core__add_ring(core *c, uint32_t shard, stream *s, ring *r) nogil
+    void core__forget_ring(ring *r)
     void core__warm(ring *r) nogil
     int core__post(core *c, ring *r, command command)
     bint core__has_answered(core *c, const ring *r)
@@ -370,6 +371,7 @@ cdef class Core:
         cdef int[::1] fds = array("i", enable_fds)
         cdef aux_ring_options options
         cdef AuxRing aux = AuxRing.__new__(AuxRing)
+        cdef int ret
         if framing not in FRAMINGS or head_rule not in HEAD_RULES:
             raise ValueError(f"no framing {framing!r}, or no head rule {head_rule!r}")
         if ring not in self.rings or aux_map.ring_map not in ring.maps:
@@ -383,7 +385,10 @@ cdef class Core:
             options.enable_fds = &fds[0]
         check(aux_ring__new(&options, ring.ring, &aux.ring))
         with nogil:
-            check(core__add_ring(self.core, ring.shard, ring.stream.stream, aux.ring))
+            ret = core__add_ring(self.core, ring.shard, ring.stream.stream, aux.ring)
+        if ret < 0:
+            aux.ring = NULL  # it is freed
+        check(ret)
         aux.owner = self
         aux.stream = ring.stream
         aux.shard = ring.shard

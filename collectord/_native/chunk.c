@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "lock.h"
+#include "ring.h"
 
 #define RECORD_MAX_BYTES 65536u
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
@@ -178,6 +179,8 @@ struct chunk *pool__take(struct pool *pool, struct share *share)
 
 void pool__give(struct pool *pool, struct chunk *chunk)
 {
+	for (uint32_t i = 0; i < chunk->span_count; i++)
+		ring__drop(chunk->spans[i].ring);
 	HOLD(&pool->lock);
 	pool__hold(pool, chunk->share, false);
 	chunk->next = pool->free;
@@ -210,6 +213,7 @@ void chunk__append(struct chunk *chunk, const struct span *more, bool hashed)
 	if (span == NULL || span->ring != more->ring) {
 		span = &chunk->spans[chunk->span_count++];
 		*span = (struct span){.ring = more->ring};
+		ring__use(more->ring);
 	}
 	span->samples += more->samples;
 	span->bytes += more->bytes;

@@ -86,15 +86,40 @@ static bool core__is_left(struct core *core, const struct stream *stream)
 	return true;
 }
 
-/* Free forgotten streams that have nothing in flight. */
+/* Free forgotten rings of a stream that have nothing in flight. One with another behind it follows
+ * that. */
+static void core__free_rings(struct core *core, struct stream *stream)
+{
+	uint32_t kept = 0;
+
+	HOLD(&stream->lock);
+	for (uint32_t i = 0; i < stream->ring_count; i++) {
+		struct ring *const ring = stream->rings[i];
+
+		if (!core__has_left(core, ring) || !ring__is_over(ring)) {
+			stream->rings[kept++] = ring;
+			continue;
+		}
+		if (ring->front != NULL)
+			ring->front->partner = NULL;
+		ring->ops->free(ring);
+	}
+	stream->ring_count = kept;
+}
+
+/* Free forgotten streams and rings that have nothing in flight. */
 static void core__reap(struct core *core)
 {
 	for (uint32_t i = 0; i < writer__streams(&core->writer); i++) {
 		struct stream *const stream = writer__stream(&core->writer, i);
 
-		if (stream != NULL && stream->forgotten && core__is_left(core, stream) &&
+		if (stream == NULL)
+			continue;
+		if (stream->forgotten && core__is_left(core, stream) &&
 		    writer__forget(&core->writer, stream))
 			stream__free(stream);
+		else
+			core__free_rings(core, stream);
 	}
 }
 
@@ -151,6 +176,12 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, str
 	if (ret < 0)
 		ring->ops->free(ring);
 	return ret;
+}
+
+void core__forget_ring(struct ring *ring)
+{
+	/* Release; the partner is the acquire in ring__is_over(). */
+	store_release(&ring->forgotten, true);
 }
 
 void core__warm(struct ring *ring)

@@ -16,9 +16,9 @@
  *                  ▲                              │
  *                  └───────── free chunks ◄───────┘
  *
- * The whole core behind one handle. Calls return 0 or -errno. A ring lives as long as its stream,
- * and a stream until it is forgotten, or as long as the core; the fds and ring maps passed in stay
- * the caller's. Ids of streams and rings are never reused. Calls are made by one thread at a time,
+ * The whole core behind one handle. Calls return 0 or -errno. Streams and rings live until they are
+ * forgotten, or as long as the core, and a ring no longer than its stream; the fds and ring maps
+ * passed in stay the caller's. Their ids are never reused. Calls are made by one thread at a time,
  * except where noted.
  */
 struct core {
@@ -59,6 +59,9 @@ void core__forget_stream(struct core *core, struct stream *stream);
  * stream. -EINVAL: no such shard, or the stream does not take this ring; -EEXIST: its front has
  * one already. */
 int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, struct ring *ring);
+/* The caller no longer uses the ring, which later calls free once it has left, none of its data is
+ * in flight, and the segments that have some of them are closed. Any thread may call it. */
+void core__forget_ring(struct ring *ring);
 /* Prepare the memory that COMMAND_LET_GO copies to. */
 void core__warm(struct ring *ring);
 /* Post a command to the ring's shard, see shard__post(). -EINVAL: the command does not apply to

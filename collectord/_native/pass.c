@@ -67,6 +67,7 @@ static enum drained pass__fill(struct shard *shard, struct ring *ring, bool boun
 			/* Data read earlier come earlier in the file. */
 			if (lane->open->used > 0)
 				lane__close(lane);
+			ring__use(ring);
 			lane__queue(lane, ring->ops->ticket(ring));
 			continue;
 		}

@@ -140,6 +140,8 @@ struct ring {
 	bool erred; /* its last wake-up reported an error or hang-up */
 	_Atomic bool held; /* passes leave it alone; set before it is added, or by the shard */
 	_Atomic bool left; /* removed from its shard; its data may still be in flight */
+	_Atomic bool forgotten; /* only the core refers to it */
+	_Atomic uint32_t uses;	/* of it as the source of what is in flight, be it no sample */
 	_Atomic bool hung_up;
 	_Atomic bool hung_up_told;
 	/* Reasons of enum fault. */
@@ -175,6 +177,18 @@ static inline bool ring__is_held(const struct ring *ring)
 	return !ring->ops->copied && (ring->held || (ring->front != NULL && ring->front->held));
 }
 
+/* Note that a span or a ticket refers to it; and that it does so no more. */
+static inline void ring__use(struct ring *ring)
+{
+	atomic_fetch_add_explicit(&ring->uses, 1, memory_order_relaxed);
+}
+
+static inline void ring__drop(struct ring *ring)
+{
+	/* Release; the partner is the acquire in ring__is_over(). */
+	atomic_fetch_sub_explicit(&ring->uses, 1, memory_order_release);
+}
+
 /* Whether its contents are trusted: it is not in quarantine. */
 static inline bool ring__is_sound(const struct ring *ring)
 {
@@ -188,6 +202,10 @@ bool ring__can_hold(const struct ring *ring);
 /* Carry out COMMAND_LAST, for the ring behind it too. */
 void ring__last(struct ring *ring);
 void ring__hold(struct ring *ring, bool held);
+
+/* Whether a ring that has left its shard can be freed: nobody refers to it, nor does another ring,
+ * and the ends of segments have told all that it gave. Under the lock of its stream. */
+bool ring__is_over(const struct ring *ring);
 
 /* The `is_unread` of rings whose head gives the number of unread bytes. */
 bool ring__is_unread(const struct ring *ring);

@@ -243,11 +243,17 @@ cdef relay_ring NO_RELAY
 cdef window NO_WINDOW
 
 
+# Its core and its stream are needed to forget the ring.
+@cython.no_gc_clear
 cdef class Drained:
     cdef Core owner
-    cdef Stream stream  # frees the ring
+    cdef Stream stream
     cdef ring *ring
     cdef readonly uint32_t shard
+
+    def __dealloc__(self):
+        if self.ring != NULL:
+            core__forget_ring(self.ring)
 
     @property
     def id(self):
@@ -258,6 +264,7 @@ cdef class Drained:
         return core__has_answered(self.owner.core, self.ring)
 
 
+@cython.no_gc_clear
 cdef class Ring(Drained):
     cdef tuple maps
     cdef bint leaves
@@ -291,6 +298,7 @@ cdef class Ring(Drained):
             w.held_ns)
 
 
+@cython.no_gc_clear
 cdef class AuxRing(Drained):
     def stop(self):
         check(core__post(self.owner.core, self.ring, COMMAND_LAST))

@@ -23,12 +23,18 @@ static uint64_t written_to(uint64_t head)
 	return -head;
 }
 
+static void window__unmap(struct window *window)
+{
+	if (window->copy != MAP_FAILED)
+		munmap(window->copy, window->copy_bytes);
+	window->copy = MAP_FAILED;
+}
+
 static void window__free(struct ring *ring)
 {
 	struct window *const window = window__of(ring);
 
-	if (window->copy != MAP_FAILED)
-		munmap(window->copy, window->copy_bytes);
+	window__unmap(window);
 	free(window->pieces);
 	perf_ring__deinit(&window->perf);
 	free(window);
@@ -305,15 +311,14 @@ static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint3
 	return window->piece_count == 0 ? RING_EMPTY : RING_MORE;
 }
 
-/* Count the pieces not delivered, which nobody will take. */
+/* Count the pieces not delivered, which nobody will take; no more windows come. */
 static void window__leave(struct ring *ring, bool drained)
 {
 	struct window *const window = window__of(ring);
 	struct walk_tally tally = {0};
 	enum fault fault;
 
-	if (drained)
-		return;
+	(void)drained; /* then there are none */
 	for (uint32_t i = 0; i < window->piece_count; i++)
 		(void)walk__run(window->copy + window->pieces[i].at, window->pieces[i].bytes,
 				&window->perf.layout, &tally, &fault);
@@ -321,7 +326,7 @@ static void window__leave(struct ring *ring, bool drained)
 	ring->position = ring->head;
 	window->piece_count = 0;
 	window->wanted = false;
-	window__next(window);
+	window__unmap(window);
 }
 
 /* The kernel wakes at each wrap of such a ring, which is of no use. */

@@ -196,7 +196,9 @@ void work__end(struct disk *disk, struct stream *stream, struct item *ended)
 	}
 	if (item.chunk != NULL)
 		pool__give(writer->pool, item.chunk);
-	else if (item.ticket == NULL)
+	else if (item.ticket != NULL)
+		ring__drop(item.ticket);
+	else
 		/* The partner is the load in lane__mark(). */
 		atomic_store(&lane->mark_queued, false);
 	/* A flush ends here, which is not in flight beside others; or none follows. */

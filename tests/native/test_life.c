@@ -25,6 +25,7 @@
 
 /* Streams and rings come and go in one core, and nothing of them stays. */
 #define ROUNDS 2000u
+#define RETURNS 600u
 #define WARM_UP 200u /* after so many nothing grows any more */
 #define GROWTH_BYTES 65536u
 #define PAGE_BYTES 4096u
@@ -171,6 +172,10 @@ static void feed(uint32_t serial, uint32_t number)
 	CHECK_EQ(core__post(core, rings[WINDOW], COMMAND_LET_GO), 0);
 }
 
+/* What feed() gives each stream. */
+static const uint64_t samples_fed[STREAMS] = {
+	[RECORDS] = 1 + 80 + 1 + 1, [PAGES] = 340, [RELAY] = 1};
+
 static void await_written(void)
 {
 	const uint64_t generation = writer__issue(&core->writer);
@@ -209,8 +214,18 @@ static void remove_rings(void)
 	}
 }
 
+/* Returns the samples of all rings that a segment tells of. */
+static uint64_t told(const struct event *event)
+{
+	uint64_t samples = 0;
+
+	for (uint32_t i = 0; i < event->ring_count; i++)
+		samples += event->rings[i].samples;
+	return samples;
+}
+
 /* Each stream ends with the segment that it had, whatever its place holds next. */
-static void await_closed(const uint32_t ids[STREAMS])
+static void await_closed(const uint32_t ids[STREAMS], bool final)
 {
 	uint32_t closed = 0;
 	struct event *event;
@@ -220,7 +235,9 @@ static void await_closed(const uint32_t ids[STREAMS])
 			await_notice(core->events.fd);
 		if (event->kind == EVENT_SEGMENT_CLOSED) {
 			CHECK_EQ(event->stream, ids[event->segment.token - 1]);
-			CHECK(event->final);
+			CHECK_EQ(event->final, final);
+			if (!final)
+				CHECK_EQ(told(event), samples_fed[event->segment.token - 1]);
 			closed++;
 		}
 		event__free(event);
@@ -235,7 +252,7 @@ static void end_streams(void (*end_stream)(struct core *core, struct stream *str
 		ids[i] = streams[i]->id;
 		end_stream(core, streams[i]);
 	}
-	await_closed(ids);
+	await_closed(ids, true);
 }
 
 static void close_files(void)
@@ -291,6 +308,64 @@ static void rings_of_each_kind_come_and_go_and_leave_nothing(void)
 	core__read_counters(core, &counters);
 	CHECK_EQ(counters.chunks_free, counters.chunks);
 	end();
+}
+
+/* Forget all rings, whose data may be in flight. */
+static void forget_rings(void)
+{
+	for (uint32_t i = 0; i < RINGS; i++) {
+		if (i == AUX)
+			core__forget_ring(rings[AUX]->front);
+		core__forget_ring(rings[i]);
+	}
+}
+
+/* Only those of this round are there: the ends of the segments told of all others. */
+static void check_ring_counts(const uint32_t counts[STREAMS])
+{
+	struct event *event;
+
+	while ((event = core__event(core)) != NULL)
+		event__free(event);
+	for (uint32_t i = 0; i < STREAMS; i++)
+		CHECK_EQ(streams[i]->ring_count, counts[i]);
+}
+
+/* As those of a CPU that leaves and returns again and again. */
+static void rings_are_replaced_in_streams_that_go_on_and_leave_nothing(void)
+{
+	static const uint32_t counts[STREAMS] = {[RECORDS] = RINGS - 1, [PAGES] = 1, [RELAY] = 1};
+	struct holdings before = {0}, after;
+	uint32_t ids[STREAMS];
+
+	begin();
+	add_streams();
+	for (uint32_t i = 0; i < STREAMS; i++)
+		ids[i] = streams[i]->id;
+	for (uint32_t round = 0; round < RETURNS; round++) {
+		if (round == WARM_UP)
+			before = holdings();
+		add_rings();
+		prepare();
+		if (round > 0) {
+			await_closed(ids, false);
+			check_ring_counts(counts);
+		}
+		feed(round, 1);
+		if (round % 2 == 0)
+			await_written();
+		remove_rings();
+		forget_rings();
+		await_written();
+		for (uint32_t i = 0; i < STREAMS; i++)
+			core__rotate(core, streams[i]);
+	}
+	after = holdings();
+	CHECK_EQ(after.fds, before.fds);
+	CHECK(after.heap_bytes <= before.heap_bytes + GROWTH_BYTES);
+	CHECK(after.mapped_pages <= before.mapped_pages + GROWTH_BYTES / PAGE_BYTES);
+	end();
+	close_files();
 }
 
 /* What comes late, to the file whose number another one has by then, is lost and counted as that. */
@@ -394,6 +469,52 @@ static void neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another(void)
 	CHECK_EQ(sem_destroy(&stuck), 0);
 }
 
+/* Without samples nothing counts as in flight, and the writer refers to the ring all the same. */
+static void a_forgotten_ring_stays_until_the_writer_is_done_with_it(void)
+{
+	struct stream_ops ops = record_stream__ops;
+	struct stream **const stream = &streams[RECORDS];
+	const int file = output__file();
+	uint8_t record[128];
+	struct event *event;
+	struct ring *ring;
+
+	ops.write = write_stuck;
+	ops.send = NULL;
+	CHECK_EQ(sem_init(&stuck, 0, 0), 0);
+	CHECK_EQ(sem_init(&begun, 0, 0), 0);
+	fake_ring__init(&sideband, 1);
+	CHECK_EQ(core__new(&options, &core), 0);
+	CHECK_EQ(rig__add_stream(core, 1 << 16, 0, false, stream), 0);
+	CHECK_EQ(rig__prepare_records(core, *stream, 1, file, 0, RIG_LIMIT, 0), 0);
+	CHECK_EQ(rig__add_ring(core, 0, *stream, &sideband.map, sideband.wakeup_fd,
+			       &records__layout, &(struct walk_ids){0}, false, false, &ring),
+		 0);
+	CHECK(fake_ring__write(&sideband, record, record__comm(record, 7, 7, "x", 1, 1)));
+	(*stream)->ops = &ops;
+	CHECK_EQ(core__start(core), 0);
+	CHECK_EQ(rig__tell(core, ring, COMMAND_REMOVE), 0);
+	core__forget_ring(ring);
+	while (sem_wait(&begun) < 0)
+		continue;
+	CHECK_EQ(ring->in_flight, 0);
+	while ((event = core__event(core)) != NULL)
+		event__free(event);
+	CHECK_EQ((*stream)->ring_count, 1);
+	CHECK_EQ(sem_post(&stuck), 0);
+	core__finish(core, *stream);
+	while ((*stream)->ring_count > 0) {
+		while ((event = core__event(core)) == NULL)
+			await_notice(core->events.fd);
+		event__free(event);
+	}
+	core__free(core);
+	fake_ring__deinit(&sideband);
+	close(file);
+	CHECK_EQ(sem_destroy(&begun), 0);
+	CHECK_EQ(sem_destroy(&stuck), 0);
+}
+
 /* What is freed goes back at once, whatever was freed before, and there is no heap of which
  * mallinfo2() does not tell: so what is mapped does not grow late by what nobody has. A
  * sanitizer's heap refuses all three, and is not looked at. */
@@ -438,6 +559,8 @@ int main(void)
 	RUN(a_finished_stream_of_any_kind_takes_nothing_more);
 	RUN(neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another);
 	RUN(rings_of_each_kind_come_and_go_and_leave_nothing);
+	RUN(rings_are_replaced_in_streams_that_go_on_and_leave_nothing);
+	RUN(a_forgotten_ring_stays_until_the_writer_is_done_with_it);
 	RUN(readers_are_told_of_what_the_last_ring_left);
 	return 0;
 }
