@@ -5,6 +5,7 @@
 #include "check.h"
 #include "chunk.h"
 #include "guarded.h"
+#include "ring.h"
 
 #define CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
 
@@ -112,6 +113,7 @@ static void tables_that_fit_in_no_padding_are_refused(void)
 /* A chunk has taken what it holds, piece by piece, when its padding comes, as often as it does. */
 static void a_chunk_knows_the_checksum_of_what_came(void)
 {
+	struct ring ring = {0};
 	struct chunk *chunk;
 	struct pool pool;
 
@@ -124,7 +126,7 @@ static void a_chunk_knows_the_checksum_of_what_came(void)
 			memset(chunk->data + chunk->used, (int)(turn * i), 128);
 			if (i % 3 == 0)
 				chunk->pieces[chunk->piece_count++] = chunk->used;
-			chunk__append(chunk, &(struct span){.bytes = 128}, true);
+			chunk__append(chunk, &(struct span){.ring = &ring, .bytes = 128}, true);
 			if (chunk->piece_count == CHUNK_PIECES)
 				break;
 		}
@@ -134,7 +136,9 @@ static void a_chunk_knows_the_checksum_of_what_came(void)
 			end = chunk__padded(chunk->used, round != 0, &table);
 			check_padding(chunk->data, chunk->used, end, round != 0);
 		}
+		CHECK_EQ(ring.uses, 1);
 		pool__give(&pool, chunk);
+		CHECK_EQ(ring.uses, 0);
 	}
 	pool__deinit(&pool);
 }
@@ -255,7 +259,8 @@ static void spans_follow_the_rings_in_turn(void)
 {
 	static uint8_t data[144];
 	static struct chunk chunk;
-	struct ring *const one = (struct ring *)(uintptr_t)8, *const two = (struct ring *)(uintptr_t)16;
+	static struct ring rings[2];
+	struct ring *const one = &rings[0], *const two = &rings[1];
 	struct span timed = {.records = 3, .samples = 2, .first_ns = 50, .last_ns = 60};
 	struct span untimed = {.ring = one, .records = 1, .samples = 1};
 
@@ -275,6 +280,8 @@ static void spans_follow_the_rings_in_turn(void)
 	chunk__append(&chunk, &untimed, true);
 	CHECK_EQ(chunk.used, 144);
 	CHECK_EQ(chunk.span_count, 3);
+	CHECK_EQ(one->uses, 2);
+	CHECK_EQ(two->uses, 1);
 	CHECK(chunk.spans[0].ring == one && chunk.spans[1].ring == two && chunk.spans[2].ring == one);
 	CHECK_EQ(chunk.spans[0].samples, 3);
 	CHECK_EQ(chunk.spans[0].records, 4);

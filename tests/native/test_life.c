@@ -173,8 +173,7 @@ static void feed(uint32_t serial, uint32_t number)
 }
 
 /* What feed() gives each stream. */
-static const uint64_t samples_fed[STREAMS] = {
-	[RECORDS] = 1 + 80 + 1 + 1, [PAGES] = 340, [RELAY] = 1};
+static const uint64_t samples_fed[STREAMS] = {[RECORDS] = 1 + 80 + 1 + 1, [PAGES] = 340, [RELAY] = 1};
 
 static void await_written(void)
 {

@@ -64,6 +64,11 @@ def _two_cpus() -> str | None:
     return None if len(os.sched_getaffinity(0)) > 1 else "one CPU"
 
 
+def _cpu_switch() -> str | None:
+    switches = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/online")
+    return None if any(switches) else "no CPU can be taken offline"
+
+
 def _in_tracefs(name: str) -> str | None:
     for root in (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing")):
         if (root / name).exists():
@@ -161,6 +166,7 @@ FEATURES: Final[dict[str, Callable[[], str | None]]] = {
     "mapped ftrace rings": _mapped_rings,
     "sub-buffer sizes": lambda: _in_tracefs("buffer_subbuf_size_kb"),
     "two CPUs": _two_cpus,
+    "CPU hotplug": _cpu_switch,
     "cgroup v2": lambda: (
         None if " - cgroup2 " in Path("/proc/self/mountinfo").read_text() else "none mounted"
     ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,12 +16,22 @@ import pytest
 from tests.kernel.test_ftrace_record import CORE, final_session
 from tests.support import daemons
 from tests.support.block_traces import disk
+from tests.support.cpus import (
+    COVERED,
+    CPUS,
+    ONLINE,
+    UNCOVERED,
+    bounce,
+    offline,
+    open_events,
+    with_switch,
+)
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
 from tests.support.recording import daemon_config, daemon_result
 from tests.vm.test_relay import write_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
 
     from tests.support.daemons import Daemon
     from tests.support.generator import Generator
@@ -34,7 +44,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("tracefs")
 
-CPUS: Final = os.sysconf("SC_NPROCESSORS_CONF")
 CPU: Final = CPUS - 1
 BURST: Final = 2_000
 # An emulated machine takes some ten seconds for each; the variable is for the long form.
@@ -43,40 +52,10 @@ CYCLES: Final = (RANDOM_CYCLES + 2) // 3
 # Of the calls of each thread that makes them all the time, in a second.
 RATE: Final = 300
 ENDLESS: Final = 10**9
-UNCOVERED: Final = "collectord_uncovered_seconds_total"
 AT_END: Final = "read at the end"
-ONLINE: Final = "collectord_cpus_online"
-COVERED: Final = "collectord_cpus_covered"
 ALSO_PERF: Final = (
     f'[[session.source]]\nkind = "perf"\nevents = ["{EVENT}"]\nfilter = "{FILTER}"\n'
 )
-
-
-def switch_of(cpu: int) -> Path:
-    """Return the file that takes a CPU offline; the first CPU has none on most machines."""
-    return Path(f"/sys/devices/system/cpu/cpu{cpu}/online")
-
-
-@contextmanager
-def offline(cpu: int) -> Iterator[None]:
-    """Take the CPU offline for the length of a block."""
-    switch = switch_of(cpu)
-    switch.write_text("0")
-    try:
-        yield
-    finally:
-        switch.write_text("1")
-
-
-def open_events(daemon: Daemon) -> tuple[int, int]:
-    """Return how many descriptors and mappings of events a daemon has."""
-    event = "anon_inode:[perf_event]"
-    return daemon.fds().count(event), Path(f"/proc/{daemon.pid}/maps").read_text().count(event)
-
-
-def with_switch() -> list[int]:
-    """Return the CPUs that can be taken offline."""
-    return [cpu for cpu in range(CPUS) if switch_of(cpu).exists()]
 
 
 def produced_on(session: dict[str, Any], cpu: int) -> int:
@@ -149,16 +128,6 @@ def test_a_cpu_that_comes_back_is_recorded_again(
     assert len(places) == len(set(places))
     for perf in perfs:
         assert len(perf.script(data)) == made
-
-
-def bounce(daemon: Daemon, cpu: int, works: Sequence[Callable[[], object]]) -> None:
-    """Take a CPU offline for the length of each work, and wait until it is covered again."""
-    before = daemon.metric(UNCOVERED)
-    for work in works:
-        with offline(cpu):
-            work()
-    wait_for(lambda: daemon.metric(UNCOVERED) > before, "the CPU's absence")
-    wait_for(lambda: daemon.metric(COVERED) == CPUS, "the CPU's new rings")
 
 
 def await_recorded(daemon: Daemon, cpu: int, work: Callable[[], object]) -> None:
