@@ -32,6 +32,11 @@ class GapCause(StrEnum):
     KILL = "kill"
     BOOT = "boot"
     SHED = "shed"  # it was paused, because the cost was over the budget
+    REQUEST = "request"  # it was paused, because somebody asked for it
+
+
+# The causes of pauses; the others end a process.
+PAUSES: Final = (GapCause.SHED, GapCause.REQUEST)
 
 
 class Stage(StrEnum):

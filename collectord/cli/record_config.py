@@ -7,10 +7,11 @@ import mmap
 import os
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import record_options
 from collectord.config import event_spec, trace_names
+from collectord.config.encode import encode
 from collectord.config.event_filter import Filter
 from collectord.config.event_spec import PmuEvent, events_of
 from collectord.config.rules import check_config
@@ -30,6 +31,7 @@ from collectord.config.schema_session import (
     RelaySourceConfig,
     SessionConfig,
     TargetConfig,
+    TimedSessionConfig,
     TraceEventConfig,
     TracefsSourceConfig,
     TransportName,
@@ -109,6 +111,19 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         option = problem.key.rpartition(".")[2].replace("_", "-")
         raise UsageError(f"{option}: {problem.message}", hint=problem.hint)
     return config
+
+
+def timed_session(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Return the table with which a daemon starts a session of these options; "": without a name.
+
+    Raises:
+        UsageError: the options cannot be combined.
+    """
+    target = _target(args, with_command=False)
+    duration = Nanoseconds(args.duration)
+    return encode(
+        TimedSessionConfig(name=name, target=target, source=_sources(args), duration=duration)
+    )
 
 
 def _check_no_stream(output: str | None) -> None:

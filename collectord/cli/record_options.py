@@ -77,12 +77,25 @@ def parser() -> Parser:
     _add_relay(what)
     _add_scope(made)
     how = made.add_argument_group("how")
-    _add_buffers(how)
+    _add_rings(how)
+    _add_draining(how)
     _add_recorder(how)
     _add_freeze(how)
-    _add_output(made.add_argument_group("where to and how long"))
+    where = made.add_argument_group("where to and how long")
+    _add_duration(where, "when COMMAND ends; without COMMAND, on Ctrl-C")
+    _add_output(where)
     made.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
     return made
+
+
+def add_session(made: Parser) -> None:
+    """Add the options that a daemon's session has too, without programs, relay and AUX areas."""
+    _add_events(made.add_argument_group("start: what to record"))
+    _add_scope(made)
+    how = made.add_argument_group("start: how, and how long")
+    _add_rings(how)
+    _add_duration(how, "none, it must be given")
+    made.set_defaults(programs=[], relays=[], snapshot=False, overwrite=False)
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -250,7 +263,7 @@ def _add_scope(made: Parser) -> None:
     )
 
 
-def _add_buffers(group: argparse._ArgumentGroup) -> None:
+def _add_rings(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--via",
         choices=(PERF, FTRACE, AUTO),
@@ -275,6 +288,9 @@ def _add_buffers(group: argparse._ArgumentGroup) -> None:
         help="size of each ring, and of its AUX area, in pages or with a unit such as 8M; sizes "
         "of perf's rings are rounded up to a power of two of pages (default: chosen by the plan)",
     )
+
+
+def _add_draining(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-r",
         "--realtime",
@@ -319,15 +335,18 @@ def _add_freeze(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_output(group: argparse._ArgumentGroup) -> None:
+def _add_duration(group: argparse._ArgumentGroup, default: str) -> None:
     group.add_argument(
         "--duration",
         metavar="TIME",
         type=_duration,
         default=0,
-        help="stop after TIME, in seconds or with a unit such as 500ms or 10m (default: when "
-        "COMMAND ends; without COMMAND, on Ctrl-C)",
+        help="stop after TIME, in seconds or with a unit such as 500ms or 10m "
+        f"(default: {default})",
     )
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
     where = group.add_mutually_exclusive_group()
     where.add_argument(
         "-o",

@@ -1,23 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord sessions`: what the sessions of a running daemon have recorded, lost and lack."""
+"""`collectord sessions`: what the sessions of a running daemon have recorded, lost and lack.
+
+An action in front of the names changes them first.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
-from collectord.cli import EXIT_OK
+from collectord.cli import EXIT_OK, record_options
 from collectord.cli.mark import add_common
 from collectord.cli.output import Column, figure_text, print_json, print_table, say
 from collectord.cli.parser import Parser
+from collectord.cli.record_config import timed_session
 from collectord.control import client
 from collectord.errors import UsageError
 from collectord.text.nearest import did_you_mean
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
     Document = Mapping[str, Any]
 
+_ACTIONS: Final = frozenset({"pause", "resume", "stop"})
 _COLUMNS: Final = (
     *map(Column, ("SESSION", "SOURCE", "STATE", "BASIS")),
     Column("PRODUCED", "right"),
@@ -31,31 +41,84 @@ def parser() -> Parser:
     """Return the parser of `sessions`."""
     made = Parser(
         "sessions",
-        ("[--socket PATH]", "[--json]", "[SESSION...]"),
+        (
+            "[pause|resume|stop]",
+            "[--socket PATH]",
+            "[--json]",
+            "[SESSION...]",
+            "| start [--name NAME] [-e EVENT]... --duration TIME",
+        ),
         (
             "collectord sessions",
             "collectord sessions exec --json",
+            "collectord sessions pause exec",
+            "collectord sessions start -e sched:sched_switch --duration 30s",
         ),
     )
     made.add_argument(
         "sessions",
         metavar="SESSION",
         nargs="*",
-        help="sessions to show (default: all)",
+        help="sessions to show (default: all); behind the word pause, to record nothing until "
+        "they are named behind the word resume; behind the word stop, to be ended, if they were "
+        "started by the word start",
     )
+    made.add_argument(
+        "--name",
+        metavar="NAME",
+        help="start: name of the session (default: timed-N with the lowest N that is free)",
+    )
+    record_options.add_session(made)
     add_common(made)
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the sessions."""
-    args = parser().parse_intermixed_args(arguments)
-    sessions = _chosen(client.get(args.socket, "/v1/sessions")["sessions"], args.sessions)
+    """Change the sessions if an action is given, and print them."""
+    made = parser()
+    args = made.parse_intermixed_args(arguments)
+    action, *names = args.sessions or [""]
+    if action == "start":
+        return _start(args, names)
+    defaults = vars(made.parse_args([]))
+    common = {"sessions", "socket", "json"}
+    for name in vars(args).keys() - common:
+        if vars(args)[name] != defaults[name]:
+            raise UsageError("options of `sessions start` are given without start")
+    if action in _ACTIONS:
+        sessions = _changed(args.socket, action, names)
+    else:
+        sessions = _chosen(client.get(args.socket, "/v1/sessions")["sessions"], args.sessions)
     if args.json:
         print_json({"sessions": sessions})
-    else:
-        print_sessions(sessions)
+        return EXIT_OK
+    print_sessions(sessions)
+    for path in (path for one in sessions if action == "stop" for path in one["segments"]):
+        say(f"sealed {path}")
     return EXIT_OK
+
+
+def _start(args: argparse.Namespace, names: Sequence[str]) -> int:
+    """Start a session, and print its name and its end."""
+    if names:
+        raise UsageError(f"{names[0]!r} is not an option", hint="--name names the session")
+    if not args.duration:
+        raise UsageError("a session that is started needs an end", hint="--duration TIME")
+    answer = client.post(args.socket, "/v1/sessions", timed_session(args, args.name or ""))
+    if args.json:
+        print_json(answer)
+        return EXIT_OK
+    ends = datetime.fromtimestamp(answer["ends_ns"] / NS_PER_SECOND).astimezone()
+    say(f"session {answer['session']} records until {ends.isoformat(' ', 'seconds')}")
+    return EXIT_OK
+
+
+def _changed(socket: Path, action: str, names: Sequence[str]) -> list[Document]:
+    """Pause, resume or stop sessions in turn; return them. Raises as `client.post`."""
+    if not names:
+        raise UsageError(f"there is no session to {action}", hint="name one or more")
+    places = (f"/v1/sessions/{quote(name, safe='')}/{action}" for name in names)
+    return [one for place in places for one in client.post(socket, place, {})["sessions"]]
 
 
 def _chosen(sessions: Sequence[Document], names: Collection[str]) -> list[Document]:

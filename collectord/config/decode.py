@@ -40,10 +40,12 @@ class Spelt(msgspec.Struct, frozen=True):
     Attributes:
         parse: makes the value from the string. Raises UsageError.
         short: the string is a short form of what the type also takes, such as a table.
+        spell: makes the string from the value.
     """
 
     parse: Callable[[str], object]
     short: bool = False
+    spell: Callable[[Any], str] = str
 
 
 def optional(parse: Callable[[str], object]) -> Callable[[str], object]:
@@ -116,7 +118,7 @@ def _options(kind: Any) -> tuple[_Option, ...]:  # noqa: ANN401 - a type of any 
         option = (list, functools.partial(_items, arguments[0]))
     elif origin is dict:
         option = (dict, functools.partial(_entries, arguments[1]))
-    elif _is_struct(kind):
+    elif is_struct(kind):
         option = (dict, functools.partial(_table, (kind,)))
     elif issubclass(kind, StrEnum):
         option = (str, functools.partial(_chosen, {str(one): one for one in kind}))
@@ -127,7 +129,7 @@ def _options(kind: Any) -> tuple[_Option, ...]:  # noqa: ANN401 - a type of any 
 
 def _union(kinds: tuple[Any, ...]) -> Iterator[_Option]:
     """Yield options of several types. TOML has no null: a key is left out instead."""
-    structs = tuple(kind for kind in kinds if _is_struct(kind))
+    structs = tuple(kind for kind in kinds if is_struct(kind))
     if structs:
         yield dict, functools.partial(_table, structs)
     for kind in kinds:
@@ -135,7 +137,8 @@ def _union(kinds: tuple[Any, ...]) -> Iterator[_Option]:
             yield from _options(kind)
 
 
-def _is_struct(kind: object) -> bool:
+def is_struct(kind: object) -> bool:
+    """Whether a type is a struct of the schema."""
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
@@ -174,7 +177,7 @@ def _table(
         kinds = {str(one.__struct_config__.tag): one for one in structs}
         name = _value(table[tag], Literal[tuple(kinds)], place.at(tag))
         struct = kinds[name]
-    fields = _fields(struct)
+    fields = fields_of(struct)
     for name in table:
         if name not in fields and name != tag:
             hint = did_you_mean(name, fields) or f"allowed: {', '.join(fields)}"
@@ -194,7 +197,7 @@ def _table(
 
 
 @functools.cache
-def _fields(struct: type[msgspec.Struct]) -> dict[str, tuple[str, object, bool]]:
+def fields_of(struct: type[msgspec.Struct]) -> dict[str, tuple[str, object, bool]]:
     """Return each key's field, its type, and whether it is required."""
     hints = typing.get_type_hints(struct, include_extras=True)
     code_only = getattr(struct, "code_only", ())

@@ -35,9 +35,14 @@ def parse(data: bytes, path: str) -> dict[str, Any]:
         raise ConfigError(_TOO_DEEP, path=path) from error
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError too
         raise ConfigError(f"not TOML: {error}", path=path) from error
+    refuse_unusable(document, path)
+    return document
+
+
+def refuse_unusable(document: Mapping[str, object], path: str) -> None:
+    """Raise ConfigError for a document with a value that nobody can use."""
     for key, problem in _unusable(document):
         raise ConfigError(problem, path=path, key=key)
-    return document
 
 
 def _unusable(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,9 @@ class Filter:
     _addresses: tuple[AddressFilter, ...] = field(default=(), repr=False)
     _problem: UsageError | None = field(default=None, repr=False, compare=False)
 
+    def __str__(self) -> str:
+        return self.text
+
     def __bool__(self) -> bool:
         return bool(self.text)
 

@@ -150,10 +150,11 @@ class EventSpec:
 
 @dataclass(frozen=True, slots=True)
 class EventGroup:
-    """Events that are scheduled together if `braced`, else one event."""
+    """Events that are scheduled together if `braced`, else one event; `text` is its own text."""
 
     events: tuple[EventSpec, ...]
     braced: bool = False
+    text: str = field(default="", compare=False)
 
 
 # Alternatives, of which the first that the host has is used.
@@ -182,9 +183,9 @@ def parse(text: str) -> tuple[EventGroup, ...]:
                 replace(event, modifiers=event.modifiers.merged(shared))
                 for event in (_event(item) for item in _split(inner, ","))
             )
-            groups.append(EventGroup(events, braced=True))
+            groups.append(EventGroup(events, braced=True, text=part))
         else:
-            groups.append(EventGroup((_event(part),)))
+            groups.append(EventGroup((_event(part),), text=part))
     return tuple(groups)
 
 
@@ -195,6 +196,11 @@ def parse_choices(text: str) -> EventChoices:
         UsageError: as `parse`.
     """
     return tuple(parse(choice) for choice in _split(text, "|"))
+
+
+def spell(choices: EventChoices) -> str:
+    """Return the text from which `parse_choices` makes these events."""
+    return "|".join(",".join(group.text for group in choice) for choice in choices)
 
 
 def parse_one(text: str) -> EventSpec:

@@ -21,7 +21,7 @@ from collectord.model import FLIGHT_RECORDER, TASK_SCOPES, ScopeKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.schema import BpfConfig, Config, DaemonConfig
+    from collectord.config.schema import BpfConfig, Config, ControlConfig, DaemonConfig
     from collectord.config.schema_session import (
         EventConfig,
         SessionConfig,
@@ -37,6 +37,7 @@ _CHUNK_ALIGN_BYTES: Final = 4096
 _CHUNK_MIN_BYTES: Final = 128 << 10
 _CHUNK_MAX_BYTES: Final = 1 << 30
 _CHUNKS_MIN: Final = 4
+_STARTED_MAX: Final = 16
 _KEY_OF_SCOPE: Final = {
     ScopeKind.CPUS: "cpus",
     ScopeKind.PROCESS: "pids",
@@ -51,6 +52,7 @@ FREEZABLE: Final = (ScopeKind.SYSTEM, ScopeKind.CPUS, ScopeKind.CGROUP)
 def check_config(config: Config) -> Iterator[Problem]:
     """Yield problems of a whole configuration, each session's included."""
     yield from under("daemon", _daemon(config.daemon))
+    yield from under("control", _control(config.control))
     yield from under("bpf", _bpf(config.bpf))
     names: set[str] = set()
     for index, session in enumerate(config.session):
@@ -184,6 +186,15 @@ def _bpf(bpf: BpfConfig) -> Iterator[Problem]:
     for key in ("compile_time", "compile_memory"):
         if getattr(bpf, key) <= 0:
             yield Problem(key, "must not be 0")
+
+
+def _control(control: ControlConfig) -> Iterator[Problem]:
+    if not 0 <= control.max_sessions <= _STARTED_MAX:
+        hint = f"0 (none may be started) to {_STARTED_MAX}"
+        yield Problem("max_sessions", f"{control.max_sessions} sessions", hint)
+    for key in ("max_duration", "max_bytes", "max_memory"):
+        if getattr(control, key) <= 0:
+            yield Problem(key, "must not be 0", "max_sessions = 0 allows none")
 
 
 def _daemon(daemon: DaemonConfig) -> Iterator[Problem]:

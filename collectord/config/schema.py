@@ -54,10 +54,15 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[control]`: the Unix socket."""
+    """`[control]`: the Unix socket, and limits of the sessions that its users may start."""
 
     socket: str = "/run/collectord/control.sock"
     admin_group: Group = None
+    max_sessions: int = 0
+    max_duration: Nanoseconds = Nanoseconds(600 * NS_PER_SECOND)
+    max_bytes: Bytes = Bytes(_GIB)
+    max_memory: Bytes = Bytes(256 * _MIB)
+    session_kinds: tuple[Literal["perf", "tracefs"], ...] = ("perf", "tracefs")
 
 
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,11 +26,11 @@ TransportName = Literal["auto", "mmap", "read", "splice"]
 BpfTransportName = Literal["perf", "ringbuf"]
 When = Literal["always", "present"]
 # Values that a file spells as strings.
-Cpus = Annotated[tuple[int, ...], Spelt(cpu_list.parse)]
+Cpus = Annotated[tuple[int, ...], Spelt(cpu_list.parse, spell=cpu_list.render)]
 User = Annotated[int | None, Spelt(user_id, short=True)]
 Paths = Annotated[tuple[str, ...], Spelt(lambda path: (path,), short=True)]
-EventSpelling = Annotated[EventChoices, Spelt(event_spec.parse_choices)]
-TraceEventSpelling = Annotated[EventChoices, Spelt(trace_names.parse)]
+EventSpelling = Annotated[EventChoices, Spelt(event_spec.parse_choices, spell=event_spec.spell)]
+TraceEventSpelling = Annotated[EventChoices, Spelt(trace_names.parse, spell=event_spec.spell)]
 OneEvent = Annotated[EventSpec | None, Spelt(optional(event_spec.parse_one))]
 FilterSpelling = Annotated[Filter, Spelt(Filter.parse)]
 CallGraphSpelling = Annotated[CallGraph | None, Spelt(optional(call_graph.parse))]
@@ -159,9 +159,10 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
         loss_class: the key `class`, a word that Python keeps for itself.
         single_file: record into this one file instead of rotated segments.
         origin: file that the session was read from, "" if built in code.
+        ends_ns: Unix time at which it ends by itself, 0 for a session that the daemon ends.
     """
 
-    code_only: ClassVar[frozenset[str]] = frozenset({"single_file", "origin"})
+    code_only: ClassVar[frozenset[str]] = frozenset({"single_file", "origin", "ends_ns"})
 
     name: str
     mode: Mode = "stream"
@@ -175,3 +176,23 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     source: tuple[SourceConfig, ...]
     single_file: str = ""
     origin: str = ""
+    ends_ns: int = 0
+
+
+class TimedSessionConfig(SessionConfig, frozen=True, kw_only=True):
+    """A session that is started on request, and ends after `duration`.
+
+    Its place, class and mode are not its user's to choose.
+    """
+
+    code_only: ClassVar[frozenset[str]] = SessionConfig.code_only | {
+        "mode",
+        "loss_class",
+        "freeze_on",
+        "freeze_filter",
+        "directory",
+    }
+
+    name: str = ""
+    loss_class: LossClass = "spare"
+    duration: Nanoseconds

@@ -26,9 +26,8 @@ def checked(choices: EventChoices) -> EventChoices:
     """Return the events if ftrace has them. Raises UsageError for others."""
     for group in (group for choice in choices for group in choice):
         if group.braced:
-            text = f"{{{','.join(event.text for event in group.events)}}}"
             raise UsageError(
-                f"ftrace has no groups: {text!r}", hint="list the events without braces"
+                f"ftrace has no groups: {group.text!r}", hint="list the events without braces"
             )
         check_event(group.events[0])
     return choices

@@ -4,6 +4,10 @@
     GET /v1/status               daemon, core and all sessions
     GET /v1/sessions             the balances of all sessions
     GET /v1/sessions/NAME        those of one session
+    POST /v1/sessions            a session's table and its duration: started; answers with name
+    POST /v1/sessions/NAME/stop    ends a started one; answers as GET, for the last time
+    POST /v1/sessions/NAME/pause   disables its events; answers as GET
+    POST /v1/sessions/NAME/resume  enables them again; answers as GET
     GET /v1/plan                 what is recorded, as `check --json` prints it
     POST /v1/mark                {"text": TEXT, "session": NAME or null}: a marker
     POST /v1/snapshot            {"sessions": [NAME...]}: what flight recorders hold, to segments
@@ -33,12 +37,15 @@ from collectord.control.documents import (
 )
 from collectord.control.listener import BODY_BYTES, REQUEST_S
 from collectord.control.peers import Admins
-from collectord.errors import CollectordError, NotAllowed, UsageError
+from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
+from collectord.session.maps.program_status import session_json
 from collectord.text.foreign import encode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from collectord.config.schema_session import TimedSessionConfig
+    from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.ring_snapshot import Snapshot
@@ -51,10 +58,25 @@ _BAD_REQUEST: Final = 400
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _FAILED: Final = 500
-_STATUSES: Final = ((UsageError, _BAD_REQUEST), (NotAllowed, _FORBIDDEN))
+_STATUSES: Final = (
+    (UsageError, _BAD_REQUEST),
+    (ConfigError, _BAD_REQUEST),
+    (PlanError, _BAD_REQUEST),
+    (NotAllowed, _FORBIDDEN),
+)
 
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class Timed(Protocol):
+    """Sessions that users start, and that end by themselves. Raises CollectordError."""
+
+    async def start(self, document: Mapping[str, object]) -> TimedSessionConfig:
+        """Start a session with this table."""
+
+    async def stop(self, name: str) -> Sequence[SessionBalance]:
+        """End a started session; return its last balances."""
 
 
 class Commands(Protocol):
@@ -62,7 +84,11 @@ class Commands(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """The plan of all that is recorded."""
+        """The plan of all that the configuration has recorded."""
+
+    @property
+    def timed(self) -> Timed:
+        """The sessions that users start."""
 
     async def mark(self, text: str, session: str | None) -> int:
         """Write a marker to the ftrace rings of a session, or of all; return how many took it."""
@@ -72,6 +98,12 @@ class Commands(Protocol):
 
     async def rotate(self, names: Sequence[str]) -> list[SegmentInfo]:
         """Continue these sessions, or all, in new segments; return what was sealed."""
+
+    async def pause(self, name: str) -> None:
+        """Disable a session's events until `resume`."""
+
+    async def resume(self, name: str) -> None:
+        """Enable the events of a paused session again."""
 
 
 class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +142,7 @@ class Route(NamedTuple):
     handler: Handler
 
 
-class _UnknownSession(Exception):
+class _UnknownSession(UsageError):
     """A request about a session that does not exist."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
@@ -148,11 +180,44 @@ async def _sessions(served: Served, _request: web.Request) -> dict[str, Any]:
 
 
 async def _session(served: Served, request: web.Request) -> dict[str, Any]:
-    name, status = request.match_info["name"], served.status()
-    known = sorted({balance.name for balance in status.sessions})
+    return sessions_json(served.status(), _named(served, request))
+
+
+def _named(served: Served, request: web.Request) -> str:
+    """Return the name of the session that the path names."""
+    name = request.match_info["name"]
+    known = sorted({balance.name for balance in served.status().sessions})
     if name not in known:
         raise _UnknownSession(name, known)
-    return sessions_json(status, name)
+    return name
+
+
+async def _pause(served: Served, request: web.Request) -> dict[str, Any]:
+    with served.admins.change(request, [request.match_info["name"]]):
+        name = _named(served, request)
+        await served.commands.pause(name)
+    return sessions_json(served.status(), name)
+
+
+async def _resume(served: Served, request: web.Request) -> dict[str, Any]:
+    with served.admins.change(request, [request.match_info["name"]]):
+        name = _named(served, request)
+        await served.commands.resume(name)
+    return sessions_json(served.status(), name)
+
+
+async def _start(served: Served, request: web.Request) -> dict[str, Any]:
+    document = await _document(request)
+    name = document.get("name")
+    with served.admins.change(request, [name] if isinstance(name, str) else ()):
+        session = await served.commands.timed.start(document)
+    return {"session": session.name, "ends_ns": session.ends_ns}
+
+
+async def _stop(served: Served, request: web.Request) -> dict[str, Any]:
+    with served.admins.change(request, [request.match_info["name"]]):
+        balances = await served.commands.timed.stop(_named(served, request))
+    return {"sessions": [session_json(balance, ()) for balance in balances]}
 
 
 async def _plan(served: Served, _request: web.Request) -> dict[str, Any]:
@@ -183,6 +248,10 @@ _ROUTES: Final = (
     Route("GET", "/v1/status", _status),
     Route("GET", "/v1/sessions", _sessions),
     Route("GET", "/v1/sessions/{name}", _session),
+    Route("POST", "/v1/sessions", _start),
+    Route("POST", "/v1/sessions/{name}/stop", _stop),
+    Route("POST", "/v1/sessions/{name}/pause", _pause),
+    Route("POST", "/v1/sessions/{name}/resume", _resume),
     Route("GET", "/v1/plan", _plan),
     Route("POST", "/v1/mark", _mark),
     Route("POST", "/v1/snapshot", _snapshot),
@@ -196,13 +265,22 @@ async def _body(request: web.Request, kind: type[Body]) -> Body:
     Raises:
         UsageError: it is not JSON, or another object, or does not arrive.
     """
+    document = await _document(request)
+    try:
+        return msgspec.convert(document, kind)
+    except ValueError as error:
+        raise UsageError(f"not a request: {error}") from error
+
+
+async def _document(request: web.Request) -> dict[str, object]:
+    """Return the request's JSON, an object. Raises UsageError."""
     try:
         async with asyncio.timeout(REQUEST_S):
             data = await request.read()
         # Not msgspec's decoder: it refuses bytes of a marker that are not UTF-8.
         document = json.loads(data or b"{}")
         os.fsencode(json.dumps(document, ensure_ascii=False))  # other surrogates are not bytes
-        return msgspec.convert(document, kind)
+        return msgspec.convert(document, dict[str, object])
     except TimeoutError as error:
         raise UsageError(f"not a request: it did not end within {REQUEST_S:.0f} s") from error
     except web.HTTPRequestEntityTooLarge as error:
@@ -222,7 +300,8 @@ async def _answer(served: Served, handler: Handler, request: web.Request) -> web
         return _json({"error": str(error), "sessions": error.known}, status=_NOT_FOUND)
     except CollectordError as error:
         status = next((one for kind, one in _STATUSES if isinstance(error, kind)), _FAILED)
-        return _json({"error": str(error), "exit_code": error.exit_code}, status=status)
+        place = {"key": error.key} if isinstance(error, ConfigError) else {}
+        return _json({"error": str(error), "exit_code": error.exit_code, **place}, status=status)
 
 
 def _json(value: dict[str, Any], *, status: int = 200) -> web.Response:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.errors import (
     CollectordError,
+    ConfigError,
     KernelError,
     MissingPrivilege,
     NoDaemon,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 # Errors of the daemon that have an exit status of their own.
 _KINDS: Final[dict[int, type[CollectordError]]] = {
-    kind.exit_code: kind for kind in (UsageError, NotAllowed)
+    kind.exit_code: kind for kind in (UsageError, NotAllowed, ConfigError)
 }
 
 # There is no socket, or a killed daemon left it.
@@ -53,6 +54,7 @@ def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: the daemon does not understand, or has no such session.
         NotAllowed: this user may only read.
+        ConfigError: the request has a value that the daemon does not take.
         MissingPrivilege: this user may not use the socket.
         NoDaemon: no daemon runs.
         KernelError: the socket cannot be used.

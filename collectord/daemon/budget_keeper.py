@@ -61,7 +61,7 @@ class BudgetKeeper:
         if not self._classes:
             return
         live = tuple(sessions)
-        self._paused = [one for one in self._paused if one in live and is_paused(one)]
+        self._paused = [one for one in self._paused if one in live and _is_shed(one)]
         cost = self._meter.cost
         over, below = cost.ratio > cost.budget, cost.ratio < _ROOM * cost.budget
         self._over_since_ns = (self._over_since_ns or now_ns) if over else None
@@ -76,10 +76,10 @@ class BudgetKeeper:
                 self._below_since_ns = now_ns
 
     def _pause_one(self, sessions: Iterable[AnySession]) -> None:
-        """Pause the costliest session of the class that matters least."""
+        """Pause the costliest session of the class that matters least; one on request first."""
         order = {name: -place for place, name in enumerate(self._classes)}
         found = [
-            (order[one.plan.loss_class], self._meter.lately_ns(one), one, one.pause)
+            (order[one.plan.loss_class], bool(one.plan.ends_ns), self._meter.lately_ns(one), one)
             for one in sessions
             if one.plan.loss_class in order
             and one.pause is not None
@@ -87,13 +87,14 @@ class BudgetKeeper:
             and not one.pause.lasts
         ]
         # What costs nothing saves nothing.
-        found = [each for each in found if each[1] > 0]
+        found = [each for each in found if each[2] > 0]
         if not found:
             return
-        _, imposed_ns, session, pause = max(found, key=lambda each: each[:2])
+        _, _, imposed_ns, session = max(found, key=lambda each: each[:3])
         cost = self._meter.cost
         try:
-            pause.begin(GapCause.SHED)
+            if session.pause is not None:
+                session.pause.begin(GapCause.SHED)
         except KernelError as error:
             _LOG.error("session_not_paused", session=session.plan.name, error=str(error))
             return
@@ -114,7 +115,7 @@ class BudgetKeeper:
         session = self._paused[-1]
         try:
             if session.pause is not None:
-                session.pause.end()
+                session.pause.end(GapCause.SHED)
         except KernelError as error:
             _LOG.error("session_not_resumed", session=session.plan.name, error=str(error))
             return
@@ -123,9 +124,8 @@ class BudgetKeeper:
         _LOG.info("session_resumed", session=session.plan.name, source=session.plan.source)
 
 
-def is_paused(session: AnySession) -> bool:
-    """Whether a session is paused, by whomever."""
-    return session.pause is not None and session.pause.lasts
+def _is_shed(session: AnySession) -> bool:
+    return session.pause is not None and GapCause.SHED in session.pause.causes
 
 
 def _name(session: AnySession) -> str:

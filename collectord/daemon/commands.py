@@ -7,16 +7,18 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from collectord.errors import UsageError
-from collectord.model import FLIGHT_RECORDER
+from collectord.errors import KernelError, UsageError
+from collectord.model import FLIGHT_RECORDER, GapCause
 from collectord.session.ring_snapshot import Snapshot, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.daemon.session_set import SessionSet
+    from collectord.daemon.timed_sessions import TimedSessions
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan
+    from collectord.session.pause import Pause
     from collectord.session.session_factory import AnySession
     from collectord.sink.base import SegmentInfo
 
@@ -29,14 +31,17 @@ class DaemonCommands:
     Args:
         plan: of all sessions.
         sessions: all of the daemon.
+        timed: those that users start.
 
     Attributes:
         plan: the same.
+        timed: the same.
         snapshots: the last ones that were requested; after the run also all others.
     """
 
-    def __init__(self, plan: Plan, sessions: SessionSet) -> None:
+    def __init__(self, plan: Plan, sessions: SessionSet, timed: TimedSessions) -> None:
         self.plan = plan
+        self.timed = timed
         self._sessions = sessions
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
 
@@ -115,10 +120,56 @@ class DaemonCommands:
                 raise one  # the others are rotated
         return [info for one in made if isinstance(one, list) for info in one]
 
+    async def pause(self, name: str) -> None:
+        """Disable a session's events until `resume`, whatever the budget does meanwhile.
+
+        Raises:
+            UsageError: there is no such session, or it cannot be paused.
+            KernelError: an event cannot be disabled; the session goes on.
+        """
+        sessions = self._sessions.named([name])
+        begun = []
+        try:
+            for pause in [_pause_of(session) for session in sessions]:
+                begun.append(pause)
+                pause.begin(GapCause.REQUEST)
+        except KernelError:
+            for pause in begun:
+                pause.end(GapCause.REQUEST)
+            raise
+        for session in sessions:
+            session.note("request", f"paused: `collectord sessions resume {name}` ends it")
+
+    async def resume(self, name: str) -> None:
+        """Enable the events of a session that `pause` has disabled.
+
+        Raises:
+            UsageError: there is no such session, or the budget pauses it.
+            KernelError: an event cannot be enabled; the session stays paused.
+        """
+        for session in self._sessions.named([name]):
+            if session.pause is not None:
+                session.pause.end(GapCause.REQUEST)
+                session.note("request", "")
+                if session.pause.lasts:
+                    raise UsageError(
+                        f"the budget pauses session {name}",
+                        hint="it comes back when there is room, or with a larger [daemon] budget",
+                    )
+
     def keep_all(self) -> None:
         """Add the snapshots that nobody requested, when all sessions have ended."""
         recorders = [s.recorder for s in self._sessions if s.recorder is not None]
         self.snapshots.extend(one for recorder in recorders for one in recorder.snapshots)
+
+
+def _pause_of(session: AnySession) -> Pause:
+    if session.pause is None or not session.pause.possible:
+        raise UsageError(
+            f"session {session.plan.name} cannot be paused",
+            hint="it runs BPF programs, reads relay channels or AUX areas, freezes, or has failed",
+        )
+    return session.pause
 
 
 def _no_recorder(names: Sequence[str], sessions: Sequence[AnySession]) -> UsageError:

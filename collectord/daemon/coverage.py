@@ -43,6 +43,18 @@ class Coverage:
         self._blind = False
         self._let_go(frozenset())
 
+    def follow(self, sessions: Iterable[SessionPlan]) -> None:
+        """Watch these sessions from now on; those that were watched keep what is known of them."""
+        self.uncovered_ns()
+        before = self._sessions
+        self._sessions = {}
+        for plan in sessions:
+            key = plan.name, plan.source
+            self._sessions[key] = before.get(key) or _Seen(plan)
+            if key not in before:
+                self._sessions[key].let_go(self._sessions[key].planned - self.online)
+        self._planned = frozenset[int]().union(*(one.planned for one in self._sessions.values()))
+
     @property
     def covered(self) -> frozenset[int]:
         """The CPUs, online or not, on which every session has what it should have."""

@@ -57,7 +57,7 @@ class Daemon:
         facts = facts or host_facts(kernel, config, mount=True)
         self.plan: Plan = build(config, facts)
         self._stages = Stages(kernel, config, facts, self.plan, child)
-        self.commands = DaemonCommands(self.plan, self._stages.sessions)
+        self.commands = DaemonCommands(self.plan, self._stages.sessions, self._stages.timed)
         self._started_ns = time.time_ns()
         self._config_sha256 = config_sha256
 

@@ -131,6 +131,21 @@ class SessionSet:
                 stack.push_async_callback(before.session.close)
             self._begun.add(key)
 
+    async def remove(self, name: str) -> list[AnySession]:
+        """Flush, seal, balance and undo the sessions of a name, and return them."""
+        gone = {key: live for key, live in self._live.items() if key[0] == name}
+        for key in gone:
+            del self._live[key]
+        sessions = [live.session for live in gone.values()]
+        async with AsyncExitStack() as stack:
+            for live in gone.values():
+                stack.push_async_callback(live.own.aclose)
+            stack.push_async_callback(self._watch.join)
+            begun = [one for one in sessions if _key(one) in self._begun]
+            self._begun -= gone.keys()
+            await asyncio.gather(*map(_end, begun))
+        return sessions
+
     async def end(self) -> None:
         """Flush, seal and balance all sessions beside each other; their errors are logged."""
         await asyncio.gather(*map(_end, self))

@@ -21,6 +21,7 @@ from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.hotplug import Hotplug
 from collectord.daemon.session_polls import SessionPolls
 from collectord.daemon.session_set import SessionSet
+from collectord.daemon.timed_sessions import Surroundings, TimedSessions
 from collectord.errors import CollectordError, KernelError, SinkError
 from collectord.plan.build import blame
 from collectord.plan.session_plan import RetentionPlan
@@ -35,7 +36,7 @@ from collectord.sink.state_dir import StateDir
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
     from concurrent.futures import Executor
     from typing import Any
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import Plan, SessionPlan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.map_watch import Contents
+    from collectord.session.session_factory import AnySession
 
 _LOG: Final = structlog.get_logger()
 _LIMITS_INTERVAL_S: Final = 10.0
@@ -105,6 +107,7 @@ class Stages:
         store_limit_bytes: the most that all segments may take, 0 for no limit.
         polls: the schedule of the sessions' polls; None while nothing is collected.
         meter: of the cost of all this.
+        timed: sessions that users start.
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class Stages:
         self.drain = Drain(plan.core, kernel)
         self.watch = BpfWatch()
         self.sessions = SessionSet(self.watch)
+        self.timed = TimedSessions(kernel, config, self.sessions)
         self.counted: dict[str, Contents] = {}
         self.coverage = Coverage(plan.sessions, kernel.online_cpus())
         self.repaired = Repaired()
@@ -147,7 +151,7 @@ class Stages:
             return False
         await self._begin(context)
         await self._serve(run, workers)
-        await self._collect(run, workers, cpus)
+        await self._collect(run, workers, cpus, context)
         await self._close(run, workers, cpus)
         return True
 
@@ -229,7 +233,9 @@ class Stages:
         watchdog = Watchdog(self.drain.core, run.service)
         await run.stack.enter_async_context(_running(watchdog.watch()))
 
-    async def _collect(self, run: Run, workers: FileWorkers, cpus: CpuWatch) -> None:
+    async def _collect(
+        self, run: Run, workers: FileWorkers, cpus: CpuWatch, context: SessionContext
+    ) -> None:
         """Follow the core's flush timer until `stop`."""
         stopping = asyncio.ensure_future(run.stop.wait())
         stopping.add_done_callback(lambda _: self.drain.wake())
@@ -249,9 +255,11 @@ class Stages:
         # What `record` is told to record has no budget.
         pauses = self._config.daemon.budget_pauses if run.salvage_all else "none"
         keeper = BudgetKeeper(self.meter, pauses)
+        self.timed.allow(Surroundings(context, self._joined, self._left, hotplug.settled))
         try:
             while await self.drain.next_pass(run.stop, passes=polls.passes):
                 polls.poll()
+                self.timed.poll()
                 run.service.status(f"recording: {self.sessions.summary()}")
                 self._poll_heartbeat()
                 if self._measure_cost():
@@ -259,6 +267,7 @@ class Stages:
                 if run.on_tick is not None:
                     run.on_tick(run.status())
         finally:
+            await self.timed.end()
             self.polls = self._hotplug = None
             await hotplug.end()
             await self._heartbeat.rest()
@@ -322,6 +331,17 @@ class Stages:
             self._tell_of_cpus()
             if self._hotplug is not None:
                 self._hotplug.follow()
+
+    def _joined(self) -> None:
+        """Watch the CPUs for a session that has come."""
+        self.coverage.follow(self.sessions.plans)
+        self._tell_of_cpus()
+
+    def _left(self, gone: Sequence[AnySession]) -> None:
+        """Forget sessions that have ended."""
+        self.coverage.follow(self.sessions.plans)
+        for session in gone:
+            self.meter.forget(session)
 
     def _tell_of_cpus(self) -> None:
         for session in self.sessions:

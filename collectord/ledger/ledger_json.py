@@ -59,6 +59,8 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "snapshots": balance.snapshots,
         "snapshots_failed": balance.snapshots_failed,
         "paused_ns": balance.paused_ns,
+        "paused": list(balance.paused),
+        "ends_ns": balance.ends_ns or None,
         "gaps_ns": dict(balance.gaps_ns),
         "in_flight": balance.in_flight,
         "unaccounted": balance.unaccounted,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collectord._native._core import AuxCounters
     from collectord.ledger.aux_ledger import AuxBalance
     from collectord.ledger.losing import Losing
-    from collectord.model import Produced, RingLabel
+    from collectord.model import GapCause, Produced, RingLabel
 
 # Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
 # counted and not yet visible in the ring (kernel/events/internal.h, get_recursion_context).
@@ -166,7 +166,7 @@ class SessionBalance:
         suppressed: times in which a foreign BPF program may have hidden events, within the time of
             its basis.
         pauses: times in which its events were disabled, likewise.
-        paused: they are disabled now.
+        paused: why they are disabled now; empty while they are not.
         repeated: records that snapshots left out because the one before had them.
         snapshots: how often a flight recorder's windows were stored.
         snapshots_failed: how often they were not, or not at once.
@@ -176,6 +176,7 @@ class SessionBalance:
             0 if none is made.
         keep_ns: time that a flight recorder's rings are to reach back; 0 without such a promise.
         loss_class: the weight of its losses, as the configuration says.
+        ends_ns: Unix time at which the session ends by itself, 0 for one that the daemon ends.
         gaps_ns: `GapCause` to the total time in which nothing was recorded, those of earlier
             processes included; empty where nobody keeps it.
     """
@@ -207,8 +208,9 @@ class SessionBalance:
     sideband: SidebandCounters = field(default_factory=SidebandCounters)
     heard_ns: int = 0
     keep_ns: int = 0
-    paused: bool = False
+    paused: tuple[GapCause, ...] = ()
     loss_class: str = "normal"
+    ends_ns: int = 0
     gaps_ns: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -82,8 +82,8 @@ def families(reading: Reading) -> Iterator[Metric]:
     yield counter(
         "collectord_gap_seconds",
         "Seconds for which the session recorded nothing, by the cause: a stop, a kill or a boot "
-        "had ended the time before, or the budget paused it (shed). The total goes on from start "
-        "to start.",
+        "had ended the time before, or it was paused by the budget (shed) or on request. The "
+        "total goes on from start to start.",
         (*SESSION, "cause"),
         (
             ((*of_session(s), cause), s.gaps_ns.get(cause, 0) / NS_PER_SECOND)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.metrics.families import SESSION, gauge, highest, lowest, of_session
-from collectord.model import Basis
+from collectord.model import PAUSES, Basis
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ def families(reading: Reading) -> Iterator[Metric]:
     )
     yield highest(
         "collectord_session_paused",
-        "1 while the session is paused, because the cost is over the budget.",
-        SESSION,
-        ((of_session(s), s.paused) for s in sessions),
+        "1 while the session is paused, by the cause: the cost is over the budget (shed), or "
+        "somebody asked for it (request).",
+        (*SESSION, "cause"),
+        (((*of_session(s), cause), cause in s.paused) for s in sessions for cause in PAUSES),
     )
     yield highest(
         "collectord_recorder_keep_seconds",

@@ -115,9 +115,10 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         for session in _sessions(config, draft, own)
     )
     _check_chunks(sessions, config.daemon.chunk)
-    _check_memory(sessions, config.daemon)
     files = sum(session.files for session in sessions)
-    reserved = _STATE_FILES + _SEGMENT_FILES * len(sessions)
+    may_run = len(sessions) + config.control.max_sessions
+    reserved = _STATE_FILES + _SEGMENT_FILES * may_run
+    check_memory(sessions, config.daemon)
     _check_files(files + reserved, facts, warnings)
     return Plan(
         sessions=sessions,
@@ -239,6 +240,7 @@ def _sessions(
             may_fail=part.may_fail,
             optional=part.optional,
             loss_class=draft.config.loss_class,
+            ends_ns=draft.config.ends_ns,
         )
 
 
@@ -315,8 +317,12 @@ def _check_chunks(sessions: Sequence[SessionPlan], chunk_bytes: int) -> None:
             )
 
 
-def _check_memory(sessions: Sequence[SessionPlan], daemon: DaemonConfig) -> None:
-    """Compare the rings, as they may grow, and the staging memory with the limit."""
+def check_memory(sessions: Iterable[SessionPlan], daemon: DaemonConfig) -> None:
+    """Compare the rings, as they may grow, and the staging memory with the limit.
+
+    Raises:
+        PlanError: they need more.
+    """
     rings = sum(session.memory_bytes for session in sessions)
     needed = rings + daemon.staging + _PROCESS_BYTES
     if daemon.memory and needed > daemon.memory:

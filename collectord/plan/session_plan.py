@@ -206,6 +206,7 @@ class SessionPlan:
             all its sources are `when = "present"`.
         optional: labels of its perf sources that are `when = "present"`.
         loss_class: the weight of its losses, for alerts.
+        ends_ns: Unix time at which it ends by itself, 0 for one that the daemon ends.
     """
 
     name: str
@@ -222,6 +223,7 @@ class SessionPlan:
     may_fail: bool = False
     optional: tuple[str, ...] = ()
     loss_class: str = "normal"
+    ends_ns: int = 0
 
     def contains(self, error: CollectordError) -> bool:
         """Whether such an error fails it alone; for perf's and ftrace's rings only absence."""

@@ -76,6 +76,7 @@ class CostMeter:
         self._window: deque[Reading] = deque()
         self._last: dict[tuple[str, str], int] = {}  # of each session as it is now
         self._imposed: dict[tuple[str, str], int] = {}
+        self._gone_ns = 0  # of sessions that have ended
         self.cost = Cost(budget=budget, memory_limit_bytes=memory_limit_bytes)
 
     def poll(
@@ -96,7 +97,9 @@ class CostMeter:
             self._count(session, run_ns)
         own_ns = _own_ns()
         imposed = dict(self._imposed)
-        self._window.append(Reading(now_ns, own_ns + sum(imposed.values()), imposed))
+        self._window.append(
+            Reading(now_ns, own_ns + self._gone_ns + sum(imposed.values()), imposed)
+        )
         self.cost = replace(
             self.cost,
             own_ns=own_ns,
@@ -111,6 +114,13 @@ class CostMeter:
         key = _key(session)
         first, last = self._window[0], self._window[-1]
         return last.imposed_ns.get(key, 0) - first.imposed_ns.get(key, 0)
+
+    def forget(self, session: AnySession) -> None:
+        """Keep what a session that has ended has cost in the sum alone."""
+        key = _key(session)
+        self._last.pop(key, None)
+        self._gone_ns += self._imposed.pop(key, 0)
+        self.cost = replace(self.cost, imposed_ns=dict(self._imposed))
 
     def _count(self, session: AnySession, run_ns: Mapping[str, int | None]) -> None:
         """Add what a session has cost since the last reading; a replaced one begins at 0."""

@@ -31,7 +31,7 @@ class Unnoted:
 
     Attributes:
         gap: the one before this session; None if no earlier process left a note.
-        gaps_ns: cause to the total of all gaps, this one included.
+        gaps_ns: cause to the total of all gaps, this one included; none without a gap.
     """
 
     gap: Gap | None = None
@@ -41,7 +41,8 @@ class Unnoted:
         """Find no gap, since nothing was noted."""
 
     def add_gap(self, cause: GapCause, taken_ns: int) -> None:
-        """Do nothing."""
+        """Add a time in which the session was paused."""
+        self.gaps_ns = {**self.gaps_ns, cause: self.gaps_ns.get(cause, 0) + taken_ns}
 
     def begin(self) -> None:
         """Do nothing."""
@@ -100,10 +101,6 @@ class CoverageFile(Unnoted):
             self.gap = gap = gap_since(before, self._boot_id, self._clocks())
             gaps_ns[gap.cause] += gap.until_ns - gap.from_ns
         self.gaps_ns = gaps_ns
-
-    def add_gap(self, cause: GapCause, taken_ns: int) -> None:
-        """Add a time in which the session was paused."""
-        self.gaps_ns = {**self.gaps_ns, cause: self.gaps_ns[cause] + taken_ns}
 
     def begin(self) -> None:
         """Have notes made from now on, since the events are enabled; the first is due."""

@@ -2,7 +2,8 @@
 """Pauses of a session: its events are disabled for a time, and nobody counts what happens then.
 
 The rings stay open and are drained; names and mappings are recorded on. The time is a gap with a
-cause, and no balance that includes a part of it is exact.
+cause, and no balance that includes a part of it is exact. A pause with several causes ends with
+the last of them.
 """
 
 from __future__ import annotations
@@ -93,18 +94,23 @@ class Pause:
         self._pauses = pauses
         self._covered = covered
         self._counted_ns = 0
+        self.causes: tuple[GapCause, ...] = ()  # why it is paused; the first counts the time
 
     @property
     def lasts(self) -> bool:
         """Whether the session is paused."""
-        return self._pauses.running is not None
+        return bool(self.causes)
 
     def begin(self, cause: GapCause) -> None:
-        """Disable the events. Raises KernelError, and the session goes on."""
+        """Disable the events, if no other cause has. Raises KernelError, and the session goes on.
+
+        Args:
+            cause: one of `model.PAUSES`.
+        """
         if self.lasts:
+            self.causes = tuple(dict.fromkeys((*self.causes, cause)))
             return
-        self._pauses.begin(cause)
-        self._counted_ns = time.monotonic_ns()
+        self._note((cause,))
         try:
             self.renew()
         except KernelError:
@@ -113,11 +119,23 @@ class Pause:
             self.close()
             raise
 
-    def end(self) -> None:
-        """Enable the events again. Raises KernelError, and the session stays paused."""
-        if self.lasts:
+    def end(self, cause: GapCause) -> None:
+        """Enable the events if no cause but this one is left. Raises KernelError: still paused."""
+        if self.causes == (cause,):
             self._enable()
+        left = tuple(one for one in self.causes if one is not cause)
+        if left[:1] == self.causes[:1]:
+            self.causes = left
+        else:
             self.close()
+            self._note(left)
+
+    def _note(self, causes: tuple[GapCause, ...]) -> None:
+        """Note that the session is paused from now on, if there is a cause."""
+        self.causes = causes
+        if causes:
+            self._pauses.begin(causes[0])
+            self._counted_ns = time.monotonic_ns()
 
     def renew(self) -> None:
         """Disable the events that were added while the session is paused. Raises KernelError."""
@@ -141,3 +159,4 @@ class Pause:
         """End the present pause with the session, which stays disabled."""
         self.poll()
         self._pauses.end()
+        self.causes = ()

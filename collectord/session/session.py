@@ -395,8 +395,9 @@ class Session:
             sideband=self._stream.sideband_counters(),
             keep_ns=self.plan.payload.window_ns,
             heard_ns=0 if self.pause.lasts else self.heart.heard_ns,
-            paused=self.pause.lasts,
+            paused=self.pause.causes,
             loss_class=self.plan.loss_class,
+            ends_ns=self.plan.ends_ns,
             gaps_ns=self._covered.gaps_ns,
         )
 

@@ -16,7 +16,7 @@ from collectord.config.schema_session import SessionConfig
 from collectord.daemon.budget_keeper import BudgetKeeper
 from collectord.daemon.daemon import Daemon
 from collectord.kernel.linux import LinuxKernel
-from collectord.model import Basis
+from collectord.model import Basis, GapCause
 from collectord.plan.imposed import imposed_by
 from collectord.session.cost_meter import Cost, CostMeter
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
@@ -153,8 +153,12 @@ def test_a_session_that_the_budget_pauses_costs_nothing(
 
     (ended,) = asyncio.run(daemon.run(stop, on_tick=on_tick))
     paused, resumed = balances
-    assert (paused.state, paused.paused, paused.basis) == ("degraded", True, Basis.LOST_ONLY)
-    assert (resumed.state, resumed.paused) == ("running", False)
+    assert (paused.state, paused.paused, paused.basis) == (
+        "degraded",
+        (GapCause.SHED,),
+        Basis.LOST_ONLY,
+    )
+    assert (resumed.state, resumed.paused) == ("running", ())
     assert ended.stored == 2 * COUNT
     assert sum(ended.lost.values()) == 0
     assert ended.gaps_ns["shed"] > 0

@@ -6,36 +6,45 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.config.listen_address import ListenAddress
 from collectord.config.schema import Config, DaemonConfig
-from collectord.config.schema_session import SessionConfig
+from collectord.config.schema_session import SessionConfig, TimedSessionConfig
 from collectord.control.api import control_app
 from collectord.control.health_pages import HealthPages
 from collectord.control.listener import serve
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.plan.build import build
 from collectord.session.ring_snapshot import Lost, Snapshot
+from collectord.text.units import Nanoseconds
 from tests.support import balances
 from tests.support.configs import perf_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from aiohttp import web
 
     from collectord.errors import CollectordError
+    from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan
     from collectord.sink.base import SegmentInfo
 
+# The end of a started session: Unix time.
+ENDS_NS: Final = 1_700_000_000_000_000_000
 # A request of each route that changes something.
 CHANGES: Final[dict[str, dict[str, Any]]] = {
     "/v1/mark": {"text": "x", "session": "exec"},
     "/v1/snapshot": {"sessions": ["exec"]},
     "/v1/rotate": {"sessions": ["exec"]},
+    "/v1/sessions": {"name": "exec", "duration": "1s"},
+    "/v1/sessions/exec/stop": {},
+    "/v1/sessions/exec/pause": {},
+    "/v1/sessions/exec/resume": {},
 }
 
 
@@ -81,6 +90,31 @@ class Commands:
         """Rotate, as `api.Commands.rotate` does."""
         self._note(tuple(names))
         return self._sealed
+
+    @property
+    def timed(self) -> Commands:
+        """The sessions that users start: itself."""
+        return self
+
+    async def start(self, document: Mapping[str, object]) -> TimedSessionConfig:
+        """Start a session, as `api.Timed.start` does."""
+        self._note(document)
+        return TimedSessionConfig(
+            name="timed-1", source=(), duration=Nanoseconds(1), ends_ns=ENDS_NS
+        )
+
+    async def stop(self, name: str) -> Sequence[SessionBalance]:
+        """Stop a session, as `api.Timed.stop` does."""
+        self._note(("stop", name))
+        return [replace(balances.session(name), segments=("/s/1.perf.data",))]
+
+    async def pause(self, name: str) -> None:
+        """Pause a session, as `api.Commands.pause` does."""
+        self._note(("pause", name))
+
+    async def resume(self, name: str) -> None:
+        """Resume a session, as `api.Commands.resume` does."""
+        self._note(("resume", name))
 
     def _note(self, asked: object) -> None:
         self.asked.append(asked)

@@ -14,8 +14,10 @@ import pytest
 
 from collectord import __version__, cli
 from collectord.cli.sessions import print_sessions
+from collectord.control import client
 from collectord.errors import (
     CollectordError,
+    ConfigError,
     KernelError,
     NoDaemon,
     NotAllowed,
@@ -26,7 +28,7 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.session.maps.program_status import session_json
 from tests.support import balances
 from tests.support import segments as support
-from tests.support.commands import Commands, lost, served, snapshot
+from tests.support.commands import ENDS_NS, Commands, lost, served, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +77,51 @@ def test_rotate_names_what_is_sealed(
         return
     rotated = {"session": "exec", "source": "perf", "segment": str(info.path), "samples": 250}
     assert json.loads(out) == {"segments": [str(info.path)], "rotated": [rotated]}
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "stop"])
+def test_sessions_are_changed_one_by_one(
+    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is named in the path; the answer is their entries, and what a stop has sealed."""
+    commands, path = Commands(), tmp_path / "s"
+    with served(commands, path):
+        assert run(path, "sessions", action, "exec") == 0
+        assert run(path, "sessions", action) == 2
+        assert run(path, "sessions", action, "../exec") == 1
+    assert commands.asked == [(action, "exec")]
+    out = capsys.readouterr().out
+    assert "exec     perf" in out
+    assert ("sealed /s/1.perf.data\n" in out) is (action == "stop")
+
+
+def test_a_session_is_started_with_the_options_of_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The daemon gets a table, and its answer has the name and the end."""
+    commands, path = Commands(), tmp_path / "s"
+    event = ("-e", "sched:sched_switch")
+    with served(commands, path):
+        assert run(path, "sessions", "start", *event, "--duration", "2", "--name", "x") == 0
+        assert run(path, "sessions", "start", *event, "--duration", "2", "--json") == 0
+        assert run(path, "sessions", "start", *event) == 2
+        assert run(path, "sessions", "start", *event, "--duration", "2", "x") == 2
+        assert run(path, "sessions", *event) == 2
+    source = {"kind": "perf", "events": [{"event": "sched:sched_switch"}]}
+    table = {"duration": "2000000000ns", "source": [source]}
+    assert commands.asked == [{"name": "x", **table}, table]
+    text, _, document = capsys.readouterr().out.partition("{")
+    assert text.startswith("session timed-1 records until 2023-11-1")
+    assert json.loads("{" + document) == {"session": "timed-1", "ends_ns": ENDS_NS}
+
+
+def test_an_error_of_the_configuration_language_arrives(tmp_path: Path) -> None:
+    """It has the exit status of a wrong file."""
+    commands = Commands(error=ConfigError("is unknown", path="request", key="source[0].kind"))
+    path = tmp_path / "s"
+    told = pytest.raises(ConfigError, match=r"request: source\[0\].kind: is unknown")
+    with served(commands, path), told:
+        client.post(path, "/v1/sessions", {"name": "x"})
 
 
 def test_rotate_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

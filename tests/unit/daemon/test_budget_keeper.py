@@ -19,11 +19,16 @@ BUDGET: Final = 0.01
 class OneSession:
     """A session that is its own pause, and the troubles that it was told of."""
 
-    def __init__(self, name: str, loss_class: str = "spare", cost_ns: int = 1) -> None:
-        self.plan = SimpleNamespace(name=name, source="perf", loss_class=loss_class)
+    def __init__(
+        self, name: str, loss_class: str = "spare", cost_ns: int = 1, ends_ns: int = 0
+    ) -> None:
+        self.plan = SimpleNamespace(
+            name=name, source="perf", loss_class=loss_class, ends_ns=ends_ns
+        )
         self.cost_ns = cost_ns
         self.possible = True
-        self.lasts = self.refuses = False
+        self.refuses = False
+        self.causes: set[GapCause] = set()
         self.trouble = ""
 
     @property
@@ -31,20 +36,23 @@ class OneSession:
         """The pause of the session."""
         return self
 
+    @property
+    def lasts(self) -> bool:
+        """Whether it is paused."""
+        return bool(self.causes)
+
     def begin(self, cause: GapCause) -> None:
         """Pause."""
-        assert cause is GapCause.SHED
-        assert not self.lasts
+        assert cause not in self.causes
         if self.refuses:
             raise KernelError("no", errno=1)
-        self.lasts = True
+        self.causes.add(cause)
 
-    def end(self) -> None:
+    def end(self, cause: GapCause) -> None:
         """Resume."""
-        assert self.lasts
         if self.refuses:
             raise KernelError("no", errno=1)
-        self.lasts = False
+        self.causes.remove(cause)
 
     def note(self, about: str, trouble: str) -> None:
         """Keep the trouble."""
@@ -70,7 +78,7 @@ class Rig:
 
     def paused(self) -> list[str]:
         """Return the names of the sessions that are paused."""
-        return [one.plan.name for one in self.sessions if one.lasts]
+        return [one.plan.name for one in self.sessions if GapCause.SHED in one.causes]
 
     def spend(self, ratio: float, seconds: int) -> list[str]:
         """Let time pass at a cost; return which sessions are paused then."""
@@ -97,6 +105,13 @@ def test_what_matters_least_and_costs_most_is_paused_first() -> None:
     assert rig.spend(0.011, 5) == ["spare", "dearer"]
     assert rig.spend(0.011, 600) == ["dear", "spare", "dearer"]
     assert [bool(one.trouble) for one in rig.sessions] == [False, True, True, True, False]
+
+
+def test_what_somebody_has_started_is_paused_first() -> None:
+    """It goes before others of its class, even if they cost more."""
+    rig = Rig(OneSession("dear", cost_ns=9), OneSession("started", ends_ns=1))
+    assert rig.spend(0.02, 65) == ["started"]
+    assert rig.spend(0.02, 60) == ["dear", "started"]
 
 
 def test_only_the_configured_classes_are_paused() -> None:
@@ -160,6 +175,17 @@ def test_what_the_kernel_refuses_is_tried_again() -> None:
     assert rig.spend(0.001, 305) == ["one"]
     one.refuses = False
     assert rig.spend(0.001, 300) == []
+
+
+def test_what_somebody_paused_is_neither_paused_nor_resumed() -> None:
+    """A pause on request is no budget's, and outlasts that of the budget."""
+    dear, one = OneSession("dear", cost_ns=9), OneSession("one")
+    rig = Rig(dear, one)
+    dear.begin(GapCause.REQUEST)
+    assert rig.spend(0.02, 130) == ["one"]
+    one.begin(GapCause.REQUEST)
+    assert rig.spend(0.001, 305) == []
+    assert dear.causes == one.causes == {GapCause.REQUEST}
 
 
 def test_a_session_that_is_gone_is_forgotten() -> None:

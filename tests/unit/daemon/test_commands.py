@@ -12,7 +12,8 @@ import pytest
 
 from collectord.daemon.commands import DaemonCommands
 from collectord.daemon.session_set import SessionSet
-from collectord.errors import CollectordError, SinkError, UsageError
+from collectord.errors import CollectordError, KernelError, SinkError, UsageError
+from collectord.model import GapCause
 from collectord.session.maps.map_watch import BpfWatch
 from tests.support.commands import planned
 
@@ -43,9 +44,86 @@ def rotated(
         made: Any = One(name, result, source)
         sessions.add(made, AsyncExitStack())
     try:
-        return asyncio.run(DaemonCommands(planned("sched:sched_switch"), sessions).rotate(names))
+        timed: Any = None
+        commands = DaemonCommands(planned("sched:sched_switch"), sessions, timed)
+        return asyncio.run(commands.rotate(names))
     except CollectordError as error:
         return error
+
+
+class Pausable(One):
+    """A session that can be paused, and is its own pause."""
+
+    possible = True
+
+    def __init__(self, name: str, source: str = "perf", *, refuses: bool = False) -> None:
+        super().__init__(name, [], source)
+        self.causes: list[GapCause] = []
+        self.noted = ""
+        self._refuses = refuses
+
+    @property
+    def pause(self) -> Pausable:
+        """The pause of the session."""
+        return self
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is paused."""
+        return bool(self.causes)
+
+    def begin(self, cause: GapCause) -> None:
+        """Pause, or refuse to."""
+        if self._refuses:
+            raise KernelError("no", errno=1)
+        self.causes.append(cause)
+
+    def end(self, cause: GapCause) -> None:
+        """Resume."""
+        self.causes = [one for one in self.causes if one is not cause]
+
+    def note(self, about: str, trouble: str) -> None:
+        """Keep the trouble."""
+        assert about == "request"
+        self.noted = trouble
+
+
+def commands_of(*made: Any) -> DaemonCommands:  # noqa: ANN401 - as much as is called
+    """Return the commands of a daemon with these sessions."""
+    sessions = SessionSet(BpfWatch())
+    for one in made:
+        sessions.add(one, AsyncExitStack())
+    timed: Any = None
+    return DaemonCommands(planned("sched:sched_switch"), sessions, timed)
+
+
+def test_all_sources_of_a_session_pause_or_none() -> None:
+    """One that cannot be paused, or that the kernel does not stop, leaves the others alone."""
+    perf, other = Pausable("calls"), Pausable("calls", "tracefs")
+    asyncio.run(commands_of(perf, other).pause("calls"))
+    assert perf.causes == other.causes == [GapCause.REQUEST]
+    assert perf.noted == "paused: `collectord sessions resume calls` ends it"
+    for hindrance, error in (
+        (Pausable("calls", "tracefs", refuses=True), KernelError),
+        (SimpleNamespace(plan=other.plan, pause=None), UsageError),
+    ):
+        perf = Pausable("calls")
+        with pytest.raises(error):
+            asyncio.run(commands_of(perf, hindrance).pause("calls"))
+        assert (perf.causes, perf.noted) == ([], "")
+
+
+def test_what_the_budget_pauses_is_not_resumed() -> None:
+    """The request's own pause ends, and the user is told of the other."""
+    one = Pausable("calls")
+    commands = commands_of(one)
+    one.begin(GapCause.SHED)
+    asyncio.run(commands.pause("calls"))
+    with pytest.raises(UsageError, match="the budget pauses session calls"):
+        asyncio.run(commands.resume("calls"))
+    assert (one.causes, one.noted) == ([GapCause.SHED], "")
+    one.end(GapCause.SHED)
+    asyncio.run(commands.resume("calls"))
 
 
 def test_all_that_write_segments_are_rotated() -> None:

@@ -103,6 +103,24 @@ def test_time_is_missed_by_the_session_that_lacks_the_cpu() -> None:
     assert coverage.away(whole) == set()
 
 
+def test_sessions_come_and_go() -> None:
+    """Those that stay keep what is known of them, and what those that go lacked is forgotten."""
+    one, other = plan(), replace(plan(), name="other")
+    coverage = Coverage([one], CPUS)
+    coverage.change([0, 2, 3])
+    coverage.change(CPUS)
+    said = "CPU 1: back online, and not recorded since it was offline"
+    coverage.follow([one, other])
+    assert (coverage.trouble(one), coverage.trouble(other)) == (said, "")
+    assert set(coverage.uncovered_by_session()) == {("calls", "perf"), ("other", "perf")}
+    coverage.follow([other])
+    assert coverage.trouble(one) == ""
+    assert coverage.covered == set(CPUS)
+    coverage.change([0, 1])
+    coverage.follow([one])
+    assert coverage.trouble(one) == "CPU 2-3: offline"
+
+
 def test_a_cpu_that_is_new_has_no_ring() -> None:
     """If all CPUs are meant, it is missing; its ftrace events are read at the end."""
     for session, said in {

@@ -146,6 +146,27 @@ def test_one_session_takes_the_place_of_another() -> None:
     assert lived(scenario) == [*begun, "close first", "undo first", "replaced", *ended]
 
 
+def test_sessions_of_a_name_are_removed() -> None:
+    """All of them are closed, then undone, the last one first; an error is its own trouble."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.add("kept")
+        for source in ("perf", "tracefs"):
+            rig.set.add(*rig.made("gone", source, closes=source == "perf"))
+        for session in rig.set:
+            await rig.set.begin(session)
+        gone: list[Any] = list(await rig.set.remove("gone"))
+        assert [one.balance() for one in gone] == ["gone/perf", "gone/tracefs"]
+        assert gone[0].troubles == [("close", "not closed: it hangs")]
+        assert [one.plan.name for one in rig.set] == ["kept"]
+        assert await rig.set.remove("gone") == []
+        rig.done.append("leave")
+
+    begun, ended = ["begin kept", "begin gone", "begin gone"], ["close gone", "close gone"]
+    undone = ["undo gone", "undo gone", "leave", "close kept", "undo kept"]
+    assert lived(scenario) == [*begun, *ended, *undone]
+
+
 def test_an_error_of_one_session_leaves_no_other_open() -> None:
     """It is raised when all are undone."""
     rig = Rig()

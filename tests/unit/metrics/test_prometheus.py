@@ -21,6 +21,7 @@ from collectord.metrics import prometheus
 from collectord.metrics.ring_families import window_ns
 from collectord.model import (
     LOSS_PAIRS,
+    PAUSES,
     Basis,
     GapCause,
     Produced,
@@ -132,7 +133,16 @@ def test_gaps_have_causes() -> None:
     series = scrape(balances.status(session))
     name, labels = "collectord_gap_seconds_total", {"session": "exec", "source": "perf"}
     found = {cause: of(series, name, cause=cause, **labels) for cause in GapCause}
-    assert found == {"stop": 0, "kill": 2.5, "boot": 0, "shed": 0}
+    assert found == {"stop": 0, "kill": 2.5, "boot": 0, "shed": 0, "request": 0}
+
+
+def test_pauses_have_causes() -> None:
+    """A session may be paused by the budget and on request at the same time, or by neither."""
+    name, labels = "collectord_session_paused", {"session": "exec", "source": "perf"}
+    for causes in ((), PAUSES[:1], PAUSES[1:], PAUSES):
+        series = scrape(balances.status(replace(balances.session("exec"), paused=causes)))
+        found = {cause for cause in PAUSES if of(series, name, cause=cause, **labels)}
+        assert found == set(causes)
 
 
 def test_what_one_part_cannot_see_the_session_cannot() -> None:

@@ -70,6 +70,19 @@ def test_a_session_that_was_replaced_takes_nothing_away() -> None:
     assert events_of(meter) == 14
 
 
+def test_a_session_that_has_ended_keeps_its_cost_in_the_sum() -> None:
+    """Its own figure is gone, and the cost of the last minute does not fall below 0."""
+    meter, session = CostMeter(0, 0), OneSession()
+    session.count = 1_000_000
+    polled(meter, session)
+    meter.forget(session)  # type: ignore[arg-type]  # as much of one as is read
+    assert not meter.cost.imposed_ns
+    polled(meter)
+    assert meter.cost.ratio >= 0
+    polled(meter, session)
+    assert events_of(meter) == 1_000_000
+
+
 def test_the_run_time_of_programs_counts_instead_of_their_events() -> None:
     """Where the kernel counts that of each function; without it, and without events, none does."""
     program: Any = SimpleNamespace(

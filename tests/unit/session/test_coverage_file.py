@@ -41,14 +41,14 @@ def test_gaps_add_up_over_starts(tmp_path: Path) -> None:
     clock = Clock()
     first = started(tmp_path, clock)
     assert first.gap is None
-    assert first.gaps_ns == {"stop": 0, "kill": 0, "boot": 0, "shed": 0}
+    assert first.gaps_ns == {"stop": 0, "kill": 0, "boot": 0, "shed": 0, "request": 0}
     first.go_on()
 
     clock.seconds += 5  # killed
     second = started(tmp_path, clock)
     assert second.gap is not None
     assert second.gap.cause == "kill"
-    assert second.gaps_ns == {"stop": 0, "kill": 5 * SECOND, "boot": 0, "shed": 0}
+    assert second.gaps_ns == {"stop": 0, "kill": 5 * SECOND, "boot": 0, "shed": 0, "request": 0}
     clock.seconds += 60
     second.stop()
     clock.seconds += 1  # it flushes
@@ -56,7 +56,13 @@ def test_gaps_add_up_over_starts(tmp_path: Path) -> None:
 
     clock.seconds += 2
     third = started(tmp_path, clock)
-    assert third.gaps_ns == {"stop": 3 * SECOND, "kill": 5 * SECOND, "boot": 0, "shed": 0}
+    assert third.gaps_ns == {
+        "stop": 3 * SECOND,
+        "kill": 5 * SECOND,
+        "boot": 0,
+        "shed": 0,
+        "request": 0,
+    }
     third.go_on()
     clock.seconds += 7
     fourth = started(tmp_path, clock, "later")
@@ -65,6 +71,7 @@ def test_gaps_add_up_over_starts(tmp_path: Path) -> None:
         "kill": 5 * SECOND,
         "boot": 7 * SECOND,
         "shed": 0,
+        "request": 0,
     }
 
 

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions that users of the control socket start: each ends by itself, within limits.
+
+They are planned, opened, drained and balanced as the configured ones are. A session's series and
+its place in the status go with it. Its segments stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from collectord.config.timed_session import parse
+from collectord.daemon.claims import claim_places
+from collectord.daemon.host_facts import host_facts
+from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
+from collectord.plan.build import build, check_memory
+from collectord.session.session import Session
+from collectord.text.nearest import did_you_mean
+from collectord.text.units import NS_PER_SECOND, show_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from collectord.config.schema import Config
+    from collectord.config.schema_session import TimedSessionConfig
+    from collectord.daemon.session_set import SessionSet
+    from collectord.kernel.port import Kernel
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.plan.session_plan import Plan
+    from collectord.session.session_factory import AnySession, SessionContext
+
+_LOG: Final = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Timed:
+    """A started session.
+
+    Attributes:
+        config: of it.
+        over: it has ended, or is about to.
+        why: it ends: "duration", "bytes" or "request".
+        task: waits for its end.
+        balances: its last ones.
+    """
+
+    config: TimedSessionConfig
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    why: str = "duration"
+    task: asyncio.Task[None] | None = None
+    balances: tuple[SessionBalance, ...] = ()
+
+    def end(self, why: str) -> None:
+        """Let it end, if it is not about to."""
+        if not self.over.is_set():
+            self.why = why
+            self.over.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The running daemon, for sessions that join it.
+
+    Attributes:
+        context: they are opened with it.
+        joined: called when sessions have come.
+        left: called with sessions that have gone.
+        settled: awaited before sessions go: nobody opens or closes rings of theirs then.
+    """
+
+    context: SessionContext
+    joined: Callable[[], None]
+    left: Callable[[Sequence[AnySession]], None]
+    settled: Callable[[], Awaitable[None]]
+
+
+class TimedSessions:
+    """Starts sessions on request, and ends them.
+
+    Args:
+        kernel: their rings are opened.
+        config: has the limits, and all that a session's own table does not have.
+        sessions: all of the daemon.
+    """
+
+    def __init__(self, kernel: Kernel, config: Config, sessions: SessionSet) -> None:
+        self._kernel = kernel
+        self._config = config
+        self._sessions = sessions
+        self._running: dict[str, _Timed] = {}
+        self._daemon: Surroundings | None = None
+        self._changing = asyncio.Lock()
+
+    def allow(self, daemon: Surroundings) -> None:
+        """Let sessions be started from now on."""
+        self._daemon = daemon
+
+    async def start(self, document: Mapping[str, object]) -> TimedSessionConfig:
+        """Start a session.
+
+        Args:
+            document: the table of the session, as plain values, with its `duration`; without a
+                name it gets one.
+
+        Raises:
+            NotAllowed: the configuration has no place for such sessions.
+            UsageError: all places are taken, or the daemon is about to stop.
+            ConfigError: the table is wrong, or beyond a limit.
+            CollectordError: the session cannot be planned, opened or begun; nothing is left of it.
+        """
+        limits = self._config.control
+        if not limits.max_sessions:
+            raise NotAllowed("no session may be started", hint="[control] max_sessions is 0")
+        async with self._changing:
+            if self._daemon is None:
+                raise UsageError("the daemon does not record yet, or not any more")
+            if len(self._running) >= limits.max_sessions:
+                raise UsageError(
+                    f"as many sessions as may be started run: {', '.join(self._running)}",
+                    hint="they end by themselves, or by `collectord sessions stop`",
+                )
+            taken = {plan.name for plan in self._sessions.plans} | self._running.keys()
+            name = next(n for n in map("timed-{}".format, count(1)) if n not in taken)
+            session = parse(document, limits, name)
+            if session.name in taken:
+                message = f"there is a session {session.name!r}"
+                raise ConfigError(message, path="request", key="name", hint="names are unique")
+            ends_ns = time.time_ns() + session.duration
+            session = msgspec.structs.replace(session, ends_ns=ends_ns)
+            try:
+                await self._open(session, self._daemon)
+            except BaseException:
+                await self._sessions.remove(session.name)
+                raise
+            self._daemon.joined()
+            one = self._running[session.name] = _Timed(session)
+            one.task = asyncio.create_task(self._live(one, self._daemon))
+        seconds = session.duration / NS_PER_SECOND
+        _LOG.info("timed_session_started", session=session.name, seconds=seconds)
+        return session
+
+    async def _open(self, config: TimedSessionConfig, daemon: Surroundings) -> None:
+        """Open and begin all sessions of a name. Raises CollectordError."""
+        alone = msgspec.structs.replace(self._config, session=(config,))
+        facts = host_facts(self._kernel, alone, mount=False)
+        plan = build(alone, facts)
+        self._check(plan)
+        self._kernel.reserve_files(plan.files + plan.reserved_files)
+        context = replace(daemon.context, facts=facts, lasting=False)
+        opened = []
+        for number, one in enumerate(plan.sessions):
+            async with AsyncExitStack() as own:
+                if not number:  # the others have the same folder, and are undone before
+                    claim_places(plan, self._kernel, own, shared=False)
+                session = await context.open(one, own)
+                self._sessions.add(session, own.pop_all())
+            opened.append(session)
+        for session in opened:
+            if not isinstance(session, Session):
+                raise PlanError("; ".join(session.balance().degraded_reasons))
+            await self._sessions.begin(session)
+
+    def _check(self, plan: Plan) -> None:
+        """Raise PlanError if the plan is beyond a limit."""
+        limit = self._config.control.max_memory
+        for one in plan.sessions:
+            if one.is_absent:
+                raise PlanError(f"nothing to record: {'; '.join(one.degraded)}", what=one.name)
+            if any(ring.aux is not None for ring in one.rings):
+                hint = "`collectord record` has some"
+                raise PlanError("AUX areas cannot be started", what=one.name, hint=hint)
+        needed = sum(one.memory_bytes for one in plan.sessions)
+        if needed > limit:
+            raise PlanError(
+                f"{show_bytes(needed)} of rings, and `max_memory` allows {show_bytes(limit)}",
+                what="max_memory",
+                hint="a smaller `ring` (-m), or fewer CPUs",
+            )
+        check_memory((*self._sessions.plans, *plan.sessions), self._config.daemon)
+
+    async def stop(self, name: str) -> tuple[SessionBalance, ...]:
+        """End a started session now; return its last balances. Raises UsageError."""
+        one = self._running.get(name)
+        if one is None or one.task is None:
+            raise UsageError(
+                f"nobody has started session {name}", hint=did_you_mean(name, self._running)
+            )
+        one.end("request")
+        await asyncio.wait([one.task])
+        return one.balances
+
+    def poll(self) -> None:
+        """End sessions that have recorded as much as they may."""
+        for balance in self._sessions.balances() if self._running else ():
+            one = self._running.get(balance.name)
+            recorded = sum(ring.counters.bytes for ring in balance.rings)
+            if one is not None and recorded > self._config.control.max_bytes:
+                one.end("bytes")
+
+    async def end(self) -> None:
+        """Start no more sessions; leave those that live to be ended with all others."""
+        async with self._changing:
+            self._daemon = None
+        tasks = [one.task for one in self._running.values() if one.task is not None]
+        for one in self._running.values():
+            if not one.over.is_set() and one.task is not None:
+                one.task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _live(self, one: _Timed, daemon: Surroundings) -> None:
+        """Wait for the end of a session, and seal what it has recorded."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(one.config.duration / NS_PER_SECOND):
+                await one.over.wait()
+        one.over.set()
+        await daemon.settled()
+        name = one.config.name
+        try:
+            gone = await self._sessions.remove(name)
+        except CollectordError as error:
+            _LOG.error("session_not_closed", session=name, error=str(error))
+            return
+        finally:
+            del self._running[name]
+        one.balances = tuple(session.balance() for session in gone)
+        daemon.left(gone)
+        for balance in one.balances:
+            _LOG.info(
+                "timed_session_ended",
+                session=name,
+                source=balance.source,
+                why=one.why,
+                stored=balance.stored,
+                lost=sum(balance.lost.values()),
+                segments=len(balance.segments),
+            )
