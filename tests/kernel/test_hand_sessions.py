@@ -136,6 +136,8 @@ def test_a_session_pauses_and_resumes_on_request(
             assert sum(session["lost"].values()) == 0
         with pytest.raises(CollectordError, match="no session 'call'"):
             ask("call", "pause")
+        with pytest.raises(NotAllowed, match="max_sessions is 0"):
+            daemon.post("/v1/sessions", TABLE)
         witness = daemon.session("witness")
         assert (witness["produced"], witness["unaccounted"]) == (4 * COUNT, 0)
         ended = daemon.stop()
@@ -242,12 +244,3 @@ def test_a_user_of_the_group_records_through_the_daemon(  # noqa: PLR0915 - of o
     changes = ended_daemon.named("control_request")
     assert {line["uid"] for line in changes} == {SOMEBODY}
     assert not daemons.left_open(state)
-
-
-def test_without_a_limit_nothing_is_started(place: Path, start_cli: Start) -> None:
-    """A daemon starts sessions if its configuration has places for them."""
-    config = daemons.write_sessions(place, SESSIONS)
-    with daemons.running(start_cli, config) as daemon:
-        with pytest.raises(NotAllowed, match="max_sessions is 0"):
-            daemon.post("/v1/sessions", TABLE)
-        assert daemon.stop().status == 0

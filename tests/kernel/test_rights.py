@@ -95,12 +95,19 @@ def snapshot(place: Path, groups: Sequence[int]) -> dict[str, Any]:
 
 
 def test_who_may_do_what(place: Path, start_cli: Start) -> None:
-    """The socket lets its group in; of these only the admins change something; both are logged."""
+    """The socket lets its group in, of which only the admins change something; both are logged.
+
+    Others read the metrics, and nothing else.
+    """
     config = configure(place, admins=ADMINS)
     path = place / "control.sock"
     with daemons.running(start_cli, config, prefix=AS_READERS) as daemon:
-        with somebody(ADMINS), pytest.raises(MissingPrivilege, match="may not use the control"):
-            client.get(path, "/v1/status")
+        with somebody(ADMINS):
+            assert "collectord_build_info" in daemon.metrics()
+            with pytest.raises(MissingPrivilege, match="may not use the control"):
+                client.get(path, "/v1/status")
+            with pytest.raises(PermissionError):
+                list((place / "state" / "calls").iterdir())
         with somebody(READERS):
             assert client.get(path, "/v1/status")["pid"] == daemon.pid
         for change, body in CHANGES.items():
