@@ -232,7 +232,7 @@ def test_a_user_of_the_group_records_through_the_daemon(  # noqa: PLR0915 - of o
                 break
             load(generator, daemon)
         assert is_gone("much")
-        assert total(state, "much") > 0
+        daemons.wait_for(lambda: total(state, "much") > 0, "its sealed segment")
 
         last = start(name="last")
         load(generator, daemon)
