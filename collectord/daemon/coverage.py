@@ -111,9 +111,12 @@ class Coverage:
             one.let_go(left | (one.planned - self.online))
 
     def away(self, plan: SessionPlan) -> frozenset[int]:
-        """Return the CPUs that were offline since the session's rings on them were opened."""
+        """Return the CPUs that were offline since the session's rings on them were opened.
+
+        Those that came online since the session began are among them.
+        """
         seen = self._sessions.get((plan.name, plan.source))
-        return seen.away if seen is not None else frozenset()
+        return seen.away(self.online) if seen is not None else frozenset()
 
     def absences(self, plan: SessionPlan, cpu: int) -> int:
         """Return how often a CPU was found to be offline, or to have been."""
@@ -141,12 +144,12 @@ class _Seen:
         cpus = (*rings, *payload.program_cpus)
         self.planned = frozenset(cpus if payload.watches_cpus else ())
         self._all_wanted = bool(self.planned) and not plan.scope.cpus
+        self._attached = payload.leaves_with_cpu and not plan.per_task
         # The kernel detaches events of a CPU that goes offline, and does not attach them again. A
         # ring of ftrace or relay belongs to the CPU and stays, as does an event of a task.
-        attached = payload.leaves_with_cpu and not plan.per_task
-        self._detachable = frozenset(rings) if attached else frozenset[int]()
+        self._detachable = frozenset(rings) if self._attached else frozenset[int]()
         names = [ring.cpu for ring in plan.rings if ring.role is RingRole.SIDEBAND]
-        self._naming = frozenset(names) - {-1} if attached else frozenset[int]()
+        self._naming = frozenset(names) - {-1} if self._attached else frozenset[int]()
         self._read_late = payload.has_instance and plan.sink.single_file is None
         self._detached: frozenset[int] = frozenset()
         self._unnamed: frozenset[int] = frozenset()
@@ -160,19 +163,26 @@ class _Seen:
         self._unnamed |= left & self._naming
 
     def take_back(self, cpu: int) -> None:
-        """Note that this CPU has new rings."""
+        """Note that this CPU has new rings; one that had none before has what the others have."""
+        if cpu not in self.planned:
+            self.planned |= {cpu}
+            self._detachable |= {cpu} if self._detachable else set()
+            self._naming |= {cpu} if self._naming else set()
         self._detached -= {cpu}
         self._unnamed -= {cpu}
 
-    @property
-    def away(self) -> frozenset[int]:
-        """The CPUs that were offline, and have had no new rings since."""
-        return self._detached | self._unnamed
+    def away(self, online: frozenset[int]) -> frozenset[int]:
+        """Return the CPUs that were offline, and have had no new rings since."""
+        new = self._new(online) if self._attached else frozenset[int]()
+        return self._detached | self._unnamed | new
+
+    def _new(self, online: frozenset[int]) -> frozenset[int]:
+        """Return the CPUs that came online since the start, if the session is to have all."""
+        return online - self.planned if self._all_wanted else frozenset()
 
     def lacks(self, online: frozenset[int]) -> frozenset[int]:
         """Return the CPUs on which the session lacks what it should have."""
-        new = online - self.planned if self._all_wanted else frozenset[int]()
-        return new | self._detached | (self.planned - online)
+        return self._new(online) | self._detached | (self.planned - online)
 
     def troubles(self, online: frozenset[int]) -> Iterator[str]:
         """Yield what the session lacks, in words."""
@@ -185,7 +195,7 @@ class _Seen:
                 f"{_names(unnamed)}: back online, but tasks that started or changed their name "
                 "there since it was offline are unknown"
             )
-        if new := self.lacks(online) - self.planned:
+        if new := self._new(online):
             late = "its ring is read at the end" if self._read_late else "not recorded"
             yield f"{_names(new)}: online since the start, {late}"
 

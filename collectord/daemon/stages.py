@@ -243,6 +243,7 @@ class Stages:
         look = partial(self._look_at_cpus, cpus)
         self._hotplug = hotplug = Hotplug(self.sessions, self.coverage, self._tell_of_cpus, look)
         hotplug.listen(cpus.fileno())
+        hotplug.follow()  # CPUs may have come while the sessions were opened
         self.polls = polls = SessionPolls(
             self.sessions,
             kernel=self._kernel,

@@ -90,7 +90,7 @@ class CounterReader:
         self._losing = source.abilities.shared
         self.suppression = Suppression(source.abilities.suppressible, events)
         self.pauses = Pauses()
-        self._told_lost: dict[int, int] = {}
+        self._told_lost: Counter[int] = Counter()
         self._found: Counter[int] = Counter()
         self._removed: Counter[int] = Counter()
         self.lost = 0  # a sum that rises with each loss and with each sign of its cause
@@ -309,13 +309,13 @@ class CounterReader:
 
     def take_losses(self) -> dict[int, int]:
         """Return the losses by event id since the last call, from the kernel's exact counters."""
-        taken = {}
+        lost: Counter[int] = Counter()
         for bracket in self.brackets.values():
-            for event_id, _, lost in bracket.after.per_event:
-                if lost > self._told_lost.get(event_id, 0):
-                    taken[event_id] = lost - self._told_lost.get(event_id, 0)
-                    self._told_lost[event_id] = lost
-        return taken
+            for event_id, _, count in bracket.after.per_event:
+                lost[event_id] += count  # CPUs that came late share ids with another
+        taken = {event_id: n - self._told_lost[event_id] for event_id, n in lost.items()}
+        self._told_lost |= lost
+        return {event_id: n for event_id, n in taken.items() if n > 0}
 
     def balances(self, since_ns: int | None = None) -> tuple[RingBalance, ...]:
         """Return the balance of each place as of the last reading.

@@ -204,7 +204,6 @@ class OpenBpf:
         rings: OpenPerf,
     ) -> None:
         self._kernel = kernel
-        self._plan = plan
         self._perf = rings
         self._cpus = kernel.possible_cpus()
         self._missed_before: dict[str, int] = {}  # by program, until something is submitted
@@ -213,6 +212,7 @@ class OpenBpf:
         self._counted_for: set[int] = set()  # CPUs whose rings were read since then
         self._told: dict[int, _Total] = {}  # by CPU, as of the last reading of its perf ring
         self._told_before: dict[int, _Total] = {}  # likewise, of the rings that are gone
+        self._recorded = set(plan.cpus)
         self._shut: set[int] = set()  # CPUs whose gates are closed
         self.programs = programs
         of_perf = tuple(replace(ring, counts_on=True) for ring in rings.rings)
@@ -282,7 +282,7 @@ class OpenBpf:
         sharing = {program.plan.name for program in self._sharing()}
         for program in self.programs:
             shut = self._shut if program.plan.name in sharing else frozenset[int]()
-            cpus = set(self._plan.cpus) - shut if opened else ()
+            cpus = self._recorded - shut if opened else ()
             states = [struct.pack("=Q", cpu in cpus) for cpu in self._cpus]
             if _GATE in program.maps:
                 table = program.loaded.tables[_GATE]
@@ -358,7 +358,9 @@ class OpenBpf:
 
     def admit(self, cpus: Iterable[int]) -> None:
         """Open the gates of CPUs that have new rings."""
-        self._shut -= set(cpus)
+        admitted = set(cpus)
+        self._recorded |= admitted
+        self._shut -= admitted
         self._set_gates(opened=True)
         self._counted = {}
 

@@ -112,7 +112,6 @@ class OpenPerf:
         self._happened: dict[int, int] = {}  # by descriptor, how often it was found
         self._fired: set[int] = set()
         self._with_aux = frozenset(event.index for event in plan.events if event.aux)
-        self._counting = {ring.label for ring in self.rings if self._counts_records(ring)}
 
     @property
     def abilities(self) -> Abilities:
@@ -281,7 +280,7 @@ class OpenPerf:
         samples = [r for c, r in readings if c.event_index not in self._with_aux]
         losses = [reading.lost for reading in samples if reading.lost is not None]
         return Produced(
-            value=sum(r.value for r in samples) if ring.label in self._counting else None,
+            value=sum(r.value for r in samples) if self._counts_records(ring) else None,
             lost=sum(losses) if len(losses) == len(samples) else None,
             per_event=tuple((c.event_id, r.value, r.lost or 0) for c, r in readings),
         )

@@ -3,7 +3,9 @@
 
 The kernel removes the events of a CPU that goes offline, and does not attach them again: enabling
 them has no effect. A new event has a new id, which files that were begun before do not name. So
-its records get the id of the event that it replaces, when they are read.
+its records get the id of the event that it replaces, when they are read. Those of a CPU that was
+offline at the start, too, get the ids of events that the files name: its rings are made after the
+pattern of another CPU's.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from collectord.errors import KernelError
 from collectord.model import TASK_SCOPES
 from collectord.source.perf_opening import Opening
 
@@ -65,6 +68,7 @@ class PerfReopening:
         self._closers = dict(opened.closers)
         self._order = {ring.label: number for number, ring in enumerate(opened.rings)}
         self._ids = {ring.label: [c.event_id for c in ring.counters] for ring in opened.rings}
+        self._pattern = opened.rings[0].label.cpu if opened.rings else -1
         stack.callback(self._close)
 
     def _close(self) -> None:
@@ -84,6 +88,7 @@ class PerfReopening:
 
     def join(self, cpu: int) -> tuple[RingHandle, ...]:
         """See `source.base.Hotplug`."""
+        self._plan_for(cpu)
         with ExitStack() as own:
             opening = Opening(self._kernel, self._plan, own, self._exclude_tids, cpu)
             opening.run()
@@ -93,6 +98,24 @@ class PerfReopening:
             sorted((*self._perf.rings, *rings), key=lambda ring: self._order[ring.label])
         )
         return rings
+
+    def _plan_for(self, cpu: int) -> None:
+        """Plan the rings of a CPU that has none, as it was offline at the start."""
+        if any(ring.cpu == cpu for ring in self._plan.rings):
+            return
+        like = [ring for ring in self._plan.rings if ring.cpu == self._pattern]
+        some = next((e.name for ring in like for e in ring.events if e.cpus), "")
+        if some:
+            raise KernelError(
+                f"CPU {cpu} was offline at the start, when the CPUs of {some} were looked up",
+                hint="restart the daemon to record it",
+            )
+        rings = (*self._plan.rings, *(replace(ring, cpu=cpu) for ring in like))
+        self._plan = replace(self._plan, rings=rings)
+        for label in [label for label in self._ids if label.cpu == self._pattern]:
+            late = replace(label, cpu=cpu)
+            self._ids[late] = self._ids[label]
+            self._order[late] = len(self._order)
 
     def _with_known_ids(self, ring: PerfRing) -> PerfRing:
         """Give a ring's events the ids of those that they replace."""

@@ -135,6 +135,24 @@ def test_a_cpu_that_is_new_has_no_ring() -> None:
         assert (4 in coverage.covered) == (not said)
 
 
+def test_a_cpu_that_is_new_may_get_rings() -> None:
+    """From then on it is one of the session's, which misses it when it leaves; ftrace's stay."""
+    whole, one, ftrace = plan(), plan(scope=ScopeKind.CPUS, cpus=(0,)), plan(FTRACE)
+    for session, away in {whole: {4}, one: set(), ftrace: set()}.items():
+        coverage = Coverage([session], CPUS)
+        coverage.change([*CPUS, 4])
+        assert coverage.away(session) == away
+    coverage = Coverage([whole], CPUS)
+    coverage.change([*CPUS, 4])
+    coverage.joined(whole, 4, coverage.absences(whole, 4))
+    assert coverage.trouble(whole) == ""
+    assert coverage.away(whole) == set()
+    coverage.change(CPUS)
+    assert coverage.trouble(whole) == "CPU 4: offline"
+    coverage.change([*CPUS, 4])
+    assert coverage.trouble(whole).startswith("CPU 4: back online")
+
+
 def test_a_cpu_that_is_new_is_in_no_file_of_a_whole_recording() -> None:
     """A trace.dat has the CPUs that it began with: no more are read at the end."""
     session = plan(FTRACE)

@@ -130,6 +130,22 @@ def test_a_cpu_that_was_away_for_a_moment_gets_new_rings_too() -> None:
     assert rig.coverage.covered == CPUS
 
 
+def test_a_cpu_that_is_new_gets_rings() -> None:
+    """Offline when the session was opened, it is covered from then on, as the others are."""
+
+    async def scenario() -> Rig:
+        rig = Rig()
+        rig.change([0, 1, 2, 3, 4])
+        await rig.hotplug.settled()
+        rig.hotplug.follow()
+        await rig.hotplug.settled()
+        return rig
+
+    rig = asyncio.run(scenario())
+    assert rig.session.asked == [("leave", 4), ("join", 4)]
+    assert rig.coverage.covered == CPUS | {4}
+
+
 def test_a_cpu_that_leaves_while_it_joins_joins_again() -> None:
     """The rings that it got are those of events that the kernel has detached."""
 

@@ -152,6 +152,41 @@ def test_new_rings_are_the_same_to_files(kernel: Events, opened: OpenPerf) -> No
             assert all(c.kernel_id == 1000 + c.fd >= 1000 + first for c in ring.counters)
 
 
+def test_a_cpu_that_was_offline_at_the_start_has_rings_like_the_others(
+    kernel: Events, opened: OpenPerf
+) -> None:
+    """Files name its events, as those of another CPU; they come and go as others do."""
+    (hotplug,) = opened.abilities.hotplug
+    known = {ring.label: [c.event_id for c in ring.counters] for ring in opened.rings}
+    for _ in range(2):
+        joined = hotplug.join(4)
+        assert {kernel.cpu_of[c.fd] for ring in joined for c in ring.counters} == {4}
+        for ring in joined:
+            assert ring.label.cpu == 4
+            ids = [c.event_id for c in ring.counters]
+            assert ids == known[replace(ring.label, cpu=opened.rings[0].label.cpu)]
+        assert len(opened.rings) == len(known) + len(joined)
+        hotplug.leave(4)
+        assert [ring.label for ring in opened.rings] == list(known)
+
+
+def test_events_of_certain_cpus_have_no_place_on_a_late_one(kernel: Events) -> None:
+    """Which CPUs they are for is known of those that were online at the start."""
+    plan = planned("cs")
+    rings = tuple(
+        replace(ring, events=tuple(replace(event, cpus=(1, 2)) for event in ring.events))
+        for ring in plan.rings
+    )
+    standing: Any = kernel
+    with ExitStack() as stack:
+        opened = perf.open_session(standing, replace(plan, rings=rings), stack)
+        (hotplug,) = opened.abilities.hotplug
+        before = dict(kernel.cpu_of)
+        with pytest.raises(KernelError, match="CPU 4 was offline at the start"):
+            hotplug.join(4)
+        assert kernel.cpu_of == before
+
+
 def test_new_events_are_enabled_and_no_others(kernel: Events, opened: OpenPerf) -> None:
     """Those that name tasks come first; the others run already."""
     (hotplug,) = opened.abilities.hotplug
