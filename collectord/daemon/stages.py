@@ -336,6 +336,8 @@ class Stages:
     def _joined(self) -> None:
         """Watch the CPUs for a session that has come."""
         self.coverage.follow(self.sessions.plans)
+        if self._hotplug is not None:
+            self._hotplug.follow()  # for CPUs that its plan does not know
         self._tell_of_cpus()
 
     def _left(self, gone: Sequence[AnySession]) -> None:
