@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
-
 # The variable is for the long form.
 CYCLES: Final = int(os.environ.get("COLLECTORD_HOTPLUG_CYCLES", "10"))
+
+pytestmark = [
+    pytest.mark.usefixtures("tracefs", "bcc"),
+    pytest.mark.timeout(300 + 5 * CYCLES),
+]
+
 WARM_UP: Final = 2  # after so many nothing grows any more
 # Of the calls of each thread that makes them all the time, in a second.
 RATE: Final = 300

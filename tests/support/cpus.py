@@ -61,6 +61,10 @@ def open_events(daemon: Daemon) -> tuple[int, int]:
 
 
 def holdings(daemon: Daemon) -> tuple[Counter[str], int]:
-    """Return a daemon's descriptors by kind, and how many mappings it has."""
+    """Return a daemon's descriptors by kind, and how many mappings of files and rings it has.
+
+    How many its heap has is its allocator's matter.
+    """
     kinds = Counter(target.partition(":")[0] for target in daemon.fds())
-    return kinds, len(Path(f"/proc/{daemon.pid}/maps").read_text().splitlines())
+    lines = Path(f"/proc/{daemon.pid}/maps").read_text().splitlines()
+    return kinds, sum(len(line.split(maxsplit=5)) > 5 for line in lines)
