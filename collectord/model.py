@@ -145,10 +145,21 @@ class ScopeKind(StrEnum):
     COMMAND = "command"
     USER = "user"
     CGROUP = "cgroup"
+    COMM = "comm"
+    EXECUTABLE = "executable"
+    UNIT = "unit"
 
 
+# Scopes of all processes that match a pattern, also those that begin later.
+FOLLOWING: Final = (ScopeKind.COMM, ScopeKind.EXECUTABLE, ScopeKind.UNIT)
 # Scopes whose events follow tasks; the others observe whole CPUs.
-TASK_SCOPES: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.COMMAND, ScopeKind.USER)
+TASK_SCOPES: Final = (
+    ScopeKind.PROCESS,
+    ScopeKind.THREAD,
+    ScopeKind.COMMAND,
+    ScopeKind.USER,
+    *FOLLOWING,
+)
 # The mode of a session whose rings are overwritten, and read only on request.
 FLIGHT_RECORDER: Final = "flight-recorder"
 
@@ -163,6 +174,9 @@ class Scope:
         pids: process ids of a PROCESS scope, thread ids of a THREAD scope.
         uid: user of a USER scope.
         cgroup: path of the cgroup directory of a CGROUP scope.
+        pattern: glob of a scope that is FOLLOWING: of the comm, of the path of the executable, or
+            of the unit's name.
+        limit: the most processes that such a scope observes at a time.
         per_thread: one ring per thread (cpu -1) instead of one per CPU.
         inherit: children are observed too (perf's default for process scopes).
     """
@@ -172,6 +186,8 @@ class Scope:
     pids: tuple[int, ...] = ()
     uid: int = -1
     cgroup: str = ""
+    pattern: str = ""
+    limit: int = 0
     per_thread: bool = False
     inherit: bool = True
 
@@ -184,6 +200,8 @@ class Scope:
             words.append(str(self.uid))
         if self.cgroup:
             words.append(self.cgroup)
+        if self.pattern:
+            words.append(f"{self.pattern} (up to {self.limit} processes)")
         if self.cpus:
             words.append("cpu " + ",".join(map(str, self.cpus)))
         if self.per_thread:

@@ -178,6 +178,14 @@ class Ring:
         Raises OSError (EINVAL: its AUX ring is no snapshot ring; EBUSY: an earlier call of the
         same kind is not answered yet).
         """
+    def set_ids(self, ids: Mapping[int, int]) -> None:
+        """Replace the ids that it was added with, see `Core.add_ring`, at once.
+
+        Call it before a record with a new id can be in the ring. An old id is needed for as long
+        as a record with it may be unread.
+
+        Raises OSError (EINVAL: not a streamed perf ring, or one that was added without ids).
+        """
     def warm(self) -> None:
         """Prepare the memory that the next window of an overwritable ring is copied to."""
     def read_all(self) -> None:

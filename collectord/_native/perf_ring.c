@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "lock.h"
 #include "stream.h"
 
 /*
@@ -25,28 +26,45 @@ static int compare_ids(const void *left, const void *right)
 	return a < b ? -1 : a > b;
 }
 
+/* Returns a sorted copy of the ids, NULL without memory. */
+static struct walk_id *sorted_copy(const struct walk_ids *ids)
+{
+	struct walk_id *const list = malloc(ids->count * sizeof(*list));
+
+	if (list == NULL)
+		return NULL;
+	memcpy(list, ids->all, ids->count * sizeof(*list));
+	qsort(list, ids->count, sizeof(*list), compare_ids);
+	return list;
+}
+
+static void perf_ring__use_ids(struct perf_ring *perf, struct walk_id *list, uint32_t count)
+{
+	perf->id_list = list;
+	perf->ids = (struct walk_ids){.all = list, .count = count};
+	for (uint32_t i = 0; i < count; i++)
+		perf->ids.renamed |= list[i].own != list[i].filed;
+	perf->layout.ids = &perf->ids;
+}
+
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options)
 {
-	const uint32_t count = options->ids.count;
+	struct walk_id *list;
 
 	ring__init(&perf->ring, &perf_ring__ops, options->wakeup_fd);
+	pthread_mutex_init(&perf->ids_lock, NULL);
 	perf->map = options->map;
 	perf->layout = options->layout;
 	perf->layout.ids = NULL;
 	perf->names = options->sideband;
 	/* A predecessor may have read part of the ring: continue at its tail. */
 	perf->ring.position = perf->ring.head = ring_map__tail(options->map);
-	if (count == 0)
+	if (options->ids.count == 0)
 		return 0;
-	perf->id_list = malloc(count * sizeof(*perf->id_list));
-	if (perf->id_list == NULL)
+	list = sorted_copy(&options->ids);
+	if (list == NULL)
 		return -ENOMEM;
-	memcpy(perf->id_list, options->ids.all, count * sizeof(*perf->id_list));
-	qsort(perf->id_list, count, sizeof(*perf->id_list), compare_ids);
-	perf->ids = (struct walk_ids){.all = perf->id_list, .count = count};
-	for (uint32_t i = 0; i < count; i++)
-		perf->ids.renamed |= perf->id_list[i].own != perf->id_list[i].filed;
-	perf->layout.ids = &perf->ids;
+	perf_ring__use_ids(perf, list, options->ids.count);
 	return 0;
 }
 
@@ -54,6 +72,25 @@ void perf_ring__deinit(struct perf_ring *perf)
 {
 	free(perf->id_list);
 	perf->id_list = NULL;
+}
+
+int perf_ring__set_ids(struct ring *ring, const struct walk_ids *ids)
+{
+	struct perf_ring *const perf = perf_ring__of(ring);
+	struct walk_id *list, *old;
+
+	if (ring->ops != &perf_ring__ops || perf->id_list == NULL || ids->count == 0)
+		return -EINVAL;
+	list = sorted_copy(ids);
+	if (list == NULL)
+		return -ENOMEM;
+	{
+		HOLD(&perf->ids_lock);
+		old = perf->id_list;
+		perf_ring__use_ids(perf, list, ids->count);
+	}
+	free(old);
+	return 0;
 }
 
 int perf_ring__new(const struct perf_ring_options *options, struct ring **out)
@@ -170,6 +207,7 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 	enum fault fault = FAULT_NONE;
 	size_t piece = PIECE_BYTES;
 
+	HOLD(&perf->ids_lock);
 	while (ring->position != ring->head && fault == FAULT_NONE) {
 		uint8_t *const to = chunk->data + chunk->used;
 		const uint64_t unread = ring->head - ring->position;
@@ -210,9 +248,8 @@ static size_t whole_records(const uint8_t *copy, size_t span, size_t bytes)
 	size_t at = 0;
 
 	while (at < bytes) {
-		const size_t size = span - at < WALK_HEADER_BYTES
-					    ? 0
-					    : walk__size(walk__load(copy + at));
+		const size_t size =
+			span - at < WALK_HEADER_BYTES ? 0 : walk__size(walk__load(copy + at));
 
 		if (size < WALK_HEADER_BYTES || size > span - at)
 			return at;
@@ -235,6 +272,7 @@ static bool perf_ring__pass_over(struct perf_ring *perf, uint64_t keep, struct w
 
 	if (unread <= keep || !ring__is_sound(ring))
 		return false;
+	HOLD(&perf->ids_lock);
 	*tally = (struct walk_tally){0};
 	ring_map__copy(perf->map, ring->position, scratch, span);
 	whole = whole_records(scratch, span, unread - keep < span ? unread - keep : span);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include <pthread.h>
+
 #include "ring.h"
 #include "ring_map.h"
 #include "walk.h"
@@ -11,9 +13,10 @@ struct perf_ring {
 	struct ring_map *map;
 	struct walk_layout layout;
 	struct walk_ids ids;
-	struct walk_id *id_list; /* the ring's own memory for `ids` */
-	bool names;		 /* it carries the sideband of its stream */
-	bool absorbed;		 /* its records are used for sideband only */
+	struct walk_id *id_list;  /* the ring's own memory for `ids` */
+	pthread_mutex_t ids_lock; /* of both, which a walk reads and perf_ring__set_ids() replaces */
+	bool names;		  /* it carries the sideband of its stream */
+	bool absorbed;		  /* its records are used for sideband only */
 
 	counter_t lost_records, lost_samples;
 	counter_t neutralised, relabelled;
@@ -36,6 +39,13 @@ int perf_ring__new(const struct perf_ring_options *options, struct ring **ring);
 /* Like perf_ring__new(), in zeroed memory of the caller. */
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options);
 void perf_ring__deinit(struct perf_ring *perf);
+
+/*
+ * Replace the ids of a streamed ring, from any thread. To be called before the first record with a
+ * new id can be in the ring, and with an old id for as long as a record with it may be unread.
+ * Returns -EINVAL for a ring of another kind or without ids, -ENOMEM.
+ */
+int perf_ring__set_ids(struct ring *ring, const struct walk_ids *ids);
 
 extern const struct ring_ops perf_ring__ops;
 

@@ -23,6 +23,7 @@ cdef extern from "aux_ring.h":
         bint sideband
     int perf_ring__new(const perf_ring_options *options, ring **out) nogil
     perf_ring *perf_ring__of(const ring *r)
+    int perf_ring__set_ids(ring *r, const walk_ids *ids) nogil
     enum aux_head_rule:
         AUX_MONOTONIC, AUX_OFFSET, AUX_LEARNED
     enum aux_framing:
@@ -278,6 +279,16 @@ cdef class Ring(Drained):
 
     def read_all(self):
         check(core__post(self.owner.core, self.ring, COMMAND_LAST))
+
+    def set_ids(self, ids):
+        cdef uint64_t[::1] listed = array("Q", chain.from_iterable(ids.items()))
+        cdef walk_ids made = walk_ids(NULL, <uint32_t>(listed.shape[0] // 2), False)
+        cdef int ret
+        if made.count > 0:
+            made.all = <const walk_id *>&listed[0]
+        with nogil:
+            ret = perf_ring__set_ids(self.ring, &made)
+        check(ret)
 
     def counters(self):
         cdef const ring *r = self.ring

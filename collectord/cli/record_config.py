@@ -278,6 +278,9 @@ def _of_perf(args: argparse.Namespace) -> dict[str, bool]:
         "-t": bool(args.tid),
         "-u": args.uid is not None,
         "-G": args.cgroup is not None,
+        "-p GLOB": isinstance(args.pid, str),
+        "--exe": bool(args.exe),
+        "--unit": bool(args.unit),
         "--per-thread": args.per_thread,
         "-S": args.snapshot,
         "-m DATA,AUX": args.mmap_pages.aux != RingSize(),
@@ -340,8 +343,16 @@ def _tracefs(args: argparse.Namespace) -> TracefsSourceConfig:
 
 def _target(args: argparse.Namespace, *, with_command: bool) -> TargetConfig:
     scope = ScopeKind.SYSTEM
-    if args.pid or args.tid:
+    comm = args.pid if isinstance(args.pid, str) else ""
+    pids = () if comm else args.pid or args.tid or ()
+    if comm:
+        scope = ScopeKind.COMM
+    elif pids:
         scope = ScopeKind.PROCESS if args.pid else ScopeKind.THREAD
+    elif args.exe:
+        scope = ScopeKind.EXECUTABLE
+    elif args.unit:
+        scope = ScopeKind.UNIT
     elif args.uid is not None:
         scope = ScopeKind.USER
     elif args.cgroup is not None:
@@ -353,9 +364,12 @@ def _target(args: argparse.Namespace, *, with_command: bool) -> TargetConfig:
     return TargetConfig(
         scope=scope,
         cpus=args.cpu,
-        pids=args.pid or args.tid or (),
+        pids=pids,
         user=args.uid,
         cgroup=args.cgroup or "",
+        comm=comm,
+        executable=args.exe or "",
+        unit=args.unit or "",
         per_thread=args.per_thread,
         inherit=not args.no_inherit,
     )

@@ -30,7 +30,8 @@ _USAGE = (
     "[-e EVENT [--filter F]]...",
     "[-F HZ | -c PERIOD]",
     "[-g | --call-graph MODE]",
-    "[-a | -p PID | -t TID | -u USER | -G CGROUP]",
+    "[-a | -p PID|GLOB | -t TID | -u USER | -G CGROUP]",
+    "[--exe GLOB | --unit NAME]",
     "[-C LIST]",
     "[--per-thread]",
     "[-i]",
@@ -50,6 +51,7 @@ _USAGE = (
 _EXAMPLES = (
     "collectord record -a -g --duration 10s",
     "collectord record -F 99 -g -p 1234 --duration 1m -o app.data",
+    "collectord record -e page-faults -p 'worker-*' --duration 1m",
     "collectord record -e sched:sched_switch --filter 'prev_prio < 100' -- make",
     "collectord record -e raw_syscalls:sys_enter -C 0 --output-dir out -- ./load",
     "collectord record --via ftrace -e 'sched:*' -a --duration 10s -o trace.dat",
@@ -217,9 +219,10 @@ def _add_scope(made: Parser) -> None:
     whom.add_argument(
         "-p",
         "--pid",
-        metavar="PID",
-        type=_ids,
-        help="observe these processes: PID[,PID]... (default: -a)",
+        metavar="PID|GLOB",
+        type=_ids_or_glob,
+        help="observe these processes: PID[,PID]...; or all whose name matches a pattern, such as "
+        "'worker-*', also those that begin later (default: -a)",
     )
     whom.add_argument(
         "-t",
@@ -241,6 +244,20 @@ def _add_scope(made: Parser) -> None:
         metavar="CGROUP",
         help="observe a cgroup, given by its path below the hierarchy's root or by its full path "
         "(default: -a)",
+    )
+    whom.add_argument(
+        "--exe",
+        metavar="GLOB",
+        type=_pattern,
+        help="observe all processes whose executable's path matches, such as '/usr/sbin/*', also "
+        "those that begin later (default: -a)",
+    )
+    whom.add_argument(
+        "--unit",
+        metavar="NAME",
+        type=_pattern,
+        help="observe all processes of a systemd unit, such as nginx.service, also those that "
+        "begin later (default: -a)",
     )
     group.add_argument(
         "-C",
@@ -398,6 +415,19 @@ def _realtime(text: str) -> DrainPriority:
 
 def _ids(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(_positive(part) for part in text.split(",")))
+
+
+def _ids_or_glob(text: str) -> tuple[int, ...] | str:
+    """Return process ids, or a pattern for names if it has a character that ids do not have."""
+    if not text or all(letter in "0123456789,-" for letter in text):
+        return _ids(text)
+    return text
+
+
+def _pattern(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("its pattern is empty")
+    return text
 
 
 def _path(text: str) -> str:

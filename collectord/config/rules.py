@@ -16,7 +16,7 @@ from collectord.config.schema_session import (
     RelaySourceConfig,
     TracefsSourceConfig,
 )
-from collectord.model import FLIGHT_RECORDER, TASK_SCOPES, ScopeKind
+from collectord.model import FLIGHT_RECORDER, FOLLOWING, TASK_SCOPES, ScopeKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,11 @@ _KEY_OF_SCOPE: Final = {
     ScopeKind.THREAD: "pids",
     ScopeKind.USER: "user",
     ScopeKind.CGROUP: "cgroup",
+    ScopeKind.COMM: "comm",
+    ScopeKind.EXECUTABLE: "executable",
+    ScopeKind.UNIT: "unit",
 }
+_COMM_MAX: Final = 15  # TASK_COMM_LEN less its zero
 # Events in these scopes belong to a CPU: IOC_REFRESH is refused for what children inherit.
 FREEZABLE: Final = (ScopeKind.SYSTEM, ScopeKind.CPUS, ScopeKind.CGROUP)
 
@@ -101,6 +105,12 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
         yield from relay_rules.check_session(session)
     recorder = session.mode == FLIGHT_RECORDER
     yield from _freeze(session)
+    if session.target.scope in FOLLOWING and recorder:
+        yield Problem(
+            "mode",
+            f"a flight recorder cannot be combined with scope '{session.target.scope}'",
+            'mode = "stream"; or scope = "cgroup"',
+        )
     seen = False
     programs: set[str] = set()
     for index, source in enumerate(session.source):
@@ -221,6 +231,9 @@ def _target(target: TargetConfig) -> Iterator[Problem]:
         "pids": bool(target.pids),
         "user": target.user is not None,
         "cgroup": bool(target.cgroup),
+        "comm": bool(target.comm),
+        "executable": bool(target.executable),
+        "unit": bool(target.unit),
     }
     needed = _KEY_OF_SCOPE.get(scope)
     if needed is not None and not given[needed]:
@@ -239,6 +252,29 @@ def _target(target: TargetConfig) -> Iterator[Problem]:
             yield Problem("pids", f"{pid} is not a process id", f"above 0, up to {PID_MAX}")
     if target.user is not None and target.user < 0:
         yield Problem("user", f"{target.user} is not a user id")
+    yield from _following(target)
+
+
+def _following(target: TargetConfig) -> Iterator[Problem]:
+    """Yield problems of a scope of all processes that match."""
+    if target.scope not in FOLLOWING:
+        return
+    if target.limit <= 0:
+        yield Problem("limit", f"{target.limit} processes", "1 or more")
+    if target.per_thread:
+        yield Problem("per_thread", f"cannot be combined with scope '{target.scope}'")
+    if not target.inherit:
+        yield Problem(
+            "inherit",
+            f"cannot be combined with scope '{target.scope}': what a matching process starts is "
+            "recorded with it",
+        )
+    if "*" not in target.comm and "[" not in target.comm and len(target.comm) > _COMM_MAX:
+        hint = f"names of processes have up to {_COMM_MAX} characters: {target.comm[:_COMM_MAX]!r}"
+        yield Problem("comm", f"{target.comm!r} matches no process", hint)
+    if target.executable and target.executable[0] not in "/*?[":
+        hint = f"paths are matched whole: '*/{target.executable}'"
+        yield Problem("executable", f"{target.executable!r} matches no path", hint)
 
 
 def _perf(source: PerfSourceConfig) -> Iterator[Problem]:

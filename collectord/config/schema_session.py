@@ -47,6 +47,10 @@ class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
     pids: tuple[int, ...] = ()
     user: User = None
     cgroup: str = ""
+    comm: str = ""
+    executable: str = ""
+    unit: str = ""
+    limit: int = 64
     per_thread: bool = False
     inherit: bool = True
 

@@ -19,6 +19,7 @@ from collectord.daemon.claims import await_salvages, claim_places
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.hotplug import Hotplug
+from collectord.daemon.process_watch import ProcessWatch
 from collectord.daemon.session_polls import SessionPolls
 from collectord.daemon.session_set import SessionSet
 from collectord.daemon.timed_sessions import Surroundings, TimedSessions
@@ -130,6 +131,7 @@ class Stages:
         self.left_records = 0
         self.polls: SessionPolls | None = None
         self._hotplug: Hotplug | None = None  # while something is collected
+        self._processes = ProcessWatch(kernel, ())
         share, limit_bytes = config.daemon.budget.percent / 100, config.daemon.memory
         self.meter = CostMeter(share, plan.core.flush_ns, limit_bytes)
         self._heartbeat = Heartbeat(config.daemon.heartbeat)
@@ -226,6 +228,8 @@ class Stages:
         if self._state_dir.limited:
             limits = _keep_limits(self._state_dir, workers.of())
             await run.stack.enter_async_context(_running(limits))
+        followers = [f for session in self.sessions for f in session.followers]
+        self._processes = run.stack.enter_context(ProcessWatch(self._kernel, followers))
         self._measure_cost()  # its series are there from the first scrape on
         if run.on_open is not None:
             await run.on_open()
@@ -259,6 +263,7 @@ class Stages:
         self.timed.allow(Surroundings(context, self._joined, self._left, hotplug.settled))
         try:
             while await self.drain.next_pass(run.stop, passes=polls.passes):
+                self._processes.poll()
                 polls.poll()
                 self.timed.poll()
                 run.service.status(f"recording: {self.sessions.summary()}")
@@ -277,6 +282,7 @@ class Stages:
     async def _close(self, run: Run, workers: FileWorkers, cpus: CpuWatch) -> None:
         """Flush and seal all sessions, and read their programs a last time."""
         run.service.stopping("flushing")
+        self._processes.end()
         self._look_at_cpus(cpus)
         async with _running(prolong(run.service, self._written)):
             await self.sessions.end()

@@ -62,6 +62,7 @@ def to_json(balance: SessionBalance) -> dict[str, Any]:
         "paused": list(balance.paused),
         "ends_ns": balance.ends_ns or None,
         "gaps_ns": dict(balance.gaps_ns),
+        "followed": [one.to_json() for one in balance.followed],
         "in_flight": balance.in_flight,
         "unaccounted": balance.unaccounted,
         "suppression_possible": any(ring.suppressed_by for ring in balance.rings),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import AuxCounters
     from collectord.ledger.aux_ledger import AuxBalance
+    from collectord.ledger.followed import FollowedProcesses
     from collectord.ledger.losing import Losing
     from collectord.model import GapCause, Produced, RingLabel
 
@@ -179,6 +180,7 @@ class SessionBalance:
         ends_ns: Unix time at which the session ends by itself, 0 for one that the daemon ends.
         gaps_ns: `GapCause` to the total time in which nothing was recorded, those of earlier
             processes included; empty where nobody keeps it.
+        followed: of a session that follows processes, these.
     """
 
     name: str
@@ -212,6 +214,7 @@ class SessionBalance:
     loss_class: str = "normal"
     ends_ns: int = 0
     gaps_ns: Mapping[str, int] = field(default_factory=dict)
+    followed: tuple[FollowedProcesses, ...] = ()
 
     @property
     def in_bytes(self) -> bool:

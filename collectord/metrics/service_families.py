@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metric families that alerts compare the others with: what a session promises, and its memory."""
+"""Metric families about a session itself: its promises, its memory, the processes it follows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.metrics.families import SESSION, gauge, highest, lowest, of_session
+from collectord.metrics.families import SESSION, counter, gauge, highest, lowest, of_session
 from collectord.model import PAUSES, Basis
 from collectord.text.units import NS_PER_SECOND
 
@@ -41,6 +41,32 @@ def families(reading: Reading) -> Iterator[Metric]:
         "somebody asked for it (request).",
         (*SESSION, "cause"),
         (((*of_session(s), cause), cause in s.paused) for s in sessions for cause in PAUSES),
+    )
+    followed = [(of_session(s), one) for s in sessions for one in s.followed]
+    yield gauge(
+        "collectord_followed_processes",
+        "Processes with open events now, of a session that follows those that match.",
+        SESSION,
+        ((labels, one.open) for labels, one in followed),
+    )
+    yield counter(
+        "collectord_followed_attached_processes",
+        "Processes that matched and were attached; what they start is recorded with them.",
+        SESSION,
+        ((labels, one.attached) for labels, one in followed),
+    )
+    yield counter(
+        "collectord_followed_missed_processes",
+        "Processes that matched and were not attached, by the reason; `unknown` ones were gone "
+        "before it could be seen whether they match.",
+        (*SESSION, "reason"),
+        (((*labels, why), n) for labels, one in followed for why, n in one.missed.items()),
+    )
+    yield counter(
+        "collectord_followed_rescans",
+        "Times that all processes were looked at, because the kernel's news were incomplete.",
+        SESSION,
+        ((labels, one.rescans) for labels, one in followed),
     )
     yield highest(
         "collectord_recorder_keep_seconds",

@@ -10,7 +10,7 @@ from collectord.codec.aux_pmu import decoder_of
 from collectord.codec.perf_attr import SampleType
 from collectord.config.schema_session import PerfSourceConfig
 from collectord.errors import PlanError
-from collectord.model import FLIGHT_RECORDER, TASK_SCOPES, RingRole
+from collectord.model import FLIGHT_RECORDER, FOLLOWING, TASK_SCOPES, RingRole
 from collectord.plan import budget
 from collectord.plan.aux_areas import arrange, aux_set
 from collectord.plan.event_attrs import sideband_event
@@ -158,6 +158,13 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         count += len(events)
         groups = max(event.group for event in events) + 1
         area = aux_set(source, events, facts, snapshot=recorder)
+        if area is not None and scope.kind in FOLLOWING:
+            raise PlanError(
+                f"{events[0].name}: an AUX area belongs to one process, and scope "
+                f"'{scope.kind}' follows many",
+                what=events[0].name,
+                hint="give the pid, or observe a cgroup or whole CPUs",
+            )
         default = RECORDER_RING_BYTES if overwrite else _default_ring_bytes(events)
         sets.append(
             RingSet(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from collectord.codec.perf_attr import EventType
 from collectord.errors import PlanError
-from collectord.model import TASK_SCOPES, Scope, ScopeKind
+from collectord.model import FOLLOWING, TASK_SCOPES, Scope, ScopeKind
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
@@ -31,11 +31,18 @@ def scope_of(target: TargetConfig, facts: KernelFacts) -> Scope:
         pids=target.pids,
         uid=-1 if target.user is None else target.user,
         cgroup=target.cgroup,
+        pattern=target.comm or target.executable or _unit(target.unit),
+        limit=target.limit if target.scope in FOLLOWING else 0,
         per_thread=target.per_thread,
         # perf: a ring of one thread cannot take its children's records (perf_mmap: EINVAL), and
         # events of a CPU see every task anyway.
         inherit=target.inherit and target.scope in TASK_SCOPES and not target.per_thread,
     )
+
+
+def _unit(name: str) -> str:
+    """Return a unit's whole name; as for systemctl, one without a type is a service."""
+    return name if not name or "." in name else f"{name}.service"
 
 
 def ring_cpus(scope: Scope, facts: KernelFacts) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from collectord.errors import (
     UnknownEvent,
     UsageError,
 )
-from collectord.model import FLIGHT_RECORDER, RingRole, ScopeKind, Transport
+from collectord.model import FLIGHT_RECORDER, FOLLOWING, RingRole, ScopeKind, Transport
 from collectord.plan import budget, transport
 from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan
 from collectord.plan.kinds import kinds_of
@@ -72,6 +72,7 @@ _NO_SCOPE: Final = {
     ScopeKind.THREAD: "a single thread's children and siblings cannot be left out",
     ScopeKind.USER: "it can follow processes, but not users",
     ScopeKind.CGROUP: "it can follow processes, but not cgroups",
+    **dict.fromkeys(FOLLOWING, "it cannot follow processes that begin later; perf's rings can"),
 }
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.errors import KernelError
-from collectord.model import ScopeKind
+from collectord.model import FOLLOWING, ScopeKind
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
@@ -88,8 +88,10 @@ class Pause:
     ) -> None:
         self._pausable = abilities.pausable
         aux = any(ring.aux is not None for ring in plan.rings)
-        # What freezes or waits for an exec would be armed again; areas have a stop of their own.
-        lone = plan.freezes or aux or plan.scope.kind is ScopeKind.COMMAND
+        # What freezes or waits for an exec would be armed again; areas have a stop of their own;
+        # and processes that are attached meanwhile would count.
+        followed = plan.scope.kind in (ScopeKind.COMMAND, *FOLLOWING)
+        lone = plan.freezes or aux or followed
         self.possible = bool(self._pausable) and not lone
         self._pauses = pauses
         self._covered = covered

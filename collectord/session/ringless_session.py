@@ -48,6 +48,7 @@ class RinglessSession:
         self.is_losing = False
         self.heart = None
         self.pause = None
+        self.followers = ()
         self._failure = failure
         self._troubles: dict[str, str] = {}
         if source is None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading
     from collectord.session.drain_loop import Drain
+    from collectord.session.follower import Follower
     from collectord.session.program_watch import ListPrograms, ProgramWatch
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import SegmentInfo
@@ -52,6 +53,7 @@ class Session:
         parts: the plan, its rings, and what they work with.
         drain: the drain of the core.
         programs: reports BPF programs to the stream; None for a stream without sideband.
+        followers: of the processes that come and go, none in other scopes.
 
     Attributes:
         recorder: the flight recorder; None in streaming mode.
@@ -60,7 +62,11 @@ class Session:
     """
 
     def __init__(
-        self, parts: SessionParts, drain: Drain, programs: ProgramWatch | None = None
+        self,
+        parts: SessionParts,
+        drain: Drain,
+        programs: ProgramWatch | None = None,
+        followers: tuple[Follower, ...] = (),
     ) -> None:
         plan, rings = parts.plan, parts.rings
         self.plan = plan
@@ -84,6 +90,7 @@ class Session:
         mapping = next((event.attr for event in plan.events if event.attr.mmap2), None)
         self._build_ids = BuildIds(parts.kernel, parts.stream, mapping)
         self._programs = programs
+        self.followers = followers
         self._rotation = Rotation(parts, self._accounting, self._describe)
         self.recorder = None
         if plan.mode == FLIGHT_RECORDER:
@@ -239,6 +246,8 @@ class Session:
             self.recorder.poll()
         self._rotation.tick()
         self.pause.poll()
+        for follower in self.followers:
+            follower.tick()
         self._build_ids.poll(self._tasks)
         if self._covered.take_turn():
             self._tasks.start(self._note_covered(self._covered.go_on))
@@ -399,6 +408,7 @@ class Session:
             loss_class=self.plan.loss_class,
             ends_ns=self.plan.ends_ns,
             gaps_ns=self._covered.gaps_ns,
+            followed=tuple(follower.counts for follower in self.followers),
         )
 
     # Notices of the core about rings (drain_loop.RingListener).

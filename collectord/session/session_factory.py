@@ -15,6 +15,7 @@ from collectord.model import RingRole, ScopeKind
 from collectord.reader.device_names import HostNames
 from collectord.session.counter_reader import CounterReader, Drained, DrainedArea
 from collectord.session.coverage_file import CoverageFile, Unnoted
+from collectord.session.follower import Follower, NameFeed
 from collectord.session.health import Health
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.program_watch import ProgramWatch
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collectord.session.maps.map_watch import BpfWatch
     from collectord.sink.state_dir import StateDir
     from collectord.source.base import OpenSource
+    from collectord.source.ring import RingHandle
 
 _LOG: Final = structlog.get_logger()
 
@@ -165,7 +167,11 @@ class SessionContext:
             tasks=TaskGroup(self.workers.of(plan.name), self.workers.short(plan.name)),
             covered=covered,
         )
-        session = Session(parts, self.drain, programs)
+        followers = tuple(
+            Follower(parts, one, self._name_feed(plan, source, stream, own))
+            for one in source.abilities.following
+        )
+        session = Session(parts, self.drain, programs, followers)
         own.push_async_callback(session.remove_joined)
         return session
 
@@ -173,21 +179,32 @@ class SessionContext:
         self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: AsyncExitStack
     ) -> ProgramWatch | None:
         """Return the watch of BPF programs for a stream with sideband; None for one without."""
-        sideband = [ring for ring in source.rings if ring.label.role is RingRole.SIDEBAND]
-        counter = next((counter for ring in sideband for counter in ring.counters), None)
-        if counter is None:
+        if not any(ring.counters for ring in _sideband(source)):
             return None
-        attr = next(e.attr for e in plan.events if e.index == counter.event_index)
-        ring = fed_ring(attr, sideband[0].label, own.enter_context(ExitStack()))
-        own.push_async_callback(self.drain.remove, [self.drain.add_ring(stream, ring)])
+        feed = self._name_feed(plan, source, stream, own)
         return ProgramWatch(
             self.kernel,
-            ring.map,
-            attr,
-            counter.event_id,
+            feed.ring,
+            feed.attr,
+            feed.event_id,
             stream.round_ns,
             perf_clock=plan.perf_clock,
         )
+
+    def _name_feed(
+        self, plan: SessionPlan, source: OpenSource, stream: _core.Stream, own: AsyncExitStack
+    ) -> NameFeed:
+        """Add a fed ring of sideband to a stream that has some."""
+        sideband = _sideband(source)
+        counter = next(counter for ring in sideband for counter in ring.counters)
+        attr = next(e.attr for e in plan.events if e.index == counter.event_index)
+        ring = fed_ring(attr, sideband[0].label, own.enter_context(ExitStack()))
+        own.push_async_callback(self.drain.remove, [self.drain.add_ring(stream, ring)])
+        return NameFeed(ring.map, attr, counter.event_id)
+
+
+def _sideband(source: OpenSource) -> list[RingHandle]:
+    return [ring for ring in source.rings if ring.label.role is RingRole.SIDEBAND]
 
 
 def _own_threads() -> tuple[int, ...]:

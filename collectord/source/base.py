@@ -154,6 +154,45 @@ class Hotplug(Protocol):
         """Start counting in rings of `join`. Raises KernelError."""
 
 
+class Following(Protocol):
+    """The ability to observe processes that come and go.
+
+    The kernel may use a pid again, so `take` gives a process a number. It is then passed to
+    `start`, to `is_over`, to `release`, and at last to `forget`.
+    """
+
+    def take(self, pid: int) -> int:
+        """Open the events of all threads of a process, disabled, and return its number.
+
+        Raises:
+            NoSuchTarget: it has exited, or is about to; nothing of it is left open.
+            KernelError: they cannot be opened; likewise.
+        """
+
+    def ids(self, ring: RingHandle) -> Mapping[int, int]:
+        """Return the ids that samples in a ring may carry, each with the one that files know."""
+
+    def start(self, number: int) -> bool:
+        """Start counting; return whether it still ran then, so that its end is counted.
+
+        Raises:
+            KernelError: its events cannot be enabled.
+        """
+
+    def is_over(self, number: int) -> bool:
+        """Whether a process that was started has exited, with all children that inherited."""
+
+    def release(self, number: int) -> None:
+        """Close its events; what they counted stays counted.
+
+        Raises:
+            KernelError: they cannot be read; they stay open.
+        """
+
+    def forget(self, number: int) -> None:
+        """Forget the ids of a released process, once all its records are drained."""
+
+
 class Tracing(Protocol):
     """The ability to use an instance of ftrace."""
 
@@ -238,6 +277,7 @@ class Abilities:
     late: tuple[LateSource, ...] = ()
     hotplug: tuple[Hotplug, ...] = ()
     pausable: tuple[Pausable, ...] = ()
+    following: tuple[Following, ...] = ()
     tracing: tuple[Tracing, ...] = ()
     programs: tuple[Programs, ...] = ()
 

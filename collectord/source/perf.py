@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import RingMap
 from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_offset
-from collectord.model import Basis, Geometry, Produced, RingRole
+from collectord.model import FOLLOWING, Basis, Geometry, Produced, RingRole
 from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
+from collectord.source.event_counts import OwnCounts
+from collectord.source.perf_following import PerfFollowing
 from collectord.source.perf_opening import Opening
 from collectord.source.perf_reopening import PerfReopening, can_reopen
 from collectord.source.ring import PerfRing
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.model import RingLabel
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.base import Hotplug
+    from collectord.source.base import Following, Hotplug
+    from collectord.source.event_counts import EventCounts
     from collectord.source.perf_opening import Opened
     from collectord.source.ring import CounterFd, RingHandle
 
@@ -48,7 +51,12 @@ def open_session(
         opening = Opening(kernel, plan, own, exclude_tids)
         opening.run()
         found = opening.result()
-        opened = OpenPerf(kernel, found, plan)
+        if plan.scope.kind in FOLLOWING:
+            following = PerfFollowing(kernel, opening, found.rings, own)
+            opened = OpenPerf(kernel, found, plan, following)
+            opened.following = (following,)
+        else:
+            opened = OpenPerf(kernel, found, plan, OwnCounts(kernel))
         if can_reopen(plan):
             opened.hotplug = (
                 PerfReopening(
@@ -95,9 +103,13 @@ class OpenPerf:
 
     stands_still = True
 
-    def __init__(self, kernel: Kernel, opened: Opened, plan: SessionPlan) -> None:
+    def __init__(
+        self, kernel: Kernel, opened: Opened, plan: SessionPlan, counts: EventCounts
+    ) -> None:
         self.rings: tuple[PerfRing, ...] = opened.rings
         self.hotplug: tuple[Hotplug, ...] = ()
+        self.following: tuple[Following, ...] = ()
+        self._counts = counts
         self._foreign_clock = plan.perf_clock
         self._pids = opened.pids
         self.target_fds = opened.target_fds
@@ -122,6 +134,7 @@ class OpenPerf:
             suppressible=(self,),
             hotplug=self.hotplug,
             pausable=(self,),
+            following=self.following,
         )
 
     @property
@@ -248,14 +261,18 @@ class OpenPerf:
         return found
 
     def _disable_all(self, role: RingRole, rings: Sequence[RingHandle]) -> None:
-        for counter in _counters(rings, role):
+        for counter in self._open_counters(rings, role):
             self._kernel.disable(counter.fd)
 
     def _enable_all(self, role: RingRole, rings: Sequence[RingHandle]) -> None:
-        counters = _counters(rings, role)
+        counters = self._open_counters(rings, role)
         # A group counts from the moment its leader is enabled.
         for counter in sorted(counters, key=lambda c: self._events[c.event_index].leader):
             self._enable(counter)
+
+    def _open_counters(self, rings: Sequence[RingHandle], role: RingRole) -> list[CounterFd]:
+        chosen = (ring for ring in rings if ring.label.role is role)
+        return [counter for ring in chosen for counter in self._counts.of(ring)]
 
     def _enable(self, counter: CounterFd) -> None:
         event = self._events[counter.event_index]
@@ -265,7 +282,8 @@ class OpenPerf:
             self._kernel.enable(counter.fd)
 
     def _counters(self, role: RingRole) -> list[CounterFd]:
-        return _counters(self.rings, role)
+        """Return the counters that were opened with the rings."""
+        return [c for ring in self.rings if ring.label.role is role for c in ring.counters]
 
     def read_produced(self, ring: RingHandle) -> Produced:
         """Sum the ring's counters; `value` is None unless each of its events counts records.
@@ -273,16 +291,13 @@ class OpenPerf:
         What an event with AUX counts and loses in this ring is not samples: see
         `counter_reader`.
         """
-        readings = [
-            (counter, self._kernel.read_counter(counter.fd, counter.read_format))
-            for counter in ring.counters
-        ]
-        samples = [r for c, r in readings if c.event_index not in self._with_aux]
-        losses = [reading.lost for reading in samples if reading.lost is not None]
+        counts = self._counts.read(ring)
+        samples = [one for one in counts if one.event_index not in self._with_aux]
+        losses = [one.lost for one in samples if one.lost is not None]
         return Produced(
-            value=sum(r.value for r in samples) if self._counts_records(ring) else None,
+            value=sum(one.value for one in samples) if self._counts_records(ring) else None,
             lost=sum(losses) if len(losses) == len(samples) else None,
-            per_event=tuple((c.event_id, r.value, r.lost or 0) for c, r in readings),
+            per_event=tuple((one.event_id, one.value, one.lost or 0) for one in counts),
         )
 
     def _counts_records(self, ring: RingHandle) -> bool:
@@ -301,7 +316,3 @@ class OpenPerf:
         fds = (c.fd for ring in self.rings for c in ring.counters if c.event_index == event_index)
         fd = next(fds, None)
         return () if fd is None else self._kernel.query_bpf(fd)
-
-
-def _counters(rings: Sequence[RingHandle], role: RingRole) -> list[CounterFd]:
-    return [c for ring in rings if ring.label.role is role for c in ring.counters]

@@ -46,7 +46,7 @@ from collectord.errors import KernelError, MissingFeature, NoSuchTarget, UsageEr
 from collectord.kernel.mappings import map_aux, map_ring
 from collectord.kernel.values.limits import Purpose
 from collectord.kernel.values.trace_filter import FILTER_REFUSALS, without_threads
-from collectord.model import Geometry, RingLabel, RingRole, Scope, ScopeKind
+from collectord.model import FOLLOWING, Geometry, RingLabel, RingRole, Scope, ScopeKind
 from collectord.source.aux import refused_addresses
 from collectord.source.ring import AuxHandle, CounterFd, OverwritableRing, PairedRing, PerfRing
 from collectord.source.scope_threads import nobody, threads_of
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 # A process that keeps making threads never gives two equal scans; inherit covers the rest.
 _SCANS_MAX: Final = 8
 _EVERY_TASK: Final = -1
-_SHARED_BY_THREADS: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.USER)
+_SHARED_BY_THREADS: Final = (ScopeKind.PROCESS, ScopeKind.THREAD, ScopeKind.USER, *FOLLOWING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,10 @@ class Opening:
         elif kind is ScopeKind.CGROUP:
             fd = self._own(self._kernel.open_cgroup(self._scope.cgroup))
             self._open_targets([_Target(fd, flags=OpenFlag.PID_CGROUP)])
+        elif kind in FOLLOWING:
+            # Stand-ins on this process, which stay off: files know their ids, and a tracepoint
+            # that has one is ready for those of processes that come and go.
+            self._open_targets([_Target(os.getpid())])
         elif kind in (ScopeKind.COMMAND, ScopeKind.THREAD):
             if kind is ScopeKind.THREAD:
                 self._watch(self._scope.pids)
@@ -167,13 +171,42 @@ class Opening:
             self._handle(number, self._rings[key])
             for number, key in zip(numbers, order, strict=True)
         )
-        by_pid = self._scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND)
+        by_pid = self._scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND, *FOLLOWING)
         pids = self._scope.pids if by_pid else None
         return Opened(rings, tuple(self._target_fds), pids, self._resumers, self._closers)
 
+    def add(self, tid: int, stack: ExitStack) -> Mapping[RingLabel, list[CounterFd]]:
+        """Open the events of one more thread, for rings that are open, and return them by ring.
+
+        Args:
+            tid: the thread.
+            stack: closes them.
+
+        Raises:
+            NoSuchTarget: it has exited.
+            KernelError: they cannot be opened.
+        """
+        added: dict[RingLabel, list[CounterFd]] = {}
+        self._at = stack
+        try:
+            for position, plan in self._wanted:
+                ring = self._rings[position, -1]
+                known, ring.counters = ring.counters, []
+                try:
+                    self._open_on(position, plan, _Target(tid, tid))
+                    added[self._label(plan, -1)] = ring.counters
+                finally:
+                    ring.counters = known
+        finally:
+            self._at = self._stack
+        return added
+
+    def _label(self, plan: RingPlan, tid: int) -> RingLabel:
+        return RingLabel(self._plan.name, plan.source, plan.role, plan.cpu, tid)
+
     def _handle(self, number: int, ring: _Ring) -> PerfRing:
         plan, attr = ring.plan, ring.plan.events[0].attr
-        label = RingLabel(self._plan.name, plan.source, plan.role, plan.cpu, ring.tid)
+        label = self._label(plan, ring.tid)
         areas = self._areas(number, ring, label)
         kind: type[PerfRing] = OverwritableRing if plan.overwrite else PerfRing
         if any(area.plan.snapshot for area in areas):

@@ -72,6 +72,11 @@ def perf_need(limits: Limits) -> str:
     return "" if "CAP_PERFMON" in caps else "CAP_PERFMON"
 
 
+def task_gone(pid: int) -> NoSuchTarget:
+    """Return the error for a task that has exited, or is about to."""
+    return NoSuchTarget(f"pid {pid} does not exist any more", errno=errno.ESRCH)
+
+
 def open_refused(
     code: int,
     attr: PerfEventAttr,
@@ -101,7 +106,7 @@ def open_refused(
             hint=f"CPUs online: {cpu_list.render(online)}",
         )
     if code == errno.ESRCH:
-        return NoSuchTarget(f"pid {pid} does not exist any more", errno=code)
+        return task_gone(pid)
     if code in (errno.EMFILE, errno.ENFILE):
         return _no_descriptors(code, purpose, limits)
     return refused(

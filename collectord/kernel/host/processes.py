@@ -73,8 +73,16 @@ def scan(
     for image in kernel_maps.kernel_images(proc):
         place = (_KERNEL_PID, 0, image.addr, image.length, image.pgoff)
         out.add(Mmap(*place, image.name, Misc.KERNEL), _KERNEL_PID, 0)
+    processes = _all_pids(os.fspath(proc)) if pids is None else sorted(pids)
+    return b"".join(out.records) + describe(attr, event_id, processes, 0, proc=proc)
+
+
+def describe(
+    attr: PerfEventAttr, event_id: int, processes: Iterable[int], time_ns: int, *, proc: Path
+) -> bytes:
+    """Describe processes as `scan` does, as of a time of the event's clock; 0: from the start."""
+    out = _Writer(attr, event_id, time_ns)
     root = os.fspath(proc)
-    processes = _all_pids(root) if pids is None else sorted(pids)
     described = [pid for pid in processes if _add_tasks(out, root, pid)]
     for pid in described:
         _add_maps(out, root, pid)
@@ -85,10 +93,13 @@ def scan(
 class _Writer:
     attr: PerfEventAttr
     event_id: int
+    time_ns: int = 0
     records: list[bytes] = field(default_factory=list)
 
     def add(self, record: Written, pid: int, tid: int) -> None:
-        ids = SampleId(pid=pid, tid=tid, id=self.event_id, stream_id=self.event_id)
+        ids = SampleId(
+            pid=pid, tid=tid, time_ns=self.time_ns, id=self.event_id, stream_id=self.event_id
+        )
         data = encode(record, self.attr, ids)
         if isinstance(record, Fork):
             # FORK_EXEC: the maps are described one by one, and a reader must not copy the
@@ -115,7 +126,7 @@ def _add_tasks(out: _Writer, root: str, pid: int) -> bool:
         except OSError:
             continue
         before = parent if tid == pid else pid
-        out.add(Fork(pid, before, tid, before, 0), pid, tid)
+        out.add(Fork(pid, before, tid, before, out.time_ns), pid, tid)
         out.add(Comm(pid, tid, comm), pid, tid)
     return True
 

@@ -8,7 +8,14 @@ import os
 import resource
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.kernel.host import code_files, cpus, sysfs, targets, thread_scheduling
+from collectord.kernel.host import (
+    code_files,
+    cpus,
+    process_traits,
+    sysfs,
+    targets,
+    thread_scheduling,
+)
 from collectord.kernel.host.capabilities import effective_capabilities
 from collectord.kernel.host.clocks import read_clocks
 from collectord.kernel.host.fd_holders import lock_owner
@@ -23,8 +30,8 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import BuildId, Machine
     from collectord.codec.perf_sideband import Mmap2
     from collectord.kernel.tracefs.mount import Tracefs
-    from collectord.kernel.values.host import CpuNews, Holder, Host
-    from collectord.model import ClockReading
+    from collectord.kernel.values.host import CpuNews, Holder, Host, Origin
+    from collectord.model import ClockReading, ScopeKind
 
 # Descriptors kept for files, sockets and pipes beside those that were asked for.
 _SPARE_FILES: Final = 64
@@ -63,6 +70,7 @@ class LocalHost:
     confine = staticmethod(thread_scheduling.confine)
     scheduling = staticmethod(thread_scheduling.scheduling)
     open_pid = staticmethod(targets.open_pid)
+    open_process_news = staticmethod(process_traits.open_news)
 
     def limits(self) -> Limits:
         """See `Kernel.limits`."""
@@ -124,6 +132,18 @@ class LocalHost:
     def processes_of(self, uid: int) -> tuple[int, ...]:
         """See `Kernel.processes_of`."""
         return targets.processes_of(uid, self.proc)
+
+    def processes(self) -> tuple[int, ...]:
+        """See `Kernel.processes`."""
+        return process_traits.running(self.proc)
+
+    def traits_of(self, pid: int, kind: ScopeKind) -> tuple[str, ...]:
+        """See `Kernel.traits_of`."""
+        return process_traits.traits_of(pid, kind, self.proc)
+
+    def origin_of(self, pid: int) -> Origin:
+        """See `Kernel.origin_of`."""
+        return process_traits.origin_of(pid, self.proc)
 
     def open_cgroup(self, path: str) -> int:
         """See `Kernel.open_cgroup`."""

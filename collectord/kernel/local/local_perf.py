@@ -41,6 +41,8 @@ class LocalPerf(DescriptorCalls, LocalHost):
             return _syscalls.perf_event_open(attr.encode(), pid, cpu, group_fd, flags)
         except OSError as error:
             code = error.errno or 0
+            if code == errno.ESRCH:  # frequent where processes that come and go are followed
+                raise errno_mapping.task_gone(pid) from error
             # Without descriptors no file can be read either, and the CPU is not to blame.
             online = () if code in (errno.EMFILE, errno.ENFILE) else self.online_cpus()
             raise errno_mapping.open_refused(
@@ -60,6 +62,10 @@ class LocalPerf(DescriptorCalls, LocalHost):
     ) -> bytes:
         """See `Kernel.running_state`."""
         return processes.scan(attr, event_id, pids=pids, proc=self.proc)
+
+    def process_state(self, attr: PerfEventAttr, event_id: int, pid: int, time_ns: int) -> bytes:
+        """See `Kernel.process_state`."""
+        return processes.describe(attr, event_id, [pid], time_ns, proc=self.proc)
 
     def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
         """See `Kernel.tracing_data`."""

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import BuildId, Machine
     from collectord.codec.perf_sideband import Mmap2
     from collectord.config.scheduling import DrainPriority
-    from collectord.kernel.values.host import CpuNews, Holder, Host, Scheduling
+    from collectord.kernel.values.host import CpuNews, Holder, Host, Origin, Scheduling
     from collectord.kernel.values.limits import Limits
-    from collectord.model import ClockReading
+    from collectord.model import ClockReading, ScopeKind
 
 
 class HostPort(Protocol):
@@ -84,6 +84,29 @@ class HostPort(Protocol):
 
     def processes_of(self, uid: int) -> tuple[int, ...]:
         """Return the processes whose effective user is `uid`."""
+
+    def processes(self) -> tuple[int, ...]:
+        """Return all processes of the host."""
+
+    def traits_of(self, pid: int, kind: ScopeKind) -> tuple[str, ...]:
+        """Return what a pattern of a FOLLOWING scope may match: comm, executable or cgroups.
+
+        Raises:
+            NoSuchTarget: there is no such process, or it has exited and shows none any more.
+            KernelError: they may not be read.
+        """
+
+    def origin_of(self, pid: int) -> Origin:
+        """Return where a process came from. Raises NoSuchTarget."""
+
+    def open_process_news(self) -> int:
+        """Open a socket with the kernel's messages about processes, which does not block.
+
+        `codec.process_event` decodes them. ENOBUFS of a read says that some were lost.
+
+        Raises:
+            MissingPrivilege, MissingFeature, KernelError: the kernel has none for this process.
+        """
 
     def open_cgroup(self, path: str) -> int:
         """Open a cgroup's directory, given in full or below the root of perf_event's hierarchy.

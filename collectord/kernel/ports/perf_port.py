@@ -82,6 +82,9 @@ class PerfPort(Protocol):
     ) -> bytes:
         """Return these processes, or all, as sideband records with the trailer of this event."""
 
+    def process_state(self, attr: PerfEventAttr, event_id: int, pid: int, time_ns: int) -> bytes:
+        """Return one process as such records of this time; empty if it has exited."""
+
     def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
         """Return formats of these tracepoints (system, name), as a perf.data file holds them.
 

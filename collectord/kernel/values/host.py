@@ -66,6 +66,13 @@ class Scheduling:
     cpus: tuple[int, ...]
 
 
+class Origin(NamedTuple):
+    """The parent of a process, and its start by CLOCK_MONOTONIC, to a tick of 10 ms."""
+
+    parent: int
+    started_ns: int
+
+
 class CpuNews(NamedTuple):
     """Descriptors that tell which CPUs come and go.
 

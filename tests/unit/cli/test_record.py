@@ -164,6 +164,10 @@ def test_filter_without_event() -> None:
         (("-u", "root"), TargetConfig(scope=ScopeKind.USER, user=pwd.getpwnam("root").pw_uid)),
         (("-u", "1234"), TargetConfig(scope=ScopeKind.USER, user=1234)),
         (("-G", "/a"), TargetConfig(scope=ScopeKind.CGROUP, cgroup="/a")),
+        (("-p", "work-*"), TargetConfig(scope=ScopeKind.COMM, comm="work-*")),
+        (("-p", "nginx", "--", "true"), TargetConfig(scope=ScopeKind.COMM, comm="nginx")),
+        (("--exe", "/a/*"), TargetConfig(scope=ScopeKind.EXECUTABLE, executable="/a/*")),
+        (("--unit", "nginx"), TargetConfig(scope=ScopeKind.UNIT, unit="nginx")),
     ],
 )
 def test_scopes(arguments: tuple[str, ...], expected: TargetConfig) -> None:

@@ -272,12 +272,40 @@ def test_wrong_values_say_where_and_what_is_allowed(
         'scope = "user"\nuser = 0\ncpus = "0"',
         'scope = "cgroup"\ncgroup = "a"\ncpus = "0"',
         'scope = "command"',
+        'scope = "comm"\ncomm = "work-*"\nlimit = 8\ncpus = "0"',
+        'scope = "executable"\nexecutable = "*/nginx"',
+        'scope = "unit"\nunit = "nginx.service"',
     ],
 )
 def test_scopes_take_their_keys_and_cpus(tmp_path: Path, target: str) -> None:
     """All scopes but `system` can be narrowed to CPUs."""
     (session,) = load([write(tmp_path, f"{SESSION}[session.target]\n{target}\n")]).session
     assert session.target.scope in target
+
+
+@pytest.mark.parametrize(
+    ("target", "key", "words"),
+    [
+        ('scope = "comm"', "target.comm", "needs this key"),
+        ('scope = "unit"\nunit = "a"\nlimit = 0', "target.limit", "1 or more"),
+        ('scope = "unit"\nunit = "a"\nper_thread = true', "target.per_thread", "scope 'unit'"),
+        ('scope = "unit"\nunit = "a"\ninherit = false', "target.inherit", "recorded with it"),
+        ('scope = "comm"\ncomm = "sixteen-letters-"', "target.comm", "sixteen-letters'"),
+        ('scope = "executable"\nexecutable = "nginx"', "target.executable", "*/nginx"),
+    ],
+)
+def test_scopes_that_follow_are_checked(tmp_path: Path, target: str, key: str, words: str) -> None:
+    """A pattern that nothing can match, and what such a scope cannot be combined with."""
+    error = refused(tmp_path, f"{SESSION}[session.target]\n{target}\n")
+    assert error.key == f"session[0].{key}"
+    assert words in str(error)
+
+
+def test_a_flight_recorder_cannot_follow(tmp_path: Path) -> None:
+    """Its events belong to a CPU from the start to the end."""
+    recorder = SESSION.replace('name = "a"', 'name = "a"\nmode = "flight-recorder"')
+    text = recorder + '[session.target]\nscope = "comm"\ncomm = "a"\n'
+    assert refused(tmp_path, text).key == "session[0].mode"
 
 
 def test_the_hash_is_that_of_the_files_bytes(tmp_path: Path) -> None:

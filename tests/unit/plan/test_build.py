@@ -111,6 +111,8 @@ def test_ring_sizes_follow_what_is_recorded() -> None:
         (TargetConfig(scope=ScopeKind.THREAD, pids=(7,), per_thread=True, cpus=(0,)), [0], False),
         (TargetConfig(scope=ScopeKind.USER, user=1000), [0, 1, 2, 3], True),
         (TargetConfig(scope=ScopeKind.CGROUP, cgroup="a/b"), [0, 1, 2, 3], False),
+        (TargetConfig(scope=ScopeKind.COMM, comm="work-*"), [0, 1, 2, 3], True),
+        (TargetConfig(scope=ScopeKind.UNIT, unit="nginx", cpus=(1,)), [1], True),
         (TargetConfig(scope=ScopeKind.COMMAND), [0, 1, 2, 3], True),
     ],
 )
@@ -125,6 +127,14 @@ def test_each_scope_has_its_rings(target: TargetConfig, cpus: list[int], inherit
     assert all(event.attr.inherit is inherit for event in plan.events)
     on_exec = target.scope == "command"
     assert all(event.attr.enable_on_exec is on_exec for event in plan.events)
+
+
+def test_a_scope_that_follows_says_whom_and_how_many() -> None:
+    """A unit without a type is a service; the number of processes has a default."""
+    unit = session(SWITCH, target=TargetConfig(scope=ScopeKind.UNIT, unit="nginx")).scope
+    assert unit.describe() == "unit nginx.service (up to 64 processes)"
+    target = TargetConfig(scope=ScopeKind.UNIT, unit="x.slice", limit=2)
+    assert session(SWITCH, target=target).scope.describe() == "unit x.slice (up to 2 processes)"
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,7 @@ def test_our_threads_stay_in_what_freezes_the_rings() -> None:
         (TargetConfig(scope=ScopeKind.THREAD, pids=(7,)), "the thread scope"),
         (TargetConfig(scope=ScopeKind.USER, user=1), "the user scope"),
         (TargetConfig(scope=ScopeKind.CGROUP, cgroup="a"), "the cgroup scope"),
+        (TargetConfig(scope=ScopeKind.COMM, comm="a"), "the comm scope"),
         (TargetConfig(scope=ScopeKind.PROCESS, pids=(7,), per_thread=True), "per-thread rings"),
     ],
 )

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's news of processes, for all sessions that follow some.
+
+One socket of the process connector serves them all. Messages that its buffer could not take are
+lost (ENOBUFS); then each session looks at all processes. Where the kernel gives no news they do so
+all the time, once per flush interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from collectord.codec.process_event import MESSAGE_BYTES, Exited, Forked, Renamed, decode
+from collectord.errors import KernelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Self
+
+    from collectord.kernel.port import Kernel
+    from collectord.session.follower import Follower
+
+_LOG: Final = structlog.get_logger()
+# Handled in one go; other work of the daemon comes between.
+_MESSAGES_MAX: Final = 256
+
+
+class ProcessWatch:
+    """Passes news on to the followers, from the beginning of the block to `end`.
+
+    Args:
+        kernel: opens the socket.
+        followers: of all sessions; without any nothing is opened.
+    """
+
+    def __init__(self, kernel: Kernel, followers: Sequence[Follower]) -> None:
+        self._kernel = kernel
+        self._followers = followers
+        self._news: socket.socket | None = None  # without one, polls look at all processes
+
+    def __enter__(self) -> Self:
+        """Listen, and then attach what runs already: what begins meanwhile is in the news."""
+        if self._followers:
+            self._listen()
+            for follower in self._followers:
+                follower.begin()
+        return self
+
+    def _listen(self) -> None:
+        try:
+            fd = self._kernel.open_process_news()
+        except KernelError as error:
+            _LOG.warning("process_news_refused", error=str(error))
+            return
+        self._news = socket.socket(fileno=fd)
+        self._news.settimeout(0)
+        asyncio.get_running_loop().add_reader(fd, self._read)
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Attach and release no more."""
+        for follower in self._followers:
+            follower.end()
+        if self._news is not None:
+            asyncio.get_running_loop().remove_reader(self._news)
+            self._kernel.close(self._news.detach())
+            self._news = None
+        self._followers = ()
+
+    def poll(self) -> None:
+        """Look at all processes if there are no news."""
+        if self._news is None:
+            self._rescan()
+
+    def _rescan(self) -> None:
+        for follower in self._followers:
+            follower.rescan()
+
+    def _read(self) -> None:
+        if self._news is None:
+            return
+        for _ in range(_MESSAGES_MAX):
+            try:
+                message, (sender, _group) = self._news.recvfrom(MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self._rescan()
+                continue
+            if sender == 0:
+                self._tell(message)
+
+    def _tell(self, message: bytes) -> None:
+        match decode(message):
+            case Forked() as news:
+                for follower in self._followers:
+                    follower.forked(news)
+            case Renamed(pid):
+                for follower in self._followers:
+                    follower.renamed(pid)
+            case Exited(pid):
+                for follower in self._followers:
+                    follower.exited(pid)
+            case None:
+                pass
