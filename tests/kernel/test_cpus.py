@@ -41,7 +41,8 @@ WARM_UP: Final = 2  # after so many nothing grows any more
 RATE: Final = 300
 ENDLESS: Final = 10**9
 BURST: Final = 500
-STREAMS: Final = ("calls", "program", "pages")
+TRACED: Final = f"pages{os.getpid()}"  # names an instance, which others may have
+STREAMS: Final = ("calls", "program", TRACED)
 OTHERS: Final = f"""
 [[session]]
 name = "box"
@@ -60,7 +61,7 @@ arguments = {{ nr = {NUMBER} }}
 """
 PAGES: Final = f"""
 [[session]]
-name = "pages"
+name = "{TRACED}"
 [[session.source]]
 kind = "tracefs"
 events = ["{EVENT}"]
