@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from collectord.ledger.followed import FollowedProcesses
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS
 from collectord.ledger.losing import Losing
 from collectord.ledger.record_ledger import SinkStats
@@ -418,7 +419,13 @@ def test_the_table_of_the_manual_is_the_live_set() -> None:
         re.MULTILINE,
     )
     status = balances.status()
-    sessions = (*status.sessions, balances.traced("trace"), balances.channel("log"))
+    followed = FollowedProcesses(open=1, attached=2, missed={"gone": 1}, rescans=0)
+    sessions = (
+        replace(status.sessions[0], followed=(followed,)),
+        *status.sessions[1:],
+        balances.traced("trace"),
+        balances.channel("log"),
+    )
     registry = prometheus.registry(
         lambda: replace(status, sessions=sessions), kernel_release="6.12.0"
     )
