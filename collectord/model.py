@@ -31,6 +31,7 @@ class GapCause(StrEnum):
     STOP = "stop"
     KILL = "kill"
     BOOT = "boot"
+    RELOAD = "reload"  # what took its place could only be opened after it
     SHED = "shed"  # it was paused, because the cost was over the budget
     REQUEST = "request"  # it was paused, because somebody asked for it
 

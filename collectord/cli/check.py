@@ -6,7 +6,6 @@ With --diff it prints how the plan differs from that of the running daemon.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +20,8 @@ from collectord.errors import ConfigError, UnsafePath, UsageError
 from collectord.facts.kernel_facts import KernelFacts
 from collectord.folders.walk import read_file
 from collectord.plan.build import build
-from collectord.plan.difference import difference
-from collectord.text.foreign import encode_json, plain
+from collectord.plan.difference import difference, document
+from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,8 +91,7 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
 
 def _print_difference(running: Mapping[str, Any], plan: Plan, *, as_json: bool) -> None:
     """Print how a plan differs from the daemon's."""
-    # In the form that the daemon's has: lists instead of tuples, names instead of their enums.
-    found = difference(running, json.loads(encode_json(plan.to_dict())))
+    found = difference(running, document(plan))
     if as_json:
         print_json(plain(found))
     elif found.is_empty:

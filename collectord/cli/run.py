@@ -8,6 +8,7 @@ import faulthandler
 import logging
 import os
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,7 +31,7 @@ from collectord.session.ring_snapshot import Trigger
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from aiohttp import web
 
@@ -65,7 +66,8 @@ def parser() -> Parser:
 def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Run until SIGINT or SIGTERM, then flush and seal everything."""
     args = parser().parse_args(arguments)
-    loaded = load_files([args.config] if args.config else config_files())
+    read = partial(_read, args.config)
+    loaded = read()
     config = loaded.config
     log.configure(
         level=logging.getLevelNamesMapping()[config.daemon.log_level.upper()],
@@ -73,23 +75,28 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     )
     if not faulthandler.is_enabled():
         faulthandler.enable()  # the manager's watchdog sends SIGABRT: the log gets the stacks
-    unsealed = asyncio.run(_serve(kernel, loaded))
+    unsealed = asyncio.run(_serve(kernel, loaded, read))
     if unsealed:
         log.get_logger().error("segments_not_sealed", segments=unsealed)
     return EXIT_FAILURE if unsealed else EXIT_OK
 
 
-async def _serve(kernel: Kernel, loaded: Loaded) -> int:
+def _read(path: Path | None) -> Loaded:
+    """Read the named configuration, or that of the host with the drop-ins that it has now."""
+    return load_files([path] if path else config_files())
+
+
+async def _serve(kernel: Kernel, loaded: Loaded, read: Callable[[], Loaded]) -> int:
     """Collect until a signal; return how many segments could not be sealed."""
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
-        stack.enter_context(signals.hangups())
         # Before there is any child, which must not take itself for the service.
         manager = stack.enter_context(service.connect())
         handed = stack.enter_context(activation.inherited())
         manager.status("looking at the host")
         # It probes: a signal must not end it midway.
-        daemon = Daemon(kernel, loaded.config, config_sha256=loaded.sha256)
+        daemon = Daemon(kernel, loaded.config, config_sha256=loaded.sha256, read=read)
+        stack.enter_context(signals.reloads(daemon.commands.reload))
         stack.enter_context(
             signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
         )

@@ -59,10 +59,8 @@ _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _FAILED: Final = 500
 _STATUSES: Final = (
-    (UsageError, _BAD_REQUEST),
-    (ConfigError, _BAD_REQUEST),
-    (PlanError, _BAD_REQUEST),
-    (NotAllowed, _FORBIDDEN),
+    ((UsageError, ConfigError, PlanError), _BAD_REQUEST),
+    ((NotAllowed,), _FORBIDDEN),
 )
 
 
@@ -104,6 +102,13 @@ class Commands(Protocol):
 
     async def resume(self, name: str) -> None:
         """Enable the events of a paused session again."""
+
+    async def reload(self) -> dict[str, Any]:
+        """Read the configuration anew and change what differs; return the difference."""
+
+
+class ReloadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of POST /v1/reload, which has no keys: the files are those of the start."""
 
 
 class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -244,6 +249,12 @@ async def _rotate(served: Served, request: web.Request) -> dict[str, Any]:
         return rotated_json(await served.commands.rotate(asked.sessions))
 
 
+async def _reload(served: Served, request: web.Request) -> dict[str, Any]:
+    await _body(request, ReloadRequest)
+    with served.admins.change(request):
+        return await served.commands.reload()
+
+
 _ROUTES: Final = (
     Route("GET", "/v1/status", _status),
     Route("GET", "/v1/sessions", _sessions),
@@ -256,6 +267,7 @@ _ROUTES: Final = (
     Route("POST", "/v1/mark", _mark),
     Route("POST", "/v1/snapshot", _snapshot),
     Route("POST", "/v1/rotate", _rotate),
+    Route("POST", "/v1/reload", _reload),
 )
 
 
@@ -299,7 +311,7 @@ async def _answer(served: Served, handler: Handler, request: web.Request) -> web
     except _UnknownSession as error:
         return _json({"error": str(error), "sessions": error.known}, status=_NOT_FOUND)
     except CollectordError as error:
-        status = next((one for kind, one in _STATUSES if isinstance(error, kind)), _FAILED)
+        status = next((one for kinds, one in _STATUSES if isinstance(error, kinds)), _FAILED)
         place = {"key": error.key} if isinstance(error, ConfigError) else {}
         return _json({"error": str(error), "exit_code": error.exit_code, **place}, status=status)
 

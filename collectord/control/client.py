@@ -54,7 +54,7 @@ def post(path: Path, place: str, body: dict[str, Any]) -> dict[str, Any]:
     Raises:
         UsageError: the daemon does not understand, or has no such session.
         NotAllowed: this user may only read.
-        ConfigError: the request has a value that the daemon does not take.
+        ConfigError: the request, or the daemon's configuration, has a wrong value.
         MissingPrivilege: this user may not use the socket.
         NoDaemon: no daemon runs.
         KernelError: the socket cannot be used.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _US_PER_SECOND: Final = 1_000_000
+_NS_PER_US: Final = 1_000
 # For a manager whose queue is full. It needs READY; whatever else it misses comes again, or is not
 # worth a wait of the event loop.
 _READY_WAIT_S: Final = 10.0
@@ -44,6 +46,15 @@ class Service:
         """Report that all planned rings are open."""
         self._status = status
         self._send(f"READY=1\nSTATUS={status}", wait_s=_READY_WAIT_S)
+
+    def reloading(self) -> None:
+        """Report that a reload begins; `reloaded` follows."""
+        now_us = time.monotonic_ns() // _NS_PER_US
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}", wait_s=_STOPPING_WAIT_S)
+
+    def reloaded(self) -> None:
+        """Report that a reload is over, whatever its result."""
+        self._send("READY=1", wait_s=_STOPPING_WAIT_S)
 
     def stopping(self, status: str) -> None:
         """Report that the final flush begins."""

@@ -72,14 +72,13 @@ def _requested(
 
 
 @contextmanager
-def hangups() -> Iterator[None]:
-    """Log on SIGHUP that it changes nothing."""
+def reloads(reload: Callable[[], Coroutine[Any, Any, object]]) -> Iterator[None]:
+    """Read the configuration anew on SIGHUP, and change what differs. Errors are logged.
 
-    def on_signal() -> None:
-        hint = "the configuration is read at the start: restart"
-        _LOG.warning("hangup_ignored", hint=hint, limit_by="SIGHUP")
-
-    with _handled(signal.SIGHUP, on_signal):
+    Args:
+        reload: does that.
+    """
+    with _requested(signal.SIGHUP, "reload", reload):
         yield
 
 

@@ -45,11 +45,15 @@ class BudgetKeeper:
 
     def __init__(self, meter: CostMeter, pauses: str) -> None:
         self._meter = meter
-        self._classes: tuple[str, ...] = _CLASSES[pauses] if meter.cost.budget else ()
+        self._classes: tuple[str, ...] = _CLASSES[pauses]
         self._over_since_ns: int | None = None
         self._below_since_ns: int | None = None
         self._paused: list[AnySession] = []  # the last one is resumed first
         self._times: Counter[str] = Counter()  # of pauses, by session
+
+    def may_pause(self, pauses: str) -> None:
+        """Set which sessions may be paused; those that are paused are resumed in turn."""
+        self._classes = _CLASSES[pauses]
 
     def poll(self, sessions: Iterable[AnySession], now_ns: int) -> None:
         """Act on a new reading of the cost.
@@ -58,12 +62,13 @@ class BudgetKeeper:
             sessions: all of the daemon.
             now_ns: the time on CLOCK_MONOTONIC.
         """
-        if not self._classes:
-            return
         live = tuple(sessions)
         self._paused = [one for one in self._paused if one in live and _is_shed(one)]
         cost = self._meter.cost
-        over, below = cost.ratio > cost.budget, cost.ratio < _ROOM * cost.budget
+        # Without a budget, or a class, nothing is over it: what is paused is resumed.
+        limited = bool(cost.budget and self._classes)
+        over = limited and cost.ratio > cost.budget
+        below = not limited or cost.ratio < _ROOM * cost.budget
         self._over_since_ns = (self._over_since_ns or now_ns) if over else None
         self._below_since_ns = (self._below_since_ns or now_ns) if below else None
         if self._over_since_ns is not None and now_ns - self._over_since_ns >= _OVER_NS:

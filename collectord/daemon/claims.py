@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,7 @@ from collectord.sink.segment import lock, sink_errors
 from collectord.source.tracefs import instance_session
 
 if TYPE_CHECKING:
-    from contextlib import AsyncExitStack
+    from typing import Self
 
     from collectord.folders.folder import Folder
     from collectord.kernel.port import Kernel
@@ -55,50 +55,83 @@ async def await_salvages(plan: Plan, kernel: Kernel, stop: asyncio.Event) -> Non
                 await asyncio.sleep(_LOOK_S)
 
 
-def claim_places(
-    plan: Plan, kernel: Kernel, stack: AsyncExitStack, *, shared: bool
-) -> dict[str, int]:
-    """Check the names of ftrace instances, and make and lock the directories of segments.
+class Places:
+    """The directories of segments that this process has; all are left on leaving it.
 
     Args:
-        plan: of the sessions.
         kernel: has the instances, and tells who holds a directory.
-        stack: unlocks the directories, and removes those that stayed empty.
         shared: others may write to the same directories.
-
-    Returns:
-        the file system (st_dev) that each session's segments go to, by the session's name.
-
-    Raises:
-        KernelError: a process has an instance of that name.
-        SinkError: a directory cannot be made or written, or another daemon writes to it.
     """
-    for session in plan.sessions:
-        if session.payload.has_instance:
-            kernel.check_instance(instance_session(session))
-    locked = set()
-    devices = {}
-    for session in plan.sessions:
-        if session.sink.single_file is not None:
-            continue
-        folder = open_output_dir(Path(session.sink.directory))
-        stack.callback(remove_made, folder.made)
-        stack.enter_context(folder)
-        status = os.fstat(folder.fd)
-        devices[session.name] = status.st_dev
-        place = (status.st_dev, status.st_ino)
-        if not shared and place not in locked:
-            _lock(kernel, folder, session.name)
-            locked.add(place)
-    return devices
+
+    def __init__(self, kernel: Kernel, *, shared: bool) -> None:
+        self._kernel = kernel
+        self._shared = shared
+        self._held: dict[tuple[int, int], ExitStack] = {}  # by file system and inode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as stack:
+            for held in self._held.values():
+                stack.push(held)
+        self._held.clear()
+
+    def claim(self, plan: Plan) -> dict[str, int]:
+        """Check the names of ftrace instances, and make and lock the directories of segments.
+
+        What this process has already is not touched.
+
+        Returns:
+            the file system (st_dev) that each session's segments go to, by the session's name.
+
+        Raises:
+            KernelError: a process has an instance of that name.
+            SinkError: a directory cannot be made or written, or another daemon writes to it.
+        """
+        for session in plan.sessions:
+            if session.payload.has_instance:
+                self._kernel.check_instance(instance_session(session))
+        devices = {}
+        for session in plan.sessions:
+            if session.sink.single_file is None:
+                place = self._claim(Path(session.sink.directory), session.name)
+                devices[session.name] = place[0]
+        return devices
+
+    def _claim(self, directory: Path, session: str) -> tuple[int, int]:
+        with ExitStack() as own:
+            folder = open_output_dir(directory)
+            own.callback(remove_made, folder.made)
+            own.enter_context(folder)
+            status = os.fstat(folder.fd)
+            place = (status.st_dev, status.st_ino)
+            if place not in self._held:
+                if not self._shared:
+                    self._lock(folder, session)
+                self._held[place] = own.pop_all()
+        return place
+
+    def keep(self, plan: Plan) -> None:
+        """Leave the directories that no session of a plan writes to."""
+        kept = set()
+        for session in plan.sessions:
+            with suppress(OSError):  # one that somebody has removed is not kept either
+                status = Path(session.sink.directory).stat()
+                kept.add((status.st_dev, status.st_ino))
+        for place in self._held.keys() - kept:
+            self._held.pop(place).close()
+
+    def _lock(self, folder: Folder, session: str) -> None:
+        with sink_errors("cannot lock the directory", folder.path):
+            if lock(folder.fd):
+                return
+        owner = self._kernel.lock_owner(folder.fd) or "another process"
+        raise _taken(folder, session, owner)
 
 
-def _lock(kernel: Kernel, folder: Folder, session: str) -> None:
-    with sink_errors("cannot lock the directory", folder.path):
-        if lock(folder.fd):
-            return
-    owner = kernel.lock_owner(folder.fd) or "another process"
-    raise SinkError(
+def _taken(folder: Folder, session: str, owner: object) -> SinkError:
+    return SinkError(
         f"session {session} is already being written by {owner}",
         path=str(folder.path),
         errno=errno.EBUSY,

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.errors import KernelError, UsageError
 from collectord.model import FLIGHT_RECORDER, GapCause
 from collectord.session.ring_snapshot import Snapshot, Trigger
+from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collectord.daemon.reloader import Reloader
     from collectord.daemon.session_set import SessionSet
     from collectord.daemon.timed_sessions import TimedSessions
     from collectord.ledger.record_ledger import SessionBalance
@@ -29,21 +31,30 @@ class DaemonCommands:
     """Carries out requests about the live sessions.
 
     Args:
-        plan: of all sessions.
+        reloader: keeps the plan of all sessions.
         sessions: all of the daemon.
         timed: those that users start.
 
     Attributes:
-        plan: the same.
         timed: the same.
         snapshots: the last ones that were requested; after the run also all others.
     """
 
-    def __init__(self, plan: Plan, sessions: SessionSet, timed: TimedSessions) -> None:
-        self.plan = plan
+    def __init__(self, reloader: Reloader, sessions: SessionSet, timed: TimedSessions) -> None:
+        self._reloader = reloader
         self.timed = timed
         self._sessions = sessions
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of all sessions."""
+        return self._reloader.plan
+
+    async def reload(self) -> dict[str, Any]:
+        """Read the configuration anew, and change what differs; see `Reloader.reload`."""
+        done = await self._reloader.reload()
+        return {**plain(done.found), "warnings": list(done.warnings)}
 
     async def snapshot(
         self, names: Sequence[str] = (), trigger: str = Trigger.REQUEST

@@ -36,23 +36,26 @@ class Coverage:
 
     def __init__(self, sessions: Sequence[SessionPlan], online: Iterable[int]) -> None:
         self.online = frozenset(online)
-        self._sessions = {(plan.name, plan.source): _Seen(plan) for plan in sessions}
-        self._planned = frozenset[int]().union(*(one.planned for one in self._sessions.values()))
+        self._sessions: dict[tuple[str, str], _Seen] = {}
+        self._planned = frozenset[int]()
         self._uncovered_ns = 0
         self._counted_ns = time.monotonic_ns()
         self._blind = False
-        self._let_go(frozenset())
+        self.follow(sessions)
 
-    def follow(self, sessions: Iterable[SessionPlan]) -> None:
-        """Watch these sessions from now on; those that were watched keep what is known of them."""
+    def follow(self, sessions: Sequence[SessionPlan]) -> None:
+        """Look at these sessions from now on; what is known of those that stay is kept."""
         self.uncovered_ns()
-        before = self._sessions
-        self._sessions = {}
+        before, self._sessions = self._sessions, {}
         for plan in sessions:
             key = plan.name, plan.source
-            self._sessions[key] = before.get(key) or _Seen(plan)
-            if key not in before:
-                self._sessions[key].let_go(self._sessions[key].planned - self.online)
+            known = before.get(key)
+            if known is None or known.plan is not plan:
+                new = _Seen(plan)
+                new.uncovered_ns = known.uncovered_ns if known is not None else 0
+                new.let_go(new.planned - self.online)
+                known = new
+            self._sessions[key] = known
         self._planned = frozenset[int]().union(*(one.planned for one in self._sessions.values()))
 
     @property
@@ -139,6 +142,7 @@ class _Seen:
     """One session's coverage of the CPUs."""
 
     def __init__(self, plan: SessionPlan) -> None:
+        self.plan = plan
         rings = [ring.cpu for ring in plan.rings if ring.role is RingRole.DATA and ring.cpu >= 0]
         payload = plan.payload
         cpus = (*rings, *payload.program_cpus)

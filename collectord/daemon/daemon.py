@@ -11,9 +11,11 @@ import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from collectord.config.load import Loaded
 from collectord.control.service import Service
 from collectord.daemon.commands import DaemonCommands
 from collectord.daemon.host_facts import host_facts
+from collectord.daemon.reloader import Reloader
 from collectord.daemon.stages import Run, Stages
 from collectord.plan.build import build
 from collectord.session.daemon_status import DaemonStatus
@@ -39,9 +41,9 @@ class Daemon:
         facts: what the kernel can do; by default it is probed.
         child: pid of the process that sessions of the `command` scope observe.
         config_sha256: of the configuration's files, for the status; "" if it has none.
+        read: reads them again; by default the configuration stays what it is.
 
     Attributes:
-        plan: what is opened.
         commands: what can be requested while it runs, and the snapshots that were.
     """
 
@@ -53,13 +55,21 @@ class Daemon:
         facts: KernelFacts | None = None,
         child: int | None = None,
         config_sha256: str = "",
+        read: Callable[[], Loaded] | None = None,
     ) -> None:
         facts = facts or host_facts(kernel, config, mount=True)
-        self.plan: Plan = build(config, facts)
-        self._stages = Stages(kernel, config, facts, self.plan, child)
-        self.commands = DaemonCommands(self.plan, self._stages.sessions, self._stages.timed)
+        plan = build(config, facts)
+        loaded = Loaded(config, config_sha256)
+        self._reloader = Reloader(kernel, loaded, facts, plan, read or (lambda: loaded))
+        self._stages = Stages(kernel, config, facts, plan, child)
+        timed = self._stages.timed
+        self.commands = DaemonCommands(self._reloader, self._stages.sessions, timed)
         self._started_ns = time.time_ns()
-        self._config_sha256 = config_sha256
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of what is recorded."""
+        return self._reloader.plan
 
     async def run(
         self,
@@ -94,11 +104,11 @@ class Daemon:
                 on_open=on_open,
                 on_tick=on_tick,
                 status=self.status,
+                reloader=self._reloader,
                 salvage_all=salvage_all,
                 keep_counted=keep_counted,
             )
-            if not await self._stages.run(run):
-                return ()
+            await self._stages.run(run)
         self.commands.keep_all()
         return self._stages.sessions.balances()
 
@@ -112,7 +122,7 @@ class Daemon:
             core=now.drain.core.counters(),
             clocks=now.clock,
             started_ns=self._started_ns,
-            config_sha256=self._config_sha256,
+            config_sha256=self._reloader.config_sha256,
             cpus_online=len(now.coverage.online),
             cpus_covered=len(now.coverage.online & now.coverage.covered),
             uncovered_ns=now.coverage.uncovered_ns(),
@@ -123,6 +133,8 @@ class Daemon:
             bpf=now.watch.status(),
             drain=now.drain.threads(),
             cost=now.meter.cost,
+            before=now.sessions.balances_before(),
+            reload=self._reloader.status,
         )
 
     async def silent_threads(self) -> tuple[int, ...]:

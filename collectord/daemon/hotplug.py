@@ -39,6 +39,9 @@ class Hotplug:
         coverage: knows which CPUs are online, and which of them were offline.
         tell: called whenever a session has got, or lacks, the rings of a CPU.
         look: finds the present CPUs, and calls `follow` if they have changed.
+
+    Attributes:
+        one_at_a_time: held while a session's rings are changed; who has it may close sessions.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Hotplug:
         self._look = look
         self._changed = False
         self._task: asyncio.Task[None] | None = None
+        self.one_at_a_time = asyncio.Lock()
         self._fd = -1
         self._timer: asyncio.TimerHandle | None = None
 
@@ -99,7 +103,9 @@ class Hotplug:
             for session in self._sessions:
                 if isinstance(session, Session) and session.abilities.hotplug:
                     for cpu in sorted(self._coverage.away(session.plan)):
-                        await self._replace(session, cpu)
+                        async with self.one_at_a_time:
+                            if session in self._sessions:  # not replaced meanwhile
+                                await self._replace(session, cpu)
 
     async def _replace(self, session: Session, cpu: int) -> None:
         """Close the rings of a CPU that was offline; open new ones if it is back."""

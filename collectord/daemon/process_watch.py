@@ -31,25 +31,34 @@ _MESSAGES_MAX: Final = 256
 
 
 class ProcessWatch:
-    """Passes news on to the followers, from the beginning of the block to `end`.
+    """Passes news on to the followers, until the block ends.
 
     Args:
-        kernel: opens the socket.
-        followers: of all sessions; without any nothing is opened.
+        kernel: opens the socket, as soon as there are followers.
     """
 
-    def __init__(self, kernel: Kernel, followers: Sequence[Follower]) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._followers = followers
+        self._followers: Sequence[Follower] = ()
         self._news: socket.socket | None = None  # without one, polls look at all processes
 
     def __enter__(self) -> Self:
-        """Listen, and then attach what runs already: what begins meanwhile is in the news."""
-        if self._followers:
-            self._listen()
-            for follower in self._followers:
-                follower.begin()
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def follow(self, followers: Sequence[Follower]) -> None:
+        """Pass news on to these from now on; those that are new attach what runs already."""
+        before, self._followers = self._followers, followers
+        if followers and self._news is None:
+            self._listen()  # first: what begins meanwhile is in the news
+        for follower in followers:
+            if follower not in before:
+                follower.begin()
+        for follower in before:
+            if follower not in followers:
+                follower.end()
 
     def _listen(self) -> None:
         try:
@@ -61,18 +70,13 @@ class ProcessWatch:
         self._news.settimeout(0)
         asyncio.get_running_loop().add_reader(fd, self._read)
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
     def end(self) -> None:
         """Attach and release no more."""
-        for follower in self._followers:
-            follower.end()
+        self.follow(())
         if self._news is not None:
             asyncio.get_running_loop().remove_reader(self._news)
             self._kernel.close(self._news.detach())
             self._news = None
-        self._followers = ()
 
     def poll(self) -> None:
         """Look at all processes if there are no news."""

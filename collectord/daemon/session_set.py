@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import CollectordError, UsageError
+from collectord.ledger.carry import carried
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Self
 
     from collectord.ledger.record_ledger import SessionBalance
@@ -23,15 +25,22 @@ if TYPE_CHECKING:
     from collectord.session.maps.map_watch import BpfWatch
     from collectord.session.session_factory import AnySession
 
+    Key = tuple[str, str]
+
 _LOG: Final = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Live:
-    """A session, and the stack that undoes its opening."""
+    """A session, and the stack that undoes its opening.
+
+    Attributes:
+        begun: it has begun, at least in part.
+    """
 
     session: AnySession
     own: AsyncExitStack
+    begun: bool = False
 
 
 class SessionSet:
@@ -46,8 +55,9 @@ class SessionSet:
 
     def __init__(self, watch: BpfWatch) -> None:
         self._watch = watch
-        self._live: dict[tuple[str, str], _Live] = {}
-        self._begun: set[tuple[str, str]] = set()
+        self._live: dict[Key, _Live] = {}
+        self._before: dict[Key, SessionBalance] = {}  # of sessions that others have replaced
+        self._leaving: list[AnySession] = []  # replaced ones that are not closed yet
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,8 +67,8 @@ class SessionSet:
             for live in self._live.values():
                 stack.push_async_callback(live.own.aclose)
             stack.push_async_callback(self._watch.join)
-            for key, live in self._live.items():
-                if key in self._begun:
+            for live in self._live.values():
+                if live.begun:
                     stack.push_async_callback(live.session.close)
 
     def __iter__(self) -> Iterator[AnySession]:
@@ -90,6 +100,14 @@ class SessionSet:
         """Return the balance of each session as of its last reading."""
         return tuple(session.balance() for session in self)
 
+    def balances_before(self) -> tuple[SessionBalance, ...]:
+        """Return the sums of the balances that the present sessions' predecessors had."""
+        sums = dict(self._before)
+        for session in self._leaving:
+            key = _key(session)
+            sums[key] = carried(sums.get(key), session.balance())
+        return tuple(balance for key, balance in sums.items() if key in self._live)
+
     def named(self, names: Sequence[str]) -> list[AnySession]:
         """Return the sessions of these names; all if there are no names. Raises UsageError."""
         known = {plan.name for plan in self.plans}
@@ -97,6 +115,11 @@ class SessionSet:
             if name not in known:
                 raise UsageError(f"no session {name}", hint=did_you_mean(name, known))
         return [session for session in self if not names or session.plan.name in names]
+
+    def of(self, session: AnySession) -> list[AnySession]:
+        """Return the session of the set that has the name and source of another; one or none."""
+        live = self._live.get(_key(session))
+        return [live.session] if live is not None else []
 
     def add(self, session: AnySession, own: AsyncExitStack) -> None:
         """Add an opened session, which is the set's to close from now on.
@@ -112,37 +135,72 @@ class SessionSet:
 
     async def begin(self, session: AnySession) -> None:
         """Begin a session of the set. It is to be closed even if that fails."""
-        self._begun.add(_key(session))
+        self._live[_key(session)].begun = True
         await session.begin()
 
-    async def replace(self, session: AnySession, own: AsyncExitStack) -> None:
-        """Put a session in the place of that of its name and source, which is closed and undone.
-
-        Args:
-            session: it has begun, so that nothing is lost between the two, or cannot begin.
-            own: undoes its opening.
-        """
+    async def replace(self, session: AnySession) -> None:
+        """Put a placeholder in the place of a session that cannot begin, which is undone."""
         key = _key(session)
-        before, self._live[key] = self._live[key], _Live(session, own)
+        before, self._live[key] = self._live[key], _Live(session, AsyncExitStack())
         async with AsyncExitStack() as stack:
             stack.push_async_callback(before.own.aclose)
-            stack.push_async_callback(self._watch.join)
-            if key in self._begun:
+            if before.begun:
                 stack.push_async_callback(before.session.close)
-            self._begun.add(key)
+
+    def exchange(
+        self, aside: SessionSet, order: Iterable[Key], gone: AbstractSet[Key] = frozenset()
+    ) -> None:
+        """Take the sessions of another set, which gets those that are not needed any more.
+
+        Args:
+            aside: its sessions take the place of those of the same name and source.
+            order: of the sessions; those that it does not have come behind.
+            gone: the sessions that are not needed.
+        """
+        new = aside._live
+        both = {key: one for key, one in (self._live | new).items() if key not in gone}
+        ordered = {key: both[key] for key in order if key in both}
+        before, self._live = self._live, ordered | both
+        aside._live = {
+            key: live for key, live in before.items() if self._live.get(key) is not live
+        }
+        self._before = {key: one for key, one in self._before.items() if key in self._live}
+        for (name, _), live in aside._live.items():
+            if live.session.readers:
+                self._watch.forget(name)
+        for key, live in new.items():
+            if key in aside._live:
+                self._leaving.append(aside._live[key].session)
+            self.watch_maps(live.session)
+
+    def watch_maps(self, session: AnySession) -> None:
+        """Have the maps of a session's BPF programs read with those of the others."""
+        for reader, first in session.readers:
+            self._watch.add(reader, first)
+
+    def take_out(self, keys: AbstractSet[Key]) -> SessionSet:
+        """Return some sessions in a set of their own; others may take their place later."""
+        out = SessionSet(self._watch)
+        for key in keys & self._live.keys():
+            out._live[key] = live = self._live.pop(key)
+            self._leaving.append(live.session)
+            if live.session.readers:
+                self._watch.forget(key[0])
+        return out
 
     async def remove(self, name: str) -> list[AnySession]:
         """Flush, seal, balance and undo the sessions of a name, and return them."""
         gone = {key: live for key, live in self._live.items() if key[0] == name}
-        for key in gone:
+        for key, live in gone.items():
             del self._live[key]
+            if live.session.readers:
+                self._watch.forget(name)
         sessions = [live.session for live in gone.values()]
         async with AsyncExitStack() as stack:
             for live in gone.values():
                 stack.push_async_callback(live.own.aclose)
             stack.push_async_callback(self._watch.join)
-            begun = [one for one in sessions if _key(one) in self._begun]
-            self._begun -= gone.keys()
+            begun = [live.session for live in gone.values() if live.begun]
             await asyncio.gather(*map(_end, begun))
         return sessions
 
@@ -150,8 +208,16 @@ class SessionSet:
         """Flush, seal and balance all sessions beside each other; their errors are logged."""
         await asyncio.gather(*map(_end, self))
 
+    def settle(self, ended: SessionSet) -> None:
+        """Keep the final balances of sessions that others have replaced."""
+        for session in ended:
+            if session in self._leaving:
+                self._leaving.remove(session)
+                key = _key(session)
+                self._before[key] = carried(self._before.get(key), session.balance())
 
-def _key(session: AnySession) -> tuple[str, str]:
+
+def _key(session: AnySession) -> Key:
     return session.plan.name, session.plan.source
 
 

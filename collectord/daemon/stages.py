@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,16 +15,17 @@ import structlog
 
 from collectord.control.watchdog import Watchdog, prolong
 from collectord.daemon.budget_keeper import BudgetKeeper
-from collectord.daemon.claims import await_salvages, claim_places
+from collectord.daemon.changeover import Changeover
+from collectord.daemon.claims import Places, await_salvages
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.hotplug import Hotplug
 from collectord.daemon.process_watch import ProcessWatch
+from collectord.daemon.reloader import Running
 from collectord.daemon.session_polls import SessionPolls
 from collectord.daemon.session_set import SessionSet
 from collectord.daemon.timed_sessions import Surroundings, TimedSessions
-from collectord.errors import CollectordError, KernelError, SinkError
-from collectord.plan.build import blame
+from collectord.errors import KernelError, SinkError
 from collectord.plan.session_plan import RetentionPlan
 from collectord.recovery.predecessor import Repaired, repair_leftovers, salvage_traces
 from collectord.session.cost_meter import CostMeter
@@ -32,33 +33,30 @@ from collectord.session.drain_loop import Drain
 from collectord.session.file_workers import FileWorkers
 from collectord.session.heartbeat import Heartbeat
 from collectord.session.maps.map_watch import BpfWatch
+from collectord.session.opening_thread import OpeningThread
 from collectord.session.session_factory import SessionContext
 from collectord.sink.state_dir import StateDir
-from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
     from concurrent.futures import Executor
+    from contextlib import AsyncExitStack
     from typing import Any
 
     from collectord.config.schema import Config
-    from collectord.config.schema_session import SessionConfig
     from collectord.control.service import Service
+    from collectord.daemon.reloader import Reloader
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.session_plan import Plan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.map_watch import Contents
     from collectord.session.session_factory import AnySession
 
 _LOG: Final = structlog.get_logger()
 _LIMITS_INTERVAL_S: Final = 10.0
-# Compiling takes time, during which signals are not handled.
-_SIGNALS_PAUSE_S: Final = 0.01
-# The time that the service manager is asked for: for segments and rings of killed processes, and
-# for a session's programs besides compiling.
+# The time that the service manager is asked for, for segments and rings of killed processes.
 _RECOVERY_S: Final = 600.0
-_LOADING_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,7 @@ class Run:
         on_open: awaited once all rings are open and enabled.
         on_tick: called with the status once per flush interval.
         status: reads the daemon's.
+        reloader: carries out reloads from the end of the start to the stop.
         salvage_all: see `Daemon.run`.
         keep_counted: likewise.
     """
@@ -82,6 +81,7 @@ class Run:
     on_open: Callable[[], Awaitable[None]] | None
     on_tick: Callable[[DaemonStatus], None] | None
     status: Callable[[], DaemonStatus]
+    reloader: Reloader
     salvage_all: bool
     keep_counted: bool
 
@@ -126,43 +126,59 @@ class Stages:
         self.sessions = SessionSet(self.watch)
         self.timed = TimedSessions(kernel, config, self.sessions)
         self.counted: dict[str, Contents] = {}
-        self.coverage = Coverage(plan.sessions, kernel.online_cpus())
+        self.coverage = Coverage((), kernel.online_cpus())
         self.repaired = Repaired()
         self.left_records = 0
         self.polls: SessionPolls | None = None
         self._hotplug: Hotplug | None = None  # while something is collected
-        self._processes = ProcessWatch(kernel, ())
+        self._processes = ProcessWatch(kernel)
         share, limit_bytes = config.daemon.budget.percent / 100, config.daemon.memory
         self.meter = CostMeter(share, plan.core.flush_ns, limit_bytes)
+        self._keeper = BudgetKeeper(self.meter, config.daemon.budget_pauses)
         self._heartbeat = Heartbeat(config.daemon.heartbeat)
         limits = _retention(plan)
         self.store_limit_bytes = limits.bytes
         self._state_dir = StateDir(Path(config.daemon.state_dir), limits)
+        self._opening = OpeningThread()
+        self._places: Places  # from `_claim` on
+        self._workers: FileWorkers  # likewise
+        self._is_ready = False
 
-    async def run(self, run: Run) -> bool:
-        """Go through all stages; return False if `stop` came before all sessions were open.
+    async def run(self, run: Run) -> None:
+        """Go through all stages. Without sessions if `stop` comes before they are open.
 
         Raises:
             CollectordError: a session cannot be opened or begun.
         """
-        workers = await self._claim(run)
+        await self._claim(run)
         await self._recover(run)
-        cpus = self._start_core(run, workers)
-        context = self._context(run, workers)
-        if not await self._open(run, context):
-            return False
-        await self._begin(context)
-        await self._serve(run, workers)
-        await self._collect(run, workers, cpus, context)
-        await self._close(run, workers, cpus)
-        return True
+        cpus = self._start_core(run)
+        hotplug = Hotplug(
+            self.sessions, self.coverage, self._tell_of_cpus, partial(self._look_at_cpus, cpus)
+        )
+        context = self._context(run)
+        await run.stack.enter_async_context(self.sessions)
+        await asyncio.sleep(0)  # a signal may be due
+        if not run.stop.is_set():
+            changeover = Changeover(
+                context,
+                self.sessions,
+                self._places,
+                service=run.service,
+                hotplug=hotplug,
+                told=self._on_exchange,
+            )
+            around = Surroundings(context, self._on_exchange, self._left, hotplug.settled)
+            await self._collect(run, cpus, hotplug, self._open(run, changeover, around))
+            await self._close(run, cpus)
 
-    async def _claim(self, run: Run) -> FileWorkers:
+    async def _claim(self, run: Run) -> None:
         """Claim what only one daemon can have: descriptors, names, and places of segments."""
         self._kernel.reserve_files(self._plan.files + self._plan.reserved_files)
         await await_salvages(self._plan, self._kernel, run.stop)
-        devices = claim_places(self._plan, self._kernel, run.stack, shared=not run.salvage_all)
-        return run.stack.enter_context(FileWorkers(devices))
+        self._places = run.stack.enter_context(Places(self._kernel, shared=not run.salvage_all))
+        devices = self._places.claim(self._plan)
+        self._workers = run.stack.enter_context(FileWorkers(devices))
 
     async def _recover(self, run: Run) -> None:
         """Seal and salvage what killed processes left."""
@@ -180,120 +196,150 @@ class Stages:
         )
         await await_salvages(self._plan, self._kernel, run.stop)  # those that began meanwhile
 
-    def _start_core(self, run: Run, workers: FileWorkers) -> CpuWatch:
-        """Start the threads of the core, and watch the CPUs."""
+    def _start_core(self, run: Run) -> CpuWatch:
+        """Start the threads of the core and of this process, and watch the CPUs."""
         run.stack.enter_context(self.drain)
-        for device in workers.devices:
+        for device in self._workers.devices:
             self.drain.core.add_disk(device)
         run.stack.enter_context(self._heartbeat)
+        run.stack.enter_context(self._opening)
+        run.stack.enter_context(self._processes)
         for reason in self.drain.threads().lacks:
             _LOG.warning("drain_threads_degraded", reason=reason)
         return run.stack.enter_context(CpuWatch(self._kernel))
 
-    async def _open(self, run: Run, context: SessionContext) -> bool:
-        """Open all sessions; return False if `stop` came before all were open."""
-        await run.stack.enter_async_context(self.sessions)
-        await asyncio.sleep(_SIGNALS_PAUSE_S)
-        if run.stop.is_set():
-            return False
-        progress = Opening(run.service, self._plan, self._config)
-        for plan in self._plan.sessions:
-            progress.begin(plan)
-            if plan.payload.has_programs:
-                await asyncio.sleep(_SIGNALS_PAUSE_S)
-            if run.stop.is_set():
-                return False
-            async with AsyncExitStack() as own:
-                with blame(self._config_of(plan)):
-                    session = await context.open(plan, own)
-                self.sessions.add(session, own.pop_all())
-        return True
+    def _on_exchange(self) -> None:
+        """Follow the sessions that are live now."""
+        self.coverage.follow(self.sessions.plans)
+        self._follow_processes()
+        if self._hotplug is not None:
+            self._hotplug.follow()  # for CPUs that a plan does not know
+        self._tell_of_cpus()
 
-    async def _begin(self, context: SessionContext) -> None:
-        """Begin all sessions; one that may fail is replaced by a placeholder with the reason."""
-        for session in self.sessions:
-            try:
-                with blame(self._config_of(session.plan)):
-                    await self.sessions.begin(session)
-            except CollectordError as error:
-                if not session.plan.contains(error):
-                    raise
-                failed = context.failed(session.plan, error)
-                await self.sessions.replace(failed, AsyncExitStack())
-        self.coverage = Coverage(self.sessions.plans, self._kernel.online_cpus())
-        self._poll_heartbeat()
+    def _follow_processes(self) -> None:
+        self._processes.follow([f for session in self.sessions for f in session.followers])
 
-    async def _serve(self, run: Run, workers: FileWorkers) -> None:
+    async def _open(self, run: Run, changeover: Changeover, around: Surroundings) -> None:
+        """Open all sessions, then let others see what is collected.
+
+        While programs compile, the other sessions record already: those of a daemon, since a
+        recording has a command that waits for all of them.
+        """
+        plans = self._plan.sessions
+        first = [plan for plan in plans if run.salvage_all and not plan.payload.has_programs]
+        for some in (first, [plan for plan in plans if plan not in first]):
+            await changeover.start(self._config, self._plan, some)
+        await self._serve(run)
+        self.timed.allow(around)
+        reloads = Running(changeover, self._opening, run.service, self._apply)
+        run.reloader.begin(reloads)
+
+    async def _serve(self, run: Run) -> None:
         """Hold the limits of the state directory, and let others see what is collected."""
-        if self._state_dir.limited:
-            limits = _keep_limits(self._state_dir, workers.of())
-            await run.stack.enter_async_context(_running(limits))
-        followers = [f for session in self.sessions for f in session.followers]
-        self._processes = run.stack.enter_context(ProcessWatch(self._kernel, followers))
+        self._poll_heartbeat()
+        limits = _keep_limits(self._state_dir, self._workers.of())
+        await run.stack.enter_async_context(_running(limits))
         self._measure_cost()  # its series are there from the first scrape on
         if run.on_open is not None:
             await run.on_open()
+        self._is_ready = True
         run.service.ready(f"recording: {self.sessions.summary()}")
         watchdog = Watchdog(self.drain.core, run.service)
         await run.stack.enter_async_context(_running(watchdog.watch()))
 
     async def _collect(
-        self, run: Run, workers: FileWorkers, cpus: CpuWatch, context: SessionContext
+        self, run: Run, cpus: CpuWatch, hotplug: Hotplug, opening: Coroutine[Any, Any, None]
     ) -> None:
-        """Follow the core's flush timer until `stop`."""
-        stopping = asyncio.ensure_future(run.stop.wait())
-        stopping.add_done_callback(lambda _: self.drain.wake())
-        self._tell_of_cpus()
-        look = partial(self._look_at_cpus, cpus)
-        self._hotplug = hotplug = Hotplug(self.sessions, self.coverage, self._tell_of_cpus, look)
+        """Follow the core's flush timer until `stop`, while sessions are opened beside it.
+
+        Raises:
+            CollectordError: one cannot be.
+        """
+        self._hotplug = hotplug
         hotplug.listen(cpus.fileno())
         hotplug.follow()  # CPUs may have come while the sessions were opened
         self.polls = polls = SessionPolls(
             self.sessions,
             kernel=self._kernel,
             watch=self.watch,
-            worker=workers.of(),
-            before=look,
+            worker=self._workers.of(),
+            before=partial(self._look_at_cpus, cpus),
             flush_ns=self._plan.core.flush_ns,
             stretched=run.on_tick is None,
         )
-        # What `record` is told to record has no budget.
-        pauses = self._config.daemon.budget_pauses if run.salvage_all else "none"
-        keeper = BudgetKeeper(self.meter, pauses)
-        self.timed.allow(Surroundings(context, self._joined, self._left, hotplug.settled))
+        opened = asyncio.ensure_future(opening)
         try:
-            while await self.drain.next_pass(run.stop, passes=polls.passes):
-                self._processes.poll()
-                polls.poll()
-                self.timed.poll()
-                run.service.status(f"recording: {self.sessions.summary()}")
-                self._poll_heartbeat()
-                if self._measure_cost():
-                    keeper.poll(self.sessions, time.monotonic_ns())
-                if run.on_tick is not None:
-                    run.on_tick(run.status())
+            async with self._end_of(run.stop, opened) as end:
+                while await self.drain.next_pass(end, passes=polls.passes):
+                    self._poll(run, polls)
         finally:
+            opened.cancel()
+            await asyncio.wait([opened])
+            await run.reloader.end()
             await self.timed.end()
             self.polls = self._hotplug = None
             await hotplug.end()
             await self._heartbeat.rest()
-        stopping.cancel()
+        if not opened.cancelled():
+            opened.result()  # or its error
 
-    async def _close(self, run: Run, workers: FileWorkers, cpus: CpuWatch) -> None:
+    def _poll(self, run: Run, polls: SessionPolls) -> None:
+        self._processes.poll()
+        polls.poll()
+        self.timed.poll()
+        self._poll_heartbeat()
+        # What `record` is told to record has no budget.
+        if self._measure_cost() and run.salvage_all:
+            self._keeper.poll(self.sessions, time.monotonic_ns())
+        if self._is_ready:
+            run.service.status(f"recording: {self.sessions.summary()}")
+            if run.on_tick is not None:
+                run.on_tick(run.status())
+
+    @asynccontextmanager
+    async def _end_of(
+        self, stop: asyncio.Event, opened: asyncio.Future[None]
+    ) -> AsyncIterator[asyncio.Event]:
+        """Yield an event that `stop` sets, or an opening that failed."""
+        end = asyncio.Event()
+
+        def on_end(ended: asyncio.Future[Any]) -> None:
+            if ended is stopping or ended.cancelled() or ended.exception() is not None:
+                end.set()
+                self.drain.wake()
+
+        stopping = asyncio.ensure_future(stop.wait())
+        stopping.add_done_callback(on_end)
+        opened.add_done_callback(on_end)
+        try:
+            yield end
+        finally:
+            stopping.cancel()
+
+    async def _close(self, run: Run, cpus: CpuWatch) -> None:
         """Flush and seal all sessions, and read their programs a last time."""
         run.service.stopping("flushing")
         self._processes.end()
         self._look_at_cpus(cpus)
         async with _running(prolong(run.service, self._written)):
             await self.sessions.end()
-        await self.watch.poll(workers.of())
+        await self.watch.poll(self._workers.of())
         if run.keep_counted:
-            self.counted = await self.watch.contents(workers.of())
+            self.counted = await self.watch.contents(self._workers.of())
+
+    def _apply(self, config: Config, plan: Plan) -> None:
+        """Take over the settings of a configuration that was loaded anew."""
+        limits = _retention(plan)
+        self.store_limit_bytes = limits.bytes
+        self._state_dir.limit(limits)
+        self._heartbeat.beat_every(config.daemon.heartbeat)
+        self.meter.limit(config.daemon.budget.percent / 100, config.daemon.memory)
+        self._keeper.may_pause(config.daemon.budget_pauses)
 
     def _written(self) -> int:
         return self.drain.core.counters().written_bytes
 
-    def _context(self, run: Run, workers: FileWorkers) -> SessionContext:
+    def _context(self, run: Run) -> SessionContext:
         return SessionContext(
             kernel=self._kernel,
             drain=self.drain,
@@ -301,10 +347,11 @@ class Stages:
             facts=self._facts,
             clock=self.clock,
             state_dir=self._state_dir,
-            workers=workers,
+            workers=self._workers,
             watch=self.watch,
             stats=self._count_costs(run.stack),
             child=self._child,
+            opening=self._opening,
             lasting=run.salvage_all,
         )
 
@@ -324,10 +371,6 @@ class Stages:
         stack.callback(self._kernel.close, fd)
         return True
 
-    def _config_of(self, plan: SessionPlan) -> SessionConfig:
-        (config,) = (s for s in self._config.session if s.name == plan.name)
-        return config
-
     def _poll_heartbeat(self) -> None:
         hearts = (session.heart for session in self.sessions)
         self._heartbeat.poll([heart for heart in hearts if heart and heart.is_reached])
@@ -339,50 +382,16 @@ class Stages:
             if self._hotplug is not None:
                 self._hotplug.follow()
 
-    def _joined(self) -> None:
-        """Watch the CPUs for a session that has come."""
-        self.coverage.follow(self.sessions.plans)
-        if self._hotplug is not None:
-            self._hotplug.follow()  # for CPUs that its plan does not know
-        self._tell_of_cpus()
-
     def _left(self, gone: Sequence[AnySession]) -> None:
         """Forget sessions that have ended."""
         self.coverage.follow(self.sessions.plans)
+        self._follow_processes()
         for session in gone:
             self.meter.forget(session)
 
     def _tell_of_cpus(self) -> None:
         for session in self.sessions:
             session.note("cpus", self.coverage.trouble(session.plan))
-
-
-class Opening:
-    """Notifies the manager of what is opened, and asks for the time that compilers may take.
-
-    Args:
-        service: the manager.
-        plan: of all sessions.
-        config: limits the compilers.
-    """
-
-    def __init__(self, service: Service, plan: Plan, config: Config) -> None:
-        self._service = service
-        self._limit_s = config.bpf.compile_time / NS_PER_SECOND
-        self._kinds = {s.kind: None for s in plan.sessions if not s.payload.has_programs}
-        self._programs = sum(len(s.payload.programs_run) for s in plan.sessions)
-        self._compiled = 0
-
-    def begin(self, plan: SessionPlan) -> None:
-        """Say that the next session is opened."""
-        programs = plan.payload.programs_run
-        self._compiled += len(programs)
-        if programs:
-            names = ", ".join(one.name for one in programs)
-            self._service.status(f"compiling {names} ({self._compiled} of {self._programs})")
-            self._service.extend(len(programs) * self._limit_s + _LOADING_S)
-        elif not plan.payload.has_programs:
-            self._service.status(f"opening rings ({', '.join(self._kinds)})")
 
 
 def _retention(plan: Plan) -> RetentionPlan:
@@ -407,6 +416,8 @@ async def _keep_limits(state_dir: StateDir, worker: Executor) -> None:
     """Check age and free space, which change even if no segment of ours is sealed."""
     while True:
         await asyncio.sleep(_LIMITS_INTERVAL_S)
+        if not state_dir.limited:
+            continue
         try:
             await asyncio.get_running_loop().run_in_executor(worker, state_dir.make_room)
         except SinkError as error:

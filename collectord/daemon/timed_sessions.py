@@ -18,11 +18,12 @@ import msgspec
 import structlog
 
 from collectord.config.timed_session import parse
-from collectord.daemon.claims import claim_places
+from collectord.daemon.claims import Places
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
 from collectord.plan.build import build, check_memory
 from collectord.session.session import Session
+from collectord.session.session_factory import contained
 from collectord.text.nearest import did_you_mean
 from collectord.text.units import NS_PER_SECOND, show_bytes
 
@@ -159,14 +160,15 @@ class TimedSessions:
         for number, one in enumerate(plan.sessions):
             async with AsyncExitStack() as own:
                 if not number:  # the others have the same folder, and are undone before
-                    claim_places(plan, self._kernel, own, shared=False)
-                session = await context.open(one, own)
+                    own.enter_context(Places(self._kernel, shared=False)).claim(plan)
+                session = await context.open(one, own, contained)
                 self._sessions.add(session, own.pop_all())
             opened.append(session)
         for session in opened:
             if not isinstance(session, Session):
                 raise PlanError("; ".join(session.balance().degraded_reasons))
             await self._sessions.begin(session)
+            self._sessions.watch_maps(session)
 
     def _check(self, plan: Plan) -> None:
         """Raise PlanError if the plan is beyond a limit."""

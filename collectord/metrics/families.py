@@ -65,6 +65,11 @@ class Reading:
     labelling: Labelling
     kernel_release: str
 
+    @property
+    def counted(self) -> tuple[SessionBalance, ...]:
+        """The balances that a counter sums up: of the sessions, and of those before them."""
+        return (*self.status.sessions, *self.status.before)
+
 
 class Part(NamedTuple):
     """Series of a family that share a name and the names of their labels.

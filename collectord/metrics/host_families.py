@@ -32,6 +32,18 @@ def families(reading: Reading) -> Iterator[Metric]:
         ("sha256",),
         [((status.config_sha256,), 1)],
     )
+    yield gauge(
+        "collectord_config_last_reload_successful",
+        "1 if the last reload of the configuration succeeded, 0 if it changed nothing.",
+        (),
+        [((), status.reload.successful)],
+    )
+    yield gauge(
+        "collectord_config_last_reload_success_timestamp_seconds",
+        "Unix time of the last reload of the configuration that succeeded, at first of the start.",
+        (),
+        [((), status.reload.succeeded_ns / NS_PER_SECOND)],
+    )
     yield gauge("collectord_cpus_online", "Number of online CPUs.", (), [((), status.cpus_online)])
     yield gauge(
         "collectord_cpus_covered",

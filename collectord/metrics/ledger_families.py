@@ -51,18 +51,15 @@ def families(reading: Reading) -> Iterator[Metric]:
             for stage, _reason in loss_pairs(session.source)
         ),
     )
-    parts: dict[bool, list[Part]] = {False: [], True: []}  # by whether they are in bytes
-    for session in sessions:
-        parts[session.in_bytes] += _parts(session, labelling)
-    yield from _records(parts[False], labelling)
-    yield from _channels(parts[True], labelling)
+    yield from _records(*_divided(reading, in_bytes=False), labelling)
+    yield from _channels(*_divided(reading, in_bytes=True), labelling)
     yield counter(
         "collectord_lost_sideband_records",
         "Lost records about tasks and mappings, without which addresses may not resolve.",
         labelling.names,
         (
             (labels, sum(ring.lost.values()))
-            for labels, ring in labelling.rings(sessions)
+            for labels, ring in labelling.rings(reading.counted)
             if ring.label.role is RingRole.SIDEBAND
         ),
     )
@@ -71,7 +68,7 @@ def families(reading: Reading) -> Iterator[Metric]:
         "Records about tasks and mappings that were discarded for lack of memory; later segments "
         "do not have them.",
         SESSION,
-        ((of_session(s), s.sideband.dropped) for s in sessions if not s.in_bytes),
+        ((of_session(s), s.sideband.dropped) for s in reading.counted if not s.in_bytes),
     )
     yield lowest(
         "collectord_loss_observable",
@@ -107,17 +104,18 @@ def areas(reading: Reading) -> Iterator[Metric]:
     sessions, labelling = reading.status.sessions, reading.labelling
     names = labelling.names
     found = [(labelling.of(s, area.label), area) for s in sessions for area in s.aux]
+    counted = [(labelling.of(s, area.label), area) for s in reading.counted for area in s.aux]
     yield counter(
         "collectord_aux_produced_bytes",
         "AUX bytes traced, if the PMU counts them; otherwise those that the kernel handed over.",
         names,
-        ((labels, area.produced_bytes) for labels, area in found),
+        ((labels, area.produced_bytes) for labels, area in counted),
     )
     yield counter(
         "collectord_aux_stored_bytes",
         "AUX bytes written to segments.",
         names,
-        ((labels, area.counters.stored_bytes) for labels, area in found),
+        ((labels, area.counters.stored_bytes) for labels, area in counted),
     )
     yield counter(
         "collectord_aux_lost_bytes",
@@ -126,7 +124,7 @@ def areas(reading: Reading) -> Iterator[Metric]:
         (*names, "stage", "reason"),
         (
             ((*labels, *pair), area.lost_bytes[loss_name(pair)])
-            for labels, area in found
+            for labels, area in counted
             for pair in AUX_LOSS_PAIRS
         ),
     )
@@ -134,7 +132,7 @@ def areas(reading: Reading) -> Iterator[Metric]:
         "collectord_aux_overwritten_bytes",
         "AUX bytes that a flight recorder overwrote before a snapshot; this is not loss.",
         names,
-        ((labels, area.overwritten_bytes) for labels, area in found),
+        ((labels, area.overwritten_bytes) for labels, area in counted),
     )
     yield gauge(
         "collectord_aux_unaccounted_bytes",
@@ -152,50 +150,62 @@ def areas(reading: Reading) -> Iterator[Metric]:
         "collectord_aux_records",
         "AUX records by flag; a record with several flags counts once for each of them.",
         (*names, "flag"),
-        (((*labels, flag), area.flagged[flag]) for labels, area in found for flag in FLAGS),
+        (((*labels, flag), area.flagged[flag]) for labels, area in counted for flag in FLAGS),
     )
     yield counter(
         "collectord_aux_lost_records",
         "AUX records that did not fit into the data ring; the trace itself is not lost.",
         names,
-        ((labels, area.lost_records) for labels, area in found),
+        ((labels, area.lost_records) for labels, area in counted),
     )
     yield counter(
         "collectord_aux_orphan_bytes",
         "AUX bytes stored without a record that says where they end; decoders may misread them.",
         names,
-        ((labels, area.counters.orphan_bytes) for labels, area in found),
+        ((labels, area.counters.orphan_bytes) for labels, area in counted),
     )
     yield counter(
         "collectord_aux_disabled_seconds",
         "Seconds for which events were stopped because their AUX area was full.",
         names,
-        ((labels, area.counters.disabled_ns / NS_PER_SECOND) for labels, area in found),
+        ((labels, area.counters.disabled_ns / NS_PER_SECOND) for labels, area in counted),
     )
 
 
-def _records(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
+def _divided(reading: Reading, *, in_bytes: bool) -> tuple[list[Part], list[Part]]:
+    """Return the balances that a gauge shows, and those that a counter sums up."""
+    labelling = reading.labelling
+    live, counted = (
+        [part for one in balances if one.in_bytes == in_bytes for part in _parts(one, labelling)]
+        for balances in (reading.status.sessions, reading.counted)
+    )
+    return live, counted
+
+
+def _records(
+    parts: Sequence[Part], counted: Sequence[Part], labelling: Labelling
+) -> Iterator[Metric]:
     names = labelling.names
     yield counter(
         "collectord_produced_records",
         "Records produced, as counted by the kernel's own counters (basis `exact` only).",
         names,
-        ((labels, part.produced) for labels, part in parts if part.produced is not None),
+        ((labels, part.produced) for labels, part in counted),
     )
     yield counter(
         "collectord_stored_records",
         "Records written to segments.",
         names,
-        ((labels, part.stored) for labels, part in parts),
+        ((labels, part.stored) for labels, part in counted),
     )
     yield _losses(
-        "collectord_lost_records", "Records lost, by stage and reason.", parts, labelling
+        "collectord_lost_records", "Records lost, by stage and reason.", counted, labelling
     )
     yield counter(
         "collectord_overwritten_records",
         "Old records that a flight recorder's rings overwrote; this is not loss.",
         names,
-        ((labels, part.overwritten) for labels, part in parts if part.overwritten is not None),
+        ((labels, part.overwritten) for labels, part in counted),
     )
     yield gauge(
         "collectord_in_flight_records",
@@ -212,18 +222,20 @@ def _records(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
     )
 
 
-def _channels(parts: Sequence[Part], labelling: Labelling) -> Iterator[Metric]:
+def _channels(
+    parts: Sequence[Part], counted: Sequence[Part], labelling: Labelling
+) -> Iterator[Metric]:
     """Yield the families of relay channels of unknown format, whose figures are bytes."""
     yield counter(
         "collectord_channel_stored_bytes",
         "Bytes of relay channels written to segments; the records in them are not counted.",
         labelling.names,
-        ((labels, part.stored) for labels, part in parts),
+        ((labels, part.stored) for labels, part in counted),
     )
     yield _losses(
         "collectord_channel_lost_bytes",
         "Bytes of relay channels known to be lost, by stage and reason.",
-        parts,
+        counted,
         labelling,
     )
     yield gauge(

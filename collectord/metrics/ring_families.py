@@ -50,7 +50,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     """Yield all families of all rings."""
     sessions, labelling = reading.status.sessions, reading.labelling
     clocks = reading.status.clocks  # they relate the rings' times to Unix time
-    rings = labelling.rings(sessions)
+    rings, counted = labelling.rings(sessions), labelling.rings(reading.counted)
     names = labelling.names
     quarantined = [(labels, ring.quarantined is not None) for labels, ring in rings]
     quarantined += [
@@ -69,6 +69,7 @@ def families(reading: Reading) -> Iterator[Metric]:
         quarantined,
     )
     yield from _fills(rings, names)
+    yield _fill_histogram(counted, names)
     yield from _ftrace(rings, names)
     yield highest(
         "collectord_last_event_timestamp_seconds",
@@ -76,36 +77,37 @@ def families(reading: Reading) -> Iterator[Metric]:
         names,
         ((labels, _unix_seconds(clocks, ring.counters.last_sample_ns)) for labels, ring in rings),
     )
-    yield from _reads(rings, names)
+    yield from _reads(counted, names)
 
 
 def recorders(reading: Reading) -> Iterator[Metric]:
     """Yield all families; for a stream only that of the ftrace window, which is 0."""
     sessions = reading.status.sessions
     recorders = [(of_session(s), s) for s in sessions if any(ring.held for ring in s.rings)]
+    counted = [(of_session(s), s) for s in reading.counted if any(r.held for r in s.rings)]
     yield counter(
         "collectord_snapshots",
         "Snapshots of a flight recorder that were stored.",
         SESSION,
-        ((labels, session.snapshots) for labels, session in recorders),
+        ((labels, session.snapshots) for labels, session in counted),
     )
     yield counter(
         "collectord_snapshot_failures",
         "Snapshots of a flight recorder that could not be taken, or not be sealed at once.",
         SESSION,
-        ((labels, session.snapshots_failed) for labels, session in recorders),
+        ((labels, session.snapshots_failed) for labels, session in counted),
     )
     yield counter(
         "collectord_repeated_records",
         "Records left out of a snapshot because the previous one has them; this is not loss.",
         SESSION,
-        ((labels, session.repeated) for labels, session in recorders),
+        ((labels, session.repeated) for labels, session in counted),
     )
     yield counter(
         "collectord_paused_seconds",
         "Seconds for which a flight recorder's rings were paused for snapshots.",
         SESSION,
-        ((labels, session.paused_ns / NS_PER_SECOND) for labels, session in recorders),
+        ((labels, session.paused_ns / NS_PER_SECOND) for labels, session in counted),
     )
     yield gauge(
         "collectord_recorder_window_bytes",
@@ -151,7 +153,6 @@ def _fills(rings: Rings, names: Labels) -> Iterator[Metric]:
         names,
         ((labels, ring.peak_fill) for labels, ring in rings),
     )
-    yield _fill_histogram(rings, names)
 
 
 def _fill_histogram(rings: Rings, names: Labels) -> Metric:

@@ -52,13 +52,13 @@ def families(reading: Reading) -> Iterator[Metric]:
         "collectord_segments_unsealed",
         "Segments that could not be sealed and were given up.",
         SESSION,
-        ((of_session(s), s.sink.unsealed) for s in sessions),
+        ((of_session(s), s.sink.unsealed) for s in reading.counted),
     )
     yield counter(
         "collectord_segments_early",
         "Segments that ended before all records that name their samples were read.",
         SESSION,
-        ((of_session(s), s.sink.early) for s in sessions),
+        ((of_session(s), s.sink.early) for s in reading.counted),
     )
     yield counter(
         "collectord_segments_deleted",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from collectord.plan.session_plan import Payload
@@ -118,6 +119,7 @@ class BpfPlan(Payload):
                 {
                     "name": one.name,
                     "path": one.program.path,
+                    "sha256": sha256(one.program.source.encode()).hexdigest(),
                     "parameters": one.values,
                     "events": [output.event_index for output in one.outputs],
                     "transports": [output.transport for output in one.outputs],

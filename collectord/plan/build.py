@@ -28,6 +28,7 @@ from collectord.plan.session_plan import (
     SessionPlan,
     SinkPlan,
 )
+from collectord.plan.settings import settings_of
 from collectord.plan.source_draft import SourceDraft
 from collectord.text.units import show_bytes, show_share
 
@@ -127,6 +128,7 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         files=files,
         reserved_files=reserved,
         pinned_bytes=pinned,
+        settings=settings_of(config),
     )
 
 

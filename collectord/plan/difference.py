@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.text.foreign import encode_json
+from collectord.plan.settings import need_restart
+from collectord.text.foreign import decode_json, encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from collectord.plan.session_plan import Plan
+
     Document = Mapping[str, Any]
 
-# Remarks on a session, which nothing depends on.
+# What may differ although a session is the same: remarks, and the limits of all segments.
 _REMARKS: Final = frozenset({"notes", "degraded", "imposed"})
+_COMMON: Final = "retention"
+_MEASURED: Final = "transport_reason"  # it may have a figure
 _SHOWN_MAX: Final = 8
 _VALUE_CHARS: Final = 60
 
@@ -71,15 +76,24 @@ class Difference:
     Attributes:
         sessions: all of both plans, those of the old one first.
         core: what differs in the core, whose threads and memory all sessions share.
+        settings: what differs in the other settings, by their keys.
+        needs_restart: the keys of those that only a restart applies.
     """
 
     sessions: tuple[SessionDifference, ...]
     core: tuple[Change, ...]
+    settings: tuple[Change, ...] = ()
+    needs_restart: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether the plans are the same."""
-        return not self.core and all(one.kind is Kind.UNCHANGED for one in self.sessions)
+        same = all(one.kind is Kind.UNCHANGED for one in self.sessions)
+        return same and not self.core and not self.settings
+
+    def of(self, kind: Kind) -> frozenset[tuple[str, str]]:
+        """Return the name and source of each session with a difference of this kind."""
+        return frozenset((one.name, one.source) for one in self.sessions if one.kind is kind)
 
     def describe(self) -> Iterator[str]:
         """Yield the lines that `check --diff` prints."""
@@ -89,6 +103,16 @@ class Difference:
         if self.core:
             yield "core: changed"
             yield from _lines(self.core)
+        if self.settings:
+            yield "settings: changed"
+            yield from _lines(self.settings)
+        if self.needs_restart:
+            yield f"needs a restart: {', '.join(self.needs_restart)}"
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """Return a plan as another process gets it: lists instead of tuples, no enums."""
+    return decode_json(encode_json(plan.to_dict()), dict[str, Any])
 
 
 def difference(old: Document, new: Document) -> Difference:
@@ -99,12 +123,15 @@ def difference(old: Document, new: Document) -> Difference:
         new: another one's.
     """
     before, after = _by_key(old["sessions"]), _by_key(new["sessions"])
+    settings = tuple(_changes_by_key(old["settings"], new["settings"]))
     return Difference(
         sessions=tuple(
             _session(key, before.get(key), after.get(key))
             for key in dict.fromkeys((*before, *after))
         ),
         core=tuple(_changes(old["core"], new["core"], "")),
+        settings=settings,
+        needs_restart=need_restart(change.path for change in settings),
     )
 
 
@@ -122,7 +149,16 @@ def _session(
 
 
 def _without_remarks(session: Document) -> dict[str, Any]:
-    return {key: value for key, value in session.items() if key not in _REMARKS}
+    told = {key: value for key, value in session.items() if key not in _REMARKS}
+    if told["ftrace"]:
+        told["ftrace"] = {**told["ftrace"], _MEASURED: None}
+    return {**told, "sink": {**session["sink"], _COMMON: None}}
+
+
+def _changes_by_key(old: Document, new: Document) -> Iterator[Change]:
+    for key in dict.fromkeys((*old, *new)):
+        if old.get(key) != new.get(key):
+            yield Change(key, old.get(key), new.get(key))
 
 
 def _changes(old: Any, new: Any, path: str) -> Iterator[Change]:  # noqa: ANN401  # plain data

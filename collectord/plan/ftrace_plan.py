@@ -73,6 +73,11 @@ class FtracePlan(Payload):
     leaves_with_cpu: ClassVar[bool] = False
 
     @property
+    def is_exclusive(self) -> bool:
+        """See `Payload`: the session's name is in that of its probes."""
+        return bool(self.probes)
+
+    @property
     def window_ns(self) -> int:
         """See `Payload`."""
         return self.keep_ns

@@ -65,6 +65,11 @@ class RelayPlan(Payload):
     leaves_with_cpu: ClassVar[bool] = False
 
     @property
+    def is_exclusive(self) -> bool:
+        """See `Payload`: a device has one trace, and what is read is gone."""
+        return True
+
+    @property
     def watches_cpus(self) -> bool:
         """See `Payload`: a channel has the files that its client made."""
         return self.is_blktrace

@@ -15,7 +15,7 @@ from collectord.text.foreign import plain
 from collectord.text.units import show_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from collectord.errors import CollectordError
     from collectord.plan.aux_areas import AuxPlan
@@ -133,6 +133,11 @@ class Payload:
     follows_threads: ClassVar[bool] = True
     # The kernel takes its parts on a CPU away with the CPU, and does not bring them back.
     leaves_with_cpu: ClassVar[bool] = True
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether nothing else can have what it opens, not even for a moment."""
+        return False
 
     @property
     def watches_cpus(self) -> bool:
@@ -272,6 +277,11 @@ class SessionPlan:
         return max(rings, self.payload.grown_bytes)
 
     @property
+    def is_exclusive(self) -> bool:
+        """Whether it cannot be open twice: drivers of AUX areas refuse a second one, too."""
+        return self.payload.is_exclusive or any(ring.aux is not None for ring in self.rings)
+
+    @property
     def is_absent(self) -> bool:
         """Whether the host has none of it: then nothing is opened, and `degraded` says why."""
         return not self.rings and not self.payload.programs_run
@@ -387,6 +397,7 @@ class Plan:
             RLIMIT_NOFILE must be raised to hold them.
         reserved_files: descriptors that are kept free for segments, whoever else asks for one.
         pinned_bytes: memory of perf rings as it counts against the mlock budget.
+        settings: those of the configuration that are not a session's, by their dotted keys.
     """
 
     sessions: tuple[SessionPlan, ...]
@@ -395,6 +406,7 @@ class Plan:
     files: int = 0
     reserved_files: int = 0
     pinned_bytes: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ftrace_bytes(self) -> int:
@@ -426,5 +438,6 @@ class Plan:
             "pinned_bytes": self.pinned_bytes,
             "ftrace_bytes": self.ftrace_bytes,
             "files": self.files,
+            "settings": dict(self.settings),
             "warnings": list(self.warnings),
         }

@@ -21,7 +21,7 @@ import structlog
 from collectord.errors import CodecError, KernelError, NoSuchTarget, SinkError
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
-from collectord.kernel.values.instance_settings import OWNER_MARK, PREFIX
+from collectord.kernel.values.instance_settings import ASIDE_MARK, OWNER_MARK, PREFIX
 from collectord.kernel.values.ring_stats import stats_text
 from collectord.ledger.cut import cut_of_counters
 from collectord.model import LOSS_PAIRS, Reason, RingRole, Stage
@@ -82,6 +82,7 @@ def salvage_leftovers(
     done: list[Salvaged] = []
     for name in kernel.leftover_instances():
         session, owned, _ = name.removeprefix(PREFIX).partition(OWNER_MARK)
+        session = session.removesuffix(ASIDE_MARK)
         # Apart from recordings only trials have their process id in the name, and trials hold no
         # events.
         trial = bool(owned) and session != RECORD_SESSION

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectord.sink.covered_note import Covered
 
 
-def gap_since(before: Covered, boot_id: str, now: ClockReading) -> Gap:
+def gap_since(before: Covered, boot_id: str, now: ClockReading, *, changed: bool = False) -> Gap:
     """Return the gap from the end of the time that a note tells of until now.
 
     Within a boot the monotonic clock measures it. Over a boot only the wall clock can; if that was
@@ -28,11 +28,13 @@ def gap_since(before: Covered, boot_id: str, now: ClockReading) -> Gap:
         before: the note.
         boot_id: of this boot.
         now: the present time.
+        changed: a reload stopped the session, in this process.
     """
     booted = before.boot_id != boot_id
     clock = "realtime_ns" if booted else "monotonic_ns"
     length_ns = max(0, getattr(now, clock) - getattr(before.until, clock))
     ended = GapCause.STOP if before.stopped else GapCause.KILL
+    ended = GapCause.RELOAD if changed else ended
     return Gap(
         from_ns=now.realtime_ns - length_ns,
         until_ns=now.realtime_ns,

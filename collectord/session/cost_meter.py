@@ -79,6 +79,10 @@ class CostMeter:
         self._gone_ns = 0  # of sessions that have ended
         self.cost = Cost(budget=budget, memory_limit_bytes=memory_limit_bytes)
 
+    def limit(self, budget: float, memory_limit_bytes: int) -> None:
+        """Set other limits."""
+        self.cost = replace(self.cost, budget=budget, memory_limit_bytes=memory_limit_bytes)
+
     def poll(
         self, sessions: Iterable[AnySession], programs: Iterable[BpfStatus], cpus: int
     ) -> bool:
@@ -93,13 +97,14 @@ class CostMeter:
         if self._window and now_ns - self._window[-1].at_ns < self._every_ns:
             return False
         run_ns = run_times(programs)
+        live = set()
         for session in sessions:
             self._count(session, run_ns)
+            live.add(_key(session))
         own_ns = _own_ns()
-        imposed = dict(self._imposed)
-        self._window.append(
-            Reading(now_ns, own_ns + self._gone_ns + sum(imposed.values()), imposed)
-        )
+        whole_ns = own_ns + self._gone_ns + sum(self._imposed.values())
+        imposed = {key: ns for key, ns in self._imposed.items() if key in live}
+        self._window.append(Reading(now_ns, whole_ns, imposed))
         self.cost = replace(
             self.cost,
             own_ns=own_ns,

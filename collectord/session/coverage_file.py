@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collectord.model import ClockReading
     from collectord.sink.manifest import Gap
 
-# Sessions of one process that follow each other overlap: there is no gap between them.
+# Sessions of one process that follow each other overlap, unless a reload had to stop the first.
 _PROCESS: Final = uuid.uuid4().hex
 # By as much the gap after a kill may be too long.
 _INTERVAL_NS: Final = 10_000_000_000
@@ -52,6 +52,9 @@ class Unnoted:
         return False
 
     def go_on(self) -> None:
+        """Do nothing."""
+
+    def hand_over(self) -> None:
         """Do nothing."""
 
     def stop(self) -> None:
@@ -97,8 +100,9 @@ class CoverageFile(Unnoted):
         if before is None:
             return
         gaps_ns = {cause: before.gaps_ns.get(cause, 0) for cause in self.gaps_ns}
-        if before.process != self._process:
-            self.gap = gap = gap_since(before, self._boot_id, self._clocks())
+        changed = before.process == self._process
+        if before.stopped or not changed:
+            self.gap = gap = gap_since(before, self._boot_id, self._clocks(), changed=changed)
             gaps_ns[gap.cause] += gap.until_ns - gap.from_ns
         self.gaps_ns = gaps_ns
 
@@ -121,6 +125,10 @@ class CoverageFile(Unnoted):
             self._write(self._clocks(), stopped=False)
         finally:
             self._writing = False
+
+    def hand_over(self) -> None:
+        """Leave the note to the session that records in this one's place."""
+        self._is_open = False
 
     def stop(self) -> None:
         """Keep the time at which the events were disabled, for the last note."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class ReloadStatus:
+    """The result of the last reload; the start counts as one.
+
+    Attributes:
+        successful: it was carried out.
+        succeeded_ns: Unix time of the last one that was.
+    """
+
+    successful: bool = True
+    succeeded_ns: int = field(default_factory=time.time_ns)
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonStatus:
     """All values that metrics, the control API and the live line show.
 
     Attributes:
+        before: sums over the sessions that present ones have followed under the same name.
         uncovered_ns: time that CPUs were without what they should have had, added up.
         uncovered_by_session: the same for each session, by name and source.
     """
@@ -43,3 +58,5 @@ class DaemonStatus:
     bpf: tuple[BpfStatus, ...] = ()
     drain: RunningThreads = field(default_factory=RunningThreads)
     cost: Cost = field(default_factory=Cost)
+    before: tuple[SessionBalance, ...] = ()
+    reload: ReloadStatus = field(default_factory=ReloadStatus)

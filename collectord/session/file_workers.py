@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.session.short_calls import ShortCalls
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Self
 
 _THREADS: Final = 2  # one prepares the next segment while the other seals the last
@@ -26,13 +26,22 @@ class FileWorkers:
     """
 
     def __init__(self, devices: Mapping[str, int]) -> None:
-        self._devices = devices
+        self._devices = {**devices}
         self._stack = ExitStack()
         self._workers: dict[int, Executor] = {}
         self._short: dict[int, ShortCalls] = {}
 
     def __enter__(self) -> Self:
-        for device in {*self._devices.values()} or {_OTHERS}:
+        self._start({*self._devices.values()} or {_OTHERS})
+        return self
+
+    def add(self, devices: Mapping[str, int]) -> None:
+        """Set the file systems of sessions that are about to be opened."""
+        self._devices.update(devices)
+        self._start({*devices.values()} - self._workers.keys())
+
+    def _start(self, devices: Iterable[int]) -> None:
+        for device in devices:
             worker = self._stack.enter_context(ThreadPoolExecutor(_THREADS, "sink"))
             all_running = threading.Barrier(_THREADS + 1)
             for _ in range(_THREADS):
@@ -40,7 +49,6 @@ class FileWorkers:
             all_running.wait()
             self._workers[device] = worker
             self._short[device] = ShortCalls(worker)
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()

@@ -100,6 +100,7 @@ class Follower:
         self._fading: deque[tuple[int, int]] = deque()  # generation and number of released ones
         self._timer: asyncio.TimerHandle | None = None
         self._total = self._rescans = 0
+        self._has_ended = False
         self._missed: Counter[Missed] = Counter()
 
     @property
@@ -178,6 +179,8 @@ class Follower:
             self._attach(pid)
 
     def _attach(self, pid: int) -> None:
+        if self._has_ended:
+            return
         if self._open >= self._scope.limit:
             self._miss(pid, Missed.LIMIT)
             return
@@ -227,7 +230,7 @@ class Follower:
 
     def _end(self, one: _Attached) -> None:
         self._ending.append(one)
-        if self._timer is None:
+        if self._timer is None and not self._has_ended:
             self._set_timer()
 
     def _set_timer(self) -> None:
@@ -268,6 +271,7 @@ class Follower:
 
     def end(self) -> None:
         """Attach and release no more."""
+        self._has_ended = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -105,8 +105,7 @@ class Heartbeat:
         self._awaited: list[tuple[Heart, Mapping[int, int]]] = []  # with the counts before
 
     def __enter__(self) -> Self:
-        if self._interval_ns:
-            self._thread.submit(time.time_ns).result()
+        self._thread.submit(time.time_ns).result()  # its id is known to what is opened
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -131,6 +130,12 @@ class Heartbeat:
             self._due_ns = now_ns + self._interval_ns
             self._awaited = [(heart, heart.counts()) for heart in hearts]
             self._beating = self._thread.submit(_beat, self._awaited, self._ending)
+
+    def beat_every(self, interval_ns: int) -> None:
+        """Set another interval, which begins now."""
+        if interval_ns != self._interval_ns:
+            self._interval_ns = interval_ns
+            self._due_ns = time.monotonic_ns() + interval_ns
 
     async def rest(self) -> None:
         """Make no more heartbeats, and wait for the present one: then sessions may be closed."""

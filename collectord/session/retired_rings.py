@@ -11,26 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import reduce
-from operator import add
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from collectord._native._core import AuxCounters, RingCounters
 from collectord.ledger.aux_ledger import AuxBracket, AuxReading
+from collectord.ledger.carry import PRESENT, Counters, add_counters
 from collectord.ledger.record_ledger import Bracket, sum_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from collectord._native._core import RingCounters
     from collectord.model import LossKey, Produced, RingLabel
     from collectord.source.ring import RingHandle
-
-Counters = TypeVar("Counters", RingCounters, AuxCounters)
-
-# Figures about the present, of which a ring that is gone has none.
-_PRESENT: Final = frozenset(("used_bytes", "window_held_ns", "quarantined", "quarantine_reason"))
-# Figures that are those of the last ring alone.
-_OF_LAST: Final = _PRESENT | {"window_bytes", "window_taken_bytes", "head_rule"}
-_PEAKS: Final = frozenset(("last_sample_ns", "high_watermark_bytes"))
 
 
 class Part(NamedTuple):
@@ -103,22 +95,8 @@ def without(counters: RingCounters, removed: int) -> RingCounters:
 
 def of_gone(counters: Counters) -> Counters:
     """Return the counters of a ring that is gone, without what they say about the present."""
-    zeros: dict[str, Any] = dict.fromkeys(_PRESENT.intersection(counters._fields), 0)
+    zeros: dict[str, Any] = dict.fromkeys(PRESENT.intersection(counters._fields), 0)
     return counters._replace(**zeros)
-
-
-def add_counters(before: Counters, last: Counters) -> Counters:
-    """Return the core's counters of two rings of a place, the later one second."""
-    figures: dict[str, Any] = {}
-    for name in last._fields:
-        one, other = getattr(before, name), getattr(last, name)
-        if name == "fill_buckets":
-            figures[name] = tuple(map(add, one, other))
-        elif name in _PEAKS:
-            figures[name] = max(one, other)
-        elif name not in _OF_LAST:
-            figures[name] = one + other
-    return last._replace(**figures)
 
 
 def add_readings(before: Produced, last: Produced) -> Produced:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading
     from collectord.plan.session_plan import SessionPlan
+    from collectord.session.maps.map_watch import FirstReading
     from collectord.session.program_watch import ListPrograms
     from collectord.sink.base import SegmentInfo
     from collectord.source.base import OpenSource
@@ -49,6 +50,7 @@ class RinglessSession:
         self.heart = None
         self.pause = None
         self.followers = ()
+        self.readers: tuple[FirstReading, ...] = ()
         self._failure = failure
         self._troubles: dict[str, str] = {}
         if source is None:
@@ -65,6 +67,12 @@ class RinglessSession:
         """Do nothing: there is no ring to measure and no segment to rotate."""
         del clocks, programs
         return True
+
+    async def note_covered(self) -> None:
+        """Do nothing: its time is not noted."""
+
+    def hand_over(self, plan: SessionPlan) -> None:
+        """Do nothing: its time is not noted."""
 
     async def rotate(self) -> list[SegmentInfo]:
         """Raise UsageError: there is no segment to rotate."""

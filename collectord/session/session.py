@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from collectord.codec.perf_features import Features
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading
+    from collectord.plan.session_plan import SessionPlan
     from collectord.session.drain_loop import Drain
     from collectord.session.follower import Follower
+    from collectord.session.maps.map_watch import FirstReading
     from collectord.session.program_watch import ListPrograms, ProgramWatch
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import SegmentInfo
@@ -59,6 +61,7 @@ class Session:
         recorder: the flight recorder; None in streaming mode.
         heart: its part of the heartbeat.
         pause: disables its events for a time.
+        readers: of its BPF programs.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Session:
             self.recorder = FlightRecorder(parts, self._rotation, self._accounting)
         self.heart = Heart(plan, self.abilities.tracing, self._accounting.balance)
         self.pause = Pause(plan, self.abilities, parts.counter_reader.pauses, parts.covered)
+        self.readers: tuple[FirstReading, ...] = ()
         self._stopping = asyncio.Event()
 
     # Life: begin, tick .. tick, close.
@@ -288,6 +292,15 @@ class Session:
         """Set the trouble about a subject, "" for none."""
         self._health.note(about, trouble)
 
+    async def note_covered(self) -> None:
+        """Note the time that the rings were open, for a session that takes this one's place."""
+        await self._note_covered(self._covered.go_on)
+
+    def hand_over(self, plan: SessionPlan) -> None:
+        """Leave the notes to a session that records in this one's place, if it has its folder."""
+        if plan.sink.directory == self.plan.sink.directory:
+            self._covered.hand_over()
+
     async def rotate(self) -> list[SegmentInfo]:
         """Continue in a new segment, and return what was sealed. Raises as `Rotation.rotate_now`.
 
@@ -309,6 +322,8 @@ class Session:
             return
         self._stopping.set()
         self._rotation.end()
+        for follower in self.followers:
+            follower.end()
         if self.recorder is not None:
             self.recorder.end()
         self.pause.close()

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collectord.session.drain_loop import Drain
     from collectord.session.file_workers import FileWorkers
     from collectord.session.maps.map_watch import BpfWatch
+    from collectord.session.opening_thread import OpeningThread
     from collectord.sink.state_dir import StateDir
     from collectord.source.base import OpenSource
     from collectord.source.ring import RingHandle
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 _LOG: Final = structlog.get_logger()
 
 AnySession = Session | RinglessSession
+Contains = Callable[["SessionPlan", CollectordError], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,7 @@ class SessionContext:
         watch: reads BPF programs.
         stats: whether the kernel counts the run time of BPF programs.
         child: pid of the process that sessions of the `command` scope observe.
+        opening: where sources are opened.
         lasting: the sessions go on in the next process, which is to know when they were open.
     """
 
@@ -68,13 +73,21 @@ class SessionContext:
     watch: BpfWatch
     stats: bool
     child: int | None
+    opening: OpeningThread
     lasting: bool = False
 
-    async def open(self, plan: SessionPlan, stack: AsyncExitStack) -> AnySession:
+    async def open(
+        self, plan: SessionPlan, stack: AsyncExitStack, contains: Contains
+    ) -> AnySession:
         """Open a session; the stack undoes it in reverse order.
 
-        A failure does not affect the other sessions, if the plan allows it; hardware that turns
-        out to be absent does not affect its other sources either.
+        Hardware that turns out to be absent does not affect the other sources, if the plan allows
+        it.
+
+        Args:
+            plan: of the session.
+            stack: undoes it.
+            contains: tells whether a failure leaves the other sessions alone.
 
         Raises:
             CollectordError: the session cannot be opened; nothing of it is left open.
@@ -86,7 +99,7 @@ class SessionContext:
                 if isinstance(error, MissingFeature) and error.source in plan.optional:
                     _LOG.warning("source_absent", session=plan.name, error=str(error))
                     plan = plan.without(error.source, str(error))
-                elif not plan.contains(error):
+                elif not contains(plan, error):
                     raise
                 else:
                     return self.failed(plan, error)
@@ -95,7 +108,6 @@ class SessionContext:
 
     def failed(self, plan: SessionPlan, error: CollectordError) -> RinglessSession:
         """Return a placeholder for a session that cannot be opened, with the reason."""
-        self.watch.forget(plan.name)
         said = error.text if isinstance(error, BpfError) else ""
         _LOG.error("session_failed", session=plan.name, error=str(error), text=said)
         absent = isinstance(error, MissingFeature) and not plan.payload.has_programs
@@ -103,20 +115,28 @@ class SessionContext:
 
     async def _open(self, plan: SessionPlan, stack: AsyncExitStack) -> AnySession:
         async with AsyncExitStack() as own:
-            opened = self._open_parts(plan, own)
+            opened = await self._open_parts(plan, own)
             stack.push_async_exit(own.pop_all())
         return opened
 
-    def _open_parts(self, plan: SessionPlan, own: AsyncExitStack) -> AnySession:
+    async def _open_parts(self, plan: SessionPlan, own: AsyncExitStack) -> AnySession:
         if plan.scope.kind is ScopeKind.COMMAND and self.child is not None:
             plan = replace(plan, scope=replace(plan.scope, pids=(self.child,)))
         files = own.enter_context(ExitStack())
-        source = SOURCES[plan.kind](self.kernel, plan, files, exclude_tids=_own_threads())
+        source = await self.opening.open(
+            partial(SOURCES[plan.kind], self.kernel, plan, files, exclude_tids=_own_threads())
+        )
+        readers = []
         for programs in source.abilities.programs:
             names = HostNames()
             reader = BpfReader(self.kernel, plan.name, programs, names, stats=self.stats)
-            self.watch.add(plan.name, reader)
-            own.callback(self.watch.remove, plan.name)  # before the descriptors close
+            readers.append((reader, reader.read()))
+            own.callback(self.watch.remove, reader)  # before the descriptors close
+        opened = self._opened(plan, source, own)
+        opened.readers = tuple(readers)
+        return opened
+
+    def _opened(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> AnySession:
         if not source.rings:
             return RinglessSession(plan, source)
         for instance in source.abilities.tracing:
@@ -205,6 +225,11 @@ class SessionContext:
 
 def _sideband(source: OpenSource) -> list[RingHandle]:
     return [ring for ring in source.rings if ring.label.role is RingRole.SIDEBAND]
+
+
+def contained(plan: SessionPlan, error: CollectordError) -> bool:
+    """Whether a failure leaves the other sessions alone, as their plan says."""
+    return plan.contains(error)
 
 
 def _own_threads() -> tuple[int, ...]:

@@ -54,6 +54,10 @@ class StateDir:
         self._deleted: dict[Path, Counter[str]] = defaultdict(Counter)
         self._left: set[Path] = set()
 
+    def limit(self, plan: RetentionPlan) -> None:
+        """Set other limits, which hold from the next look on."""
+        self._plan = plan
+
     @property
     def limited(self) -> bool:
         """Whether anything is ever deleted. Recordings made by hand are never deleted."""

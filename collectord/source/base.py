@@ -324,6 +324,7 @@ class Source(Protocol):
         stack: ExitStack,
         *,
         exclude_tids: tuple[int, ...] = (),
+        abort: int = -1,
     ) -> OpenSource:
         """Open all of a plan or nothing.
 
@@ -332,6 +333,7 @@ class Source(Protocol):
             plan: what to open. A COMMAND scope must have the child's pid in `scope.pids`.
             stack: receives everything that was opened.
             exclude_tids: threads whose events are left out where the plan says `exclude_self`.
+            abort: a descriptor; once it is readable, what takes long is given up with an error.
 
         Raises:
             KernelError: its classes are those of `errno_mapping`.

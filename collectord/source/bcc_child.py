@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 WORKER: Final = Path(__file__).resolve().with_name("bcc_worker.py")
 # /usr/sbin is left out: with doubtful headers libbcc would call modprobe.
 ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C"}
+NEVER: Final = -1  # in place of a descriptor that tells of an abort
 _ANSWER_BYTES: Final = 16 << 20
 _TEXT_BYTES: Final = 64 << 10
 _READ_BYTES: Final = 64 << 10
@@ -111,7 +112,13 @@ class Outcome:
 
 
 def ask(
-    python: str, request: bytes, headers: str, *, timeout_s: float, stack: ExitStack
+    python: str,
+    request: bytes,
+    headers: str,
+    *,
+    timeout_s: float,
+    stack: ExitStack,
+    abort: int = NEVER,
 ) -> Outcome:
     """Run the worker once. It dies with the calling thread.
 
@@ -121,6 +128,7 @@ def ask(
         headers: tree of kernel headers.
         timeout_s: time after which the worker and its children are killed.
         stack: receives every descriptor that arrives, close-on-exec.
+        abort: a descriptor that becomes readable when nobody needs the answer any more.
 
     Raises:
         OSError: the worker cannot be started.
@@ -137,6 +145,8 @@ def ask(
         own.callback(os.close, pidfd)
         selector = own.enter_context(selectors.DefaultSelector())
         talk = _Talk(selector, ours, _text_of(process), pidfd, stack)
+        if abort != NEVER:
+            selector.register(abort, selectors.EVENT_READ)
         talk.send(len(request).to_bytes(_LENGTH_BYTES, "little") + request)
         talk.outcome.too_late = not talk.listen(deadline)
         _end(process)
@@ -215,6 +225,8 @@ class _Talk:
                 if key.fileobj == self._pidfd:
                     self._drain()
                     return True
+                if key.data is None:  # to be aborted
+                    return False
                 if mask & selectors.EVENT_READ and not key.data():
                     self._selector.unregister(key.fileobj)
                 elif mask & selectors.EVENT_WRITE:

@@ -182,6 +182,7 @@ def load(
     stack: ExitStack,
     timeout_s: float = TIMEOUT_S,
     memory_bytes: int = MEMORY_BYTES,
+    abort: int = bcc_child.NEVER,
 ) -> Loaded:
     """Compile, load and attach a program in a worker process; it runs from then on.
 
@@ -194,6 +195,7 @@ def load(
             After an error none is left.
         timeout_s: time limit for the whole call.
         memory_bytes: memory that the worker may map, program files and libraries included.
+        abort: see `source.base.Source`.
 
     Raises:
         BpfError: it does not compile, load or attach, or the worker failed; the step says which.
@@ -207,7 +209,7 @@ def load(
     question = {"source": request.source, "license": request.license, "attach": entries}
     received = stack.enter_context(ExitStack())
     try:
-        outcome = _ask(words, "load", question, request.headers, received)
+        outcome = _ask(words, "load", question, request.headers, received, abort=abort)
         return _loaded(words, outcome, _answer(words, outcome))
     except BaseException:
         received.close()
@@ -316,11 +318,18 @@ def _ask(
     question: Mapping[str, object],
     headers: str,
     stack: ExitStack,
+    *,
+    abort: int = bcc_child.NEVER,
 ) -> Outcome:
     text = json.dumps({"mode": mode, "memory_bytes": words.memory_bytes, **question})
     try:
         outcome = bcc_child.ask(
-            words.python, text.encode(), headers, timeout_s=words.timeout_s, stack=stack
+            words.python,
+            text.encode(),
+            headers,
+            timeout_s=words.timeout_s,
+            stack=stack,
+            abort=abort,
         )
     except OSError as error:
         raise words.not_started(error) from error

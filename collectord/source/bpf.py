@@ -110,6 +110,7 @@ def open_session(
     stack: ExitStack,
     *,
     exclude_tids: tuple[int, ...] = (),
+    abort: int = -1,
 ) -> OpenBpf:
     """Load a session's programs, and give them rings. See `source.base.Source`.
 
@@ -121,7 +122,7 @@ def open_session(
         batch = kernel.begin_loading()
         own.callback(kernel.forget_programs, batch)  # after their descriptors are closed
         try:
-            programs = tuple(_programs(kernel, plan, payload, batch, own))
+            programs = tuple(_programs(kernel, plan, batch, own, abort=abort))
         finally:
             kernel.end_loading(batch)
         of_perf = replace(plan, rings=tuple(ring for ring in plan.rings if ring.cpu >= 0))
@@ -133,8 +134,14 @@ def open_session(
 
 
 def _programs(
-    kernel: Kernel, session: SessionPlan, plan: BpfPlan, batch: int, stack: ExitStack
+    kernel: Kernel,
+    session: SessionPlan,
+    batch: int,
+    stack: ExitStack,
+    *,
+    abort: int,
 ) -> Iterator[OpenProgram]:
+    plan = session.payload_of(BpfPlan)
     headers, library = kernel.bpf_headers(plan.headers, plan.cache), kernel.bpf_library()
     for one in plan.programs:
         request = bcc_client.request(one.program, one.values, headers=headers, library=library)
@@ -148,6 +155,7 @@ def _programs(
             stack=stack,
             timeout_s=plan.compile_ns / NS_PER_SECOND,
             memory_bytes=plan.compile_bytes,
+            abort=abort,
         )
         numbers = {f.id: f.fd for f in loaded.programs}
         stack.callback(kernel.disown_programs, tuple(numbers))  # before their descriptors close

@@ -45,6 +45,7 @@ def open_session(
     stack: ExitStack,
     *,
     exclude_tids: tuple[int, ...] = (),
+    abort: int = -1,  # noqa: ARG001 - nothing here takes long
 ) -> OpenPerf:
     """Open a session's rings and events, all disabled. See `source.base.Source`."""
     with ExitStack() as own:

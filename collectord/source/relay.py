@@ -53,6 +53,7 @@ def open_session(
     stack: ExitStack,
     *,
     exclude_tids: tuple[int, ...] = (),  # noqa: ARG001 - blktrace cannot leave threads out
+    abort: int = -1,  # noqa: ARG001 - nothing here takes long
 ) -> OpenRelay:
     """Set up the trace, not started, or open the channel. See `source.base.Source`.
 

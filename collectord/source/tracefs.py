@@ -23,7 +23,12 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, NoSuchTarget
 from collectord.kernel.mappings import map_pages
-from collectord.kernel.values.instance_settings import OWNER_MARK, InstanceSettings, TraceEvent
+from collectord.kernel.values.instance_settings import (
+    ASIDE_MARK,
+    OWNER_MARK,
+    InstanceSettings,
+    TraceEvent,
+)
 from collectord.kernel.values.ring_stats import stats_text
 from collectord.model import (
     FLIGHT_RECORDER,
@@ -66,6 +71,7 @@ def open_session(
     stack: ExitStack,
     *,
     exclude_tids: tuple[int, ...] = (),
+    abort: int = -1,  # noqa: ARG001 - nothing here takes long
 ) -> OpenTracefs:
     """Make a session's instance, all events off, and open its rings. See `source.base.Source`.
 
@@ -82,7 +88,7 @@ def open_session(
             targets = tuple(_watch(kernel, own, pid) for pid in scope.pids)
         _check_online(kernel, plan.rings)
         kernel.reserve_files(2 * len(plan.rings) + _SPARE_FDS)
-        instance = kernel.create_instance(_settings(plan, ftrace))
+        instance = kernel.create_instance(_settings(kernel, plan, ftrace))
         own.callback(kernel.remove_instance, instance.id)
         if scope.kind is ScopeKind.PROCESS:
             _follow(kernel, instance, scope.pids)
@@ -267,10 +273,13 @@ class OpenInstance:
         return ""
 
 
-def _settings(plan: SessionPlan, ftrace: FtracePlan) -> InstanceSettings:
+def _settings(kernel: Kernel, plan: SessionPlan, ftrace: FtracePlan) -> InstanceSettings:
+    session = instance_session(plan)
+    if kernel.holds_instance(session):  # a changed session, beside the one before it
+        session += ASIDE_MARK
     by_task = plan.scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND)
     return InstanceSettings(
-        session=instance_session(plan),
+        session=session,
         buffer_bytes=ftrace.buffer_bytes,
         subbuf_bytes=ftrace.subbuf_bytes,
         overwrite=ftrace.overwrite,

@@ -54,10 +54,15 @@ def encode_json(value: Any) -> bytes:  # noqa: ANN401  # whatever msgspec encode
 def plain(value: Any, *without: str) -> dict[str, Any]:  # noqa: ANN401  # any dataclass
     """Return a dataclass's fields as plain data for JSON, in their order and without some."""
     return {
-        item.name: msgspec.to_builtins(getattr(value, item.name), enc_hook=_plain)
+        item.name: plain_value(getattr(value, item.name))
         for item in fields(value)
         if item.name not in without
     }
+
+
+def plain_value(value: Any) -> Any:  # noqa: ANN401  # any value
+    """Return a value as plain data for JSON."""
+    return msgspec.to_builtins(value, enc_hook=_plain)
 
 
 def decode_json(data: bytes | str, kind: type[T]) -> T:

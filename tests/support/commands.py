@@ -17,7 +17,9 @@ from collectord.control.health_pages import HealthPages
 from collectord.control.listener import serve
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.plan.build import build
+from collectord.plan.difference import difference, document
 from collectord.session.ring_snapshot import Lost, Snapshot
+from collectord.text.foreign import plain
 from collectord.text.units import Nanoseconds
 from tests.support import balances
 from tests.support.configs import perf_source
@@ -45,6 +47,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "/v1/sessions/exec/stop": {},
     "/v1/sessions/exec/pause": {},
     "/v1/sessions/exec/resume": {},
+    "/v1/reload": {},
 }
 
 
@@ -56,6 +59,7 @@ class Commands:
         sealed: by a rotation.
         error: is raised.
         made: the snapshots.
+        after: the events of the session after a reload.
     """
 
     def __init__(
@@ -65,11 +69,13 @@ class Commands:
         error: CollectordError | None = None,
         made: Sequence[Snapshot] | None = None,
         sealed: Sequence[SegmentInfo] = (),
+        after: Sequence[str] = ("sched:sched_process_exec",),
     ) -> None:
         self.asked: list[object] = []
         self._made = [snapshot(tuple(segments))] if made is None else list(made)
         self._sealed = list(sealed)
         self._error = error
+        self._after = after
 
     @property
     def plan(self) -> Plan:
@@ -115,6 +121,12 @@ class Commands:
     async def resume(self, name: str) -> None:
         """Resume a session, as `api.Commands.resume` does."""
         self._note(("resume", name))
+
+    async def reload(self) -> dict[str, Any]:
+        """Reload nothing, as `api.Commands.reload` does."""
+        self._note(())
+        found = difference(document(self.plan), document(planned(*self._after)))
+        return {**plain(found), "warnings": ["nothing is as it was"]}
 
     def _note(self, asked: object) -> None:
         self.asked.append(asked)

@@ -12,7 +12,7 @@ from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.local.local_host import LocalHost, Places
 from collectord.kernel.tracefs import instance_lock, instance_note, left_rings, trace_probes
 from collectord.kernel.tracefs.instance import Instance
-from collectord.kernel.values.instance_settings import PREFIX, OpenedInstance
+from collectord.kernel.values.instance_settings import ASIDE_MARK, PREFIX, OpenedInstance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +119,14 @@ class LocalTracefs(LocalHost):
     def check_instance(self, session: str) -> None:
         """See `Kernel.check_instance`."""
         if self.tracefs.mounted:
-            instance_lock.check_unheld(self.tracefs, PREFIX + session, proc=self.proc)
+            for name in (session, session + ASIDE_MARK):
+                if not self.holds_instance(name):
+                    instance_lock.check_unheld(self.tracefs, PREFIX + name, proc=self.proc)
+
+    def holds_instance(self, session: str) -> bool:
+        """See `Kernel.holds_instance`."""
+        held = tuple(self._instances.values())  # another thread may be opening one
+        return any(instance.session == session for instance, _ in held)
 
     def is_being_salvaged(self, session: str) -> bool:
         """See `Kernel.is_being_salvaged`."""

@@ -127,7 +127,10 @@ class TracefsPort(Protocol):
         """Keep the names that the kernel has now, for later `task_comms`; reads one file."""
 
     def check_instance(self, session: str) -> None:
-        """Raise KernelError, EEXIST, if a process holds the instance of this session's name."""
+        """Raise KernelError, EEXIST, if another process holds this session's instance."""
+
+    def holds_instance(self, session: str) -> bool:
+        """Whether this process has an instance for a session of this name."""
 
     def is_being_salvaged(self, session: str) -> bool:
         """Whether a process salvages what a crash left of this session's instance."""

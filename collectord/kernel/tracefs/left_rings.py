@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collectord.kernel.tracefs.reader_page import handed_out
-from collectord.kernel.values.instance_settings import OWNER_MARK
+from collectord.kernel.values.instance_settings import ASIDE_MARK, OWNER_MARK
 from collectord.kernel.values.left_instance import LeftInstance, LeftRing
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def open_left(instance: Instance, number: int) -> LeftInstance:
     return LeftInstance(
         id=number,
         name=instance.name,
-        session=instance.session.partition(OWNER_MARK)[0],
+        session=instance.session.partition(OWNER_MARK)[0].removesuffix(ASIDE_MARK),
         created_ns=min(status.st_mtime_ns, status.st_ctime_ns),
         buffer_bytes=effective.buffer_bytes,
         subbuf_bytes=effective.subbuf_bytes,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 PREFIX: Final = "collectord-"
 # Separates parts of names: "record~1234" is session "record" in process 1234.
 OWNER_MARK: Final = "~"
+# Ends the name of an instance that a changed session has beside its present one.
+ASIDE_MARK: Final = "+"
 _MASK_WORD_DIGITS: Final = 8
 
 

@@ -56,7 +56,7 @@ class BpfReader:
         self, kernel: BpfKernel, session: str, source: Programs, names: Names, *, stats: bool
     ) -> None:
         self._kernel = kernel
-        self._session = session
+        self.session = session
         self._source = source
         self._stats = stats
         self._readers = [
@@ -88,7 +88,7 @@ class BpfReader:
         """
         return tuple(
             BpfStatus(
-                session=self._session,
+                session=self.session,
                 program=reader.program.plan.name,
                 functions=tuple(self._runs(reader.program)),
                 submit_failures=failures(self._source.counts(reader.program).values()),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collectord.session.maps.program_status import BpfStatus
     from collectord.session.maps.table import TableContents
 
+    # A session's reader with its first reading.
+    FirstReading = tuple[BpfReader, tuple[BpfStatus, ...]]
     # The tables of a session, by program and name.
     Contents = Mapping[str, Mapping[str, TableContents]]
 
@@ -36,19 +38,21 @@ class BpfWatch:
         self._troubles: dict[str, str] = {}
         self._look: asyncio.Task[None] | None = None
 
-    def add(self, session: str, reader: BpfReader) -> None:
-        """Read this session's programs too, the first time at once. Raises KernelError."""
-        self._last[session] = reader.read()
-        self._readers[session] = reader
+    def add(self, reader: BpfReader, first: tuple[BpfStatus, ...]) -> None:
+        """Read a session's programs from now on, instead of others that it had before."""
+        self._last[reader.session] = first
+        self._readers[reader.session] = reader
 
-    def remove(self, session: str) -> None:
+    def remove(self, reader: BpfReader) -> None:
         """Stop reading a session's programs; keep their last status. No reading may run."""
-        self._readers.pop(session, None)
+        if self._readers.get(reader.session) is reader:
+            del self._readers[reader.session]
 
     def forget(self, session: str) -> None:
-        """Remove a session that failed, and its last status."""
-        self.remove(session)
+        """Remove a session that is gone, or has failed, with the last status of its programs."""
+        self._readers.pop(session, None)
         self._last.pop(session, None)
+        self._troubles.pop(session, None)
 
     @property
     def is_idle(self) -> bool:
@@ -91,12 +95,18 @@ class BpfWatch:
 
     async def _read(self, worker: Executor) -> None:
         loop = asyncio.get_running_loop()
-        for session, reader in self._readers.items():
+        for session, reader in tuple(self._readers.items()):
+            if self._readers.get(session) is not reader:
+                continue  # it has left meanwhile
             trouble = ""
             try:
-                self._last[session] = await loop.run_in_executor(worker, reader.read)
+                status = await loop.run_in_executor(worker, reader.read)
             except KernelError as error:
                 trouble = f"maps not read: {error}"
                 if not self._troubles.get(session):
                     _LOG.error("maps_not_read", session=session, error=str(error))
+            else:
+                if self._readers.get(session) is not reader:
+                    continue
+                self._last[session] = status
             self._troubles[session] = trouble

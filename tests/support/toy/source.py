@@ -44,9 +44,10 @@ def open_session(
     stack: ExitStack,
     *,
     exclude_tids: tuple[int, ...] = (),
+    abort: int = -1,
 ) -> OpenToy:
     """Make the ring. See `source.base.Source`."""
-    del kernel, exclude_tids
+    del kernel, exclude_tids, abort
     ring = plan.rings[0]
     with ExitStack() as own:
         memory_fd = os.memfd_create("toy")

@@ -112,8 +112,9 @@ def test_difference_of_limits(
     """A changed limit of the state directory is a difference, though no ring changes."""
     compare(tmp_path, monkeypatch, f'[retention]\nage = "1h"\n{EXEC}')
     assert capsys.readouterr().out.splitlines() == [
-        "session exec (perf): changed",
-        "  sink.retention.age_ns: 604800000000000 -> 3600000000000",
+        "session exec (perf): unchanged",
+        "settings: changed",
+        "  retention.age: 604800000000000 -> 3600000000000",
     ]
 
 

@@ -385,7 +385,7 @@ def test_stray_signals_do_nothing() -> None:
         """Take nothing: what is asked for does not matter here."""
 
     async def scenario() -> bool:
-        with signals.stop_event() as stop, signals.hangups(), signals.snapshots(take):
+        with signals.stop_event() as stop, signals.reloads(take), signals.snapshots(take):
             send()
             await asyncio.sleep(0)
             return stop.is_set()

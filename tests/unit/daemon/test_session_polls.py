@@ -109,8 +109,8 @@ def test_maps_of_programs_are_read_at_each_flush() -> None:
 
     async def passes() -> int:
         rig = Rig()
-        reader: Any = SimpleNamespace(read=lambda: ())
-        rig.watch.add("one", reader)
+        reader: Any = SimpleNamespace(session="one", read=lambda: ())
+        rig.watch.add(reader, ())
         rig.polls.poll()
         await rig.watch.join()
         return rig.polls.passes

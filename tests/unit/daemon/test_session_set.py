@@ -22,6 +22,7 @@ class One:
     """A session that writes down what is done with it."""
 
     source = None
+    readers = ()
 
     def __init__(self, done: list[str], name: str, source: str = "perf", **fails: bool) -> None:
         self.plan = SimpleNamespace(name=name, source=source)
@@ -128,22 +129,45 @@ def test_a_session_that_fails_to_begin_is_closed() -> None:
     assert lived(scenario) == ["begin a", "close a", "undo a"]
 
 
-def test_one_session_takes_the_place_of_another() -> None:
-    """The old one is closed and undone at once, the new one at the end; the order stays."""
+def test_a_placeholder_takes_the_place_of_a_session() -> None:
+    """The session is closed and undone at once; the order stays."""
 
     async def scenario(rig: Rig) -> None:
         first, _ = rig.add("first", "second")
         await rig.set.begin(first)
-        new, own = rig.made("first")
-        await new.begin()
-        await rig.set.replace(new, own)
+        new, _ = rig.made("first")
+        await rig.set.replace(new)
         rig.done.append("replaced")
         assert next(iter(rig.set)) is new
         assert len(rig.set) == 2
 
-    begun = ["begin first", "begin first"]
-    ended = ["close first", "undo second", "undo first"]
-    assert lived(scenario) == [*begun, "close first", "undo first", "replaced", *ended]
+    ended = ["close first", "undo first", "replaced", "undo second"]
+    assert lived(scenario) == ["begin first", *ended]
+
+
+def test_sets_exchange_sessions() -> None:
+    """Sessions that are not needed any more go to the other set, and are closed with it."""
+
+    async def scenario(rig: Rig) -> None:
+        kept, *_ = rig.add("kept", "changed", "gone")
+        for session in rig.set:
+            await rig.set.begin(session)
+        rig.done.clear()
+        async with SessionSet(BpfWatch()) as aside:
+            for name in ("changed", "new"):
+                session, own = rig.made(name)
+                aside.add(session, own)
+                await aside.begin(session)
+            keys = [(name, "perf") for name in ("new", "kept", "changed")]
+            rig.set.exchange(aside, keys)
+            assert [one.plan.name for one in rig.set] == ["new", "kept", "changed"]
+            assert kept in rig.set
+        rig.done.append("exchanged")
+
+    begun = ["begin changed", "begin new"]
+    left = ["close gone", "close changed", "undo gone", "undo changed", "exchanged"]
+    ended = [f"{what} {name}" for what in ("close", "undo") for name in ("changed", "kept", "new")]
+    assert lived(scenario) == [*begun, *left, *ended]
 
 
 def test_sessions_of_a_name_are_removed() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from collectord.config.schema import BpfConfig, Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig
 from collectord.daemon.daemon import Daemon
-from collectord.daemon.stages import Opening
+from collectord.daemon.opening import Opening
 from collectord.kernel.linux import LinuxKernel
 from collectord.session.ringless_session import RinglessSession
 from collectord.session.session_factory import SessionContext
@@ -33,7 +33,7 @@ def ringless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     """Return a daemon whose two sessions open no ring."""
 
     async def open_ringless(
-        _context: SessionContext, plan: SessionPlan, _stack: object
+        _context: SessionContext, plan: SessionPlan, _stack: object, _contains: object
     ) -> RinglessSession:
         source: Any = SimpleNamespace(
             abilities=Abilities(), target_fds=(), enable=lambda: None, disable=lambda: None
@@ -108,10 +108,9 @@ def test_compilers_are_given_their_time(tmp_path: Path) -> None:
         plan("bpf"),
         plan("bpf", "execsnoop", "opensnoop"),
     ]
-    whole: Any = SimpleNamespace(sessions=plans)
     config = Config(bpf=BpfConfig(compile_time=Nanoseconds(20_000_000_000)))
     with managed(tmp_path) as (service, manager):
-        opening = Opening(service, whole, config)
+        opening = Opening(service, plans, config)
         for one in plans:
             opening.begin(one)
         assert manager.told() == [

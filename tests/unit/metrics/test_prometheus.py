@@ -134,7 +134,7 @@ def test_gaps_have_causes() -> None:
     series = scrape(balances.status(session))
     name, labels = "collectord_gap_seconds_total", {"session": "exec", "source": "perf"}
     found = {cause: of(series, name, cause=cause, **labels) for cause in GapCause}
-    assert found == {"stop": 0, "kill": 2.5, "boot": 0, "shed": 0, "request": 0}
+    assert found == {"stop": 0, "kill": 2.5, "boot": 0, "reload": 0, "shed": 0, "request": 0}
 
 
 def test_pauses_have_causes() -> None:

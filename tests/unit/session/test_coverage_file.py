@@ -41,14 +41,21 @@ def test_gaps_add_up_over_starts(tmp_path: Path) -> None:
     clock = Clock()
     first = started(tmp_path, clock)
     assert first.gap is None
-    assert first.gaps_ns == {"stop": 0, "kill": 0, "boot": 0, "shed": 0, "request": 0}
+    assert first.gaps_ns == {"stop": 0, "kill": 0, "boot": 0, "reload": 0, "shed": 0, "request": 0}
     first.go_on()
 
     clock.seconds += 5  # killed
     second = started(tmp_path, clock)
     assert second.gap is not None
     assert second.gap.cause == "kill"
-    assert second.gaps_ns == {"stop": 0, "kill": 5 * SECOND, "boot": 0, "shed": 0, "request": 0}
+    assert second.gaps_ns == {
+        "stop": 0,
+        "kill": 5 * SECOND,
+        "boot": 0,
+        "reload": 0,
+        "shed": 0,
+        "request": 0,
+    }
     clock.seconds += 60
     second.stop()
     clock.seconds += 1  # it flushes
@@ -60,6 +67,7 @@ def test_gaps_add_up_over_starts(tmp_path: Path) -> None:
         "stop": 3 * SECOND,
         "kill": 5 * SECOND,
         "boot": 0,
+        "reload": 0,
         "shed": 0,
         "request": 0,
     }
@@ -70,6 +78,7 @@ def test_gaps_add_up_over_starts(tmp_path: Path) -> None:
         "stop": 3 * SECOND,
         "kill": 5 * SECOND,
         "boot": 7 * SECOND,
+        "reload": 0,
         "shed": 0,
         "request": 0,
     }
@@ -119,3 +128,24 @@ def test_sessions_of_one_process_have_no_gap_between_them(tmp_path: Path) -> Non
     new.go_on()
     clock.seconds += 1
     assert started(tmp_path, clock).gaps_ns["kill"] == 6 * SECOND
+
+
+def test_a_reload_leaves_a_gap_only_if_it_had_to_stop_first(tmp_path: Path) -> None:
+    """One that runs until the next has begun hands the note over, and does not note its end."""
+    clock = Clock()
+    first = started(tmp_path, clock, process="one")
+    first.go_on()
+    clock.seconds += 3
+    second = started(tmp_path, clock, process="one")
+    first.hand_over()
+    first.stop()
+    first.end()
+    second.go_on()
+    assert second.gap is None
+    second.stop()
+    second.end()
+    clock.seconds += 2
+    third = started(tmp_path, clock, process="one")
+    assert third.gap is not None
+    assert third.gap.cause == "reload"
+    assert third.gaps_ns["reload"] == 2 * SECOND

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reloads: the configuration is read anew, and what differs from the running plan is changed.
+
+One reload follows another; those who ask while one is under way share the next. A reload that
+fails changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from collectord.daemon.host_facts import host_facts
+from collectord.errors import BpfError, CollectordError, UsageError
+from collectord.plan.build import build
+from collectord.plan.difference import Kind, difference, document
+from collectord.plan.settings import settings_of, taken_over
+from collectord.session.daemon_status import ReloadStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from collectord.config.load import Loaded
+    from collectord.config.schema import Config
+    from collectord.control.service import Service
+    from collectord.daemon.changeover import Changeover
+    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.kernel.port import Kernel
+    from collectord.plan.difference import Difference
+    from collectord.plan.session_plan import Plan
+    from collectord.session.opening_thread import OpeningThread
+
+    Read = Callable[[], Loaded]
+
+_LOG: Final = structlog.get_logger()
+
+
+class Reloaded(NamedTuple):
+    """The result of a reload: what was changed, and the warnings of the plan that runs now."""
+
+    found: Difference
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The parts of a daemon that a reload works on, while it collects.
+
+    Attributes:
+        changeover: changes the sessions.
+        opening: reads, probes and plans.
+        service: is told.
+        apply: takes over the settings of a configuration, and its plan.
+    """
+
+    changeover: Changeover
+    opening: OpeningThread
+    service: Service
+    apply: Callable[[Config, Plan], None]
+
+
+class Reloader:
+    """Keeps a daemon's plan, and changes it.
+
+    Args:
+        kernel: is probed.
+        loaded: the configuration of the start.
+        facts: of the start.
+        plan: made of both.
+        read: reads the configuration anew.
+
+    Attributes:
+        plan: what runs.
+        config_sha256: of the files that it is made of.
+        status: of the last reload.
+    """
+
+    def __init__(
+        self, kernel: Kernel, loaded: Loaded, facts: KernelFacts, plan: Plan, read: Read
+    ) -> None:
+        self._kernel = kernel
+        self._facts = facts
+        self._read = read
+        self._config = loaded.config
+        self.plan = plan
+        self.config_sha256 = loaded.sha256
+        self.status = ReloadStatus()
+        self._running: Running  # from `begin` on
+        self._begun = asyncio.Event()
+        self._ended = False
+        self._one = asyncio.Lock()
+        self._present: asyncio.Task[Reloaded] | None = None
+        self._next: asyncio.Task[Reloaded] | None = None
+        self._tasks: set[asyncio.Task[Reloaded]] = set()
+
+    def begin(self, running: Running) -> None:
+        """Carry out reloads from now on, those included that were asked for before."""
+        self._running = running
+        self._begun.set()
+
+    async def reload(self) -> Reloaded:
+        """Read, plan, and change what differs; before all is open, as soon as it is.
+
+        Raises:
+            ConfigError, PlanError: the configuration is wrong.
+            CollectordError: what it wants cannot be opened.
+            UsageError: the daemon stops.
+        """
+        if self._ended:
+            raise _stopping()
+        if self._next is None:
+            self._next = asyncio.create_task(self._run())
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._tasks.discard)
+        task = self._next
+        await asyncio.wait([task])  # it goes on if the one who asked has left
+        if task.cancelled():
+            raise _stopping()
+        return task.result()
+
+    async def end(self) -> None:
+        """Give up what is not decided yet, and complete what is."""
+        self._ended = True
+        for task in self._tasks:
+            if task is not self._present or not self._running.changeover.under_way:
+                task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self) -> Reloaded:
+        await self._begun.wait()
+        running = self._running
+        async with self._one:
+            self._present, self._next = self._next, None  # files may be written from now on
+            running.service.reloading()
+            try:
+                done = await self._reload(running)
+            except CollectordError as error:
+                self.status = replace(self.status, successful=False)
+                text = error.text if isinstance(error, BpfError) else ""
+                _LOG.error("config_not_applied", error=str(error), text=text)
+                raise
+            finally:
+                running.service.reloaded()
+        self.status = ReloadStatus()
+        found = done.found
+        counts = {str(kind): len(found.of(kind)) for kind in Kind}
+        _LOG.info("reloaded", **counts, needs_restart=list(found.needs_restart))
+        return done
+
+    async def _reload(self, running: Running) -> Reloaded:
+        loaded, config, plan = await running.opening.run(self._plan_anew)
+        wanted = {**document(plan), "settings": settings_of(loaded.config)}
+        found = difference(document(self.plan), wanted)
+        await running.changeover.change(self.plan, config, plan, found)
+        self._config, self.plan, self.config_sha256 = config, plan, loaded.sha256
+        running.apply(config, plan)
+        return Reloaded(found, plan.warnings)
+
+    def _plan_anew(self) -> tuple[Loaded, Config, Plan]:
+        """Read the files, look at the host and plan; called in a thread."""
+        loaded = self._read()
+        config = taken_over(self._config, loaded.config)
+        facts = host_facts(self._kernel, config, mount=True)
+        # A new measurement could choose another transport for what records already.
+        costs = self._facts.ftrace.transport_ns or facts.ftrace.transport_ns
+        facts = replace(facts, ftrace=replace(facts.ftrace, transport_ns=costs))
+        return loaded, config, build(config, facts)
+
+
+def _stopping() -> UsageError:
+    return UsageError("the daemon stops: nothing is reloaded")
