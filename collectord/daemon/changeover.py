@@ -8,6 +8,7 @@ the new one fails it is opened again, and the time between is a gap.
 
 from __future__ import annotations
 
+import gc
 from contextlib import AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING
 
@@ -122,6 +123,8 @@ class Changeover:
             raise
         finally:
             self.under_way = False
+            # A session is a cycle of objects, and its stream has megabytes of known tasks.
+            gc.collect()
         self._places.keep(new)
 
     def _check_names(self, found: Difference) -> None:
