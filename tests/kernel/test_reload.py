@@ -58,6 +58,19 @@ ring = "{ring}"
 
 
 CALLS: Final = session("calls")
+# It exports an event, and does not compile.
+BROKEN: Final = """
+struct broken { u64 number; };
+#define COLLECTORD_EVENT struct broken
+#include "collectord.h"
+
+RAW_TRACEPOINT_PROBE(sys_enter)
+{
+    struct broken event = { .number = missing };
+    collectord_submit(ctx, &event);
+    return 0;
+}
+"""
 
 
 def changes(answer: dict[str, Any]) -> dict[str, str]:
@@ -192,8 +205,8 @@ def test_what_is_wrong_changes_nothing(
 
         program = tmp_path / "bpf"
         program.mkdir()
-        (program / "broken.bpf.c").write_text('#include "collectord.h"\nint nonsense(;\n')
-        (program / "broken.toml").write_text('summary = "does not compile"\n')
+        (program / "broken.bpf.c").write_text(BROKEN)
+        (program / "broken.toml").write_text('summary = "a test"\nlicense = "GPL"\n')
         bpf = f"""
 [bpf]
 programs = "{program}"

@@ -159,7 +159,7 @@ def test_sets_exchange_sessions() -> None:
                 aside.add(session, own)
                 await aside.begin(session)
             keys = [(name, "perf") for name in ("new", "kept", "changed")]
-            rig.set.exchange(aside, keys)
+            rig.set.exchange(aside, keys, {("gone", "perf")})
             assert [one.plan.name for one in rig.set] == ["new", "kept", "changed"]
             assert kept in rig.set
         rig.done.append("exchanged")
