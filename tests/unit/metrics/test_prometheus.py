@@ -14,8 +14,8 @@ import pytest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from collectord.ledger.followed import FollowedProcesses
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS
+from collectord.ledger.followed import FollowedProcesses
 from collectord.ledger.losing import Losing
 from collectord.ledger.record_ledger import SinkStats
 from collectord.metrics import prometheus
