@@ -168,7 +168,7 @@ class Reloader:
         # A new measurement could choose another transport for what records already.
         costs = self._facts.ftrace.transport_ns or facts.ftrace.transport_ns
         facts = replace(facts, ftrace=replace(facts.ftrace, transport_ns=costs))
-        # The sessions follow CPUs that come and go by themselves: those are no reason to reopen one.
+        # The sessions follow CPUs that come and go by themselves.
         facts = replace(facts, cpus_online=self._facts.cpus_online)
         return loaded, config, build(config, facts)
 

@@ -270,7 +270,9 @@ def test_hangups_under_load(tmp_path: Path, start_cli: Start, generator: Generat
             notices = daemon.read_notices()  # the daemon would wait for a manager that reads none
             if number % 2:
                 figures.append((len(daemon.fds()), rss_bytes(daemon)))
-        assert figures[-1][0] <= figures[1][0]
+        # A segment that is being sealed may be open at either reading.
+        first, last = figures[:5], figures[-5:]
+        assert min(fds for fds, _ in last) <= max(fds for fds, _ in first), figures
         assert figures[-1][1] - figures[1][1] <= RSS_GROWTH_MAX, figures
         assert sum(one.startswith("RELOADING=1\nMONOTONIC_USEC=") for one in notices) > RELOADS
         calls = daemon.session()
