@@ -35,6 +35,7 @@ _SEGMENT: Final = Column("SEGMENT")
 _STATE: Final = Column("STATE")
 _SAMPLES: Final = Column("SAMPLES", "right")
 _SIZE: Final = Column("SIZE", "right")
+_UNCOMPRESSED: Final = Column("UNCOMPRESSED", "right")
 _DETAIL: Final = Column("DETAIL")
 _EARLY: Final = "ended early: records that name some of its samples may be in the next segment"
 _AUX_COLUMNS: Final = ("CPU", "TID", "OFFSET", "BYTES", "MISSING")
@@ -114,7 +115,7 @@ def _list(args: argparse.Namespace) -> int:
     print_table(
         (
             *(_SEGMENT, Column("FORMAT"), _STATE, Column("START"), Column("END")),
-            *(_SAMPLES, Column("BASIS"), _SIZE),
+            *(_SAMPLES, Column("BASIS"), _SIZE, _UNCOMPRESSED),
         ),
         [
             [
@@ -126,6 +127,7 @@ def _list(args: argparse.Namespace) -> int:
                 figure_text(row.samples),
                 row.basis or "-",
                 bytes_text(row.allocated_bytes),
+                _size_before(row.uncompressed_bytes),
             ]
             for row in rows
         ],
@@ -140,7 +142,7 @@ def _verify(args: argparse.Namespace) -> int:
         print_json({"segments": verdicts})
     else:
         print_table(
-            (_SEGMENT, _STATE, Column("VERDICT"), _SAMPLES, _SIZE, _DETAIL),
+            (_SEGMENT, _STATE, Column("VERDICT"), _SAMPLES, _SIZE, _UNCOMPRESSED, _DETAIL),
             [
                 [
                     str(verdict.path),
@@ -148,6 +150,7 @@ def _verify(args: argparse.Namespace) -> int:
                     _verdict(verdict),
                     f"{verdict.samples:,}",
                     bytes_text(verdict.allocated_bytes),
+                    _size_before(verdict.uncompressed_bytes),
                     _finding(verdict),
                 ]
                 for verdict in verdicts
@@ -227,6 +230,11 @@ def _verdict(verdict: verify.Verdict) -> str:
     if verdict.state is verify.State.RUNNING:
         return "-"
     return "wrong" if verdict.finding else "ok"
+
+
+def _size_before(size_bytes: int | None) -> str:
+    """Format the size before the compression, "-" for a segment that is not compressed."""
+    return "-" if size_bytes is None else bytes_text(size_bytes)
 
 
 def _finding(verdict: verify.Verdict) -> str:

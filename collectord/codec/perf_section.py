@@ -47,6 +47,7 @@ class Feature(IntEnum):
     CLOCKID = 23
     BPF_PROG_INFO = 25
     BPF_BTF = 26
+    COMPRESSED = 27
     CPU_PMU_CAPS = 28
     CLOCK_DATA = 29
     PMU_CAPS = 31

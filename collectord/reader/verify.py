@@ -76,6 +76,7 @@ class Verdict:
         sha256: of the whole file, if requested.
         allocated_bytes: blocks that the file occupies; less than its size if it has holes.
         early: see `Manifest`; false without one.
+        uncompressed_bytes: blocks that it occupied before it was compressed; None if it is not.
     """
 
     path: Path
@@ -86,6 +87,7 @@ class Verdict:
     sha256: str | None = None
     allocated_bytes: int = 0
     early: bool = False
+    uncompressed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class SegmentRow:
         begins_ns, ends_ns: REALTIME of the first and the last record.
         first_ns, last_ns: their times on the clock that stamps the records.
         early: see `Manifest`.
+        uncompressed_bytes: see `Verdict`.
     """
 
     path: Path
@@ -117,6 +120,7 @@ class SegmentRow:
     basis: str | None
     bytes: int
     allocated_bytes: int
+    uncompressed_bytes: int | None
 
 
 def _refuse(error: SinkError) -> None:
@@ -234,7 +238,7 @@ def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
             finding = next(chain(findings, _chain_findings(folder, paths, manifest)), None)
         status = os.fstat(fd)
         # A file that somebody made longer may be all holes: 4 TiB of them take hours.
-        is_whole = manifest is not None and status.st_size == manifest.bytes
+        is_whole = manifest is not None and status.st_size in _sizes(manifest)
         whole = _sha256(fd) if sha256 and is_whole else None
     return Verdict(
         path,
@@ -245,7 +249,20 @@ def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
         sha256=whole,
         allocated_bytes=status.st_blocks * BLOCK_BYTES,
         early=manifest.early if manifest else False,
+        uncompressed_bytes=_uncompressed_bytes(manifest, status),
     )
+
+
+def _sizes(manifest: Manifest) -> tuple[int, ...]:
+    """Return the sizes of the forms that the file may have."""
+    packed = manifest.packed
+    return (manifest.bytes,) if packed is None else (manifest.bytes, packed.bytes)
+
+
+def _uncompressed_bytes(manifest: Manifest | None, status: os.stat_result | None) -> int | None:
+    if manifest is None or manifest.packed is None or status is None:
+        return None
+    return manifest.allocated_bytes if status.st_size == manifest.packed.bytes else None
 
 
 def _manifest_finding(raw: bytes) -> Finding:
@@ -265,14 +282,14 @@ def _chain_findings(folder: Folder, paths: SegmentPaths, manifest: Manifest) -> 
     raw = read_other_manifest(folder, folder.path / before.manifest) if inside else b""
     if not raw and _has_older(folder, paths, before.manifest):
         yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, is missing")
-    if raw and link(before.manifest, raw) != before and _replaced(raw) != before.sha256:
+    if raw and link(before.manifest, raw) != before and before.sha256 not in _replaced(raw):
         yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, was changed since")
 
 
-def _replaced(raw: bytes) -> str:
-    """Return the SHA-256 of the manifest that a repair has replaced by this one, "" if none."""
+def _replaced(raw: bytes) -> list[str]:
+    """Return the SHA-256 of each manifest that this one has replaced."""
     manifest = decode(raw, Manifest)
-    return manifest.replaces if manifest is not None else ""
+    return manifest.replaces.split() if manifest is not None else []
 
 
 def _has_older(folder: Folder, paths: SegmentPaths, manifest_name: str) -> bool:
@@ -316,6 +333,7 @@ def _row(folder: Folder, group: Group) -> SegmentRow:
         basis=str(sealed.ledger.get("basis")) if sealed else None,
         bytes=status.st_size if status else 0,
         allocated_bytes=status.st_blocks * BLOCK_BYTES if status else 0,
+        uncompressed_bytes=_uncompressed_bytes(sealed, status),
     )
 
 

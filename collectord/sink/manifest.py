@@ -121,6 +121,20 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Count
 
 
+class Packed(msgspec.Struct, frozen=True, kw_only=True):
+    """The compressed form of the file, by zstd in the way of its format.
+
+    The manifest is written before the file gets this form, so either may be found.
+
+    Attributes:
+        xxh3: the checksum of all its bytes.
+    """
+
+    bytes: Count
+    allocated_bytes: Count
+    xxh3: str
+
+
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """The time before a session in which none of its rings was open, in REALTIME.
 
@@ -227,17 +241,18 @@ class Manifest(Common, frozen=True, kw_only=True):
         produced: events that the kernel counted; None if the basis is not `exact`.
         ledger: the balance with its basis.
         lost_samples: event id to samples lost in this segment, also in the file as LOST_SAMPLES.
-        bytes: size of the file.
-        allocated_bytes: blocks that the file occupies.
+        bytes: size of the file, as the spans are: before it was compressed.
+        allocated_bytes: blocks that the file occupies, or occupied then.
         build_ids: path to build-id, where known.
         previous: None for the first manifest of its directory.
         snapshot: the snapshot of a flight recorder's segment; None if unknown.
         cut: the parts that a repair has cut out.
         cut_samples: the events in them; None if unknown.
-        replaces: SHA-256 of the manifest written by the seal, if the segment was damaged since;
-            else "".
+        replaces: SHA-256 of each manifest that this one has replaced, since the segment was
+            compressed, or damaged and repaired; the oldest first.
         early: it ended before all records were read that name its samples: the next one may have
             them.
+        packed: its compressed form; None if it has none.
     """
 
     complete: bool
@@ -261,6 +276,7 @@ class Manifest(Common, frozen=True, kw_only=True):
     cut_samples: Count | None = None
     replaces: str = ""
     early: bool = False
+    packed: Packed | None = None
 
 
 class _SchemaOnly(msgspec.Struct):
@@ -383,6 +399,12 @@ def thin(readings: Sequence[ClockReading]) -> tuple[ClockReading, ...]:
         return tuple(readings)
     steps = FLUSH_CLOCKS_MAX - 1
     return tuple(readings[index * last // steps] for index in range(FLUSH_CLOCKS_MAX))
+
+
+def successor(manifest: Manifest, raw: bytes, **changes: object) -> Manifest:
+    """Return the manifest that replaces a sealed one, whose bytes are `raw`."""
+    replaces = " ".join([*manifest.replaces.split(), hashlib.sha256(raw).hexdigest()])
+    return msgspec.structs.replace(manifest, replaces=replaces, **changes)
 
 
 def common_fields(manifest: OpenManifest | Manifest) -> dict[str, Any]:

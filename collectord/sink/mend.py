@@ -7,7 +7,6 @@ kill comes in between, the next repair finds the segment as damaged as before.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +21,7 @@ from collectord.sink.manifest import (
     decode,
     encode,
     layout_faults,
+    successor,
     with_counts,
 )
 from collectord.sink.outcome import (
@@ -32,6 +32,8 @@ from collectord.sink.outcome import (
     recovered_fields,
     with_tracks,
 )
+from collectord.sink.pack import unpack_steps
+from collectord.sink.packing import packing_of
 from collectord.sink.scan import mapped
 from collectord.sink.segment import lock, read_manifest
 from collectord.sink.soundness import contents_findings, span_fault
@@ -66,7 +68,13 @@ def mend_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome | N
         finding = next(contents_findings(fd, paths, manifest), None)
         if finding is None:
             return None
-        return (yield from _mend(_Damaged(folder, paths, fd, raw, manifest, finding)))
+        damaged = _Damaged(folder, paths, fd, raw, manifest, finding)
+        if packing_of(fd) is None:
+            return (yield from _mend(damaged))
+        if not (yield from unpack_steps(folder, paths, fd, manifest, raw)):
+            return _left(damaged, "its compressed form cannot be read")
+    outcome = yield from mend_steps(folder, group)
+    return outcome or _whole(damaged)
 
 
 class _Damaged(NamedTuple):
@@ -108,6 +116,17 @@ def _mend(damaged: _Damaged) -> Generator[str, None, Outcome]:
     return recovered(paths.data, finished, found, kept_text(found))
 
 
+def _whole(damaged: _Damaged) -> Outcome:
+    return Outcome(
+        path=damaged.paths.data,
+        action=Action.RECOVERED,
+        detail="all of it could be read, and it is not compressed any more",
+        samples=damaged.manifest.samples,
+        bytes=damaged.manifest.bytes,
+        allocated_bytes=damaged.manifest.allocated_bytes,
+    )
+
+
 def _left(damaged: _Damaged, why: str) -> Outcome:
     detail = f"left alone: {why}; {damaged.finding.check}: {damaged.finding.detail}"
     return Outcome(damaged.paths.data, Action.DAMAGED, detail)
@@ -131,10 +150,10 @@ def _manifest(damaged: _Damaged, found: Survey, finished: FinishedFile) -> Manif
     """Return the manifest for what the segment holds by now, and what it held."""
     sealed = damaged.manifest
     before = sealed.samples + (sealed.cut_samples or 0)
-    return msgspec.structs.replace(
+    return successor(
         sealed,
+        damaged.raw,
         schema=SCHEMA,
         **recovered_fields(finished, found),
         cut_samples=max(before - found.samples, 0),
-        replaces=sealed.replaces or hashlib.sha256(damaged.raw).hexdigest(),
     )

@@ -47,8 +47,10 @@ from collectord.sink.outcome import (
     refused,
     with_tracks,
 )
+from collectord.sink.pack import remove_left
 from collectord.sink.segment import (
     MANIFEST,
+    PACKING,
     PARTIAL,
     Group,
     SegmentPaths,
@@ -210,6 +212,8 @@ def _without_head(
 def _remove_leftovers(folder: Folder, group: Group) -> Outcome | None:
     """Remove the files beside a segment that is sealed, was discarded, or was evicted."""
     paths = group.paths
+    if PACKING in group.suffixes:
+        remove_left(folder, paths)
     if not group.sealed:
         remove(folder, paths)
     if not paths.rotated:

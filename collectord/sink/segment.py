@@ -6,6 +6,7 @@
     NAME.json.new        its manifest while it is written
     NAME.json, NAME      sealed
     NAME.json.damaged    an open manifest that could not be read when its segment was repaired
+    NAME.packing         the compressed form of a sealed segment while it is written (locked too)
 
 NAME is `<UTC start>-<seq>.<format>` in a state directory, or the argument of `record -o`. Numbers
 and the chain of manifests continue within one format: a directory may hold the segments of a perf
@@ -43,6 +44,7 @@ MANIFEST: Final = ".json"
 OPEN_MANIFEST: Final = ".json.partial"
 NEW_MANIFEST: Final = ".json.new"
 DAMAGED_MANIFEST: Final = ".json.damaged"
+PACKING: Final = ".packing"
 PERF_DATA: Final = "perf.data"
 TRACE_DAT: Final = "trace.dat"
 FORMATS: Final = (PERF_DATA, TRACE_DAT)
@@ -67,7 +69,10 @@ _NAME: Final = re.compile(
     rf"\d{{8}}T\d{{6}}Z-(?P<seq>\d{{6,}})\.(?P<format>{_FORMAT})(?:\.recovered)*"
 )
 # Longest first: `.json.partial` also ends in `.partial`.
-_SUFFIXES: Final = (OPEN_MANIFEST, NEW_MANIFEST, DAMAGED_MANIFEST, MANIFEST, PARTIAL, "")
+_SUFFIXES: Final = (
+    *(OPEN_MANIFEST, NEW_MANIFEST, DAMAGED_MANIFEST, MANIFEST),
+    *(PARTIAL, PACKING, ""),
+)
 
 _READ_HINT: Final = f"give uid {os.geteuid()} read permission there, or run as a user who has it"
 _HINTS: Final = {
@@ -140,6 +145,11 @@ class SegmentPaths:
     def damaged_manifest(self) -> Path:
         """The path of an unreadable open manifest that was set aside."""
         return self.directory / (self.name + DAMAGED_MANIFEST)
+
+    @property
+    def packing(self) -> Path:
+        """The path of its compressed form before its rename."""
+        return self.directory / (self.name + PACKING)
 
     @property
     def old(self) -> SegmentPaths:

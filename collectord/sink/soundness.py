@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from collectord.errors import CodecError
 from collectord.sink.formats import open_stored
 from collectord.sink.manifest import Manifest, layout_faults
-from collectord.sink.scan import mapped
+from collectord.sink.packing import packing_of, unpacked
+from collectord.sink.scan import mapped, xxh3
 from collectord.sink.sparse import stray_byte
 from collectord.sink.stored_file import Check, Finding
 from collectord.sink.sums import chunks_of, unsound
@@ -17,6 +18,7 @@ from collectord.sink.sums import chunks_of, unsound
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from collectord.sink.manifest import Packed
     from collectord.sink.segment import SegmentPaths
 
 # The number of chunks that a line names; `chunks` of the finding has all.
@@ -24,7 +26,32 @@ _NAMED_MAX: Final = 8
 
 
 def contents_findings(fd: int, paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
-    """Yield the differences between a sealed file and its manifest."""
+    """Yield the differences between a sealed file, compressed or not, and its manifest."""
+    try:
+        if packing_of(fd) is not None:
+            yield from _form_findings(fd, manifest.packed)
+        with unpacked(fd) as plain:
+            yield from _plain_findings(plain, paths, manifest)
+    except CodecError as error:
+        yield Finding(Check.CHECKSUM, str(error))
+
+
+def _form_findings(fd: int, packed: Packed | None) -> Iterator[Finding]:
+    """Yield the difference between a compressed file and its manifest."""
+    if packed is None:
+        yield Finding(Check.MANIFEST, "it is compressed, which its manifest does not know")
+        return
+    size_bytes = os.fstat(fd).st_size
+    if size_bytes != packed.bytes:
+        told = f"{size_bytes} bytes compressed, its manifest says {packed.bytes}"
+        yield Finding(Check.SIZE, told)
+        return
+    with mapped(fd, size_bytes) as view:
+        if xxh3(view) != packed.xxh3:
+            yield Finding(Check.CHECKSUM, "its compressed form does not match its checksum")
+
+
+def _plain_findings(fd: int, paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
     size_bytes = os.fstat(fd).st_size
     if size_bytes != manifest.bytes:
         yield Finding(Check.SIZE, f"{size_bytes} bytes, its manifest says {manifest.bytes}")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compression of whole files: the pieces that a file is made of, and zstd frames.
+
+A frame stands for itself and has a checksum: damage in one leaves the others readable.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import zstandard
+
+from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEVEL: Final = 1
+ZSTD_NAME: Final = "zstd"
+ZSTD_VERSION: Final = ".".join(map(str, zstandard.ZSTD_VERSION))
+
+
+class Piece(NamedTuple):
+    """Some bytes of a file, at their offset. What no piece has is a hole."""
+
+    offset: int
+    data: bytes | memoryview
+
+
+class Packing(Protocol):
+    """The compressed form of a file format."""
+
+    def is_packed(self, first: bytes) -> bool:
+        """Whether a file that begins with these FIRST_BYTES has the compressed form."""
+
+    def pack(self, plain: memoryview) -> Iterator[Piece]:
+        """Yield the pieces of the compressed form.
+
+        Raises:
+            CodecError: this file has no compressed form.
+        """
+
+    def unpack(self, packed: memoryview, *, lenient: bool = False) -> Iterator[Piece]:
+        """Yield the pieces of the file as it was, up to its end.
+
+        Args:
+            packed: the compressed form.
+            lenient: zeros replace the contents of a damaged frame.
+
+        Raises:
+            CodecError: it is damaged, or another program compressed it.
+        """
+
+
+# What `is_packed` needs to see of a file.
+FIRST_BYTES: Final = 128
+
+
+class Compressor:
+    """Makes frames."""
+
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+
+    def frame(self, data: memoryview) -> bytes:
+        """Return the frame of these bytes."""
+        return self._zstd.compress(data)
+
+
+class Decompressor:
+    """Reads frames of a bounded size; `lenient` as in `Packing.unpack`."""
+
+    def __init__(self, max_bytes: int, *, lenient: bool) -> None:
+        self._zstd = zstandard.ZstdDecompressor()
+        self._max_bytes = max_bytes
+        self._lenient = lenient
+
+    def contents(self, frame: memoryview, at: int) -> bytes:
+        """Return the contents of the frame at an offset. Raises CodecError."""
+        size = -1
+        try:
+            size = zstandard.frame_content_size(frame)
+            if 0 <= size <= self._max_bytes:
+                return self._zstd.decompress(frame, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            if self._lenient and 0 <= size <= self._max_bytes:
+                return bytes(size)
+            raise CodecError(f"compressed data: {error}", offset=at, reason="zstd") from error
+        raise CodecError(f"frame of {size} bytes", offset=at, reason="zstd")

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that compresses segments, with no priority: it runs when nothing else does.
+
+The daemon starts it as
+
+    python -I -m collectord.sink.pack_worker PARENT SHARE DESCRIPTOR PATH NAME..
+
+for segments of one folder, which it gets open. SHARE is the part of a CPU that it may take. It
+prints one line of JSON for each segment and may be killed at any instant.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.errors import UnsafePath
+from collectord.folders.folder import Folder
+from collectord.folders.trust import Trust
+from collectord.sink.pack import pack_steps
+from collectord.sink.segment import SegmentPaths, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FAILED: Final = "failed"
+_PR_SET_PDEATHSIG: Final = 1
+_NICE: Final = 19
+
+
+def main(arguments: list[str]) -> None:
+    """Compress the segments, one after the other."""
+    parent, share, fd, path, *names = arguments
+    _retire(int(parent))
+    pace = _pace(float(share))
+    with Folder(int(fd), Path(path), Trust.WRITE).checked() as folder:
+        for name in names:
+            try:
+                result = run(pack_steps(folder, SegmentPaths(folder.path, name), pace))
+                told = {"name": name, "result": str(result), "detail": ""}
+            except (OSError, UnsafePath) as error:
+                told = {"name": name, "result": FAILED, "detail": str(error)}
+            print(json.dumps(told), flush=True)  # noqa: T201 - its answer
+
+
+def _retire(parent: int) -> None:
+    """Die with the parent, leave no core file, and let everything else run first."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICE)
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _pace(share: float) -> Callable[[], None]:
+    """Return a function that sleeps while the process has had more than its share of a CPU."""
+    begun = time.monotonic()
+
+    def pace() -> None:
+        ahead_s = time.process_time() / share - (time.monotonic() - begun)
+        if ahead_s > 0:
+            time.sleep(ahead_s)
+
+    return pace
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compression: whatever instant it is killed at, one whole segment is left, and perf reads it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from collectord.codec.perf_attr import RecordType
+from collectord.codec.perf_record import frame
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
+from collectord.reader.verify import list_segments, verify
+from collectord.sink.manifest import Manifest, decode
+from collectord.sink.outcome import Action
+from collectord.sink.pack import Result, pack_steps
+from collectord.sink.packing import unpacked
+from collectord.sink.repair import repair
+from collectord.sink.segment import SegmentPaths, run
+from tests.support import segments as support
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from collectord.sink.base import SegmentInfo
+    from tests.support.perf_tools import Perf
+
+SAMPLES = 2_000
+STEPS = (
+    "compressed",
+    "compressed file synced",
+    "manifest written",
+    "manifest renamed",
+    "segment renamed",
+    "directory synced",
+)
+
+
+def _sealed(directory: Path, samples: int = SAMPLES) -> SegmentInfo:
+    return support.write_segment(support.make_sink(directory), samples=samples)
+
+
+def _pack(path: Path) -> Result:
+    with open_folder(path.parent, Trust.WRITE) as folder:
+        return run(pack_steps(folder, SegmentPaths(path.parent, path.name)))
+
+
+def _manifest(path: Path) -> Manifest:
+    found = decode(path.with_name(path.name + ".json").read_bytes(), Manifest)
+    assert found is not None
+    return found
+
+
+def _plain(path: Path) -> bytes:
+    with path.open("rb") as file, unpacked(file.fileno()) as plain:
+        return os.pread(plain, os.fstat(plain).st_size, 0)
+
+
+def test_perf_reads_the_same(tmp_path: Path, perf: Perf) -> None:
+    """Stock perf prints the same of a compressed segment, and says that it is compressed."""
+    path = _sealed(tmp_path).path
+    before = perf.run("script", "-i", path)
+    header = perf.run("report", "--header-only", "-i", path).stdout.splitlines()
+    assert _pack(path) is Result.PACKED
+    after = perf.run("script", "-i", path)
+    assert (after.stdout, after.stderr) == (before.stdout, before.stderr)
+    assert len(after.stdout.splitlines()) == SAMPLES
+    told = perf.run("report", "--header-only", "-i", path).stdout.splitlines()
+    assert {line for line in told if "compressed" in line}
+    assert [one for one in header if "sample" in one] == [one for one in told if "sample" in one]
+
+
+def test_both_forms_are_described(tmp_path: Path) -> None:
+    """Sizes and times are those that retention and lists need, and the contents come back."""
+    path = _sealed(tmp_path).path
+    plain, before = path.read_bytes(), path.stat()
+    assert _pack(path) is Result.PACKED
+    after, manifest = path.stat(), _manifest(path)
+    assert manifest.packed is not None
+    assert (manifest.bytes, manifest.packed.bytes) == (before.st_size, after.st_size)
+    assert after.st_blocks < before.st_blocks / 4
+    assert (after.st_mtime_ns, after.st_mode) == (before.st_mtime_ns, before.st_mode)
+    assert _plain(path) == plain
+    (row,) = list_segments([tmp_path])
+    assert (row.samples, row.bytes) == (SAMPLES, after.st_size)
+    assert row.uncompressed_bytes == before.st_blocks * 512
+    (verdict,) = verify([tmp_path], sha256=True)
+    assert verdict.finding is None
+    assert verdict.sha256 is not None
+    assert verdict.uncompressed_bytes == before.st_blocks * 512
+    assert _pack(path) is Result.PACKED  # and again is nothing to do
+    assert path.stat().st_ino == after.st_ino
+
+
+def test_chain_holds(tmp_path: Path) -> None:
+    """The next segment's manifest leads to one that was replaced since."""
+    sink = support.make_sink(tmp_path)
+    first, second = (support.write_segment(sink, token, samples=SAMPLES) for token in (1, 2))
+    assert _pack(first.path) is Result.PACKED
+    third = support.write_segment(sink, 3, samples=SAMPLES)
+    assert _pack(second.path) is Result.PACKED
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None] * 3
+    assert third.manifest.previous is not None
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed(tmp_path: Path, perf: Perf, step: str) -> None:
+    """After a kill there is one whole segment, and the next attempt compresses it."""
+    path = _sealed(tmp_path).path
+    plain = path.read_bytes()
+    done = tmp_path.parent / f"{tmp_path.name}.steps"
+
+    def up_to_step() -> None:
+        with open_folder(tmp_path, Trust.WRITE) as folder, done.open("w") as told:
+            for name in pack_steps(folder, SegmentPaths(tmp_path, path.name)):
+                print(name, file=told, flush=True)
+                if name == step:
+                    return
+
+    support.killed(up_to_step)
+    assert tuple(done.read_text().split("\n"))[:-1] == STEPS[: STEPS.index(step) + 1]
+    assert _plain(path) == plain
+    repair(tmp_path)
+    assert {one.name for one in tmp_path.iterdir()} == {path.name, f"{path.name}.json"}
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None]
+    assert _pack(path) is Result.PACKED
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None]
+    assert len(perf.run("script", "-i", path).stdout.splitlines()) == SAMPLES
+
+
+def test_others_at_work(tmp_path: Path) -> None:
+    """A segment that is repaired, or compressed by another process, is left to it."""
+    path = _sealed(tmp_path).path
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert _pack(path) is Result.BUSY
+    beside = path.with_name(f"{path.name}.packing")
+    with beside.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert _pack(path) is Result.BUSY
+        repair(tmp_path)
+        assert beside.exists()
+    assert _pack(path) is Result.PACKED
+    assert not beside.exists()
+
+
+def test_what_hardly_shrinks_stays(tmp_path: Path) -> None:
+    """A segment of random data is left as it is, and nothing of the attempt remains."""
+    sink = support.make_sink(tmp_path)
+    segment = sink.next_segment(1, support.OPENING)
+    rest_bytes = support.PAGE_BYTES - 8
+    noises = [frame(RecordType.FINISHED_INIT, 0, os.urandom(rest_bytes)) for _ in range(50)]
+    chunks = [*support.sample_chunks(1), *noises]
+    support.write_data(segment, chunks)
+    info = sink.seal(segment, support.closed(segment, chunks, 1), support.closing())
+    assert info is not None
+    plain = info.path.read_bytes()
+    assert _pack(info.path) is Result.KEPT
+    assert info.path.read_bytes() == plain
+    assert _manifest(info.path).packed is None
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_unsound_segment_stays(tmp_path: Path) -> None:
+    """Damage is not sealed in: it stays for a repair to find."""
+    path = _sealed(tmp_path).path
+    plain = bytearray(path.read_bytes())
+    plain[len(plain) // 2] ^= 1
+    path.write_bytes(plain)
+    assert _pack(path) is Result.UNSOUND
+    assert path.read_bytes() == plain
+
+
+def test_deleted_meanwhile(tmp_path: Path) -> None:
+    """Retention that deletes the segment under the work has the last word."""
+    path = _sealed(tmp_path).path
+    with open_folder(tmp_path, Trust.WRITE) as folder:
+        steps = pack_steps(folder, SegmentPaths(tmp_path, path.name))
+        for step in steps:
+            if step == "compressed":
+                path.unlink()
+                path.with_name(f"{path.name}.json").unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_form(tmp_path: Path) -> None:
+    """Damage of the compressed form is found, and a repair keeps the chunks around it."""
+    path = _sealed(tmp_path, samples=12_000).path
+    assert _pack(path) is Result.PACKED
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) * 3 // 4] ^= 1
+    path.write_bytes(damaged)
+    (verdict,) = verify([tmp_path])
+    assert verdict.finding is not None
+    (outcome,) = repair(tmp_path, sealed=True)
+    assert outcome.action is Action.RECOVERED, outcome
+    assert 0 < outcome.samples < 12_000
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None]
+    assert _manifest(path).packed is None
+
+
+def test_manifest_without_the_form(tmp_path: Path) -> None:
+    """A compressed file whose manifest is older is found, and gets its first form back."""
+    path = _sealed(tmp_path).path
+    plain = path.read_bytes()
+    assert _pack(path) is Result.PACKED
+    manifest = path.with_name(f"{path.name}.json")
+    manifest.write_bytes(msgspec.json.encode(msgspec.structs.replace(_manifest(path), packed=None)))
+    (verdict,) = verify([tmp_path])
+    assert verdict.finding is not None
+    (outcome,) = repair(tmp_path, sealed=True)
+    assert outcome.samples == SAMPLES
+    assert path.read_bytes() == plain
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None]
