@@ -91,7 +91,9 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         # The headers are not kept among the recordings.
         bpf=BpfConfig(cache="" if os.geteuid() == 0 else str(Path.home() / _USERS_CACHE)),
         # Recordings made by hand are deleted by hand.
-        retention=RetentionConfig(bytes=Bytes(0), age=Nanoseconds(0), free=Share()),
+        retention=RetentionConfig(
+            bytes=Bytes(0), age=Nanoseconds(0), free=Share(), compress_after=Nanoseconds(0)
+        ),
         session=(
             SessionConfig(
                 name=SESSION,

@@ -35,7 +35,6 @@ _SEGMENT: Final = Column("SEGMENT")
 _STATE: Final = Column("STATE")
 _SAMPLES: Final = Column("SAMPLES", "right")
 _SIZE: Final = Column("SIZE", "right")
-_UNCOMPRESSED: Final = Column("UNCOMPRESSED", "right")
 _DETAIL: Final = Column("DETAIL")
 _EARLY: Final = "ended early: records that name some of its samples may be in the next segment"
 _AUX_COLUMNS: Final = ("CPU", "TID", "OFFSET", "BYTES", "MISSING")
@@ -115,7 +114,7 @@ def _list(args: argparse.Namespace) -> int:
     print_table(
         (
             *(_SEGMENT, Column("FORMAT"), _STATE, Column("START"), Column("END")),
-            *(_SAMPLES, Column("BASIS"), _SIZE, _UNCOMPRESSED),
+            *(_SAMPLES, Column("BASIS"), _SIZE),
         ),
         [
             [
@@ -126,8 +125,7 @@ def _list(args: argparse.Namespace) -> int:
                 _time(row.ends_ns),
                 figure_text(row.samples),
                 row.basis or "-",
-                bytes_text(row.allocated_bytes),
-                _size_before(row.uncompressed_bytes),
+                _size(row),
             ]
             for row in rows
         ],
@@ -142,15 +140,14 @@ def _verify(args: argparse.Namespace) -> int:
         print_json({"segments": verdicts})
     else:
         print_table(
-            (_SEGMENT, _STATE, Column("VERDICT"), _SAMPLES, _SIZE, _UNCOMPRESSED, _DETAIL),
+            (_SEGMENT, _STATE, Column("VERDICT"), _SAMPLES, _SIZE, _DETAIL),
             [
                 [
                     str(verdict.path),
                     str(verdict.state),
                     _verdict(verdict),
                     f"{verdict.samples:,}",
-                    bytes_text(verdict.allocated_bytes),
-                    _size_before(verdict.uncompressed_bytes),
+                    _size(verdict),
                     _finding(verdict),
                 ]
                 for verdict in verdicts
@@ -232,9 +229,11 @@ def _verdict(verdict: verify.Verdict) -> str:
     return "wrong" if verdict.finding else "ok"
 
 
-def _size_before(size_bytes: int | None) -> str:
-    """Format the size before the compression, "-" for a segment that is not compressed."""
-    return "-" if size_bytes is None else bytes_text(size_bytes)
+def _size(segment: verify.SegmentRow | verify.Verdict) -> str:
+    """Format the size on disk, of a compressed segment with the one before."""
+    size = bytes_text(segment.allocated_bytes)
+    before_bytes = segment.uncompressed_bytes
+    return size if before_bytes is None else f"{size} of {bytes_text(before_bytes)}"
 
 
 def _finding(verdict: verify.Verdict) -> str:

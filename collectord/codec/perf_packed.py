@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compressed form of perf.data, as `perf record -z` writes it.
 
-The records behind the head are in PERF_RECORD_COMPRESSED records, each with one frame. A record may
-begin in one frame and end in the next. Head and tail are as they were, but that the header has the
-feature COMPRESSED and the sizes of what follows. Its section, the file's last, has the size of the
-buffer that perf decompresses a frame into. AUX data have no compressed form: perf looks for them
-by their offset in the file.
+The records behind the head are in PERF_RECORD_COMPRESSED records, each with one frame. A record
+may begin in one frame and end in the next. Head and tail are as they were, but that the header has
+the feature COMPRESSED and the sizes of what follows. Its section, the file's last, has the size of
+the buffer that perf decompresses a frame into. AUX data have no compressed form: perf looks for
+them by their offset in the file.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def unpack(packed: memoryview, *, lenient: bool = False) -> Iterator[Piece]:
         raise CodecError(reason, offset=start, reason="compressed")
     yield Piece(HEADER_BYTES, packed[HEADER_BYTES:start])
     at = start
-    for contents in _contents(packed, Decompressor(_CONTENTS_MAX_BYTES, lenient=lenient), start, end):
+    for contents in _contents(
+        packed, Decompressor(_CONTENTS_MAX_BYTES, lenient=lenient), start, end
+    ):
         yield Piece(at, contents)
         at += len(contents)
     shift = at - end - _ENTRY_BYTES

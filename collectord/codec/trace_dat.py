@@ -59,10 +59,10 @@ CPUSTAT_BYTES: Final = 512
 # The bytes of a file's beginning that head_bytes() needs.
 FIRST_BYTES: Final = 4096
 
-_VERSION: Final = b"7\0"
-_UNCOMPRESSED: Final = b"none\0\0"
-_SECTION: Final = struct.Struct("<HHIQ")
-_OPTION: Final = struct.Struct("<HI")
+VERSION: Final = b"7\0"
+UNCOMPRESSED: Final = b"none\0\0"
+SECTION: Final = struct.Struct("<HHIQ")
+OPTION: Final = struct.Struct("<HI")
 _CPU: Final = struct.Struct("<IQQ")
 _WORD_BYTES: Final = 4
 _FILE_MAX_BYTES: Final = 1 << 62
@@ -129,13 +129,13 @@ def build_head(
     capacity = -(-extent_bytes // sub_buffer) * sub_buffer
     if not 0 < capacity * len(cpus) < _FILE_MAX_BYTES:
         raise CodecError(f"extents of {extent_bytes} bytes", offset=0, reason="size")
-    first = MAGIC + _VERSION + bytes((0, metadata.long_size_bytes))
-    first += U32.pack(sub_buffer) + _UNCOMPRESSED
+    first = MAGIC + VERSION + bytes((0, metadata.long_size_bytes))
+    first += U32.pack(sub_buffer) + UNCOMPRESSED
     first += U64.pack(len(first) + U64.size)
     strings, described = _strings()
 
     def section(kind: OptionId, contents: bytes) -> bytes:
-        return _SECTION.pack(kind, 0, described[kind], len(contents)) + contents
+        return SECTION.pack(kind, 0, described[kind], len(contents)) + contents
 
     contents = {
         OptionId.HEADER_INFO: build_header_files(metadata.header_page, metadata.header_event),
@@ -148,7 +148,7 @@ def build_head(
     sections = {kind: section(kind, body) for kind, body in contents.items()}
 
     def place(starts: Mapping[OptionId, int], extents: Mapping[int, int]) -> bytes:
-        before = len(first) + _SECTION.size
+        before = len(first) + SECTION.size
         body = _options(
             metadata,
             before,
@@ -167,11 +167,11 @@ def build_head(
         at += len(body)
     last = section(OptionId.STRINGS, strings)
     starts[OptionId.BUFFER] = at + len(last)
-    data_from = starts[OptionId.BUFFER] + _SECTION.size
+    data_from = starts[OptionId.BUFFER] + SECTION.size
     data_at = -(-data_from // sub_buffer) * sub_buffer
     extents = {cpu: data_at + capacity * index for index, cpu in enumerate(cpus)}
     rest = data_at - data_from + capacity * len(cpus)
-    buffer = _SECTION.pack(OptionId.BUFFER, 0, described[OptionId.BUFFER], rest)
+    buffer = SECTION.pack(OptionId.BUFFER, 0, described[OptionId.BUFFER], rest)
     parts = (first, place(starts, extents), *sections.values(), last, buffer)
     return parse_head(b"".join(parts).ljust(data_at, b"\0"))
 
@@ -199,7 +199,7 @@ def _options(
     buffer = U64.pack(starts[OptionId.BUFFER]) + b"\0" + clock
     buffer += U32.pack(sub_buffer_bytes) + U32.pack(len(extents))
     version = metadata.version.encode() + b"\0"
-    version += bytes(-(at + 2 * _OPTION.size + len(version) + len(buffer)) % _WORD_BYTES)
+    version += bytes(-(at + 2 * OPTION.size + len(version) + len(buffer)) % _WORD_BYTES)
     buffer += b"".join(_CPU.pack(cpu, offset, 0) for cpu, offset in extents.items())
     stat = Room(0, cpustat_bytes)
     options: list[tuple[OptionId, bytes]] = [
@@ -212,7 +212,7 @@ def _options(
         *((kind, U64.pack(start)) for kind, start in starts.items() if kind != OptionId.BUFFER),
         (OptionId.DONE, U64.pack(0)),
     ]
-    return b"".join(_OPTION.pack(kind, len(data)) + data for kind, data in options)
+    return b"".join(OPTION.pack(kind, len(data)) + data for kind, data in options)
 
 
 class _Start(NamedTuple):
@@ -262,7 +262,7 @@ def head_bytes(first: bytes) -> int:
     cursor.at = _start(cursor).options_at
     _section(cursor, OptionId.DONE)
     while True:
-        kind, size = _OPTION.unpack(cursor.take(_OPTION.size))
+        kind, size = OPTION.unpack(cursor.take(OPTION.size))
         if kind == OptionId.BUFFER:
             return _buffer(cursor, cursor.at, rows=1).cpus[0][1]
         if kind == OptionId.DONE:
@@ -307,7 +307,7 @@ def _read_options(cursor: Cursor) -> _Options:
     stats: list[Room] = []
     sections: dict[int, int] = {}
     while True:
-        kind, size = _OPTION.unpack(cursor.take(_OPTION.size))
+        kind, size = OPTION.unpack(cursor.take(OPTION.size))
         at = cursor.at
         value = cursor.take(size)
         if kind == OptionId.DONE:
@@ -345,13 +345,13 @@ def _read_metadata(data: bytes, start: _Start, options: _Options) -> Metadata:
 
 def _start(cursor: Cursor) -> _Start:
     cursor.expect(MAGIC)
-    cursor.expect(_VERSION)
+    cursor.expect(VERSION)
     if cursor.take(1) != b"\0":
         raise CodecError("big-endian data", offset=cursor.at - 1, reason="byte_order")
     long_size = cursor.take(1)[0]
     page_bytes = cursor.number(U32)
     _check_sub_buffer(page_bytes, offset=cursor.at - U32.size)
-    cursor.expect(_UNCOMPRESSED)
+    cursor.expect(UNCOMPRESSED)
     return _Start(long_size, page_bytes, cursor.number(U64))
 
 
@@ -364,7 +364,7 @@ def _check_sub_buffer(size_bytes: int, offset: int) -> None:
 def _section(cursor: Cursor, kind: OptionId) -> int:
     """Skip a section's header, and return the size of its contents."""
     at = cursor.at
-    found, flags, _, size = _SECTION.unpack(cursor.take(_SECTION.size))
+    found, flags, _, size = SECTION.unpack(cursor.take(SECTION.size))
     if found != kind or flags:
         message = f"section {found} with flags {flags:#x} in place of {kind.name}"
         raise CodecError(message, offset=at, reason="section")

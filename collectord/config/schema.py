@@ -66,11 +66,12 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[retention]`: limits of the state directory over all sessions; 0 for no limit."""
+    """`[retention]`: limits of the state directory over all sessions; 0 for none."""
 
     bytes: Bytes = Bytes(8 * _GIB)
     age: Nanoseconds = Nanoseconds(7 * 86_400 * NS_PER_SECOND)
     free: Share = Share(percent=10.0)
+    compress_after: Nanoseconds = Nanoseconds(3600 * NS_PER_SECOND)
 
 
 class BpfConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -176,6 +176,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: Bytes = Bytes(256 * _MIB)
     segment_age: Nanoseconds = Nanoseconds(3600 * NS_PER_SECOND)
     directory: str = ""
+    compress: bool = True
     target: TargetConfig = TargetConfig()
     source: tuple[SourceConfig, ...]
     single_file: str = ""

@@ -20,6 +20,7 @@ from collectord.daemon.claims import Places, await_salvages
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.hotplug import Hotplug
+from collectord.daemon.packer import Packer, share_of
 from collectord.daemon.process_watch import ProcessWatch
 from collectord.daemon.reloader import Running
 from collectord.daemon.session_polls import SessionPolls
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from collectord.daemon.reloader import Reloader
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.session_plan import Plan, SinkPlan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.map_watch import Contents
     from collectord.session.session_factory import AnySession
@@ -235,10 +236,13 @@ class Stages:
         run.reloader.begin(reloads)
 
     async def _serve(self, run: Run) -> None:
-        """Hold the limits of the state directory, and let others see what is collected."""
+        """Keep limits, compress old segments, and let others see what is collected."""
         self._poll_heartbeat()
         limits = _keep_limits(self._state_dir, self._workers.of())
         await run.stack.enter_async_context(_running(limits))
+        if run.salvage_all:
+            packer = Packer(self._sinks, self._spare_share, self._state_dir)
+            await run.stack.enter_async_context(_running(packer.run(self._workers.of())))
         self._measure_cost()  # its series are there from the first scrape on
         if run.on_open is not None:
             await run.on_open()
@@ -358,6 +362,12 @@ class Stages:
     def _measure_cost(self) -> bool:
         """Take a reading of the cost if it is time; return whether it was."""
         return self.meter.poll(self.sessions, self.watch.status(), len(self.coverage.online))
+
+    def _sinks(self) -> list[SinkPlan]:
+        return [plan.sink for plan in self.sessions.plans]
+
+    def _spare_share(self) -> float:
+        return share_of(self.meter.cost, len(self.coverage.online))
 
     def _count_costs(self, stack: AsyncExitStack) -> bool:
         """Let the kernel count the cost of BPF programs, if configured and permitted."""

@@ -32,6 +32,18 @@ def families(reading: Reading) -> Iterator[Metric]:
         SESSION,
         ((of_session(s), s.sink.segment_bytes) for s in sessions),
     )
+    yield gauge(
+        "collectord_segment_uncompressed_bytes",
+        "Bytes of disk space that they took before some of them were compressed.",
+        SESSION,
+        ((of_session(s), s.sink.uncompressed_bytes) for s in sessions),
+    )
+    yield counter(
+        "collectord_compress_errors",
+        "Attempts to compress a segment that failed; it stays as it is, and is tried again.",
+        SESSION,
+        ((of_session(s), s.sink.compress_errors) for s in sessions),
+    )
     yield lowest(
         "collectord_store_oldest_timestamp_seconds",
         "Unix time of the last write to the oldest sealed segment that is kept.",

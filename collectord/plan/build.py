@@ -304,6 +304,7 @@ def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:
             free_bytes=retention.free.bytes,
             free_percent=retention.free.percent,
         ),
+        compress_after_ns=retention.compress_after if session.compress else 0,
     )
 
 

@@ -109,6 +109,7 @@ class SinkPlan:
         segment_bytes: a segment is closed when it reaches it; 0 for no limit.
         segment_age_ns: a segment is closed when this old; 0 for no limit.
         retention: limits that remove old segments; none for a single file.
+        compress_after_ns: a sealed segment is compressed when it is this old; 0 for never.
     """
 
     format: str
@@ -117,6 +118,7 @@ class SinkPlan:
     segment_bytes: int = 0
     segment_age_ns: int = 0
     retention: RetentionPlan = field(default_factory=RetentionPlan)
+    compress_after_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +355,7 @@ class SessionPlan:
                 "segment_bytes": self.sink.segment_bytes,
                 "segment_age_ns": self.sink.segment_age_ns,
                 "retention": plain(self.sink.retention),
+                "compress_after_ns": self.sink.compress_after_ns,
             },
             "files": self.files,
             "notes": list(self.notes),

@@ -8,13 +8,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from collectord.codec.perf_data import MAGIC as PERF_MAGIC
-from collectord.errors import CodecError, SinkError
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
 from collectord.reader.perf_events import BpfSegment
 from collectord.reader.relay_events import RelaySegment, files_of
 from collectord.reader.trace_events import TraceSegment
-from collectord.sink.packing import unpacked
+from collectord.sink.packing import plain_errors, unpacked
 from collectord.sink.segment import sink_errors
 
 if TYPE_CHECKING:
@@ -35,20 +34,10 @@ def open_events(path: Path) -> Iterator[BpfSegment | TraceSegment | RelaySegment
         return
     with sink_errors("cannot read the segment", path, reading=True):
         fd = open_file(path)
-    with opened(fd), _plain(fd, path) as plain:
+    with ExitStack() as stack:
+        stack.enter_context(opened(fd))
+        with plain_errors(path):
+            plain = stack.enter_context(unpacked(fd))
         with sink_errors("cannot read the segment", path, reading=True):
             is_perf = os.pread(plain, len(PERF_MAGIC), 0) == PERF_MAGIC
         yield BpfSegment(plain, path) if is_perf else TraceSegment(plain, path)
-
-
-@contextmanager
-def _plain(fd: int, path: Path) -> Iterator[int]:
-    """Hold a file as it was before its compression. Raises SinkError."""
-    with ExitStack() as stack:
-        with sink_errors("cannot read the compressed segment", path, reading=True):
-            try:
-                plain = stack.enter_context(unpacked(fd))
-            except CodecError as error:
-                hint = "`collectord segments repair` keeps what can be read"
-                raise SinkError(f"is damaged, {error}", path=str(path), hint=hint) from error
-        yield plain

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.codec.blktrace import read_records
 from collectord.errors import CodecError
+from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
-from collectord.sink.segment import BLKTRACE, PARTIAL, RELAY, SegmentPaths, sink_errors
+from collectord.sink.packing import plain_errors, unpacked
+from collectord.sink.segment import BLKTRACE, PARTIAL, RELAY, SegmentPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,9 +111,9 @@ class RelaySegment:
 
 
 def _mapped(path: Path, stack: ExitStack) -> memoryview:
-    with sink_errors("cannot read the segment", path, reading=True), ExitStack() as own:
-        fd = open_file(path)
-        own.callback(os.close, fd)
+    with plain_errors(path), ExitStack() as own:
+        file = own.enter_context(opened(open_file(path)))
+        fd = own.enter_context(unpacked(file))
         size = os.fstat(fd).st_size
         if not size:
             return memoryview(b"")

@@ -30,11 +30,12 @@ from collectord.recovery.left_pages import pages_by_cpu
 from collectord.recovery.page_segment import salvage
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import Identity, Manifest, RingEntry, decode
+from collectord.sink.packing import unpacked
 from collectord.sink.segment import TRACE_DAT, group_files, read_other_manifest, sink_errors
 from collectord.source.tracefs import RECORD_SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -293,24 +294,32 @@ def _read_totals(
     stored = 0
     pages: dict[int, bytes] = {}
     by_cpu: Counter[int] = Counter()
-    for path, manifest in found:
+    for path, manifest in reversed(found):
         if manifest.run == first.run:
             stored = max(stored, manifest.stored_before + manifest.samples)
-            pages |= _last_pages(folder, path, manifest, step_bytes)
+            pages |= _last_pages(folder, path, manifest, step_bytes, known=pages)
             for ring in manifest.rings:
                 by_cpu[ring.cpu] = max(by_cpu[ring.cpu], ring.stored_total)
     return PriorRun(first.run, stored, first.scope, pages, by_cpu)
 
 
 def _last_pages(
-    folder: Folder, path: Path, manifest: Manifest, step_bytes: int
+    folder: Folder,
+    path: Path,
+    manifest: Manifest,
+    step_bytes: int,
+    known: Collection[int],
 ) -> dict[int, bytes]:
+    """Return the last page of each ring in a segment that is not known from a later one."""
+    rings = [r for r in manifest.rings if r.bytes >= step_bytes and r.cpu not in known]
+    if not rings:
+        return {}
     with (
         sink_errors("cannot read the segment", path, reading=True),
         opened(folder.open(path.name)) as fd,
+        unpacked(fd) as plain,
     ):
         return {
-            ring.cpu: os.pread(fd, step_bytes, ring.offset + ring.bytes - step_bytes)
-            for ring in manifest.rings
-            if ring.bytes >= step_bytes
+            ring.cpu: os.pread(plain, step_bytes, ring.offset + ring.bytes - step_bytes)
+            for ring in rings
         }

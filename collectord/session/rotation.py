@@ -79,6 +79,7 @@ class Rotation:
         self.collected: SnapshotSegments | None = None  # the snapshot of segments that end now
         self._requested: list[SegmentEnds] = []  # rotations that somebody waits for
         self.stats = SinkStats()
+        self._changes = 0  # of the segments, by compression
         self.sealed: tuple[str, ...] = ()  # paths, without those that retention has deleted
 
     # Life: begin, tick .. tick, end, finish, close.
@@ -92,6 +93,10 @@ class Rotation:
         """Show what has been written, retry what failed, rotate by age."""
         self._leave_removed()
         self._running.show()
+        changes = self._state_dir.changes(Path(self._plan.directory))
+        if changes != self._changes:
+            self._changes = changes
+            self._tasks.start(self._keep_limits())
         if self._wanted:
             self._tasks.start(self._prepare_or_degrade())
         if self._unsealed and not self._sealing.locked():

@@ -56,17 +56,15 @@ def mend_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome | N
     paths = group.paths
     try:
         raw = read_manifest(folder, paths.manifest)
-        manifest = decode(raw, Manifest)
-        if manifest is None:
-            return None
         fd = folder.open(paths.data.name, write=True)
     except (FileNotFoundError, UnsafePath):
         return None
+    manifest = decode(raw, Manifest)
     with opened(fd):
         if not lock(fd):
             return Outcome(paths.data, Action.IN_USE, "it is being repaired")
-        finding = next(contents_findings(fd, paths, manifest), None)
-        if finding is None:
+        finding = next(contents_findings(fd, paths, manifest), None) if manifest else None
+        if manifest is None or finding is None:
             return None
         damaged = _Damaged(folder, paths, fd, raw, manifest, finding)
         if packing_of(fd) is None:

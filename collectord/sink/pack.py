@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.errors import CodecError, UnsafePath
 from collectord.folders.folder import opened
 from collectord.sink.manifest import Manifest, Packed, decode, encode, successor
-from collectord.sink.packing import PACKINGS, packing_of, write_pieces
+from collectord.sink.packing import packing_for, packing_of, write_pieces
 from collectord.sink.scan import mapped, xxh3
 from collectord.sink.segment import BLOCK_BYTES, is_left, lock, lock_new, read_manifest
 from collectord.sink.sparse import stray_byte
@@ -25,7 +25,7 @@ from collectord.sink.sums import unsound
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from collectord.codec.packed import Packing, Piece
+    from collectord.codec.packed import Piece
     from collectord.folders.folder import Folder
     from collectord.sink.segment import SegmentPaths
 
@@ -71,17 +71,12 @@ def pack_steps(
             return Result.BUSY
         if manifest is None or not folder.is_named(paths.data.name, fd):
             return Result.GONE
-        if packing_of(fd) is not None:
-            return Result.PACKED
-        packing = PACKINGS.get(manifest.format)
-        if packing is None:
-            return Result.KEPT
-        new = _create(folder, paths)
+        new = _create(folder, paths) if packing_of(fd) is None else None
         if new is None:
-            return Result.BUSY
+            return Result.BUSY if packing_of(fd) is None else Result.PACKED
         with opened(new):
             try:
-                packed = yield from _write(fd, new, manifest, packing, pace)
+                packed = yield from _write(fd, new, manifest, pace)
                 if isinstance(packed, Result):
                     return packed
                 yield from _publish(folder, paths, successor(manifest, raw, packed=packed))
@@ -156,10 +151,10 @@ def _create(folder: Folder, paths: SegmentPaths) -> int | None:
 
 
 def _write(
-    fd: int, new: int, manifest: Manifest, packing: Packing, pace: Callable[[], object]
+    fd: int, new: int, manifest: Manifest, pace: Callable[[], object]
 ) -> Generator[str, None, Packed | Result]:
     """Write the new file and read it back; return its sums, or why it is not to be."""
-    before = os.fstat(fd)
+    before, packing = os.fstat(fd), packing_for(manifest.format)
     with mapped(fd, before.st_size) as view:
         spans = manifest.spans
         if before.st_size != manifest.bytes or any(any(unsound(view, span)) for span in spans):

@@ -8,25 +8,33 @@ import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec import perf_packed
+from collectord.codec import perf_packed, relay_packed, trace_packed
 from collectord.codec.packed import FIRST_BYTES
+from collectord.errors import CodecError, SinkError
 from collectord.folders.folder import write_all
 from collectord.sink.scan import mapped
-from collectord.sink.segment import PERF_DATA
+from collectord.sink.segment import PERF_DATA, TRACE_DAT, sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from collectord.codec.packed import Packing, Piece
 
-# The compressed forms, by the format of the file.
-PACKINGS: Final[dict[str, Packing]] = {PERF_DATA: perf_packed}
+_BY_FORMAT: Final[dict[str, Packing]] = {PERF_DATA: perf_packed, TRACE_DAT: trace_packed}
+_OF_SETS: Final[Packing] = relay_packed
+
+
+def packing_for(form: str) -> Packing:
+    """Return the compressed form that files of a format may have; those of sets have no head."""
+    return _BY_FORMAT.get(form, _OF_SETS)
 
 
 def packing_of(fd: int) -> Packing | None:
     """Return the compressed form that a file has; None if it has none."""
     first = os.pread(fd, FIRST_BYTES, 0)
-    return next((one for one in PACKINGS.values() if one.is_packed(first)), None)
+    kinds = (*_BY_FORMAT.values(), _OF_SETS)
+    return next((one for one in kinds if one.is_packed(first)), None)
 
 
 @contextmanager
@@ -45,6 +53,18 @@ def unpacked(fd: int) -> Iterator[int]:
         with mapped(fd, os.fstat(fd).st_size) as view:
             write_pieces(copy.fileno(), packing.unpack(view))
         yield copy.fileno()
+
+
+@contextmanager
+def plain_errors(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a file, or its compression, into a SinkError."""
+    with sink_errors("cannot read the segment", path, reading=True):
+        try:
+            yield
+        except CodecError as error:
+            hint = "`collectord segments repair` keeps what can be read"
+            message = f"cannot read the compressed segment, {error.message}"
+            raise SinkError(message, path=str(path), hint=hint) from error
 
 
 def write_pieces(fd: int, pieces: Iterable[Piece]) -> None:

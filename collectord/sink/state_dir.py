@@ -18,23 +18,26 @@ from collectord.errors import SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.ledger.record_ledger import SinkStats
+from collectord.sink.manifest import Manifest, decode
 from collectord.sink.segment import (
     BLOCK_BYTES,
     MANIFEST,
     TRACE_DAT,
     Group,
     group_files,
+    read_other_manifest,
     session_folder,
     session_names,
     sink_errors,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from collectord.folders.folder import Folder
     from collectord.plan.session_plan import RetentionPlan
+    from collectord.sink.segment import SegmentPaths
 
 _LOG = structlog.get_logger()
 _UNCLEAN_STOPS = ".unclean_stops"
@@ -53,6 +56,9 @@ class StateDir:
         self._evicting = threading.Lock()
         self._deleted: dict[Path, Counter[str]] = defaultdict(Counter)
         self._left: set[Path] = set()
+        self._compress_errors: Counter[Path] = Counter()
+        self._changes: Counter[Path] = Counter()
+        self._saved: defaultdict[Path, dict[tuple[int, int], int]] = defaultdict(dict)
 
     def limit(self, plan: RetentionPlan) -> None:
         """Set other limits, which hold from the next look on."""
@@ -107,6 +113,16 @@ class StateDir:
         with self._lock:
             self._left.update(partials)
 
+    def compressed(self, directory: Path, errors: int) -> None:
+        """Note that segments of a session were compressed, and how many could not be."""
+        with self._lock:
+            self._compress_errors[directory] += errors
+            self._changes[directory] += 1
+
+    def changes(self, directory: Path) -> int:
+        """Return how often a session's segments were compressed."""
+        return self._changes[directory]
+
     def stats(self, directory: Path, write_errors: int, unsealed: int) -> SinkStats:
         """Count a session's sealed segments and the space they occupy."""
         with sink_errors("cannot read the directory", directory, reading=True):
@@ -115,16 +131,41 @@ class StateDir:
             sealed = [group.paths for group in group_files(folder) if group.sealed]
             data = _statuses(folder, (paths.data for paths in sealed))
             manifests = _statuses(folder, (paths.manifest for paths in sealed))
+            saved = self._saved[directory]
+            self._saved[directory] = saved = dict(_saved_by(folder, sealed, saved))
         with self._lock:
             deleted = {str(reason): n for reason, n in self._deleted[directory].items()}
+        size_bytes = sum(one.st_blocks for one in (*data, *manifests)) * BLOCK_BYTES
         return SinkStats(
             segments=len(sealed),
-            segment_bytes=sum(one.st_blocks for one in (*data, *manifests)) * BLOCK_BYTES,
+            segment_bytes=size_bytes,
+            uncompressed_bytes=size_bytes + sum(saved.values()),
+            compress_errors=self._compress_errors[directory],
             deleted=deleted,
             write_errors=write_errors,
             unsealed=unsealed,
             oldest_ns=min((one.st_mtime_ns for one in data), default=None),
         )
+
+
+def _saved_by(
+    folder: Folder, sealed: Iterable[SegmentPaths], known: Mapping[tuple[int, int], int]
+) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield by how much compression has made each file smaller; a manifest is read only once."""
+    for paths in sealed:
+        status = folder.stat(paths.data.name)
+        if status is None:
+            continue
+        key = status.st_ino, status.st_mtime_ns
+        if key in known:
+            yield key, known[key]
+            continue
+        manifest = decode(read_other_manifest(folder, paths.manifest), Manifest)
+        packed = manifest is not None and manifest.packed is not None
+        if manifest is None or not packed or status.st_size == manifest.bytes:
+            yield key, 0
+        else:
+            yield key, manifest.allocated_bytes - status.st_blocks * BLOCK_BYTES
 
 
 def count_unclean_stops(root: Path, *, add: bool) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
+import subprocess
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +16,7 @@ from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import frame
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
+from collectord.reader.any_events import open_events
 from collectord.reader.verify import list_segments, verify
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.outcome import Action
@@ -21,13 +24,16 @@ from collectord.sink.pack import Result, pack_steps
 from collectord.sink.packing import unpacked
 from collectord.sink.repair import repair
 from collectord.sink.segment import SegmentPaths, run
+from tests.support import relay_segments as relays
 from tests.support import segments as support
+from tests.support import trace_segments as traces
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.sink.base import SegmentInfo
     from tests.support.perf_tools import Perf
+    from tests.support.trace_cmds import TraceCmd
 
 SAMPLES = 2_000
 STEPS = (
@@ -60,18 +66,91 @@ def _plain(path: Path) -> bytes:
         return os.pread(plain, os.fstat(plain).st_size, 0)
 
 
-def test_perf_reads_the_same(tmp_path: Path, perf: Perf) -> None:
-    """Stock perf prints the same of a compressed segment, and says that it is compressed."""
-    path = _sealed(tmp_path).path
-    before = perf.run("script", "-i", path)
-    header = perf.run("report", "--header-only", "-i", path).stdout.splitlines()
+def test_perf_reads_the_same(tmp_path: Path, perfs: tuple[Perf, ...]) -> None:
+    """Stock perf prints the same of a compressed segment, and knows that it is compressed."""
+    path = _sealed(tmp_path, samples=10_000).path
+    before = [perf.run("script", "-i", path) for perf in perfs]
     assert _pack(path) is Result.PACKED
-    after = perf.run("script", "-i", path)
-    assert (after.stdout, after.stderr) == (before.stdout, before.stderr)
-    assert len(after.stdout.splitlines()) == SAMPLES
-    told = perf.run("report", "--header-only", "-i", path).stdout.splitlines()
-    assert {line for line in told if "compressed" in line}
-    assert [one for one in header if "sample" in one] == [one for one in told if "sample" in one]
+    for perf, one in zip(perfs, before, strict=True):
+        after = perf.run("script", "-i", path)
+        assert (after.stdout, after.stderr) == (one.stdout, one.stderr)
+        assert len(after.stdout.splitlines()) == 10_000
+        header = perf.run("report", "--header-only", "-i", path).stdout
+        assert "# compressed : Zstd, level = 1" in header
+        assert f"# sample duration : {9_999 / 1000:10.3f} ms" in header
+
+
+def test_trace_cmd_reads_the_same(tmp_path: Path, trace_cmds: tuple[TraceCmd, ...]) -> None:
+    """Stock trace-cmd prints the same, and the pages come back to their places."""
+    path = traces.write_segment(traces.make_sink(tmp_path), counts=(300, 1)).path
+    plain, before = path.read_bytes(), [one.report(path) for one in trace_cmds]
+    assert len(before[0]) == 301 * traces.PER_PAGE
+    assert _pack(path) is Result.PACKED
+    assert [one.report(path) for one in trace_cmds] == before
+    assert path.stat().st_size < len(plain) / 4
+    assert _plain(path) == plain
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None]
+    with open_events(path) as segment:
+        assert sum(1 for _ in segment.by_time()) == len(before[0])
+
+
+def test_cpu_without_pages(tmp_path: Path, trace_cmds: tuple[TraceCmd, ...]) -> None:
+    """A CPU that recorded nothing has nothing to decompress."""
+    path = traces.write_segment(traces.make_sink(tmp_path), counts=(100, 0)).path
+    plain, before = path.read_bytes(), [one.report(path) for one in trace_cmds]
+    assert _pack(path) is Result.PACKED
+    assert [one.report(path) for one in trace_cmds] == before
+    assert _plain(path) == plain
+
+
+def test_set_is_files_for_zstd(tmp_path: Path) -> None:
+    """Each file of a set is one that zstd decompresses, and its records are read as before."""
+    data = {4: relays.record(1) * 20_000, 5: relays.record(2) * 300}
+    info = relays.seal(relays.make_sink(tmp_path), 1, data)
+    assert info is not None
+    paths = [path for path in (info.path, *info.more) if path.stat().st_size]
+    assert [_pack(path) for path in paths] == [Result.PACKED] * 2
+    for path, plain in zip(paths, data.values(), strict=True):
+        done = subprocess.run(["zstd", "-dc"], stdin=path.open(), capture_output=True, check=True)
+        assert done.stdout == plain == _plain(path)
+    assert {verdict.finding for verdict in verify([tmp_path])} == {None}
+    with open_events(info.path) as segment:
+        assert sum(1 for _ in segment.by_time()) == 20_000
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbled", "grown"])
+@pytest.mark.parametrize("kind", ["perf", "trace", "relay"])
+def test_damage_is_found(tmp_path: Path, kind: str, damage: str) -> None:
+    """Whatever becomes of a compressed file, readers say so, and repair never fails on it."""
+    path = _of_kind(kind, tmp_path)
+    assert _pack(path) is Result.PACKED
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        del data[len(data) * 2 // 3 :]
+    elif damage == "grown":
+        data += bytes(4096)
+    else:
+        dice = random.Random(kind)  # noqa: S311
+        for _ in range(40):
+            data[dice.randrange(100, len(data))] ^= 1 << dice.randrange(8)
+    path.write_bytes(data)
+    (verdict,) = [one for one in verify([tmp_path]) if one.path == path]
+    assert verdict.finding is not None
+    outcomes = [one for one in repair(tmp_path, sealed=True) if one.path == path]
+    assert {one.action for one in outcomes} <= {Action.RECOVERED, Action.DAMAGED}
+    if outcomes[0].action is Action.RECOVERED:
+        assert {verdict.finding for verdict in verify([tmp_path])} == {None}
+
+
+def _of_kind(kind: str, directory: Path) -> Path:
+    if kind == "perf":
+        return _sealed(directory).path
+    if kind == "trace":
+        return traces.write_segment(traces.make_sink(directory), counts=(300, 1)).path
+    sink = relays.make_sink(directory)
+    info = relays.seal(sink, 1, {4: relays.record(1) * 9_000, 5: relays.record(2) * 300})
+    assert info is not None
+    return info.path
 
 
 def test_both_forms_are_described(tmp_path: Path) -> None:
@@ -209,7 +288,9 @@ def test_manifest_without_the_form(tmp_path: Path) -> None:
     plain = path.read_bytes()
     assert _pack(path) is Result.PACKED
     manifest = path.with_name(f"{path.name}.json")
-    manifest.write_bytes(msgspec.json.encode(msgspec.structs.replace(_manifest(path), packed=None)))
+    manifest.write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(_manifest(path), packed=None))
+    )
     (verdict,) = verify([tmp_path])
     assert verdict.finding is not None
     (outcome,) = repair(tmp_path, sealed=True)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compressed form of files without a head, such as those of blktrace: a file for zstd(1).
+
+It begins with a frame that zstd skips, which tells it from anything that a relay channel may hold.
+Another one before each frame has the size of that.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.packed import Compressor, Decompressor, Piece
+from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SKIPPED_MAGIC: Final = 0x184D2A5C
+_SKIPPED: Final = struct.Struct("<II")  # magic, size of what follows
+_FIRST: Final = struct.Struct("<8sQ")  # mark, size of the file
+_MARK: Final = b"cltrpack"
+_BEGIN: Final = _SKIPPED.pack(_SKIPPED_MAGIC, _FIRST.size) + _MARK
+_SIZE: Final = struct.Struct("<III")  # magic, size of what follows, size of the frame
+_PIECE_BYTES: Final = 1 << 19
+
+
+def is_packed(first: bytes) -> bool:
+    """Whether a file that begins so has the compressed form."""
+    return first.startswith(_BEGIN)
+
+
+def pack(plain: memoryview) -> Iterator[Piece]:
+    """Yield the pieces of the compressed form. Raises CodecError if there is none."""
+    if not len(plain):
+        raise CodecError("there is nothing to compress", offset=0, reason="empty")
+    compressor = Compressor()
+    first = _SKIPPED.pack(_SKIPPED_MAGIC, _FIRST.size) + _FIRST.pack(_MARK, len(plain))
+    yield Piece(0, first)
+    to = len(first)
+    for at in range(0, len(plain), _PIECE_BYTES):
+        with plain[at : at + _PIECE_BYTES] as piece:
+            frame = compressor.frame(piece)
+        part = _SIZE.pack(_SKIPPED_MAGIC, _SIZE.size - _SKIPPED.size, len(frame)) + frame
+        yield Piece(to, part)
+        to += len(part)
+
+
+def unpack(packed: memoryview, *, lenient: bool = False) -> Iterator[Piece]:
+    """Yield the pieces of the file as it was. Raises CodecError."""
+    decompressor = Decompressor(_PIECE_BYTES, lenient=lenient)
+    at = _SKIPPED.size + _FIRST.size
+    if len(packed) < at:
+        raise CodecError("cut short", offset=len(packed), reason="short")
+    _, size = _FIRST.unpack_from(packed, _SKIPPED.size)
+    to = 0
+    while at < len(packed):
+        if len(packed) - at < _SIZE.size:
+            raise CodecError("a frame is cut short", offset=at, reason="short")
+        *_, length = _SIZE.unpack_from(packed, at)
+        at += _SIZE.size
+        if length > len(packed) - at:
+            raise CodecError("a frame is cut short", offset=at, reason="short")
+        with packed[at : at + length] as frame:
+            contents = decompressor.contents(frame, at)
+        yield Piece(to, contents)
+        at += length
+        to += len(contents)
+    if to != size:
+        raise CodecError(f"{to} bytes of {size}", offset=at, reason="size")
