@@ -27,6 +27,7 @@ from collectord.sink.segment import SegmentPaths, run
 from tests.support import relay_segments as relays
 from tests.support import segments as support
 from tests.support import trace_segments as traces
+from tests.support.relay_records import record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,17 +106,18 @@ def test_cpu_without_pages(tmp_path: Path, trace_cmds: tuple[TraceCmd, ...]) -> 
 
 def test_set_is_files_for_zstd(tmp_path: Path) -> None:
     """Each file of a set is one that zstd decompresses, and its records are read as before."""
-    data = {4: relays.record(1) * 20_000, 5: relays.record(2) * 300}
+    data = {ring: b"".join(map(record, range(1, 3000))) for ring in (4, 5)}
     info = relays.seal(relays.make_sink(tmp_path), 1, data)
     assert info is not None
     paths = [path for path in (info.path, *info.more) if path.stat().st_size]
     assert [_pack(path) for path in paths] == [Result.PACKED] * 2
     for path, plain in zip(paths, data.values(), strict=True):
-        done = subprocess.run(["zstd", "-dc"], stdin=path.open(), capture_output=True, check=True)
+        with path.open() as file:
+            done = subprocess.run(["zstd", "-dc"], stdin=file, capture_output=True, check=True)
         assert done.stdout == plain == _plain(path)
     assert {verdict.finding for verdict in verify([tmp_path])} == {None}
     with open_events(info.path) as segment:
-        assert sum(1 for _ in segment.by_time()) == 20_000
+        assert sum(1 for _ in segment.by_time()) == 2999
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbled", "grown"])
@@ -148,7 +150,7 @@ def _of_kind(kind: str, directory: Path) -> Path:
     if kind == "trace":
         return traces.write_segment(traces.make_sink(directory), counts=(300, 1)).path
     sink = relays.make_sink(directory)
-    info = relays.seal(sink, 1, {4: relays.record(1) * 9_000, 5: relays.record(2) * 300})
+    info = relays.seal(sink, 1, {4: record(1) * 9_000, 5: record(2) * 300})
     assert info is not None
     return info.path
 
