@@ -22,7 +22,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     cost = reading.status.cost
     yield counter(
         "collectord_own_cpu_seconds",
-        "CPU seconds of the daemon's threads, and of the compilers that it has run.",
+        "CPU seconds of the daemon's threads, and of the processes that it has run.",
         (),
         [((), cost.own_ns / NS_PER_SECOND)],
     )

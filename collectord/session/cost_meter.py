@@ -37,7 +37,7 @@ class Cost:
     """The cost as of the last reading.
 
     Attributes:
-        own_ns: CPU time of the process with all its threads, and of the compilers it has run.
+        own_ns: CPU time of the process with all its threads, and of the processes it has run.
         imposed_ns: by name and source of each session, the CPU time that its probes have taken in
             the threads that they record; without the sessions of which it is unknown.
         ratio: both together as a share of all CPUs, over the last minute.
