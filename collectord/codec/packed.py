@@ -6,14 +6,12 @@ A frame stands for itself and has a checksum: damage in one leaves the others re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Generator
+from typing import Final, NamedTuple, Protocol
 
 import zstandard
 
 from collectord.errors import CodecError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LEVEL: Final = 1
 ZSTD_NAME: Final = "zstd"
@@ -24,7 +22,10 @@ class Piece(NamedTuple):
     """Some bytes of a file, at their offset. What no piece has is a hole."""
 
     offset: int
-    data: bytes | memoryview
+    data: bytes
+
+
+Pieces = Generator[Piece, None, None]
 
 
 class Packing(Protocol):
@@ -33,14 +34,14 @@ class Packing(Protocol):
     def is_packed(self, first: bytes) -> bool:
         """Whether a file that begins with these FIRST_BYTES has the compressed form."""
 
-    def pack(self, plain: memoryview) -> Iterator[Piece]:
+    def pack(self, plain: memoryview) -> Pieces:
         """Yield the pieces of the compressed form.
 
         Raises:
             CodecError: this file has no compressed form.
         """
 
-    def unpack(self, packed: memoryview, *, lenient: bool = False) -> Iterator[Piece]:
+    def unpack(self, packed: memoryview, *, lenient: bool = False) -> Pieces:
         """Yield the pieces of the file as it was, up to its end.
 
         Args:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.packed import LEVEL, Compressor, Decompressor, Piece
+from collectord.codec.packed import LEVEL, Compressor, Decompressor, Piece, Pieces
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_data import (
     FIRST_BYTES,
@@ -59,7 +59,7 @@ def is_packed(first: bytes) -> bool:
         return False
 
 
-def pack(plain: memoryview) -> Iterator[Piece]:
+def pack(plain: memoryview) -> Pieces:
     """Yield the pieces of the compressed form. Raises CodecError if there is none."""
     header, start = _begin(plain)
     end = header.data.offset + header.data.size
@@ -68,7 +68,7 @@ def pack(plain: memoryview) -> Iterator[Piece]:
         raise CodecError("AUX data are not compressed", offset=start, reason="aux")
     if not header.sealed or Feature.COMPRESSED in sections or end <= start:
         raise CodecError("there is nothing to compress", offset=start, reason="empty")
-    yield Piece(HEADER_BYTES, plain[HEADER_BYTES:start])
+    yield Piece(HEADER_BYTES, bytes(plain[HEADER_BYTES:start]))
     at = start
     for record in _records(plain[start:end]):
         yield Piece(at, record)
@@ -78,7 +78,7 @@ def pack(plain: memoryview) -> Iterator[Piece]:
         record = _RECORD.pack(RecordType.FINISHED_INIT, 0, RECORD_BYTES + size) + bytes(size)
         yield Piece(at, record)
         at += len(record)
-    tail = plain[end + _ENTRY_BYTES * len(sections) :]
+    tail = bytes(plain[end + _ENTRY_BYTES * len(sections) :])
     shift = at - end + _ENTRY_BYTES
     moved = _moved(sections, end, shift)
     last = Section(end + shift + _ENTRY_BYTES * len(sections) + len(tail), _SECTION.size)
@@ -89,7 +89,7 @@ def pack(plain: memoryview) -> Iterator[Piece]:
     yield Piece(0, _with_data(header, at, header.features | 1 << Feature.COMPRESSED).encode())
 
 
-def unpack(packed: memoryview, *, lenient: bool = False) -> Iterator[Piece]:
+def unpack(packed: memoryview, *, lenient: bool = False) -> Pieces:
     """Yield the pieces of the file as it was. Raises CodecError."""
     header, start = _begin(packed)
     end = header.data.offset + header.data.size
@@ -98,7 +98,7 @@ def unpack(packed: memoryview, *, lenient: bool = False) -> Iterator[Piece]:
     if last is None or last.offset + last.size != len(packed) or end < start:
         reason = "another program compressed it"
         raise CodecError(reason, offset=start, reason="compressed")
-    yield Piece(HEADER_BYTES, packed[HEADER_BYTES:start])
+    yield Piece(HEADER_BYTES, bytes(packed[HEADER_BYTES:start]))
     at = start
     for contents in _contents(
         packed, Decompressor(_CONTENTS_MAX_BYTES, lenient=lenient), start, end
@@ -109,7 +109,7 @@ def unpack(packed: memoryview, *, lenient: bool = False) -> Iterator[Piece]:
     yield Piece(at, feature_table(_moved(sections, end, shift)))
     behind = end + _ENTRY_BYTES * (len(sections) + 1)
     yield Piece(0, _with_data(header, at, header.features & ~(1 << Feature.COMPRESSED)).encode())
-    yield Piece(behind + shift, packed[behind : last.offset])
+    yield Piece(behind + shift, bytes(packed[behind : last.offset]))
 
 
 def _begin(file: memoryview) -> tuple[Header, int]:

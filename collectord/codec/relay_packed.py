@@ -8,13 +8,10 @@ Another one before each frame has the size of that.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from collectord.codec.packed import Compressor, Decompressor, Piece
+from collectord.codec.packed import Compressor, Decompressor, Piece, Pieces
 from collectord.errors import CodecError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _SKIPPED_MAGIC: Final = 0x184D2A5C
 _SKIPPED: Final = struct.Struct("<II")  # magic, size of what follows
@@ -30,7 +27,7 @@ def is_packed(first: bytes) -> bool:
     return first.startswith(_BEGIN)
 
 
-def pack(plain: memoryview) -> Iterator[Piece]:
+def pack(plain: memoryview) -> Pieces:
     """Yield the pieces of the compressed form. Raises CodecError if there is none."""
     if not len(plain):
         raise CodecError("there is nothing to compress", offset=0, reason="empty")
@@ -46,7 +43,7 @@ def pack(plain: memoryview) -> Iterator[Piece]:
         to += len(part)
 
 
-def unpack(packed: memoryview, *, lenient: bool = False) -> Iterator[Piece]:
+def unpack(packed: memoryview, *, lenient: bool = False) -> Pieces:
     """Yield the pieces of the file as it was. Raises CodecError."""
     decompressor = Decompressor(_PIECE_BYTES, lenient=lenient)
     at = _SKIPPED.size + _FIRST.size

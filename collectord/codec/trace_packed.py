@@ -13,7 +13,14 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.cursor import U32, U64, Cursor
-from collectord.codec.packed import ZSTD_NAME, ZSTD_VERSION, Compressor, Decompressor, Piece
+from collectord.codec.packed import (
+    ZSTD_NAME,
+    ZSTD_VERSION,
+    Compressor,
+    Decompressor,
+    Piece,
+    Pieces,
+)
 from collectord.codec.trace_dat import (
     FIRST_BYTES,
     OPTION,
@@ -67,7 +74,7 @@ def is_packed(first: bytes) -> bool:
     return first.startswith(MAGIC + VERSION) and first.startswith(_PACKED, _START_BYTES)
 
 
-def pack(plain: memoryview) -> Iterator[Piece]:
+def pack(plain: memoryview) -> Pieces:
     """Yield the pieces of the compressed form. Raises CodecError if there is none."""
     head = parse_head(bytes(plain[: head_bytes(bytes(plain[:FIRST_BYTES]))]))
     compressor = Compressor()
@@ -111,7 +118,7 @@ def pack(plain: memoryview) -> Iterator[Piece]:
         yield Piece(options_at + SECTION_BYTES, _moved_options(contents, moved, places))
 
 
-def unpack(packed: memoryview, *, lenient: bool = False) -> Iterator[Piece]:
+def unpack(packed: memoryview, *, lenient: bool = False) -> Pieces:
     """Yield the pieces of the file as it was. Raises CodecError."""
     decompressor = Decompressor(_CONTENTS_MAX_BYTES, lenient=lenient)
     size, places = _trailer(packed)
@@ -219,7 +226,7 @@ def _trailer(packed: memoryview) -> tuple[int, dict[int, tuple[int, int]]]:
     first = at - count * _PLACE.size
     if not 0 < count <= _CPUS_MAX or first < 0:
         raise CodecError(f"places of {count} CPUs", offset=at, reason="cpus")
-    rows = _PLACE.iter_unpack(packed[first:at])
+    rows = _PLACE.iter_unpack(bytes(packed[first:at]))
     return size, {cpu: (offset, length) for cpu, offset, length in rows}
 
 

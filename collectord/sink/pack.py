@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.errors import CodecError, UnsafePath
 from collectord.folders.folder import opened
 from collectord.sink.manifest import Manifest, Packed, decode, encode, successor
-from collectord.sink.packing import packing_for, packing_of, write_pieces
+from collectord.sink.packing import contents_max_bytes, packing_for, packing_of, write_pieces
 from collectord.sink.scan import mapped, xxh3
 from collectord.sink.segment import BLOCK_BYTES, is_left, lock, lock_new, read_manifest
 from collectord.sink.sparse import stray_byte
@@ -25,7 +25,7 @@ from collectord.sink.sums import unsound
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from collectord.codec.packed import Piece
+    from collectord.codec.packed import Piece, Pieces
     from collectord.folders.folder import Folder
     from collectord.sink.segment import SegmentPaths
 
@@ -112,7 +112,8 @@ def unpack_steps(
     with opened(new):
         try:
             with mapped(fd, os.fstat(fd).st_size) as form:
-                write_pieces(new, packing.unpack(form, lenient=True))
+                pieces = packing.unpack(form, lenient=True)
+                write_pieces(new, pieces, contents_max_bytes(len(form)))
             if os.fstat(new).st_size != manifest.bytes:
                 return False
             os.fsync(new)
@@ -169,7 +170,7 @@ def _write(
         os.fsync(new)
         yield "compressed file synced"
         after = os.fstat(new)
-        if after.st_blocks > (1 - _GAIN) * before.st_blocks:
+        if not _is_worth(before, after):
             return Result.KEPT
         with mapped(new, after.st_size) as form:
             if not _is_same(fd, view, _paced(packing.unpack(form), pace)):
@@ -181,7 +182,14 @@ def _write(
             )
 
 
-def _paced(pieces: Iterator[Piece], pace: Callable[[], object]) -> Iterator[Piece]:
+def _is_worth(before: os.stat_result, after: os.stat_result) -> bool:
+    """Whether a form saves enough, and can be read again."""
+    if before.st_size > contents_max_bytes(after.st_size):
+        return False
+    return after.st_blocks <= (1 - _GAIN) * before.st_blocks
+
+
+def _paced(pieces: Pieces, pace: Callable[[], object]) -> Pieces:
     for piece in pieces:
         yield piece
         pace()

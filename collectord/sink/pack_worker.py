@@ -11,7 +11,6 @@ prints one line of JSON for each segment and may be killed at any instant.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -32,15 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAILED: Final = "failed"
-_PR_SET_PDEATHSIG: Final = 1
 _NICE: Final = 19
 
 
 def main(arguments: list[str]) -> None:
     """Compress the segments, one after the other."""
     parent, share, fd, path, *names = arguments
-    _retire(int(parent))
-    pace = _pace(float(share))
+    _retire()
+    pace = _pace(int(parent), float(share))
     with Folder(int(fd), Path(path), Trust.WRITE).checked() as folder:
         for name in names:
             try:
@@ -51,11 +49,8 @@ def main(arguments: list[str]) -> None:
             print(json.dumps(told), flush=True)  # noqa: T201 - its answer
 
 
-def _retire(parent: int) -> None:
-    """Die with the parent, leave no core file, and let everything else run first."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        sys.exit(1)
+def _retire() -> None:
+    """Leave no core file, and let everything else run first."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
@@ -63,11 +58,16 @@ def _retire(parent: int) -> None:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def _pace(share: float) -> Callable[[], None]:
-    """Return a function that sleeps while the process has had more than its share of a CPU."""
+def _pace(parent: int, share: float) -> Callable[[], None]:
+    """Return a function that sleeps while the process has had more than its share of a CPU.
+
+    It ends the process when the parent is gone.
+    """
     begun = time.monotonic()
 
     def pace() -> None:
+        if os.getppid() != parent:
+            sys.exit(1)
         ahead_s = time.process_time() / share - (time.monotonic() - begun)
         if ahead_s > 0:
             time.sleep(ahead_s)

@@ -5,23 +5,27 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec import perf_packed, relay_packed, trace_packed
 from collectord.codec.packed import FIRST_BYTES
 from collectord.errors import CodecError, SinkError
 from collectord.folders.folder import write_all
+from collectord.sink.manifest import COUNT_MAX
 from collectord.sink.scan import mapped
 from collectord.sink.segment import PERF_DATA, TRACE_DAT, sink_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from collectord.codec.packed import Packing, Piece
+    from collectord.codec.packed import Packing, Pieces
 
 _BY_FORMAT: Final[dict[str, Packing]] = {PERF_DATA: perf_packed, TRACE_DAT: trace_packed}
+# Traces shrink to a twentieth at most; nobody's file may fill the disk of those who look at it.
+_RATIO_MAX: Final = 1000
+_CONTENTS_BYTES: Final = 64 << 20
 _OF_SETS: Final[Packing] = relay_packed
 
 
@@ -51,7 +55,7 @@ def unpacked(fd: int) -> Iterator[int]:
         return
     with tempfile.TemporaryFile(prefix="collectord-") as copy:
         with mapped(fd, os.fstat(fd).st_size) as view:
-            write_pieces(copy.fileno(), packing.unpack(view))
+            write_pieces(copy.fileno(), packing.unpack(view), contents_max_bytes(len(view)))
         yield copy.fileno()
 
 
@@ -67,10 +71,18 @@ def plain_errors(path: Path) -> Iterator[None]:
             raise SinkError(message, path=str(path), hint=hint) from error
 
 
-def write_pieces(fd: int, pieces: Iterable[Piece]) -> None:
-    """Write the pieces of a file."""
-    for offset, data in pieces:
-        if data:
-            write_all(fd, data, offset)
-        elif os.fstat(fd).st_size < offset:
-            os.ftruncate(fd, offset)
+def contents_max_bytes(packed_bytes: int) -> int:
+    """Return the most that a compressed file can stand for: any more is not of this program."""
+    return _RATIO_MAX * packed_bytes + _CONTENTS_BYTES
+
+
+def write_pieces(fd: int, pieces: Pieces, limit_bytes: int = COUNT_MAX) -> None:
+    """Write the pieces of a file. Raises CodecError if it becomes larger than the limit."""
+    with closing(pieces):  # they are parts of a map, which cannot be closed before
+        for offset, data in pieces:
+            if offset + len(data) > limit_bytes:
+                raise CodecError(f"more than {limit_bytes} bytes", offset=offset, reason="size")
+            if data:
+                write_all(fd, data, offset)
+            elif os.fstat(fd).st_size < offset:
+                os.ftruncate(fd, offset)

@@ -26,18 +26,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import events, segments
 from collectord.errors import CodecError, CollectordError
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.plan.session_plan import SinkPlan
 from collectord.reader.verify import list_segments, verify
 from collectord.recovery.ftrace_rings import read_prior_run
 from collectord.sink.formats import open_stored
 from collectord.sink.outcome import Action
 from collectord.sink.output_dir import OutputDir
+from collectord.sink.pack import pack_steps
 from collectord.sink.repair import repair
-from collectord.sink.segment import PARTIAL, SegmentPaths
+from collectord.sink.segment import PARTIAL, SegmentPaths, group_files, run
 from collectord.sink.stored_file import Check
 from tests.support import bpf_segments, relay_segments, trace_segments
 from tests.support import segments as perf_segments
 from tests.support.aux_files import AuxFile
+from tests.support.relay_records import record
 from tests.support.segments import killed
 
 if TYPE_CHECKING:
@@ -137,6 +141,29 @@ def _seal_aux(directory: Path) -> None:
     (directory / "aux.perf.data").write_bytes(file.build([file.sample(1_000), *pieces]))
 
 
+def _packed(seal: Callable[[Path], object]) -> Callable[[Path], None]:
+    def seal_and_pack(directory: Path) -> None:
+        seal(directory)
+        with open_folder(directory, Trust.WRITE) as folder:
+            for group in group_files(folder):
+                run(pack_steps(folder, group.paths))
+
+    return seal_and_pack
+
+
+def _seal_much_perf(directory: Path) -> None:
+    perf_segments.write_segment(perf_segments.make_sink(directory), samples=500)
+
+
+def _seal_much_trace(directory: Path) -> None:
+    trace_segments.write_segment(trace_segments.make_sink(directory), counts=(80, 2))
+
+
+def _seal_much_blktrace(directory: Path) -> None:
+    data = {4: b"".join(map(record, range(1, 300))), 5: record(1)}
+    relay_segments.seal(relay_segments.make_sink(directory), 1, data)
+
+
 def _leave_nothing(directory: Path) -> None:
     del directory
 
@@ -148,6 +175,9 @@ _KINDS: Final = {
     "blktrace": _relay("blktrace"),
     "relay": _relay("relay"),
     "aux": (_seal_aux, _leave_nothing),
+    "packed perf": (_packed(_seal_much_perf), _leave_nothing),
+    "packed trace": (_packed(_seal_much_trace), _leave_nothing),
+    "packed blktrace": (_packed(_seal_much_blktrace), _leave_nothing),
 }
 
 

@@ -10,6 +10,8 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from collectord.codec.ftrace_page import Walk, last_events
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.kernel.host.identity import read_host
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.tracefs.instance_lock import take_over
@@ -17,8 +19,9 @@ from collectord.kernel.tracefs.mount import Tracefs
 from collectord.kernel.values.ring_stats import CpuStats
 from collectord.model import Basis
 from collectord.recovery.ftrace_rings import PriorRun, balance, read_prior_run, salvage_leftovers
+from collectord.sink.pack import Result, pack_steps
 from collectord.sink.repair import repair
-from collectord.sink.segment import SegmentPaths
+from collectord.sink.segment import SegmentPaths, run
 from tests.support import segments as perf_support
 from tests.support import trace_segments as support
 from tests.support.ftrace_pages import discarded, event, page, time_extend
@@ -102,6 +105,22 @@ def test_trail_counts_what_was_deleted(tmp_path: Path) -> None:
     assert prior_run.stored == 4 * support.PER_PAGE
     assert prior_run.stored_by_cpu == {0: 3 * support.PER_PAGE, 1: support.PER_PAGE}
     assert prior_run.last_pages == {0: support.sub_buffer(0)}
+
+
+def test_trail_of_compressed_segments(tmp_path: Path) -> None:
+    """The last pages are those of the newest segment that has any, compressed or not."""
+    sink = support.make_sink(tmp_path)
+    infos = [support.write_segment(sink, token, (100, 30 - token)) for token in (1, 2)]
+    before = _prior_run(tmp_path)
+    assert before.last_pages == {0: support.sub_buffer(99), 1: support.sub_buffer(27)}
+    with open_folder(tmp_path, Trust.WRITE) as folder:
+        steps = [pack_steps(folder, SegmentPaths(tmp_path, info.path.name)) for info in infos]
+        assert [run(one) for one in steps] == [Result.PACKED] * 2
+    assert _prior_run(tmp_path) == before
+    path = infos[1].path
+    path.write_bytes(path.read_bytes()[:-100] + bytes(100))
+    damaged = _prior_run(tmp_path)
+    assert (damaged.stored, damaged.run) == (before.stored, before.run)
 
 
 def test_trail_of_repaired_segments(tmp_path: Path) -> None:
