@@ -18,7 +18,7 @@ from collectord.folders.folder import opened
 from collectord.sink.manifest import Manifest, Packed, decode, encode, successor
 from collectord.sink.packing import contents_max_bytes, packing_for, packing_of, write_pieces
 from collectord.sink.scan import mapped, xxh3
-from collectord.sink.segment import BLOCK_BYTES, is_left, lock, lock_new, read_manifest
+from collectord.sink.segment import BLOCK_BYTES, is_left, lock, lock_new, read_other_manifest
 from collectord.sink.sparse import stray_byte
 from collectord.sink.sums import unsound
 
@@ -61,14 +61,14 @@ def pack_steps(
         OSError: a file cannot be read or written.
     """
     try:
-        raw = read_manifest(folder, paths.manifest)
-        manifest = decode(raw, Manifest)
         fd = folder.open(paths.data.name, write=True)
     except (FileNotFoundError, UnsafePath):
         return Result.GONE
     with opened(fd):
         if not lock(fd):
             return Result.BUSY
+        raw = read_other_manifest(folder, paths.manifest)
+        manifest = decode(raw, Manifest)
         if manifest is None or not folder.is_named(paths.data.name, fd):
             return Result.GONE
         new = _create(folder, paths) if packing_of(fd) is None else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that compresses segments, with no priority: it runs when nothing else does.
+"""The process that compresses segments, with the lowest priority.
 
 The daemon starts it as
 
@@ -17,11 +17,10 @@ import resource
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.errors import UnsafePath
+from collectord.errors import CollectordError
 from collectord.folders.folder import Folder
 from collectord.folders.trust import Trust
 from collectord.sink.pack import pack_steps
@@ -44,7 +43,7 @@ def main(arguments: list[str]) -> None:
             try:
                 result = run(pack_steps(folder, SegmentPaths(folder.path, name), pace))
                 told = {"name": name, "result": str(result), "detail": ""}
-            except (OSError, UnsafePath) as error:
+            except (OSError, CollectordError) as error:
                 told = {"name": name, "result": FAILED, "detail": str(error)}
             print(json.dumps(told), flush=True)  # noqa: T201 - its answer
 
@@ -53,9 +52,7 @@ def _retire() -> None:
     """Leave no core file, and let everything else run first."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(_NICE)
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.nice(_NICE)  # and not SCHED_IDLE: a host that is always busy needs the space, too
 
 
 def _pace(parent: int, share: float) -> Callable[[], None]:
