@@ -55,7 +55,7 @@ def close_gap(fd: int, at: int, size: int) -> None:
 def scan_blktrace(
     data: bytes | bytearray | memoryview | mmap, after: int | None = None
 ) -> BlktraceScan:
-    """Walk whole blktrace records from the start of `data`; see `blk_walk.h`.
+    """Walk whole blktrace records from the start of `data`; see `walk.h`.
 
     Args:
         data: records of one CPU.

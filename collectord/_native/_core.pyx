@@ -81,6 +81,8 @@ cdef extern from "core.h":
         size_t sideband_bytes
         uint32_t page_bytes
         bint snapshots, foreign_clock
+    enum request:
+        ROTATE, FINISH, SPACE_GIVE_UP, SPACE_RETRY
     struct stream:
         uint32_t id
         sideband sideband
@@ -114,12 +116,17 @@ cdef extern from "core.h":
         int fd
     struct writer:
         uint64_t generation, followed
+        uint32_t shard_count
     uint64_t writer__issue(writer *w) nogil
     uint64_t writer__drained(const writer *w) nogil
     void *writer__disk(writer *w, uint64_t device)
+    struct shard:
+        int tid
+    uint64_t disk__waits_ns(stream *s) nogil
     struct core:
         event_list events
         writer writer
+        shard *shards
     struct core_options:
         uint32_t shards, chunks, chunk_bytes
         uint64_t flush_ns, floor_bytes
@@ -142,18 +149,12 @@ cdef extern from "core.h":
     bint core__has_left(core *c, const ring *r)
     int core__silent_shard(const core *c, const stream *s, uint32_t index, uint64_t generation)
     int core__prepare(core *c, stream *st, segment *s) nogil
-    void core__rotate(core *c, stream *s) nogil
-    void core__finish(core *c, stream *s) nogil
-    void core__answer_space(core *c, stream *s, bint retry) nogil
+    void core__request(core *c, stream *s, request r) nogil
     event *core__event(core *c) nogil
     ring *core__find_ring(core *c, bint (*told)(ring *))
     bint ring__tells_fault(ring *r)
     bint ring__tells_hang_up(ring *r)
     void core__read_counters(core *c, core_counters *counters) nogil
-    int core__drain_tid(const core *c, uint32_t index) nogil
-
-cdef extern from "disk.h":
-    uint64_t disk__waits_ns(stream *s) nogil
 
 CHUNK_ALIGN_BYTES = ALIGN_BYTES
 # The least size of a sideband table, for streams without sideband.
@@ -171,6 +172,10 @@ cdef int check(int ret) except -1 nogil:
         with gil:
             raise OSError(-ret, os.strerror(-ret))
     return ret
+
+
+cdef const uint8_t *begin_of(const uint8_t[::1] data) noexcept nogil:
+    return &data[0] if data.shape[0] > 0 else NULL
 
 
 cdef tuple sums_of(const sum *sums, uint32_t count):
@@ -194,9 +199,8 @@ def scan_records(const uint8_t[::1] data not None, *, int time_offset=0):
     cdef size_t end = 0, last = 0
     cdef fault why = FAULT_NONE
     memset(&tally, 0, sizeof(tally))
-    if data.shape[0] > 0:
-        with nogil:
-            end = walk__file(&data[0], data.shape[0], &layout, &tally, &why, &last)
+    with nogil:
+        end = walk__file(begin_of(data), data.shape[0], &layout, &tally, &why, &last)
     return RecordScan(end=end, last=last, fault=QUARANTINE_REASONS[why], **tally)
 
 
@@ -207,9 +211,8 @@ def scan_pages(const uint8_t[::1] data not None, uint32_t subbuf_bytes):
     if subbuf_bytes < SUBBUF_BYTES_MIN:
         raise ValueError(f"sub-buffers of {subbuf_bytes} bytes")
     memset(&tally, 0, sizeof(tally))
-    if data.shape[0] > 0:
-        with nogil:
-            end = subbuf__pages(&data[0], data.shape[0], subbuf_bytes, &tally, &why)
+    with nogil:
+        end = subbuf__pages(begin_of(data), data.shape[0], subbuf_bytes, &tally, &why)
     return PageScan(end=end, fault=QUARANTINE_REASONS[why], **tally)
 
 
@@ -219,9 +222,8 @@ def scan_blktrace(const uint8_t[::1] data not None, after=None):
     cdef fault why = FAULT_NONE
     cdef size_t end = 0
     memset(&tally, 0, sizeof(tally))
-    if data.shape[0] > 0:
-        with nogil:
-            end = blk__run(&data[0], data.shape[0], 0, &state, &tally, &why)
+    with nogil:
+        end = blk__run(begin_of(data), data.shape[0], 0, &state, &tally, &why)
     return BlktraceScan(end=end, last=end - state.last_bytes, fault=QUARANTINE_REASONS[why],
                         sequence=state.sequence if state.begun else None, **tally)
 
@@ -419,12 +421,8 @@ cdef class Core:
         return writer__drained(&self.core.writer)
 
     def silent_shards(self, uint64_t generation):
-        cdef list found = []
-        cdef int shard = core__silent_shard(self.core, NULL, 0, generation)
-        while shard >= 0:
-            found.append(shard)
-            shard = core__silent_shard(self.core, NULL, <uint32_t>shard + 1, generation)
-        return tuple(found)
+        return tuple(i for i in range(self.core.writer.shard_count)
+                     if core__silent_shard(self.core, NULL, i, generation) == <int>i)
 
     def events(self):
         cdef list found = []
@@ -460,11 +458,8 @@ cdef class Core:
         return CoreCounters(**c)
 
     def drain_tids(self):
-        cdef list found = []
-        cdef int tid
-        while (tid := core__drain_tid(self.core, <uint32_t>len(found))) != 0:
-            found.append(tid)
-        return tuple(found)
+        return tuple(self.core.shards[i].tid for i in range(self.core.writer.shard_count)
+                     if self.core.shards[i].tid != 0)
 
     def stop(self):
         with nogil:

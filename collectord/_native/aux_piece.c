@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "aux_piece.h"
+#include "walk.h"
 
 #include <string.h>
 

@@ -44,6 +44,7 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *front, st
 	if (fds_bytes > 0)
 		memcpy(aux->enable_fds, options->enable_fds, fds_bytes);
 	aux->ring.front = front;
+	aux->ring.never_held = !map->overwrite;
 	aux->data = perf_ring__of(front);
 	aux->window.rule = options->head_rule;
 	/* A predecessor may have read part of it: continue at its tail. */
@@ -74,12 +75,11 @@ static int aux_ring__join(struct ring *ring, struct stream *stream)
 	return ret;
 }
 
-static void aux_ring__begin(struct ring *ring, bool first)
+static void aux_ring__begin(struct ring *ring)
 {
 	struct aux_ring *const aux = aux_ring__of(ring);
 	const struct ring_map *const map = aux->options.map;
 
-	(void)first;
 	if (!ring__is_sound(ring))
 		return;
 	if (map->overwrite) {
@@ -113,7 +113,7 @@ static void aux_ring__follow(struct ring *ring, uint64_t generation)
 		aux->orphan_end = aux->full_head;
 		aux->full_head = aux->ring.head;
 	}
-	if (aux->stopping)
+	if (ring->last)
 		aux->orphan_end = aux->ring.head;
 }
 
@@ -323,9 +323,8 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 		aux->idle_position = position;
 	}
 	/* Before its first byte an event may wait, for example for its exec. */
-	if (aux->options.map->overwrite || aux->stopping || aux->options.enable_count == 0 ||
-	    !ring__is_sound(&aux->ring) ||
-	    !(touched || restart || (began && (woken || full))))
+	if (aux->options.map->overwrite || ring->last || aux->options.enable_count == 0 ||
+	    !ring__is_sound(&aux->ring) || !(touched || restart || (began && (woken || full))))
 		return;
 	for (uint32_t i = 0; i < aux->options.enable_count; i++) {
 		/* ENABLE costs no interrupt if the event is enabled. An error means that its
@@ -389,24 +388,15 @@ static void aux_ring__recycle(struct ring *ring)
 		perf_ring__give_up(data, data->map->data_bytes / 2);
 }
 
-static bool aux_ring__can_hold(const struct ring *ring)
-{
-	return aux_ring__of(ring)->options.map->overwrite;
-}
-
 static void aux_ring__hold(struct ring *ring, bool held)
 {
 	if (!held)
 		aux_ring__open_window(aux_ring__of(ring));
 }
 
-static void aux_ring__last(struct ring *ring)
-{
-	aux_ring__of(ring)->stopping = true;
-}
-
 const struct ring_ops aux_ring__ops = {
 	.payload = true,
+	.waits = true,
 	.join = aux_ring__join,
 	.begin = aux_ring__begin,
 	.is_unread = ring__is_unread,
@@ -415,9 +405,7 @@ const struct ring_ops aux_ring__ops = {
 	.follow = aux_ring__follow,
 	.resume = aux_ring__resume,
 	.recycle = aux_ring__recycle,
-	.can_hold = aux_ring__can_hold,
 	.hold = aux_ring__hold,
-	.last = aux_ring__last,
 	.leave = aux_ring__leave,
 	.free = aux_ring__free,
 };

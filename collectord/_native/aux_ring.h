@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "aux_piece.h"
+#include "walk.h"
 #include "perf_ring.h"
 
 #define AUX_ENDS 1024u
@@ -61,7 +58,6 @@ struct aux_extent {
  * which it cannot. */
 bool aux_window__find(struct aux_window *window, const struct ring_map *map, uint64_t taken,
 		      struct aux_extent *extent);
-
 /* Returns how many bytes a window would hold now, as far as the head tells. */
 uint64_t aux_window__held(const struct aux_window *window, const struct ring_map *map);
 
@@ -101,9 +97,7 @@ struct aux_ring {
 	struct ring ring;
 	struct aux_ring_options options;
 	struct perf_ring *data; /* the front */
-	bool stopping; /* no more enabling, no waiting for records */
-	bool touched;  /* a pass took bytes, or saw a truncated record, since the last complete
-		        * one */
+	bool touched;		/* bytes or a truncated record came since the last complete pass */
 	bool suspect;  /* the area may have been full since it was last found idle */
 	/* Time of a truncated record; with a foreign clock, of the pass; 0: enabled since. */
 	uint64_t halted_ns;
@@ -113,8 +107,7 @@ struct aux_ring {
 	uint64_t start;		/* the head when the ring was added */
 	uint64_t recorded_end;	/* end of the last AUX record, 0: none seen */
 	uint64_t full_head;	/* head in the last full pass that found the data ring empty */
-	uint64_t orphan_end;	/* head in the full pass before that: bytes before it have no
-				 * record */
+	uint64_t orphan_end;	/* the same in the one before: bytes before it have no record */
 	struct aux_ends ends;
 	struct aux_window window;
 	uint64_t window_ns;  /* when the last window was opened */

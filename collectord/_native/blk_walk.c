@@ -1,7 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "blk_walk.h"
-
-#include "clock.h"
 #include "walk.h"
 
 #define MAGIC_MASK 0xffffff00u

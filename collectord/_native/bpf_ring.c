@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bpf_ring.h"
+#include "perf_ring.h"
 
 #include <errno.h>
 #include <linux/bpf.h>

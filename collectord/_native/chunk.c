@@ -7,8 +7,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "clock.h"
-#include "lock.h"
 #include "ring.h"
 
 #define RECORD_MAX_BYTES 65536u
@@ -35,10 +33,8 @@ int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 		return -ENOMEM;
 	}
 	pool->memory = memory + (-(uintptr_t)memory & (HUGE_PAGE_BYTES - 1));
-	/*
-	 * Copying into 4 KiB pages, and pinning them for O_DIRECT, costs about 15 ns for 128 bytes
-	 * more than with huge pages. A kernel without them returns EINVAL, which is harmless.
-	 */
+	/* Copying into 4 KiB pages, and pinning them for O_DIRECT, costs about 15 ns for 128 bytes
+	 * more than with huge pages. A kernel without them returns EINVAL, which is harmless. */
 	(void)madvise(pool->memory, bytes, MADV_HUGEPAGE);
 	pool->count = pool->free_count = pool->free_min = count;
 	/* Lowest first: an idle host touches only one or two chunks. */
@@ -73,39 +69,24 @@ static uint32_t share__owed(const struct share *share)
 	return share != NULL && share->kept > share->held ? share->kept - share->held : 0;
 }
 
-/* Under the lock: returns the share with the least of what it wants, by proportion; of several,
- * the oldest. */
-static struct share *pool__poorest(struct pool *pool)
-{
-	struct share *poorest = NULL;
-
-	for (struct share *share = pool->shares; share != NULL; share = share->next) {
-		if (share->kept < share->wanted &&
-		    (poorest == NULL ||
-		     share->kept * poorest->wanted < poorest->kept * share->wanted ||
-		     (share->kept * poorest->wanted == poorest->kept * share->wanted &&
-		      share->wanted >= poorest->wanted)))
-			poorest = share;
-	}
-	return poorest;
-}
-
 /*
- * Under the lock: divide half of the pool one chunk at a time, first to those who want more: a
- * share without a reserve waits as long as another one's disk is slow.
+ * Under the lock: divide half of the pool one chunk at a time, first to those who want more, of
+ * these first to the oldest: a share without a reserve waits as long as another one's disk is slow.
  */
 static void pool__divide(struct pool *pool)
 {
+	uint32_t left = pool->count / 2;
 	struct share *share;
 
 	for (share = pool->shares; share != NULL; share = share->next)
 		share->kept = 0;
-	for (uint32_t left = pool->count / 2; left > 0; left--) {
-		share = pool__poorest(pool);
-		if (share == NULL)
-			break;
-		share->kept++;
-	}
+	for (uint32_t each = 1; each <= SHARE_DATA_CHUNKS; each++)
+		for (uint32_t wanted = SHARE_DATA_CHUNKS; wanted >= each; wanted--)
+			for (share = pool->shares; share != NULL && left > 0; share = share->next)
+				if (share->wanted == wanted) {
+					share->kept++;
+					left--;
+				}
 	pool->owed = 0;
 	for (share = pool->shares; share != NULL; share = share->next)
 		pool->owed += share__owed(share);
@@ -113,12 +94,15 @@ static void pool__divide(struct pool *pool)
 
 void pool__join(struct pool *pool, struct share *share, uint32_t wanted)
 {
+	struct share **last = &pool->shares;
+
 	HOLD(&pool->lock);
 	if (share->wanted != 0)
 		return;
-	share->wanted = wanted;
-	share->next = pool->shares;
-	pool->shares = share;
+	while (*last != NULL)
+		last = &(*last)->next;
+	*share = (struct share){.wanted = wanted, .held = share->held};
+	*last = share;
 	pool__divide(pool);
 }
 
@@ -158,18 +142,15 @@ struct chunk *pool__take(struct pool *pool, struct share *share)
 {
 	struct chunk *chunk;
 
-	pthread_mutex_lock(&pool->lock);
+	HOLD(&pool->lock);
 	chunk = pool->free_count > pool->owed - share__owed(share) ? pool->free : NULL;
-	if (chunk != NULL) {
-		pool__hold(pool, share, true);
-		pool->free = chunk->next;
-		pool->free_count--;
-		if (pool->free_count < pool->free_min)
-			pool->free_min = pool->free_count;
-	}
-	pthread_mutex_unlock(&pool->lock);
 	if (chunk == NULL)
 		return NULL;
+	pool__hold(pool, share, true);
+	pool->free = chunk->next;
+	pool->free_count--;
+	if (pool->free_count < pool->free_min)
+		pool->free_min = pool->free_count;
 	chunk__begin(chunk);
 	chunk->next = NULL;
 	chunk->share = share;

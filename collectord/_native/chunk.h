@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
+#include <xxhash.h>
+#ifdef COLLECTORD_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h> /* renames XXH3_64bits_update() and its kin */
+#endif
 
-#include "counter.h"
-#include "sums.h"
+#include "thread.h"
 #include "walk.h"
 
 #define CHUNK_ALIGN_BYTES 4096u
@@ -26,23 +27,20 @@ struct ring;
 struct lane;
 struct chunk;
 
-/*
- * What readers of a running file look for behind its last record, from the header of each padding
- * on, in whose place it has zeros: a table of sections, if `bytes` is not 0.
- */
+/* What readers of a running file look for behind its last record, from the header of each padding
+ * on, in whose place it has zeros: a table of sections, if `bytes` is not 0. */
 struct chunk_table {
 	uint32_t bytes;
 	uint8_t data[CHUNK_TABLE_BYTES];
 };
 
-/* Chunks reserved for a stream's data and for its sideband, from at most half of the pool. */
+/* Chunks reserved for a stream's data and for its sideband, from at most half of the pool: no share
+ * wants more than the first. */
 #define SHARE_DATA_CHUNKS 2u
 #define SHARE_SIDEBAND_CHUNKS 1u
 
-/*
- * A user of chunks and its reserve while chunks are short: the chunks by which `kept` exceeds `held`
- * are available to no one else. The pool's lock guards it.
- */
+/* A user of chunks and its reserve while chunks are short: the chunks by which `kept` exceeds
+ * `held` are available to no one else. The pool's lock guards it. */
 struct share {
 	struct share *next;
 	uint32_t wanted; /* one of the constants above; 0: it has not joined */
@@ -139,7 +137,6 @@ void pool__deinit(struct pool *pool);
 /* Reserve `wanted` chunks for `share` from now on, or fewer if there are many shares; call it
  * once. */
 void pool__join(struct pool *pool, struct share *share, uint32_t wanted);
-/* End the share's reserve. */
 void pool__leave(struct pool *pool, struct share *share);
 /* Returns an empty chunk, or NULL if there is none or all are reserved. A NULL share has no
  * reserve. */

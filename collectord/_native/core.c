@@ -3,11 +3,9 @@
 #include "core.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "lock.h"
 
 int core__new(const struct core_options *options, struct core **out)
 {
@@ -55,16 +53,10 @@ void core__free(struct core *core)
 
 int core__start(struct core *core)
 {
-	sigset_t all, before;
-	int ret;
+	int ret = writer__start(&core->writer);
 
-	/* The threads inherit the mask: signals are the controlling thread's. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	ret = writer__start(&core->writer);
 	for (uint32_t i = 0; ret == 0 && i < core->writer.shard_count; i++)
 		ret = shard__start(&core->shards[i]);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (ret < 0)
 		core__stop(core);
 	return ret;
@@ -152,7 +144,7 @@ int core__add_stream(struct core *core, const struct stream_options *options, st
 void core__forget_stream(struct core *core, struct stream *stream)
 {
 	stream->forgotten = true;
-	core__finish(core, stream);
+	core__request(core, stream, FINISH);
 	core__reap(core);
 }
 
@@ -233,26 +225,13 @@ int core__prepare(struct core *core, struct stream *stream, struct segment *segm
 	return ret;
 }
 
-void core__rotate(struct core *core, struct stream *stream)
+void core__request(struct core *core, struct stream *stream, enum request request)
 {
 	pthread_mutex_lock(&stream->lock);
-	stream->rotate_wanted = true;
-	pthread_mutex_unlock(&stream->lock);
-	writer__poke(&core->writer);
-}
-
-void core__finish(struct core *core, struct stream *stream)
-{
-	pthread_mutex_lock(&stream->lock);
-	stream->finish_wanted = true;
-	pthread_mutex_unlock(&stream->lock);
-	writer__poke(&core->writer);
-}
-
-void core__answer_space(struct core *core, struct stream *stream, bool retry)
-{
-	pthread_mutex_lock(&stream->lock);
-	stream->space_answer = retry ? SPACE_RETRY : SPACE_GIVE_UP;
+	stream->rotate_wanted |= request == ROTATE;
+	stream->finish_wanted |= request == FINISH;
+	if (request >= SPACE_UNANSWERED)
+		stream->space_answer = request;
 	pthread_mutex_unlock(&stream->lock);
 	writer__poke(&core->writer);
 }
@@ -301,9 +280,4 @@ void core__read_counters(struct core *core, struct core_counters *counters)
 		if (counter__read(&shard->pass_ns_max) > counters->pass_ns_max)
 			counters->pass_ns_max = counter__read(&shard->pass_ns_max);
 	}
-}
-
-int core__drain_tid(const struct core *core, uint32_t index)
-{
-	return index < core->writer.shard_count ? core->shards[index].tid : 0;
 }

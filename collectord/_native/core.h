@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "event_list.h"
-#include "ring.h"
 #include "shard.h"
-#include "stream.h"
-#include "writer.h"
 
 /*
  *   rings ──► shards (threads) ──► chunks ──► writer (thread) ──► segments
@@ -79,14 +72,10 @@ int core__silent_shard(const struct core *core, const struct stream *stream, uin
 /* Prepare a segment whose token, fd, offset, limit and places are set; the core owns the
  * places, even on an error. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);
-void core__rotate(struct core *core, struct stream *stream);
-void core__finish(struct core *core, struct stream *stream);
-void core__answer_space(struct core *core, struct stream *stream, bool retry);
+void core__request(struct core *core, struct stream *stream, enum request request);
 
 struct event *core__event(struct core *core);
 /* Returns the first ring of all streams for which `is` is true, or NULL. */
 struct ring *core__find_ring(struct core *core, bool (*is)(struct ring *ring));
 
 void core__read_counters(struct core *core, struct core_counters *counters);
-/* Returns the kernel thread id of shard `index` of a started core; 0: there is no such shard. */
-int core__drain_tid(const struct core *core, uint32_t index);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cut.h"
+#include "stream.h"
 
 #include "clock.h"
-#include "disk.h"
 #include "shard.h"
-#include "writer.h"
 
 /* How long data may wait while chunks are short and nothing can be written: the awaited shard
  * may have no chunk either. */
@@ -21,22 +19,12 @@ bool cut__is_needed(const struct stream *stream)
 	return lanes > 1;
 }
 
-void cut__ask(struct cut *cut)
-{
-	cut->asked = load_relaxed(&cut->generation) == 0;
-}
-
 void cut__end(struct cut *cut)
 {
 	cut->asked = cut->at_once = false;
 	cut->held_ns = 0;
 	store_relaxed(&cut->names, 0);
 	store_relaxed(&cut->generation, 0);
-}
-
-bool cut__is_under_way(const struct cut *cut)
-{
-	return cut->asked || load_relaxed(&cut->generation) != 0;
 }
 
 /* Whether the item waits for the next segment. */
@@ -119,42 +107,29 @@ bool cut__lets(struct stream *stream, struct disk *disk)
 	return cut->next != CUT_WAITS;
 }
 
-static void cut__begin(struct cut *cut, struct writer *writer)
+void cut__step(struct disk *disk, struct stream *stream)
 {
-	const uint64_t generation = load_acquire(&writer->generation) + 1;
-
-	cut->asked = false;
-	/* Release, as is the issue; the partner is the acquire in lane__begin_pass(). If
-	 * another thread issues this generation meanwhile, a lane that did not know of the cut
-	 * ends with the next one. */
-	store_release(&cut->generation, generation);
-	writer__issue(writer);
-}
-
-static void cut__ask_names(struct stream *stream, struct writer *writer)
-{
-	struct cut *const cut = &stream->cut;
-
-	/* Release; the partner is the acquire in lane__begin_pass(): the heads loaded then are
-	 * behind the names of all queued samples. */
-	store_release(&cut->names, load_relaxed(&cut->generation));
-	for (uint32_t i = 0; i < writer->shard_count; i++)
-		if (stream__lane(stream, i) != NULL)
-			shard__poke(writer->shards[i]);
-}
-
-void cut__step(struct stream *stream, struct writer *writer)
-{
+	struct writer *const writer = disk->writer;
 	struct cut *const cut = &stream->cut;
 	const enum cut_step step = cut->next;
 
 	cut->next = CUT_WAITS;
 	switch (step) {
 	case CUT_BEGINS:
-		cut__begin(cut, writer);
+		cut->asked = false;
+		/* Release, as is the issue; the partner is the acquire in lane__begin_pass(). If
+		 * another thread issues this generation meanwhile, a lane that did not know of the
+		 * cut ends with the next one. */
+		store_release(&cut->generation, load_acquire(&writer->generation) + 1);
+		writer__issue(writer);
 		break;
 	case CUT_AT_BOUNDARY:
-		cut__ask_names(stream, writer);
+		/* Release; the partner is the acquire in lane__begin_pass(): the heads loaded then
+		 * are behind the names of all queued samples. */
+		store_release(&cut->names, load_relaxed(&cut->generation));
+		for (uint32_t i = 0; i < writer->shard_count; i++)
+			if (stream__lane(stream, i) != NULL)
+				shard__poke(writer->shards[i]);
 		break;
 	default:
 		stream__turn(stream, step == CUT_LATE);

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "disk.h"
+#include "writer.h"
 
-#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clock.h"
-#include "writer.h"
 
-/* A step for a stream, taken under the lock, which may be released meanwhile. */
+/* A step for a stream, taken without the lock. */
 typedef void disk_step_fn(struct disk *disk, struct stream *stream);
 
 void disk__init(struct disk *disk, struct writer *writer, dev_t device)
@@ -115,9 +113,9 @@ uint64_t disk__waits_ns(struct stream *stream)
 	return queued_ns != 0 ? clock__now_ns() - queued_ns : 0;
 }
 
-/* Under the lock: take the first item off the queue. */
-static void disk__pop(struct stream *stream)
+static void disk__pop(struct disk *disk, struct stream *stream)
 {
+	HOLD(&disk->lock);
 	if (stream->unsent == stream->first)
 		stream->unsent = stream->first->next;
 	stream->first = stream->first->next;
@@ -125,72 +123,52 @@ static void disk__pop(struct stream *stream)
 		stream->last = &stream->first;
 }
 
-/* Process an item, under the lock, which is released for the write. */
 static void disk__process(struct disk *disk, struct stream *stream)
 {
 	struct item *const item = stream->first;
-	bool written;
 
-	pthread_mutex_unlock(&disk->lock);
-	written = work__write(disk, stream, item);
-	pthread_mutex_lock(&disk->lock);
-	if (!written)
+	if (!work__write(disk, stream, item))
 		return;
 	stream->settling = false;
-	disk__pop(stream);
-	pthread_mutex_unlock(&disk->lock);
+	disk__pop(disk, stream);
 	work__end(disk, stream, item);
-	pthread_mutex_lock(&disk->lock);
 }
 
-/* Complete the first item, which was written; under the lock, which is released meanwhile. */
+/* Complete the first item, which was written. */
 static void disk__reap(struct disk *disk, struct stream *stream)
 {
 	struct item *const item = stream->first;
 	struct chunk *const chunk = item->chunk;
 
-	disk__pop(stream);
+	disk__pop(disk, stream);
 	stream->sent.items--;
 	stream->sent.bytes -= chunk->flight.bytes;
 	stream->sent.pieces -= chunk->piece_count;
-	pthread_mutex_unlock(&disk->lock);
 	stream->ops->land(stream, chunk);
 	work__count(disk, stream, chunk->flight.bytes, chunk->flight.ns);
 	work__end(disk, stream, item);
-	pthread_mutex_lock(&disk->lock);
 }
 
-/* Write all sent items again, one by one, so that none behind the refused one counts as begun;
- * under the lock, which is released meanwhile. */
+/* Write all sent items again, one by one, so that none behind the refused one counts as begun. */
 static void disk__recall(struct disk *disk, struct stream *stream)
 {
+	pthread_mutex_lock(&disk->lock);
 	stream->unsent = stream->first;
+	pthread_mutex_unlock(&disk->lock);
 	stream->sent = (struct sent){0};
-	pthread_mutex_unlock(&disk->lock);
 	stream->ops->recall(stream);
-	pthread_mutex_lock(&disk->lock);
 }
 
-/* Let the stream's segment come closer to its end; under the lock, which is released meanwhile. */
-static void disk__cut(struct disk *disk, struct stream *stream)
-{
-	pthread_mutex_unlock(&disk->lock);
-	cut__step(stream, disk->writer);
-	pthread_mutex_lock(&disk->lock);
-}
-
-/* Tell readers of the running file what is written, without the lock, which others wait for. */
 static void disk__tell(struct disk *disk, struct stream *stream)
 {
-	pthread_mutex_unlock(&disk->lock);
+	(void)disk;
 	stream__tell(stream);
-	pthread_mutex_lock(&disk->lock);
 }
 
 /* Decide the next step, under the lock; NULL: no step before something else happens. */
 static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *waits)
 {
-	const bool cuts = cut__is_under_way(&stream->cut);
+	const bool cuts = stream->cut.asked || load_relaxed(&stream->cut.generation) != 0;
 
 	if (stream->tells)
 		return disk__tell;
@@ -204,7 +182,7 @@ static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *
 			return NULL;
 		}
 		if (cuts)
-			return stream->cut.next != CUT_WAITS ? disk__cut : disk__process;
+			return stream->cut.next != CUT_WAITS ? cut__step : disk__process;
 		if (flight__holds(disk, stream))
 			return NULL;
 		return flight__may_send(disk, stream) ? flight__send : disk__process;
@@ -290,17 +268,20 @@ static void *disk__run(void *context)
 		struct stream *const stream = disk__next(disk, &step, &waits);
 
 		if (stream == NULL && !disk->poked) {
-			if (disk->in_flight > 0)
-				flight__await(disk);
-			else if (disk->stopping)
+			if (disk->in_flight > 0) {
+				step = flight__await;
+			} else if (disk->stopping) {
 				break;
-			else
+			} else {
 				disk__sleep(disk, waits);
-			continue;
+				continue;
+			}
 		}
-		if (stream != NULL) {
+		if (step != NULL) {
 			disk->at = stream;
+			pthread_mutex_unlock(&disk->lock);
 			step(disk, stream);
+			pthread_mutex_lock(&disk->lock);
 			disk->at = NULL;
 		}
 		if (disk->poked || disk->left) {
@@ -314,14 +295,8 @@ static void *disk__run(void *context)
 
 int disk__start(struct disk *disk)
 {
-	sigset_t all, before;
-	int ret;
+	const int ret = thread__start(&disk->thread, disk__run, disk);
 
-	/* The threads inherit the mask: signals are the controlling thread's. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	ret = -pthread_create(&disk->thread, NULL, disk__run, disk);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	disk->running = ret == 0;
 	return ret;
 }

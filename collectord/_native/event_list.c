@@ -7,7 +7,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "lock.h"
 
 int event_list__init(struct event_list *list)
 {
@@ -60,10 +59,9 @@ void event_list__push(struct event_list *list, struct event *event)
 {
 	if (event == NULL)
 		return;
-	pthread_mutex_lock(&list->lock);
+	HOLD(&list->lock);
 	*list->last = event;
 	list->last = &event->next;
-	pthread_mutex_unlock(&list->lock);
 	event_list__poke(list);
 }
 

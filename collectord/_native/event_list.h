@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "segment.h"
-
-struct sum;
 
 /* Events from the native threads to the controlling thread. */
 enum event_kind {
@@ -15,6 +9,7 @@ enum event_kind {
 	EVENT_SEGMENT_WANTED,
 	EVENT_SPACE_WANTED,
 	EVENT_WRITE_FAILED,
+	EVENT_PROGRESS, /* an answer, see page_stream__progress() */
 };
 
 struct event_ring {

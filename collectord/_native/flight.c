@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
-#include "disk.h"
+#include "writer.h"
 
 #include <errno.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "clock.h"
-#include "writer.h"
 
 /* A write that took longer waited for others: with more of them in flight all would wait
  * longer, and so would anyone who syncs a file there. */
@@ -106,8 +104,7 @@ static void flight__land(struct disk *disk, const struct chunk *first, int64_t r
 	disk->in_flight--;
 }
 
-/* Submit a batch, under the lock, which is released meanwhile. A failed submission counts as
- * refused. */
+/* Submit a batch. A failed submission counts as refused. */
 static void flight__submit(struct disk *disk, struct batch *batch)
 {
 	struct flight *const flight = &batch->first->flight;
@@ -122,67 +119,63 @@ static void flight__submit(struct disk *disk, struct batch *batch)
 	long ret;
 
 	disk->in_flight++;
-	pthread_mutex_unlock(&disk->lock);
 	flight->chunks = batch->count;
 	flight->ns = clock__now_ns();
 	ret = TEMP_FAILURE_RETRY(syscall(SYS_io_submit, disk->aio, 1L, &controls));
-	pthread_mutex_lock(&disk->lock);
 	if (ret != 1)
 		flight__land(disk, batch->first, -1);
 	batch->count = 0;
 }
 
-static bool batch__adjoins(const struct batch *batch, const struct flight *flight)
+/* Prepare the first unsent chunk for a batch. NULL: it waits, or there is none to send. */
+static struct chunk *flight__prepare(struct disk *disk, struct stream *stream)
 {
-	const struct flight *const first = &batch->first->flight;
+	struct chunk *chunk;
 
-	return flight->fd == first->fd && flight->offset == first->offset + first->whole;
-}
-
-static void batch__add(struct batch *batch, struct chunk *chunk)
-{
-	if (batch->count == 0)
-		batch->first = chunk;
-	batch->first->flight.whole += chunk->flight.bytes;
-	batch->vectors[batch->count++] = (struct iovec){chunk->data, chunk->flight.bytes};
+	pthread_mutex_lock(&disk->lock);
+	chunk = flight__can_send(stream) ? stream->unsent->chunk : NULL;
+	pthread_mutex_unlock(&disk->lock);
+	if (chunk != NULL)
+		stream->settling = !stream->ops->send(stream, chunk);
+	if (chunk == NULL || stream->settling)
+		return NULL;
+	stream->sent.items++;
+	stream->sent.bytes += chunk->flight.bytes;
+	stream->sent.pieces += chunk->piece_count;
+	HOLD(&disk->lock);
+	stream->unsent = stream->unsent->next;
+	return chunk;
 }
 
 void flight__send(struct disk *disk, struct stream *stream)
 {
 	struct batch batch = {0};
 
-	for (uint32_t left = disk->slow ? 1 : WRITE_CHUNKS; left > 0 && flight__can_send(stream);
-	     left--) {
-		struct item *const item = stream->unsent;
-		struct chunk *const chunk = item->chunk;
-		bool ready;
+	for (uint32_t left = disk->slow ? 1 : WRITE_CHUNKS; left > 0; left--) {
+		struct chunk *const chunk = flight__prepare(disk, stream);
+		const struct flight *first;
 
-		pthread_mutex_unlock(&disk->lock);
-		ready = stream->ops->send(stream, chunk);
-		pthread_mutex_lock(&disk->lock);
-		stream->settling = !ready;
-		if (!ready)
+		if (chunk == NULL)
 			break;
-		stream->sent.items++;
-		stream->sent.bytes += chunk->flight.bytes;
-		stream->sent.pieces += chunk->piece_count;
-		stream->unsent = item->next;
-		if (batch.count > 0 && !batch__adjoins(&batch, &chunk->flight))
+		first = batch.count > 0 ? &batch.first->flight : NULL;
+		if (first != NULL && (chunk->flight.fd != first->fd ||
+				      chunk->flight.offset != first->offset + first->whole))
 			flight__submit(disk, &batch);
-		batch__add(&batch, chunk);
+		if (batch.count == 0)
+			batch.first = chunk;
+		batch.first->flight.whole += chunk->flight.bytes;
+		batch.vectors[batch.count++] = (struct iovec){chunk->data, chunk->flight.bytes};
 	}
 	if (batch.count > 0)
 		flight__submit(disk, &batch);
 }
 
-void flight__await(struct disk *disk)
+void flight__await(struct disk *disk, struct stream *stream)
 {
 	struct io_event events[WRITES_MAX];
-	long count;
+	const long count = syscall(SYS_io_getevents, disk->aio, 1L, (long)WRITES_MAX, events, NULL);
 
-	pthread_mutex_unlock(&disk->lock);
-	count = syscall(SYS_io_getevents, disk->aio, 1L, (long)WRITES_MAX, events, NULL);
-	pthread_mutex_lock(&disk->lock);
+	(void)stream;
 	for (long i = 0; i < count; i++)
 		flight__land(disk, (const struct chunk *)(uintptr_t)events[i].data, events[i].res);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "lane.h"
+#include "stream.h"
 
-#include "disk.h"
+#include "writer.h"
 
 void lane__begin_pass(struct lane *lane)
 {
 	const struct cut *const cut = &lane->stream->cut;
 
-	/* Acquire twice; the partners are the releases in cut__begin() and cut__ask_names(). */
+	/* Acquire twice; the partners are the releases in cut__step(). */
 	lane->cut = load_acquire(&cut->generation);
 	lane->names = load_acquire(&cut->names);
 	lane__begin_names(lane);
@@ -110,10 +110,8 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 	const bool filled = lane->open != NULL && lane->open->used > 0;
 
 	if (filled && !holds) {
-		/*
-		 * With one per flush interval, half full chunks would pile up behind a slow disk.
-		 * The partner is the decrement in work__end(). A cut waits for this one.
-		 */
+		/* With one per flush interval, half full chunks would pile up behind a slow disk.
+		 * The partner is the decrement in work__end(). A cut waits for this one. */
 		if (!lane__ends(lane, lane->stamp) && atomic_load(&lane->queued) > 0 &&
 		    pool__is_short(pool))
 			return false;

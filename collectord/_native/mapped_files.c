@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mapped_files.h"
+#include "sideband.h"
 
 #include <errno.h>
 #include <linux/perf_event.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-#include "lock.h"
 #include "walk.h"
 
 /* MMAP2: include/uapi/linux/perf_event.h, enum perf_event_type. */
@@ -53,12 +51,6 @@ static size_t name_bytes(const uint8_t *record)
 	return (size_t)(end - name);
 }
 
-static bool is_same(const uint8_t *record, const uint8_t *other, size_t name)
-{
-	return memcmp(record + AT_DEVICE, other + AT_DEVICE, DEVICE_BYTES) == 0 &&
-	       memcmp(record + AT_NAME, other + AT_NAME, name + 1) == 0;
-}
-
 /* Note a file's record in the set. False: there is no room. */
 static bool file_set__note(struct file_set *set, const uint8_t *record, size_t name)
 {
@@ -71,7 +63,9 @@ static bool file_set__note(struct file_set *set, const uint8_t *record, size_t n
 		const uint8_t *const known = set->records + set->places[set->slots[slot] - 1];
 
 		/* The known name ends within its record, as this one's does. */
-		if (walk__size(walk__load(known)) > AT_NAME + name && is_same(known, record, name))
+		if (walk__size(walk__load(known)) > AT_NAME + name &&
+		    memcmp(record + AT_DEVICE, known + AT_DEVICE, DEVICE_BYTES) == 0 &&
+		    memcmp(record + AT_NAME, known + AT_NAME, name + 1) == 0)
 			return true;
 	}
 	if (set->count == MAPPED_FILES_MAX || size > MAPPED_FILES_BYTES - set->used)

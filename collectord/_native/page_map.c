@@ -60,13 +60,7 @@ void page_map__deinit(struct page_map *map)
 	memset(map, 0, sizeof(*map));
 }
 
-static uint64_t read_events(const struct page_map *map)
-{
-	return __atomic_load_n(&map->meta->read, __ATOMIC_RELAXED);
-}
-
-/* Set the cursor to the reader's position. Returns its page, or NULL if there is none. */
-static const uint8_t *page_cursor__look(struct page_cursor *cursor)
+const uint8_t *page_cursor__look(struct page_cursor *cursor)
 {
 	const struct page_map *const map = cursor->map;
 	/* Atomic, so that the compiler reads it again after each ioctl; only the ioctl writes
@@ -81,15 +75,6 @@ static const uint8_t *page_cursor__look(struct page_cursor *cursor)
 	cursor->id = id;
 	cursor->read = read;
 	cursor->page_ns = subbuf__timestamp(page);
-	return page;
-}
-
-const uint8_t *page_cursor__begin(struct page_cursor *cursor)
-{
-	const uint8_t *const page = page_cursor__look(cursor);
-
-	if (page != NULL)
-		cursor->read_events = read_events(cursor->map);
 	return page;
 }
 
@@ -139,7 +124,7 @@ bool page_cursor__follow(struct page_cursor *cursor, bool reset, uint64_t events
 
 	if (cursor->map == NULL)
 		return false;
-	now = read_events(cursor->map);
+	now = __atomic_load_n(&cursor->map->meta->read, __ATOMIC_RELAXED);
 	reset |= now < cursor->read_events + events;
 	cursor->read_events = now;
 	return reset;

@@ -59,10 +59,11 @@ static void page_ring__look(struct page_ring *pages)
 	struct subbuf_tally tally = {0};
 	struct subbuf_head head;
 	struct subbuf_walk walk;
-	const uint8_t *page = page_cursor__begin(&pages->cursor);
+	const uint8_t *page = page_cursor__look(&pages->cursor);
 
 	if (page == NULL)
 		return;
+	(void)page_cursor__follow(&pages->cursor, false, 0);
 	(void)subbuf__open(page, pages->options.page_bytes, &head);
 	walk = subbuf__start(&head);
 	(void)subbuf__run(page, SUBBUF_HEADER_BYTES + pages->cursor.read, &walk, &tally);
@@ -107,7 +108,7 @@ static int page_ring__join(struct ring *ring, struct stream *stream)
 }
 
 /* Begin a pass; only the last pass shows how much the ring held. */
-static void page_ring__begin(struct ring *ring, bool first)
+static void page_ring__begin(struct ring *ring)
 {
 	struct page_ring *const pages = page_ring__of(ring);
 	const uint64_t page_bytes = pages->options.page_bytes;
@@ -117,7 +118,7 @@ static void page_ring__begin(struct ring *ring, bool first)
 	pages->pass_pages = pages->pass_pieces = 0;
 	pages->pass_spliced = false;
 	/* The generation's goal: the ring may hold this much, and the reader's page. */
-	ring->head = ring->position + (first ? capacity + page_bytes : 0);
+	ring->head = ring->position + (ring->first ? capacity + page_bytes : 0);
 }
 
 /* Returns the largest size of a sub-buffer's data. */
@@ -243,14 +244,6 @@ static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk
 	return fault;
 }
 
-/* Continue at the next page. */
-static void page_ring__skip(struct page_ring *pages, enum fault fault, uint64_t kept)
-{
-	pages->taken = 0;
-	pages->pass_pages++;
-	ring__refuse(&pages->ring, fault, pages->options.page_bytes - kept);
-}
-
 /*
  * Whether the pass has read up to the kernel's writer: it has if another piece of one sub-buffer
  * came and that still has room. A first piece does not say it: the next event may have been too
@@ -302,7 +295,11 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 			pages->cursor.refused = fault != FAULT_NONE;
 		}
 		if (fault != FAULT_NONE) {
-			page_ring__skip(pages, fault, ring->position - position);
+			/* Continue at the next page. */
+			pages->taken = 0;
+			pages->pass_pages++;
+			ring__refuse(ring, fault,
+				     pages->options.page_bytes - (ring->position - position));
 			return RING_FAULTY;
 		}
 		if (page_ring__caught_up(pages, found.goes_on))
@@ -311,7 +308,6 @@ static enum ring_take page_ring__take(struct ring *ring, struct chunk *chunk, ui
 	return RING_EMPTY;
 }
 
-/* Hand the pipe's contents to the writer. */
 static struct item *page_ring__ticket(struct ring *ring)
 {
 	struct page_ring *const pages = page_ring__of(ring);

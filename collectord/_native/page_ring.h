@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "ring.h"
 #include "stream.h"
-#include "subbuf.h"
 
 /*
  * struct trace_buffer_meta of include/uapi/linux/trace_mmap.h (since 6.10), which older headers
@@ -71,8 +67,7 @@ struct page_fetched {
 };
 
 /* Set the cursor to the reader's position; returns the partly read page, NULL for none. */
-const uint8_t *page_cursor__begin(struct page_cursor *cursor);
-
+const uint8_t *page_cursor__look(struct page_cursor *cursor);
 /* Copy data handed out since then to `page`. */
 struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8_t *page);
 
@@ -164,30 +159,16 @@ struct page_ring {
 	counter_t torn;		 /* pages partly spliced, and given up */
 };
 
-/*
- * Sweeping passes also read the sub-buffer that the kernel still writes. The ticket hands the
- * pipe's contents to the writer. The fd and the map stay the caller's.
- */
+/* Sweeping passes also read the sub-buffer that the kernel still writes. The ticket hands the
+ * pipe's contents to the writer. The fd and the map stay the caller's. */
 int page_ring__new(const struct page_ring_options *options, struct ring **ring);
 
 RING_KIND(page_ring, ring)
 
-/*
- * A stream whose segments hold sub-buffers: each ring has an extent of its own in the file,
- * without rounds, padding or sideband. `offset` of its segments is the sum of the bytes in all
- * extents.
- */
+/* A stream whose segments hold sub-buffers: each ring has an extent of its own in the file, without
+ * rounds, padding or sideband. `offset` of its segments is the sum of the bytes in all extents. */
 extern const struct stream_ops page_stream__ops;
 
-/* The size of each ring's extent in the running segment. */
-struct page_progress {
-	uint64_t token;
-	uint32_t count;
-	struct page_progress_ring {
-		uint64_t bytes;
-		uint32_t id;
-	} *rings; /* the caller frees it */
-};
-
-/* Any thread may call it. -ENOMEM. Token 0 and no rings: no segment is open. */
-int page_stream__progress(struct stream *stream, struct page_progress *progress);
+/* Returns the token of the running segment, 0 if there is none, and the size of each ring's extent
+ * in it, as an event that the caller frees; NULL without memory. Any thread may call it. */
+struct event *page_stream__progress(struct stream *stream);

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "event_list.h"
-#include "lock.h"
 #include "page_ring.h"
 
 static struct page_track *track_of(const struct ring *ring)
@@ -88,20 +87,6 @@ static void page_track__settle(struct page_track *track, struct load *load, uint
 	}
 }
 
-/* Restore the old tail, as far as possible, after a new one was partly written. */
-static void page_track__restore(struct page_track *track, const struct segment *segment,
-				uint64_t begin)
-{
-	struct iovec vector = {track->tail, track->page_bytes};
-	uint64_t done;
-
-	/*
-	 * If that fails too the tail stays open: the digest has it as intended, and the next page
-	 * that goes into it rewrites it.
-	 */
-	(void)segment__write(segment->fd, &vector, 1, begin, &done);
-}
-
 /*
  * Write as many of the first pages of `load` as possible, and remove them from it; `written`
  * describes them, with the bytes added to the extent. Returns an error only if none was written:
@@ -145,8 +130,11 @@ static int page_track__write(struct page_track *track, struct segment *segment, 
 	}
 	if (merged) {
 		subbuf__cut(track->tail, tail_end, size);
+		/* Restore it in the file. If that fails too the tail stays open: the digest has it
+		 * as intended, and the next page that goes into it rewrites it. */
+		vectors[0] = (struct iovec){track->tail, size};
 		if (done > 0)
-			page_track__restore(track, segment, begin);
+			(void)segment__write(segment->fd, vectors, 1, begin, &done);
 	} else if (done > 0) {
 		page_track__erase(track, segment, size);
 	}
@@ -175,23 +163,26 @@ static bool page_track__send(struct page_track *track, struct segment *segment, 
 	return true;
 }
 
-int page_stream__progress(struct stream *stream, struct page_progress *progress)
+struct event *page_stream__progress(struct stream *stream)
 {
-	*progress = (struct page_progress){0};
+	struct event *event;
+
 	HOLD(&stream->lock);
-	progress->rings = calloc(stream->ring_count + 1, sizeof(*progress->rings));
-	if (stream->current.open)
-		progress->token = stream->current.token;
-	for (uint32_t i = 0; progress->rings != NULL && i < stream->ring_count; i++) {
+	event = event__new(EVENT_PROGRESS, stream->id, stream->ring_count);
+	if (event == NULL)
+		return NULL;
+	event->segment.token = stream->current.open ? stream->current.token : 0;
+	event->ring_count = 0;
+	for (uint32_t i = 0; stream->current.open && i < stream->ring_count; i++) {
 		const struct page_ring *const pages = page_ring__of(stream->rings[i]);
 
-		if (stream->current.open && pages != NULL && pages->track.capacity > 0)
-			progress->rings[progress->count++] = (struct page_progress_ring){
-				.bytes = counter__read(&pages->track.bytes),
+		if (pages != NULL && pages->track.capacity > 0)
+			event->rings[event->ring_count++] = (struct event_ring){
 				.id = pages->ring.id,
+				.bytes = counter__read(&pages->track.bytes),
 			};
 	}
-	return progress->rings != NULL ? 0 : -ENOMEM;
+	return event;
 }
 
 static void page_stream__begin_ring(struct ring *ring, const struct segment *segment)
@@ -312,20 +303,11 @@ static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, str
 /* Load the next pages of the item into `work.load`. False: there are none. */
 static bool page_stream__load(struct stream *stream, const struct item *item)
 {
-	struct work *const work = &stream->work;
+	struct load *const load = &stream->work.load;
 
-	if (work->load.span.bytes > 0)
-		return true;
-	if (item->ticket != NULL)
-		return page_stream__load_pipe(stream, item->ticket, &work->load);
-	if (item->chunk == NULL || work->span == item->chunk->span_count)
-		return false;
-	work->load = (struct load){
-		.span = item->chunk->spans[work->span++],
-		.data = item->chunk->data + work->at,
-	};
-	work->at += work->load.span.bytes;
-	return true;
+	if (item->ticket != NULL && load->span.bytes == 0)
+		return page_stream__load_pipe(stream, item->ticket, load);
+	return stream__load(stream, item);
 }
 
 static int page_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
@@ -371,10 +353,7 @@ static uint32_t page_stream__pass_over(struct stream *stream, struct item *item,
 		work->loads = true;
 		return 0;
 	}
-	work->lost = work->load.span;
-	work->load.span.bytes = 0;
-	*spans = &work->lost;
-	return 1;
+	return stream__drop_load(stream, item, spans);
 }
 
 /* Send a chunk of a single ring as one write. */
@@ -420,16 +399,7 @@ static bool page_stream__end(struct stream *stream, struct item *item)
 	return false;
 }
 
-static bool page_stream__suits(const struct segment *segment)
-{
-	for (uint32_t i = 0; i < segment->place_count; i++)
-		if (segment->places[i] != NO_PLACE && segment->places[i] % CHUNK_ALIGN_BYTES != 0)
-			return false;
-	return segment->places != NULL && segment->capacity > 0;
-}
-
 const struct stream_ops page_stream__ops = {
-	.suits = page_stream__suits,
 	.split = true,
 	.begin_ring = page_stream__begin_ring,
 	.tell_ring = page_stream__tell_ring,

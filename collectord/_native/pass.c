@@ -116,11 +116,12 @@ static bool ring__is_done(const struct ring *ring)
 }
 
 /* Load the head; at a generation's first pass it is the goal. An invalid head is no goal. */
-static void ring__load_head(struct ring *ring, bool swept, bool first)
+static void ring__load_head(struct ring *ring, bool swept)
 {
 	ring->swept = swept;
-	ring->ops->begin(ring, first);
-	if (first) {
+	ring->first = ring->lane->first;
+	ring->ops->begin(ring);
+	if (ring->first) {
 		ring->goal = ring->head;
 		ring->owes = ring__is_sound(ring);
 	}
@@ -134,8 +135,8 @@ static void pass__load_heads(struct ring *ring, bool all)
 	const bool swept = all || lane__asked(ring->lane) != 0;
 
 	if (ring->behind != NULL)
-		ring__load_head(ring->behind, swept, ring->lane->first);
-	ring__load_head(ring, swept, ring->lane->first);
+		ring__load_head(ring->behind, swept);
+	ring__load_head(ring, swept);
 }
 
 /* Begin the last issued generation in each lane that is done with its own. */
@@ -173,10 +174,8 @@ static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
 	return ring->woken || ring->swept || (most > 0 && most >= floor_bytes);
 }
 
-/*
- * Drain a ring behind one that was read to its head, or past its goal: then as far as this one's
- * goal.
- */
+/* Drain a ring behind one that was read to its head, or past its goal: then as far as this one's
+ * goal. */
 static enum drained pass__drain_behind(struct shard *shard, struct ring *ring, bool woken,
 				       bool bounded)
 {
@@ -244,7 +243,6 @@ static enum drained pass__drain_due(struct shard *shard, struct ring *ring, uint
 	return drained;
 }
 
-/* Determine which lanes have data for this pass. */
 static void pass__find_due(struct shard *shard)
 {
 	for (const struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
@@ -325,7 +323,7 @@ static bool pass__stamp(struct shard *shard)
 /* End the generation of each lane whose rings have all reached their goals. */
 static void pass__end(struct shard *shard, uint64_t generation)
 {
-	uint64_t least = generation;
+	uint64_t done = generation;
 	bool asked = false, ended;
 
 	for (struct ring *each = shard->rings; each != NULL; each = each->next)
@@ -345,8 +343,7 @@ static void pass__end(struct shard *shard, uint64_t generation)
 			shard->again |= lane->begun < generation;
 		}
 		lane->owes = false;
-		if (lane__drained(lane) < least)
-			least = lane__drained(lane);
+		done = least(done, lane__drained(lane));
 	}
 	if (!pass__stamp(shard)) {
 		/* First set it, then try again: the writer wakes those that waited before it
@@ -355,14 +352,14 @@ static void pass__end(struct shard *shard, uint64_t generation)
 		if (!pass__stamp(shard))
 			writer__poke(shard->writer); /* what it holds back is in the way */
 	}
-	ended = least != load_relaxed(&shard->drained);
+	ended = done != load_relaxed(&shard->drained);
 	/* Release; the partner is the acquire in shard__drained(). */
-	store_release(&shard->drained, least);
+	store_release(&shard->drained, done);
 	/* Among several shards, the last one reports that all are done. The partners are the
 	 * fences here: of two that end at the same time, one sees the other. */
 	atomic_thread_fence(memory_order_seq_cst);
-	if (asked || (ended && writer__is_followed(shard->writer, least) &&
-		      writer__drained(shard->writer) == least))
+	if (asked || (ended && writer__is_followed(shard->writer, done) &&
+		      writer__drained(shard->writer) == done))
 		event_list__poke(shard->writer->events);
 }
 

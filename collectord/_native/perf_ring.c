@@ -26,31 +26,30 @@ static int compare_ids(const void *left, const void *right)
 	return a < b ? -1 : a > b;
 }
 
-/* Returns a sorted copy of the ids, NULL without memory. */
-static struct walk_id *sorted_copy(const struct walk_ids *ids)
+/* Use a sorted copy of these ids from the next walk on. */
+static int perf_ring__take_ids(struct perf_ring *perf, const struct walk_ids *from)
 {
-	struct walk_id *const list = malloc(ids->count * sizeof(*list));
+	const uint32_t count = from->count;
+	struct walk_id *const ids = malloc(count * sizeof(*ids));
+	const struct walk_id *const old = perf->ids.all;
 
-	if (list == NULL)
-		return NULL;
-	memcpy(list, ids->all, ids->count * sizeof(*list));
-	qsort(list, ids->count, sizeof(*list), compare_ids);
-	return list;
-}
-
-static void perf_ring__use_ids(struct perf_ring *perf, struct walk_id *list, uint32_t count)
-{
-	perf->id_list = list;
-	perf->ids = (struct walk_ids){.all = list, .count = count};
-	for (uint32_t i = 0; i < count; i++)
-		perf->ids.renamed |= list[i].own != list[i].filed;
-	perf->layout.ids = &perf->ids;
+	if (ids == NULL)
+		return -ENOMEM;
+	memcpy(ids, from->all, count * sizeof(*ids));
+	qsort(ids, count, sizeof(*ids), compare_ids);
+	{
+		HOLD(&perf->ids_lock);
+		perf->ids = (struct walk_ids){.all = ids, .count = count};
+		for (uint32_t i = 0; i < count; i++)
+			perf->ids.renamed |= ids[i].own != ids[i].filed;
+		perf->layout.ids = &perf->ids;
+	}
+	free((void *)(uintptr_t)old);
+	return 0;
 }
 
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options)
 {
-	struct walk_id *list;
-
 	ring__init(&perf->ring, &perf_ring__ops, options->wakeup_fd);
 	pthread_mutex_init(&perf->ids_lock, NULL);
 	perf->map = options->map;
@@ -59,38 +58,21 @@ int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *opti
 	perf->names = options->sideband;
 	/* A predecessor may have read part of the ring: continue at its tail. */
 	perf->ring.position = perf->ring.head = ring_map__tail(options->map);
-	if (options->ids.count == 0)
-		return 0;
-	list = sorted_copy(&options->ids);
-	if (list == NULL)
-		return -ENOMEM;
-	perf_ring__use_ids(perf, list, options->ids.count);
-	return 0;
+	return options->ids.count == 0 ? 0 : perf_ring__take_ids(perf, &options->ids);
 }
 
 void perf_ring__deinit(struct perf_ring *perf)
 {
-	free(perf->id_list);
-	perf->id_list = NULL;
+	free((void *)(uintptr_t)perf->ids.all);
 }
 
 int perf_ring__set_ids(struct ring *ring, const struct walk_ids *ids)
 {
 	struct perf_ring *const perf = perf_ring__of(ring);
-	struct walk_id *list, *old;
 
-	if (ring->ops != &perf_ring__ops || perf->id_list == NULL || ids->count == 0)
+	if (ring->ops != &perf_ring__ops || perf->ids.all == NULL || ids->count == 0)
 		return -EINVAL;
-	list = sorted_copy(ids);
-	if (list == NULL)
-		return -ENOMEM;
-	{
-		HOLD(&perf->ids_lock);
-		old = perf->id_list;
-		perf_ring__use_ids(perf, list, ids->count);
-	}
-	free(old);
-	return 0;
+	return perf_ring__take_ids(perf, ids);
 }
 
 int perf_ring__new(const struct perf_ring_options *options, struct ring **out)
@@ -130,11 +112,10 @@ int perf_ring__join(struct ring *ring, struct stream *stream)
 	return ret;
 }
 
-void perf_ring__begin(struct ring *ring, bool first)
+void perf_ring__begin(struct ring *ring)
 {
 	const struct ring_map *const map = perf_ring__of(ring)->map;
 
-	(void)first;
 	if (ring__is_sound(ring) &&
 	    !ring__load(ring, ring_map__head(map), map->data_bytes, RECORD_ALIGN))
 		ring_map__publish_tail(map, ring->position);

@@ -4,17 +4,14 @@
 #include <pthread.h>
 
 #include "ring.h"
-#include "ring_map.h"
-#include "walk.h"
 
 /* A mapped perf ring. The shard writes its counters. */
 struct perf_ring {
 	struct ring ring;
 	struct ring_map *map;
 	struct walk_layout layout;
-	struct walk_ids ids;
-	struct walk_id *id_list;  /* the ring's own memory for `ids` */
-	pthread_mutex_t ids_lock; /* of both, which a walk reads and perf_ring__set_ids() replaces */
+	struct walk_ids ids;	  /* in the ring's own memory */
+	pthread_mutex_t ids_lock; /* of them, which a walk reads and perf_ring__set_ids() replaces */
 	bool names;		  /* it carries the sideband of its stream */
 	bool absorbed;		  /* its records are used for sideband only */
 
@@ -33,7 +30,6 @@ struct perf_ring_options {
 	bool sideband;
 };
 
-/* The fd and the map stay the caller's. Returns -ENOMEM on failure. */
 int perf_ring__new(const struct perf_ring_options *options, struct ring **ring);
 
 /* Like perf_ring__new(), in zeroed memory of the caller. */
@@ -63,4 +59,84 @@ void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes);
 
 /* The common operations of kinds that begin with a perf ring. */
 int perf_ring__join(struct ring *ring, struct stream *stream);
-void perf_ring__begin(struct ring *ring, bool first);
+void perf_ring__begin(struct ring *ring);
+
+struct bpf_ring_options {
+	struct perf_ring_options perf; /* its layout is that of the resulting samples */
+	uint64_t id;
+	uint32_t fields_bytes; /* a multiple of 8 */
+};
+
+/*
+ * Each record becomes a PERF_RECORD_SAMPLE: `id`, the record's first bytes, which the sample has
+ * between its id and its raw data, and the rest as raw data. They are then walked, counted and
+ * written like those of a perf ring. Records that the program discarded are skipped.
+ *
+ * The program decides which records wake the reader (BPF_RB_FORCE_WAKEUP, else BPF_RB_NO_WAKEUP),
+ * at its watermark. By itself, the kernel wakes for a record at the consumer's position, and
+ * misses one that was written before that position became visible. An fd with unread records is
+ * always ready, so each wake-up is reported once (EPOLLET).
+ */
+struct bpf_ring {
+	struct perf_ring perf;
+	struct bpf_ring_options options;
+};
+
+int bpf_ring__new(const struct bpf_ring_options *options, struct ring **ring);
+
+RING_KIND(bpf_ring, perf.ring)
+
+/* The history of a ring's writes has so many steps; half as many cover a full ring. */
+#define WINDOW_STEPS 128u
+
+/* Bytes behind the beginning of a step were written after `since_ns`; it began about `begun_ns`. */
+struct window_step {
+	uint64_t since_ns, begun_ns;
+};
+
+/* Adjacent records in the copy, newest first; they are delivered as one piece. */
+struct window_piece {
+	size_t at;
+	size_t bytes;
+};
+
+/*
+ * An overwritable ring, and the window that a snapshot took out of it.
+ *
+ * The kernel writes such a ring backwards and never waits: the newest record begins at data_head,
+ * and ever older ones follow until data_bytes are full. The very last one is cut by later writes
+ * (include/uapi/linux/perf_event.h, attr.write_backward).
+ *
+ *   head             last                                head + data_bytes
+ *     | new records   | were in the last window already    | cut |
+ *     newest ──────────────────────────────────────────► oldest
+ *
+ * A window is copied out in one go into memory reserved with the ring: the ring is stopped
+ * meanwhile, and must not wait for chunks, and so for a disk. From the copy it goes into chunks as
+ * these come free, oldest record first, so that a segment is in time order.
+ *
+ * The unread bytes of the ring, head - position, are the window's bytes that are still in the
+ * copy.
+ */
+struct window {
+	struct perf_ring perf;
+	uint8_t *copy;	   /* has pages only while in use */
+	size_t copy_bytes; /* data_bytes of the map */
+	uint64_t last;	   /* head of the last window */
+	bool wanted;	   /* another one is to be taken when the last one is delivered */
+	struct window_piece *pieces;
+	uint32_t piece_count;	/* not delivered yet; the last one is the oldest */
+	uint64_t seen, seen_ns; /* bytes written to the ring up to the last check, and its time */
+	struct window_step steps[WINDOW_STEPS];
+
+	counter_t windows;
+	counter_t taken;		    /* samples that were in a window for the first time */
+	counter_t repeated, repeated_bytes; /* samples that the last window had too */
+	counter_t overwritten_bytes;	    /* bytes of records in no window */
+	counter_t held_ns;		    /* approximate time span in the ring */
+};
+
+/* Make a ring whose map is still empty, and reserve the memory for its windows. -ENOMEM. */
+int window__new(const struct perf_ring_options *options, struct ring **ring);
+
+RING_KIND(window, perf.ring)

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/uio.h>
 
 #include "ring.h"
 
@@ -135,10 +134,8 @@ static uint64_t record_stream__pad(struct stream *stream, const struct chunk *ch
 	return XXH3_64bits_digest(stream->hash);
 }
 
-/*
- * Append the chunk, padded and with a marker if it ends a round, to the running segment, behind
- * the replay if the segment is new. On any error the segment stays as it was.
- */
+/* Append the chunk, padded and with a marker if it ends a round, to the running segment, behind the
+ * replay if the segment is new. On any error the segment stays as it was. */
 static int record_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
 	struct segment *const segment = &stream->current;
@@ -244,13 +241,7 @@ static bool record_stream__end(struct stream *stream, struct item *item)
 	return item->round;
 }
 
-static bool record_stream__suits(const struct segment *segment)
-{
-	return segment->places == NULL;
-}
-
 const struct stream_ops record_stream__ops = {
-	.suits = record_stream__suits,
 	.ordered = true,
 	.write = record_stream__write,
 	.pass_over = record_stream__pass_over,

@@ -50,7 +50,7 @@ static int relay_ring__join(struct ring *ring, struct stream *stream)
 	return stream->ops == &relay_stream__ops ? 0 : -EINVAL;
 }
 
-static void relay_ring__begin(struct ring *ring, bool first)
+static void relay_ring__begin(struct ring *ring)
 {
 	struct relay_ring *relay = relay_ring__of(ring);
 	const uint64_t capacity = relay->options.capacity;
@@ -60,18 +60,18 @@ static void relay_ring__begin(struct ring *ring, bool first)
 	ring__count_fill(ring, least(relay->pass_bytes, capacity), capacity);
 	relay->pass_bytes = 0;
 	/* The generation's goal: the channel may hold this much. */
-	ring->head = ring->position + (first && !relay->ended ? capacity : 0);
+	ring->head = ring->position + (ring->first && !relay->ended ? capacity : 0);
 	/* Polled before the read: data written before the end are then readable. */
 	if (ring->swept && !relay->ended && !relay->ending && poll(&look, 1, 0) > 0 &&
 	    (look.revents & GONE_EVENTS) != 0)
 		relay->ending = true;
 	if (fstat(relay->options.fd, &status) == 0)
 		relay->completed = (uint64_t)status.st_size;
-	if (first) {
+	if (ring->first) {
 		relay->quiet = relay->completed == relay->last_completed;
 		relay->last_completed = relay->completed;
 	}
-	relay->partly = relay->last || relay->ending || relay->completed == 0 ||
+	relay->partly = ring->last || relay->ending || relay->completed == 0 ||
 			(ring->swept && relay->quiet && relay->completed == relay->last_completed);
 }
 
@@ -196,16 +196,6 @@ static void relay_ring__end(struct relay_ring *relay)
 	store_relaxed(&relay->ring.hung_up, true);
 }
 
-/* Returns the bytes read, 0 if there are none; -errno: the file is gone. */
-static ssize_t relay_ring__read(const struct relay_ring *relay, uint8_t *to, uint32_t room)
-{
-	const ssize_t n = TEMP_FAILURE_RETRY(read(relay->options.fd, to, room));
-
-	if (n < 0)
-		return errno == EAGAIN ? 0 : -errno;
-	return n;
-}
-
 /* Note that all data of the pass's start are read. */
 static void relay_ring__place(struct relay_ring *relay)
 {
@@ -239,6 +229,7 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 		uint32_t room = chunk_bytes - chunk->used;
 		enum fault fault;
 		ssize_t n;
+		bool gone;
 
 		if (room < least)
 			return RING_CHUNK_FULL;
@@ -246,15 +237,16 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 		if (room == 0)
 			return RING_EMPTY;
 		memcpy(data, relay->carry, relay->carry_bytes);
-		n = relay_ring__read(relay, data + relay->carry_bytes, room);
-		if (n >= 0) {
+		n = TEMP_FAILURE_RETRY(read(relay->options.fd, data + relay->carry_bytes, room));
+		gone = n < 0 && errno != EAGAIN;
+		if (n > 0) {
 			relay->pass_bytes += (uint64_t)n;
 			relay->position += (uint64_t)n;
-			if ((uint32_t)n < room)
-				relay_ring__place(relay);
 		}
+		if (n < (ssize_t)room && !gone)
+			relay_ring__place(relay);
 		if (n <= 0) {
-			if (n < 0 || relay->ending)
+			if (gone || relay->ending)
 				relay_ring__end(relay);
 			return RING_EMPTY;
 		}
@@ -277,20 +269,14 @@ static void relay_ring__wake(struct ring *ring, uint32_t events)
 	relay_ring__of(ring)->ending |= (events & (EPOLLERR | EPOLLHUP)) != 0;
 }
 
-/* Have passes read partial sub-buffers too. */
-static void relay_ring__last(struct ring *ring)
-{
-	relay_ring__of(ring)->last = true;
-}
-
 const struct ring_ops relay_ring__ops = {
 	.poll = EPOLLIN | EPOLLET,
+	.waits = true,
 	.join = relay_ring__join,
 	.begin = relay_ring__begin,
 	.is_unread = relay_ring__is_unread,
 	.take = relay_ring__take,
 	.wake = relay_ring__wake,
-	.last = relay_ring__last,
 	.leave = relay_ring__leave,
 	.free = relay_ring__free,
 };

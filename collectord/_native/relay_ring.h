@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "blk_walk.h"
 #include "ring.h"
 #include "stream.h"
 
@@ -59,7 +55,6 @@ struct relay_ring {
 	struct ring ring;
 	struct relay_ring_options options;
 	bool partly;	   /* this pass also reads a partial sub-buffer */
-	bool last;	   /* the last write was made; under the shard's lock */
 	bool ending;	   /* no more will be written */
 	bool ended;	   /* and all was read */
 	uint64_t pass_bytes;
@@ -74,7 +69,7 @@ struct relay_ring {
 	uint32_t carry_bytes;
 	struct blk_state state;
 
-	counter_t numbered; /* numbered by the kernel: see blk_walk.h */
+	counter_t numbered;	 /* numbered by the kernel: see struct blk_state */
 	counter_t missing;	 /* numbered events missing from the data read */
 	counter_t skipped_bytes; /* bytes of completed sub-buffers that no read returned */
 	counter_t torn_bytes;	 /* invalid bytes, or the start of a record without its end */
@@ -82,13 +77,10 @@ struct relay_ring {
 	struct relay_file file;
 };
 
-/* The fd stays the caller's. */
 int relay_ring__new(const struct relay_ring_options *options, struct ring **ring);
 
 RING_KIND(relay_ring, ring)
 
-/*
- * A stream whose segments are sets of files, one for each relay ring, without rounds, padding or
- * sideband. `offset` of its segments is the sum of the bytes in all files.
- */
+/* A stream whose segments are sets of files, one for each relay ring, without rounds, padding or
+ * sideband. `offset` of its segments is the sum of the bytes in all files. */
 extern const struct stream_ops relay_stream__ops;

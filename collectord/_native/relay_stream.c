@@ -63,48 +63,29 @@ static void relay_stream__tell_ring(struct ring *ring, struct event_ring *told)
 /* Write one ring's share of a chunk to its file, all or nothing. */
 static int relay_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
-	struct work *const work = &stream->work;
-	const struct span *span;
+	struct load *const load = &stream->work.load;
 	struct relay_file *file;
 	int ret;
 
-	if (item->chunk == NULL || work->span == item->chunk->span_count)
+	if (!stream__load(stream, item))
 		return 0;
-	span = &item->chunk->spans[work->span];
-	file = &relay_ring__of(span->ring)->file;
-	*bytes = span->bytes;
-	stream__advance(stream, span->bytes, file->fd < 0);
+	file = &relay_ring__of(load->span.ring)->file;
+	*bytes = load->span.bytes;
+	stream__advance(stream, *bytes, file->fd < 0);
 	if (!stream->current.open || file->fd < 0)
 		return -EXFULL;
-	ret = relay_file__write(file, item->chunk->data + work->at, span->bytes);
+	ret = relay_file__write(file, load->data, *bytes);
 	if (ret < 0)
 		return ret;
-	stream__account_part(stream, span);
-	work->at += span->bytes;
-	work->span++;
+	stream__account_part(stream, &load->span);
+	load->span.bytes = 0;
 	return 1;
-}
-
-static uint32_t relay_stream__pass_over(struct stream *stream, struct item *item,
-					const struct span **spans)
-{
-	struct work *const work = &stream->work;
-
-	*spans = &item->chunk->spans[work->span++];
-	work->at += (*spans)->bytes;
-	return 1;
-}
-
-static bool relay_stream__suits(const struct segment *segment)
-{
-	return segment->places != NULL && segment->capacity == 0;
 }
 
 const struct stream_ops relay_stream__ops = {
-	.suits = relay_stream__suits,
 	.split = true,
 	.begin_ring = relay_stream__begin_ring,
 	.tell_ring = relay_stream__tell_ring,
 	.write = relay_stream__write,
-	.pass_over = relay_stream__pass_over,
+	.pass_over = stream__drop_load,
 };

@@ -26,20 +26,18 @@ bool ring__is_over(const struct ring *ring)
 
 bool ring__has_last(const struct ring *ring)
 {
-	return ring->ops->last != NULL || (ring->partner != NULL && ring__has_last(ring->partner));
+	return ring->ops->waits || (ring->partner != NULL && ring__has_last(ring->partner));
 }
 
 bool ring__can_hold(const struct ring *ring)
 {
-	return (ring->ops->can_hold == NULL || ring->ops->can_hold(ring)) &&
-	       (ring->partner == NULL || ring__can_hold(ring->partner));
+	return !ring->never_held && (ring->partner == NULL || ring__can_hold(ring->partner));
 }
 
 void ring__last(struct ring *ring)
 {
 	for (; ring != NULL; ring = ring->behind)
-		if (ring->ops->last != NULL)
-			ring->ops->last(ring);
+		ring->last = true;
 }
 
 void ring__hold(struct ring *ring, bool held)
@@ -79,21 +77,14 @@ bool ring__tells_hang_up(struct ring *ring)
 	       !atomic_exchange_explicit(&ring->hung_up_told, true, memory_order_relaxed);
 }
 
-/* Returns the bucket; upper bounds are 0.1, 0.2 .. 0.9, 0.95, 1.0. */
-static uint32_t fill_bucket(uint64_t used, uint64_t capacity)
-{
-	const uint64_t tenths = (used * 10 + capacity - 1) / capacity;
-
-	if (tenths <= 9)
-		return (uint32_t)tenths - 1;
-	return used * 20 <= capacity * 19 ? 9 : 10;
-}
-
 void ring__count_fill(struct ring *ring, uint64_t used, uint64_t capacity)
 {
+	const uint64_t tenths = (used * 10 + capacity - 1) / capacity;
+	const uint32_t last = used * 20 <= capacity * 19 ? 9 : 10;
+
 	counter__max(&ring->high_watermark_bytes, used);
 	if (used > 0)
-		counter__add(&ring->fill[fill_bucket(used, capacity)], 1);
+		counter__add(&ring->fill[tenths <= 9 ? tenths - 1 : last], 1);
 }
 
 void ring__skip(struct ring *ring, enum fault reason, uint64_t capacity)
@@ -101,7 +92,7 @@ void ring__skip(struct ring *ring, enum fault reason, uint64_t capacity)
 	const uint64_t unread = ring->head - ring->position;
 
 	/* An invalid head may exceed the capacity. */
-	ring__refuse(ring, reason, unread < capacity ? unread : capacity);
+	ring__refuse(ring, reason, least(unread, capacity));
 	ring->position = ring->head;
 }
 

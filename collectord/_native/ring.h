@@ -1,11 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
+#include <linux/types.h>
 
 #include "chunk.h"
-#include "counter.h"
+
+struct perf_event_mmap_page;
+
+/*
+ * A mapped ring. `data_bytes` is a power of two of pages, or init returns -EINVAL; else -errno.
+ * Positions are free running; position & (data_bytes - 1) is the index. All bytes before the head
+ * are readable; those before the published tail belong to the kernel again.
+ */
+struct ring_map {
+	const uint8_t *data;
+	uint64_t data_bytes;
+	__u64 *head, *tail; /* in shared memory; the kernel writes the head, and we the tail */
+	struct perf_event_mmap_page *page; /* of a perf ring */
+	bool overwrite; /* mapped read-only: the oldest bytes are overwritten, there is no tail */
+	struct map_part {
+		void *at;
+		size_t bytes;
+	} parts[2]; /* the mappings to undo */
+};
+
+/*
+ * Map a perf ring, and the AUX area that may be behind it:
+ *
+ *   +--------------+-------------------------------+--------------------------------+
+ *   | control page | data, data_bytes              | AUX, data_bytes                |
+ *   +--------------+-------------------------------+--------------------------------+
+ *                                                  ^ aux_offset
+ *
+ * The control page has the heads and tails of both. A record may wrap, its 8-byte header never
+ * does. Layout and protocol: include/uapi/linux/perf_event.h, struct perf_event_mmap_page.
+ *
+ * If the area is mapped for writing, the kernel stops at the tail. If it is mapped to `overwrite`,
+ * as a snapshot, the meaning of the head depends on the driver: see struct aux_window. The caller
+ * keeps `ring`, mapped from `fd`, as long as the area behind it.
+ */
+int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes, bool overwrite);
+int ring_map__init_aux(struct ring_map *map, struct ring_map *ring, int fd, uint64_t data_bytes,
+		       bool overwrite);
+
+/*
+ * Map a BPF ring buffer (BPF_MAP_TYPE_RINGBUF), one for all CPUs.
+ *
+ *   +---------------+---------------+--------------------+--------------------+
+ *   | consumer page | producer page | data, data_bytes   | the same once more |
+ *   | ours to write | read only     | read only, so that no record wraps      |
+ *   +---------------+---------------+--------------------+--------------------+
+ *
+ * A record is a u32 length with BUSY and DISCARD in its highest bits, a u32 of the kernel's, and
+ * its data; the next one is at a multiple of 8. A BUSY record is reserved and not committed:
+ * reading stops before it. (kernel/bpf/ringbuf.c, include/uapi/linux/bpf.h: BPF_RINGBUF_*)
+ */
+int ring_map__init_bpf(struct ring_map *map, int fd, uint64_t data_bytes);
+
+void ring_map__deinit(struct ring_map *map);
+uint64_t ring_map__head(const struct ring_map *map);
+uint64_t ring_map__tail(const struct ring_map *map);
+/* Copy `bytes` (<= data_bytes) from `position` on, across the wrap. */
+void ring_map__copy(const struct ring_map *map, uint64_t position, void *to, size_t bytes);
+void ring_map__publish_tail(const struct ring_map *map, uint64_t tail);
+/* Write whole records behind the head as the kernel would, as the only writer of a ring in our
+ * own memory. -ENOSPC: there is no room for all of them, and nothing was written. */
+int ring_map__feed(struct ring_map *map, const uint8_t *records, size_t bytes);
 
 /* A build for tests loses a record here, once, which the ledgers must miss. */
 #ifdef COLLECTORD_MUTATION
@@ -15,11 +75,8 @@
 #define MUTATE(statement)
 #endif
 
-/*
- * A ring with invalid contents continues behind them: the bytes in between are skipped and
- * counted. After so many faults within this time its contents are not trusted, and it is read no
- * more.
- */
+/* A ring with invalid contents continues behind them: the bytes in between are skipped and counted.
+ * After so many faults within this time its contents are not trusted, and it is read no more. */
 #define RING_FAULTS_MAX 8u
 #define RING_FAULTS_NS 10000000000u
 
@@ -61,7 +118,7 @@ struct letter {
 
 /*
  * The operations of a kind of ring. A kind is a struct that embeds a struct ring, and one such
- * table. The shard makes the calls, except for `join`, `can_hold`, `warm` and `free`. Optional
+ * table. The shard makes the calls, except for `join`, `warm` and `free`. Optional
  * operations may be NULL.
  */
 struct ring_ops {
@@ -70,12 +127,13 @@ struct ring_ops {
 	bool copied;   /* passes read an earlier copy: a hold or a fault does not stop them */
 	bool payload;  /* its samples are bytes, not events */
 	bool records;  /* perf records: its struct begins with a struct perf_ring */
+	bool waits;    /* passes leave data that may continue, until the last write was made */
 
 	/* Join the ring to `stream`. -EINVAL: the stream does not take this kind. */
 	int (*join)(struct ring *ring, struct stream *stream);
 
-	/* Begin a pass; `first`: the generation's first, whose goal is the head loaded here. */
-	void (*begin)(struct ring *ring, bool first);
+	/* Begin a pass: load the head. */
+	void (*begin)(struct ring *ring);
 	/* Optional: whether this pass has anything to read. Without it only a read tells. */
 	bool (*is_unread)(const struct ring *ring);
 	/* Put unread data into `chunk`, up to the head of this pass. */
@@ -86,9 +144,7 @@ struct ring_ops {
 	/* Optional: note that its fd woke with these events. */
 	void (*wake)(struct ring *ring, uint32_t events);
 
-	/*
-	 * The next four are only for a ring behind another one, its front.
-	 */
+	/* The next four are only for a ring behind another one, its front. */
 	/* Note these records of the front, which were walked. */
 	void (*learn)(struct ring *ring, const uint8_t *records, size_t bytes);
 	/* Note that a pass of `generation` (0: of none) read the front to its head, or past its
@@ -99,12 +155,8 @@ struct ring_ops {
 	/* Make room in the front, which is held. */
 	void (*recycle)(struct ring *ring);
 
-	/* Optional: whether it may be held. Without it any ring may. */
-	bool (*can_hold)(const struct ring *ring);
 	/* Optional: have passes leave it alone, or read it again. */
 	void (*hold)(struct ring *ring, bool held);
-	/* Optional: note that no more is written into it, so there is nothing to wait for. */
-	void (*last)(struct ring *ring);
 	/* Optional: note that no more passes come. If it was not `drained`, unread data are
 	 * lost. */
 	void (*leave)(struct ring *ring, bool drained);
@@ -119,12 +171,10 @@ struct ring {
 	const struct ring_ops *ops;
 	struct lane *lane;
 	struct ring *next;	   /* next ring of the shard, without those behind others */
-	struct ring *partner;	   /* `behind`, set when requested; for the thread that posts
-				    * letters */
+	struct ring *partner;	   /* `behind` as requested; for the thread that posts letters */
 	struct letter letters[COMMANDS];
 	uint64_t asked;		   /* number of its last letter; for the thread that posts them */
-	uint64_t leave_by_ns;	   /* when empty it leaves, and by then at the latest; 0: it
-				    * stays */
+	uint64_t leave_by_ns;	   /* it leaves when empty, by then at the latest; 0: it stays */
 	struct sideband *sideband; /* NULL: a ring of counted events */
 	struct ring *front;	   /* the ring whose records describe this one, or NULL */
 	struct ring *behind;	   /* the reverse: passes read it after this one */
@@ -132,7 +182,10 @@ struct ring {
 	uint64_t head;	   /* as loaded at the start of the pass */
 	uint64_t goal;	   /* head at the start of the generation's first pass */
 	bool owes;	   /* it has not reached that goal: the generation waits for it */
+	bool first;	   /* this pass is the generation's first: the head loaded is its goal */
 	bool swept;	   /* this pass also reads data below the watermark */
+	bool never_held;
+	bool last; /* no more is written into it: passes wait for nothing */
 	uint32_t id;
 	int wakeup_fd;
 	bool woken;

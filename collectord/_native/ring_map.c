@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _DEFAULT_SOURCE
-#include "ring_map.h"
+#include "ring.h"
 
 #include <errno.h>
 #include <linux/perf_event.h>

@@ -46,14 +46,10 @@ cdef extern from "aux_ring.h":
         aux_head_rule head_rule
     int aux_ring__new(const aux_ring_options *options, ring *front, ring **out) nogil
     aux_ring *aux_ring__of(const ring *r)
-
-cdef extern from "window.h":
     struct window:
         uint64_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns
     int window__new(const perf_ring_options *options, ring **out) nogil
     window *window__of(const ring *r)
-
-cdef extern from "bpf_ring.h":
     struct bpf_ring_options:
         perf_ring_options perf
         uint64_t id
@@ -85,14 +81,7 @@ cdef extern from "page_ring.h":
     int page_ring__new(const page_ring_options *options, ring **out) nogil
     page_ring *page_ring__of(const ring *r)
     const stream_ops page_stream__ops
-    struct page_progress_ring:
-        uint64_t bytes
-        uint32_t id
-    struct page_progress:
-        uint64_t token
-        uint32_t count
-        page_progress_ring *rings
-    int page_stream__progress(stream *stream, page_progress *progress) nogil
+    event *page_stream__progress(stream *stream) nogil
 
 cdef extern from "relay_ring.h":
     struct blk_tally:
@@ -368,8 +357,7 @@ cdef class Stream:
         made.offset = offset
         made.tail = tail_bytes
         made.size_fd, made.size_at, made.size_base = size
-        if entries.shape[0] > 0:
-            check(chunk_table__set(&made.table, &entries[0], entries.shape[0]))
+        check(chunk_table__set(&made.table, begin_of(entries), entries.shape[0]))
         self.give(made, None)
 
     def prepare_pages(self, uint64_t token, int fd, *, offsets, uint64_t capacity_bytes,
@@ -382,12 +370,15 @@ cdef class Stream:
         self.give(segment__new(token, -1, limit_bytes, 0), files)
 
     def track_bytes(self):
-        cdef page_progress progress
+        cdef event *e
         with nogil:
-            check(page_stream__progress(self.stream, &progress))
-        found = {progress.rings[i].id: progress.rings[i].bytes for i in range(progress.count)}
-        free(progress.rings)
-        return progress.token, found
+            e = page_stream__progress(self.stream)
+        if e == NULL:
+            raise MemoryError
+        found = {e.rings[i].id: e.rings[i].bytes for i in range(e.ring_count)}
+        token = e.segment.token
+        event__free(e)
+        return token, found
 
     def tell_error(self):
         return self.stream.tell_error
@@ -411,15 +402,14 @@ cdef class Stream:
         return stream__round_ns(self.stream, self.owner.core.writer.generation)
 
     def rotate(self):
-        core__rotate(self.owner.core, self.stream)
+        core__request(self.owner.core, self.stream, ROTATE)
 
     def finish(self):
-        core__finish(self.owner.core, self.stream)
+        core__request(self.owner.core, self.stream, FINISH)
 
     def load_sideband(self, const uint8_t[::1] records not None):
-        if records.shape[0] > 0:
-            with nogil:
-                check(sideband__load(&self.stream.sideband, &records[0], records.shape[0]))
+        with nogil:
+            check(sideband__load(&self.stream.sideband, begin_of(records), records.shape[0]))
 
     def mapped_files(self, uint64_t since=0):
         cdef size_t size = 0
@@ -432,7 +422,7 @@ cdef class Stream:
             free(copy)
 
     def space(self, bint retry):
-        core__answer_space(self.owner.core, self.stream, retry)
+        core__request(self.owner.core, self.stream, SPACE_RETRY if retry else SPACE_GIVE_UP)
 
     def sideband_counters(self):
         cdef const sideband *s = &self.stream.sideband

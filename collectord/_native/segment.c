@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/types.h>
 #include <unistd.h>
 
 int segment__set_places(struct segment *segment, uint32_t first_id, const uint64_t *places,

@@ -1,11 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/uio.h>
 
 #include "chunk.h"
+
+/* The largest part while there are fewer than SUMS_STEP of them; each further SUMS_STEP parts
+ * double the size, so that a file of any length has few. */
+#define SUM_BYTES ((uint64_t)1 << 20)
+#define SUMS_STEP 16384u
+
+/* XXH3-64 of a part. */
+struct sum {
+	uint64_t bytes, xxh3;
+};
+
+/*
+ * The checksums of consecutive parts of the data written to one place. Small pieces share a part
+ * with the following ones, and are read again for it; a larger piece with a known checksum is a
+ * part by itself and is not read again.
+ */
+struct sums {
+	struct sum *all; /* complete parts; allocated */
+	uint32_t count, room;
+	uint64_t part_bytes; /* largest size of a part */
+	uint64_t open_bytes; /* bytes of the last, open part; `hash` took them */
+	XXH3_state_t *hash;
+};
+
+int sums__init(struct sums *sums);
+void sums__deinit(struct sums *sums);
+void sums__begin(struct sums *sums);
+/* Reserve room for the parts of `bytes` more bytes in up to `calls` calls. -ENOMEM. */
+int sums__reserve(struct sums *sums, uint64_t bytes, uint32_t calls);
+void sums__take(struct sums *sums, const uint8_t *data, uint64_t bytes);
+/* Add bytes whose checksum is known. */
+void sums__add(struct sums *sums, const uint8_t *data, uint64_t bytes, uint64_t xxh3);
+/* End the last part and return all of them, which the caller frees; NULL if there is none. */
+struct sum *sums__give(struct sums *sums, uint32_t *count);
 
 #define NO_PLACE UINT64_MAX
 #define AUX_INDEX_ENTRY_BYTES 16u /* struct auxtrace_index_entry of tools/perf/util/auxtrace.h */
@@ -36,7 +68,6 @@ struct segment {
 	bool open;
 	struct chunk_table table; /* records: the paddings begin with it */
 };
-
 /* Copy the places. -ENOMEM. */
 int segment__set_places(struct segment *segment, uint32_t first_id, const uint64_t *places,
 			uint32_t count);
@@ -45,27 +76,22 @@ uint64_t segment__place(const struct segment *segment, uint32_t ring_id);
 int segment__fd(const struct segment *segment);
 /* Free its own memory. */
 void segment__forget(struct segment *segment);
-
 /* Whether the error means that the disk is full. */
 bool segment__is_short(int error);
 
-/*
- * Claim space ahead in steps, since extending a file for each write costs more than the write:
- * from `*claimed` on, at least to `until` and at most to `limit`. -ENOSPC, -EDQUOT.
- */
+/* Claim space ahead in steps, since extending a file for each write costs more than the write: from
+ * `*claimed` on, at least to `until` and at most to `limit`. -ENOSPC, -EDQUOT. */
 int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, uint64_t limit);
 
 /* Returns the space kept behind the data where space is claimed ahead, with `more` entries of
  * the AUX index: the size of what the seal will write. */
 uint64_t segment__tail(const struct segment *segment, uint32_t more);
-
 /* Reserve room for `count` more entries of the AUX index. -ENOMEM. */
 int segment__reserve_aux(struct segment *segment, uint32_t count);
 
 /* Write the vectors at `offset`, and advance them. `*done`: the bytes written, fewer on an
  * error. */
 int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, uint64_t *done);
-
 /* Tell readers of the running file where its records end. -errno: they see the earlier end. */
 int segment__tell(struct segment *segment);
 

@@ -61,10 +61,8 @@ void shard__poke(struct shard *shard)
 
 void shard__wake_starved(struct shard *shard)
 {
-	/*
-	 * Sequentially consistent; the partners are the stores in pass__take_chunk() and
-	 * pass__stamp(): either they see what the writer returned before, or this sees them.
-	 */
+	/* Sequentially consistent; the partners are the stores in pass__take_chunk() and
+	 * pass__stamp(): either they see what the writer returned before, or this sees them. */
 	if (atomic_load(&shard->starved) || atomic_load(&shard->unstamped))
 		shard__poke(shard);
 }
@@ -110,15 +108,13 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 static int shard__pause_ms(const struct shard *shard)
 {
 	const uint64_t now_ns = clock__now_ns();
-	const uint64_t due_ns = writer__due_ns(shard->writer) + shard__slack_ns(shard);
-	uint64_t pause_ms;
+	const uint64_t due_ns = load_relaxed(&shard->writer->issued_ns) + shard->writer->flush_ns +
+				shard__slack_ns(shard);
 
 	if (shard->again || due_ns <= now_ns)
 		return 0;
-	pause_ms = (due_ns - now_ns + 999999) / 1000000;
-	if (shard->leaving > 0 && pause_ms > REMOVE_LOOK_MS)
-		pause_ms = REMOVE_LOOK_MS;
-	return pause_ms < INT_MAX ? (int)pause_ms : INT_MAX;
+	return (int)least((due_ns - now_ns + 999999) / 1000000,
+			  shard->leaving > 0 ? REMOVE_LOOK_MS : INT_MAX);
 }
 
 static void *shard__run(void *context)
@@ -366,7 +362,7 @@ int shard__start(struct shard *shard)
 	int ret;
 
 	shard->running = true;
-	ret = -pthread_create(&shard->thread, NULL, shard__run, shard);
+	ret = thread__start(&shard->thread, shard__run, shard);
 	if (ret < 0)
 		shard->running = false;
 	/* The thread that starts it can schedule it. */

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <pthread.h>
 #include <semaphore.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <sys/types.h>
 
-#include "counter.h"
 #include "ring.h"
-#include "stream.h"
 #include "writer.h"
 
 /*
@@ -24,13 +18,10 @@
  */
 struct shard {
 	struct ring *rings;
-	struct ring *turn;		  /* first ring of the next pass; NULL: the first in the
-					   * list */
+	struct ring *turn;		  /* the next pass's first ring; NULL: that of the list */
 	struct lane *lanes;		  /* those with rings */
-	/*
-	 * The mailbox: one thread at a time posts, without waiting or allocating. The start of a
-	 * pass carries out all letters in the order of posting.
-	 */
+	/* The mailbox: one thread at a time posts, without waiting or allocating. The start of a
+	 * pass carries out all letters in the order of posting. */
 	_Atomic(struct letter *) letters; /* newest first */
 	uint64_t posted;		  /* number of the newest; for the thread that posts */
 	_Atomic uint64_t answered;	  /* all letters up to this number are done */
@@ -60,10 +51,8 @@ void shard__deinit(struct shard *shard);
 int shard__start(struct shard *shard);
 void shard__stop(struct shard *shard);
 
-/*
- * Calls that change the set of rings are made by one thread at a time, and return at once. The
- * shard carries them out before any later generation begins, or at once if no thread runs.
- */
+/* Calls that change the set of rings are made by one thread at a time, and return at once. The
+ * shard carries them out before any later generation begins, or at once if no thread runs. */
 
 /* Drain the ring from the next pass on: if it has a front, with that, which has no ring behind
  * it yet. The first ring of a `stream` creates its lane. -errno: the fd cannot be polled. */
@@ -77,7 +66,6 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
  * free for two seconds, its remaining data are `abandoned`.
  */
 int shard__post(struct shard *shard, struct ring *ring, enum command command);
-/* Whether the shard carried out all commands to this ring. */
 bool shard__has_answered(const struct shard *shard, const struct ring *ring);
 /* Carry out posted letters; called by the thread that makes the passes. */
 void shard__serve(struct shard *shard);
@@ -90,9 +78,7 @@ uint64_t shard__drained(const struct shard *shard);
 /* Whether it has made a pass since this generation was issued, even if its rings are not done. */
 bool shard__has_passed(const struct shard *shard, uint64_t generation);
 
-/*
- * A pass over a shard's rings. The thread that makes the shard's passes makes all calls.
- */
+/* A pass over a shard's rings. The thread that makes the shard's passes makes all calls. */
 
 /* Drain the rings that are due; in lanes with an unfinished generation all of them, and after
  * an incomplete pass those of all lanes. Finished lanes begin `generation`, if it is new. */

@@ -4,12 +4,10 @@
 
 #include <errno.h>
 #include <linux/perf_event.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
-#include "lock.h"
 #include "sideband_table.h"
 
 #define LOG_SHARE 4 /* the log has this fraction of the bytes */
@@ -85,16 +83,6 @@ static uint8_t *log__place(struct sideband *sideband, const uint8_t *record, siz
 	return place;
 }
 
-/* Note the delay of a record; under `log_lock`. */
-static void sideband__note_clock(struct sideband *sideband, const uint8_t *record, uint64_t now_ns)
-{
-	const uint64_t time_ns = walk__trailer_time(record, &sideband->layout);
-	const int64_t behind_ns = (int64_t)(now_ns - time_ns);
-
-	if (time_ns != 0 && behind_ns < sideband->behind_ns)
-		sideband->behind_ns = behind_ns;
-}
-
 void sideband__append(struct sideband *sideband, const uint8_t *records, size_t bytes)
 {
 	const uint64_t now_ns = sideband->foreign_clock ? clock__now_ns() : 0;
@@ -103,13 +91,15 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 	HOLD(&sideband->log_lock);
 	for (at = 0; at < bytes; at += size) {
 		const uint64_t header = walk__load(records + at);
+		const uint64_t time_ns = walk__trailer_time(records + at, &sideband->layout);
 		uint8_t *place;
 
 		size = walk__size(header);
 		if (!sideband_table__takes(header, &sideband->layout))
 			continue;
-		if (sideband->foreign_clock)
-			sideband__note_clock(sideband, records + at, now_ns);
+		if (sideband->foreign_clock && time_ns != 0 &&
+		    (int64_t)(now_ns - time_ns) < sideband->behind_ns)
+			sideband->behind_ns = (int64_t)(now_ns - time_ns);
 		mapped_files__note(&sideband->files, records + at);
 		place = log__place(sideband, records + at, size);
 		if (place != NULL)

@@ -1,14 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "counter.h"
-#include "mapped_files.h"
+#include "thread.h"
 #include "walk.h"
+
+#define MAPPED_FILES_MAX 4096u /* files of one segment */
+#define MAPPED_FILES_SLOTS (2u * MAPPED_FILES_MAX)
+#define MAPPED_FILES_BYTES (768u << 10) /* bytes of their records */
+
+/*
+ * The files whose code was mapped, each with the first MMAP2 record that named it: the files whose
+ * build-ids are needed. A file is identified by name, device, inode and inode generation.
+ *
+ * There are two sets: of the running segment, and of the one before it. A new segment replays the
+ * live mappings, so a file in neither set is no longer mapped. Both sets have a fixed size, whose
+ * pages are touched as they fill; files that do not fit are counted. Any thread may call.
+ */
+struct file_set {
+	uint32_t count, used;
+	uint64_t first;			    /* number of its first file, among all of the stream */
+	uint16_t slots[MAPPED_FILES_SLOTS]; /* by hash: a file's number in this set plus 1 */
+	uint32_t places[MAPPED_FILES_MAX];  /* by number: offset of its record */
+	uint8_t records[MAPPED_FILES_BYTES];
+};
+
+struct mapped_files {
+	pthread_mutex_t lock;
+	struct file_set *now, *before;
+	counter_t dropped;
+};
+
+int mapped_files__init(struct mapped_files *files);
+void mapped_files__deinit(struct mapped_files *files);
+/* Note a whole record of any type; anything but a mapping of a file's code is ignored. */
+void mapped_files__note(struct mapped_files *files, const uint8_t *record);
+/* Begin the set of the next segment. */
+void mapped_files__turn(struct mapped_files *files);
+
+/* Returns the records noted since file number `*since` that are still there, oldest first: a
+ * copy that the caller frees, or NULL if there are none or memory is short. `*since` moves on. */
+uint8_t *mapped_files__copy(struct mapped_files *files, uint64_t *since, size_t *bytes);
 
 struct sideband_table;
 
@@ -59,7 +90,6 @@ struct sideband {
 
 /* Takes one record of a replay. A negative return ends the replay and is passed on. */
 typedef int sideband_emit_fn(void *context, const uint8_t *record, uint16_t size);
-
 /* `bytes` bounds the table's memory; the log has a quarter of that. */
 int sideband__init(struct sideband *sideband, size_t bytes);
 void sideband__deinit(struct sideband *sideband);
@@ -67,10 +97,8 @@ void sideband__deinit(struct sideband *sideband);
 /* Register the layout of a ring with sideband, before its first record. -EINVAL: it differs
  * from others. */
 int sideband__join_layout(struct sideband *sideband, const struct walk_layout *layout);
-
 /* Note whole, walked records of any type; only sideband is kept. */
 void sideband__append(struct sideband *sideband, const uint8_t *records, size_t bytes);
-
 /* Apply whole records at once: the state at the session's start. -EINVAL: invalid records. */
 int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes);
 
@@ -80,9 +108,7 @@ int sideband__load(struct sideband *sideband, const uint8_t *records, size_t byt
  * lag is smaller, records stay longer than necessary.
  */
 void sideband__settle(struct sideband *sideband, uint64_t until_ns);
-
 /* Whether more than half of the log is in use. */
 bool sideband__is_crowded(struct sideband *sideband);
-
 /* Emit the table, then the log; `stored`: earlier segments have the log's records. */
 int sideband__replay(struct sideband *sideband, bool stored, sideband_emit_fn *emit, void *context);

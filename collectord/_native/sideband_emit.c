@@ -31,10 +31,8 @@ static int emit_as(const struct sideband_replay *to, const struct blob *blob, ui
 	return to->emit(to->context, record, blob->size);
 }
 
-/*
- * Emit the start of `task`, before all else about it: a reader that knew the task forgets it.
- * FORK_EXEC keeps the reader from giving it the parent's mappings: its own are emitted.
- */
+/* Emit the start of `task`, before all else about it: a reader that knew the task forgets it.
+ * FORK_EXEC keeps the reader from giving it the parent's mappings: its own are emitted. */
 static int emit_fork(const struct sideband_replay *to, const struct task *task)
 {
 	const struct blob *const fork = task->fork;
@@ -88,17 +86,6 @@ static int emit_maps(const struct sideband_replay *to, const struct process *pro
 	return ret;
 }
 
-static int emit_processes(const struct sideband_replay *to)
-{
-	const struct entry *at = NULL;
-	int ret = 0;
-
-	while (ret == 0 && (at = entries__next(&to->table->processes, at)) != NULL)
-		ret = emit_maps(to, (const struct process *)at);
-	return ret;
-}
-
-/* Emit the kept records of the kinds from `first` to `last`. */
 static int emit_kept(const struct sideband_replay *to, uint32_t first, uint32_t last)
 {
 	int ret = 0;
@@ -119,13 +106,14 @@ static int emit_kept(const struct sideband_replay *to, uint32_t first, uint32_t 
 int sideband_replay__all(const struct sideband_replay *to)
 {
 	int ret = emit_kept(to, KEPT_SYMBOLS, KEPT_PROGRAMS);
+	const struct entry *at = NULL;
 
 	if (ret == 0)
 		ret = emit_tasks(to, true);
 	if (ret == 0)
 		ret = emit_tasks(to, false);
-	if (ret == 0)
-		ret = emit_processes(to);
+	while (ret == 0 && (at = entries__next(&to->table->processes, at)) != NULL)
+		ret = emit_maps(to, (const struct process *)at);
 	if (ret == 0)
 		ret = emit_kept(to, KEPT_HARDWARE_IDS, KEPT_SWITCHES);
 	return ret;

@@ -98,7 +98,6 @@ static struct blob *blob__new(struct sideband_table *table, const uint8_t *recor
 	return blob;
 }
 
-/* Both accept NULL. */
 static struct blob *blob__get(struct blob *blob)
 {
 	if (blob != NULL)
@@ -447,8 +446,7 @@ void sideband_table__free(struct sideband_table *table)
  * only its own memory is freed and counted. */
 static bool copy__processes(struct sideband_table *copy, const struct entries *processes)
 {
-	for (const struct entry *at = entries__next(processes, NULL); at != NULL;
-	     at = entries__next(processes, at)) {
+	for (const struct entry *at = NULL; (at = entries__next(processes, at)) != NULL;) {
 		const struct process *const from = (const struct process *)at;
 		struct process *const process = process__find_or_new(copy, (uint32_t)at->key);
 
@@ -461,8 +459,7 @@ static bool copy__processes(struct sideband_table *copy, const struct entries *p
 
 static bool copy__tasks(struct sideband_table *copy, const struct entries *tasks)
 {
-	for (const struct entry *at = entries__next(tasks, NULL); at != NULL;
-	     at = entries__next(tasks, at)) {
+	for (const struct entry *at = NULL; (at = entries__next(tasks, at)) != NULL;) {
 		const struct task *const from = (const struct task *)at;
 		struct task *const task = task__find_or_new(copy, from->pid, (uint32_t)at->key);
 

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include "counter.h"
 #include "sideband.h"
 
 #define SIDEBAND_BUCKET_BITS 12u
@@ -115,8 +110,6 @@ int sideband_replay__all(const struct sideband_replay *to);
  */
 int sideband_replay__change(const struct sideband_replay *to, const uint8_t *record);
 
-/*
- * Returns a table with the same tasks and processes, or NULL. It shares records with its origin,
- * which must not change until the copy is freed.
- */
+/* Returns a table with the same tasks and processes, or NULL. It shares records with its origin,
+ * which must not change until the copy is freed. */
 struct sideband_table *sideband_table__copy_tasks(const struct sideband_table *table);

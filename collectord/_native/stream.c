@@ -11,13 +11,10 @@
 
 #include "clock.h"
 #include "event_list.h"
-#include "lock.h"
 #include "ring.h"
 
-/*
- * A record's time is taken before it becomes visible in the ring; an interrupt, or a preempted
- * virtual CPU, may lie between. Sideband is settled this much after its time.
- */
+/* A record's time is taken before it becomes visible in the ring; an interrupt, or a preempted
+ * virtual CPU, may lie between. Sideband is settled this much after its time. */
 #define PUBLISH_DELAY_NS 100000000u
 
 int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
@@ -80,9 +77,23 @@ void stream__deinit(struct stream *stream)
 	memset(stream, 0, sizeof(*stream));
 }
 
+/* Whether the segment is of its kind. */
+static bool stream__takes(const struct stream *stream, const struct segment *segment)
+{
+	const bool extents = segment->capacity > 0;
+
+	if (segment->begin % CHUNK_ALIGN_BYTES != 0 || extents != (stream->page_bytes > 0) ||
+	    (segment->places != NULL) != stream->ops->split)
+		return false;
+	for (uint32_t i = 0; extents && i < segment->place_count; i++)
+		if (segment->places[i] != NO_PLACE && segment->places[i] % CHUNK_ALIGN_BYTES != 0)
+			return false;
+	return true;
+}
+
 int stream__prepare(struct stream *stream, const struct segment *segment)
 {
-	if (segment->begin % CHUNK_ALIGN_BYTES != 0 || !stream->ops->suits(segment))
+	if (!stream__takes(stream, segment))
 		return -EINVAL;
 	HOLD(&stream->lock);
 	if (stream->finished)
@@ -92,12 +103,6 @@ int stream__prepare(struct stream *stream, const struct segment *segment)
 	stream->next = *segment;
 	store_relaxed(&stream->begun, true);
 	return 0;
-}
-
-static void stream__begin_ring(struct stream *stream, struct ring *ring)
-{
-	if (stream->ops->begin_ring != NULL)
-		stream->ops->begin_ring(ring, &stream->current);
 }
 
 int stream__add_ring(struct stream *stream, struct ring *ring)
@@ -112,8 +117,8 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 		return -ENOMEM;
 	rings[stream->ring_count++] = ring;
 	stream->rings = rings;
-	if (stream->current.open)
-		stream__begin_ring(stream, ring);
+	if (stream->current.open && stream->ops->split)
+		stream->ops->begin_ring(ring, &stream->current);
 	return 0;
 }
 
@@ -159,7 +164,7 @@ static void stream__close_current(struct stream *stream, bool final, bool early)
 				.bytes = counter__read(&ring->segment_bytes),
 				.payload = ring->ops->payload,
 			};
-		if (event != NULL && stream->ops->tell_ring != NULL)
+		if (event != NULL && stream->ops->split)
 			stream->ops->tell_ring(ring, &event->rings[i]);
 		counter__set(&ring->segment_samples, 0);
 		counter__set(&ring->segment_bytes, 0);
@@ -180,8 +185,8 @@ static void stream__open_next(struct stream *stream)
 	stream->current = stream->next;
 	stream->next.open = false;
 	stream->next.places = NULL;
-	for (uint32_t i = 0; i < stream->ring_count; i++)
-		stream__begin_ring(stream, stream->rings[i]);
+	for (uint32_t i = 0; stream->ops->split && i < stream->ring_count; i++)
+		stream->ops->begin_ring(stream->rings[i], &stream->current);
 	sums__begin(&stream->sums);
 	event_list__push(stream->events, event__new(EVENT_SEGMENT_WANTED, stream->id, 0));
 }
@@ -212,7 +217,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 		const bool waits = cut__is_needed(stream);
 
 		if (waits && !stream->cut.at_once)
-			cut__ask(&stream->cut);
+			stream->cut.asked = load_relaxed(&stream->cut.generation) == 0;
 		else
 			stream__close_current(stream, false, waits);
 	}
@@ -225,6 +230,33 @@ void stream__turn(struct stream *stream, bool early)
 	HOLD(&stream->lock);
 	stream__close_current(stream, false, early);
 	stream__open_next(stream);
+}
+
+bool stream__load(struct stream *stream, const struct item *item)
+{
+	struct work *const work = &stream->work;
+
+	if (work->load.span.bytes > 0)
+		return true;
+	if (item->chunk == NULL || work->span == item->chunk->span_count)
+		return false;
+	work->load = (struct load){
+		.span = item->chunk->spans[work->span++],
+		.data = item->chunk->data + work->at,
+	};
+	work->at += work->load.span.bytes;
+	return true;
+}
+
+uint32_t stream__drop_load(struct stream *stream, struct item *item, const struct span **spans)
+{
+	struct work *const work = &stream->work;
+
+	(void)item;
+	work->lost = work->load.span;
+	work->load.span.bytes = 0;
+	*spans = &work->lost;
+	return 1;
 }
 
 void stream__account(struct stream *stream, const struct span *span)
@@ -324,17 +356,17 @@ struct lane *stream__lane(const struct stream *stream, uint32_t shard)
 	return lane;
 }
 
-/* Returns the least value, at most `least`, over all lanes except `but`. */
-static uint64_t stream__least(const struct stream *stream, uint64_t least,
+/* Returns the least value, at most `most`, over all lanes except `but`. */
+static uint64_t stream__least(const struct stream *stream, uint64_t most,
 			      uint64_t (*of)(const struct lane *lane), const struct lane *but)
 {
 	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
 		const struct lane *const lane = stream__lane(stream, i);
 
-		if (lane != NULL && lane != but && of(lane) < least)
-			least = of(lane);
+		if (lane != NULL && lane != but)
+			most = least(most, of(lane));
 	}
-	return least;
+	return most;
 }
 
 static uint64_t drained_of(const struct lane *lane)
@@ -383,21 +415,15 @@ static uint64_t ring__horizon(const struct ring *ring)
 	return counter__read(&ring->horizon_ns);
 }
 
-/*
- * Returns the time before which no ring holds anything, at most `settled_ns`. If a window's
- * history exceeds the memory, its older half lacks names that are gone since.
- */
+/* Returns the time before which no ring holds anything, at most `settled_ns`. If a window's history
+ * exceeds the memory, its older half lacks names that are gone since. */
 static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
 {
 	uint64_t horizon_ns = settled_ns;
 
 	pthread_mutex_lock(&stream->lock);
-	for (uint32_t i = 0; i < stream->ring_count; i++) {
-		const uint64_t own_ns = ring__horizon(stream->rings[i]);
-
-		if (own_ns < horizon_ns)
-			horizon_ns = own_ns;
-	}
+	for (uint32_t i = 0; i < stream->ring_count; i++)
+		horizon_ns = least(horizon_ns, ring__horizon(stream->rings[i]));
 	pthread_mutex_unlock(&stream->lock);
 	if (sideband__is_crowded(&stream->sideband)) {
 		const uint64_t since_ns = horizon_ns > stream->crowded_ns ? horizon_ns
@@ -428,7 +454,7 @@ static void stream__note_end(struct stream *stream, uint64_t generation)
 
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item)
 {
-	uint64_t settled_ns, least;
+	uint64_t settled_ns, round;
 
 	if (item->stamp == 0)
 		return;
@@ -436,10 +462,10 @@ void stream__pass_written(struct stream *stream, struct lane *lane, const struct
 	store_release(&lane->written_stamp, item->stamp);
 	lane->settled_ns = item->begun_ns;
 	settled_ns = stream__least(stream, item->begun_ns, settled_of, NULL);
-	least = stream__least(stream, item->stamp, lane__written, NULL);
-	if (least > stream->round)
-		stream->round = least;
-	stream__note_end(stream, least);
+	round = stream__least(stream, item->stamp, lane__written, NULL);
+	if (round > stream->round)
+		stream->round = round;
+	stream__note_end(stream, round);
 	if (stream->snapshots || load_relaxed(&stream->holds_back))
 		settled_ns = stream__horizon(stream, settled_ns);
 	if (settled_ns > PUBLISH_DELAY_NS)

@@ -1,16 +1,119 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "chunk.h"
-#include "cut.h"
-#include "lane.h"
 #include "segment.h"
 #include "sideband.h"
-#include "sums.h"
+
+struct disk;
+struct stream;
+
+/*
+ * The end of a segment that several lanes write to. The sideband that names a sample may come from
+ * another CPU, and so from another shard, which may read it after the sample was written. So the
+ * end is the boundary of a generation, after the names of all samples before it:
+ *
+ *   asked     a generation is issued. When a lane is done with it, and its items up to then are
+ *             written, its later data wait, and its sideband comes in items of its own.
+ *   boundary  every lane has come so far: no more sample comes into the segment. Each lane reads
+ *             its sideband once more, up to its present head.
+ *   named     that sideband is written: the segment ends, and the waiting data go into the
+ *             next one.
+ *
+ * The wait is bounded: a segment that cannot be named in time ends early, which is reported. The
+ * disk's thread owns all fields but the two numbers, which the lanes' passes read; it sends
+ * nothing meanwhile.
+ */
+struct cut {
+	_Atomic uint64_t generation; /* the generation that ends the segment; 0: no cut */
+	_Atomic uint64_t names;	     /* the same number, from the boundary on */
+	bool asked;		     /* one is wanted: no generation is issued for it yet */
+	bool at_once; /* the last write was refused: the segment ends at once */
+	enum cut_step { CUT_WAITS, CUT_BEGINS, CUT_AT_BOUNDARY, CUT_NAMED, CUT_LATE } next;
+	uint64_t held_ns; /* since when a lane has waited, 0: none does */
+};
+
+/* Whether the end of a segment must wait for other lanes. */
+bool cut__is_needed(const struct stream *stream);
+void cut__end(struct cut *cut);
+
+/* Whether, during a cut and under the disk's lock, the first item may be written, which may be
+ * another one afterwards, or, if `next` is set, the next step may be taken. */
+bool cut__lets(struct stream *stream, struct disk *disk);
+/* Take the next step, without the lock. */
+void cut__step(struct disk *disk, struct stream *stream);
+/* Note that the item is completely written. */
+void cut__pass(struct cut *cut, const struct item *item);
+
+struct stream;
+
+/* The data flow from the rings of one shard to one stream: the open chunk, the mark that stands for
+ * a full pass without data, and the progress of the writer. */
+struct lane {
+	struct lane *next; /* next lane of the shard */
+	struct stream *stream;
+	struct chunk *open;
+	struct chunk *aside; /* the data chunk, while one of sideband alone is open */
+	uint32_t shard;
+	_Atomic uint32_t rings;
+	_Atomic uint32_t queued; /* items of this lane that the writer has not completed */
+	/*
+	 * A generation of the lane is done when each of its rings has been read to its head at the
+	 * generation's first pass, however many passes that takes. The shard owns all but
+	 * `drained`.
+	 */
+	uint64_t begun;		  /* the last generation that was begun */
+	uint64_t begun_ns;	  /* when its first pass loaded the heads */
+	_Atomic uint64_t drained; /* the last one done */
+	bool first;		  /* this pass is the first one of `begun` */
+	bool owes;		  /* at the end of a pass: a ring is not read so far */
+	bool due;		  /* this pass reads its data */
+	uint64_t cut, names;	  /* the stream's cut as seen by this pass, see struct cut */
+	uint64_t ended;		  /* the last cut whose end an item of the lane marks */
+	bool naming;		  /* the lane now reads sideband, into items of its own */
+	_Atomic uint64_t named;	  /* the last cut for which the sideband was read again */
+	bool unnamed;		  /* part of the sideband is unread: no sample may precede it */
+	uint64_t stamp, stamp_ns; /* generation, and its begin, to be put on an item, or 0 */
+	bool stamping;		  /* the writer is woken later, once for all lanes */
+	struct item mark;	  /* queued at most once at a time */
+	_Atomic bool mark_queued;
+	/* Owned by the writer: */
+	_Atomic uint64_t written_stamp;
+	uint64_t cut_written; /* the last cut whose items were all written */
+	uint64_t settled_ns;  /* all older data of this lane is written; 0: none is */
+};
+
+/* The shard makes the calls below, except for the last one. */
+
+/* Begin a pass: see what the stream's cut waits for. From the boundary until the cut is done,
+ * sideband goes into items of its own. */
+void lane__begin_pass(struct lane *lane);
+/* Note that sideband is about to be read outside of a pass; and that it was read, in a pass or
+ * not. */
+void lane__begin_names(struct lane *lane);
+void lane__end_names(struct lane *lane, struct pool *pool);
+/* Whether the cut waits for the sideband; and: note that this pass read all of it. */
+bool lane__owes_names(const struct lane *lane);
+void lane__answer(struct lane *lane);
+/* Hand an item to the writer, behind all queued ones. */
+void lane__queue(struct lane *lane, struct item *item);
+/* Hand the open chunk to the writer, with the generation that waits for an item. */
+void lane__close(struct lane *lane);
+/* Give the open chunk away: to the writer, or, if it is empty, to the pool. */
+void lane__yield(struct lane *lane, struct pool *pool);
+
+/* Report the generation that waits to the writer, with the open chunk or a mark. False: the chunk
+ * may take more while chunks are short, or the last mark is still queued. `holds`: the lane
+ * keeps the chunk. */
+bool lane__stamp(struct lane *lane, struct pool *pool, bool holds);
+
+/* Returns the generation in progress, 0: none. */
+uint64_t lane__asked(const struct lane *lane);
+
+/* Returns the last generation done. Any thread may call it. */
+uint64_t lane__drained(const struct lane *lane);
+
+/* Returns the last generation whose data of this lane is written or counted as lost. */
+uint64_t lane__written(const struct lane *lane);
 
 #define SHARDS_MAX 64u
 
@@ -24,16 +127,12 @@ struct event_ring;
 struct stream_ops {
 	bool ordered; /* it contains ends of rounds */
 	bool split;   /* each ring has its own file, or part of one, with data only */
-	/* Whether the segment is of this kind. */
-	bool (*suits)(const struct segment *segment);
 	/* For split ones, under the stream's lock: begin a segment for `ring`, and report its
 	 * share at the end. */
 	void (*begin_ring)(struct ring *ring, const struct segment *segment);
 	void (*tell_ring)(struct ring *ring, struct event_ring *told);
-	/*
-	 * Write the next part of an item. Returns 1: one was written; 0: nothing is left; -errno:
-	 * it was refused, -EXFULL: the next segment is missing. `bytes`: size of the part.
-	 */
+	/* Write the next part of an item. Returns 1: one was written; 0: nothing is left; -errno:
+	 * it was refused, -EXFULL: the next segment is missing. `bytes`: size of the part. */
 	int (*write)(struct stream *stream, struct item *item, uint64_t *bytes);
 	/* Skip the refused part. Returns the number of spans lost with it, 0 if there is
 	 * another way to write it, which is tried next. */
@@ -52,10 +151,8 @@ struct stream_ops {
 	bool (*end)(struct stream *stream, struct item *item);
 };
 
-/*
- * Streams whose segments hold perf records, in consecutive whole chunks: padded, with the ends of
- * rounds between them, and after a replay of the known sideband.
- */
+/* Streams whose segments hold perf records, in consecutive whole chunks: padded, with the ends of
+ * rounds between them, and after a replay of the known sideband. */
 extern const struct stream_ops record_stream__ops;
 
 /* The writer's progress with the first item of a stream's queue. */
@@ -78,17 +175,18 @@ struct sent {
 	uint64_t bytes;
 };
 
-/*
- * A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;
- * `lock` guards `next`, the requests, the answer and the list of rings, which others set.
- */
+/* Requests to a stream: to rotate, to finish, and the answers to its wait for space, or a segment. */
+enum request { ROTATE, FINISH, SPACE_UNANSWERED, SPACE_GIVE_UP, SPACE_RETRY };
+
+/* A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;
+ * `lock` guards `next`, the requests, the answer and the list of rings, which others set. */
 struct stream {
 	pthread_mutex_t lock;
 	struct segment next;
 	bool rotate_wanted, finish_wanted;
 	bool finished; /* no more is written, and its files are not used; set by the writer */
 	bool forgotten; /* nobody refers to it; for the thread that adds streams */
-	int space_answer; /* SPACE_* */
+	enum request space_answer; /* one of the last three */
 	struct ring **rings;
 	uint32_t ring_count;
 
@@ -142,8 +240,6 @@ struct stream {
 	uint64_t crowded_ns; /* sideband up to here was settled for lack of memory */
 };
 
-enum { SPACE_UNANSWERED = -1, SPACE_GIVE_UP = 0, SPACE_RETRY = 1 };
-
 struct stream_options {
 	const struct stream_ops *ops;
 	size_t sideband_bytes;
@@ -165,14 +261,11 @@ void stream__free(struct stream *stream);
 int stream__prepare(struct stream *stream, const struct segment *segment);
 /* -ESHUTDOWN: the stream is finished; -ENOMEM. */
 int stream__add_ring(struct stream *stream, struct ring *ring);
-/* Returns the first of its rings for which `is` is true, or NULL. */
 struct ring *stream__find_ring(struct stream *stream, bool (*is)(struct ring *ring));
 /* Forget the ring that was added last, which never was in a shard. */
 void stream__forget_ring(struct stream *stream);
 
-/*
- * The writer makes the calls below.
- */
+/* The writer makes the calls below. */
 
 /* Move to the prepared segment if none is open, if this one cannot take `bytes` more, or if a
  * rotation is due, as it is if the ring's place in it is `full`. An empty segment never closes. */
@@ -181,6 +274,10 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full);
 /* Move to the prepared segment: the cut is done, or, if `early`, is not waited for. */
 void stream__turn(struct stream *stream, bool early);
 
+/* Whether `work.load` has something to write: else it is the next span of the item's chunk. */
+bool stream__load(struct stream *stream, const struct item *item);
+/* The `pass_over` of streams that write from there. */
+uint32_t stream__drop_load(struct stream *stream, struct item *item, const struct span **spans);
 /* Count a written span as stored and no longer in flight. */
 void stream__account(struct stream *stream, const struct span *span);
 /* Count a written part of a span of a split stream. */

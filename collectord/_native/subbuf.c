@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "subbuf.h"
+#include "walk.h"
 
 #include <string.h>
 
@@ -167,11 +167,6 @@ size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
 	return at;
 }
 
-static void set_commit(uint8_t *page, uint32_t commit)
-{
-	walk__store(page + 8, commit);
-}
-
 bool subbuf__append(uint8_t *page, const uint8_t *piece, uint32_t page_bytes)
 {
 	const uint32_t commit = subbuf__commit(page), more = subbuf__commit(piece);
@@ -187,7 +182,7 @@ bool subbuf__append(uint8_t *page, const uint8_t *piece, uint32_t page_bytes)
 	memcpy(page + end, piece + SUBBUF_HEADER_BYTES, more);
 	if (stored > 0)
 		walk__store(page + end + more, lost);
-	set_commit(page, commit + more);
+	walk__store(page + 8, commit + more);
 	return true;
 }
 
@@ -200,7 +195,7 @@ void subbuf__end(uint8_t *page, uint32_t end, const struct subbuf_head *head, ui
 		walk__store(page + end, head->lost);
 		end += (uint32_t)sizeof(head->lost);
 	}
-	set_commit(page, commit);
+	walk__store(page + 8, commit);
 	memset(page + end, 0, page_bytes - end);
 }
 

@@ -3,8 +3,6 @@
 
 #include <linux/perf_event.h>
 
-#include "aux_piece.h"
-#include "clock.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "record headers are taken apart as little-endian words"
@@ -280,18 +278,21 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 	return at;
 }
 
-/* Returns the length of the AUX piece at `record`, 0 if it is none. */
-static uint64_t tally__aux(struct walk_tally *tally, const uint8_t *record, size_t bytes)
+/* Returns the length of the AUX piece at `record`, or sets the fault. */
+static uint64_t tally__aux(struct walk_tally *tally, const uint8_t *record, size_t bytes,
+			   enum fault *fault)
 {
 	struct aux_piece piece;
-	uint64_t whole;
+	uint64_t whole = 0;
 
-	if (!aux_piece__read(record, bytes, &piece, &whole))
-		return 0;
-	if (whole > bytes)
-		return whole;
-	tally->aux_pieces++;
-	tally->aux_bytes += piece.bytes;
+	if (!aux_piece__read(record, bytes, &piece, &whole)) {
+		*fault = WALK_BAD_SIZE;
+	} else if (whole > bytes) {
+		*fault = WALK_PAST_HEAD;
+	} else {
+		tally->aux_pieces++;
+		tally->aux_bytes += piece.bytes;
+	}
 	return whole;
 }
 
@@ -306,33 +307,23 @@ size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *l
 		const uint64_t header = walk__load(data + at);
 		const uint32_t type = walk__type(header);
 		const uint16_t size = walk__size(header);
-		const bool known = (type >= 1 && type <= WALK_KERNEL_TYPE_MAX) ||
-				   (type >= WALK_USER_TYPE_MIN && type <= WALK_FINISHED_INIT);
 		uint64_t whole = size;
 
-		if (size < WALK_HEADER_BYTES || (size & 7u) != 0) {
+		if (size < WALK_HEADER_BYTES || (size & 7u) != 0)
 			*fault = WALK_BAD_SIZE;
-			break;
-		}
-		if (!known) {
+		else if (type == 0 || type > WALK_FINISHED_INIT ||
+			 (type > WALK_KERNEL_TYPE_MAX && type < WALK_USER_TYPE_MIN))
 			*fault = WALK_BAD_TYPE;
-			break;
-		}
-		if (size <= bytes - at && type == WALK_AUXTRACE) {
-			whole = tally__aux(tally, data + at, bytes - at);
-			if (whole == 0) {
-				*fault = WALK_BAD_SIZE;
-				break;
-			}
-		}
-		if (whole > bytes - at) {
+		else if (size > bytes - at)
 			*fault = WALK_PAST_HEAD;
+		else if (type == WALK_AUXTRACE)
+			whole = tally__aux(tally, data + at, bytes - at, fault);
+		if (*fault != FAULT_NONE)
 			break;
-		}
 		if (type == PERF_RECORD_SAMPLE)
 			tally__sample(tally, data + at, size, layout);
 		else if (type == WALK_FINISHED_INIT)
-			(void)tally__aux(tally, data + at, size);
+			(void)tally__aux(tally, data + at, size, &(enum fault){FAULT_NONE});
 		else
 			tally__other(tally, data + at, type, size);
 		tally->records++;

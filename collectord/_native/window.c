@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _DEFAULT_SOURCE
-#include "window.h"
+#include "perf_ring.h"
 
 #include <errno.h>
 #include <linux/perf_event.h>
@@ -99,7 +99,7 @@ static void window__date(struct window *window, uint64_t written, uint64_t step,
 }
 
 /* Note how much the ring holds, and in a swept pass also since when. */
-static void window__begin(struct ring *ring, bool first)
+static void window__begin(struct ring *ring)
 {
 	struct window *const window = window__of(ring);
 	const uint64_t data_bytes = window->perf.map->data_bytes;
@@ -110,7 +110,6 @@ static void window__begin(struct ring *ring, bool first)
 
 	counter__set(&ring->used_bytes, used);
 	counter__max(&ring->high_watermark_bytes, used);
-	(void)first;
 	if (!ring->swept)
 		return;
 	window__date(window, written, step, now_ns);

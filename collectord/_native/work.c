@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "disk.h"
 
 #include <errno.h>
 
 #include "clock.h"
 #include "event_list.h"
-#include "lock.h"
-#include "ring.h"
 #include "shard.h"
-#include "writer.h"
 
-/*
- * How long a chunk waits for room. If a missing segment is not prepared in the writer's time
- * limit, the chunk is given up, and so are later ones without a wait, until there is an answer.
- */
+/* How long a chunk waits for room. If a missing segment is not prepared in the writer's time limit,
+ * the chunk is given up, and so are later ones without a wait, until there is an answer. */
 #define SPACE_WAIT_NS 2000000000u
 /* Below this share of free chunks there is no wait for a full disk: queued items are given up. */
 #define SPACE_FREE_SHARE 4u
@@ -24,22 +18,7 @@ static bool work__may_come(int error)
 	return segment__is_short(error) || error == EXFULL;
 }
 
-/* Request it. False: there is nobody to ask. */
-static bool work__ask(struct disk *disk, struct stream *stream, int error)
-{
-	struct event *event = event__new(EVENT_SPACE_WANTED, stream->id, 0);
-
-	if (event == NULL)
-		return false;
-	event->error = error;
-	pthread_mutex_lock(&stream->lock);
-	stream->space_answer = SPACE_UNANSWERED;
-	pthread_mutex_unlock(&stream->lock);
-	event_list__push(disk->writer->events, event);
-	return true;
-}
-
-static int work__answer(struct stream *stream, bool missing)
+static enum request work__answer(struct stream *stream, bool missing)
 {
 	HOLD(&stream->lock);
 	if (stream->next.open && (missing || stream->rotate_wanted))
@@ -47,11 +26,12 @@ static int work__answer(struct stream *stream, bool missing)
 	return stream->space_answer;
 }
 
-/* Start a wait. True: the item waits for the answer. */
+/* Ask for it. True: the item waits for the answer. */
 static bool work__wait(struct disk *disk, struct stream *stream, int error)
 {
 	const bool missing = error == EXFULL;
 	const uint64_t now_ns = clock__now_ns();
+	struct event *event;
 
 	if (missing) {
 		if (stream->unanswered && work__answer(stream, true) != SPACE_UNANSWERED)
@@ -64,10 +44,15 @@ static bool work__wait(struct disk *disk, struct stream *stream, int error)
 		   now_ns - stream->space_asked_ns < disk->writer->flush_ns) {
 		return false;
 	}
-	if (!work__ask(disk, stream, error))
+	event = event__new(EVENT_SPACE_WANTED, stream->id, 0);
+	if (event == NULL)
 		return false;
-	stream->work.waits_for = error;
+	event->error = stream->work.waits_for = error;
 	stream->work.since_ns = now_ns;
+	pthread_mutex_lock(&stream->lock);
+	stream->space_answer = SPACE_UNANSWERED;
+	pthread_mutex_unlock(&stream->lock);
+	event_list__push(disk->writer->events, event);
 	return true;
 }
 
@@ -88,7 +73,7 @@ bool work__is_ready(struct disk *disk, struct stream *stream)
 {
 	struct work *const work = &stream->work;
 	const bool missing = work->waits_for == EXFULL;
-	int answer;
+	enum request answer;
 
 	if (work->waits_for == 0)
 		return true;

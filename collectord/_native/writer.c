@@ -162,11 +162,6 @@ bool writer__is_followed(const struct writer *writer, uint64_t generation)
 	return load_relaxed(&writer->followed) <= generation;
 }
 
-uint64_t writer__due_ns(const struct writer *writer)
-{
-	return load_relaxed(&writer->issued_ns) + writer->flush_ns;
-}
-
 void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_t slack_ns)
 {
 	uint64_t issued_ns = load_relaxed(&writer->issued_ns);
@@ -184,15 +179,11 @@ void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_
 
 uint64_t writer__drained(const struct writer *writer)
 {
-	uint64_t least = load_acquire(&writer->generation);
+	uint64_t done = load_acquire(&writer->generation);
 
-	for (uint32_t i = 0; i < writer->shard_count; i++) {
-		const uint64_t done = shard__drained(writer->shards[i]);
-
-		if (done < least)
-			least = done;
-	}
-	return least;
+	for (uint32_t i = 0; i < writer->shard_count; i++)
+		done = least(done, shard__drained(writer->shards[i]));
+	return done;
 }
 
 uint64_t writer__oldest_ns(struct writer *writer)

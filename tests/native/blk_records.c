@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "blk_walk.h"
+#include "walk.h"
 
 uint32_t blk_record__put(uint8_t *to, uint32_t sequence, uint64_t time_ns, uint16_t extra)
 {

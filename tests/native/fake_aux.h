@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "ring_map.h"
 #include "fake_ring.h"
+#include "ring.h"
 
 /*
  * An AUX area in memory of our own, with its data ring, and the kernel's side of its protocol. The

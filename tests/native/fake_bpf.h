@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bpf_ring.h"
+#include "perf_ring.h"
 
 /* A BPF ring buffer in memory of our own, its data twice, and the kernel's side of its protocol. */
 struct fake_bpf {

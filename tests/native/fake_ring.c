@@ -56,7 +56,7 @@ struct ring *fake_ring__open(struct fake_ring *ring)
 
 uint64_t ring__begin(struct ring *ring)
 {
-	ring->ops->begin(ring, false);
+	ring->ops->begin(ring);
 	return ring->head - ring->position;
 }
 

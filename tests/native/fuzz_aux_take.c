@@ -158,7 +158,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		if (fake->map.overwrite && (step.mode & STEP_WINDOW) != 0)
 			aux->ops->hold(aux, false);
-		aux_ring__of(aux)->stopping |= (step.mode & STEP_STOP) != 0;
+		aux->last |= (step.mode & STEP_STOP) != 0;
 		ring__begin(aux);
 		ring__begin(ring);
 		if (ring->fault != FAULT_NONE)

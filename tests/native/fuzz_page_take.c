@@ -162,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			fill_source(pages);
 		if (i == 0 || (begin_flags & 1) != 0) {
 			ring->swept = (begin_flags & 2) != 0;
-			ring->ops->begin(ring, false);
+			ring->ops->begin(ring);
 		}
 		took = ring->ops->take(ring, &chunk, CHUNK_BYTES);
 		CHECK((took == RING_FAULTY) == (counter__read(&ring->faults) != faults));

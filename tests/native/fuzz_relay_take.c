@@ -63,7 +63,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		size -= piece;
 		chunk = (struct chunk){.data = memory.data};
 		ring->swept = true;
-		ring->ops->begin(ring, true);
+		ring->first = true;
+		ring->ops->begin(ring);
 		(void)ring->ops->take(ring, &chunk, CHUNK_BYTES);
 		CHECK(chunk.used <= CHUNK_BYTES && total + chunk.used <= sizeof(kept));
 		memcpy(kept + total, chunk.data, chunk.used);

@@ -3,7 +3,7 @@
 
 #include "check.h"
 #include "guarded.h"
-#include "subbuf.h"
+#include "walk.h"
 
 #define PAGE_BYTES 4096u
 

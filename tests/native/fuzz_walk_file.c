@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "aux_piece.h"
-#include "check.h"
 #include "walk.h"
+#include "check.h"
 
 #define HEAD_BYTES 4u
 

@@ -7,7 +7,7 @@
 #include "guarded.h"
 #include "records.h"
 #include "ring.h"
-#include "window.h"
+#include "perf_ring.h"
 
 #define CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
 #define PAGES_LOG_MAX 5u

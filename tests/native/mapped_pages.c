@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "pages.h"
-#include "subbuf.h"
+#include "walk.h"
 
 #define PAGE_BYTES 4096u
 

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "subbuf.h"
+#include "walk.h"
 
 size_t mutation__records(const uint8_t *records, size_t bytes, struct walk_tally *tally)
 {

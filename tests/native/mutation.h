@@ -6,7 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "blk_walk.h"
 #include "walk.h"
 
 /* What a core of COLLECTORD_MUTATION loses, once for each of them: the ledger must miss it. */

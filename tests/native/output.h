@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "aux_piece.h"
-#include "sums.h"
+#include "walk.h"
+#include "segment.h"
 
 /*
  * Reads back what the writer put into a segment, and checks what holds for every segment: whole

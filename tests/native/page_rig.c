@@ -74,7 +74,7 @@ void give_events(uint64_t ns, uint32_t events, uint64_t serial)
 enum ring_take take(bool full)
 {
 	ring->swept = full;
-	ring->ops->begin(ring, false);
+	ring->ops->begin(ring);
 	return ring->ops->take(ring, &chunk, CHUNK_BYTES);
 }
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "subbuf.h"
+#include "walk.h"
 
 #define PAGES_EVENT_BYTES 12u /* of an event with a serial */
 

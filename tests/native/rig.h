@@ -10,7 +10,7 @@
 #include "relay_ring.h"
 #include "shard.h"
 #include "stream.h"
-#include "window.h"
+#include "perf_ring.h"
 #include "writer.h"
 
 #define RIG_CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
@@ -82,7 +82,7 @@ void check_prepared(int ret);
 /* Wait until the events' fd is readable, ten seconds at most, then clear it. */
 void await_notice(int fd);
 
-/* Finish the stream's segment as core__finish() does, and read back what was written to `fd`. */
+/* Finish the stream's segment as a request to finish does, and read back what was written to `fd`. */
 void rig__finish(struct rig *rig, uint32_t stream, int fd, struct output *output);
 
 #endif

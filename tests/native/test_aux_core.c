@@ -186,7 +186,7 @@ static void await_written(uint64_t generation, uint64_t limit)
 static void finish(uint64_t limit)
 {
 	serve(limit);
-	core__finish(core, stream);
+	core__request(core, stream, FINISH);
 	while (!finished) {
 		await_notice(core->events.fd);
 		serve(limit);
@@ -326,7 +326,7 @@ static void run_to_the_end(const struct core_options *options, const struct aux_
 		if (random % 4 == 0)
 			writer__issue(&core->writer);
 		if (random % 64 == 0)
-			core__rotate(core, stream);
+			core__request(core, stream, ROTATE);
 		serve(limit);
 		sched_yield();
 	}
@@ -512,7 +512,7 @@ static void a_full_disk_is_counted_in_bytes(void)
 			await_notice(core->events.fd);
 	}
 	event__free(event);
-	core__answer_space(core, stream, false);
+	core__request(core, stream, SPACE_GIVE_UP);
 	while (counter__read(&cpus[1].aux->lost_disk_full) == 0)
 		sched_yield();
 	CHECK_EQ(counter__read(&cpus[1].aux->lost_disk_full), 800);
@@ -674,7 +674,7 @@ static void a_window_keeps_its_names_over_a_rotation(void)
 	for (uint32_t i = 0; i < 3; i++)
 		await_written(writer__issue(&core->writer), RIG_LIMIT);
 	for (uint32_t i = 0; i < 2; i++) {
-		core__rotate(core, stream);
+		core__request(core, stream, ROTATE);
 		while (closed_count == i) {
 			await_notice(core->events.fd);
 			serve(RIG_LIMIT);
@@ -800,7 +800,7 @@ static void state_from_data_rings_is_replayed(void)
 	CHECK(fake_ring__write(&cpus[0].fake.ring, record, size));
 	CHECK_EQ(fake_aux__run(&cpus[0].fake, 1), 1);
 	await_written(writer__issue(&core->writer), RIG_LIMIT);
-	core__rotate(core, stream);
+	core__request(core, stream, ROTATE);
 	serve(RIG_LIMIT);
 	CHECK_EQ(fake_aux__run(&cpus[0].fake, 1), 1);
 	await_written(writer__issue(&core->writer), RIG_LIMIT);

@@ -6,9 +6,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "ring_map.h"
 #include "check.h"
 #include "fake_aux.h"
+#include "ring.h"
 
 static int file_of(uint64_t pages)
 {

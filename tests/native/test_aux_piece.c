@@ -2,7 +2,7 @@
 #include <linux/perf_event.h>
 #include <string.h>
 
-#include "aux_piece.h"
+#include "walk.h"
 #include "check.h"
 #include "guarded.h"
 #include "records.h"

@@ -472,7 +472,7 @@ static void bytes_whose_record_was_lost_are_taken_a_full_pass_later(void)
 	CHECK_EQ(ring_map__tail(&fake.map), 1000);
 	/* At the end nothing is waited for. */
 	fake_aux__set_head(&fake, 1200);
-	aux_ring__of(aux)->stopping = true;
+	aux->last = true;
 	CHECK_EQ(pass(false), RING_EMPTY);
 	CHECK_EQ(ring_map__tail(&fake.map), 1200);
 	end();
@@ -682,7 +682,7 @@ static void events_are_enabled_when_the_kernel_may_have_disabled_them(void)
 			aux->ops->resume(aux, false, 0); /* of none yet */
 		}
 		give_event(fd);
-		aux_ring__of(aux)->stopping = at->stopping;
+		aux->last = at->stopping;
 		if (at->words > 0 && at->snapshot) {
 			fake_aux__overwrite(&fake, at->words, false);
 			aux->ops->hold(aux, false);

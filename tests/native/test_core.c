@@ -190,7 +190,7 @@ static void finish(uint64_t limit)
 	for (uint32_t i = 0; i < STREAMS; i++) {
 		serve(limit);
 		stream_closed[i] = false;
-		core__finish(core, streams[i]);
+		core__request(core, streams[i], FINISH);
 		while (!stream_closed[i]) {
 			await_notice(core->events.fd);
 			serve(limit);
@@ -262,7 +262,7 @@ static void run_to_the_end(const struct core_options *options, uint64_t limit)
 		if (random % 4 == 0)
 			writer__issue(&core->writer);
 		if (random % 32 == 0)
-			core__rotate(core, streams[random / 32 % STREAMS]);
+			core__request(core, streams[random / 32 % STREAMS], ROTATE);
 		serve(limit);
 		sched_yield();
 	}

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "blk_records.h"
-#include "bpf_ring.h"
+#include "perf_ring.h"
 #include "check.h"
 #include "fake_aux.h"
 #include "fake_bpf.h"
@@ -243,6 +243,11 @@ static void await_closed(const uint32_t ids[STREAMS], bool final)
 	}
 }
 
+static void finish(struct core *of, struct stream *stream)
+{
+	core__request(of, stream, FINISH);
+}
+
 static void end_streams(void (*end_stream)(struct core *core, struct stream *stream))
 {
 	uint32_t ids[STREAMS];
@@ -378,7 +383,7 @@ static void a_finished_stream_of_any_kind_takes_nothing_more(void)
 	prepare();
 	feed(1, 1);
 	await_written();
-	end_streams(core__finish);
+	end_streams(finish);
 	for (uint32_t i = 0; i < STREAMS; i++)
 		CHECK(dup2(victim, files[i]) == files[i]);
 	feed(2, 2);
@@ -440,7 +445,7 @@ static void neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another(void)
 	CHECK_EQ(rig__tell(core, rings[1], COMMAND_HOLD), 0);
 	while (stream__written(streams[1], core->writer.generation) < generation)
 		await_notice(core->events.fd);
-	core__rotate(core, streams[1]);
+	core__request(core, streams[1], ROTATE);
 	CHECK_EQ(rig__prepare_records(core, streams[1], 2, files[1], 1 << 20, RIG_LIMIT, 0), 0);
 	CHECK_EQ(rig__tell(core, rings[1], COMMAND_LET_GO), 0);
 	/* And the end, which frees all that it had. */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "mapped_files.h"
+#include "sideband.h"
 #include "records.h"
 #include "walk.h"
 

@@ -209,7 +209,7 @@ static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
 	for (uint32_t i = 0; i < 40; i++) {
 		rig__tell(core, feeds[3].ring, i % 2 == 0 ? COMMAND_HOLD : COMMAND_LET_GO);
 		if (i % 5 == 0)
-			core__rotate(core, stream);
+			core__request(core, stream, ROTATE);
 		flush();
 	}
 	rig__tell(core, feeds[3].ring, COMMAND_LET_GO);
@@ -223,7 +223,7 @@ static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
 	for (uint32_t i = 0; i < 30; i++)
 		flush();
 	CHECK_EQ(rig__tell(core, feeds[0].ring, COMMAND_REMOVE), 0);
-	core__finish(core, stream);
+	core__request(core, stream, FINISH);
 	while (!finished)
 		serve();
 	core__stop(core);
@@ -271,7 +271,7 @@ static void full_extents_wait_for_the_next_segment(enum page_transport transport
 	generation = writer__issue(&core->writer);
 	for (finished = false; !finished;) {
 		if (stream__written(stream, core->writer.generation) >= generation)
-			core__finish(core, stream);
+			core__request(core, stream, FINISH);
 		await_notice(core->events.fd);
 		while ((event = core__event(core)) != NULL) {
 			if (event->kind == EVENT_SPACE_WANTED) {
@@ -371,7 +371,7 @@ static void a_full_disk_is_counted_in_events(void)
 		await_notice(core->events.fd);
 		while ((event = core__event(core)) != NULL) {
 			if (event->kind == EVENT_SPACE_WANTED) {
-				core__answer_space(core, stream, false);
+				core__request(core, stream, SPACE_GIVE_UP);
 				wanted++;
 			}
 			event__free(event);

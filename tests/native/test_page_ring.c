@@ -158,7 +158,7 @@ static void a_full_chunk_ends_no_page(void)
 	chunk.used = CHUNK_BYTES - PAGE_BYTES - 1;
 	give_events(1000, 5, 0);
 	ring->swept = true;
-	ring->ops->begin(ring, false);
+	ring->ops->begin(ring);
 	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_CHUNK_FULL);
 	empty_chunk();
 	give_events(1005, 5, 5);

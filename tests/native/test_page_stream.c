@@ -188,29 +188,28 @@ static void each_ring_has_an_extent_of_its_own(void)
 static void a_tail_grows_in_its_place(void)
 {
 	const int fd = output__file();
-	struct page_progress progress;
-	struct event *event;
+	struct event *event, *progress;
 	uint64_t serial = 0;
 
 	begin();
 	prepare(fd, RINGS, EXTENT_BYTES, RIG_LIMIT);
 	for (uint32_t i = 0; i < 100; i++, serial += 10)
 		CHECK_EQ(write_one(0, 1000 + serial, 10, serial), 0);
-	CHECK_EQ(page_stream__progress(stream, &progress), 0);
-	CHECK_EQ(progress.token, 1);
-	CHECK_EQ(progress.count, 2);
-	CHECK_EQ(progress.rings[0].id, 0);
+	progress = page_stream__progress(stream);
+	CHECK_EQ(progress->segment.token, 1);
+	CHECK_EQ(progress->ring_count, 2);
+	CHECK_EQ(progress->rings[0].id, 0);
 	/* 34 pieces fill a page to the last word. */
-	CHECK_EQ(progress.rings[0].bytes, 3 * PAGE_BYTES);
-	CHECK_EQ(progress.rings[1].bytes, 0);
-	free(progress.rings);
+	CHECK_EQ(progress->rings[0].bytes, 3 * PAGE_BYTES);
+	CHECK_EQ(progress->rings[1].bytes, 0);
+	event__free(progress);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	event = finished();
 	expect_track(event, fd, 0, 0, serial, 3 * PAGE_BYTES);
-	CHECK_EQ(page_stream__progress(stream, &progress), 0);
-	CHECK_EQ(progress.token, 0);
-	CHECK_EQ(progress.count, 0);
-	free(progress.rings);
+	progress = page_stream__progress(stream);
+	CHECK_EQ(progress->segment.token, 0);
+	CHECK_EQ(progress->ring_count, 0);
+	event__free(progress);
 	event__free(event);
 	end();
 	close(fd);

@@ -68,7 +68,8 @@ static void give(const uint8_t *data, size_t size)
 static enum ring_take take_again(bool full, bool first)
 {
 	ring->swept = full;
-	ring->ops->begin(ring, first);
+	ring->first = first;
+	ring->ops->begin(ring);
 	return ring->ops->take(ring, &chunk, CHUNK_BYTES);
 }
 
@@ -442,7 +443,7 @@ static void every_record_is_in_a_file_once(void)
 		await_notice(core->events.fd);
 		(void)look(core, stream, events);
 	}
-	core__finish(core, stream);
+	core__request(core, stream, FINISH);
 	while (!look(core, stream, events))
 		await_notice(core->events.fd);
 	for (int i = 0; i < 2; i++) {

@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "fake_ring.h"
-#include "ring_map.h"
+#include "ring.h"
 
 static void sizes_that_are_no_ring_are_refused(void)
 {

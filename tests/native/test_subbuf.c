@@ -4,7 +4,7 @@
 #include "check.h"
 #include "guarded.h"
 #include "pages.h"
-#include "subbuf.h"
+#include "walk.h"
 
 #define PAGE_BYTES 4096u
 #define DATA_BYTES (PAGE_BYTES - SUBBUF_HEADER_BYTES)

@@ -4,7 +4,7 @@
 
 #include "check.h"
 #include "output.h"
-#include "sums.h"
+#include "segment.h"
 
 #define DATA_BYTES (8 * SUM_BYTES)
 

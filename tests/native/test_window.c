@@ -15,7 +15,7 @@
 #include "records.h"
 #include "rig.h"
 #include "ring.h"
-#include "window.h"
+#include "perf_ring.h"
 
 #define CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
 #define SERIALS_MAX 8192u
@@ -541,7 +541,7 @@ static void a_core_stores_windows_while_records_come(void)
 	}
 	atomic_store(&producer.stop, true);
 	pthread_join(thread, NULL);
-	core__finish(core, stream);
+	core__request(core, stream, FINISH);
 	while (!closed) {
 		struct event *event = core__event(core);
 
