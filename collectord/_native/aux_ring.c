@@ -310,11 +310,9 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 	aux->touched = false;
 	if (full) {
 		aux->idle_generation = generation;
-		/*
-		 * Without any room there is no record, and one may be lost with the data ring. An
-		 * event that is only idle is left alone: restarting it costs an interrupt and a
-		 * gap in its trace.
-		 */
+		/* Without any room there is no record, and one may be lost with the data ring. An
+		 * event that is only idle is left alone: restarting it costs an interrupt and a gap
+		 * in its trace. */
 		if (began && position == aux->idle_position) {
 			restart |= aux->suspect || lost != aux->idle_lost;
 			aux->suspect = false;

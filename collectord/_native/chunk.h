@@ -48,11 +48,9 @@ struct share {
 	uint32_t held;
 };
 
-/*
- * An entry of the writer's queue: a chunk, the ticket of a ring whose data are elsewhere, or a
- * mark without either. `stamp`: 0, or the generation of the full pass that ended here; `begun_ns`:
- * when that pass loaded its heads.
- */
+/* An entry of the writer's queue: a chunk, the ticket of a ring whose data are elsewhere, or a mark
+ * without either. `stamp`: 0, or the generation of the full pass that ended here; `begun_ns`: when
+ * that pass loaded its heads. */
 struct item {
 	struct item *next;
 	struct chunk *chunk;
@@ -95,11 +93,9 @@ struct flight {
 	bool landed, refused;
 };
 
-/*
- * One page-aligned piece of staging memory. It holds whole records of the rings of one lane (shard
+/* One page-aligned piece of staging memory. It holds whole records of the rings of one lane (shard
  * and stream); the writer pads it to CHUNK_ALIGN_BYTES and writes it in one piece. It is owned by
- * the pool while free, by the lane while open, and by the writer once queued.
- */
+ * the pool while free, by the lane while open, and by the writer once queued. */
 struct chunk {
 	uint8_t *data;
 	uint32_t used;
@@ -150,13 +146,10 @@ bool pool__is_short(struct pool *pool);
 /* Whether the share holds more than its reserve, so that others may wait for its chunks. */
 bool pool__is_beyond(struct pool *pool, const struct share *share);
 
-/*
- * Append what `more` describes, from one ring; the caller has checked room and a free span. If it
+/* Append what `more` describes, from one ring; the caller has checked room and a free span. If it
  * has no bytes, the data were merged into the ring's page at the end of the chunk. `hashed`: the
- * chunk's checksum includes it, and it changes no more.
- */
+ * chunk's checksum includes it, and it changes no more. */
 void chunk__append(struct chunk *chunk, const struct span *more, bool hashed);
-
 /* Copy a table. -EINVAL: it is too long, or not of whole words. */
 int chunk_table__set(struct chunk_table *table, const uint8_t *data, size_t bytes);
 

@@ -35,7 +35,6 @@ void disk__deinit(struct disk *disk)
 	memset(disk, 0, sizeof(*disk));
 }
 
-/* Lock the disk that the stream is on. */
 static struct disk *disk__lock(struct stream *stream)
 {
 	for (;;) {

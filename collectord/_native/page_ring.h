@@ -4,11 +4,9 @@
 #include "ring.h"
 #include "stream.h"
 
-/*
- * struct trace_buffer_meta of include/uapi/linux/trace_mmap.h (since 6.10), which older headers
- * do not have. Its counters are those of the last TRACE_MMAP_IOCTL_GET_READER, and they count
- * from the last reset of the ring.
- */
+/* struct trace_buffer_meta of include/uapi/linux/trace_mmap.h (since 6.10), which older headers do
+ * not have. Its counters are those of the last TRACE_MMAP_IOCTL_GET_READER, and they count from the
+ * last reset of the ring. */
 struct page_meta {
 	uint32_t meta_page_bytes;
 	uint32_t meta_struct_bytes;

@@ -300,7 +300,6 @@ static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, str
 	return true;
 }
 
-/* Load the next pages of the item into `work.load`. False: there are none. */
 static bool page_stream__load(struct stream *stream, const struct item *item)
 {
 	struct load *const load = &stream->work.load;

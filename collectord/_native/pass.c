@@ -40,11 +40,9 @@ static void pass__return_empty(struct shard *shard, struct lane *lane)
 			shard__wake_starved(shard->writer->shards[i]);
 }
 
-/*
- * Drain a ring. While chunks are short its turn, if `bounded`, ends with a chunk that it filled,
- * or with the second if others had most of the first: so a ring that is always full gets an equal
- * share.
- */
+/* Drain a ring. While chunks are short its turn, if `bounded`, ends with a chunk that it filled, or
+ * with the second if others had most of the first: so a ring that is always full gets an equal
+ * share. */
 static enum drained pass__fill(struct shard *shard, struct ring *ring, bool bounded)
 {
 	struct lane *lane = ring->lane;

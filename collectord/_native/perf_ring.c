@@ -9,11 +9,9 @@
 #include "lock.h"
 #include "stream.h"
 
-/*
- * The ring's cache lines were written by another core, and walking them in place is a chain of
+/* The ring's cache lines were written by another core, and walking them in place is a chain of
  * dependent misses. A straight copy streams them in; the walk, and the chunk's checksum, then find
- * this piece in the nearest caches.
- */
+ * this piece in the nearest caches. */
 #define PIECE_BYTES 32768u
 #define RECORD_MAX_BYTES 65536u
 #define RECORD_ALIGN 8u

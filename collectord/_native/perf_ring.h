@@ -31,7 +31,6 @@ struct perf_ring_options {
 };
 
 int perf_ring__new(const struct perf_ring_options *options, struct ring **ring);
-
 /* Like perf_ring__new(), in zeroed memory of the caller. */
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options);
 void perf_ring__deinit(struct perf_ring *perf);
@@ -56,7 +55,6 @@ static inline struct perf_ring *perf_ring__of(const struct ring *ring)
 void perf_ring__give_up(struct perf_ring *perf, uint64_t keep);
 /* Walk, count and add `bytes` of whole records that lie behind the end of `chunk`. */
 void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes);
-
 /* The common operations of kinds that begin with a perf ring. */
 int perf_ring__join(struct ring *ring, struct stream *stream);
 void perf_ring__begin(struct ring *ring);

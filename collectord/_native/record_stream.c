@@ -12,11 +12,9 @@ static uint32_t record_stream__padded(const struct stream *stream, uint32_t used
 	return chunk__padded(used, round, &stream->current.table);
 }
 
-/*
- * Reserve room for so many bytes, with so many AUX pieces, behind the data and the writes in
+/* Reserve room for so many bytes, with so many AUX pieces, behind the data and the writes in
  * flight. The end of the claimed space is never written: so a full disk leaves room for the tail,
- * and the segment can be sealed, and then evicted.
- */
+ * and the segment can be sealed, and then evicted. */
 static int record_stream__claim(struct stream *stream, uint32_t bytes, uint32_t pieces)
 {
 	struct segment *segment = &stream->current;

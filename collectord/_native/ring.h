@@ -7,11 +7,9 @@
 
 struct perf_event_mmap_page;
 
-/*
- * A mapped ring. `data_bytes` is a power of two of pages, or init returns -EINVAL; else -errno.
+/* A mapped ring. `data_bytes` is a power of two of pages, or init returns -EINVAL; else -errno.
  * Positions are free running; position & (data_bytes - 1) is the index. All bytes before the head
- * are readable; those before the published tail belong to the kernel again.
- */
+ * are readable; those before the published tail belong to the kernel again. */
 struct ring_map {
 	const uint8_t *data;
 	uint64_t data_bytes;
@@ -116,11 +114,9 @@ struct letter {
 #define container_of(pointer, type, member) \
 	((type *)((uintptr_t)(pointer) - offsetof(type, member)))
 
-/*
- * The operations of a kind of ring. A kind is a struct that embeds a struct ring, and one such
- * table. The shard makes the calls, except for `join`, `warm` and `free`. Optional
- * operations may be NULL.
- */
+/* The operations of a kind of ring. A kind is a struct that embeds a struct ring, and one such
+ * table. The shard makes the calls, except for `join`, `warm` and `free`. Optional operations may
+ * be NULL. */
 struct ring_ops {
 	uint32_t poll; /* epoll events that wake for it, 0: none; with EPOLLONESHOT once each
 		        * time that it was drained */
@@ -259,29 +255,21 @@ void ring__hold(struct ring *ring, bool held);
 /* Whether a ring that has left its shard can be freed: nobody refers to it, nor does another ring,
  * and the ends of segments have told all that it gave. Under the lock of its stream. */
 bool ring__is_over(const struct ring *ring);
-
 /* The `is_unread` of rings whose head gives the number of unread bytes. */
 bool ring__is_unread(const struct ring *ring);
-
 /* Initialise a zeroed ring as one of a kind. */
 void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd);
-
 /* Count that a pass found `used` bytes of `capacity`. */
 void ring__count_fill(struct ring *ring, uint64_t used, uint64_t capacity);
-
 /* Count data taken into a chunk: in flight until stored or lost. */
 void ring__count(struct ring *ring, uint64_t samples, uint64_t records, uint64_t bytes);
-
 /* Count the rest of a ring for which no chunk came free. */
 void ring__count_abandoned(struct ring *ring, uint64_t samples, uint64_t records, uint64_t bytes);
-
 /* Whether a fault, or a hang-up, is not reported yet: now it is. */
 bool ring__tells_fault(struct ring *ring);
 bool ring__tells_hang_up(struct ring *ring);
-
 /* Count a fault, for which `bytes` are skipped. */
 void ring__refuse(struct ring *ring, uint32_t reason, uint64_t bytes);
-
 /* Continue a ring of `capacity` bytes at the head of this pass after a fault. */
 void ring__skip(struct ring *ring, enum fault reason, uint64_t capacity);
 

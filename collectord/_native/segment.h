@@ -15,11 +15,9 @@ struct sum {
 	uint64_t bytes, xxh3;
 };
 
-/*
- * The checksums of consecutive parts of the data written to one place. Small pieces share a part
+/* The checksums of consecutive parts of the data written to one place. Small pieces share a part
  * with the following ones, and are read again for it; a larger piece with a known checksum is a
- * part by itself and is not read again.
- */
+ * part by itself and is not read again. */
 struct sums {
 	struct sum *all; /* complete parts; allocated */
 	uint32_t count, room;
@@ -95,11 +93,9 @@ int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, ui
 /* Tell readers of the running file where its records end. -errno: they see the earlier end. */
 int segment__tell(struct segment *segment);
 
-/*
- * Truncate the file after a partial write at `offset`, so that uncounted bytes are not taken for
+/* Truncate the file after a partial write at `offset`, so that uncounted bytes are not taken for
  * data, and claim the space behind it again up to `until`. If that fails, the next write takes the
- * place, or the seal cuts.
- */
+ * place, or the seal cuts. */
 void segment__cut(struct segment *segment, uint64_t until);
 
 /* Remove `bytes` unused bytes from a file: the data behind them moves to `at`. Both are whole

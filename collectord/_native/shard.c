@@ -249,7 +249,6 @@ static void shard__let_go(struct shard *shard, struct ring *ring, bool drained)
 	event_list__poke(shard->writer->events);
 }
 
-/* Drain leaving rings once more. */
 static void shard__let_leave(struct shard *shard)
 {
 	struct ring *next;

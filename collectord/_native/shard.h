@@ -69,7 +69,6 @@ int shard__post(struct shard *shard, struct ring *ring, enum command command);
 bool shard__has_answered(const struct shard *shard, const struct ring *ring);
 /* Carry out posted letters; called by the thread that makes the passes. */
 void shard__serve(struct shard *shard);
-
 /* Wake the thread for a new generation, or a stop. */
 void shard__poke(struct shard *shard);
 /* Wake it if its last pass found no free chunk, or has something left to report. */

@@ -102,11 +102,9 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 /* Apply whole records at once: the state at the session's start. -EINVAL: invalid records. */
 int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes);
 
-/*
- * Move records older than `until_ns`, in the time of clock__now_ns(), from the log into the table,
+/* Move records older than `until_ns`, in the time of clock__now_ns(), from the log into the table,
  * in time order. The lag of a foreign clock is taken as the least delay of any record: if the real
- * lag is smaller, records stay longer than necessary.
- */
+ * lag is smaller, records stay longer than necessary. */
 void sideband__settle(struct sideband *sideband, uint64_t until_ns);
 /* Whether more than half of the log is in use. */
 bool sideband__is_crowded(struct sideband *sideband);

@@ -289,11 +289,9 @@ static bool is_memory(const uint8_t *record, uint64_t header)
 	       walk__size(header) > at + 1u && (record[at] != '/' || record[at + 1] == '/');
 }
 
-/*
- * Apply a mapping. munmap writes no record: only a new mapping shows that an old one is gone. A
+/* Apply a mapping. munmap writes no record: only a new mapping shows that an old one is gone. A
  * partly covered one is kept, and comes first in a replay: readers cut it where the new one
- * overlaps.
- */
+ * overlaps. */
 static void table__map(struct sideband_table *table, const uint8_t *record)
 {
 	struct process *const process = process__find_or_new(table, load32(record + AT_PID));

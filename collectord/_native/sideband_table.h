@@ -77,12 +77,10 @@ struct sideband_table {
 
 struct sideband_table *sideband_table__new(size_t bytes_max);
 void sideband_table__free(struct sideband_table *table);
-
 /* Whether the table takes records with this header and layout. */
 bool sideband_table__takes(uint64_t header, const struct walk_layout *layout);
 /* Apply one whole record; types that the table does not take are ignored. */
 void sideband_table__apply(struct sideband_table *table, const uint8_t *record);
-
 /* Returns the entry behind this one, the first one for NULL, or NULL at the end. */
 struct entry *entries__next(const struct entries *entries, const struct entry *entry);
 struct process *process__find(struct sideband_table *table, uint32_t pid);
@@ -103,11 +101,9 @@ struct sideband_replay {
  */
 int sideband_replay__all(const struct sideband_replay *to);
 
-/*
- * Apply a record of an earlier segment to the table, and emit the resulting change as state: for a
+/* Apply a record of an earlier segment to the table, and emit the resulting change as state: for a
  * fork the new task with its name and mappings at that time, for an exec the name, for an exit
- * nothing. So a count over all segments counts each once.
- */
+ * nothing. So a count over all segments counts each once. */
 int sideband_replay__change(const struct sideband_replay *to, const uint8_t *record);
 
 /* Returns a table with the same tasks and processes, or NULL. It shares records with its origin,

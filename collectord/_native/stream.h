@@ -27,7 +27,7 @@ struct cut {
 	_Atomic uint64_t generation; /* the generation that ends the segment; 0: no cut */
 	_Atomic uint64_t names;	     /* the same number, from the boundary on */
 	bool asked;		     /* one is wanted: no generation is issued for it yet */
-	bool at_once; /* the last write was refused: the segment ends at once */
+	bool at_once;		     /* the last write was refused: the segment ends at once */
 	enum cut_step { CUT_WAITS, CUT_BEGINS, CUT_AT_BOUNDARY, CUT_NAMED, CUT_LATE } next;
 	uint64_t held_ns; /* since when a lane has waited, 0: none does */
 };
@@ -44,8 +44,6 @@ void cut__step(struct disk *disk, struct stream *stream);
 /* Note that the item is completely written. */
 void cut__pass(struct cut *cut, const struct item *item);
 
-struct stream;
-
 /* The data flow from the rings of one shard to one stream: the open chunk, the mark that stands for
  * a full pass without data, and the progress of the writer. */
 struct lane {
@@ -56,11 +54,9 @@ struct lane {
 	uint32_t shard;
 	_Atomic uint32_t rings;
 	_Atomic uint32_t queued; /* items of this lane that the writer has not completed */
-	/*
-	 * A generation of the lane is done when each of its rings has been read to its head at the
+	/* A generation of the lane is done when each of its rings has been read to its head at the
 	 * generation's first pass, however many passes that takes. The shard owns all but
-	 * `drained`.
-	 */
+	 * `drained`. */
 	uint64_t begun;		  /* the last generation that was begun */
 	uint64_t begun_ns;	  /* when its first pass loaded the heads */
 	_Atomic uint64_t drained; /* the last one done */
@@ -105,21 +101,15 @@ void lane__yield(struct lane *lane, struct pool *pool);
  * may take more while chunks are short, or the last mark is still queued. `holds`: the lane
  * keeps the chunk. */
 bool lane__stamp(struct lane *lane, struct pool *pool, bool holds);
-
 /* Returns the generation in progress, 0: none. */
 uint64_t lane__asked(const struct lane *lane);
-
 /* Returns the last generation done. Any thread may call it. */
 uint64_t lane__drained(const struct lane *lane);
-
 /* Returns the last generation whose data of this lane is written or counted as lost. */
 uint64_t lane__written(const struct lane *lane);
 
 #define SHARDS_MAX 64u
 
-struct disk;
-struct ring;
-struct stream;
 struct event_list;
 struct event_ring;
 
@@ -137,11 +127,9 @@ struct stream_ops {
 	/* Skip the refused part. Returns the number of spans lost with it, 0 if there is
 	 * another way to write it, which is tried next. */
 	uint32_t (*pass_over)(struct stream *stream, struct item *item, const struct span **spans);
-	/*
-	 * Optional, for a chunk that only needs writing where the segment continues: prepare its
-	 * `flight`, behind earlier ones. False: it has to wait until all of those completed, and
-	 * is written then.
-	 */
+	/* Optional, for a chunk that only needs writing where the segment continues: prepare its
+	 * `flight`, behind earlier ones. False: it has to wait until all of those completed, and is
+	 * written then. */
 	bool (*send)(struct stream *stream, struct chunk *chunk);
 	/* Account for the first write in flight, which completed. */
 	void (*land)(struct stream *stream, const struct chunk *chunk);
@@ -213,11 +201,9 @@ struct stream {
 	bool tells; /* readers are told before the next item is written */
 	_Atomic int tell_error;
 	bool unanswered; /* the last missing segment was never prepared */
-	/*
-	 * The next marker waits for a generation beyond this one: the last one issued when the
-	 * last marker was written. So all data before a marker was in the file, or in a ring read
-	 * since, when the previous marker was written; no later sample is older.
-	 */
+	/* The next marker waits for a generation beyond this one: the last one issued when the last
+	 * marker was written. So all data before a marker was in the file, or in a ring read since,
+	 * when the previous marker was written; no later sample is older. */
 	uint64_t round;
 	bool round_due; /* records were written since the last marker */
 	/* The last generation written, and when it and the one before it were. */
@@ -270,10 +256,8 @@ void stream__forget_ring(struct stream *stream);
 /* Move to the prepared segment if none is open, if this one cannot take `bytes` more, or if a
  * rotation is due, as it is if the ring's place in it is `full`. An empty segment never closes. */
 void stream__advance(struct stream *stream, uint64_t bytes, bool full);
-
 /* Move to the prepared segment: the cut is done, or, if `early`, is not waited for. */
 void stream__turn(struct stream *stream, bool early);
-
 /* Whether `work.load` has something to write: else it is the next span of the item's chunk. */
 bool stream__load(struct stream *stream, const struct item *item);
 /* The `pass_over` of streams that write from there. */
@@ -286,7 +270,6 @@ void stream__account_part(struct stream *stream, const struct span *span);
 /* After a full disk refused `bytes`, close a segment that is due even without a next one. It
  * may be the only one that can be evicted. */
 void stream__make_evictable(struct stream *stream, uint64_t bytes);
-
 /* Whether readers of the running file are to be told of more records. */
 bool stream__has_news(const struct stream *stream);
 /* Tell them. If that fails, a later call tells them, and `tell_error` has the errno until then. */
@@ -295,10 +278,8 @@ void stream__tell(struct stream *stream);
 /* Carry out a rotate request, and a finish request once the stream's queue is empty. True: the
  * finish waits for queued items. */
 bool stream__serve(struct stream *stream);
-
 /* Whether, once `lane` has reached `stamp`, every lane is at a generation beyond the last round. */
 bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp);
-
 /* Whether a segment runs that takes `bytes` more. */
 bool stream__has_room(struct stream *stream, uint64_t bytes);
 
@@ -309,9 +290,7 @@ uint64_t stream__written(const struct stream *stream, uint64_t issued);
 /* Returns when all data of the generation before the last `issued` one was written; 0: not yet,
  * or unknown. Data of any later round are no older than that. */
 uint64_t stream__round_ns(const struct stream *stream, uint64_t issued);
-
 /* Returns the shard's lane of this stream if it has rings or unwritten items, else NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);
-
 /* Settle sideband that no unwritten sample needs: the writer is done with this item of `lane`. */
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item);

@@ -37,11 +37,9 @@ enum fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *h
 	return head->end > bytes ? SUBBUF_DATA_BEYOND_PAGE : FAULT_NONE;
 }
 
-/*
- * Returns an absolute time stamp. It has 59 bits; the others are those of the stamp before, unless
- * it wrapped: it is then more than half its range earlier. A slightly earlier one is an
- * interrupted event.
- */
+/* Returns an absolute time stamp. It has 59 bits; the others are those of the stamp before, unless
+ * it wrapped: it is then more than half its range earlier. A slightly earlier one is an interrupted
+ * event. */
 static uint64_t full_stamp(uint64_t bits, uint64_t before_ns)
 {
 	const uint64_t low = bits & ((UINT64_C(1) << STAMP_BITS) - 1);

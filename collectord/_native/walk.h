@@ -12,7 +12,7 @@
 	FAULT(WALK_BAD_SIZE, "bad_size")   /* below 8, or not a multiple of 8 */                 \
 	FAULT(WALK_BAD_TYPE, "bad_type")   /* 0, or not a kernel type */                         \
 	FAULT(WALK_PAST_HEAD, "past_head") /* the record would end behind the head */            \
-	FAULT(WALK_BAD_HEAD, "bad_head")   /* too many unread bytes, or no multiple of 8 */     \
+	FAULT(WALK_BAD_HEAD, "bad_head")   /* too many unread bytes, or no multiple of 8 */      \
 	/* Faults of ftrace's sub-buffers. */                                                    \
 	FAULT(SUBBUF_SHORT_HEADER, "short_header") /* fewer bytes than the page's header */      \
 	FAULT(SUBBUF_DATA_BEYOND_PAGE, "data_beyond_page") /* more than the page has room for */ \
@@ -97,7 +97,6 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
  * data after an AUXTRACE record belong to it. `last` is the offset of the last whole record. */
 size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *layout,
 		  struct walk_tally *tally, enum fault *fault, size_t *last);
-
 /* Returns the time of the non-sample record at `record`, 0 if it carries none. */
 uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *layout);
 /* Read the CPU of such a record. False: it carries none. */
@@ -208,11 +207,9 @@ static inline uint32_t aux_piece__head_bytes(enum aux_framing framing)
  * Returns the total length. */
 uint32_t aux_piece__write(uint8_t *to, enum aux_framing framing, const struct aux_piece *piece);
 
-/*
- * Whether the record at `record`, of which `bytes` are available, is a piece. Its payload may
+/* Whether the record at `record`, of which `bytes` are available, is a piece. Its payload may
  * extend beyond `bytes`. `whole`: bytes from this record to the next. False for any other record,
- * and for one that has the type of a piece but is malformed.
- */
+ * and for one that has the type of a piece but is malformed. */
 bool aux_piece__read(const uint8_t *record, size_t bytes, struct aux_piece *piece, uint64_t *whole);
 
 /*
@@ -280,7 +277,6 @@ static inline struct subbuf_walk subbuf__start(const struct subbuf_head *head)
  */
 enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *walk,
 		       struct subbuf_tally *tally);
-
 /* Walk one whole page of `bytes` bytes. In a faulty page, the events before the fault count. */
 enum fault subbuf__page(const uint8_t *page, size_t bytes, struct subbuf_walk *walk,
 			struct subbuf_tally *tally);
@@ -290,16 +286,12 @@ enum fault subbuf__page(const uint8_t *page, size_t bytes, struct subbuf_walk *w
 size_t subbuf__pages(const uint8_t *data, size_t bytes, uint32_t page_bytes,
 		     struct subbuf_tally *tally, enum fault *fault);
 
-/*
- * Append the data of `piece` to those of `page`, both sound and `page_bytes` long; a stored number
+/* Append the data of `piece` to those of `page`, both sound and `page_bytes` long; a stored number
  * of lost events stays behind the data. False, without a change: no room, or `piece` reports a
- * loss.
- */
+ * loss. */
 bool subbuf__append(uint8_t *page, const uint8_t *piece, uint32_t page_bytes);
-
 /* Set the end of its data to `end`, with the loss before it that `head` has. */
 void subbuf__end(uint8_t *page, uint32_t end, const struct subbuf_head *head, uint32_t page_bytes);
-
 /* Cut a page after its sound events, which end at `end`. */
 void subbuf__cut(uint8_t *page, uint32_t end, uint32_t page_bytes);
 
@@ -356,10 +348,8 @@ struct blk_state {
 /* Returns where a record may begin behind `data`, which is not one; `bytes` if nowhere. */
 size_t blk__next(const uint8_t *data, size_t bytes);
 
-/*
- * Walk the whole records from `data` on. Returns where the walk ended: behind the last whole
+/* Walk the whole records from `data` on. Returns where the walk ended: behind the last whole
  * record, at a truncated one, or, with a fault, at bytes that are no record. If `longest` > 0, a
- * record that claims more bytes than that is a fault too.
- */
+ * record that claims more bytes than that is a fault too. */
 size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_state *state,
 		struct blk_tally *tally, enum fault *fault);

@@ -75,13 +75,10 @@ void flight__begin(struct disk *disk);
  */
 uint64_t flight__gathers(const struct disk *disk, const struct stream *stream);
 
-/*
- * Whether the unsent items do wait: they are too few for a write, chunks are not short, and no
+/* Whether the unsent items do wait: they are too few for a write, chunks are not short, and no
  * flush waits for them. It needs no time limit: each generation queues a stamp in each lane with
- * rings.
- */
+ * rings. */
 bool flight__holds(const struct disk *disk, const struct stream *stream);
-
 /* Whether the first unsent item may be sent. A single queued item is written at once instead. */
 bool flight__may_send(const struct disk *disk, const struct stream *stream);
 
@@ -92,23 +89,18 @@ void flight__send(struct disk *disk, struct stream *stream);
 void flight__await(struct disk *disk, struct stream *stream);
 bool flight__have_landed(const struct stream *stream);
 
-/*
- * The work on the first item of a stream's queue: it is written part by part, or given up, and
- * ended. On a full disk it waits until there is room, or, if the segment is missing (EXFULL),
- * until one is prepared; other streams are written meanwhile. The disk's thread makes all calls.
- */
+/* The work on the first item of a stream's queue: it is written part by part, or given up, and
+ * ended. On a full disk it waits until there is room, or, if the segment is missing (EXFULL), until
+ * one is prepared; other streams are written meanwhile. The disk's thread makes all calls. */
 
 #define WORK_LOOK_NS 20000000u /* how often it checks whether the wait is over */
 
 /* Whether the item may be written, or given up. */
 bool work__is_ready(struct disk *disk, struct stream *stream);
-
 /* Write the rest of the item. False: a part of it waits. */
 bool work__write(struct disk *disk, struct stream *stream, struct item *item);
-
 /* Count written bytes, and the time that the write took. */
 void work__count(struct disk *disk, struct stream *stream, uint64_t bytes, uint64_t ns);
-
 /* End a complete item. Its lane may reuse it at once. */
 void work__end(struct disk *disk, struct stream *stream, struct item *ended);
 
