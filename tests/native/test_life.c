@@ -362,7 +362,7 @@ static void rings_are_replaced_in_streams_that_go_on_and_leave_nothing(void)
 		forget_rings();
 		await_written();
 		for (uint32_t i = 0; i < STREAMS; i++)
-			core__rotate(core, streams[i]);
+			core__request(core, streams[i], ROTATE);
 	}
 	after = holdings();
 	CHECK_EQ(after.fds, before.fds);
@@ -506,7 +506,7 @@ static void a_forgotten_ring_stays_until_the_writer_is_done_with_it(void)
 		event__free(event);
 	CHECK_EQ((*stream)->ring_count, 1);
 	CHECK_EQ(sem_post(&stuck), 0);
-	core__finish(core, *stream);
+	core__request(core, *stream, FINISH);
 	while ((*stream)->ring_count > 0) {
 		while ((event = core__event(core)) == NULL)
 			await_notice(core->events.fd);
