@@ -6,7 +6,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "lock.h"
 #include "stream.h"
 
 /* The ring's cache lines were written by another core, and walking them in place is a chain of
