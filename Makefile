@@ -343,8 +343,9 @@ install: $(STAMPS)/venv man ## install the program into /opt/collectord, configu
 	    install -m 644 config/collectord.toml "$(DESTDIR)$(sysconfdir)/collectord/collectord.toml"
 	fi
 	install -d "$(DESTDIR)$(unitdir)" "$(DESTDIR)$(libdir)"/{sysusers.d,tmpfiles.d}
-	sed 's|/opt/collectord|$(prefix)|g' systemd/collectord.service \
-	    >"$(DESTDIR)$(unitdir)/collectord.service"
+	for unit in systemd/collectord.service systemd/collectord-opener.service; do
+	    sed 's|/opt/collectord|$(prefix)|g' "$$unit" >"$(DESTDIR)$(unitdir)/$${unit##*/}"
+	done
 	install -m 644 -t "$(DESTDIR)$(unitdir)" \
 	    systemd/collectord-{control,metrics}.socket systemd/collectord.slice
 	install -m 644 systemd/collectord.sysusers "$(DESTDIR)$(libdir)/sysusers.d/collectord.conf"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Verbs with rings to drain and segments to seal, and the signals that do not end them, in addition
 # to those that end no verb.
-_COLLECTING: Final = {"run": (signal.SIGHUP,), "record": ()}
+_COLLECTING: Final = {"run": (signal.SIGHUP,), "opener": (signal.SIGHUP,), "record": ()}
 
 
 def main() -> int:

@@ -80,6 +80,7 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
         (Stage.KERNEL_RING, Reason.PAUSED),
         (Stage.KERNEL_RING, Reason.DROPPED),
         (Stage.STAGING, Reason.QUARANTINED),
+        (Stage.STAGING, Reason.DROPPED),
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),
     ),

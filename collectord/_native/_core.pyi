@@ -85,6 +85,21 @@ class RingMap:
     def close(self) -> None:
         """Unmap the ring. Raises ValueError while a core still drains it."""
 
+class RingNote:
+    """The note of how far a ring was read, in memory that outlives this process.
+
+    The note has 64 bytes: u64 turn; two pairs of u64 position and u64 samples, of which the one of
+    number `turn & 1` is valid.
+    """
+
+    def __init__(self, memory: mmap, offset: int) -> None:
+        """Use the note at an offset, a multiple of 64. Raises ValueError."""
+    @property
+    def taken(self) -> int:
+        """The samples that were ever taken out of the ring."""
+    def close(self) -> None:
+        """Release the memory. Raises ValueError while a core still drains the ring."""
+
 class BpfMap:
     """Shared mapping of a BPF ring buffer."""
 
@@ -377,8 +392,12 @@ class Core:
         ids: Mapping[int, int] | None = None,
         held: bool = False,
         cpu_trailer: int = 0,
+        note: RingNote | None = None,
     ) -> Ring:
         """Begin to drain a perf ring.
+
+        note: how far it is read, for whoever drains it next; it begins where an earlier process
+        noted. What is unread when the ring is removed is left to the next one.
 
         cpu_trailer: where CPU is in records other than samples, in bytes before their end; 0: it
         is absent. Switches, ITRACE_START and AUX_OUTPUT_HW_ID are replayed only with it; without

@@ -316,21 +316,27 @@ cdef class Core:
 
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
                  int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer,
-                 ids=None, bint held=False, uint16_t cpu_trailer=0):
+                 ids=None, bint held=False, uint16_t cpu_trailer=0, RingNote note=None):
         # Pairs, as struct walk_id.
         cdef uint64_t[::1] listed = array("Q", chain.from_iterable((ids or {}).items()))
         cdef perf_ring_options options = perf_ring_options(
             &ring_map.map, wakeup_fd, walk_layout(time_offset, time_trailer, cpu_trailer, NULL),
-            walk_ids(NULL, <uint32_t>(listed.shape[0] // 2), False), sideband)
+            walk_ids(NULL, <uint32_t>(listed.shape[0] // 2), False), sideband, NULL)
         cdef ring *made
+        cdef Ring taken
         ring_map.usable()
+        if note is not None:
+            note.usable()
+            options.note = note.note
         if options.ids.count > 0:
             options.ids.all = <const walk_id *>&listed[0]
         if ring_map.map.overwrite:
             check(window__new(&options, &made))
         else:
             check(perf_ring__new(&options, &made))
-        return self.take(shard, stream, made, ring_map, held)
+        taken = self.take(shard, stream, made, ring_map, held)
+        self.use(taken, note)
+        return taken
 
     def add_page_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                       uint32_t subbuf_bytes, uint32_t subbufs, str transport,
@@ -352,7 +358,7 @@ cdef class Core:
                      bint held=False):
         cdef bpf_ring_options options = bpf_ring_options(
             perf_ring_options(&bpf_map.map, wakeup_fd, walk_layout(time_offset, 0, 0, NULL),
-                              walk_ids(NULL, 0, False), False), id, fields_bytes)
+                              walk_ids(NULL, 0, False), False, NULL), id, fields_bytes)
         cdef ring *made
         bpf_map.usable()
         check(bpf_ring__new(&options, &made))

@@ -45,6 +45,19 @@ static int perf_ring__take_ids(struct perf_ring *perf, const struct walk_ids *fr
 	return 0;
 }
 
+/* A predecessor may have read part of the ring: continue where it noted, or gave up, the last. */
+static void perf_ring__continue(struct perf_ring *perf, struct ring_note *note)
+{
+	const uint64_t tail = ring_map__tail(perf->map);
+	uint64_t position;
+
+	perf->note = note != NULL ? note : &perf->own;
+	ring_note__read(perf->note, &position, &perf->taken);
+	if ((int64_t)(position - tail) < 0 || note == NULL)
+		position = tail;
+	perf->ring.position = perf->ring.head = position;
+}
+
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options)
 {
 	ring__init(&perf->ring, &perf_ring__ops, options->wakeup_fd);
@@ -53,8 +66,7 @@ int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *opti
 	perf->layout = options->layout;
 	perf->layout.ids = NULL;
 	perf->names = options->sideband;
-	/* A predecessor may have read part of the ring: continue at its tail. */
-	perf->ring.position = perf->ring.head = ring_map__tail(options->map);
+	perf_ring__continue(perf, options->note);
 	return options->ids.count == 0 ? 0 : perf_ring__take_ids(perf, &options->ids);
 }
 
@@ -213,6 +225,7 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 	}
 	if (fault != FAULT_NONE)
 		ring__skip(ring, fault, perf->map->data_bytes);
+	ring_note__write(perf->note, ring->position, perf->taken + counter__read(&ring->samples));
 	ring_map__publish_tail(perf->map, ring->position);
 	if (fault != FAULT_NONE)
 		return RING_FAULTY;
@@ -281,13 +294,16 @@ void perf_ring__give_up(struct perf_ring *perf, uint64_t keep)
 	}
 }
 
-/* Unread data stay in the kernel's ring. */
+/* Unread data stay in the kernel's ring, for the next process if another one keeps it. */
 static void perf_ring__leave(struct ring *ring, bool drained)
 {
+	struct perf_ring *const perf = perf_ring__of(ring);
 	struct walk_tally tally;
 	size_t bytes;
 
-	while (!drained && perf_ring__pass_over(perf_ring__of(ring), 0, &tally, &bytes))
+	if (perf->note != &perf->own)
+		return;
+	while (!drained && perf_ring__pass_over(perf, 0, &tally, &bytes))
 		ring__count_abandoned(ring, tally.samples, tally.records, bytes);
 }
 

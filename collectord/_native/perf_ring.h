@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "ring.h"
+#include "ring_note.h"
 
 /* A mapped perf ring. The shard writes its counters. */
 struct perf_ring {
@@ -12,6 +13,9 @@ struct perf_ring {
 	struct walk_layout layout;
 	struct walk_ids ids;	  /* in the ring's own memory */
 	pthread_mutex_t ids_lock; /* of them, which a walk reads and perf_ring__set_ids() replaces */
+	struct ring_note *note;	  /* `own`, unless another process keeps the ring */
+	struct ring_note own;
+	uint64_t taken;		  /* samples that earlier processes took */
 	bool names;		  /* it carries the sideband of its stream */
 	bool absorbed;		  /* its records are used for sideband only */
 
@@ -28,8 +32,10 @@ struct perf_ring_options {
 	struct walk_ids ids; /* ids of the ring's events, in any order; if empty, records keep
 			      * theirs. `renamed` is found out. */
 	bool sideband;
+	struct ring_note *note; /* of a ring that another process keeps, or NULL */
 };
 
+/* The fd, the map and the note stay the caller's. Returns -ENOMEM on failure. */
 int perf_ring__new(const struct perf_ring_options *options, struct ring **ring);
 /* Like perf_ring__new(), in zeroed memory of the caller. */
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options);

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Rings, their mappings, and the streams of a core; included by `_core.pyx`.
 
+cdef extern from "ring_note.h":
+    struct ring_note:
+        pass
+    void ring_note__read(const ring_note *note, uint64_t *position, uint64_t *samples)
+
 cdef extern from "aux_ring.h":
     struct ring_map:
         uint64_t data_bytes
@@ -21,6 +26,7 @@ cdef extern from "aux_ring.h":
         walk_layout layout
         walk_ids ids
         bint sideband
+        ring_note *note
     int perf_ring__new(const perf_ring_options *options, ring **out) nogil
     perf_ring *perf_ring__of(const ring *r)
     int perf_ring__set_ids(ring *r, const walk_ids *ids) nogil
@@ -186,6 +192,30 @@ cdef class RingMap(DataMap):
             with nogil:
                 ret = ring_map__feed(&self.map, &records[0], records.shape[0])
         return ret == 0
+
+
+cdef class RingNote(Mapped):
+    cdef ring_note *note
+    cdef uint8_t[::1] memory
+
+    def __cinit__(self, uint8_t[::1] memory not None, Py_ssize_t offset):
+        cdef Py_ssize_t size = sizeof(ring_note)
+        if offset < 0 or offset % size != 0 or offset > memory.shape[0] - size:
+            raise ValueError("not the offset of a note")
+        self.memory = memory
+        self.note = <ring_note *>&memory[offset]
+        self.mapped = True
+
+    cdef void unmap(self):
+        self.note = NULL
+        self.memory = None
+
+    @property
+    def taken(self):
+        cdef uint64_t position = 0, samples = 0
+        self.usable()
+        ring_note__read(self.note, &position, &samples)
+        return samples
 
 
 cdef class BpfMap(DataMap):

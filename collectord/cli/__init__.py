@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Verb to its summary; the verb's module has the same name and is imported on use.
 VERBS: Final = {
     "run": "Run the daemon in the foreground, with the given configuration.",
+    "opener": "Hold rings for the daemon, so that a restart loses nothing.",
     "record": "Record events into files, and account for every record.",
     "list": "List the events of this host, and show whether they can be opened.",
     "check": "Validate configuration files and print the plan; change nothing.",
@@ -38,7 +39,7 @@ VERBS: Final = {
 }
 
 # Verbs that make privileged calls, or read what only the kernel tells.
-KERNEL_VERBS: Final = frozenset({"run", "record", "list", "check", "bpf", "doctor"})
+KERNEL_VERBS: Final = frozenset({"run", "opener", "record", "list", "check", "bpf", "doctor"})
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1

@@ -38,6 +38,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat: Nanoseconds = Nanoseconds(60 * NS_PER_SECOND)
     floor: Bytes = Bytes(64 * _KIB)
     memory: Bytes = Bytes(0)
+    opener: str = ""
     budget: Share = Share(percent=0.5)
     budget_pauses: Literal["none", "spare", "normal"] = "spare"
     drain_priority: DrainPriority = DrainPriority()

@@ -83,6 +83,17 @@ def reloads(reload: Callable[[], Coroutine[Any, Any, object]]) -> Iterator[None]
 
 
 @contextmanager
+def hangups() -> Iterator[None]:
+    """Log on SIGHUP that it is not needed: an opener reads the configuration at each request."""
+
+    def on_signal() -> None:
+        _LOG.info("hangup_ignored", reason="the configuration is read at each request")
+
+    with _handled(signal.SIGHUP, on_signal):
+        yield
+
+
+@contextmanager
 def stop_event(numbers: Sequence[signal.Signals] = STOP_SIGNALS) -> Iterator[asyncio.Event]:
     """Yield an event of the running loop that is set by the first stop signal.
 

@@ -13,7 +13,7 @@ import socket
 import stat
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.config.listen_address import ListenAddress
 from collectord.errors import ConfigError, KernelError
@@ -29,6 +29,18 @@ if TYPE_CHECKING:
 RUN_DIRECTORY: Final = Path("/run/collectord")
 # The owner and the socket's group may control the daemon.
 SOCKET_UMASK: Final = 0o117
+
+
+class Served(NamedTuple):
+    """The service behind a Unix socket: the kind of socket, its words, and its key."""
+
+    kind: socket.SocketKind
+    what: str
+    key: str
+
+
+CONTROL_API: Final = Served(socket.SOCK_STREAM, "serve the control API", "[control] socket")
+RINGS: Final = Served(socket.SOCK_SEQPACKET, "hand out rings", "[daemon] opener")
 
 
 @contextmanager
@@ -101,7 +113,7 @@ def _listening(family: int, place: Any) -> socket.socket:  # noqa: ANN401  # as 
 
 @contextmanager
 def claim_unix(
-    path: Path, handed: Sequence[socket.socket] = ()
+    path: Path, handed: Sequence[socket.socket] = (), *, served: Served = CONTROL_API
 ) -> Iterator[tuple[socket.socket, ...]]:
     """Listen on a Unix socket that its owner and group may use; it is removed at the end.
 
@@ -110,6 +122,7 @@ def claim_unix(
     Args:
         path: the configured one.
         handed: sockets of the service manager that are used instead, and stay where they are.
+        served: what is behind it.
 
     Raises:
         ConfigError: the manager listens elsewhere.
@@ -121,19 +134,19 @@ def claim_unix(
     if handed:
         yield tuple(handed)
         return
-    with _unix_socket(path) as bound:
+    with _unix_socket(path, served) as bound:
         yield (bound,)
 
 
 @contextmanager
-def _unix_socket(path: Path) -> Iterator[socket.socket]:
+def _unix_socket(path: Path, served: Served) -> Iterator[socket.socket]:
     with ExitStack() as stack:
         try:
             make_mode = 0o755 if path.parent == RUN_DIRECTORY else None
             folder = open_folder(path.parent, Trust.WRITE, make_mode=make_mode)
             stack.enter_context(folder)
-            bound = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            _remove_stale(folder, path.name)
+            bound = stack.enter_context(socket.socket(socket.AF_UNIX, served.kind))
+            _remove_stale(folder, path.name, served.kind)
             before = os.umask(SOCKET_UMASK)
             try:
                 bound.bind(str(folder.place / path.name))
@@ -143,23 +156,23 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
         except OSError as error:
             missing = f"make its folder {path.parent}, or " if error.errno == errno.ENOENT else ""
             raise KernelError(
-                f"cannot serve the control API on {path}",
+                f"cannot {served.what} on {path}",
                 syscall="bind",
                 errno=error.errno or errno.ENAMETOOLONG,
-                hint=f"{missing}set another [control] socket",
+                hint=f"{missing}set another {served.key}",
             ) from error
         stack.callback(folder.remove, path.name, missing_ok=True)
         yield bound
 
 
-def _remove_stale(folder: Folder, name: str) -> None:
+def _remove_stale(folder: Folder, name: str, kind: socket.SocketKind) -> None:
     """Remove a socket that a killed daemon left; leave one that answers."""
     status = folder.stat(name)
     if status is None:
         return
     if not stat.S_ISSOCK(status.st_mode):
         raise FileExistsError(errno.EEXIST, "not a socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+    with socket.socket(socket.AF_UNIX, kind) as probe:
         try:
             probe.connect(str(folder.place / name))
         except ConnectionRefusedError:

@@ -19,6 +19,7 @@ from collectord.plan import aux_areas, bpf_source, budget, relay_source, trace_s
 from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.drain_threads import drain_threads
 from collectord.plan.freeze import freezing_tracepoint
+from collectord.plan.kept import with_opener
 from collectord.plan.ring_set import numbered, perf_rings
 from collectord.plan.scope import scope_of, shortfalls
 from collectord.plan.session_plan import (
@@ -226,8 +227,9 @@ def _sessions(
     config: Config, draft: _Draft, sizes: Sequence[tuple[int, int]]
 ) -> Iterator[SessionPlan]:
     """Yield a plan for each kind of source, whose sources share rings, ledger and files."""
+    opener = config.daemon.opener
     for part in _parts(draft, sizes):
-        yield SessionPlan(
+        plan = SessionPlan(
             name=draft.config.name,
             source=part.kind,
             scope=draft.scope,
@@ -244,6 +246,7 @@ def _sessions(
             loss_class=draft.config.loss_class,
             ends_ns=draft.config.ends_ns,
         )
+        yield with_opener(plan, opener) if opener else plan
 
 
 def _parts(draft: _Draft, sizes: Sequence[tuple[int, int]]) -> Iterator[SourceDraft]:

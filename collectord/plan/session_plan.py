@@ -214,6 +214,7 @@ class SessionPlan:
         optional: labels of its perf sources that are `when = "present"`.
         loss_class: the weight of its losses, for alerts.
         ends_ns: Unix time at which it ends by itself, 0 for one that the daemon ends.
+        opener: socket of the opener that holds its rings; "" if the daemon opens them.
     """
 
     name: str
@@ -231,6 +232,7 @@ class SessionPlan:
     optional: tuple[str, ...] = ()
     loss_class: str = "normal"
     ends_ns: int = 0
+    opener: str = ""
 
     def contains(self, error: CollectordError) -> bool:
         """Whether such an error fails it alone; for perf's and ftrace's rings only absence."""
@@ -280,8 +282,12 @@ class SessionPlan:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether it cannot be open twice: drivers of AUX areas refuse a second one, too."""
-        return self.payload.is_exclusive or any(ring.aux is not None for ring in self.rings)
+        """Whether it cannot be open twice: drivers of AUX areas refuse a second one, too.
+
+        An opener holds one set of rings for a session.
+        """
+        has_aux = any(ring.aux is not None for ring in self.rings)
+        return self.payload.is_exclusive or has_aux or bool(self.opener)
 
     @property
     def is_absent(self) -> bool:
@@ -314,6 +320,8 @@ class SessionPlan:
             lines.append(f"  cost  {cost.words()}")
         lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
         lines.append(f"  sink  {sink_words(self.sink)}")
+        if self.opener:
+            lines.append(f"  rings outlive the daemon: the opener at {self.opener} holds them")
         lines += [f"  note  {note}" for note in self.notes]
         lines += [f"  lacks {reason}" for reason in self.degraded]
         return lines
@@ -345,6 +353,7 @@ class SessionPlan:
             **self.payload.to_dict(),
             "rings": [ring.to_dict() for ring in self.rings],
             "imposed": cost.to_dict() if cost is not None else None,
+            "opener": self.opener or None,
             "freezes": self.freezes,
             "may_fail": self.may_fail,
             "optional": list(self.optional),

@@ -53,6 +53,7 @@ class Accounting:
         self._kernel = parts.kernel
         self._health = parts.health
         self._covered = parts.covered
+        self._lasting = parts.lasting
         self._log = _LOG.bind(session=plan.name)
         self._clocks = FlushClocks()
         self._since_ns = time.monotonic_ns()  # the end of the time that sealed segments cover
@@ -209,6 +210,8 @@ class Accounting:
         """Count the events that were found in a segment as it was sealed."""
         self._since_ns = max(self._since_ns, info.manifest.ledger.get("until_ns", 0))
         self._counter_reader.found({entry.ring: entry.samples for entry in info.manifest.rings})
+        for account in self._lasting:
+            account.told(info.manifest)
 
     def given_up(self, end: GivenUp) -> None:
         """Count the events of a segment that was closed without a seal."""
@@ -219,6 +222,8 @@ class Accounting:
     def settle(self) -> None:
         """Count as passed what was found in the segments, now that all are sealed."""
         self._counter_reader.settle({})
+        for account in self._lasting:
+            account.end()
 
     def take_late(self, sink: Sink, state_dir: StateDir) -> SegmentInfo | None:
         """Store the contents of rings that nobody drained; see `LateRings.take`. For a worker."""

@@ -250,7 +250,9 @@ class CounterReader:
                 continue
             reading = self._read(one, counters)
             walked = one.drained.handle.handed_on(reading, counters)
-            one.bracket = Bracket(reading, counters, reading, closed=True, walked=walked)
+            goes_on = one.drained.handle.goes_on()
+            before = one.bracket.before if goes_on else reading
+            one.bracket = Bracket(before, counters, reading, closed=not goes_on, walked=walked)
         self._read_shared()
 
     def before_windows(self) -> Mapping[int, Produced]:

@@ -73,6 +73,7 @@ class CoverageFile(Unnoted):
         boot_id: of this boot.
         clocks: reads the clocks.
         process: names this process.
+        goes_on: the rings were open all the time since the last note, so there is no gap.
     """
 
     def __init__(
@@ -82,6 +83,8 @@ class CoverageFile(Unnoted):
         boot_id: str,
         clocks: Callable[[], ClockReading],
         process: str = _PROCESS,
+        *,
+        goes_on: bool = False,
     ) -> None:
         self.gaps_ns = {str(cause): 0 for cause in GapCause}
         self._directory = directory
@@ -89,6 +92,7 @@ class CoverageFile(Unnoted):
         self._boot_id = boot_id
         self._clocks = clocks
         self._process = process
+        self._goes_on = goes_on
         self._is_open = False
         self._stopped: ClockReading | None = None
         self._writing = False
@@ -101,7 +105,7 @@ class CoverageFile(Unnoted):
             return
         gaps_ns = {cause: before.gaps_ns.get(cause, 0) for cause in self.gaps_ns}
         changed = before.process == self._process
-        if before.stopped or not changed:
+        if (before.stopped or not changed) and not self._goes_on:
             self.gap = gap = gap_since(before, self._boot_id, self._clocks(), changed=changed)
             gaps_ns[gap.cause] += gap.until_ns - gap.from_ns
         self.gaps_ns = gaps_ns

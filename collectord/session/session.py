@@ -22,6 +22,7 @@ from collectord.session.build_ids import BuildIds
 from collectord.session.counter_reader import Drained
 from collectord.session.flight_recorder import FlightRecorder
 from collectord.session.heartbeat import Heart
+from collectord.session.lasting_account import NOT_HELD
 from collectord.session.loss_watch import LossWatch
 from collectord.session.pause import Pause
 from collectord.session.ring_snapshot import LAST_PAUSE_S
@@ -87,6 +88,7 @@ class Session:
         self._tasks = parts.tasks
         self._health = parts.health
         self._covered = parts.covered
+        self._lasting = parts.lasting
         self._accounting = Accounting(parts)
         self._lost = parts.counter_reader.lost  # as of the last tick
         self._losses = LossWatch(plan.name, parts.counter_reader.losses, self._health)
@@ -117,6 +119,9 @@ class Session:
             self._stream.load_sideband(await self._tasks.in_worker(sideband.running_state))
         if self._programs is not None:
             self._stream.load_sideband(await self._tasks.in_worker(self._programs.running))
+        for account in self._lasting:
+            # After what runs now: these are the names as of the oldest unread record.
+            await self._tasks.in_worker(account.load_names, self._stream)
         await self._find_gap()
         await self._rotation.begin()
         self.source.enable()
@@ -246,6 +251,9 @@ class Session:
         self._losses.poll(new=self._lost != lost)
         self._health.look_at_disk(self._stream.waits_ns())
         self._health.look_for_suppression()
+        if self._lasting:
+            ended = not any(one.handle.goes_on() for one in self._rings.values())
+            self._health.note("opener", NOT_HELD if ended else "")
         if self.recorder is not None:
             self.recorder.poll()
         self._rotation.tick()

@@ -19,6 +19,7 @@ from collectord.session.counter_reader import CounterReader, Drained, DrainedAre
 from collectord.session.coverage_file import CoverageFile, Unnoted
 from collectord.session.follower import Follower, NameFeed
 from collectord.session.health import Health
+from collectord.session.lasting_account import NOT_HELD, LastingAccount
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.program_watch import ProgramWatch
 from collectord.session.ringless_session import RinglessSession
@@ -167,11 +168,22 @@ class SessionContext:
             make_room=self.state_dir.room_for(Path(plan.sink.directory)),
         )
         own.callback(sink.close)
+        directory = Path(plan.sink.directory)
+        lasting = tuple(
+            LastingAccount(one, directory, sink.so_far.run) for one in source.abilities.lasting
+        )
         counter_reader = CounterReader(source, rings, plan.events)
+        health = Health(plan, source.abilities.tracing, counter_reader)
+        if plan.opener and not lasting:
+            health.note("opener", NOT_HELD)
         covered = Unnoted()
         if self.lasting:
             covered = CoverageFile(
-                Path(plan.sink.directory), plan.source, self.host.boot_id, self.kernel.clocks
+                directory,
+                plan.source,
+                self.host.boot_id,
+                self.kernel.clocks,
+                goes_on=any(one.resumed for one in source.abilities.lasting),
             )
         parts = SessionParts(
             plan=plan,
@@ -183,9 +195,10 @@ class SessionContext:
             sink=sink,
             state_dir=self.state_dir,
             kernel=self.kernel,
-            health=Health(plan, source.abilities.tracing, counter_reader),
+            health=health,
             tasks=TaskGroup(self.workers.of(plan.name), self.workers.short(plan.name)),
             covered=covered,
+            lasting=lasting,
         )
         followers = tuple(
             Follower(parts, one, self._name_feed(plan, source, stream, own))

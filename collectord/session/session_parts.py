@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collectord.session.coverage_file import Unnoted
     from collectord.session.drain_loop import StreamDrain
     from collectord.session.health import Health
+    from collectord.session.lasting_account import LastingAccount
     from collectord.session.task_group import TaskGroup
     from collectord.sink.base import Sink
     from collectord.sink.state_dir import StateDir
@@ -37,6 +38,7 @@ class SessionParts:
         health: notes troubles.
         tasks: runs file work, so that the event loop never waits for a disk.
         covered: notes the time that the rings are open.
+        lasting: keep account of rings that outlive this process.
     """
 
     plan: SessionPlan
@@ -51,3 +53,4 @@ class SessionParts:
     health: Health
     tasks: TaskGroup
     covered: Unnoted
+    lasting: tuple[LastingAccount, ...] = ()

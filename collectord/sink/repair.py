@@ -48,6 +48,7 @@ from collectord.sink.outcome import (
     with_tracks,
 )
 from collectord.sink.pack import remove_left
+from collectord.sink.run_so_far import of_run
 from collectord.sink.segment import (
     MANIFEST,
     PACKING,
@@ -360,12 +361,8 @@ def _sealed_of_run(folder: Folder, paths: SegmentPaths, name: str) -> list[Manif
     """Return the run's manifests, for its counts: each may be newer than this open manifest."""
     if not paths.rotated or not name:
         return []
-    manifests = [
-        decode(read_other_manifest(folder, group.paths.manifest), Manifest)
-        for group in group_files(folder)
-        if group.paths.format == paths.format and group.paths != paths
-    ]
-    return [manifest for manifest in manifests if manifest is not None and manifest.run == name]
+    groups = (group for group in group_files(folder) if group.paths != paths)
+    return of_run(folder, [group for group in groups if group.paths.format == paths.format], name)
 
 
 def _with_totals(

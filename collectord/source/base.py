@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collectord._native._core import Core, Stream
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.kept_rings import Prior
     from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.bpf import Counts, OpenProgram
@@ -266,6 +267,24 @@ class Programs(Protocol):
         """
 
 
+class Lasting(Protocol):
+    """The ability to go on with rings that outlive this process.
+
+    Attributes:
+        prior: what is known of them, and of those that they replace.
+        resumed: an earlier process drained them; without it they are new.
+    """
+
+    prior: Prior
+    resumed: bool
+
+    def count_lost(self, losses: Mapping[LossKey, int]) -> None:
+        """Count what earlier processes had taken, or not told, as lost in this session."""
+
+    def note(self, state: str) -> None:
+        """Write the text that the next process gets with `prior`. Raises KernelError."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
     """Abilities of a source beyond draining: for each the object that has it, or none."""
@@ -280,6 +299,7 @@ class Abilities:
     following: tuple[Following, ...] = ()
     tracing: tuple[Tracing, ...] = ()
     programs: tuple[Programs, ...] = ()
+    lasting: tuple[Lasting, ...] = ()
 
 
 class OpenSource(Protocol):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import RingMap
@@ -19,6 +20,7 @@ from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
 from collectord.source.event_counts import OwnCounts
 from collectord.source.perf_following import PerfFollowing
+from collectord.source.perf_kept import kept_session
 from collectord.source.perf_opening import Opening
 from collectord.source.perf_reopening import PerfReopening, can_reopen
 from collectord.source.ring import PerfRing
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
     from collectord._native._core import Core, Stream
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.port import Kernel
-    from collectord.model import RingLabel
+    from collectord.model import LossKey, RingLabel
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.base import Following, Hotplug
     from collectord.source.event_counts import EventCounts
+    from collectord.source.perf_kept import Kept
     from collectord.source.perf_opening import Opened
     from collectord.source.ring import CounterFd, RingHandle
 
@@ -47,17 +50,25 @@ def open_session(
     exclude_tids: tuple[int, ...] = (),
     abort: int = -1,  # noqa: ARG001 - nothing here takes long
 ) -> OpenPerf:
-    """Open a session's rings and events, all disabled. See `source.base.Source`."""
+    """Open a session's rings and events, all disabled. See `source.base.Source`.
+
+    Those that an opener holds are not disabled, if an earlier process drained them.
+    """
     with ExitStack() as own:
-        opening = Opening(kernel, plan, own, exclude_tids)
-        opening.run()
-        found = opening.result()
-        if plan.scope.kind in FOLLOWING:
-            following = PerfFollowing(kernel, opening, found.rings, own)
-            opened = OpenPerf(kernel, found, plan, following)
-            opened.following = (following,)
+        kept = kept_session(kernel, plan, own) if plan.opener else None
+        if kept is not None:
+            found = kept.opened
+            opened: OpenPerf = OpenKept(kernel, kept, plan)
         else:
-            opened = OpenPerf(kernel, found, plan, OwnCounts(kernel))
+            opening = Opening(kernel, plan, own, exclude_tids)
+            opening.run()
+            found = opening.result()
+            if plan.scope.kind in FOLLOWING:
+                following = PerfFollowing(kernel, opening, found.rings, own)
+                opened = OpenPerf(kernel, found, plan, following)
+                opened.following = (following,)
+            else:
+                opened = OpenPerf(kernel, found, plan, OwnCounts(kernel))
         if can_reopen(plan):
             opened.hotplug = (
                 PerfReopening(
@@ -317,3 +328,31 @@ class OpenPerf:
         fds = (c.fd for ring in self.rings for c in ring.counters if c.event_index == event_index)
         fd = next(fds, None)
         return () if fd is None else self._kernel.query_bpf(fd)
+
+
+class OpenKept(OpenPerf):
+    """Open rings of a perf session that outlive this process. See `source.base.Lasting`."""
+
+    def __init__(self, kernel: Kernel, kept: Kept, plan: SessionPlan) -> None:
+        super().__init__(kernel, kept.opened, plan, OwnCounts(kernel))
+        self.prior = kept.prior
+        self.resumed = kept.resumed
+        self.note = kept.note
+        self._lost: Mapping[LossKey, int] = {}
+
+    @property
+    def abilities(self) -> Abilities:
+        """See `source.base.OpenSource`."""
+        return replace(super().abilities, pausable=(), lasting=(self,), shared=(self,))
+
+    def disable(self) -> None:
+        """Stop counting in rings that end now; the others count on for the next process."""
+        self.disable_rings([ring for ring in self.rings if not ring.goes_on()])
+
+    def count_lost(self, losses: Mapping[LossKey, int]) -> None:
+        """See `source.base.Lasting`."""
+        self._lost = losses
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """See `source.base.SharedLosses`."""
+        return self._lost

@@ -12,6 +12,7 @@ from collectord.kernel.host import errno_mapping, processes
 from collectord.kernel.host.clocks import read_time_conversion
 from collectord.kernel.local.descriptor_calls import DescriptorCalls
 from collectord.kernel.local.local_host import LocalHost
+from collectord.kernel.local.opener_client import kept_rings
 from collectord.kernel.values.limits import Purpose
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _ANY_PURPOSE: Final = Purpose()
 
 class LocalPerf(DescriptorCalls, LocalHost):
     """See `PerfPort`."""
+
+    kept_rings = staticmethod(kept_rings)
 
     def perf_event_open(
         self,

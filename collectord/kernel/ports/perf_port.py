@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
     from collectord.kernel.values.counter_reading import CounterReading
+    from collectord.kernel.values.kept_rings import KeptRings
     from collectord.kernel.values.limits import Purpose
 
 
@@ -32,6 +33,20 @@ class PerfPort(Protocol):
 
         Raises:
             MissingPrivilege, MissingFeature, NoSuchTarget, KernelError: see `errno_mapping`.
+        """
+
+    def kept_rings(self, place: str, session: str, digest: str) -> KeptRings:
+        """Return a session's rings, which an opener holds; it opens them at the first request.
+
+        They are the caller's alone until it closes `KeptRings.connection`, or ends.
+
+        Args:
+            place: the opener's socket.
+            session: its name in the configuration.
+            digest: of its plan, which the opener has made for itself.
+
+        Raises:
+            KernelError: no opener answers (ENOENT, ECONNREFUSED), or it refuses.
         """
 
     def enable(self, fd: int) -> None:

@@ -65,7 +65,7 @@ def test_help_begins_with_one_sentence_and_shows_defaults(
     ("arguments", "hint"),
     [
         (["recrod"], 'did you mean "record"?'),
-        (["xyz"], "one of run, record"),
+        (["xyz"], "one of run, opener, record"),
         (["list", "--nonsense"], "see `collectord list --help`"),
         (["record", "-F", "99", "-c", "1"], "not allowed with"),
         (["segments", "burn"], "invalid choice"),

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collectord opener`: the process that opens rings and holds them while the daemon restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pwd
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collectord.cli import EXIT_OK, log
+from collectord.cli.parser import Parser
+from collectord.config.load import config_files, load_files
+from collectord.control import service, signals
+from collectord.control.sockets import RINGS, claim_unix
+from collectord.daemon.cpu_watch import CpuWatch
+from collectord.daemon.host_facts import host_facts
+from collectord.errors import ConfigError, UsageError
+from collectord.opener.opener_server import Opener
+from collectord.plan.build import build
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collectord.config.load import Loaded
+    from collectord.kernel.port import Kernel
+    from collectord.plan.session_plan import Plan
+
+
+def parser() -> Parser:
+    """Return the parser of `opener`."""
+    made = Parser(
+        "opener",
+        ("[--config FILE] [--user USER]",),
+        (
+            "collectord opener",
+            "collectord opener --user collectord",
+        ),
+    )
+    made.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="configuration file (default: /etc/collectord/collectord.toml, then "
+        "collectord.d/*.toml)",
+    )
+    made.add_argument(
+        "--user",
+        metavar="USER",
+        default="",
+        help="user of the daemon, who may ask for rings (default: only root, and the opener's "
+        "own user)",
+    )
+    return made
+
+
+def run(arguments: Sequence[str], kernel: Kernel) -> int:
+    """Hold rings until SIGINT or SIGTERM."""
+    args = parser().parse_args(arguments)
+    host = Planner(kernel, args.config)
+    config = host.loaded.config
+    log.configure(level=logging.getLevelNamesMapping()[config.daemon.log_level.upper()])
+    if not config.daemon.opener:
+        raise ConfigError(
+            "no socket is set",
+            key="daemon.opener",
+            hint='opener = "/run/collectord-opener/opener.sock"',
+        )
+    asyncio.run(_serve(kernel, host, Path(config.daemon.opener), _users(args.user)))
+    return EXIT_OK
+
+
+def _users(name: str) -> frozenset[int]:
+    try:
+        more = {pwd.getpwnam(name).pw_uid} if name else set()
+    except KeyError:
+        raise UsageError(f"there is no user {name!r}") from None
+    return frozenset({0, os.geteuid(), *more})
+
+
+class Planner:
+    """Plans what the configuration says, as the daemon does.
+
+    Args:
+        kernel: its host is looked at.
+        path: the configuration; None for the default files.
+    """
+
+    def __init__(self, kernel: Kernel, path: Path | None) -> None:
+        self._kernel = kernel
+        self._path = path
+        self.loaded = self._load()
+        self._online = kernel.online_cpus()
+
+    def _load(self) -> Loaded:
+        return load_files([self._path] if self._path else config_files())
+
+    def is_changed(self) -> bool:
+        """Whether the files or the CPUs are others than at the last plan. Raises ConfigError."""
+        return (self._load().sha256, self._kernel.online_cpus()) != (
+            self.loaded.sha256,
+            self._online,
+        )
+
+    def plan(self) -> Plan:
+        """Plan for the present files and host. Raises CollectordError."""
+        self.loaded = self._load()
+        self._online = self._kernel.online_cpus()
+        config = self.loaded.config
+        return build(config, host_facts(self._kernel, config, mount=True))
+
+
+async def _serve(kernel: Kernel, host: Planner, place: Path, users: frozenset[int]) -> None:
+    with ExitStack() as stack:
+        stop = stack.enter_context(signals.stop_event())
+        stack.enter_context(signals.hangups())
+        manager = stack.enter_context(service.connect())
+        (bound,) = stack.enter_context(claim_unix(place, served=RINGS))
+        cpus = stack.enter_context(CpuWatch(kernel))
+        opener = stack.enter_context(
+            Opener(
+                kernel,
+                plan=host.plan,
+                is_changed=host.is_changed,
+                left_cpus=lambda: cpus.poll().left,
+                users=users,
+            )
+        )
+        manager.ready("holds rings for the daemon")
+        await opener.serve(bound, stop)
+        manager.stopping("closing the rings")

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rings that the opener holds, and the messages by which a daemon gets them.
+
+A daemon names a session and sends a digest of its plan. The opener answers with one message, and
+then with the rings, in as many messages as their descriptors take. All are JSON.
+
+Beside the rings goes memory that the opener holds too: a page of text for the daemon that drains
+them, and then a note of 64 bytes for each ring, see `_core.RingNote`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+STATE_BYTES: Final = 4096
+NOTE_BYTES: Final = 64
+# The kernel passes 253 descriptors with a message (SCM_MAX_FD).
+EVENTS_MAX: Final = 200
+MESSAGE_BYTES: Final = 64 << 10
+ASK_BYTES: Final = 1024
+
+
+class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The request of a session's rings. It can name what is planned, and describe nothing."""
+
+    session: str
+    digest: str
+
+
+class Prior(msgspec.Struct, frozen=True):
+    """Knowledge of rings that were drained before.
+
+    Attributes:
+        state: the text that was written about them last.
+        taken: samples that were taken out of the data rings.
+        lost: events that the kernel did not write into the data rings, as far as it tells.
+        left: events that were unread as the rings were closed.
+    """
+
+    state: str = ""
+    taken: int = 0
+    lost: int = 0
+    left: int = 0
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to a request, with the descriptor of the memory unless it is refused.
+
+    Attributes:
+        refused: the reason, "" where the rings follow.
+        rings: number of them.
+        messages: number of messages with their events.
+        prior: rings of the session that were closed, if nobody has heard of them yet.
+    """
+
+    refused: str = ""
+    rings: int = 0
+    messages: int = 0
+    prior: Prior = Prior()
+
+
+class KeptEvent(msgspec.Struct, frozen=True, array_like=True):
+    """An event that writes into a ring: its number in the plan, id, and figures of its read(2)."""
+
+    index: int
+    id: int
+    read_format: int
+
+
+class KeptRing(msgspec.Struct, frozen=True):
+    """A ring, or a part of its events, with a descriptor for each.
+
+    Attributes:
+        number: its place among the plan's rings.
+        data_bytes, watermark_bytes: effective sizes.
+        events: the first one of the ring owns it.
+    """
+
+    number: int
+    data_bytes: int
+    watermark_bytes: int
+    events: tuple[KeptEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRings:
+    """The rings of a session, with descriptors that the caller closes.
+
+    Attributes:
+        connection: the rings are the caller's until it is closed.
+        memory: a page of text, and a note for each ring.
+        prior: see `Answer`.
+        rings: each with the descriptors of its events.
+    """
+
+    connection: int
+    memory: int
+    prior: Prior
+    rings: tuple[tuple[KeptRing, tuple[int, ...]], ...]
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """All that the caller closes, the connection last."""
+        return (*(fd for _, fds in self.rings for fd in fds), self.memory, self.connection)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The opener's socket: sessions are asked for by name, and their rings are handed out.
+
+What is opened follows from the configuration, which the opener reads and plans by itself. A
+request can name a session of it and nothing else; the digest that it carries shows that the daemon
+has planned the same. One process at a time drains a session: until its connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from collectord.errors import CollectordError
+from collectord.kernel.values.kept_rings import ASK_BYTES, Answer, Ask, Prior
+from collectord.opener.held_session import HeldSession
+from collectord.plan.kept import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import Self
+
+    from collectord.kernel.port import Kernel
+    from collectord.plan.session_plan import Plan, SessionPlan
+
+_LOG: Final = structlog.get_logger()
+_CONNECTIONS_MAX: Final = 128
+# A daemon that does not read what it asked for holds up the others no longer.
+_SEND_S: Final = 5.0
+_CREDENTIALS: Final = struct.Struct("iII")
+
+
+class Refused(Exception):
+    """A request that is not granted, with the reason."""
+
+
+class Opener:
+    """The holder of rings. Leaving it closes them.
+
+    Args:
+        kernel: opens them.
+        plan: reads the configuration, looks at the host, and plans.
+        is_changed: whether the configuration or the CPUs are others than at the last `plan`.
+        left_cpus: CPUs that went offline since the last call, back or not.
+        users: who may ask.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        plan: Callable[[], Plan],
+        is_changed: Callable[[], bool],
+        left_cpus: Callable[[], Collection[int]],
+        users: Collection[int],
+    ) -> None:
+        self._kernel = kernel
+        self._plan = plan
+        self._is_changed = is_changed
+        self._left_cpus = left_cpus
+        self._users = users
+        self._planned = plan()
+        self._held: dict[str, HeldSession] = {}
+        self._stale: set[str] = set()
+        self._prior: dict[str, Prior] = {}  # of sessions that could not be opened again
+        self._connections: dict[socket.socket, str] = {}  # with the session that it drains
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in tuple(self._connections):
+            one.close()
+        for name in tuple(self._held):
+            self._end(name)
+
+    async def serve(self, listening: socket.socket, stop: asyncio.Event) -> None:
+        """Answer requests until `stop`."""
+        loop = asyncio.get_running_loop()
+        listening.settimeout(0)
+        loop.add_reader(listening, self._accept, listening)
+        try:
+            await stop.wait()
+        finally:
+            loop.remove_reader(listening)
+            for one in self._connections:
+                loop.remove_reader(one)
+
+    def _accept(self, listening: socket.socket) -> None:
+        with ExitStack() as undo:
+            try:
+                one = undo.enter_context(listening.accept()[0])
+            except OSError:  # the peer is gone, or no descriptor is free
+                return
+            raw = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            pid, uid, _ = _CREDENTIALS.unpack(raw)
+            if uid not in self._users or len(self._connections) >= _CONNECTIONS_MAX:
+                _LOG.warning("request_refused", pid=pid, uid=uid)
+                return
+            one.settimeout(_SEND_S)
+            self._connections[one] = ""
+            asyncio.get_running_loop().add_reader(one, self._read, one)
+            undo.pop_all()
+
+    def _read(self, one: socket.socket) -> None:
+        """Answer a request, or end a connection: a peer that asks twice has nothing to say."""
+        try:
+            data = one.recv(ASK_BYTES, socket.MSG_DONTWAIT)
+            if data and not self._connections[one]:
+                self._answer(one, data)
+                return
+        except OSError as error:
+            _LOG.warning("connection_lost", error=str(error))
+        asyncio.get_running_loop().remove_reader(one)
+        name = self._connections.pop(one)
+        one.close()
+        if name:
+            self._held[name].is_drained = False
+            _LOG.info("session_left", session=name)
+
+    def _answer(self, one: socket.socket, data: bytes) -> None:
+        try:
+            ask = msgspec.json.decode(data, type=Ask)
+            held = self._session(ask)
+        except (Refused, CollectordError, msgspec.MsgspecError, UnicodeError) as error:
+            _LOG.warning("request_refused", error=str(error))
+            one.send(msgspec.json.encode(Answer(refused=str(error))))
+            return
+        held.is_drained = True
+        self._connections[one] = ask.session
+        parts = list(held.parts())
+        answer = Answer("", held.ring_count, len(parts), held.prior)
+        socket.send_fds(one, [msgspec.json.encode(answer)], [held.memory])
+        for part, fds in parts:
+            socket.send_fds(one, [msgspec.json.encode(part)], fds)
+        _LOG.info("session_handed_out", session=ask.session, rings=held.ring_count)
+
+    def _session(self, ask: Ask) -> HeldSession:
+        """Return the session's rings, opened anew if they are others than planned.
+
+        Raises:
+            Refused: they may not be handed out.
+            CollectordError: they cannot be opened, or the configuration not be read.
+        """
+        held = self._held.get(ask.session)
+        if held is not None and held.is_drained:
+            raise Refused("another process drains them")
+        plan = self._find(ask)
+        left = self._left_cpus()
+        self._stale |= {name for name, other in self._held.items() if other.is_on(left)}
+        if held is not None and held.digest == ask.digest and ask.session not in self._stale:
+            return held
+        if held is not None:
+            self._end(ask.session)
+        made = HeldSession(self._kernel, plan, self._prior.get(ask.session, Prior()))
+        self._prior.pop(ask.session, None)
+        self._held[ask.session] = made
+        return made
+
+    def _find(self, ask: Ask) -> SessionPlan:
+        """Return the plan of a session, of which the daemon has the same."""
+        if self._matching(ask) is None and self._is_changed():
+            self._planned = self._plan()
+            names = {plan.name for plan in self._planned.sessions if plan.opener}
+            for name in [name for name in self._held if name not in names]:
+                if not self._held[name].is_drained:
+                    self._end(name)
+        found = self._matching(ask)
+        if found is None:
+            raise Refused("they are not planned so by the opener's configuration, on this host")
+        return found
+
+    def _matching(self, ask: Ask) -> SessionPlan | None:
+        plans = (one for one in self._planned.sessions if one.opener and one.name == ask.session)
+        return next((one for one in plans if digest(one) == ask.digest), None)
+
+    def _end(self, name: str) -> None:
+        """Close the rings of a session, and keep in mind what was in them."""
+        self._prior[name] = prior = self._held.pop(name).end()
+        self._stale.discard(name)
+        _LOG.info("session_closed", session=name, unread=prior.left)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions whose rings the opener holds, so that they outlive the daemon."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from collectord.model import FLIGHT_RECORDER, ScopeKind
+from collectord.text.foreign import encode_json
+
+if TYPE_CHECKING:
+    from collectord.plan.event_attrs import EventPlan
+    from collectord.plan.session_plan import RingPlan, SessionPlan
+
+_NOT_HELD: Final = "not held by the opener: "
+
+
+def with_opener(plan: SessionPlan, opener: str) -> SessionPlan:
+    """Return a session whose rings an opener holds, or with a note why it does not.
+
+    Args:
+        plan: the session.
+        opener: the opener's socket.
+    """
+    reason = _reason(plan)
+    if reason:
+        return replace(plan, notes=(*plan.notes, _NOT_HELD + reason))
+    rings = tuple(
+        # An event takes a filter once, and the next daemon has other threads.
+        replace(ring, events=tuple(replace(one, exclude_self=False) for one in ring.events))
+        for ring in plan.rings
+    )
+    return replace(plan, rings=rings, opener=opener)
+
+
+def _reason(plan: SessionPlan) -> str:
+    """Return the reason why an opener does not hold a session's rings; "" if it does."""
+    reasons = (
+        (plan.kind != "perf", f"it opens no {plan.kind} sources yet"),
+        (plan.is_absent, "there is nothing to open"),
+        (plan.ends_ns > 0, "it ends by itself"),
+        (plan.mode == FLIGHT_RECORDER, "it opens no flight recorders yet"),
+        (any(ring.aux is not None for ring in plan.rings), "it opens no AUX areas yet"),
+        (plan.scope.kind not in (ScopeKind.SYSTEM, ScopeKind.CPUS), "it opens whole CPUs alone"),
+    )
+    return next((reason for applies, reason in reasons if applies), "")
+
+
+def digest(plan: SessionPlan) -> str:
+    """Return a digest of all that is opened for a session.
+
+    The sizes that a budget allows are left out: it is the opener's that counts.
+    """
+    rings = [_ring(ring) for ring in plan.rings]
+    return hashlib.sha256(encode_json([plan.scope.describe(), rings])).hexdigest()
+
+
+def _ring(ring: RingPlan) -> list[object]:
+    events = [_event(event) for event in ring.events]
+    return [ring.source, str(ring.role), ring.cpu, ring.requested_bytes, events]
+
+
+def _event(event: EventPlan) -> list[object]:
+    group = [event.index, event.group, event.leader, list(event.cpus)]
+    return [*group, event.attr.encode().hex(), event.filter]

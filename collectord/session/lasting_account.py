@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account of rings that outlive a process, which goes on in the next one.
+
+A process that is killed takes with it what it had taken out of the rings and not yet written. The
+rings' notes have the number of samples that were taken; the manifests of its run, that of the
+recovered segment included, have the number that is stored. The rest is lost, and the next process
+counts it, together with what the kernel has counted as lost since the last manifest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+
+from collectord.model import Reason, Stage, loss_name
+from collectord.sink.run_so_far import last_records, stored_in_run
+from collectord.text.foreign import decode_json, encode_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from collectord._native._core import Stream
+    from collectord.sink.manifest import Manifest
+    from collectord.source.base import Lasting
+
+_LOG: Final = structlog.get_logger()
+_TAKEN: Final = (Stage.STAGING, Reason.DROPPED)
+_FULL: Final = (Stage.KERNEL_RING, Reason.RING_FULL)
+_LEFT: Final = (Stage.KERNEL_RING, Reason.DROPPED)
+NOT_HELD: Final = "the opener does not hold its rings: they end with this process"
+# Losses of what was taken out of a ring.
+_BEHIND_RING: Final = (f"{Stage.STAGING}/", f"{Stage.SINK}/")
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """The text about a session's rings that the next process gets.
+
+    Attributes:
+        run: of the segments of the process that wrote it; "" once all that it took is sealed.
+        taken: samples that were taken out of the rings before that process.
+        stored: samples that it has stored, as of its last manifest.
+        full: what the kernel had lost of full rings, as of the last manifest.
+        gone: samples that the process took, and counted as lost in a manifest.
+        untold: losses of earlier processes that are in no manifest yet.
+    """
+
+    run: str = ""
+    taken: int = 0
+    stored: int = 0
+    full: int = 0
+    gone: int = 0
+    untold: dict[str, int] = {}
+
+
+class LastingAccount:
+    """The account of one session. It is opened before anything is drained.
+
+    Args:
+        source: has the rings.
+        directory: the session's folder, in which what earlier processes left is repaired.
+        run: of the segments of this process.
+
+    Raises:
+        SinkError: the manifests cannot be read.
+        KernelError: the account cannot be noted.
+    """
+
+    def __init__(self, source: Lasting, directory: Path, run: str) -> None:
+        self._source = source
+        self._directory = directory
+        prior = source.prior
+        before = _decode(prior.state)
+        dropped = 0
+        if before.run:
+            stored = max(before.stored, stored_in_run(directory, before.run))
+            dropped = max(0, prior.taken - before.taken - before.gone - stored)
+        lost = {
+            loss_name(_TAKEN): dropped,
+            loss_name(_FULL): max(0, prior.lost - before.full),
+            loss_name(_LEFT): prior.left,
+        }
+        untold = {name: count + before.untold.get(name, 0) for name, count in lost.items()}
+        keys = (_TAKEN, _FULL, _LEFT)
+        source.count_lost({key: untold[loss_name(key)] for key in keys})
+        if any(lost.values()):
+            _LOG.warning("events_of_killed_lost", path=str(directory), **lost)
+        self._earlier = untold
+        resumed = source.resumed
+        self._account = Account(
+            run=run,
+            taken=prior.taken if resumed else 0,
+            full=prior.lost if resumed else 0,
+            untold=untold,
+        )
+        self._full_before = self._account.full
+        self._write()
+
+    def load_names(self, stream: Stream) -> None:
+        """Load the names and mappings that the last segment ends with, for a worker.
+
+        They are those of the oldest unread records: of tasks too that have ended since.
+
+        Raises:
+            SinkError: the folder cannot be read.
+        """
+        if not self._source.resumed:
+            return
+        with last_records(self._directory) as records:
+            try:
+                stream.load_sideband(records)
+            except OSError as error:  # a part is no record: the segment was damaged
+                _LOG.warning("names_not_loaded", path=str(self._directory), error=str(error))
+
+    def told(self, manifest: Manifest) -> None:
+        """Note what a manifest tells."""
+        lost = manifest.ledger["lost"]
+        behind = sum(count for name, count in lost.items() if name.startswith(_BEHIND_RING))
+        full = lost[loss_name(_FULL)] - self._earlier[loss_name(_FULL)]
+        self._account = msgspec.structs.replace(
+            self._account,
+            stored=manifest.stored_before + manifest.samples,
+            full=self._full_before + full,
+            gone=behind - self._earlier[loss_name(_TAKEN)],
+            untold={},
+        )
+        self._write()
+
+    def end(self) -> None:
+        """Note that all that was taken out of the rings is in sealed segments."""
+        self._account = msgspec.structs.replace(self._account, run="")
+        self._write()
+
+    def _write(self) -> None:
+        self._source.note(encode_json(self._account).decode())
+
+
+def _decode(state: str) -> Account:
+    try:
+        return decode_json(state.encode(), Account) if state else Account()
+    except msgspec.DecodeError:
+        return Account()

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The segments that an earlier process has left in a session's folder, once they are repaired."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from collectord.folders.folder import opened
+from collectord.folders.walk import open_folder
+from collectord.sink.manifest import Manifest, decode
+from collectord.sink.scan import mapped
+from collectord.sink.segment import group_files, read_other_manifest, sink_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from collectord.folders.folder import Folder
+    from collectord.sink.segment import Group
+
+
+def of_run(folder: Folder, groups: Iterable[Group], name: str) -> list[Manifest]:
+    """Return the manifests of a run among those of some segments of a folder."""
+    raw = (read_other_manifest(folder, group.paths.manifest) for group in groups)
+    manifests = [decode(one, Manifest) for one in raw]
+    return [manifest for manifest in manifests if manifest is not None and manifest.run == name]
+
+
+def stored_in_run(directory: Path, name: str) -> int:
+    """Return the events that a run has stored, by its manifests in a folder.
+
+    Raises:
+        SinkError: the folder cannot be read.
+    """
+    with _reading(directory) as folder:
+        found = of_run(folder, _sealed(folder), name)
+    return max((one.stored_before + one.samples for one in found), default=0)
+
+
+@contextmanager
+def last_records(directory: Path) -> Iterator[memoryview]:
+    """Map the data of the newest sealed segment in a folder; nothing if there is none.
+
+    Raises:
+        SinkError: the folder cannot be read.
+    """
+    with _reading(directory) as folder:
+        groups = _sealed(folder)
+        if not groups:
+            yield memoryview(b"")
+            return
+        paths = groups[-1].paths
+        manifest = decode(read_other_manifest(folder, paths.manifest), Manifest)
+        if manifest is None:
+            yield memoryview(b"")
+            return
+        with (
+            opened(folder.open(paths.data.name)) as fd,
+            mapped(fd, manifest.bytes) as data,
+            data[manifest.data_offset : manifest.data_offset + manifest.data_bytes] as records,
+        ):
+            yield records
+
+
+@contextmanager
+def _reading(directory: Path) -> Iterator[Folder]:
+    telling = sink_errors("cannot read the directory", directory, reading=True)
+    with telling, open_folder(directory) as folder:
+        yield folder
+
+
+def _sealed(folder: Folder) -> list[Group]:
+    return [group for group in group_files(folder) if group.sealed]

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The opener holds rings: a restart or a kill of the daemon loses nothing that nobody counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.support import daemons
+from tests.support.daemons import wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from tests.support.daemons import Daemon, Ended
+    from tests.support.generator import Generator
+    from tests.support.perf_tools import Perf
+    from tests.support.recording import Start
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+CALLS: Final = 80_000
+RATE: Final = 100_000.0
+
+
+@contextmanager
+def opening(start_cli: Start, config: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """Start an opener with this configuration, and end it with the block."""
+    process = start_cli("opener", "--config", config, *more)
+    wait_for(lambda: answers(place_of(config)), "the opener's answer")
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(place: Path) -> bool:
+    """Whether an opener listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+        return one.connect_ex(str(place)) == 0
+
+
+def place_of(config: Path) -> Path:
+    """Return the opener's socket."""
+    return config.parent / "opener.sock"
+
+
+def configured(directory: Path, ring: str = "8MiB") -> Path:
+    """Write a configuration whose rings the opener holds."""
+    config = daemons.write_config(directory, ring=ring)
+    text = config.read_text().replace(
+        "[daemon]\n", f'[daemon]\nopener = "{directory / "opener.sock"}"\n'
+    )
+    config.write_text(text)
+    return config
+
+
+def held(opener: subprocess.Popen[str]) -> int:
+    """Return how many events an opener holds."""
+    links = []
+    for path in Path(f"/proc/{opener.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # a connection that has ended
+            links.append(str(path.readlink()))
+    return sum("perf_event" in link for link in links)
+
+
+def lost(said: dict[str, Any]) -> dict[str, int]:
+    """Return the losses of a balance that are not 0."""
+    return {name: count for name, count in said["lost"].items() if count}
+
+
+def stored(state: Path, perfs: tuple[Perf, ...]) -> int:
+    """Return the samples that perf reads in all segments."""
+    return daemons.readable_samples(perfs[:1], daemons.sealed(state))
+
+
+def test_a_restart_loses_nothing(
+    tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
+) -> None:
+    """Events between a stop and the next start are in the files of the next daemon."""
+    config = configured(tmp_path, "16MiB")
+    state = tmp_path / "state"
+    with opening(start_cli, config) as opener:
+        with generator.start("count", count=CALLS, rate=RATE, nr=daemons.NUMBER) as running:
+            with daemons.running(start_cli, config) as daemon:
+                running.go()
+                daemon.await_stored(CALLS // 10)
+                first = daemon.stop()
+            made = running.result()["events"]  # the rest comes while no daemon runs
+        with daemons.running(start_cli, config) as daemon:
+            wait_for(lambda: all_counted(daemon, made, state), "all events")
+            balance = daemon.session()
+            last = daemon.stop()
+        assert balance["unaccounted"] == 0
+        assert set(lost(balance)) <= allowed(last)
+        assert first.status == last.status == 0
+        assert stored(state, perfs) + sum(lost(balance).values()) == made
+        events = held(opener)
+        with daemons.running(start_cli, config) as daemon:
+            daemon.stop()
+        assert held(opener) == events > 0
+
+
+def all_counted(daemon: Daemon, made: int, state: Path) -> bool:
+    """Whether all events are in sealed segments, or stored or lost by this daemon."""
+    sealed = sum(daemons.manifest(path)["samples"] for path in daemons.sealed(state))
+    said = daemon.session()
+    return bool(sealed + said["stored"] + sum(said["lost"].values()) == made)
+
+
+def allowed(ended: Ended) -> set[str]:
+    """Return the losses of rings that a CPU has left meanwhile: they are replaced, with a gap."""
+    return {"kernel_ring/dropped"} if ended.named("gap_before") else set()
+
+
+def test_a_kill_counts_what_it_loses(
+    tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
+) -> None:
+    """Events that the killed daemon had taken and not written are counted, others stored."""
+    config = configured(tmp_path, "16MiB")
+    state = tmp_path / "state"
+    with opening(start_cli, config):
+        with generator.start("count", count=CALLS, rate=RATE, nr=daemons.NUMBER) as running:
+            with daemons.running(start_cli, config) as daemon:
+                running.go()
+                daemon.await_stored(CALLS // 10)
+                daemon.kill()
+            made = running.result()["events"]
+        with daemons.running(start_cli, config) as daemon:
+            wait_for(lambda: all_counted(daemon, made, state), "all events")
+            balance = daemon.session()
+            ended = daemon.stop()
+    dropped = balance["lost"]["staging/dropped"]
+    assert balance["unaccounted"] == 0
+    assert set(lost(balance)) <= {"staging/dropped", *allowed(ended)}
+    assert stored(state, perfs) + sum(lost(balance).values()) == made
+    manifests = [daemons.manifest(path) for path in daemons.sealed(state)]
+    assert [one["recovered"] for one in manifests] == [True, False]
+    assert manifests[-1]["ledger"]["lost"]["staging/dropped"] == dropped
+
+
+def test_a_full_ring_is_counted_by_the_next_daemon(
+    tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
+) -> None:
+    """While no daemon runs, the kernel counts what the rings refuse."""
+    config = configured(tmp_path, "64KiB")
+    state = tmp_path / "state"
+    with opening(start_cli, config):
+        with daemons.running(start_cli, config) as daemon:
+            daemon.stop()
+        with generator.start("count", count=20_000, nr=daemons.NUMBER) as running:
+            made = running.run()["events"]
+        with daemons.running(start_cli, config) as daemon:
+            full = daemon.session()["lost"]["kernel_ring/ring_full"]
+            daemon.await_stored(made - full)
+            balance = daemon.session()
+            daemon.stop()
+        with daemons.running(start_cli, config) as daemon:
+            again = daemon.session()
+    assert full > 0
+    assert (balance["unaccounted"], balance["stored"] + full) == (0, made)
+    assert stored(state, perfs) == made - full
+    assert lost(again) == {}
+
+
+def asked(place: Path, *, message: bytes) -> dict[str, Any]:
+    """Return the opener's answer to a message."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+        one.settimeout(60)
+        one.connect(str(place))
+        one.send(message)
+        data, fds, _, _ = socket.recv_fds(one, 65536, 253)
+        for fd in fds:
+            os.close(fd)
+        assert not fds or data
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+
+def test_clients_get_nothing_that_is_not_configured(tmp_path: Path, start_cli: Start) -> None:
+    """A request names a session; a wrong digest, other names, and attributes are refused."""
+    config = configured(tmp_path)
+    place = place_of(config)
+    with opening(start_cli, config) as opener:
+        for ask in (
+            {"session": "calls", "digest": "0" * 64},
+            {"session": "others", "digest": "0" * 64},
+            {"session": "calls", "digest": "", "attr": "00" * 128},
+            {"session": "../calls", "digest": ""},
+            [1],
+            {},
+        ):
+            answer = asked(place, message=json.dumps(ask).encode())
+            assert answer["refused"], ask
+        assert asked(place, message=b"\xff" * 2000)["refused"]
+        assert held(opener) == 0
+        with daemons.running(start_cli, config) as daemon:
+            text = config.read_text()
+            answered = asked(
+                place, message=json.dumps({"session": "calls", "digest": ""}).encode()
+            )
+            assert "another process" in answered["refused"]
+            daemon.stop()
+        # A daemon of another configuration gets nothing of this one's, and opens its own rings.
+        events = held(opener)
+        other = tmp_path / "other.toml"
+        other.write_text(re.sub(r"filter = .*", 'filter = "id == 1"', text))
+        with daemons.running(start_cli, other) as daemon:
+            assert any("opener" in reason for reason in daemon.session()["degraded"])
+            assert held(opener) == events
+            ended = daemon.stop()
+        assert "not planned so" in ended.named("rings_not_held")[0]["error"]

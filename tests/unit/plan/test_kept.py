@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions whose rings an opener holds: which ones, and by what they are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from collectord.config.schema import Config, DaemonConfig
+from collectord.config.schema_session import SessionConfig, TargetConfig
+from collectord.model import ScopeKind
+from collectord.plan.build import build
+from collectord.plan.kept import digest
+from tests.support.configs import perf_source, tracefs_source
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from collectord.plan.session_plan import SessionPlan
+
+PLACE = "/run/collectord-opener/opener.sock"
+
+
+def plan(session: SessionConfig, opener: str = PLACE) -> SessionPlan:
+    """Plan one session with an opener."""
+    config = Config(daemon=DaemonConfig(opener=opener), session=(session,))
+    return build(config, host()).sessions[0]
+
+
+def switches(**settings: object) -> SessionConfig:
+    """Configure a session of context switches."""
+    named = {"name": "calls", "source": (perf_source("sched:sched_switch"),), **settings}
+    return SessionConfig(**named)  # type: ignore[arg-type]
+
+
+def test_streams_on_whole_cpus_are_held() -> None:
+    """Their events have no filter by the threads of one daemon."""
+    held = plan(switches())
+    assert held.opener == PLACE
+    assert not any(event.exclude_self for event in held.events)
+    alone = plan(switches(), opener="")
+    assert alone.opener == ""
+    assert any(event.exclude_self for event in alone.events)
+    assert PLACE in "".join(held.describe())
+
+
+@pytest.mark.parametrize(
+    ("session", "reason"),
+    [
+        (switches(mode="flight-recorder"), "flight recorders"),
+        (switches(target=TargetConfig(scope=ScopeKind.PROCESS, pids=(1,))), "whole CPUs"),
+        (switches(source=(tracefs_source("sched:sched_switch"),)), "tracefs"),
+    ],
+    ids=["flight recorder", "process", "ftrace"],
+)
+def test_others_say_why_not(session: SessionConfig, reason: str) -> None:
+    """The daemon opens them, as without an opener."""
+    made = plan(session)
+    assert made.opener == ""
+    assert any("not held by the opener" in note and reason in note for note in made.notes)
+
+
+def test_a_digest_is_of_what_is_opened() -> None:
+    """Other events, filters, CPUs and sizes have another one; what a budget allows has not."""
+    made = plan(switches())
+    (ring, *others) = made.rings
+    (event, *more) = ring.events
+    changed = [
+        replace(made, rings=tuple(others)),
+        replace(made, rings=(replace(ring, requested_bytes=4096), *others)),
+        replace(made, rings=(replace(ring, cpu=7), *others)),
+        replace(made, rings=(replace(ring, events=(replace(event, filter="a"), *more)), *others)),
+        replace(
+            made,
+            rings=(
+                replace(ring, events=(replace(event, attr=replace(event.attr, config=1)), *more)),
+                *others,
+            ),
+        ),
+    ]
+    digests = {digest(one) for one in (made, *changed)}
+    assert len(digests) == 1 + len(changed)
+    assert digest(replace(made, rings=(replace(ring, data_bytes=4096), *others))) == digest(made)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The account of rings that outlive their daemon: each loss is counted once, by one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from collectord.kernel.values.kept_rings import Prior
+from collectord.model import loss_name
+from collectord.session.lasting_account import LastingAccount
+from tests.support.segments import make_sink, write_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from collectord.model import LossKey
+
+LOST = {
+    "kernel_ring/ring_full": 0,
+    "kernel_ring/dropped": 0,
+    "staging/quarantined": 0,
+    "staging/dropped": 0,
+    "sink/disk_full": 0,
+}
+
+
+@dataclass
+class Rings:
+    """Rings as a process finds them."""
+
+    prior: Prior = field(default_factory=Prior)
+    resumed: bool = True
+    state: str = ""
+    lost: dict[str, int] = field(default_factory=dict)
+
+    def count_lost(self, losses: Mapping[LossKey, int]) -> None:
+        """Keep what is counted."""
+        self.lost = {loss_name(key): count for key, count in losses.items() if count}
+
+    def note(self, state: str) -> None:
+        """Keep the text."""
+        self.state = state
+
+
+@dataclass
+class Sealed:
+    """The part of a manifest that an account needs."""
+
+    ledger: dict[str, Any]
+    stored_before: int
+    samples: int
+
+
+def after(before: Rings, *, taken: int, lost: int = 0, left: int = 0) -> Rings:
+    """Return the rings as the next process finds them."""
+    return Rings(Prior(before.state, taken, lost, left))
+
+
+def test_new_rings_have_lost_nothing(tmp_path: Path) -> None:
+    """The first process counts what it loses by itself."""
+    rings = Rings(resumed=False)
+    LastingAccount(rings, tmp_path, "first")
+    assert rings.lost == {}
+    assert rings.state
+
+
+def test_what_a_killed_process_took_and_did_not_store_is_lost(tmp_path: Path) -> None:
+    """It is what the notes count and the manifests do not have, less what was told as lost."""
+    sink = make_sink(tmp_path)
+    first = Rings(resumed=False)
+    account = LastingAccount(first, tmp_path, sink.so_far.run)
+    info = write_segment(sink, samples=250)
+    told = {**LOST, "sink/disk_full": 7, "kernel_ring/ring_full": 5}
+    account.told(Sealed({"lost": told}, 0, 250))  # type: ignore[arg-type]
+    assert info.manifest.samples == 250
+    second = after(first, taken=300, lost=9)
+    LastingAccount(second, tmp_path, "second")
+    assert second.lost == {"staging/dropped": 300 - 250 - 7, "kernel_ring/ring_full": 9 - 5}
+
+
+def test_losses_that_no_manifest_has_are_passed_on(tmp_path: Path) -> None:
+    """A process that is killed before its first manifest leaves them to the next, once."""
+    first = Rings(resumed=False)
+    LastingAccount(first, tmp_path, "first")
+    second = after(first, taken=10, lost=3)
+    LastingAccount(second, tmp_path, "second")
+    assert second.lost == {"staging/dropped": 10, "kernel_ring/ring_full": 3}
+    third = after(second, taken=14, lost=4)
+    account = LastingAccount(third, tmp_path, "third")
+    assert third.lost == {"staging/dropped": 14, "kernel_ring/ring_full": 4}
+    told = {**LOST, "staging/dropped": 14, "kernel_ring/ring_full": 4}
+    account.told(Sealed({"lost": told}, 0, 0))  # type: ignore[arg-type]
+    account.end()
+    fourth = after(third, taken=14, lost=4)
+    LastingAccount(fourth, tmp_path, "fourth")
+    assert fourth.lost == {}
+
+
+def test_a_clean_end_has_told_all_but_full_rings(tmp_path: Path) -> None:
+    """The next process tells what the rings refused after the last manifest."""
+    first = Rings(resumed=False)
+    account = LastingAccount(first, tmp_path, "first")
+    account.told(Sealed({"lost": {**LOST, "sink/disk_full": 9}}, 0, 1))  # type: ignore[arg-type]
+    account.end()
+    second = after(first, taken=50, lost=2)
+    LastingAccount(second, tmp_path, "second")
+    assert second.lost == {"kernel_ring/ring_full": 2}
+
+
+def test_replaced_rings_hand_on_what_was_unread(tmp_path: Path) -> None:
+    """The new ones count from 0, and their process has the losses of the old ones."""
+    first = Rings(resumed=False)
+    LastingAccount(first, tmp_path, "first").end()
+    second = after(first, taken=5, lost=2, left=8)
+    second.resumed = False
+    account = LastingAccount(second, tmp_path, "second")
+    assert second.lost == {"kernel_ring/ring_full": 2, "kernel_ring/dropped": 8}
+    told = {**LOST, "kernel_ring/ring_full": 2 + 1, "kernel_ring/dropped": 8}
+    account.told(Sealed({"lost": told}, 0, 0))  # type: ignore[arg-type]
+    account.end()
+    third = after(second, taken=0, lost=1)
+    LastingAccount(third, tmp_path, "third")
+    assert third.lost == {}
+
+
+def test_a_text_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    """Then nothing is known of the process before, and its losses of full rings are counted."""
+    rings = Rings(Prior("{", 5, 1, 0))
+    LastingAccount(rings, tmp_path, "next")
+    assert rings.lost == {"kernel_ring/ring_full": 1}
