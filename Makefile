@@ -26,6 +26,8 @@ BEHIND ?=
 # Versions of what is installed for development: `make LOCK= setup` takes the newest instead.
 LOCK ?= constraints.txt
 PYTHONS ?= 3.11 3.12 3.13
+# Debian's release of the guest: trixie has Linux 6.12, bookworm 6.1.
+VM_SUITE ?= trixie
 
 # What `make install` puts where.
 prefix ?= /opt/collectord
@@ -238,12 +240,12 @@ check: lint ## run formatting, lint and the lanes without a kernel, with few exa
 	    $(addprefix tests/,$(subst $(COMMA), ,$(FREE_LANES)))
 
 .PHONY: test-vm
-test-vm: setup ## run tests in a virtual machine with Linux 6.12, as root; VM_TESTS= selects them
-	@exec $(BIN)/python -m tests.vm -- $(VM_TESTS)
+test-vm: setup ## run tests in a virtual machine, as root; VM_TESTS= selects them; VM_SUITE=bookworm has Linux 6.1
+	@exec $(BIN)/python -m tests.vm --suite $(VM_SUITE) -- $(VM_TESTS)
 
 .PHONY: vm-layers
 vm-layers: setup ## what `make test-vm` builds before it starts its guests, if it is missing
-	@exec $(BIN)/python -m tests.vm --build
+	@exec $(BIN)/python -m tests.vm --suite $(VM_SUITE) --build
 
 .PHONY: lint
 lint: $(STAMPS)/lint $(STAMPS)/test $(STAMPS)/run ## check formatting, ruff, order of the packages, dead code, dependencies, mypy, spelling

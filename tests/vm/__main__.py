@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.vm import guest, report
-from tests.vm.layers import ROOT, BuildFailed, Layers, Snapshot, place_for_a_guest
+from tests.vm.layers import (
+    ROOT,
+    SUITES,
+    BuildFailed,
+    Layers,
+    Snapshot,
+    place_for_a_guest,
+)
 
 if TYPE_CHECKING:
     import threading
@@ -28,6 +35,8 @@ if TYPE_CHECKING:
 RUNS: Final = ROOT / "build" / "vm"
 RUNS_KEPT: Final = 10
 LANES: Final = ("tests/kernel", "tests/vm")
+# Of the older release only what a package of it needs is tested.
+_OF_SUITES: Final = {SUITES[0]: LANES, SUITES[1]: ("tests/vm/test_package.py",)}
 # In the guest of the first lane, so that both guests take about as long.
 _ASIDE: Final = frozenset({"tests/vm/test_hung_disk.py", "tests/vm/test_relay.py"})
 STATUS_FAILED: Final = 1
@@ -44,6 +53,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--run", metavar="COMMAND", help="run a shell command instead of tests")
     parser.add_argument(
         "--build", action="store_true", help="build missing parts, and do not boot"
+    )
+    parser.add_argument(
+        "--suite", choices=SUITES, default=SUITES[0], help="Debian's release of the guest"
     )
     parser.add_argument(
         "--limit",
@@ -82,14 +94,16 @@ def _new_run() -> guest.Run:
     return guest.Run(Path(tempfile.mkdtemp(prefix=prefix, dir=RUNS)))
 
 
-def _chosen(words: Sequence[str]) -> tuple[frozenset[str], list[tuple[str, ...]]]:
+def _chosen(
+    words: Sequence[str], lanes: Sequence[str]
+) -> tuple[frozenset[str], list[tuple[str, ...]]]:
     """Return the tests that pytest's arguments select, and the arguments for each guest.
 
     If they name no file, two guests share the tests. Raises `report.CollectionFailed`.
     """
     if any((ROOT / word.partition("::")[0]).exists() for word in words):
         return report.collect(words), [tuple(words)]
-    wanted = report.collect((*words, *LANES))
+    wanted = report.collect((*words, *lanes))
     return wanted, [(*words, *files) for files in _shares(wanted)]
 
 
@@ -177,14 +191,14 @@ def _run(args: argparse.Namespace, held: ExitStack) -> int:
         _tell("vm: the system packages that build the guest could not be installed")
         return STATUS_NO_GUEST
     source = held.enter_context(tempfile.TemporaryDirectory(prefix="collectord-vm-"))
-    disks = Layers(Snapshot.take(Path(source)), held, _tell).disks()
+    disks = Layers(Snapshot.take(Path(source)), args.suite, held, _tell).disks()
     limits = guest.Limits(args.limit, args.silence)
     if args.build:
         return 0
     in_a_guest = functools.partial(_in_a_guest, guest.Machine(guest.find_qemu(), disks), limits)
     if args.run:
         return in_a_guest(args.run)[1]
-    wanted, groups = _chosen(args.pytest)
+    wanted, groups = _chosen(args.pytest, _OF_SUITES[args.suite])
     return run_tests(wanted, groups, in_a_guest, limits.stop)
 
 

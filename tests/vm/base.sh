@@ -1,18 +1,18 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# base.sh FOLDER CACHE PACKAGE...: makes FOLDER with the guest's kernel, its initrd and its disk
-# from the Debian archive that this machine's apt uses. CACHE keeps the packages.
+# base.sh FOLDER CACHE SUITE PACKAGE...: makes FOLDER with the guest's kernel, its initrd and its
+# disk from the Debian archive that this machine's apt uses. CACHE keeps the packages.
 #
 # Runs in a mount and a PID namespace of its own (layers.py), so nothing stays mounted or running
 # whatever ends it.
 set -euo pipefail
 
-suite=trixie
 disk_bytes=8G
 
 folder=$1
 cache=$2
-shift 2
+suite=$3
+shift 3
 tree=$folder/tree
 mkdir -p "$tree" "$cache/debootstrap" "$cache/archives/partial"
 
@@ -75,6 +75,8 @@ inside apt-get -q -y --no-install-recommends install initramfs-tools
 cat "$tree/run/modules" >>"$tree/etc/initramfs-tools/modules"
 inside apt-get -q -y --no-install-recommends install "$@"
 rm -f "$tree/usr/sbin/policy-rc.d"
+# A package that is installed in the guest comes with its manual.
+sed -i /path-exclude/d "$tree/etc/dpkg/dpkg.cfg.d/guest"
 
 step "settings"
 echo guest >"$tree/etc/hostname"
@@ -90,7 +92,7 @@ for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub
     systemd-tpm2-setup-early.service systemd-tpm2-setup.service systemd-pcrphase.service \
     systemd-ask-password-console.path systemd-ask-password-wall.path \
     systemd-update-done.service ldconfig.service systemd-journal-catalog-update.service \
-    tmp.mount; do
+    tmp.mount prometheus.service; do
     ln -sfn /dev/null "$tree/etc/systemd/system/$unit"
 done
 install -d "$tree/etc/systemd/journald.conf.d" "$tree/project"

@@ -5,6 +5,7 @@
 #
 #     dependencies CACHE SOURCES   the virtual environment: what pyproject.toml and Makefile ask for
 #     product CACHE SOURCES        the checkout in /usr/src/collectord, `make setup`, `make install`
+#     package CACHE                Debian packages of the checkout in its dist: of its version, and of a later one
 #     modules SOURCES              the kernel modules of SOURCES, beside their sources
 #     image DISK                   no layer: DISK holds the layers
 #
@@ -97,6 +98,16 @@ product)
     inside .venv/bin/python -m compileall -q collectord  # an emulated processor takes ten times as long
     inside make install
     rm -r "$running" "$root$checkout/build"
+    ;;
+package)
+    merge
+    with_pip "$1"
+    inside make deb
+    # Only its version differs.
+    inside 'dpkg-deb --raw-extract dist/collectord_*.deb build/later
+        sed -i "s/^Version: .*/&+later/" build/later/DEBIAN/control
+        dpkg-deb -Zgzip --build build/later dist'
+    rm -r "$root$checkout/build"
     ;;
 modules)
     pip=()

@@ -4,6 +4,7 @@
 base          Debian with kernel, compiler and tools: a folder, and a disk made of it
 dependencies  packages that pip installs for the checkout
 product       the checkout without its tests, `make setup` and `make install`
+package       its Debian packages
 modules       the test kernel modules
 tests         the checkout's tests, and the guest's start script
 project       all but base, as a disk
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 CHECKOUT: Final = Path("usr/src/collectord")  # in the guest, from its root
 KEPT_OF_A_KIND: Final = 4
-KEPT_BASES: Final = 2  # of 2 GiB each
+KEPT_BASES: Final = 3  # of 2 GiB each
+# Debian's releases: that with the newest kernel has the test kernel modules.
+SUITES: Final = ("trixie", "bookworm")
 # Whatever ends a build, its mounts and processes end with these.
 _APART: Final = (
     *("unshare", "--mount", "--propagation", "private"),
@@ -46,7 +49,7 @@ _SCRIPTS: Final = ("layer.sh", "pip.sh", "pip_settings.py")
 _PACKAGES: Final = (
     *("systemd", "systemd-sysv", "udev", "kmod", "procps", "iproute2", "util-linux", "e2fsprogs"),
     *("linux-image-cloud-amd64", "linux-headers-cloud-amd64"),
-    *("make", "ccache", "curl", "blktrace", "strace", "dmsetup"),
+    *("make", "ccache", "curl", "blktrace", "strace", "dmsetup", "prometheus"),
 )
 
 
@@ -118,7 +121,7 @@ class Snapshot:
     def packages(self) -> tuple[str, ...]:
         """Return the Debian packages that the Makefile installs."""
         text = (self.folder / "Makefile").read_text()
-        lists = re.findall(r"^PACKAGES_(?:RUN|TEST|BPF) := (.*)$", text, re.MULTILINE)
+        lists = re.findall(r"^PACKAGES_(?:RUN|TEST|BPF|DEB) := (.*)$", text, re.MULTILINE)
         return tuple(word for line in lists for word in line.split())
 
 
@@ -135,8 +138,11 @@ class Disks:
 class Layers:
     """The layers of one snapshot. Entries stay locked until `close`."""
 
-    def __init__(self, snapshot: Snapshot, held: ExitStack, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, suite: str, held: ExitStack, tell: Callable[[str], None]
+    ) -> None:
         self._snapshot = snapshot
+        self._suite = suite
         self._held = held
         self._tell = tell
         self._cache = cache_folder()
@@ -147,20 +153,20 @@ class Layers:
         base = self._base()
         dependencies = self._dependencies(base)
         product = self._product(base, dependencies)
-        modules = self._modules(base)
-        tests = self._tests()
-        project = self._project(tests, modules, product, dependencies)
+        package = self._package(base, dependencies, product)
+        modules = [self._modules(base)] if self._suite == SUITES[0] else []
+        project = self._project(self._tests(), *modules, package, product, dependencies)
         return Disks(base / "vmlinuz", base / "initrd", base / "base.ext4", project / "disk")
 
     def _base(self) -> Path:
-        packages = sorted({*_PACKAGES, *self._snapshot.packages()})
+        apt = (self._suite, *sorted({*_PACKAGES, *self._snapshot.packages()}))
         packed = self._cache / "packages"
 
         def build(folder: Path, log: Path) -> None:
             packed.mkdir(exist_ok=True)
-            _logged((*_APART, "bash", self._here("base.sh"), folder, packed, *packages), log)
+            _logged((*_APART, "bash", self._here("base.sh"), folder, packed, *apt), log)
 
-        made_of = (platform.machine(), self._here("base.sh").read_text(), *packages)
+        made_of = (platform.machine(), self._here("base.sh").read_text(), *apt)
         return self._entry("base", made_of, build)
 
     def _dependencies(self, base: Path) -> Path:
@@ -172,6 +178,10 @@ class Layers:
         made_of = (dependencies.name, self._snapshot.key("", beside="tests/"))
         below = (dependencies, base / "tree")
         return self._layer("product", made_of, below, self._cache, self._source(), "tests")
+
+    def _package(self, base: Path, dependencies: Path, product: Path) -> Path:
+        below = (product, dependencies, base / "tree")
+        return self._layer("package", (product.name,), below, self._cache)
 
     def _modules(self, base: Path) -> Path:
         prefix = "tests/vm/modules/"

@@ -12,7 +12,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -20,6 +20,17 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.support import daemons
 from tests.support.daemons import wait_for
 from tests.support.patience import patient
+from tests.vm.service import (
+    CONFIG,
+    SOCKETS,
+    STATE,
+    UNIT,
+    journal,
+    scrape,
+    shown,
+    status_of,
+    systemctl,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,12 +38,7 @@ if TYPE_CHECKING:
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
 
-UNIT: Final = "collectord.service"
-SOCKETS: Final = ("collectord-control.socket", "collectord-metrics.socket")
 PROGRAM: Final = "/usr/local/bin/collectord"
-METRICS: Final = "http://127.0.0.1:9590/metrics"
-STATE: Final = Path("/var/lib/collectord")
-CONFIG: Final = Path("/etc/collectord/collectord.d/test.toml")
 PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
 CAPABILITY_SETS: Final = ("AmbientCapabilities", "CapabilityBoundingSet")
 SESSIONS: Final = ("profile", "exec", "blackbox")
@@ -66,79 +72,12 @@ when = "{when}"
 STATUS_PRIVILEGE: Final = 4
 
 
-def systemctl(*words: str, status: int = 0) -> str:
-    """Run `systemctl WORDS...`, which must end with this status; returns what it prints."""
-    done = subprocess.run(
-        ["systemctl", "--no-pager", *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == status, done.stdout + done.stderr + _journal()
-    return done.stdout
-
-
-def shown(*properties: str, unit: str = UNIT) -> tuple[str, ...]:
-    """Return properties of a unit."""
-    text = systemctl("show", unit, *(f"--property={name}" for name in properties))
-    found = dict(line.split("=", 1) for line in text.splitlines())
-    return tuple(found[name] for name in properties)
-
-
-def _journal(*words: str) -> str:
-    return subprocess.run(
-        ["journalctl", "--no-pager", "--output=cat", f"--unit={UNIT}", *words],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-
-class Scrape(NamedTuple):
-    """An answer of the metrics endpoint."""
-
-    content_type: str
-    text: str
-
-    def value(self, series: str) -> float:
-        """Return the value of one series."""
-        found = re.search(rf"^{re.escape(series)} (\S+)$", self.text, re.MULTILINE)
-        assert found, f"no series {series}"
-        return float(found[1])
-
-
-def scrape() -> Scrape:
-    """Fetch the metrics as Prometheus does."""
-    request = urllib.request.Request(
-        METRICS,
-        headers={
-            "Accept": "application/openmetrics-text;version=1.0.0;q=0.5,"
-            "application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.2",
-            "X-Prometheus-Scrape-Timeout-Seconds": "10",
-        },
-    )
-    with urllib.request.urlopen(request, timeout=patient(10)) as answer:  # noqa: S310  # ours
-        assert answer.status == 200
-        return Scrape(answer.headers["Content-Type"], answer.read().decode())
-
-
 def levels(invocation: str) -> set[str]:
     """Return the levels of all lines that one run of the service logged."""
-    lines = _journal(f"_SYSTEMD_INVOCATION_ID={invocation}").splitlines()
+    lines = journal(f"_SYSTEMD_INVOCATION_ID={invocation}").splitlines()
     logged = [json.loads(line) for line in lines if line.startswith("{")]
     assert logged
     return {line["level"] for line in logged}
-
-
-@pytest.fixture
-def service() -> Iterator[None]:
-    """Provide a service that is stopped, without state and history; it is so afterwards."""
-    assert shown("ActiveState") == ("inactive",)
-    yield
-    CONFIG.unlink(missing_ok=True)
-    systemctl("disable", "--now", "--quiet", UNIT)
-    systemctl("stop", *SOCKETS)  # those of a service that has failed are still there
-    if shown("ActiveState") == ("failed",):
-        systemctl("reset-failed", UNIT)
-    shutil.rmtree(STATE)
-    subprocess.run(["journalctl", "--rotate", "--vacuum-size=1", "--quiet"], check=True)
 
 
 @pytest.fixture
@@ -160,15 +99,6 @@ def least() -> Iterator[str]:
         PARANOID.write_text(level)
         shutil.rmtree(drop_in.parent)
         systemctl("daemon-reload")
-
-
-def status_of() -> dict[str, Any]:
-    """Return the service's `/v1/status`."""
-    words = ["curl", "--silent", "--show-error", "--fail", "--unix-socket"]
-    where = ["/run/collectord/control.sock", "http://localhost/v1/status"]
-    found = json.loads(subprocess.check_output([*words, *where], text=True))
-    assert isinstance(found, dict)
-    return found
 
 
 @pytest.mark.usefixtures("service")
@@ -213,7 +143,7 @@ def test_the_service_runs(perf: Perf) -> None:
     ended = shown("ActiveState", "Result", "ExecMainStatus", "ExecMainCode")
     assert ended == ("inactive", "success", "0", str(int(os.CLD_EXITED)))
     assert [levels(run) for run in runs] == [{"info"}, {"info"}]
-    assert not _journal("--priority=warning")
+    assert not journal("--priority=warning")
     assert daemons.left_open(STATE) == []
     segments = daemons.sealed(STATE)
     assert {path.parent.name for path in segments} == {"exec", "profile"}
@@ -285,7 +215,7 @@ def test_a_socket_elsewhere_than_configured_is_an_error() -> None:
     CONFIG.write_text('[metrics]\nlisten = "127.0.0.1:9591"\n')
     systemctl("start", UNIT, status=1)
     assert shown("ActiveState", "ExecMainStatus") == ("failed", str(STATUS_CONFIG))
-    assert "listens on 127.0.0.1:9590, and not on 127.0.0.1:9591" in _journal()
+    assert "listens on 127.0.0.1:9590, and not on 127.0.0.1:9591" in journal()
 
 
 @pytest.mark.usefixtures("service")
@@ -303,9 +233,9 @@ def test_a_hung_drain_thread_ends_in_a_restart(generator: Generator) -> None:
             wait_for(lambda: shown("NRestarts") == ("1",), "a restart")
         wait_for(lambda: shown("ActiveState") == ("active",), "a service that runs again")
         assert shown("MainPID") != (pid,)
-        journal = _journal()
-        assert '"event": "drain_thread_silent"' in journal
-        assert "Fatal Python error: Aborted" in journal
+        told = journal()
+        assert '"event": "drain_thread_silent"' in told
+        assert "Fatal Python error: Aborted" in told
         systemctl("stop", UNIT)
         assert shown("Result", "ExecMainStatus") == ("success", "0")
     finally:
@@ -335,7 +265,7 @@ def test_a_bad_configuration_is_not_tried_again() -> None:
     systemctl("start", UNIT, status=1)
     ended = shown("ActiveState", "ExecMainStatus", "NRestarts")
     assert ended == ("failed", str(STATUS_CONFIG), "0")
-    assert "state_dir" in _journal()
+    assert "state_dir" in journal()
 
 
 @pytest.mark.usefixtures("service")
@@ -356,7 +286,7 @@ def test_a_device_that_the_unit_hides() -> None:
     systemctl("start", UNIT, status=1)
     ended = shown("ActiveState", "ExecMainStatus", "NRestarts")
     assert ended == ("failed", str(STATUS_PRIVILEGE), "0")
-    assert "PrivateDevices=no" in _journal()
+    assert "PrivateDevices=no" in journal()
 
 
 @pytest.mark.usefixtures("service")

@@ -335,7 +335,7 @@ def test_what_builds_the_guest_is_installed_first(tmp_path: Path) -> None:
 
 def test_arguments_that_name_a_file_have_a_guest_for_themselves(marked: list[str]) -> None:
     """They are pytest's as they are."""
-    assert vm._chosen((WORDS,)) == (frozenset(marked), [(WORDS,)])
+    assert vm._chosen((WORDS,), vm.LANES) == (frozenset(marked), [(WORDS,)])
 
 
 def test_guests_share_the_files_that_have_tests() -> None:
