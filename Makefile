@@ -23,6 +23,8 @@ FREE_LANES := unit,property,golden
 LANES ?=
 # Targets that `make test` makes behind its lanes.
 BEHIND ?=
+# Two hours.
+SOAK_SECONDS ?= 7200
 # Versions of what is installed for development: `make LOCK= setup` takes the newest instead.
 LOCK ?= constraints.txt
 PYTHONS ?= 3.11 3.12 3.13
@@ -290,6 +292,10 @@ man: $(STAMPS)/man $(STAMPS)/run ## write manual pages and shell completion into
 .PHONY: bench
 bench: setup ## measure side by side with perf record and others; as root, on an idle machine
 	@exec $(BIN)/python -m tests.bench $(BENCH)
+
+.PHONY: soak
+soak: setup ## run a daemon under load and disturbances for SOAK_SECONDS (7200), and see whether anything grows; as root
+	@exec $(BIN)/python -m tests.soak $(SOAK_SECONDS)
 
 .PHONY: fuzz
 fuzz: setup packages-clang ## run libFuzzer on every parser of the core, for FUZZ_SECONDS in all (600)
