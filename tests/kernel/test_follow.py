@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("tracefs")
 
 COUNT: Final = 1000
-NAME: Final = f"fo{os.getpid() % 100_000}"
+NAME: Final = f"fw{os.getpid() % 100_000}"
 STARTED: Final = 1000
 BATCH: Final = 20
 # Each message takes 768 bytes of a buffer of 8 MiB.

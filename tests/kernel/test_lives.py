@@ -31,8 +31,9 @@ from collectord.plan.session_plan import RetentionPlan
 from collectord.session.drain_loop import Drain
 from collectord.session.file_workers import FileWorkers
 from collectord.session.maps.map_watch import BpfWatch
+from collectord.session.opening_thread import OpeningThread
 from collectord.session.session import Session
-from collectord.session.session_factory import SessionContext
+from collectord.session.session_factory import SessionContext, contained
 from collectord.sink.state_dir import StateDir
 from tests.support.configs import perf_source, tracefs_source
 
@@ -86,7 +87,7 @@ def held_by_process() -> Held:
 async def live(context: SessionContext, plan: SessionPlan) -> None:
     """Run one session from its opening to its end, with something to record."""
     async with AsyncExitStack() as own:
-        session = await context.open(plan, own)
+        session = await context.open(plan, own, contained)
         assert isinstance(session, Session)
         await session.begin()
         await asyncio.sleep(0.001)
@@ -118,7 +119,11 @@ def lives(directory: Path) -> list[Held]:
 
     async def scenario() -> list[Held]:
         held = []
-        with Drain(whole.core, kernel) as drain, FileWorkers({}) as workers:
+        with (
+            Drain(whole.core, kernel) as drain,
+            FileWorkers({}) as workers,
+            OpeningThread() as opening,
+        ):
             context = SessionContext(
                 kernel=kernel,
                 drain=drain,
@@ -128,6 +133,7 @@ def lives(directory: Path) -> list[Held]:
                 state_dir=StateDir(directory, RetentionPlan()),
                 workers=workers,
                 watch=BpfWatch(),
+                opening=opening,
                 stats=False,
                 child=None,
             )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -248,6 +249,10 @@ def test_hangups_under_load(tmp_path: Path, start_cli: Start, generator: Generat
     path = daemons.write_sessions(tmp_path, configs[0])
     with daemons.running(start_cli, path) as daemon:
         reloaded = "collectord_config_last_reload_success_timestamp_seconds"
+
+        def is_later(at: float) -> bool:
+            return daemon.metric(reloaded) > at
+
         with generator.start("count", count=LOAD, rate=RATE, nr=NUMBER) as running:
             running.go()
             for config in (configs[1], configs[0]):
@@ -255,7 +260,7 @@ def test_hangups_under_load(tmp_path: Path, start_cli: Start, generator: Generat
                 daemon.read_notices()
                 at = daemon.metric(reloaded)
                 daemon.process.send_signal(signal.SIGHUP)
-                daemons.wait_for(lambda at=at: daemon.metric(reloaded) > at, "a reload")
+                daemons.wait_for(functools.partial(is_later, at), "a reload")
             with ThreadPoolExecutor(4) as four:
                 answers = [*four.map(lambda _: changes(reload(daemon)), range(4))]
             assert answers == [{"calls": "unchanged", "other": "unchanged"}] * 4

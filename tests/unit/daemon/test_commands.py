@@ -15,7 +15,6 @@ from collectord.daemon.session_set import SessionSet
 from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.model import GapCause
 from collectord.session.maps.map_watch import BpfWatch
-from tests.support.commands import planned
 
 FULL = SinkError("no space", path="/s")
 
@@ -44,8 +43,8 @@ def rotated(
         made: Any = One(name, result, source)
         sessions.add(made, AsyncExitStack())
     try:
-        timed: Any = None
-        commands = DaemonCommands(planned("sched:sched_switch"), sessions, timed)
+        unused: Any = None
+        commands = DaemonCommands(unused, sessions, unused)
         return asyncio.run(commands.rotate(names))
     except CollectordError as error:
         return error
@@ -93,8 +92,8 @@ def commands_of(*made: Any) -> DaemonCommands:  # noqa: ANN401 - as much as is c
     sessions = SessionSet(BpfWatch())
     for one in made:
         sessions.add(one, AsyncExitStack())
-    timed: Any = None
-    return DaemonCommands(planned("sched:sched_switch"), sessions, timed)
+    unused: Any = None
+    return DaemonCommands(unused, sessions, unused)
 
 
 def test_all_sources_of_a_session_pause_or_none() -> None:
