@@ -11,7 +11,7 @@
  * the kernel, so a successor that begins here repeats no record and misses none.
  */
 struct ring_note {
-	counter_t turn; /* at[turn & 1] is valid */
+	_Atomic uint64_t turn; /* at[turn & 1] is valid */
 	struct {
 		uint64_t position, samples;
 	} at[2];

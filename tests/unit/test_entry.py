@@ -40,6 +40,8 @@ class Daemon:
         return []
     async def rotate(self, *_):
         return []
+    async def reload(self, *_):
+        return {}
     async def run(self, stop, **_):
         await asyncio.wait_for(stop.wait(), 30)
         return ()

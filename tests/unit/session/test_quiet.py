@@ -146,6 +146,10 @@ class Shown:
     def prepare_pages(self, *_: object, **__: object) -> None:
         """Accept the segment."""
 
+    def changes(self, _directory: Path) -> int:
+        """Return 0: nobody compresses its segments."""
+        return 0
+
     def track_bytes(self) -> tuple[int, dict[int, int]]:
         """Return the written bytes."""
         return 1, dict(self.sizes)
@@ -172,7 +176,7 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
         tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
         accounting: Any = SimpleNamespace(opening=lambda: None)
         health: Any = SimpleNamespace(note=lambda _, trouble: told.append(trouble))
-        sink = SimpleNamespace(single_file=None, segment_age_ns=0)
+        sink = SimpleNamespace(single_file=None, segment_age_ns=0, directory=str(tmp_path))
         plan: Any = SimpleNamespace(name="box", sink=sink)
         parts = parts_of(plan, one, health=health, tasks=tasks)
         rotation = Rotation(parts, accounting, lambda: one)

@@ -282,6 +282,10 @@ class FullDisk(Stream):
         self.given_up.append(segment.token)
         return GivenUp()
 
+    def changes(self, _directory: Path) -> int:
+        """Return 0: nobody compresses its segments."""
+        return 0
+
     def make_room(self, _need_bytes: int = 0, _directory: Path | None = None) -> bool:
         """Do nothing: no file can be deleted."""
         return False
