@@ -27,7 +27,7 @@ VERBS: Final = {
     "list": "List the events of this host, and show whether they can be opened.",
     "check": "Validate configuration files and print the plan; change nothing.",
     "bpf": "List BPF programs, or check one and show what it needs and exports.",
-    "doctor": "Show what works on this host, and how to get what does not.",
+    "doctor": "Show what works on this host, and how to get what is missing.",
     "status": "Show whether a daemon runs, and how its sessions are.",
     "sessions": "Show, pause, start or stop the sessions of a running daemon.",
     "mark": "Write a marker into the ftrace rings of a running daemon.",

@@ -110,6 +110,8 @@ QUIET: Final = {
     series("collectord_recorder_keep_seconds", _BLACKBOX): steady(30),
     series("collectord_overwritten_records_total", _BLACKBOX): steady(0),
     series("collectord_snapshot_failures_total", _BLACKBOX): steady(0),
+    series("collectord_config_last_reload_successful"): steady(1),
+    series("collectord_compress_errors_total", _EXEC): steady(0),
     series("collectord_unclean_stops_total"): steady(1),
     series("collectord_own_cpu_seconds_total"): rising(0.06),
     series("collectord_imposed_cpu_seconds_total", _EXEC): rising(0.01),
@@ -275,6 +277,16 @@ CASES: Final = (
         "snapshot failed",
         {series("collectord_snapshot_failures_total", _BLACKBOX): changing(0, 1)},
         _fires("CollectordSnapshotFailed", _BLACKBOX, after=10, by=11),
+    ),
+    Case(
+        "wrong configuration",
+        {series("collectord_config_last_reload_successful"): changing(1, 0)},
+        _fires("CollectordReloadFailed", after=9, by=11),
+    ),
+    Case(
+        "not compressed",
+        {series("collectord_compress_errors_total", _EXEC): changing(0, 1)},
+        _fires("CollectordCompressErrors", _EXEC, after=10, by=11),
     ),
     # Neither part alone is twice the budget.
     Case(
