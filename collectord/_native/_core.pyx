@@ -178,6 +178,18 @@ cdef const uint8_t *begin_of(const uint8_t[::1] data) noexcept nogil:
     return &data[0] if data.shape[0] > 0 else NULL
 
 
+# Pairs, as struct walk_id.
+cdef uint64_t[::1] pairs_of(dict ids):
+    return array("Q", chain.from_iterable(ids.items()))
+
+
+cdef walk_ids ids_of(uint64_t[::1] pairs):
+    cdef walk_ids ids = walk_ids(NULL, <uint32_t>(pairs.shape[0] // 2), False)
+    if ids.count > 0:
+        ids.all = <const walk_id *>&pairs[0]
+    return ids
+
+
 cdef tuple sums_of(const sum *sums, uint32_t count):
     return tuple(Sum(sums[i].bytes, sums[i].xxh3) for i in range(count))
 
@@ -243,12 +255,14 @@ cdef class Core:
     # Keeps the maps of the rings until the core has stopped, even when both are garbage: the
     # collector clears lists, but not tuples.
     cdef tuple maps
+    cdef readonly int notify_fd
 
     def __cinit__(self, *, uint32_t shards=1, uint32_t chunks=64, uint32_t chunk_bytes=1 << 20,
                   uint64_t flush_ns=1_000_000_000, uint64_t floor_bytes=65536):
         cdef core_options options = core_options(shards, chunks, chunk_bytes, flush_ns,
                                                  floor_bytes)
         check(core__new(&options, &self.core))
+        self.notify_fd = self.core.events.fd
         self.rings = []
         self.maps = ()
 
@@ -256,10 +270,6 @@ cdef class Core:
         if self.core != NULL:
             with nogil:
                 core__free(self.core)
-
-    @property
-    def notify_fd(self):
-        return self.core.events.fd
 
     def start(self):
         check(core__start(self.core))
@@ -269,20 +279,20 @@ cdef class Core:
 
     def add_stream(self, *, size_t sideband_bytes=16 << 20, uint32_t subbuf_bytes=0,
                    bint foreign_clock=False, bint snapshots=False):
-        cdef stream_options options = stream_options(
-            NULL, sideband_bytes, subbuf_bytes, snapshots, foreign_clock)
-        options.ops = &page_stream__ops if subbuf_bytes > 0 else &record_stream__ops
-        return self.take_stream(&options)
+        return self.take_stream(
+            &page_stream__ops if subbuf_bytes > 0 else &record_stream__ops,
+            stream_options(NULL, sideband_bytes, subbuf_bytes, snapshots, foreign_clock))
 
     def add_relay_stream(self):
-        cdef stream_options options = stream_options(NULL, NO_SIDEBAND_BYTES, 0, False, False)
-        options.ops = &relay_stream__ops
-        return self.take_stream(&options)
+        return self.take_stream(
+            &relay_stream__ops, stream_options(NULL, NO_SIDEBAND_BYTES, 0, False, False))
 
-    cdef Stream take_stream(self, const stream_options *options):
+    cdef Stream take_stream(self, const stream_ops *ops, stream_options options):
         cdef Stream stream = Stream.__new__(Stream)
-        check(core__add_stream(self.core, options, &stream.stream))
+        options.ops = ops
+        check(core__add_stream(self.core, &options, &stream.stream))
         stream.owner = self
+        stream.id = stream.stream.id
         return stream
 
     cdef int use(self, Ring ring, Mapped map) except -1:
@@ -300,16 +310,22 @@ cdef class Core:
         self.rings.remove(ring)
         return 0
 
+    cdef int adopt(self, Drained drained, uint32_t shard, Stream stream, ring *made) except -1:
+        drained.ring = NULL  # on an error it is freed
+        with nogil:
+            check(core__add_ring(self.core, shard, stream.stream, made))
+        drained.owner = self
+        drained.stream = stream
+        drained.ring = made
+        drained.id = made.id
+        drained.shard = shard
+        return 0
+
     cdef Ring take(self, uint32_t shard, Stream stream, ring *made, Mapped map, bint held):
         cdef Ring ring = Ring.__new__(Ring)
         made.held = held
-        with nogil:
-            check(core__add_ring(self.core, shard, stream.stream, made))
-        ring.owner = self
-        ring.stream = stream
-        ring.ring = made
+        self.adopt(ring, shard, stream, made)
         ring.maps = ()
-        ring.shard = shard
         self.rings.append(ring)
         self.use(ring, map)
         return ring
@@ -317,19 +333,16 @@ cdef class Core:
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
                  int wakeup_fd, *, bint sideband, uint16_t time_offset, uint16_t time_trailer,
                  ids=None, bint held=False, uint16_t cpu_trailer=0, RingNote note=None):
-        # Pairs, as struct walk_id.
-        cdef uint64_t[::1] listed = array("Q", chain.from_iterable((ids or {}).items()))
+        cdef uint64_t[::1] listed = pairs_of(ids or {})
         cdef perf_ring_options options = perf_ring_options(
             &ring_map.map, wakeup_fd, walk_layout(time_offset, time_trailer, cpu_trailer, NULL),
-            walk_ids(NULL, <uint32_t>(listed.shape[0] // 2), False), sideband, NULL)
+            ids_of(listed), sideband, NULL)
         cdef ring *made
         cdef Ring taken
         ring_map.usable()
         if note is not None:
             note.usable()
             options.note = note.note
-        if options.ids.count > 0:
-            options.ids.all = <const walk_id *>&listed[0]
         if ring_map.map.overwrite:
             check(window__new(&options, &made))
         else:
@@ -379,7 +392,6 @@ cdef class Core:
         cdef int[::1] fds = array("i", enable_fds)
         cdef aux_ring_options options
         cdef AuxRing aux = AuxRing.__new__(AuxRing)
-        cdef int ret
         if framing not in FRAMINGS or head_rule not in HEAD_RULES:
             raise ValueError(f"no framing {framing!r}, or no head rule {head_rule!r}")
         if ring not in self.rings or aux_map.ring_map not in ring.maps:
@@ -392,14 +404,7 @@ cdef class Core:
         if options.enable_count > 0:
             options.enable_fds = &fds[0]
         check(aux_ring__new(&options, ring.ring, &aux.ring))
-        with nogil:
-            ret = core__add_ring(self.core, ring.shard, ring.stream.stream, aux.ring)
-        if ret < 0:
-            aux.ring = NULL  # it is freed
-        check(ret)
-        aux.owner = self
-        aux.stream = ring.stream
-        aux.shard = ring.shard
+        self.adopt(aux, ring.shard, ring.stream, aux.ring)
         self.use(ring, aux_map)
         return aux
 

@@ -343,14 +343,14 @@ static void aux_ring__resume(struct ring *ring, bool woken, uint64_t generation)
 	}
 }
 
-/* Open a window while the event is stopped: the following passes take the area's present
- * contents. */
-static void aux_ring__open_window(struct aux_ring *aux)
+/* Open a window when the ring is released, its event stopped: the following passes take the area's
+ * present contents. */
+static void aux_ring__hold(struct ring *ring, bool held)
 {
-	struct ring *const ring = &aux->ring;
+	struct aux_ring *const aux = aux_ring__of(ring);
 	struct aux_extent extent;
 
-	if (!ring__is_sound(ring))
+	if (held || !ring__is_sound(ring))
 		return;
 	/* Bytes of the last window that no pass took are new in this one. */
 	if (!aux_window__find(&aux->window, aux->options.map, ring->position, &extent)) {
@@ -384,12 +384,6 @@ static void aux_ring__recycle(struct ring *ring)
 
 	if (aux_ring__of(ring)->options.map->overwrite)
 		perf_ring__give_up(data, data->map->data_bytes / 2);
-}
-
-static void aux_ring__hold(struct ring *ring, bool held)
-{
-	if (!held)
-		aux_ring__open_window(aux_ring__of(ring));
 }
 
 const struct ring_ops aux_ring__ops = {

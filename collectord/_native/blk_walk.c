@@ -51,17 +51,12 @@ size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_
 
 	*fault = FAULT_NONE;
 	while (bytes - at >= BLK_HEADER_BYTES) {
-		size_t size;
+		const size_t size = (size_t)BLK_HEADER_BYTES + load16(data + at + 46);
 
 		*fault = blk__check(load32(data + at));
-		if (*fault != FAULT_NONE)
-			break;
-		size = (size_t)BLK_HEADER_BYTES + load16(data + at + 46);
-		if (longest > 0 && size > longest) {
+		if (*fault == FAULT_NONE && longest > 0 && size > longest)
 			*fault = BLK_NO_MAGIC;
-			break;
-		}
-		if (size > bytes - at)
+		if (*fault != FAULT_NONE || size > bytes - at)
 			break;
 		*fault = blk__count(data + at, state, tally);
 		if (*fault != FAULT_NONE)

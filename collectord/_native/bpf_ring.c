@@ -31,11 +31,6 @@ int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
 	return 0;
 }
 
-static void bpf_ring__free(struct ring *ring)
-{
-	free(bpf_ring__of(ring));
-}
-
 /* A record in the ring. */
 struct bpf_record {
 	const uint8_t *data;
@@ -155,5 +150,5 @@ const struct ring_ops bpf_ring__ops = {
 	.is_unread = ring__is_unread,
 	.take = bpf_ring__take,
 	.leave = bpf_ring__leave,
-	.free = bpf_ring__free,
+	.free = perf_ring__free,
 };

@@ -9,7 +9,6 @@
 
 #include "ring.h"
 
-#define RECORD_MAX_BYTES 65536u
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
 int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 int core__new(const struct core_options *options, struct core **out)
 {
 	struct core *core;
@@ -69,26 +68,20 @@ void core__stop(struct core *core)
 	writer__stop(&core->writer);
 }
 
-/* Whether no shard uses any of its rings. */
-static bool core__is_left(struct core *core, const struct stream *stream)
-{
-	for (uint32_t i = 0; i < stream->ring_count; i++)
-		if (!core__has_left(core, stream->rings[i]))
-			return false;
-	return true;
-}
-
 /* Free forgotten rings of a stream that have nothing in flight. One with another behind it follows
- * that. */
-static void core__free_rings(struct core *core, struct stream *stream)
+ * that. Returns whether no shard uses any of its rings. */
+static bool core__free_rings(struct core *core, struct stream *stream)
 {
 	uint32_t kept = 0;
+	bool all_left = true;
 
 	HOLD(&stream->lock);
 	for (uint32_t i = 0; i < stream->ring_count; i++) {
 		struct ring *const ring = stream->rings[i];
+		const bool left = core__has_left(core, ring);
 
-		if (!core__has_left(core, ring) || !ring__is_over(ring)) {
+		all_left &= left;
+		if (!left || !ring__is_over(ring)) {
 			stream->rings[kept++] = ring;
 			continue;
 		}
@@ -97,6 +90,7 @@ static void core__free_rings(struct core *core, struct stream *stream)
 		ring->ops->free(ring);
 	}
 	stream->ring_count = kept;
+	return all_left;
 }
 
 /* Free forgotten streams and rings that have nothing in flight. */
@@ -105,13 +99,9 @@ static void core__reap(struct core *core)
 	for (uint32_t i = 0; i < writer__streams(&core->writer); i++) {
 		struct stream *const stream = writer__stream(&core->writer, i);
 
-		if (stream == NULL)
-			continue;
-		if (stream->forgotten && core__is_left(core, stream) &&
+		if (stream != NULL && core__free_rings(core, stream) && stream->forgotten &&
 		    writer__forget(&core->writer, stream))
 			stream__free(stream);
-		else
-			core__free_rings(core, stream);
 	}
 }
 

@@ -68,10 +68,9 @@ void disk__queue(struct stream *stream, struct item *item, bool wakes)
 
 void disk__poke(struct disk *disk)
 {
-	pthread_mutex_lock(&disk->lock);
+	HOLD(&disk->lock);
 	disk->poked = true;
 	pthread_cond_signal(&disk->wake);
-	pthread_mutex_unlock(&disk->lock);
 }
 
 void disk__move(struct stream *stream, struct disk *to)

@@ -7,7 +7,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-
 int event_list__init(struct event_list *list)
 {
 	memset(list, 0, sizeof(*list));

@@ -313,27 +313,26 @@ static int page_stream__write(struct stream *stream, struct item *item, uint64_t
 {
 	struct load *const load = &stream->work.load;
 	const bool moves = item->ticket != NULL && !stream->work.loads;
-	const struct page_track *track;
+	struct page_ring *pages;
+	struct page_track *track;
 	struct span written;
-	uint64_t before;
 	int64_t went;
 
 	if (moves ? page_ring__of(item->ticket)->pipe_bytes == 0 : !page_stream__load(stream, item))
 		return 0;
-	before = moves ? page_ring__of(item->ticket)->pipe_bytes : load->span.bytes;
-	*bytes = before;
-	track = track_of(moves ? item->ticket : load->span.ring);
-	stream__advance(stream, before, page_track__room(track) < track->page_bytes);
+	pages = page_ring__of(moves ? item->ticket : load->span.ring);
+	track = &pages->track;
+	*bytes = moves ? pages->pipe_bytes : load->span.bytes;
+	stream__advance(stream, *bytes, page_track__room(track) < track->page_bytes);
 	if (!stream->current.open)
 		return -EXFULL;
 	if (moves) {
-		went = page_stream__splice(stream, page_ring__of(item->ticket));
+		went = page_stream__splice(stream, pages);
 	} else {
-		went = page_track__write(track_of(load->span.ring), &stream->current, load,
-					 &written);
+		went = page_track__write(track, &stream->current, load, &written);
 		if (went == 0) {
 			stream__account_part(stream, &written);
-			went = (int64_t)(before - load->span.bytes);
+			went = (int64_t)(*bytes - load->span.bytes);
 		}
 	}
 	if (went < 0)

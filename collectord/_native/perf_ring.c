@@ -12,7 +12,6 @@
  * dependent misses. A straight copy streams them in; the walk, and the chunk's checksum, then find
  * this piece in the nearest caches. */
 #define PIECE_BYTES 32768u
-#define RECORD_MAX_BYTES 65536u
 #define RECORD_ALIGN 8u
 
 static int compare_ids(const void *left, const void *right)
@@ -34,45 +33,33 @@ static int perf_ring__take_ids(struct perf_ring *perf, const struct walk_ids *fr
 		return -ENOMEM;
 	memcpy(ids, from->all, count * sizeof(*ids));
 	qsort(ids, count, sizeof(*ids), compare_ids);
-	{
-		HOLD(&perf->ids_lock);
-		perf->ids = (struct walk_ids){.all = ids, .count = count};
-		for (uint32_t i = 0; i < count; i++)
-			perf->ids.renamed |= ids[i].own != ids[i].filed;
-		perf->layout.ids = &perf->ids;
-	}
+	HOLD(&perf->ids_lock);
+	perf->ids = (struct walk_ids){.all = ids, .count = count};
+	for (uint32_t i = 0; i < count; i++)
+		perf->ids.renamed |= ids[i].own != ids[i].filed;
+	perf->layout.ids = &perf->ids;
 	free((void *)(uintptr_t)old);
 	return 0;
 }
 
-/* A predecessor may have read part of the ring: continue where it noted, or gave up, the last. */
-static void perf_ring__continue(struct perf_ring *perf, struct ring_note *note)
-{
-	const uint64_t tail = ring_map__tail(perf->map);
-	uint64_t position;
-
-	perf->note = note != NULL ? note : &perf->own;
-	ring_note__read(perf->note, &position, &perf->taken);
-	if ((int64_t)(position - tail) < 0 || note == NULL)
-		position = tail;
-	perf->ring.position = perf->ring.head = position;
-}
-
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options)
 {
+	const uint64_t tail = ring_map__tail(options->map);
+	uint64_t position;
+
 	ring__init(&perf->ring, &perf_ring__ops, options->wakeup_fd);
 	pthread_mutex_init(&perf->ids_lock, NULL);
 	perf->map = options->map;
 	perf->layout = options->layout;
 	perf->layout.ids = NULL;
 	perf->names = options->sideband;
-	perf_ring__continue(perf, options->note);
+	perf->note = options->note != NULL ? options->note : &perf->own;
+	/* A predecessor may have read part: continue where it noted, or gave up, the last. */
+	ring_note__read(perf->note, &position, &perf->taken);
+	if ((int64_t)(position - tail) < 0 || options->note == NULL)
+		position = tail;
+	perf->ring.position = perf->ring.head = position;
 	return options->ids.count == 0 ? 0 : perf_ring__take_ids(perf, &options->ids);
-}
-
-void perf_ring__deinit(struct perf_ring *perf)
-{
-	free((void *)(uintptr_t)perf->ids.all);
 }
 
 int perf_ring__set_ids(struct ring *ring, const struct walk_ids *ids)
@@ -96,11 +83,11 @@ int perf_ring__new(const struct perf_ring_options *options, struct ring **out)
 	return ret;
 }
 
-static void perf_ring__free(struct ring *ring)
+void perf_ring__free(struct ring *ring)
 {
 	struct perf_ring *const perf = perf_ring__of(ring);
 
-	perf_ring__deinit(perf);
+	free((void *)(uintptr_t)perf->ids.all);
 	free(perf);
 }
 

@@ -4,7 +4,41 @@
 #include <pthread.h>
 
 #include "ring.h"
-#include "ring_note.h"
+
+/*
+ * How far a perf ring was read, and how many samples came out of it: in memory that outlives this
+ * process, if another one keeps the ring. Its shard writes it before it gives the bytes back to
+ * the kernel, so a successor that begins here repeats no record and misses none.
+ */
+struct ring_note {
+	counter_t turn; /* at[turn & 1] is valid */
+	struct {
+		uint64_t position, samples;
+	} at[2];
+	uint64_t unused[3];
+};
+
+_Static_assert(sizeof(struct ring_note) == 64, "other processes read it");
+
+static inline void ring_note__write(struct ring_note *note, uint64_t position, uint64_t samples)
+{
+	const uint64_t turn = counter__read(&note->turn) + 1;
+
+	note->at[turn & 1].position = position;
+	note->at[turn & 1].samples = samples;
+	/* Release: a kill leaves the old pair or the new one. The partner is the acquire in
+	 * ring_note__read(). */
+	store_release(&note->turn, turn);
+}
+
+static inline void ring_note__read(const struct ring_note *note, uint64_t *position,
+				   uint64_t *samples)
+{
+	const uint64_t turn = load_acquire(&note->turn);
+
+	*position = note->at[turn & 1].position;
+	*samples = note->at[turn & 1].samples;
+}
 
 /* A mapped perf ring. The shard writes its counters. */
 struct perf_ring {
@@ -39,7 +73,6 @@ struct perf_ring_options {
 int perf_ring__new(const struct perf_ring_options *options, struct ring **ring);
 /* Like perf_ring__new(), in zeroed memory of the caller. */
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options);
-void perf_ring__deinit(struct perf_ring *perf);
 
 /*
  * Replace the ids of a streamed ring, from any thread. To be called before the first record with a
@@ -64,6 +97,7 @@ void perf_ring__put(struct perf_ring *perf, struct chunk *chunk, size_t bytes);
 /* The common operations of kinds that begin with a perf ring. */
 int perf_ring__join(struct ring *ring, struct stream *stream);
 void perf_ring__begin(struct ring *ring);
+void perf_ring__free(struct ring *ring);
 
 struct bpf_ring_options {
 	struct perf_ring_options perf; /* its layout is that of the resulting samples */

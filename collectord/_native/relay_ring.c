@@ -188,14 +188,6 @@ static void relay_ring__leave(struct ring *ring, bool drained)
 		counter__add(&relay->skipped_bytes, relay->completed - relay->position);
 }
 
-/* Note that all data that will ever come were read. */
-static void relay_ring__end(struct relay_ring *relay)
-{
-	relay->ended = true;
-	relay_ring__drop_carry(relay);
-	store_relaxed(&relay->ring.hung_up, true);
-}
-
 /* Note that all data of the pass's start are read. */
 static void relay_ring__place(struct relay_ring *relay)
 {
@@ -246,8 +238,12 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 		if (n < (ssize_t)room && !gone)
 			relay_ring__place(relay);
 		if (n <= 0) {
-			if (gone || relay->ending)
-				relay_ring__end(relay);
+			/* Whether all data that will ever come were read. */
+			relay->ended = gone || relay->ending;
+			if (relay->ended) {
+				relay_ring__drop_carry(relay);
+				store_relaxed(&ring->hung_up, true);
+			}
 			return RING_EMPTY;
 		}
 		fault = relay_ring__accept(relay, chunk, relay->carry_bytes + (uint32_t)n);

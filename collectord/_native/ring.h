@@ -215,11 +215,6 @@ struct ring {
 	_Atomic uint64_t in_flight;
 };
 
-static inline uint64_t least(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 /* Whether passes leave it alone. */
 static inline bool ring__is_held(const struct ring *ring)
 {

@@ -34,7 +34,7 @@ int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes, bool overw
 	const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
 	int ret;
 
-	memset(map, 0, sizeof(*map));
+	*map = (struct ring_map){.data_bytes = data_bytes, .overwrite = overwrite};
 	if (!is_size(data_bytes, 1, page_bytes))
 		return -EINVAL;
 	/* Populate: kernels before 6.14 fault ring pages in lazily, in the first pass. */
@@ -43,8 +43,6 @@ int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes, bool overw
 		return ret;
 	map->page = map->parts[0].at;
 	map->data = (const uint8_t *)map->parts[0].at + page_bytes;
-	map->data_bytes = data_bytes;
-	map->overwrite = overwrite;
 	map->head = &map->page->data_head;
 	map->tail = &map->page->data_tail;
 	return 0;
@@ -56,7 +54,7 @@ int ring_map__init_aux(struct ring_map *map, struct ring_map *ring, int fd, uint
 	const uint64_t offset = (uint64_t)sysconf(_SC_PAGESIZE) + ring->data_bytes;
 	int ret;
 
-	memset(map, 0, sizeof(*map));
+	*map = (struct ring_map){.data_bytes = data_bytes, .overwrite = overwrite};
 	/* The control page of a read-only ring cannot give its area's place. */
 	if (ring->overwrite || !is_size(data_bytes, 1, offset))
 		return -EINVAL;
@@ -67,10 +65,8 @@ int ring_map__init_aux(struct ring_map *map, struct ring_map *ring, int fd, uint
 	if (ret < 0)
 		return ret;
 	map->data = map->parts[0].at;
-	map->data_bytes = data_bytes;
 	map->head = &ring->page->aux_head;
 	map->tail = &ring->page->aux_tail;
-	map->overwrite = overwrite;
 	return 0;
 }
 
@@ -80,7 +76,7 @@ int ring_map__init_bpf(struct ring_map *map, int fd, uint64_t data_bytes)
 	struct map_part *const parts = map->parts;
 	int ret;
 
-	memset(map, 0, sizeof(*map));
+	*map = (struct ring_map){.data_bytes = data_bytes};
 	if (!is_size(data_bytes, 2, page_bytes))
 		return -EINVAL;
 	ret = map_part(&parts[0], fd, 0, page_bytes, true, 0);
@@ -93,7 +89,6 @@ int ring_map__init_bpf(struct ring_map *map, int fd, uint64_t data_bytes)
 	map->tail = parts[0].at;
 	map->head = parts[1].at;
 	map->data = (const uint8_t *)parts[1].at + page_bytes;
-	map->data_bytes = data_bytes;
 	return 0;
 }
 

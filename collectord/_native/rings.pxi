@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Rings, their mappings, and the streams of a core; included by `_core.pyx`.
 
-cdef extern from "ring_note.h":
+cdef extern from "aux_ring.h":
     struct ring_note:
         pass
     void ring_note__read(const ring_note *note, uint64_t *position, uint64_t *samples)
-
-cdef extern from "aux_ring.h":
     struct ring_map:
         uint64_t data_bytes
         bint overwrite
@@ -134,10 +132,13 @@ cdef class Mapped:
 
 cdef class PageMap(Mapped):
     cdef page_map map
+    cdef readonly uint32_t subbuf_bytes, subbufs
 
     def __cinit__(self, int fd):
         with nogil:
             check(page_map__init(&self.map, fd))
+        self.subbuf_bytes = self.map.subbuf_bytes
+        self.subbufs = self.map.subbufs
         self.mapped = True
 
     def __dealloc__(self):
@@ -145,14 +146,6 @@ cdef class PageMap(Mapped):
 
     cdef void unmap(self):
         page_map__deinit(&self.map)
-
-    @property
-    def subbuf_bytes(self):
-        return self.map.subbuf_bytes
-
-    @property
-    def subbufs(self):
-        return self.map.subbufs
 
     @property
     def read(self):
@@ -269,15 +262,11 @@ cdef class Drained:
     cdef Core owner
     cdef Stream stream
     cdef ring *ring
-    cdef readonly uint32_t shard
+    cdef readonly uint32_t id, shard
 
     def __dealloc__(self):
         if self.ring != NULL:
             core__forget_ring(self.ring)
-
-    @property
-    def id(self):
-        return self.ring.id
 
     @property
     def answered(self):
@@ -300,14 +289,10 @@ cdef class Ring(Drained):
         check(core__post(self.owner.core, self.ring, COMMAND_LAST))
 
     def set_ids(self, ids):
-        cdef uint64_t[::1] listed = array("Q", chain.from_iterable(ids.items()))
-        cdef walk_ids made = walk_ids(NULL, <uint32_t>(listed.shape[0] // 2), False)
-        cdef int ret
-        if made.count > 0:
-            made.all = <const walk_id *>&listed[0]
+        cdef uint64_t[::1] listed = pairs_of(ids)
+        cdef walk_ids made = ids_of(listed)
         with nogil:
-            ret = perf_ring__set_ids(self.ring, &made)
-        check(ret)
+            check(perf_ring__set_ids(self.ring, &made))
 
     def counters(self):
         cdef const ring *r = self.ring
@@ -357,14 +342,11 @@ cdef segment segment__new(uint64_t token, int fd, uint64_t limit, uint64_t step)
 cdef class Stream:
     cdef Core owner
     cdef stream *stream
+    cdef readonly uint32_t id
 
     def __dealloc__(self):
         if self.stream != NULL:
             core__forget_stream(self.owner.core, self.stream)
-
-    @property
-    def id(self):
-        return self.stream.id
 
     cdef int give(self, segment made, places) except -1:
         cdef uint64_t[::1] listed

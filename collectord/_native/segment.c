@@ -54,15 +54,13 @@ bool segment__is_short(int error)
 int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, uint64_t limit)
 {
 	while (segment->step > 0 && *claimed < until) {
-		const uint64_t least = until - *claimed;
-		uint64_t bytes = segment->step;
-		int ret;
+		const uint64_t needed = until - *claimed;
+		uint64_t bytes = least(segment->step, limit - *claimed);
+		int ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed,
+				    (off_t)bytes);
 
-		if (bytes > limit - *claimed)
-			bytes = limit - *claimed;
-		ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed, (off_t)bytes);
-		if (ret < 0 && segment__is_short(errno) && least < bytes) {
-			bytes = least;
+		if (ret < 0 && segment__is_short(errno) && needed < bytes) {
+			bytes = needed;
 			ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed,
 					(off_t)bytes);
 		}

@@ -113,9 +113,8 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 static void sideband__lock_table(struct sideband *sideband)
 {
 	pthread_mutex_lock(&sideband->table_lock);
-	pthread_mutex_lock(&sideband->log_lock);
+	HOLD(&sideband->log_lock);
 	sideband->table->layout = sideband->layout;
-	pthread_mutex_unlock(&sideband->log_lock);
 }
 
 int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes)

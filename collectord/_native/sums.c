@@ -65,12 +65,11 @@ static void sums__end_part(struct sums *sums)
 void sums__take(struct sums *sums, const uint8_t *data, uint64_t bytes)
 {
 	while (bytes > 0) {
-		uint64_t piece = bytes;
+		uint64_t piece;
 
 		if (sums->open_bytes + bytes > sums->part_bytes)
 			sums__end_part(sums);
-		if (piece > sums->part_bytes)
-			piece = sums->part_bytes;
+		piece = least(bytes, sums->part_bytes);
 		if (sums->open_bytes == 0)
 			XXH3_64bits_reset(sums->hash);
 		XXH3_64bits_update(sums->hash, data, (size_t)piece);

@@ -3,7 +3,6 @@
 
 #include <linux/perf_event.h>
 
-
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "record headers are taken apart as little-endian words"
 #endif

@@ -31,6 +31,7 @@ enum fault { FAULT_LIST(FAULT_VALUE) FAULTS };
 static const char *const fault_names[FAULTS] = {FAULT_LIST(FAULT_NAME)};
 
 #define WALK_HEADER_BYTES 8u
+#define RECORD_MAX_BYTES 65536u
 /* The last kernel record type known to perf 6.1, the oldest reader, which stops at any later one
  * below the user range; a record of a later type is turned into padding. */
 #define WALK_KERNEL_TYPE_MAX 21u   /* PERF_RECORD_AUX_OUTPUT_HW_ID */
@@ -101,6 +102,11 @@ size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *l
 uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *layout);
 /* Read the CPU of such a record. False: it carries none. */
 bool walk__trailer_cpu(const uint8_t *record, const struct walk_layout *layout, uint32_t *cpu);
+
+static inline uint64_t least(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
 
 /* Extend the span of events `*first_ns` to `*last_ns` (0: empty) by another span. */
 static inline void note_times(uint64_t *first_ns, uint64_t *last_ns, uint64_t more_first_ns,

@@ -36,8 +36,7 @@ static void window__free(struct ring *ring)
 
 	window__unmap(window);
 	free(window->pieces);
-	perf_ring__deinit(&window->perf);
-	free(window);
+	perf_ring__free(ring);
 }
 
 int window__new(const struct perf_ring_options *options, struct ring **out)

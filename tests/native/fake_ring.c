@@ -3,6 +3,7 @@
 #include "fake_ring.h"
 
 #include <linux/perf_event.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -31,7 +32,7 @@ void fake_ring__init(struct fake_ring *ring, uint32_t pages)
 
 void fake_ring__deinit(struct fake_ring *ring)
 {
-	perf_ring__deinit(&ring->perf);
+	free((void *)(uintptr_t)ring->perf.ids.all);
 	close(ring->wakeup_fd);
 	guarded__deinit(&ring->memory);
 }
