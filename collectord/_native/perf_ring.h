@@ -11,7 +11,7 @@
  * the kernel, so a successor that begins here repeats no record and misses none.
  */
 struct ring_note {
-	counter_t turn; /* at[turn & 1] is valid */
+	_Atomic uint64_t turn; /* at[turn & 1] is valid */
 	struct {
 		uint64_t position, samples;
 	} at[2];
@@ -22,7 +22,7 @@ _Static_assert(sizeof(struct ring_note) == 64, "other processes read it");
 
 static inline void ring_note__write(struct ring_note *note, uint64_t position, uint64_t samples)
 {
-	const uint64_t turn = counter__read(&note->turn) + 1;
+	const uint64_t turn = load_relaxed(&note->turn) + 1;
 
 	note->at[turn & 1].position = position;
 	note->at[turn & 1].samples = samples;
