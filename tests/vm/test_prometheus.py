@@ -60,10 +60,10 @@ class Prometheus:
     def is_up(self) -> bool:
         """Whether it scrapes the service."""
         try:
-            (target,) = self.get("/api/v1/targets")["activeTargets"]
+            targets = self.get("/api/v1/targets")["activeTargets"]  # none while it starts
         except urllib.error.URLError:  # it starts
             return False
-        return bool(target["health"] == "up")
+        return [target["health"] for target in targets] == ["up"]
 
     def firing(self) -> set[tuple[str, str | None]]:
         """Return the alerts that fire, with their sessions."""
