@@ -60,10 +60,10 @@ class Prometheus:
     def is_up(self) -> bool:
         """Whether it scrapes the service."""
         try:
-            targets = self.get("/api/v1/targets")["activeTargets"]  # none while it starts
+            (target,) = self.get("/api/v1/targets")["activeTargets"]
         except urllib.error.URLError:  # it starts
             return False
-        return [target["health"] for target in targets] == ["up"]
+        return bool(target["health"] == "up")
 
     def firing(self) -> set[tuple[str, str | None]]:
         """Return the alerts that fire, with their sessions."""
