@@ -233,6 +233,11 @@ class RingLabel:
     cpu: int
     tid: int = -1
 
+    @property
+    def has_data(self) -> bool:
+        """Whether events are recorded in it, and not only what names them."""
+        return self.role is RingRole.DATA
+
     def __str__(self) -> str:
         place = f"cpu{self.cpu}" if self.cpu >= 0 else f"tid{self.tid}" if self.tid >= 0 else "all"
         return f"{self.session}/{self.source}/{self.role}/{place}"

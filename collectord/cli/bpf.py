@@ -17,8 +17,8 @@ from collectord.errors import BpfError, CollectordError, UsageError
 from collectord.kernel.values.facts_wanted import LOCAL, FactsWanted
 from collectord.plan import bpf_source
 from collectord.programs import bpf_program
-from collectord.reader.device_names import HostNames
 from collectord.session.maps.answers import describe_tables
+from collectord.session.maps.device_names import HostNames
 from collectord.session.maps.map_metrics import MapReader
 from collectord.source import bcc_client
 from collectord.source.bcc_client import event_layout

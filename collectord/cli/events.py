@@ -25,9 +25,9 @@ from collectord.cli.parser import Parser
 from collectord.codec.record_filter import parse_filter
 from collectord.errors import UsageError
 from collectord.reader.any_events import open_events
-from collectord.reader.device_names import HostNames
 from collectord.reader.perf_events import BpfSegment
 from collectord.reader.relay_events import RelaySegment
+from collectord.session.maps.device_names import HostNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

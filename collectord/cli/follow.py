@@ -13,8 +13,8 @@ from collectord.cli.events_bpf import BpfStyle, BpfView
 from collectord.cli.output import complain, flush, print_line, say
 from collectord.control import client
 from collectord.errors import CollectordError, UsageError
-from collectord.reader.device_names import HostNames
 from collectord.reader.live import LiveStreams
+from collectord.session.maps.device_names import HostNames
 from collectord.sink.segment import PARTIAL, SegmentPaths, segment_directories
 from collectord.text.nearest import did_you_mean
 

@@ -32,9 +32,9 @@ from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
-from collectord.reader.device_names import HostNames
 from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
 from collectord.session.maps.answers import make_answer
+from collectord.session.maps.device_names import HostNames
 from collectord.source import bcc_client
 
 if TYPE_CHECKING:

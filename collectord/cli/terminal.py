@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from collectord.cli.output import bytes_text, count_text, emit
-from collectord.model import RingRole
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class LiveLine:
 
     def _line(self, status: DaemonStatus, now_ns: int) -> Text:
         rings = [ring for session in status.sessions for ring in session.rings]
-        records = sum(r.counters.records for r in rings if r.label.role is RingRole.DATA)
+        records = sum(r.counters.records for r in rings if r.label.has_data)
         size_bytes = sum(ring.counters.bytes for ring in rings)
         lost = sum(sum(session.lost.values()) for session in status.sessions)
         fill = max((r.used_bytes / r.capacity_bytes for r in rings), default=0.0)

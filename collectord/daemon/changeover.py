@@ -78,8 +78,12 @@ class Changeover:
         """
         async with SessionSet(self._context.watch) as aside:
             await self._open(aside, config, plans, contained)
-            await self._begin(aside, config, contained)
-            self._exchange(aside, plan)
+            self.under_way = True  # what has begun has records
+            try:
+                await self._begin(aside, config, contained)
+                self._exchange(aside, plan)
+            finally:
+                self.under_way = False
 
     async def change(self, old: Plan, config: Config, new: Plan, found: Difference) -> None:
         """Let the sessions of one plan be followed by those of another.

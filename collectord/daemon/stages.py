@@ -170,7 +170,8 @@ class Stages:
                 told=self._on_exchange,
             )
             around = Surroundings(context, self._on_exchange, self._left, hotplug.settled)
-            await self._collect(run, cpus, hotplug, self._open(run, changeover, around))
+            opening = self._open(run, changeover, around)
+            await self._collect(run, cpus, hotplug, changeover, opening)
             await self._close(run, cpus)
 
     async def _claim(self, run: Run) -> None:
@@ -230,6 +231,8 @@ class Stages:
         first = [plan for plan in plans if run.salvage_all and not plan.payload.has_programs]
         for some in (first, [plan for plan in plans if plan not in first]):
             await changeover.start(self._config, self._plan, some)
+            if run.stop.is_set():
+                return
         await self._serve(run)
         self.timed.allow(around)
         reloads = Running(changeover, self._opening, run.service, self._apply)
@@ -252,7 +255,12 @@ class Stages:
         await run.stack.enter_async_context(_running(watchdog.watch()))
 
     async def _collect(
-        self, run: Run, cpus: CpuWatch, hotplug: Hotplug, opening: Coroutine[Any, Any, None]
+        self,
+        run: Run,
+        cpus: CpuWatch,
+        hotplug: Hotplug,
+        changeover: Changeover,
+        opening: Coroutine[Any, Any, None],
     ) -> None:
         """Follow the core's flush timer until `stop`, while sessions are opened beside it.
 
@@ -277,7 +285,8 @@ class Stages:
                 while await self.drain.next_pass(end, passes=polls.passes):
                     self._poll(run, polls)
         finally:
-            opened.cancel()
+            if not changeover.under_way:
+                opened.cancel()
             await asyncio.wait([opened])
             await run.reloader.end()
             await self.timed.end()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.ledger.aux_ledger import aux_cut
 from collectord.ledger.record_ledger import sum_known
-from collectord.model import Basis, RingRole, loss_name
+from collectord.model import Basis, loss_name
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def cut(
     `shared` are the events produced outside the brackets, at both ends: losses that belong to no
     single ring, and the contents of rings that nobody drains.
     """
-    data = [b for label, b in brackets.items() if label.role is RingRole.DATA]
+    data = [b for label, b in brackets.items() if label.has_data]
     before = sum_known(b.before.value for b in data)
     after = sum_known(b.after.value for b in data)
     exact = balance.basis is Basis.EXACT

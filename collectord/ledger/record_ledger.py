@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS, RingCounters, SidebandCounters
-from collectord.model import Basis, LossKey, Reason, RingRole, Stage, loss_name, loss_pairs
+from collectord.model import Basis, LossKey, Reason, Stage, loss_name, loss_pairs
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ def balance_session(
     `shared` are the losses that belong to no single ring. The files and troubles of the session
     are for the caller to add.
     """
-    data = tuple(ring for ring in rings if ring.label.role is RingRole.DATA)
+    data = tuple(ring for ring in rings if ring.label.has_data)
     basis = Basis.weakest([ring.basis for ring in data])
     exact = basis is Basis.EXACT
     produced = sum_known(ring.produced for ring in data) if exact else None

@@ -265,7 +265,7 @@ def _parts(session: SessionBalance, labelling: Labelling) -> list[Part]:
     if not labelling.per_cpu:
         return [(of_session(session), session)]
     rings = labelling.rings([session])
-    data: list[Part] = [(ls, ring) for ls, ring in rings if ring.label.role is RingRole.DATA]
+    data: list[Part] = [(ls, ring) for ls, ring in rings if ring.label.has_data]
     return data + _of_no_ring(session)
 
 

@@ -21,7 +21,6 @@ from collectord.kernel.values.kept_rings import (
     KeptRing,
     Prior,
 )
-from collectord.model import Basis, RingRole
 from collectord.plan.kept import digest
 from collectord.source.perf_opening import Opening
 
@@ -91,12 +90,12 @@ class HeldSession:
         before = Prior(state) if state else self.prior
         taken = lost = left = 0
         for number, ring in self._rings:
-            if ring.label.role is RingRole.DATA:
+            if ring.label.has_data:
                 own = self._taken(number)
                 produced, refused = self._counted(ring)
                 taken += own
                 lost += refused
-                if ring.basis is Basis.EXACT:
+                if ring.is_exact:
                     left += max(0, produced - refused - own)
         self._stack.close()
         return Prior(before.state, before.taken + taken, before.lost + lost, before.left + left)

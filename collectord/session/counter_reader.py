@@ -12,7 +12,7 @@ import structlog
 
 from collectord.errors import KernelError
 from collectord.ledger.record_ledger import Bracket, losses_of
-from collectord.model import Basis, RingRole
+from collectord.model import Basis
 from collectord.session.loss_watch import LossReading
 from collectord.session.pause import Pauses
 from collectord.session.retired_rings import Part, RetiredRings, of_gone, whole, without
@@ -346,8 +346,8 @@ class CounterReader:
 
         Those rings count nothing until a snapshot, unless the kernel counts their events.
         """
-        gone = (part.bracket for label, part in self._retired.parts() if _has_data(label))
-        live = (one for one in self._rings.values() if _has_data(one.drained.handle.label))
+        gone = (part.bracket for label, part in self._retired.parts() if label.has_data)
+        live = (one for one in self._rings.values() if one.drained.handle.label.has_data)
         return sum(bracket.happened for bracket in gone) + sum(map(self._happened, live))
 
     def _happened(self, one: _Read) -> int:
@@ -389,18 +389,14 @@ class CounterReader:
         if bracket.after.uncounted:
             return Basis.LOST_ONLY
         hidden = self.suppression.hid((c.event_index for c in handle.counters), since_ns)
-        if (hidden or self.pauses.were(since_ns)) and handle.basis is Basis.EXACT:
+        if (hidden or self.pauses.were(since_ns)) and handle.is_exact:
             return Basis.LOST_ONLY
         return handle.basis
 
     def _programs(self, handle: RingHandle) -> tuple[int, ...]:
-        if handle.label.role is not RingRole.DATA:
+        if not handle.label.has_data:
             return ()
         return self.suppression.programs(counter.event_index for counter in handle.counters)
-
-
-def _has_data(label: RingLabel) -> bool:
-    return label.role is RingRole.DATA
 
 
 def _told(bracket: Bracket) -> int:

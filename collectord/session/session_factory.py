@@ -14,12 +14,12 @@ import structlog
 
 from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.model import RingRole, ScopeKind
-from collectord.reader.device_names import HostNames
 from collectord.session.counter_reader import CounterReader, Drained, DrainedArea
 from collectord.session.coverage_file import CoverageFile, Unnoted
 from collectord.session.follower import Follower, NameFeed
 from collectord.session.health import Health
 from collectord.session.lasting_account import NOT_HELD, LastingAccount
+from collectord.session.maps.device_names import HostNames
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.program_watch import ProgramWatch
 from collectord.session.ringless_session import RinglessSession

@@ -23,7 +23,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import BpfError
-from collectord.model import Basis, Produced, Reason, RingRole, Stage
+from collectord.model import Produced, Reason, Stage
 from collectord.plan.bpf_plan import RINGBUF, BpfPlan
 from collectord.source import bcc_client, bpf_buffer, perf
 from collectord.source.base import Abilities
@@ -225,7 +225,7 @@ class OpenBpf:
         self.programs = programs
         of_perf = tuple(replace(ring, counts_on=True) for ring in rings.rings)
         buffers = {ring: one for one in programs for ring in one.buffers}
-        data = sum(ring.label.role is RingRole.DATA for ring in of_perf)
+        data = sum(ring.label.has_data for ring in of_perf)
         self._first_cpu = of_perf[0].label.cpu if data else -1
         self.rings: tuple[RingHandle, ...] = (*of_perf[:data], *buffers, *of_perf[data:])
         self._buffers = {ring.label: one for ring, one in buffers.items()}
@@ -324,10 +324,10 @@ class OpenBpf:
         if own is not None:
             return self._read_buffer(ring, own)
         reading = self._perf.read_produced(ring)
-        if ring.label.role is not RingRole.DATA:
+        if not ring.label.has_data:
             return reading
         # Before Linux 6.0 the programs' own count is as good, where all of them count.
-        exact = ring.basis is Basis.EXACT
+        exact = ring.is_exact
         total, missed = self._since_opened(ring.label.cpu)
         full = total.no_space if reading.lost is None and exact else reading.lost
         found = _produced(total, missed, full=full, exact=exact)
@@ -336,7 +336,7 @@ class OpenBpf:
     def _read_buffer(self, ring: RingHandle, program: OpenProgram) -> Produced:
         """Return a program's attempts on all CPUs; only it counts what its ring buffer refuses."""
         total = _sum(self.counts(program).values())
-        exact = ring.basis is Basis.EXACT
+        exact = ring.is_exact
         missed = self._missed_of((program,))
         found = _produced(total, missed, full=total.no_space, exact=exact)
         told = ((c.event_id, total.attempts, total.no_space) for c in ring.counters)

@@ -15,7 +15,7 @@ from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_
 from collectord.errors import KernelError
 from collectord.kernel.mappings import map_ring
 from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES, Prior
-from collectord.model import Geometry, RingLabel, RingRole
+from collectord.model import Geometry, RingLabel
 from collectord.plan.kept import digest
 from collectord.source.perf_opening import Opened
 from collectord.source.ring import CounterFd, LastingRing
@@ -102,7 +102,7 @@ def kept_session(kernel: Kernel, plan: SessionPlan, stack: ExitStack) -> Kept | 
         rings.append(ring)
     prior = given.prior
     if state:
-        data = [ring for ring in rings if ring.label.role is RingRole.DATA]
+        data = [ring for ring in rings if ring.label.has_data]
         lost = sum(sum(ring.lost_before.values()) for ring in data)
         prior = Prior(state, taken=sum(ring.taken_before for ring in data), lost=lost)
     opened = Opened(tuple(rings), target_fds=(), pids=None, resumers={}, closers={})

@@ -124,6 +124,11 @@ class RingHandle(ABC):
     # Its records are unknown: its counters count bytes.
     in_bytes: ClassVar[bool] = False
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether its counters count all that goes into it."""
+        return self.basis is Basis.EXACT
+
     @abstractmethod
     def register(self, core: Core, shard: int, stream: Stream) -> Ring:
         """Have the core drain it into a stream of its source. Raises OSError."""

@@ -15,7 +15,7 @@ from collectord.daemon.host_facts import bpf_wanted
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.values.facts_wanted import FactsWanted
 from collectord.plan.build import build
-from collectord.reader.device_names import HostNames
+from collectord.session.maps.device_names import HostNames
 from collectord.session.maps.map_reader import BpfReader
 from collectord.source import SOURCES
 from tests.support import bpf_load

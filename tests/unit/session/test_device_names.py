@@ -7,8 +7,8 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
-from collectord.reader import device_names
-from collectord.reader.device_names import HostNames
+from collectord.session.maps import device_names
+from collectord.session.maps.device_names import HostNames
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +39,7 @@ def test_one_dump_for_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         dumps.append(now_s)
         return found
 
-    monkeypatch.setattr("collectord.reader.device_names.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("collectord.session.maps.device_names.time.monotonic", lambda: now_s)
     monkeypatch.setattr(device_names, "_interfaces", dump)
     host = HostNames()
     assert [host.interface(ifindex) for ifindex in (1, 7, 8, 9, 1)] == ["lo", "7", "8", "9", "lo"]
