@@ -17,30 +17,28 @@ static bool is_size(uint64_t data_bytes, uint64_t copies, uint64_t beside)
 }
 
 /* Map a part of a file. */
-static int map_part(struct map_part *part, int fd, uint64_t offset, uint64_t bytes, bool writable,
-		    int flags)
+static bool map_part(struct map_part *part, int fd, uint64_t offset, uint64_t bytes, bool writable,
+		     int flags)
 {
 	void *const at = mmap(NULL, (size_t)bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ,
 			      MAP_SHARED | flags, fd, (off_t)offset);
 
 	if (at == MAP_FAILED)
-		return -errno;
+		return false;
 	*part = (struct map_part){at, (size_t)bytes};
-	return 0;
+	return true;
 }
 
 int ring_map__init(struct ring_map *map, int fd, uint64_t data_bytes, bool overwrite)
 {
 	const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
-	int ret;
 
 	*map = (struct ring_map){.data_bytes = data_bytes, .overwrite = overwrite};
 	if (!is_size(data_bytes, 1, page_bytes))
 		return -EINVAL;
 	/* Populate: kernels before 6.14 fault ring pages in lazily, in the first pass. */
-	ret = map_part(&map->parts[0], fd, 0, page_bytes + data_bytes, !overwrite, MAP_POPULATE);
-	if (ret < 0)
-		return ret;
+	if (!map_part(map->parts, fd, 0, page_bytes + data_bytes, !overwrite, MAP_POPULATE))
+		return -errno;
 	map->page = map->parts[0].at;
 	map->data = (const uint8_t *)map->parts[0].at + page_bytes;
 	map->head = &map->page->data_head;
@@ -52,7 +50,6 @@ int ring_map__init_aux(struct ring_map *map, struct ring_map *ring, int fd, uint
 		       bool overwrite)
 {
 	const uint64_t offset = (uint64_t)sysconf(_SC_PAGESIZE) + ring->data_bytes;
-	int ret;
 
 	*map = (struct ring_map){.data_bytes = data_bytes, .overwrite = overwrite};
 	/* The control page of a read-only ring cannot give its area's place. */
@@ -61,9 +58,8 @@ int ring_map__init_aux(struct ring_map *map, struct ring_map *ring, int fd, uint
 	/* perf_mmap() takes the place and the size of the area from here, and compares. */
 	ring->page->aux_offset = offset;
 	ring->page->aux_size = data_bytes;
-	ret = map_part(&map->parts[0], fd, offset, data_bytes, !overwrite, MAP_POPULATE);
-	if (ret < 0)
-		return ret;
+	if (!map_part(map->parts, fd, offset, data_bytes, !overwrite, MAP_POPULATE))
+		return -errno;
 	map->data = map->parts[0].at;
 	map->head = &ring->page->aux_head;
 	map->tail = &ring->page->aux_tail;
@@ -79,10 +75,9 @@ int ring_map__init_bpf(struct ring_map *map, int fd, uint64_t data_bytes)
 	*map = (struct ring_map){.data_bytes = data_bytes};
 	if (!is_size(data_bytes, 2, page_bytes))
 		return -EINVAL;
-	ret = map_part(&parts[0], fd, 0, page_bytes, true, 0);
-	if (ret == 0)
-		ret = map_part(&parts[1], fd, page_bytes, page_bytes + 2 * data_bytes, false, 0);
-	if (ret < 0) {
+	if (!map_part(&parts[0], fd, 0, page_bytes, true, 0) ||
+	    !map_part(&parts[1], fd, page_bytes, page_bytes + 2 * data_bytes, false, 0)) {
+		ret = -errno;
 		ring_map__deinit(map);
 		return ret;
 	}

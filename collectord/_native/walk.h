@@ -27,7 +27,7 @@
 #define FAULT_VALUE(value, name) value,
 enum fault { FAULT_LIST(FAULT_VALUE) FAULTS };
 
-#define FAULT_NAME(value, name) [value] = name,
+#define FAULT_NAME(value, name) [value] = (name),
 static const char *const fault_names[FAULTS] = {FAULT_LIST(FAULT_NAME)};
 
 #define WALK_HEADER_BYTES 8u

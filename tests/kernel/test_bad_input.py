@@ -140,7 +140,7 @@ def test_unknown_pmu(refused: Refused) -> None:
         (("-C", "99999"), USAGE, "no CPU 99999"),
         (("-C", ""), USAGE, "its list of CPUs is empty"),
         (("-p", "0"), USAGE, "'0' is not a whole number above 0"),
-        (("-p", "init"), USAGE, "'init' is not a whole number above 0"),
+        (("-t", "init"), USAGE, "'init' is not a whole number above 0"),
         (("-p", "99999999999"), USAGE, "99999999999 is not a process id"),
         (("-t", "99999999999"), USAGE, "99999999999 is not a process id"),
         (("-p", "1", "-a"), USAGE, "not allowed with"),

@@ -423,11 +423,16 @@ def test_probes_are_events(
 
 
 def test_two_recordings_at_once(kernel: LinuxKernel, stack: ExitStack) -> None:
-    """Sessions that a command line made do not stand in each other's way, others do."""
+    """Sessions that a command line made do not stand in each other's way, others do.
+
+    A session may be opened a second time beside itself, as a reload does.
+    """
     plan = plan_of("record")
     opened = tracefs.open_session(kernel, plan, stack)
     assert opened.tracing.name == f"collectord-record~{os.getpid()}"
     assert find_live(kernel.tracefs, opened.tracing.name) == (opened.tracing.name,)
+    again = tracefs.open_session(kernel, plan, stack)
+    assert again.tracing.name == f"{opened.tracing.name}+"
     with pytest.raises(KernelError, match=rf"pid {os.getpid()}\b") as caught:
         tracefs.open_session(kernel, plan, stack)
     assert caught.value.errno == errno.EEXIST
