@@ -153,8 +153,9 @@ class Reloader:
 
     async def _reload(self, running: Running) -> Reloaded:
         loaded, config, plan = await running.opening.run(self._plan_anew)
-        wanted = {**document(plan), "settings": settings_of(loaded.config)}
-        found = difference(document(self.plan), wanted)
+        # Those that wait for a restart are not in the plan.
+        wanted = replace(plan, settings=settings_of(loaded.config))
+        found = difference(document(self.plan), document(wanted))
         await running.changeover.change(self.plan, config, plan, found)
         self._config, self.plan, self.config_sha256 = config, plan, loaded.sha256
         running.apply(config, plan)
