@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from collectord.errors import CodecError
 from collectord.model import Reason, Stage, loss_name
 from collectord.sink.run_so_far import last_records, stored_in_run
 from collectord.text.foreign import decode_json, encode_json
@@ -107,11 +108,17 @@ class LastingAccount:
         """
         if not self._source.resumed:
             return
-        with last_records(self._directory) as records:
-            try:
-                stream.load_sideband(records)
-            except OSError as error:  # a part is no record: the segment was damaged
-                _LOG.warning("names_not_loaded", path=str(self._directory), error=str(error))
+        damage: Exception | None = None
+        try:
+            with last_records(self._directory) as records:
+                try:
+                    stream.load_sideband(records)
+                except OSError as error:  # a part is no record
+                    damage = error
+        except CodecError as error:
+            damage = error
+        if damage is not None:
+            _LOG.warning("names_not_loaded", path=str(self._directory), error=str(damage))
 
     def told(self, manifest: Manifest) -> None:
         """Note what a manifest tells."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, decode
+from collectord.sink.packing import unpacked
 from collectord.sink.scan import mapped
 from collectord.sink.segment import group_files, read_other_manifest, sink_errors
 
@@ -43,6 +44,7 @@ def last_records(directory: Path) -> Iterator[memoryview]:
     """Map the data of the newest sealed segment in a folder; nothing if there is none.
 
     Raises:
+        CodecError: it is compressed, and damaged.
         SinkError: the folder cannot be read.
     """
     with _reading(directory) as folder:
@@ -57,7 +59,8 @@ def last_records(directory: Path) -> Iterator[memoryview]:
             return
         with (
             opened(folder.open(paths.data.name)) as fd,
-            mapped(fd, manifest.bytes) as data,
+            unpacked(fd) as plain,
+            mapped(plain, manifest.bytes) as data,
             data[manifest.data_offset : manifest.data_offset + manifest.data_bytes] as records,
         ):
             yield records

@@ -14,6 +14,7 @@ import pytest
 
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import frame
+from collectord.errors import CodecError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.reader.any_events import open_events
@@ -23,6 +24,7 @@ from collectord.sink.outcome import Action
 from collectord.sink.pack import Result, pack_steps
 from collectord.sink.packing import unpacked
 from collectord.sink.repair import repair
+from collectord.sink.run_so_far import last_records
 from collectord.sink.segment import SegmentPaths, run
 from tests.support import relay_segments as relays
 from tests.support import segments as support
@@ -79,6 +81,28 @@ def test_perf_reads_the_same(tmp_path: Path, perfs: tuple[Perf, ...]) -> None:
         header = perf.run("report", "--header-only", "-i", path).stdout
         assert "# compressed : Zstd, level = 1" in header
         assert f"# sample duration : {9_999 / 1000:10.3f} ms" in header
+
+
+def test_the_last_records_are_the_same(tmp_path: Path) -> None:
+    """A daemon that goes on in another's rings finds the names of a compressed segment, too."""
+    path = _sealed(tmp_path).path
+    with last_records(tmp_path) as records:
+        before = bytes(records)
+    assert before
+    assert _pack(path) is Result.PACKED
+    with last_records(tmp_path) as records:
+        assert bytes(records) == before
+
+
+def test_damaged_last_records_are_said_to_be(tmp_path: Path) -> None:
+    """Names are not loaded then, and nothing else is affected."""
+    path = _sealed(tmp_path).path
+    assert _pack(path) is Result.PACKED
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(bytes(64))
+    with pytest.raises(CodecError), last_records(tmp_path):
+        pass
 
 
 def test_trace_cmd_reads_the_same(tmp_path: Path, trace_cmds: tuple[TraceCmd, ...]) -> None:
