@@ -5,19 +5,22 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from collectord.reader.verify import list_segments
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.support.generator import Generator
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 
 BURST: Final = 500
+WORKER: Final = "bcc_worker"
 MANIFEST: Final = 'summary = "a test"\nlicense = "Dual BSD/GPL"\n'
 GOOD: Final = """#include <uapi/linux/ptrace.h>
 struct event { u64 nr; };
@@ -121,6 +125,50 @@ def test_a_program_that_is_wrong(
     assert ended.status == 0
     (told,) = ended.named("session_failed")
     assert told["session"] == "bpf"
+
+
+def test_a_compiler_that_stands_still(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """Other rings are open before anything is compiled; the daemon is ready when all are."""
+    config = _config(tmp_path, _program(tmp_path, GOOD))
+    started = []
+
+    def start(*words: object, **options: object) -> subprocess.Popen[str]:
+        started.append(start_cli(*words, **options))
+        return started[0]
+
+    def workers() -> list[int]:
+        return [
+            int(child)
+            for process in started
+            for task in Path(f"/proc/{process.pid}/task").glob("*/children")
+            for child in task.read_text().split()
+            if WORKER in Path(f"/proc/{child}/cmdline").read_text()
+        ]
+
+    def is_stored() -> bool:
+        state = tmp_path / "state"
+        return state.exists() and sum(row.samples or 0 for row in list_segments([state])) == BURST
+
+    def look() -> bool:
+        daemons.wait_for(workers, "a compiler")
+        (worker,) = workers()
+        os.kill(worker, signal.SIGSTOP)
+        with generator.start("count", count=BURST, nr=NUMBER) as running:
+            assert running.run()["events"] == BURST
+        daemons.wait_for(is_stored, "what was made meanwhile")
+        waits = worker in workers()
+        os.kill(worker, signal.SIGKILL)
+        return waits
+
+    with ThreadPoolExecutor(1) as other:
+        looked = other.submit(look)
+        with daemons.running(start, config) as daemon:
+            assert looked.result()
+            assert daemon.session("bpf")["state"] == "failed"
+            assert daemon.session()["stored"] == BURST
+            assert daemon.stop().status == 0
 
 
 def test_a_manifest_without_licence(tmp_path: Path, run_cli: Run) -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,6 +95,15 @@ def descriptors(daemon: Daemon) -> dict[int, str]:
             continue
         if "perf_event" in target or "trace_pipe_raw" in target:
             found[int(path.name)] = f"{target} {path.stat().st_ino}"
+    return found
+
+
+def programs(daemon: Daemon) -> set[str]:
+    """Return the kernel's ids of the BPF programs that a daemon has open."""
+    found: set[str] = set()
+    for path in Path(f"/proc/{daemon.pid}/fdinfo").iterdir():
+        with suppress(FileNotFoundError):
+            found.update(re.findall(r"^prog_id:\t(\d+)$", path.read_text(), re.MULTILINE))
     return found
 
 
@@ -284,5 +294,49 @@ def test_hangups_under_load(tmp_path: Path, start_cli: Start, generator: Generat
         assert sum(one.startswith("RELOADING=1\nMONOTONIC_USEC=") for one in notices) > RELOADS
         calls = daemon.session()
         assert (calls["stored"], calls["unaccounted"], sum(calls["lost"].values())) == (made, 0, 0)
+        ended = daemon.stop()
+    assert ended.complaints() == []
+
+
+@pytest.mark.usefixtures("bcc")
+def test_programs_change_while_others_record(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """One with other settings is open beside its predecessor; one that stays is the same one."""
+
+    def program(name: str, ring: str) -> str:
+        return f"""
+[[session]]
+name = "{name}"
+[[session.source]]
+kind = "bpf"
+program = "syscall_stream"
+arguments = {{ nr = {NUMBER} }}
+ring = "{ring}"
+"""
+
+    names = ("changes", "stays")
+    config = daemons.write_sessions(
+        tmp_path, program("changes", "4MiB") + program("stays", "4MiB")
+    )
+    with daemons.running(start_cli, config) as daemon:
+        before = programs(daemon)
+        assert len(before) == len(names)
+        burst(generator)
+        daemons.wait_for(lambda: set(stored(daemon, *names).values()) == {BURST}, "what was made")
+        daemons.write_sessions(tmp_path, program("changes", "1MiB") + program("stays", "4MiB"))
+        with generator.start("count", count=LOAD, rate=RATE, nr=NUMBER) as running:
+            running.go()
+            assert changes(reload(daemon)) == {"changes": "changed", "stays": "unchanged"}
+            made = BURST + running.result()["events"]
+        daemons.wait_for(lambda: stored(daemon, "stays")["stays"] == made, "what was made")
+        assert metric(daemon, "produced_records_total", "changes", "bpf") >= made
+        assert len(programs(daemon)) == len(names)
+        assert len(programs(daemon) & before) == 1
+        for name in names:
+            labels = f'cause="reload",session="{name}",source="bpf"'
+            assert daemon.metric(f"collectord_gap_seconds_total{{{labels}}}") == 0
+            session = daemon.session(name)
+            assert (session["unaccounted"], sum(session["lost"].values())) == (0, 0)
         ended = daemon.stop()
     assert ended.complaints() == []
