@@ -155,12 +155,13 @@ def test_a_compiler_that_stands_still(
         daemons.wait_for(workers, "a compiler")
         (worker,) = workers()
         os.kill(worker, signal.SIGSTOP)
-        with generator.start("count", count=BURST, nr=NUMBER) as running:
-            assert running.run()["events"] == BURST
-        daemons.wait_for(is_stored, "what was made meanwhile")
-        waits = worker in workers()
-        os.kill(worker, signal.SIGKILL)
-        return waits
+        try:
+            with generator.start("count", count=BURST, nr=NUMBER) as running:
+                assert running.run()["events"] == BURST
+            daemons.wait_for(is_stored, "what was made meanwhile")
+            return worker in workers()
+        finally:
+            os.kill(worker, signal.SIGKILL)
 
     with ThreadPoolExecutor(1) as other:
         looked = other.submit(look)
