@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -139,13 +140,16 @@ def test_a_compiler_that_stands_still(
         return started[0]
 
     def workers() -> list[int]:
-        return [
-            int(child)
-            for process in started
-            for task in Path(f"/proc/{process.pid}/task").glob("*/children")
-            for child in task.read_text().split()
-            if WORKER in Path(f"/proc/{child}/cmdline").read_text()
-        ]
+        found: list[int] = []
+        for process in started:
+            for task in Path(f"/proc/{process.pid}/task").glob("*/children"):
+                with suppress(FileNotFoundError):  # ended since it was listed
+                    found.extend(
+                        int(child)
+                        for child in task.read_text().split()
+                        if WORKER in Path(f"/proc/{child}/cmdline").read_text()
+                    )
+        return found
 
     def is_stored() -> bool:
         state = tmp_path / "state"
@@ -168,7 +172,7 @@ def test_a_compiler_that_stands_still(
         with daemons.running(start, config) as daemon:
             assert looked.result()
             assert daemon.session("bpf")["state"] == "failed"
-            assert daemon.session()["stored"] == BURST
+            daemon.await_stored(BURST)
             assert daemon.stop().status == 0
 
 
