@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -238,6 +239,14 @@ def bcc() -> None:
 
     interpreter, reason = bcc_client.find_python()
     assert interpreter, f"{reason}: make setup"
+
+
+@pytest.fixture
+def stage() -> Iterator[Path]:
+    """Provide an empty directory that everybody may search."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @pytest.fixture

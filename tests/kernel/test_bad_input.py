@@ -408,14 +408,6 @@ def opened_up(stage: Path) -> list[str]:
 
 
 @pytest.fixture
-def stage() -> Iterator[Path]:
-    """Provide an empty directory that anybody may search to."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@pytest.fixture
 def place() -> Iterator[Path]:
     """Provide a directory of somebody."""
     with tempfile.TemporaryDirectory() as name:

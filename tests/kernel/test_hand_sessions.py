@@ -4,10 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -16,10 +12,12 @@ from collectord.control import client
 from collectord.errors import CollectordError, ConfigError, NotAllowed, UsageError
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
+from tests.support.somebody import SOMEBODY, somebody
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.daemons import Daemon
     from tests.support.generator import Generator
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("tracefs")
 
 COUNT: Final = 20_000
-SOMEBODY: Final = 65_534
 GROUP: Final = 54_323
 SOURCE: Final = f"""
 [[session.source]]
@@ -48,29 +45,6 @@ TABLE: Final[dict[str, Any]] = {
     "source": [{"kind": "perf", "events": [EVENT], "filter": FILTER, "ring": "4MiB"}],
     "duration": "10m",
 }
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """Provide a directory that everybody may search."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@contextmanager
-def somebody(*groups: int) -> Iterator[None]:
-    """Be a user without privilege, with these supplementary groups, for a block."""
-    before = os.getgroups(), os.getegid()
-    os.setgroups(groups)
-    os.setegid(SOMEBODY)
-    os.seteuid(SOMEBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(before[1])
-        os.setgroups(before[0])
 
 
 def await_stored(daemon: Daemon, name: str, count: int) -> dict[str, Any]:
@@ -151,16 +125,16 @@ def test_a_session_pauses_and_resumes_on_request(
 
 
 def test_a_user_of_the_group_records_through_the_daemon(  # noqa: PLR0915 - of one daemon
-    place: Path, start_cli: Start, run_cli: Run, generator: Generator
+    stage: Path, start_cli: Start, run_cli: Run, generator: Generator
 ) -> None:
     """A session ends at its time, on request, or when it has recorded too much; others go on.
 
     What is beyond the limits is refused, and leaves nothing behind.
     """
-    config = daemons.write_sessions(place, SESSIONS)
+    config = daemons.write_sessions(stage, SESSIONS)
     limits = '[control]\nmax_sessions = 2\nmax_bytes = "8MiB"\nmax_memory = "64MiB"\n'
     config.write_text(config.read_text().replace("[control]\n", limits))
-    path, state = place / "control.sock", place / "state"
+    path, state = stage / "control.sock", stage / "state"
     as_group = ("setpriv", f"--regid={GROUP}", "--clear-groups")
     with daemons.running(start_cli, config, prefix=as_group) as daemon:
 

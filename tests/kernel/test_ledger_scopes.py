@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -147,12 +146,10 @@ def test_threads_are_counted(
 
 
 @pytest.fixture
-def as_somebody(generator: Generator) -> Iterator[list[str]]:
-    """Provide a command that runs the generator as a user who owns nothing else."""
-    with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
-        program = shutil.copy(generator.program, directory)
-        yield ["setpriv", f"--reuid={SOMEBODY}", "--clear-groups", program]
+def as_somebody(generator: Generator, stage: Path) -> list[str]:
+    """Return a command that runs the generator as a user who owns nothing else."""
+    program = shutil.copy(generator.program, stage)
+    return ["setpriv", f"--reuid={SOMEBODY}", "--clear-groups", str(program)]
 
 
 def test_a_user_is_counted(

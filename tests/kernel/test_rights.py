@@ -6,9 +6,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
-import tempfile
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -19,16 +17,17 @@ from collectord.errors import MissingPrivilege, NotAllowed
 from tests.support import daemons
 from tests.support.commands import CHANGES
 from tests.support.daemons import EVENT, FILTER, NUMBER
+from tests.support.somebody import SOMEBODY, somebody
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from tests.support.generator import Generator
     from tests.support.recording import Start
 
 pytestmark = pytest.mark.usefixtures("tracefs")
 
-SOMEBODY: Final = 65_534
 READERS: Final = 54_321  # the group of the socket
 ADMINS: Final = 54_322
 COUNT: Final = 20_000
@@ -56,64 +55,41 @@ filter = "{FILTER}"
 AS_READERS: Final = ("setpriv", f"--regid={READERS}", "--clear-groups")
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """Provide a directory that everybody may search."""
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
-@contextmanager
-def somebody(*groups: int) -> Iterator[None]:
-    """Be a user without privilege, with these supplementary groups, for a block."""
-    before = os.getgroups(), os.getegid()
-    os.setgroups(groups)
-    os.setegid(SOMEBODY)
-    os.seteuid(SOMEBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(before[1])
-        os.setgroups(before[0])
-
-
-def configure(place: Path, *, admins: int | None) -> Path:
+def configure(stage: Path, *, admins: int | None) -> Path:
     """Return the configuration of a daemon that these may change."""
-    config = daemons.write_sessions(place, SESSIONS)
+    config = daemons.write_sessions(stage, SESSIONS)
     if admins is not None:
         text = config.read_text()
         config.write_text(text.replace("[control]\n", f'[control]\nadmin_group = "{admins}"\n'))
     return config
 
 
-def snapshot(place: Path, groups: Sequence[int]) -> dict[str, Any]:
+def snapshot(stage: Path, groups: Sequence[int]) -> dict[str, Any]:
     """Ask for a snapshot as somebody in these groups."""
     with somebody(*groups):
-        return client.post(place / "control.sock", "/v1/snapshot", {})
+        return client.post(stage / "control.sock", "/v1/snapshot", {})
 
 
-def test_who_may_do_what(place: Path, start_cli: Start) -> None:
+def test_who_may_do_what(stage: Path, start_cli: Start) -> None:
     """The socket lets its group in, of which only the admins change something; both are logged.
 
     Others read the metrics, and nothing else.
     """
-    config = configure(place, admins=ADMINS)
-    path = place / "control.sock"
+    config = configure(stage, admins=ADMINS)
+    path = stage / "control.sock"
     with daemons.running(start_cli, config, prefix=AS_READERS) as daemon:
         with somebody(ADMINS):
             assert "collectord_build_info" in daemon.metrics()
             with pytest.raises(MissingPrivilege, match="may not use the control"):
                 client.get(path, "/v1/status")
             with pytest.raises(PermissionError):
-                list((place / "state" / "calls").iterdir())
+                list((stage / "state" / "calls").iterdir())
         with somebody(READERS):
             assert client.get(path, "/v1/status")["pid"] == daemon.pid
         for change, body in CHANGES.items():
             with somebody(READERS), pytest.raises(NotAllowed, match=f"of group {ADMINS} may"):
                 client.post(path, change, body)
-        assert [one["session"] for one in snapshot(place, (READERS, ADMINS))["snapshots"]] == [
+        assert [one["session"] for one in snapshot(stage, (READERS, ADMINS))["snapshots"]] == [
             "recorder"
         ]
         ended = daemon.stop()
@@ -124,23 +100,23 @@ def test_who_may_do_what(place: Path, start_cli: Start) -> None:
     assert (done["uid"], done["pid"], done["result"]) == (SOMEBODY, os.getpid(), "done")
 
 
-def test_by_default_the_group_of_the_socket_changes(place: Path, start_cli: Start) -> None:
+def test_by_default_the_group_of_the_socket_changes(stage: Path, start_cli: Start) -> None:
     """Without the key whoever the group lets in may change, unless its groups are too many."""
-    config = configure(place, admins=None)
+    config = configure(stage, admins=None)
     with daemons.running(start_cli, config, prefix=AS_READERS) as daemon:
-        assert snapshot(place, (READERS,))["snapshots"]
+        assert snapshot(stage, (READERS,))["snapshots"]
         with pytest.raises(NotAllowed):
-            snapshot(place, (READERS, *range(60_000, 60_300)))
+            snapshot(stage, (READERS, *range(60_000, 60_300)))
         assert daemon.stop().status == 0
 
 
 def test_silent_connections_delay_nothing(
-    place: Path, start_cli: Start, generator: Generator
+    stage: Path, start_cli: Start, generator: Generator
 ) -> None:
     """A thousand silent connections of a user hold few places; all others have theirs."""
-    path = place / "control.sock"
+    path = stage / "control.sock"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    config = configure(place, admins=None)
+    config = configure(stage, admins=None)
     with daemons.running(start_cli, config, prefix=AS_READERS) as daemon, ExitStack() as stack:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
