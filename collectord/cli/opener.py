@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import pwd
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectord.cli import EXIT_OK, log
+from collectord.cli import EXIT_OK, daemon_config, log
 from collectord.cli.parser import Parser
-from collectord.config.load import config_files, load_files
 from collectord.control import service, signals
 from collectord.control.sockets import RINGS, claim_unix
 from collectord.daemon.cpu_watch import CpuWatch
@@ -40,13 +38,7 @@ def parser() -> Parser:
             "collectord opener --user collectord",
         ),
     )
-    made.add_argument(
-        "--config",
-        metavar="FILE",
-        type=Path,
-        help="configuration file (default: /etc/collectord/collectord.toml, then "
-        "collectord.d/*.toml)",
-    )
+    daemon_config.add_option(made)
     made.add_argument(
         "--user",
         metavar="USER",
@@ -62,7 +54,7 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     args = parser().parse_args(arguments)
     host = Planner(kernel, args.config)
     config = host.loaded.config
-    log.configure(level=logging.getLevelNamesMapping()[config.daemon.log_level.upper()])
+    log.configure(level=daemon_config.log_level(config))
     if not config.daemon.opener:
         raise ConfigError(
             "no socket is set",
@@ -96,7 +88,7 @@ class Planner:
         self._online = kernel.online_cpus()
 
     def _load(self) -> Loaded:
-        return load_files([self._path] if self._path else config_files())
+        return daemon_config.read(self._path)
 
     def is_changed(self) -> bool:
         """Whether the files or the CPUs are others than at the last plan. Raises ConfigError."""

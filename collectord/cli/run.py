@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import logging
 import os
 from contextlib import AsyncExitStack
 from functools import partial
@@ -13,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord import __version__
-from collectord.cli import EXIT_FAILURE, EXIT_OK, log
+from collectord.cli import EXIT_FAILURE, EXIT_OK, daemon_config, log
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
-from collectord.config.load import config_files, load_files
 from collectord.control import activation, service, signals
 from collectord.control.api import control_app
 from collectord.control.health_pages import HealthPages
@@ -53,25 +51,18 @@ def parser() -> Parser:
             "collectord run --config config/collectord.toml",
         ),
     )
-    made.add_argument(
-        "--config",
-        metavar="FILE",
-        type=Path,
-        help="configuration file (default: /etc/collectord/collectord.toml, then "
-        "collectord.d/*.toml)",
-    )
+    daemon_config.add_option(made)
     return made
 
 
 def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Run until SIGINT or SIGTERM, then flush and seal everything."""
     args = parser().parse_args(arguments)
-    read = partial(_read, args.config)
+    read = partial(daemon_config.read, args.config)
     loaded = read()
     config = loaded.config
     log.configure(
-        level=logging.getLevelNamesMapping()[config.daemon.log_level.upper()],
-        console=_CONSOLE[config.daemon.log_format],
+        level=daemon_config.log_level(config), console=_CONSOLE[config.daemon.log_format]
     )
     if not faulthandler.is_enabled():
         faulthandler.enable()  # the manager's watchdog sends SIGABRT: the log gets the stacks
@@ -79,11 +70,6 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     if unsealed:
         log.get_logger().error("segments_not_sealed", segments=unsealed)
     return EXIT_FAILURE if unsealed else EXIT_OK
-
-
-def _read(path: Path | None) -> Loaded:
-    """Read the named configuration, or that of the host with the drop-ins that it has now."""
-    return load_files([path] if path else config_files())
 
 
 async def _serve(kernel: Kernel, loaded: Loaded, read: Callable[[], Loaded]) -> int:
