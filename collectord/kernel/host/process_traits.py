@@ -15,6 +15,7 @@ from collectord.errors import KernelError, NoSuchTarget
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.values.host import Origin
 from collectord.model import ScopeKind
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _RECEIVE_BYTES: Final = 4 << 20  # some 5,000 events, of which each takes 768 bytes
 _SO_RCVBUFFORCE: Final = 33  # include/uapi/asm-generic/socket.h
 _PARENT, _START = 1, 19  # fields of `stat` behind the name
-_NS_PER_SECOND: Final = 1_000_000_000
 
 
 def running(proc: Path) -> tuple[int, ...]:
@@ -52,10 +52,19 @@ def origin_of(pid: int, proc: Path) -> Origin:
         line = (proc / str(pid) / "stat").read_bytes()
     except OSError as error:
         raise _gone(pid) from error
-    fields = line[line.rindex(b")") + 1 :].split()
     booted_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    ticks_ns = int(fields[_START]) * _NS_PER_SECOND // os.sysconf("SC_CLK_TCK")
-    return Origin(parent=int(fields[_PARENT]), started_ns=ticks_ns - booted_ns)
+    ticks_ns = int(_stat_fields(line)[_START]) * NS_PER_SECOND // os.sysconf("SC_CLK_TCK")
+    return Origin(parent=parent_of(line), started_ns=ticks_ns - booted_ns)
+
+
+def parent_of(line: bytes) -> int:
+    """Return the parent in a `stat` line."""
+    return int(_stat_fields(line)[_PARENT])
+
+
+def _stat_fields(line: bytes) -> list[bytes]:
+    """Return the fields behind the name, which may hold any but the last `)`."""
+    return line[line.rindex(b")") + 1 :].split()
 
 
 def open_news() -> int:

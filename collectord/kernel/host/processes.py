@@ -26,7 +26,7 @@ from collectord.codec.perf_sideband import (
     encode,
 )
 from collectord.folders.folder import opened
-from collectord.kernel.host import kernel_maps
+from collectord.kernel.host import kernel_maps, process_traits
 from collectord.kernel.host.task_comms import as_comm
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def scan(
     for image in kernel_maps.kernel_images(proc):
         place = (_KERNEL_PID, 0, image.addr, image.length, image.pgoff)
         out.add(Mmap(*place, image.name, Misc.KERNEL), _KERNEL_PID, 0)
-    processes = _all_pids(os.fspath(proc)) if pids is None else sorted(pids)
+    processes = process_traits.running(proc) if pids is None else sorted(pids)
     return b"".join(out.records) + describe(attr, event_id, processes, 0, proc=proc)
 
 
@@ -109,14 +109,10 @@ class _Writer:
         self.records.append(data)
 
 
-def _all_pids(root: str) -> list[int]:
-    return sorted(int(name) for name in os.listdir(root) if name.isdigit())  # noqa: PTH208
-
-
 def _add_tasks(out: _Writer, root: str, pid: int) -> bool:
     """Add the process's threads; return whether it existed."""
     try:
-        parent = _parent(_read(f"{root}/{pid}/stat"))
+        parent = process_traits.parent_of(_read(f"{root}/{pid}/stat"))
         tids = sorted(map(int, os.listdir(f"{root}/{pid}/task")))  # noqa: PTH208
     except OSError:
         return False
@@ -129,11 +125,6 @@ def _add_tasks(out: _Writer, root: str, pid: int) -> bool:
         out.add(Fork(pid, before, tid, before, out.time_ns), pid, tid)
         out.add(Comm(pid, tid, comm), pid, tid)
     return True
-
-
-def _parent(line: bytes) -> int:
-    """Return the parent in a `stat` line; the name before it may hold any but the last `)`."""
-    return int(line[line.rindex(b")") + 1 :].split(maxsplit=2)[1])
 
 
 def _add_maps(out: _Writer, root: str, pid: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import MissingFeature, NoSuchTarget
-from collectord.kernel.host import cgroups, errno_mapping
+from collectord.kernel.host import cgroups, errno_mapping, process_traits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,18 +40,16 @@ def threads_of_all(pids: Iterable[int], proc: Path) -> list[int]:
 def processes_of(uid: int, proc: Path) -> tuple[int, ...]:
     """See `Kernel.processes_of`."""
     found = []
-    for process in proc.iterdir():
-        if not process.name.isdigit():
-            continue
+    for pid in process_traits.running(proc):
         try:
-            status = (process / "status").read_bytes()
+            status = (proc / str(pid) / "status").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue  # it exited since it was listed
         # Uid: real, effective, saved, file system. Not the directory's owner, which is
         # root for a process that is not dumpable.
         if int(status.split(b"\nUid:", 1)[1].split(maxsplit=2)[1]) == uid:
-            found.append(int(process.name))
-    return tuple(sorted(found))
+            found.append(pid)
+    return tuple(found)
 
 
 def open_cgroup(path: str, proc: Path) -> int:
