@@ -63,7 +63,7 @@ VERSION: Final = b"7\0"
 UNCOMPRESSED: Final = b"none\0\0"
 SECTION: Final = struct.Struct("<HHIQ")
 OPTION: Final = struct.Struct("<HI")
-_CPU: Final = struct.Struct("<IQQ")
+CPU_EXTENT: Final = struct.Struct("<IQQ")  # in the BUFFER option: CPU, offset, size
 _WORD_BYTES: Final = 4
 _FILE_MAX_BYTES: Final = 1 << 62
 
@@ -200,7 +200,7 @@ def _options(
     buffer += U32.pack(sub_buffer_bytes) + U32.pack(len(extents))
     version = metadata.version.encode() + b"\0"
     version += bytes(-(at + 2 * OPTION.size + len(version) + len(buffer)) % _WORD_BYTES)
-    buffer += b"".join(_CPU.pack(cpu, offset, 0) for cpu, offset in extents.items())
+    buffer += b"".join(CPU_EXTENT.pack(cpu, offset, 0) for cpu, offset in extents.items())
     stat = Room(0, cpustat_bytes)
     options: list[tuple[OptionId, bytes]] = [
         (OptionId.VERSION, version),
@@ -384,7 +384,7 @@ def _buffer(cursor: Cursor, at: int, rows: int | None = None) -> _Buffer:
     if not count:
         raise CodecError("no CPU", offset=table_at, reason="cpus")
     rows = min(count, rows or count)
-    cpus = tuple(_CPU.unpack(cursor.take(_CPU.size)) for _ in range(rows))
+    cpus = tuple(CPU_EXTENT.unpack(cursor.take(CPU_EXTENT.size)) for _ in range(rows))
     return _Buffer(section_at, clock, table_at, cpus)
 
 
@@ -398,7 +398,7 @@ def _extents(buffer: _Buffer, stats: Sequence[Room], end: int) -> dict[int, Exte
     for index, ((cpu, offset, size), past, stat) in enumerate(
         zip(buffer.cpus, ends, stats, strict=True)
     ):
-        at = buffer.table_at + _CPU.size * index
+        at = buffer.table_at + CPU_EXTENT.size * index
         if past < offset or cpu in extents:
             raise CodecError(f"extent of CPU {cpu}", offset=at, reason="extent")
         extents[cpu] = Extent(offset, past - offset, size, at + CPU_SIZE_AT, stat)

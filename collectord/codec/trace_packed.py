@@ -22,6 +22,7 @@ from collectord.codec.packed import (
     Pieces,
 )
 from collectord.codec.trace_dat import (
+    CPU_EXTENT,
     FIRST_BYTES,
     OPTION,
     SECTION,
@@ -42,7 +43,6 @@ _START_BYTES: Final = len(MAGIC) + len(VERSION) + 2 + U32.size  # up to the comp
 _PACKED: Final = ZSTD_NAME.encode() + b"\0"
 _FLAG: Final = 1
 _SIZES: Final = struct.Struct("<II")
-_PLACE: Final = struct.Struct("<IQQ")  # as in the BUFFER option: CPU, offset, size
 _CHUNK_BYTES: Final = 1 << 18
 _CONTENTS_MAX_BYTES: Final = 1 << 26
 _TRAILER: Final = struct.Struct("<QI8s")  # size of the file, number of places, magic
@@ -61,7 +61,7 @@ class _Section(NamedTuple):
 
     @property
     def contents_at(self) -> int:
-        """Where its contents begin."""
+        """The place where its contents begin."""
         return self.at + SECTION_BYTES
 
     def header(self, flags: int, size: int) -> bytes:
@@ -108,7 +108,9 @@ def pack(plain: memoryview) -> Pieces:
                 yield Piece(at, part)
                 at += len(part)
             places[cpu] = start, at - start
-    rows = b"".join(_PLACE.pack(cpu, e.offset, e.size_bytes) for cpu, e in head.extents.items())
+    rows = b"".join(
+        CPU_EXTENT.pack(cpu, e.offset, e.size_bytes) for cpu, e in head.extents.items()
+    )
     trailer = rows + _TRAILER.pack(len(plain), len(head.extents), _TRAILER_MAGIC)
     yield Piece(at, trailer)
     at += len(trailer)
@@ -223,10 +225,10 @@ def _trailer(packed: memoryview) -> tuple[int, dict[int, tuple[int, int]]]:
     if at < 0 or bytes(packed[-len(_TRAILER_MAGIC) :]) != _TRAILER_MAGIC:
         raise CodecError("another program compressed it", offset=0, reason="compressed")
     size, count, _ = _TRAILER.unpack_from(packed, at)
-    first = at - count * _PLACE.size
+    first = at - count * CPU_EXTENT.size
     if not 0 < count <= _CPUS_MAX or first < 0:
         raise CodecError(f"places of {count} CPUs", offset=at, reason="cpus")
-    rows = _PLACE.iter_unpack(bytes(packed[first:at]))
+    rows = CPU_EXTENT.iter_unpack(bytes(packed[first:at]))
     return size, {cpu: (offset, length) for cpu, offset, length in rows}
 
 
@@ -235,8 +237,8 @@ def _cpu_rows(options: memoryview) -> list[tuple[int, int, int]]:
     for kind, at, size in _each_option(options):
         if kind == OptionId.BUFFER:
             start, count = _table(options, at)
-            rows = range(start, min(start + count * _PLACE.size, at + size), _PLACE.size)
-            return [_PLACE.unpack_from(options, row) for row in rows]
+            rows = range(start, min(start + count * CPU_EXTENT.size, at + size), CPU_EXTENT.size)
+            return [CPU_EXTENT.unpack_from(options, row) for row in rows]
     raise CodecError("no BUFFER", offset=0, reason="layout")
 
 
@@ -272,10 +274,10 @@ def _moved_options(
         if kind == OptionId.BUFFER:
             start, count = _table(options, at)
             for row in range(count):
-                cpu, _, _ = _PLACE.unpack_from(made, start + row * _PLACE.size)
+                cpu, _, _ = CPU_EXTENT.unpack_from(made, start + row * CPU_EXTENT.size)
                 if cpu not in places:
                     raise CodecError(f"no place of CPU {cpu}", offset=at, reason="cpus")
-                _PLACE.pack_into(made, start + row * _PLACE.size, cpu, *places[cpu])
+                CPU_EXTENT.pack_into(made, start + row * CPU_EXTENT.size, cpu, *places[cpu])
         elif kind not in _SECTIONS or size != U64.size:
             continue
         (offset,) = U64.unpack_from(made, at)
