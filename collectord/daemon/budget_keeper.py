@@ -83,8 +83,9 @@ class BudgetKeeper:
     def _pause_one(self, sessions: Iterable[AnySession]) -> None:
         """Pause the costliest session of the class that matters least; one on request first."""
         order = {name: -place for place, name in enumerate(self._classes)}
+        lately_ns = self._meter.lately_ns
         found = [
-            (order[one.plan.loss_class], bool(one.plan.ends_ns), self._meter.lately_ns(one), one)
+            (order[one.plan.loss_class], bool(one.plan.ends_ns), lately_ns(one), one.pause, one)
             for one in sessions
             if one.plan.loss_class in order
             and one.pause is not None
@@ -95,11 +96,10 @@ class BudgetKeeper:
         found = [each for each in found if each[2] > 0]
         if not found:
             return
-        _, _, imposed_ns, session = max(found, key=lambda each: each[:3])
+        _, _, imposed_ns, pause, session = max(found, key=lambda each: each[:3])
         cost = self._meter.cost
         try:
-            if session.pause is not None:
-                session.pause.begin(GapCause.SHED)
+            pause.begin(GapCause.SHED)
         except KernelError as error:
             _LOG.error("session_not_paused", session=session.plan.name, error=str(error))
             return
