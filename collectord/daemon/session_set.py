@@ -67,9 +67,8 @@ class SessionSet:
             for live in self._live.values():
                 stack.push_async_callback(live.own.aclose)
             stack.push_async_callback(self._watch.join)
-            for live in self._live.values():
-                if live.begun:
-                    stack.push_async_callback(live.session.close)
+            for session in self.begun:
+                stack.push_async_callback(session.close)
 
     def __iter__(self) -> Iterator[AnySession]:
         return iter([live.session for live in self._live.values()])
@@ -81,6 +80,11 @@ class SessionSet:
     def plans(self) -> list[SessionPlan]:
         """The plans of all sessions, as they were opened."""
         return [session.plan for session in self]
+
+    @property
+    def begun(self) -> list[AnySession]:
+        """The sessions that have begun, at least in part."""
+        return [live.session for live in self._live.values() if live.begun]
 
     @property
     def target_fds(self) -> tuple[int, ...]:
@@ -180,29 +184,24 @@ class SessionSet:
 
     def take_out(self, keys: AbstractSet[Key]) -> SessionSet:
         """Return some sessions in a set of their own; others may take their place later."""
-        out = SessionSet(self._watch)
-        for key in keys & self._live.keys():
-            out._live[key] = live = self._live.pop(key)
-            self._leaving.append(live.session)
-            if live.session.readers:
-                self._watch.forget(key[0])
+        out = self._part([key for key in self._live if key in keys])
+        self._leaving += out
         return out
 
     async def remove(self, name: str) -> list[AnySession]:
         """Flush, seal, balance and undo the sessions of a name, and return them."""
-        gone = {key: live for key, live in self._live.items() if key[0] == name}
-        for key, live in gone.items():
-            del self._live[key]
+        async with self._part([key for key in self._live if key[0] == name]) as gone:
+            await asyncio.gather(*map(_end, gone.begun))
+        return [*gone]
+
+    def _part(self, keys: Iterable[Key]) -> SessionSet:
+        """Move sessions to a set of their own."""
+        out = SessionSet(self._watch)
+        for key in keys:
+            out._live[key] = live = self._live.pop(key)
             if live.session.readers:
-                self._watch.forget(name)
-        sessions = [live.session for live in gone.values()]
-        async with AsyncExitStack() as stack:
-            for live in gone.values():
-                stack.push_async_callback(live.own.aclose)
-            stack.push_async_callback(self._watch.join)
-            begun = [live.session for live in gone.values() if live.begun]
-            await asyncio.gather(*map(_end, begun))
-        return sessions
+                self._watch.forget(key[0])
+        return out
 
     async def end(self) -> None:
         """Flush, seal and balance all sessions beside each other; their errors are logged."""

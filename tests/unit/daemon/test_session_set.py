@@ -29,6 +29,7 @@ class One:
         self.troubles: list[tuple[str, str]] = []
         self._done = done
         self._fails = fails
+        self._closed = False
 
     async def begin(self) -> None:
         """Begin it, or fail."""
@@ -37,7 +38,10 @@ class One:
             raise KernelError("no memory")
 
     async def close(self) -> None:
-        """Close it, or fail."""
+        """Close it, or fail; once."""
+        if self._closed:
+            return
+        self._closed = True
         self._done.append(f"close {self.plan.name}")
         if self._fails.get("closes"):
             raise KernelError("it hangs")
