@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - loaded at a first connection, when Python may be out of reach
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
