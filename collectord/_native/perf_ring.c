@@ -88,6 +88,7 @@ void perf_ring__free(struct ring *ring)
 	struct perf_ring *const perf = perf_ring__of(ring);
 
 	free((void *)(uintptr_t)perf->ids.all);
+	pthread_mutex_destroy(&perf->ids_lock);
 	free(perf);
 }
 
