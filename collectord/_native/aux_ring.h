@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include "walk.h"
 #include "perf_ring.h"
 
 #define AUX_ENDS 1024u

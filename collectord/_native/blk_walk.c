@@ -36,14 +36,6 @@ static enum fault blk__count(const uint8_t *record, struct blk_state *state,
 	return FAULT_NONE;
 }
 
-size_t blk__next(const uint8_t *data, size_t bytes)
-{
-	for (size_t at = 1; at + 4 <= bytes; at++)
-		if (load32(data + at) == BLK_MAGIC)
-			return at;
-	return bytes;
-}
-
 size_t blk__run(const uint8_t *data, size_t bytes, uint32_t longest, struct blk_state *state,
 		struct blk_tally *tally, enum fault *fault)
 {

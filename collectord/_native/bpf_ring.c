@@ -12,7 +12,6 @@
 #define SAMPLE_HEAD_BYTES (WALK_HEADER_BYTES + 8u) /* header, id */
 #define RAW_HEAD_BYTES 4u			   /* u32 size */
 #define SAMPLE_BYTES_MAX 65528u
-#define PIECE_BYTES 32768u
 
 int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
 {

@@ -115,7 +115,6 @@ struct pool {
 	pthread_mutex_t lock;
 	struct chunk *chunks;
 	struct chunk *free;
-	uint8_t *memory;
 	void *mapping;
 	size_t mapping_bytes;
 	uint32_t chunk_bytes;

@@ -194,7 +194,7 @@ int core__silent_shard(const struct core *core, const struct stream *stream, uin
 {
 	for (uint32_t i = index; i < core->writer.shard_count; i++)
 		if ((stream == NULL || stream__lane(stream, i) != NULL) &&
-		    !shard__has_passed(&core->shards[i], generation))
+		    load_relaxed(&core->shards[i].passed) < generation)
 			return (int)i;
 	return -1;
 }

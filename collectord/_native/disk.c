@@ -17,7 +17,8 @@ void disk__init(struct disk *disk, struct writer *writer, dev_t device)
 	memset(disk, 0, sizeof(*disk));
 	disk->writer = writer;
 	disk->device = device;
-	flight__begin(disk);
+	/* If that is refused, writes are made one at a time. */
+	(void)syscall(SYS_io_setup, (long)WRITES_MAX, &disk->aio);
 	pthread_mutex_init(&disk->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

@@ -11,22 +11,12 @@
  * longer, and so would anyone who syncs a file there. */
 #define SLOW_NS 50000000u
 
-/* The maximal number of chunks in one write: adjacent ones in a file. */
-#define WRITE_CHUNKS 4u
-/* A turn that began below the limit of writes in flight continues to its end. */
-#define WRITES_MAX (DISK_DEPTH - 1 + WRITE_CHUNKS)
-
 /* Chunks that are sent as one write. */
 struct batch {
 	struct chunk *first;
 	struct iovec vectors[WRITE_CHUNKS];
 	uint32_t count;
 };
-
-void flight__begin(struct disk *disk)
-{
-	(void)syscall(SYS_io_setup, (long)WRITES_MAX, &disk->aio);
-}
 
 static bool flight__can_send(const struct stream *stream)
 {

@@ -7,12 +7,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "walk.h"
-
 /* MMAP2: include/uapi/linux/perf_event.h, enum perf_event_type. */
 #define AT_DEVICE 40u /* major, minor, inode, its generation */
 #define DEVICE_BYTES 24u
-#define AT_NAME 72u
 
 int mapped_files__init(struct mapped_files *files)
 {
@@ -38,13 +35,13 @@ void mapped_files__deinit(struct mapped_files *files)
 static size_t name_bytes(const uint8_t *record)
 {
 	const uint64_t header = walk__load(record);
-	const uint8_t *const name = record + AT_NAME;
+	const uint8_t *const name = record + AT_MMAP2_NAME;
 	const uint8_t *end;
 
-	if (walk__type(header) != PERF_RECORD_MMAP2 || walk__size(header) <= AT_NAME ||
+	if (walk__type(header) != PERF_RECORD_MMAP2 || walk__size(header) <= AT_MMAP2_NAME ||
 	    (walk__misc(header) & PERF_RECORD_MISC_MMAP_DATA) != 0)
 		return 0;
-	end = memchr(name, 0, walk__size(header) - AT_NAME);
+	end = memchr(name, 0, walk__size(header) - AT_MMAP2_NAME);
 	/* A path, or "[vdso]"; "//anon" is not a file. */
 	if (end == NULL || !((name[0] == '/' && name[1] != '/') || name[0] == '['))
 		return 0;
@@ -55,7 +52,7 @@ static size_t name_bytes(const uint8_t *record)
 static bool file_set__note(struct file_set *set, const uint8_t *record, size_t name)
 {
 	const uint16_t size = walk__size(walk__load(record));
-	uint32_t slot = (uint32_t)XXH3_64bits_withSeed(record + AT_NAME, name,
+	uint32_t slot = (uint32_t)XXH3_64bits_withSeed(record + AT_MMAP2_NAME, name,
 						       walk__load(record + AT_DEVICE + 8)) %
 			MAPPED_FILES_SLOTS;
 
@@ -63,9 +60,9 @@ static bool file_set__note(struct file_set *set, const uint8_t *record, size_t n
 		const uint8_t *const known = set->records + set->places[set->slots[slot] - 1];
 
 		/* The known name ends within its record, as this one's does. */
-		if (walk__size(walk__load(known)) > AT_NAME + name &&
+		if (walk__size(walk__load(known)) > AT_MMAP2_NAME + name &&
 		    memcmp(record + AT_DEVICE, known + AT_DEVICE, DEVICE_BYTES) == 0 &&
-		    memcmp(record + AT_NAME, known + AT_NAME, name + 1) == 0)
+		    memcmp(record + AT_MMAP2_NAME, known + AT_MMAP2_NAME, name + 1) == 0)
 			return true;
 	}
 	if (set->count == MAPPED_FILES_MAX || size > MAPPED_FILES_BYTES - set->used)

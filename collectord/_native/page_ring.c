@@ -11,17 +11,6 @@
 #define PIPE_SLOTS_DEFAULT 16u
 #define PIPE_SLOTS_MAX (1u << 15)
 
-static int page_track__init(struct page_track *track, uint32_t page_bytes)
-{
-	track->page_bytes = page_bytes;
-	/* Aligned for O_DIRECT. */
-	track->tail = aligned_alloc(CHUNK_ALIGN_BYTES, page_bytes);
-	if (sums__init(&track->sums) < 0 || track->tail == NULL)
-		return -ENOMEM;
-	memset(track->tail, 0, SUBBUF_HEADER_BYTES);
-	return 0;
-}
-
 static void page_ring__free(struct ring *ring)
 {
 	struct page_ring *const pages = page_ring__of(ring);
@@ -86,10 +75,14 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 	pages->options = *options;
 	pages->cursor.map = options->map;
 	pages->pipe[0] = pages->pipe[1] = -1;
-	if (page_track__init(&pages->track, options->page_bytes) < 0) {
+	pages->track.page_bytes = options->page_bytes;
+	/* Aligned for O_DIRECT. */
+	pages->track.tail = aligned_alloc(CHUNK_ALIGN_BYTES, options->page_bytes);
+	if (sums__init(&pages->track.sums) < 0 || pages->track.tail == NULL) {
 		page_ring__free(&pages->ring);
 		return -ENOMEM;
 	}
+	memset(pages->track.tail, 0, SUBBUF_HEADER_BYTES);
 	if (pages->options.transport == PAGE_SPLICE)
 		page_ring__open_pipe(pages);
 	if (pages->options.transport == PAGE_MMAP)

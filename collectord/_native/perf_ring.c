@@ -8,10 +8,6 @@
 
 #include "stream.h"
 
-/* The ring's cache lines were written by another core, and walking them in place is a chain of
- * dependent misses. A straight copy streams them in; the walk, and the chunk's checksum, then find
- * this piece in the nearest caches. */
-#define PIECE_BYTES 32768u
 #define RECORD_ALIGN 8u
 
 static int compare_ids(const void *left, const void *right)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
-#include <pthread.h>
-
 #include "ring.h"
 
 /*
@@ -39,6 +37,11 @@ static inline void ring_note__read(const struct ring_note *note, uint64_t *posit
 	*position = note->at[turn & 1].position;
 	*samples = note->at[turn & 1].samples;
 }
+
+/* The ring's cache lines were written by another core, and walking them in place is a chain of
+ * dependent misses. A straight copy streams them in; the walk, and the chunk's checksum, then find
+ * this piece in the nearest caches. */
+#define PIECE_BYTES 32768u
 
 /* A mapped perf ring. The shard writes its counters. */
 struct perf_ring {
@@ -132,7 +135,8 @@ struct window_step {
 	uint64_t since_ns, begun_ns;
 };
 
-/* Adjacent records in the copy, newest first; they are delivered as one piece. */
+/* Adjacent records in the copy, newest first; they are delivered as one piece: of PIECE_BYTES at
+ * most, or one record. */
 struct window_piece {
 	size_t at;
 	size_t bytes;

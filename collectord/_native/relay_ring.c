@@ -103,14 +103,15 @@ static void relay_ring__count(struct relay_ring *relay, struct chunk *chunk, uin
 	ring->position += bytes;
 }
 
-/* Returns where a record may begin, since `data` is none, and counts the bytes before it. */
+/* Returns where a record may begin, since `data`, at least four bytes, is none; counts the bytes
+ * before it. */
 static uint32_t relay_ring__skip(struct relay_ring *relay, const uint8_t *data, uint32_t bytes)
 {
-	uint32_t skipped = (uint32_t)blk__next(data, bytes);
+	uint32_t skipped = 1;
 
-	/* These may end with the first bytes of a record. */
-	if (skipped == bytes && bytes > 3)
-		skipped = bytes - 3;
+	/* The last three may be the first bytes of a record. */
+	while (skipped + 3 < bytes && load32(data + skipped) != BLK_MAGIC)
+		skipped++;
 	relay->astray_bytes += skipped;
 	counter__add(&relay->torn_bytes, skipped);
 	return skipped;

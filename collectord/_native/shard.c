@@ -73,11 +73,6 @@ uint64_t shard__drained(const struct shard *shard)
 	return load_acquire(&shard->drained);
 }
 
-bool shard__has_passed(const struct shard *shard, uint64_t generation)
-{
-	return load_relaxed(&shard->passed) >= generation;
-}
-
 static uint64_t shard__slack_ns(const struct shard *shard)
 {
 	return shard->index == 0 ? 0 : shard->writer->flush_ns / SLACK_PART;

@@ -74,8 +74,6 @@ void shard__poke(struct shard *shard);
 /* Wake it if its last pass found no free chunk, or has something left to report. */
 void shard__wake_starved(struct shard *shard);
 uint64_t shard__drained(const struct shard *shard);
-/* Whether it has made a pass since this generation was issued, even if its rings are not done. */
-bool shard__has_passed(const struct shard *shard, uint64_t generation);
 
 /* A pass over a shard's rings. The thread that makes the shard's passes makes all calls. */
 

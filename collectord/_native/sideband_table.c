@@ -9,7 +9,6 @@
 #define AT_ADDR 16u /* MMAP, MMAP2 */
 #define AT_LEN 24u  /* likewise */
 #define AT_MMAP_NAME 40u
-#define AT_MMAP2_NAME 72u
 #define AT_PTID 20u
 #define AT_FORK_TIME 24u
 #define AT_KSYM_ADDR 8u /* KSYMBOL: u64 addr, u32 len, u16 type, u16 flags */

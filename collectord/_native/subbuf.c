@@ -3,10 +3,6 @@
 
 #include <string.h>
 
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "event headers are taken apart as little-endian words"
-#endif
-
 #define TYPE_BITS 5u
 #define TYPE_MASK ((1u << TYPE_BITS) - 1)
 #define TYPE_LONG 0u /* the length precedes the payload */

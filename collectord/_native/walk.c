@@ -3,10 +3,6 @@
 
 #include <linux/perf_event.h>
 
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "record headers are taken apart as little-endian words"
-#endif
-
 uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *layout)
 {
 	const uint16_t size = walk__size(walk__load(record));

@@ -5,6 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "headers of records and events are taken apart as little-endian words"
+#endif
+
 /* Reasons why the contents of a ring or file are invalid, and their names. */
 #define FAULT_LIST(FAULT)                                                                        \
 	FAULT(FAULT_NONE, "ok")                                                                  \
@@ -350,9 +354,6 @@ struct blk_state {
 	bool begun;
 	uint32_t last_bytes; /* size of the last record, 0 before the first */
 };
-
-/* Returns where a record may begin behind `data`, which is not one; `bytes` if nowhere. */
-size_t blk__next(const uint8_t *data, size_t bytes);
 
 /* Walk the whole records from `data` on. Returns where the walk ended: behind the last whole
  * record, at a truncated one, or, with a fault, at bytes that are no record. If `longest` > 0, a

@@ -9,8 +9,6 @@
 
 #include "clock.h"
 
-/* Each piece has this size, or one record. */
-#define PIECE_BYTES 32768u
 /* How often a copy is repeated because a record was completed meanwhile. */
 #define COPIES_MAX 3
 /* Contexts that may be in the middle of a record on one CPU: task, soft interrupt, interrupt, NMI. */

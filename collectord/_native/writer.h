@@ -8,6 +8,10 @@
 
 /* Writes in flight. */
 #define DISK_DEPTH 4u
+/* The maximal number of chunks in one write: adjacent ones in a file. */
+#define WRITE_CHUNKS 4u
+/* A turn that began below the limit of writes in flight continues to its end. */
+#define WRITES_MAX (DISK_DEPTH - 1 + WRITE_CHUNKS)
 
 struct writer;
 
@@ -63,9 +67,6 @@ uint64_t disk__waits_ns(struct stream *stream);
  * forbidden. Through the page cache, and where a file grows, the kernel writes synchronously, one
  * after the other. The disk's thread makes all calls.
  */
-
-/* Set up asynchronous writes. If that is refused, writes are made one at a time. */
-void flight__begin(struct disk *disk);
 
 /*
  * Returns how many bytes of unsent items may wait for more, with which they become one write: no
