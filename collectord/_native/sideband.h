@@ -5,6 +5,7 @@
 #include "walk.h"
 
 #define AT_MMAP2_NAME 72u /* in PERF_RECORD_MMAP2 */
+
 #define MAPPED_FILES_MAX 4096u /* files of one segment */
 #define MAPPED_FILES_SLOTS (2u * MAPPED_FILES_MAX)
 #define MAPPED_FILES_BYTES (768u << 10) /* bytes of their records */
