@@ -67,8 +67,9 @@ void core__stop(struct core *core)
 	writer__stop(&core->writer);
 }
 
-/* Free forgotten rings of a stream that have nothing in flight. One with another behind it follows
- * that. Returns whether no shard uses any of its rings. */
+/* Free forgotten rings of a stream that have nothing in flight, and whose share of its segment is
+ * kept without them. One with another behind it follows that. Returns whether no shard uses any of
+ * its rings. */
 static bool core__free_rings(struct core *core, struct stream *stream)
 {
 	uint32_t kept = 0;
@@ -80,7 +81,7 @@ static bool core__free_rings(struct core *core, struct stream *stream)
 		const bool left = core__has_left(core, ring);
 
 		all_left &= left;
-		if (!left || !ring__is_over(ring)) {
+		if (!left || !ring__is_over(ring) || !stream__keep_share(stream, ring)) {
 			stream->rings[kept++] = ring;
 			continue;
 		}

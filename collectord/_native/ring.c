@@ -20,8 +20,7 @@ bool ring__is_over(const struct ring *ring)
 	/* Acquire twice; the partners are the release in core__forget_ring(), and that in
 	 * ring__drop(), before which the data were counted. */
 	return load_acquire(&ring->forgotten) && ring->partner == NULL &&
-	       load_acquire(&ring->uses) == 0 && counter__read(&ring->segment_samples) == 0 &&
-	       counter__read(&ring->segment_bytes) == 0;
+	       load_acquire(&ring->uses) == 0;
 }
 
 bool ring__has_last(const struct ring *ring)

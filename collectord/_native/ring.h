@@ -247,8 +247,7 @@ bool ring__can_hold(const struct ring *ring);
 void ring__last(struct ring *ring);
 void ring__hold(struct ring *ring, bool held);
 
-/* Whether a ring that has left its shard can be freed: nobody refers to it, nor does another ring,
- * and the ends of segments have told all that it gave. Under the lock of its stream. */
+/* Whether nobody refers to a ring that has left its shard, nor does another ring. */
 bool ring__is_over(const struct ring *ring);
 /* The `is_unread` of rings whose head gives the number of unread bytes. */
 bool ring__is_unread(const struct ring *ring);

@@ -67,6 +67,7 @@ void stream__deinit(struct stream *stream)
 	sums__deinit(&stream->sums);
 	sideband__deinit(&stream->sideband);
 	free(stream->rings);
+	free(stream->gone);
 	for (uint32_t i = 0; i < SHARDS_MAX; i++)
 		free(stream->lanes[i]);
 	segment__forget(&stream->current);
@@ -135,11 +136,39 @@ void stream__forget_ring(struct stream *stream)
 	stream->ring_count--;
 }
 
+static struct event_ring stream__share(const struct ring *ring)
+{
+	return (struct event_ring){
+		.id = ring->id,
+		.samples = counter__read(&ring->segment_samples),
+		.bytes = counter__read(&ring->segment_bytes),
+		.payload = ring->ops->payload,
+	};
+}
+
+bool stream__keep_share(struct stream *stream, const struct ring *ring)
+{
+	const struct event_ring share = stream__share(ring);
+	struct event_ring *gone;
+
+	if (share.samples == 0 && share.bytes == 0)
+		return true;
+	if (stream->ops->split)
+		return false;
+	gone = realloc(stream->gone, (stream->gone_count + 1) * sizeof(*gone));
+	if (gone == NULL)
+		return false;
+	gone[stream->gone_count++] = share;
+	stream->gone = gone;
+	return true;
+}
+
 /* Close the running segment; under `lock`. */
 static void stream__close_current(struct stream *stream, bool final, bool early)
 {
 	struct segment *segment = &stream->current;
-	struct event *event = event__new(EVENT_SEGMENT_CLOSED, stream->id, stream->ring_count);
+	struct event *event = event__new(EVENT_SEGMENT_CLOSED, stream->id,
+					 stream->ring_count + stream->gone_count);
 
 	if (event != NULL) {
 		event->final = final;
@@ -156,17 +185,15 @@ static void stream__close_current(struct stream *stream, bool final, bool early)
 		struct ring *ring = stream->rings[i];
 
 		if (event != NULL)
-			event->rings[i] = (struct event_ring){
-				.id = ring->id,
-				.samples = counter__read(&ring->segment_samples),
-				.bytes = counter__read(&ring->segment_bytes),
-				.payload = ring->ops->payload,
-			};
+			event->rings[i] = stream__share(ring);
 		if (event != NULL && stream->ops->split)
 			stream->ops->tell_ring(ring, &event->rings[i]);
 		counter__set(&ring->segment_samples, 0);
 		counter__set(&ring->segment_bytes, 0);
 	}
+	for (uint32_t i = 0; event != NULL && i < stream->gone_count; i++)
+		event->rings[stream->ring_count + i] = stream->gone[i];
+	stream->gone_count = 0;
 	stream->current.open = false;
 	stream->rotate_wanted = stream->round_due = false;
 	cut__end(&stream->cut);

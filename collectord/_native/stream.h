@@ -167,7 +167,8 @@ struct sent {
 enum request { ROTATE, FINISH, SPACE_UNANSWERED, SPACE_GIVE_UP, SPACE_RETRY };
 
 /* A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;
- * `lock` guards `next`, the requests, the answer and the list of rings, which others set. */
+ * `lock` guards `next`, the requests, the answer, the list of rings and the shares of those that are
+ * gone, which others set. */
 struct stream {
 	pthread_mutex_t lock;
 	struct segment next;
@@ -177,6 +178,8 @@ struct stream {
 	enum request space_answer; /* one of the last three */
 	struct ring **rings;
 	uint32_t ring_count;
+	struct event_ring *gone; /* shares of `current` that freed rings have */
+	uint32_t gone_count;
 
 	/* Items, oldest first, guarded by the lock of its disk. */
 	_Atomic(struct disk *) disk;
@@ -250,6 +253,9 @@ int stream__add_ring(struct stream *stream, struct ring *ring);
 struct ring *stream__find_ring(struct stream *stream, bool (*is)(struct ring *ring));
 /* Forget the ring that was added last, which never was in a shard. */
 void stream__forget_ring(struct stream *stream);
+/* Keep the share of a ring that is over until the running segment ends; under `lock`. False: the
+ * ring has to stay until then, as its share is a part of a split segment, or memory is short. */
+bool stream__keep_share(struct stream *stream, const struct ring *ring);
 
 /* The writer makes the calls below. */
 

@@ -86,6 +86,7 @@ class CounterReader:
         self._source = source
         self._rings: dict[int, _Read] = {}  # by the core's ring id
         self._handles: dict[RingLabel, RingHandle] = {}  # of the last ring of each place
+        self._places: dict[int, RingLabel] = {}  # by the id of their first ring, as in segments
         self._retired = RetiredRings()
         self._losing = source.abilities.shared
         self.suppression = Suppression(source.abilities.suppressible, events)
@@ -104,6 +105,8 @@ class CounterReader:
         counters = self._counters(drained)
         reading = self._produced(drained, counters, 0)
         self._rings[drained.ring.id] = _Read(drained, Bracket(reading, counters, reading), reading)
+        if drained.handle.label not in self._handles:
+            self._places[drained.ring.id] = drained.handle.label
         self._handles[drained.handle.label] = drained.handle
 
     def retire(self, drained: Drained) -> None:
@@ -147,7 +150,7 @@ class CounterReader:
             return True
         # The figures of one that passes records unseen are completed at the end.
         if not counters.in_flight and not handle.is_unseen:
-            self._retired.add(one.drained.ring.id, handle, one.bracket)
+            self._retired.add(handle, one.bracket)
             del self._rings[one.drained.ring.id]
         return False
 
@@ -293,9 +296,11 @@ class CounterReader:
         self._found.update(samples)
 
     def removed(self, samples: Mapping[int, int]) -> None:
-        """Count the events of a file that somebody deleted, by the core's ring id."""
+        """Count the events of a file that somebody deleted, by the id of a place's first ring."""
         self._removed.update(samples)
-        self.lost += self._retired.removed(samples)
+        gone = samples.keys() & self._places.keys() - self._rings.keys()
+        self._retired.removed({self._places[number]: samples[number] for number in gone})
+        self.lost += sum(samples[number] for number in gone)
 
     def settle(self, last: Mapping[int, int]) -> None:
         """Set the passed events to those found in segments, once all events are in segments.

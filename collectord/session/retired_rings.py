@@ -53,35 +53,25 @@ class RetiredRings:
 
     def __init__(self) -> None:
         self._sums: dict[RingLabel, Part] = {}
-        self._labels: dict[int, RingLabel] = {}  # by the core's ring id
 
-    def add(self, number: int, handle: RingHandle, bracket: Bracket) -> None:
-        """Add the last reading of a ring, by the core's ring id."""
+    def add(self, handle: RingHandle, bracket: Bracket) -> None:
+        """Add the last reading of a ring."""
         part = Part(bracket)
         before = self._sums.get(handle.label)
         parts = [part] if before is None else [before, part]
         missing = sum(one.missing(handle) for one in parts)
         self._sums[handle.label] = Part(whole(parts), missing)
-        self._labels[number] = handle.label
 
     def parts(self) -> Iterator[tuple[RingLabel, Part]]:
         """Yield the sum of each place."""
         yield from self._sums.items()
 
-    def removed(self, samples: Mapping[int, int]) -> int:
-        """Count the events of a file that somebody deleted, by the core's ring id.
-
-        Returns:
-            how many of them are of these rings.
-        """
-        total = 0
-        for number in samples.keys() & self._labels.keys():
-            label, count = self._labels[number], samples[number]
+    def removed(self, samples: Mapping[RingLabel, int]) -> None:
+        """Count the events of a file that somebody deleted, by their place."""
+        for label, count in samples.items():
             bracket = self._sums[label].bracket
             bracket = replace(bracket, counters=without(bracket.counters, count))
             self._sums[label] = self._sums[label]._replace(bracket=bracket)
-            total += count
-        return total
 
 
 def without(counters: RingCounters, removed: int) -> RingCounters:

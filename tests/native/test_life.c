@@ -402,6 +402,47 @@ static void rings_are_replaced_in_streams_that_go_on_and_leave_nothing(void)
 	close_files();
 }
 
+/* A segment lasts longer than many rings: each is freed before it ends, and it tells of each. */
+static void rings_that_are_gone_leave_only_their_shares_of_a_segment(void)
+{
+	uint64_t samples = 0, bytes = 0;
+	uint32_t ids[RETURNS];
+	struct event *event;
+
+	begin();
+	add_streams();
+	CHECK_EQ(rig__prepare_records(core, streams[RECORDS], 1, files[RECORDS], 0, RIG_LIMIT, 0),
+		 0);
+	for (uint32_t round = 0; round < RETURNS; round++) {
+		uint8_t record[128];
+
+		add_perf(&data, false, false, &rings[DATA]);
+		ids[round] = rings[DATA]->id;
+		CHECK(fake_ring__write(&data, record, record__sample(record, 128, round, round + 1)));
+		await_written();
+		CHECK_EQ(rig__tell(core, rings[DATA], COMMAND_REMOVE), 0);
+		core__forget_ring(rings[DATA]);
+		check_ring_counts((const uint32_t[STREAMS]){0});
+	}
+	core__request(core, streams[RECORDS], FINISH);
+	while ((event = core__event(core)) == NULL || event->kind != EVENT_SEGMENT_CLOSED) {
+		event__free(event);
+		await_notice(core->events.fd);
+	}
+	CHECK_EQ(event->ring_count, RETURNS);
+	for (uint32_t i = 0; i < RETURNS; i++) {
+		CHECK_EQ(event->rings[i].id, ids[i]);
+		samples += event->rings[i].samples;
+		bytes += event->rings[i].bytes;
+	}
+	CHECK_EQ(samples, RETURNS);
+	CHECK_EQ(samples, event->segment.samples);
+	CHECK_EQ(bytes, RETURNS * 128u);
+	event__free(event);
+	end();
+	close_files();
+}
+
 /* What comes late, to the file whose number another one has by then, is lost and counted as that. */
 static void a_finished_stream_of_any_kind_takes_nothing_more(void)
 {
@@ -585,6 +626,7 @@ int main(void)
 	RUN(neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another);
 	RUN(rings_of_each_kind_come_and_go_and_leave_nothing);
 	RUN(rings_are_replaced_in_streams_that_go_on_and_leave_nothing);
+	RUN(rings_that_are_gone_leave_only_their_shares_of_a_segment);
 	RUN(a_forgotten_ring_stays_until_the_writer_is_done_with_it);
 	RUN(readers_are_told_of_what_the_last_ring_left);
 	return 0;

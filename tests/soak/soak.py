@@ -199,12 +199,12 @@ def _look(daemon: Daemon, state: Path, second: float) -> Look:
 
     wait_for(is_at_rest, "a daemon at rest")
     pages = int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1])
-    fds, mappings = cpus.holdings(daemon)
+    held = cpus.holdings(daemon)
     return Look(
         second=second,
         rss_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
-        fds=fds.total(),
-        mappings=mappings,
+        fds=held.fds.total(),
+        mappings=held.mappings.total(),
         disk_bytes=overload.retained_bytes(state),
         produced=sum(one["produced"] or 0 for one in told),
         lost=sum(sum(one["lost"].values()) for one in told),

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+import re
+from collections import Counter, deque
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.support.daemons import wait_for
 
@@ -20,6 +21,8 @@ CPUS: Final = os.sysconf("SC_NPROCESSORS_CONF")
 UNCOVERED: Final = "collectord_uncovered_seconds_total"
 ONLINE: Final = "collectord_cpus_online"
 COVERED: Final = "collectord_cpus_covered"
+_NUMBER: Final = re.compile(r":\[\d+\]$")  # of a socket or a pipe
+_LOOKS: Final = 20
 _EVENT: Final = "anon_inode:[perf_event]"
 
 
@@ -60,11 +63,49 @@ def open_events(daemon: Daemon) -> tuple[int, int]:
     return daemon.fds().count(_EVENT), maps.count(_EVENT)
 
 
-def holdings(daemon: Daemon) -> tuple[Counter[str], int]:
-    """Return a daemon's descriptors by kind, and how many mappings of files and rings it has.
+class Holdings(NamedTuple):
+    """A daemon's descriptors, and its mappings of files and rings, each by what they are of.
 
     How many its heap has is its allocator's matter.
     """
-    kinds = Counter(target.partition(":")[0] for target in daemon.fds())
+
+    fds: Counter[str]
+    mappings: Counter[str]
+
+
+def _look(daemon: Daemon) -> Holdings:
     lines = Path(f"/proc/{daemon.pid}/maps").read_text().splitlines()
-    return kinds, sum(len(line.split(maxsplit=5)) > 5 for line in lines)
+    named = (line.split(maxsplit=5)[5:] for line in lines)
+    return Holdings(
+        Counter(_NUMBER.sub("", target) for target in daemon.fds()),
+        Counter(name for names in named for name in names),
+    )
+
+
+def holdings(daemon: Daemon) -> Holdings:
+    """Return what a daemon holds for longer than it has a note open that it writes now."""
+    looks: deque[Holdings] = deque(maxlen=_LOOKS)
+
+    def is_settled() -> bool:
+        looks.append(_look(daemon))
+        return looks.count(looks[-1]) == _LOOKS
+
+    wait_for(is_settled, f"{_LOOKS} times the same descriptors and mappings")
+    return looks[-1]
+
+
+def await_holdings(daemon: Daemon, before: Holdings) -> None:
+    """Wait until a daemon holds what it did before; an error tells what else it does."""
+    now = before
+
+    def are_equal() -> bool:
+        nonlocal now
+        now = _look(daemon)
+        return now == before
+
+    try:
+        wait_for(are_equal, "as many descriptors and mappings")
+    except AssertionError as error:
+        for kind, new, old in zip(Holdings._fields, now, before, strict=True):
+            error.add_note(f"{kind}: more {new - old}, fewer {old - new}")
+        raise

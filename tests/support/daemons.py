@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
 import select
 import signal
 import socket
+import subprocess
 import time
-import urllib.request
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -22,7 +23,6 @@ from collectord.sink.covered_note import PREFIX
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.support.perf_tools import Perf
@@ -35,7 +35,7 @@ FILTER: Final = f"id == {NUMBER}"
 _PATIENCE_S: Final = patient(60)
 _LOOK_S: Final = 0.01
 _CONTROL: Final = "control.sock"
-_METRICS: Final = re.compile(r"^metrics +(http://\S+)$", re.MULTILINE)
+_METRICS: Final = re.compile(r"^metrics +http://(\S+):(\d+)(/\S*)$", re.MULTILINE)
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -112,6 +112,20 @@ filter = "{FILTER}"
 ring = "{ring}"
 """
     return write_sessions(directory, session, state=state, staging=staging, retention=retention)
+
+
+def _read(connection: socket.socket, path: str) -> tuple[int, bytes]:
+    """Ask for a page; return its status and content once the other side has closed its end.
+
+    So what a daemon has open afterwards is not for those who asked it.
+    """
+    connection.settimeout(_PATIENCE_S)
+    connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+    with HTTPResponse(connection) as answer:
+        answer.begin()
+        content = answer.read()
+    assert not connection.recv(1)
+    return answer.status, content
 
 
 class Ended(NamedTuple):
@@ -194,13 +208,10 @@ class Daemon:
 
     def get(self, path: str) -> tuple[int, Any]:
         """Return HTTP status and decoded answer of the control API."""
-        connection = http.client.HTTPConnection("localhost", timeout=_PATIENCE_S)
-        connection.sock = socket.socket(socket.AF_UNIX)
-        with connection.sock:
-            connection.sock.connect(str(self._control))
-            connection.request("GET", path, headers={"Connection": "close"})
-            with connection.getresponse() as answer:
-                return answer.status, json.loads(answer.read())
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self._control))
+            status, answer = _read(connection, path)
+            return status, json.loads(answer)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Ask the control API for something; returns its answer."""
@@ -215,8 +226,10 @@ class Daemon:
         """Return the text of a scrape."""
         found = _METRICS.search(self.announced)
         assert found, self.announced
-        with urllib.request.urlopen(found[1], timeout=_PATIENCE_S) as answer:  # noqa: S310  # ours
-            return str(answer.read().decode())
+        with socket.create_connection((found[1], int(found[2]))) as connection:
+            status, text = _read(connection, found[3])
+        assert status == HTTPStatus.OK, text
+        return text.decode()
 
     def metric(self, series: str) -> float:
         """Return the value of one series of a scrape, named as the text has it."""
@@ -265,7 +278,8 @@ def running(
 ) -> Iterator[Daemon]:
     """Start the daemon with this configuration, written by `write_config` or like it.
 
-    It ends with the block at the latest. `prefix` starts it (prlimit, setpriv, ...).
+    It ends with the block at the latest: after a failure as it is meant to, so that it leaves
+    nothing in the kernel. `prefix` starts it (prlimit, setpriv, ...).
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         path = config.parent / "notify.sock"
@@ -276,9 +290,12 @@ def running(
         daemon = Daemon(process, config.parent / _CONTROL, notify)
         try:
             yield daemon
+        except BaseException:
+            with suppress(subprocess.TimeoutExpired):
+                daemon.stop()
+            raise
         finally:
-            process.kill()
-            process.wait()
+            daemon.kill()
             daemon.close()
 
 

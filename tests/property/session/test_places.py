@@ -104,12 +104,12 @@ class Machine:
                 self._remove()
 
     def _remove(self) -> None:
-        """Have somebody delete all files."""
+        """Have somebody delete all files, which tell of a place by its first ring."""
         for number, ring in enumerate(self.rings):
             left = ring.written - self.deleted.get(number, 0)
             if left > 0:
                 self.deleted[number] = ring.written
-                self.reader.removed({number: left})
+                self.reader.removed({ring.drained.handle.label.cpu: left})
 
 
 def figures(machine: Machine) -> list[tuple[int | None, int, int]]:

@@ -203,6 +203,26 @@ def test_a_file_of_a_ring_that_is_gone_may_be_deleted() -> None:
     assert read.lost == lost + 3
 
 
+def test_a_file_of_several_rings_of_a_place_may_be_deleted() -> None:
+    """It tells of all of them by the number of the first one."""
+    host = Host()
+    rings = [host.ring() for _ in range(3)]
+    read = reader(host, rings[0])
+    for ring in rings[1:]:
+        read.add(ring.drained)
+    for ring in rings:
+        ring.take(10, stored=10)
+        ring.reading = Produced(value=10, lost=0)
+    for ring in rings[:2]:
+        read.retire(ring.drained)
+    read.measure()
+    lost = read.lost
+    read.removed({1: 15})
+    (place,) = read.balances()
+    assert (place.stored, place.lost["sink/dropped"], place.unaccounted) == (15, 15, 0)
+    assert read.lost == lost + 15
+
+
 def test_what_no_window_took_of_a_ring_that_is_gone_was_overwritten() -> None:
     """Its mapping is closed: no snapshot will have it."""
     host = Host()
