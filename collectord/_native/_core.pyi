@@ -162,8 +162,8 @@ class PageMap:
 class Ring:
     """A ring that a core drains.
 
-    The core keeps its own part of it until nobody has this object, the ring was removed, and a
-    `SegmentClosed` has told of all that it gave.
+    The core keeps its own part of it until nobody has this object, the ring was removed, and its
+    data are written; if a file or extent is the ring's own, until a `SegmentClosed` told of it.
     """
 
     @property
@@ -224,7 +224,7 @@ class AuxRing:
     def answered(self) -> bool:
         """Whether the shard has carried out all commands, as for `Ring.answered`."""
     def counters(self) -> AuxCounters: ...
-    def stop(self) -> None:
+    def read_all(self) -> None:
         """Stop enabling events and waiting for records: the events are about to be disabled.
 
         No pass is in the middle of an ENABLE once it is `answered`. From then on, a pass also

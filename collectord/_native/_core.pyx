@@ -7,13 +7,19 @@ from array import array
 from itertools import chain
 
 cimport cython
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
+from posix.types cimport off_t
 
 from collectord._native.values import (
     AuxCounters, BlktraceScan, CoreCounters, PageScan, RecordScan, RingCounters, RingFault,
     RingHungUp, SegmentClosed, SegmentWanted, SidebandCounters, SpaceWanted, Sum, WriteFailed)
+
+cdef extern from "<fcntl.h>":
+    const int FALLOC_FL_COLLAPSE_RANGE
+    int fallocate(int fd, int mode, off_t at, off_t bytes) nogil
 
 cdef extern from "sideband_table.h":
     struct sideband_table:
@@ -72,7 +78,6 @@ cdef extern from "core.h":
         chunk_table table
     int segment__set_places(segment *s, uint32_t first_id, const uint64_t *places,
                             uint32_t count) nogil
-    int segment__close_gap(int fd, uint64_t at, uint64_t bytes) nogil
     struct stream_ops:
         pass
     const stream_ops record_stream__ops
@@ -242,7 +247,9 @@ def scan_blktrace(const uint8_t[::1] data not None, after=None):
 
 def close_gap(int fd, uint64_t at, uint64_t size):
     with nogil:
-        check(segment__close_gap(fd, at, size))
+        while fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, <off_t>at, <off_t>size) < 0:
+            if errno != EINTR:
+                check(-errno)
 
 
 include "rings.pxi"

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 int core__new(const struct core_options *options, struct core **out)
 {
@@ -244,10 +243,10 @@ struct ring *core__find_ring(struct core *core, bool (*is)(struct ring *ring))
 
 void core__read_counters(struct core *core, struct core_counters *counters)
 {
-	const struct writer *writer = &core->writer;
+	struct writer *const writer = &core->writer;
 
-	memset(counters, 0, sizeof(*counters));
-	counters->chunks = core->pool.count;
+	*counters = (struct core_counters){.chunks = core->pool.count,
+					   .oldest_unwritten_ns = writer__oldest_ns(writer)};
 	pthread_mutex_lock(&core->pool.lock);
 	counters->chunks_free = core->pool.free_count;
 	counters->chunks_free_min = core->pool.free_min;
@@ -260,7 +259,6 @@ void core__read_counters(struct core *core, struct core_counters *counters)
 		counters->write_errors += counter__read(&disk->write_errors);
 		counters->write_ns += counter__read(&disk->write_ns);
 	}
-	counters->oldest_unwritten_ns = writer__oldest_ns(&core->writer);
 	for (uint32_t i = 0; i < writer->shard_count; i++) {
 		const struct shard *shard = &core->shards[i];
 

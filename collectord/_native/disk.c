@@ -150,11 +150,10 @@ static void disk__reap(struct disk *disk, struct stream *stream)
 /* Write all sent items again, one by one, so that none behind the refused one counts as begun. */
 static void disk__recall(struct disk *disk, struct stream *stream)
 {
-	pthread_mutex_lock(&disk->lock);
-	stream->unsent = stream->first;
-	pthread_mutex_unlock(&disk->lock);
 	stream->sent = (struct sent){0};
 	stream->ops->recall(stream);
+	HOLD(&disk->lock);
+	stream->unsent = stream->first;
 }
 
 static void disk__tell(struct disk *disk, struct stream *stream)

@@ -116,12 +116,10 @@ uint64_t ring_map__tail(const struct ring_map *map)
 void ring_map__copy(const struct ring_map *map, uint64_t position, void *to, size_t bytes)
 {
 	const size_t index = (size_t)(position & (map->data_bytes - 1));
-	const size_t until_wrap = (size_t)map->data_bytes - index;
-	const size_t first = bytes < until_wrap ? bytes : until_wrap;
+	const size_t first = (size_t)least(bytes, map->data_bytes - index);
 
 	memcpy(to, map->data + index, first);
-	if (first < bytes)
-		memcpy((uint8_t *)to + first, map->data, bytes - first);
+	memcpy((uint8_t *)to + first, map->data, bytes - first);
 }
 
 void ring_map__publish_tail(const struct ring_map *map, uint64_t tail)
@@ -142,8 +140,7 @@ int ring_map__feed(struct ring_map *map, const uint8_t *records, size_t bytes)
 	const uint64_t tail = __atomic_load_n(map->tail, __ATOMIC_ACQUIRE);
 	const uint64_t head = __atomic_load_n(map->head, __ATOMIC_RELAXED);
 	const size_t index = (size_t)(head & (map->data_bytes - 1));
-	const size_t until_wrap = (size_t)map->data_bytes - index;
-	const size_t first = bytes < until_wrap ? bytes : until_wrap;
+	const size_t first = (size_t)least(bytes, map->data_bytes - index);
 	uint8_t *const data = (uint8_t *)(uintptr_t)map->data;
 
 	if (head - tail > map->data_bytes || bytes > map->data_bytes - (head - tail))

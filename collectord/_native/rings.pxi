@@ -272,6 +272,9 @@ cdef class Drained:
     def answered(self):
         return core__has_answered(self.owner.core, self.ring)
 
+    def read_all(self):
+        check(core__post(self.owner.core, self.ring, COMMAND_LAST))
+
 
 @cython.no_gc_clear
 cdef class Ring(Drained):
@@ -284,9 +287,6 @@ cdef class Ring(Drained):
     def warm(self):
         with nogil:
             core__warm(self.ring)
-
-    def read_all(self):
-        check(core__post(self.owner.core, self.ring, COMMAND_LAST))
 
     def set_ids(self, ids):
         cdef uint64_t[::1] listed = pairs_of(ids)
@@ -315,9 +315,6 @@ cdef class Ring(Drained):
 
 @cython.no_gc_clear
 cdef class AuxRing(Drained):
-    def stop(self):
-        check(core__post(self.owner.core, self.ring, COMMAND_LAST))
-
     def counters(self):
         cdef const aux_ring *a = aux_ring__of(self.ring)
         return AuxCounters(

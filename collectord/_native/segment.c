@@ -135,11 +135,3 @@ void segment__cut(struct segment *segment, uint64_t until)
 	segment->allocated = segment->offset; /* space claimed behind the end is gone too */
 	(void)segment__claim(segment, &segment->allocated, until, UINT64_MAX);
 }
-
-int segment__close_gap(int fd, uint64_t at, uint64_t bytes)
-{
-	const long ret = TEMP_FAILURE_RETRY(
-		fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, (off_t)at, (off_t)bytes));
-
-	return ret < 0 ? -errno : 0;
-}

@@ -97,7 +97,3 @@ int segment__tell(struct segment *segment);
  * data, and claim the space behind it again up to `until`. If that fails, the next write takes the
  * place, or the seal cuts. */
 void segment__cut(struct segment *segment, uint64_t until);
-
-/* Remove `bytes` unused bytes from a file: the data behind them moves to `at`. Both are whole
- * blocks of the filesystem. -EOPNOTSUPP: the filesystem cannot do that. */
-int segment__close_gap(int fd, uint64_t at, uint64_t bytes);

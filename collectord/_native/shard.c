@@ -309,7 +309,7 @@ void shard__serve(struct shard *shard)
 		for (struct letter *letter = shard__take_letters(shard, &number); letter != NULL;
 		     letter = letter->next)
 			shard__obey(shard, letter->ring, letter->command);
-		/* Release; the partner is the acquire in shard__did(). */
+		/* Release; the partner is the acquires in shard__has_answered() and shard__post(). */
 		store_release(&shard->answered, number);
 		event_list__poke(shard->writer->events);
 	}
@@ -317,23 +317,18 @@ void shard__serve(struct shard *shard)
 		shard__let_leave(shard);
 }
 
-/* Whether it carried out all letters up to this number. */
-static bool shard__did(const struct shard *shard, uint64_t number)
-{
-	/* Acquire; the partner is the release in shard__serve(): its effects are visible. */
-	return load_acquire(&shard->answered) >= number;
-}
-
 bool shard__has_answered(const struct shard *shard, const struct ring *ring)
 {
-	return shard__did(shard, ring->asked);
+	/* Acquire; the partner is the release in shard__serve(): its effects are visible. */
+	return load_acquire(&shard->answered) >= ring->asked;
 }
 
 int shard__post(struct shard *shard, struct ring *ring, enum command command)
 {
 	struct letter *const letter = &ring->letters[command];
 
-	if (!shard__did(shard, letter->number))
+	/* Acquire; the partner is the same one: the letter is no more in use. */
+	if (load_acquire(&shard->answered) < letter->number)
 		return -EBUSY;
 	*letter = (struct letter){.ring = ring, .number = ++shard->posted, .command = command};
 	ring->asked = letter->number;

@@ -360,7 +360,7 @@ class Session:
         """Stop the source; what it has written is still to be read."""
         areas = [area.ring for area in self._areas.values()]
         for area in areas:
-            area.stop()
+            area.read_all()
         # A pass would start the event again.
         await self._health.heard(self._passes.answered(areas))
         try:
