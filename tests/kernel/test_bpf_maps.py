@@ -34,7 +34,10 @@ HARMLESS: Final = r"\x1b[2J:\n\xff"
 def _counted(
     start_cli: Start, directory: Path, words: list[str], told: Child, *, tid: int | None = None
 ) -> tuple[Counted, Switches]:
-    """Let a child sleep TIMES times; returns what was counted, and its switches meanwhile."""
+    """Let a child sleep TIMES times; returns what was counted, and its switches meanwhile.
+
+    A sleep whose time is over before the child has left its CPU is no switch.
+    """
     with counting(start_cli, directory, *words, "--json") as counted:
         before = told.switches(tid)
         told.do("sleep", TIMES)
@@ -129,8 +132,8 @@ def test_times_off_cpu(start_cli: Start, tmp_path: Path, chosen: str) -> None:
         words = program("offcputime", **{chosen: sleeper.pid})
         counted, switches = _counted(start_cli, tmp_path, words, sleeper)
     counts, stacks = _off_cpu(counted)
-    assert switches.voluntary - 1 == TIMES  # the last one has not ended
-    _check_seen(counts, "times", TIMES)
+    assert switches.voluntary > 1
+    _check_seen(counts, "times", switches.voluntary - 1)  # the last one has not ended
     assert counts["ns"] >= counts["times"] * SLEEP_NS
     assert counts["unrecorded"] == counts["stacks_failed"] == 0
     for stack in stacks:
@@ -162,9 +165,9 @@ def test_half_of_the_stacks(start_cli: Start, tmp_path: Path, *, only: str, kern
     """Stacks have frames of the kernel alone, or of user mode."""
     with child() as sleeper:
         words = program("offcputime", pid=sleeper.pid, **{only: "true"})
-        counted, _ = _counted(start_cli, tmp_path, words, sleeper)
+        counted, switches = _counted(start_cli, tmp_path, words, sleeper)
     counts, stacks = _off_cpu(counted)
-    _check_seen(counts, "times", TIMES)
+    _check_seen(counts, "times", switches.voluntary - 1)
     frames = [frame for stack in stacks for frame in stack["frames"][1:]]
     assert frames
     assert {frame.endswith("_[k]") for frame in frames if frame not in LOST_FRAMES} <= {kernel}

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from tests.support.patience import patient
 
 UNIT: Final = "collectord.service"
+OPENER: Final = "collectord-opener.service"
 SOCKETS: Final = ("collectord-control.socket", "collectord-metrics.socket")
 METRICS: Final = "http://127.0.0.1:9590/metrics"
 STATE: Final = Path("/var/lib/collectord")

@@ -22,6 +22,7 @@ from tests.support.daemons import wait_for
 from tests.support.patience import patient
 from tests.vm.service import (
     CONFIG,
+    OPENER,
     SOCKETS,
     STATE,
     UNIT,
@@ -70,6 +71,8 @@ device = "/dev/{device}"
 when = "{when}"
 """
 STATUS_PRIVILEGE: Final = 4
+# Ten times what `systemd-analyze security` may say.
+EXPOSURES: Final = {UNIT: 34, OPENER: 29}
 
 
 def levels(invocation: str) -> set[str]:
@@ -320,11 +323,15 @@ def test_without_debians_closed_level(least: str) -> None:
 
 
 def test_the_units_are_sound() -> None:
-    """systemd-analyze has no complaint about the installed units."""
+    """systemd-analyze has no complaint about the installed units, and knows them as confined."""
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", UNIT, *SOCKETS, "collectord.slice"],
+        ["systemd-analyze", "verify", "--man=no", UNIT, OPENER, *SOCKETS, "collectord.slice"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    for unit, exposure in EXPOSURES.items():
+        words = ["systemd-analyze", "--no-pager", "security", f"--threshold={exposure}", unit]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The opener's unit under a real systemd: rings outlive a service that is killed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from tests.support import daemons
+from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
+from tests.vm.service import CONFIG, OPENER, STATE, UNIT, journal, shown, status_of, systemctl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.generator import Generator
+
+NAME: Final = "held"
+CALLS: Final = 6_000
+RATE: Final = 200
+HELD: Final = f"""
+[daemon]
+opener = "/run/collectord-opener/opener.sock"
+
+[[session]]
+name = "{NAME}"
+
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "{FILTER}"
+ring = "4MiB"
+"""
+
+
+@pytest.fixture
+def opener() -> Iterator[None]:
+    """Provide an opener, started before the service, and stop it."""
+    CONFIG.write_text(HELD)
+    systemctl("start", OPENER)
+    yield
+    systemctl("stop", OPENER)
+    if shown("ActiveState", unit=OPENER) == ("failed",):
+        systemctl("reset-failed", OPENER)
+
+
+def session() -> dict[str, Any]:
+    """Return the balance of the session whose rings the opener holds."""
+    (found,) = (one for one in status_of()["sessions"] if one["name"] == NAME)
+    return dict(found)
+
+
+def is_again(unit: str) -> bool:
+    """Whether systemd has started a killed unit again."""
+    return shown("ActiveState", "NRestarts", unit=unit) == ("active", "1")
+
+
+def all_counted(made: int) -> bool:
+    """Whether all events are in sealed segments, or stored or lost by this daemon."""
+    sealed = sum(daemons.manifest(path)["samples"] for path in daemons.sealed(STATE / NAME))
+    said = session()
+    return bool(sealed + said["stored"] + sum(said["lost"].values()) == made)
+
+
+@pytest.mark.usefixtures("service", "opener")
+def test_either_may_be_killed(generator: Generator) -> None:
+    """The events between a kill and the restart are stored; a killed opener costs no event."""
+    systemctl("start", UNIT)
+    assert session()["degraded"] == []
+    with generator.start("count", count=CALLS, rate=RATE, nr=NUMBER) as running:
+        running.go()
+        wait_for(lambda: session()["stored"] >= CALLS // 20, "events on disk")
+        systemctl("kill", "--kill-whom=main", "--signal=KILL", UNIT)
+        wait_for(lambda: is_again(UNIT), "a restart of the service")
+        made = running.result()["events"]
+    wait_for(lambda: all_counted(made), "all events")
+    said = session()
+    assert said["unaccounted"] == 0
+    assert {name for name, count in said["lost"].items() if count} <= {"staging/dropped"}
+    assert not said["gaps_ns"].get("kill"), said["gaps_ns"]
+
+    systemctl("kill", "--kill-whom=main", "--signal=KILL", OPENER)
+    wait_for(lambda: is_again(OPENER), "a restart of the opener")
+    with generator.start("count", count=CALLS // 10, nr=NUMBER) as running:
+        more = running.run()["events"]
+    wait_for(lambda: all_counted(made + more), "what came without the opener")
+    assert session()["unaccounted"] == 0
+    wait_for(lambda: session()["degraded"], "the reason why a restart would lose something")
+
+    systemctl("restart", UNIT)
+    assert (session()["state"], session()["degraded"]) == ("running", [])
+    systemctl("stop", UNIT)
+    assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
+    assert shown("ActiveState", unit=OPENER) == ("active",)
