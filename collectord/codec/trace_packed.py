@@ -48,6 +48,7 @@ _CONTENTS_MAX_BYTES: Final = 1 << 26
 _TRAILER: Final = struct.Struct("<QI8s")  # size of the file, number of places, magic
 _TRAILER_MAGIC: Final = b"cltrpack"
 _CPUS_MAX: Final = 1 << 16
+_SIZE_MAX: Final = (1 << 63) - 1  # off_t
 
 
 class _Section(NamedTuple):
@@ -143,20 +144,14 @@ def unpack(packed: memoryview, *, lenient: bool = False) -> Pieces:
             yield Piece(at + SECTION_BYTES, body)
         at += SECTION_BYTES + len(body)
     options, buffer = sections[0], sections[-1]
+    if not at + SECTION_BYTES <= size <= _SIZE_MAX:
+        raise CodecError(f"a file of {size} bytes", offset=at, reason="size")
     yield Piece(at, buffer.header(0, size - at - SECTION_BYTES))
     with packed[options.contents_at :][: options.size] as contents:
         yield Piece(len(first) + SECTION_BYTES, _moved_options(contents, moved, places))
-        old = _cpu_rows(contents)
-    for cpu, start, length in old:
-        offset, past = places[cpu][0], sum(places[cpu])
-        if length:
-            for pages in _pages(packed, start, length, decompressor):
-                if offset + len(pages) > past:
-                    raise CodecError(f"too many pages of CPU {cpu}", offset=start, reason="size")
-                yield Piece(offset, pages)
-                offset += len(pages)
-        if offset != past:
-            raise CodecError(f"too few pages of CPU {cpu}", offset=start, reason="size")
+        rows = _cpu_rows(contents)
+    for cpu, start, length in rows:
+        yield from _pages_of(cpu, _pages(packed, start, length, decompressor), places[cpu])
     yield Piece(size, b"")
 
 
@@ -194,6 +189,9 @@ def _chunks(pages: memoryview, compressor: Compressor) -> Iterator[bytes]:
 
 
 def _pages(packed: memoryview, at: int, size: int, decompressor: Decompressor) -> Iterator[bytes]:
+    """Yield what the chunks of a CPU contain; nothing if it has none."""
+    if not size:
+        return
     with packed[at:][:size] as chunks:
         if len(chunks) < U32.size:
             raise CodecError("chunks are cut short", offset=at, reason="short")
@@ -202,6 +200,18 @@ def _pages(packed: memoryview, at: int, size: int, decompressor: Decompressor) -
         for _ in range(count):
             pages, past = _triple(chunks, past, at, decompressor)
             yield pages
+
+
+def _pages_of(cpu: int, pages: Iterator[bytes], place: tuple[int, int]) -> Iterator[Piece]:
+    """Yield the pages of a CPU, which fill their {offset, size}."""
+    offset, past = place[0], sum(place)
+    for some in pages:
+        if offset + len(some) > past:
+            raise CodecError(f"too many pages of CPU {cpu}", offset=offset, reason="size")
+        yield Piece(offset, some)
+        offset += len(some)
+    if offset != past:
+        raise CodecError(f"too few pages of CPU {cpu}", offset=offset, reason="size")
 
 
 def _triple(data: memoryview, at: int, base: int, decompressor: Decompressor) -> tuple[bytes, int]:
@@ -236,9 +246,7 @@ def _cpu_rows(options: memoryview) -> list[tuple[int, int, int]]:
     """Return the table of CPUs in the BUFFER option."""
     for kind, at, size in _each_option(options):
         if kind == OptionId.BUFFER:
-            start, count = _table(options, at)
-            rows = range(start, min(start + count * CPU_EXTENT.size, at + size), CPU_EXTENT.size)
-            return [CPU_EXTENT.unpack_from(options, row) for row in rows]
+            return [CPU_EXTENT.unpack_from(options, row) for row in _rows(options, at, size)]
     raise CodecError("no BUFFER", offset=0, reason="layout")
 
 
@@ -254,15 +262,17 @@ def _each_option(options: memoryview) -> Iterator[tuple[int, int, int]]:
         at += size
 
 
-def _table(options: memoryview, at: int) -> tuple[int, int]:
-    """Return where the table of CPUs begins in a BUFFER option, and its length."""
-    cursor = Cursor(bytes(options), at)
+def _rows(options: memoryview, at: int, size: int) -> range:
+    """Return where the rows of the table of CPUs are, of a BUFFER option at a place."""
+    cursor = Cursor(bytes(options[: at + size]), at)
     cursor.number(U64)
     cursor.string()
     cursor.string()
     cursor.number(U32)
-    count = cursor.number(U32)
-    return cursor.at, count
+    start = cursor.at + U32.size
+    rows = cursor.number(U32) * CPU_EXTENT.size
+    cursor.take(rows)
+    return range(start, start + rows, CPU_EXTENT.size)
 
 
 def _moved_options(
@@ -272,12 +282,11 @@ def _moved_options(
     made = bytearray(options)
     for kind, at, size in _each_option(options):
         if kind == OptionId.BUFFER:
-            start, count = _table(options, at)
-            for row in range(count):
-                cpu, _, _ = CPU_EXTENT.unpack_from(made, start + row * CPU_EXTENT.size)
+            for row in _rows(options, at, size):
+                cpu, _, _ = CPU_EXTENT.unpack_from(made, row)
                 if cpu not in places:
                     raise CodecError(f"no place of CPU {cpu}", offset=at, reason="cpus")
-                CPU_EXTENT.pack_into(made, start + row * CPU_EXTENT.size, cpu, *places[cpu])
+                CPU_EXTENT.pack_into(made, row, cpu, *places[cpu])
         elif kind not in _SECTIONS or size != U64.size:
             continue
         (offset,) = U64.unpack_from(made, at)
