@@ -372,7 +372,7 @@ def _parse_directory(image: bytes) -> Mapping[int, Section]:
     for _ in range(cursor.number(U64)):
         at = cursor.at
         feature, *place = _DIRECTORY_ENTRY.unpack(cursor.take(_DIRECTORY_ENTRY.size))
-        if feature >= _FEATURE_BITS:
+        if not Feature.RESERVED < feature < _FEATURE_BITS:
             raise CodecError(f"feature {feature}", offset=at, reason="feature")
         sections[feature] = Section(*place)
         _slice(image, sections[feature])

@@ -271,6 +271,7 @@ def test_one_event_may_lack_ids() -> None:
         (112, struct.pack("<Q", 104), "head_bytes"),
         (120, struct.pack("<Q", 1 << 60), "feature"),
         (128, struct.pack("<Q", 256), "feature"),
+        (128, struct.pack("<Q", 0), "feature"),
         (136, struct.pack("<Q", 1 << 63), "short"),
     ],
 )
