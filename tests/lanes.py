@@ -74,7 +74,7 @@ BEHIND: Final = (
         (
             *(*_PYTEST, "-n", "2", "--lanes=top,unit,property,golden", "-p", "no:cacheprovider"),
             *("--cov", "--cov-report=", "tests", "--ignore=tests/kernel"),
-            *("--ignore=tests/native", "--ignore=tests/vm"),
+            *("--ignore=tests/native", "--ignore=tests/vm", "--durations=15"),
         ),
     ),
     Lane(

@@ -20,6 +20,7 @@ from collectord.sink.pack import Result, pack_steps
 from collectord.sink.packing import contents_max_bytes, write_pieces
 from collectord.sink.segment import SegmentPaths, run
 from tests.support import relay_segments, segments, trace_segments
+from tests.support.examples import examples
 from tests.support.relay_records import record
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def packed(
 @pytest.mark.parametrize("lenient", [False, True])
 @given(edits=st.lists(_EDIT, min_size=1, max_size=3), cut=st.integers(0, 64))
 @example(edits=[(-20, 8, 1 << 4, 0)], cut=0)  # a size of the file that its head does not fit in
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 def test_every_damage_is_a_codec_error(
     packed: tuple[Packing, bytes], edits: list[tuple[int, int, int, int]], cut: int, lenient: bool
 ) -> None:
