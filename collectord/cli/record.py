@@ -29,12 +29,13 @@ from collectord.cli.summary import print_result
 from collectord.control import signals
 from collectord.daemon import recording
 from collectord.daemon.host_facts import host_facts
-from collectord.errors import CollectordError
+from collectord.errors import CollectordError, SinkError
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
 from collectord.session.maps.answers import make_answer
 from collectord.session.maps.device_names import HostNames
+from collectord.sink.pack import compress
 from collectord.source import bcc_client
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.answers import Answer
+    from collectord.sink.pack import Compressed
 
 _SIGNAL_STATUS: Final = 128
 
@@ -70,6 +72,7 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
             programs=result.programs,
             answers=answers,
             snapshots=result.snapshots,
+            compressed=_compressed(result) if args.compress else (),
         )
         flush()
     except BrokenPipeError:
@@ -98,6 +101,22 @@ def _answers(result: RecordResult) -> dict[str, list[Answer]]:
                 for config in one.program.manifest.answer
             ]
     return {program: answers for program, answers in found.items() if answers}
+
+
+def _compressed(result: RecordResult) -> list[Compressed]:
+    """Compress the files that were written; one that stays as it is costs nobody the recording."""
+    snapshots = [name for snapshot in result.snapshots for name in snapshot.segments]
+    names = [*(name for balance in result.balances for name in balance.segments), *snapshots]
+    done: list[Compressed] = []
+    for name in dict.fromkeys(names):
+        try:
+            done += compress(Path(name))
+        except SinkError as error:
+            complain(f"{name} is not compressed: {error}")
+    for one in done:
+        if one.attempt.went_wrong:
+            complain(f"{one.path} is not compressed: {one.attempt.detail}")
+    return done
 
 
 def _symbols(python: str, stacks: Sequence[tuple[int, Sequence[int]]]) -> list[list[str]]:

@@ -381,6 +381,13 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         help="write rotated segments into DIR (default: write one file)",
     )
     group.add_argument(
+        "-z",
+        "--compress",
+        action="store_true",
+        help="compress the files when the recording has ended; perf and trace-cmd read them as "
+        "before, and files of --relay become zstd files (default: no)",
+    )
+    group.add_argument(
         "--json",
         action="store_true",
         help="print the result as JSON and nothing else; COMMAND's output goes to stderr "

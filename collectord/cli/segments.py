@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord segments`: list, verify or repair segments, or extract their AUX traces."""
+"""`collectord segments`: list, verify, repair or compress segments, or extract AUX traces."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from collectord.cli.output import (
     print_table,
 )
 from collectord.cli.parser import Parser
+from collectord.cli.summary import compressed_size
 from collectord.errors import UsageError
 from collectord.reader import aux_extract, verify
 from collectord.sink import repair
+from collectord.sink.pack import compress
 from collectord.sink.segment import sink_errors
 from collectord.text.units import NS_PER_SECOND
 
@@ -45,7 +47,7 @@ def parser() -> Parser:
     made = Parser(
         "segments",
         (
-            "list|verify|repair|aux",
+            "list|verify|repair|compress|aux",
             "[--sha256]",
             "[--output-dir DIR]",
             "[--json]",
@@ -56,16 +58,18 @@ def parser() -> Parser:
             "collectord segments verify out",
             "collectord segments verify --sha256 --json out/exec",
             "collectord segments repair /var/lib/collectord",
+            "collectord segments compress perf.data",
             "collectord segments aux trace.perf.data --output-dir raw",
         ),
     )
     made.add_argument(
         "action",
         choices=tuple(_ACTIONS),
-        metavar="list|verify|repair|aux",
+        metavar="list|verify|repair|compress|aux",
         help="list: list the segments; verify: check segments against their manifests, and name "
         "the damaged chunks; repair: seal the segments that a killed process left, and cut "
-        "damaged chunks out of these and of sealed segments, in place; aux: write the AUX traces "
+        "damaged chunks out of these and of sealed segments, in place; compress: give sealed "
+        "segments their compressed form, which perf and trace-cmd read; aux: write the AUX traces "
         "of a segment as raw files, one for each CPU or thread",
     )
     made.add_argument(
@@ -184,6 +188,21 @@ def _repair(args: argparse.Namespace) -> int:
     return int(any(outcome.damaged for outcome in outcomes))
 
 
+def _compress(args: argparse.Namespace) -> int:
+    done = list(compress(args.directory))
+    if args.json:
+        print_json({"segments": [one.to_json() for one in done]})
+    else:
+        print_table(
+            (_SEGMENT, Column("RESULT"), _SIZE, _DETAIL),
+            [
+                [str(one.path), str(one.attempt.result), compressed_size(one), one.attempt.detail]
+                for one in done
+            ],
+        )
+    return int(any(one.attempt.went_wrong for one in done))
+
+
 def _aux(args: argparse.Namespace) -> int:
     if args.directory.is_dir():
         hint = "name one; `collectord segments list` shows them"
@@ -219,6 +238,7 @@ _ACTIONS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "list": _list,
     "verify": _verify,
     "repair": _repair,
+    "compress": _compress,
     "aux": _aux,
 }
 

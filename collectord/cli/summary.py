@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli.output import Column, figure_text, print_json, print_table, say, snapshot_text
+from collectord.cli.output import (
+    Column,
+    bytes_text,
+    figure_text,
+    print_json,
+    print_table,
+    say,
+    snapshot_text,
+)
 from collectord.model import Basis
 from collectord.session.maps.answers import FoldedAnswer, HistogramAnswer, TableAnswer
 from collectord.session.maps.program_status import session_json
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
     from collectord.session.maps.answers import Answer, Section
     from collectord.session.maps.program_status import BpfStatus
     from collectord.session.ring_snapshot import Snapshot
+    from collectord.sink.pack import Compressed
 
 _RIGHT: Final = "right"
 _BALANCE: Final = (
@@ -50,6 +59,7 @@ def print_result(
     programs: Sequence[BpfStatus] = (),
     answers: Mapping[str, Sequence[Answer]] | None = None,
     snapshots: Sequence[Snapshot] = (),
+    compressed: Sequence[Compressed] = (),
 ) -> None:
     """Print the result: answers of BPF programs, sessions, rings with loss, files.
 
@@ -59,6 +69,7 @@ def print_result(
         programs: BPF programs of all sessions.
         answers: answers of BPF programs, by program.
         snapshots: of flight recorders.
+        compressed: files that were to be compressed.
     """
     if as_json:
         print_json(
@@ -70,6 +81,7 @@ def print_result(
                     for answer in given
                 ],
                 "snapshots": [snapshot.to_json() for snapshot in snapshots],
+                "compressed": [one.to_json() for one in compressed],
             }
         )
         return
@@ -92,6 +104,17 @@ def print_result(
         say(line)
     for snapshot in snapshots:
         say(snapshot_text(snapshot.to_json()))
+    for one in compressed:
+        why = one.attempt.detail
+        told = f"{one.path} stays as it is: {why}" if why else f"compressed {one.path}"
+        say(f"{told}: {compressed_size(one)}")
+
+
+def compressed_size(one: Compressed) -> str:
+    """Return the size of a file on disk, with the one before if it is another."""
+    size = bytes_text(one.after_bytes)
+    same = one.after_bytes == one.before_bytes
+    return size if same else f"{size} of {bytes_text(one.before_bytes)}"
 
 
 def _balance_cells(balance: SessionBalance | RingBalance) -> list[str]:

@@ -23,7 +23,7 @@ from collectord.folders.folder import opened
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.sink import pack_worker
-from collectord.sink.pack import Result
+from collectord.sink.pack import Attempt, Result
 from collectord.sink.packing import packing_of
 from collectord.sink.segment import group_files, sink_errors
 from collectord.text.units import NS_PER_SECOND
@@ -157,20 +157,22 @@ class Packer:
 
     def _take(self, batch: Batch, answer: bytes) -> None:
         """Note the end of each segment; one without an end was the last of a killed process."""
-        told = {one["name"]: one for one in map(json.loads, answer.splitlines())}
+        told = {
+            one["name"]: Attempt(Result(one["result"]), one["detail"])
+            for one in map(json.loads, answer.splitlines())
+        }
         for name in batch.names:
             path = batch.directory / name
-            result = told.get(name, {"result": pack_worker.FAILED, "detail": "the process ended"})
+            made = told.get(name, Attempt(Result.FAILED, "the process ended"))
             again_ns = time.monotonic_ns() + _AGAIN_NS
             self._later[batch.directory, name] = _NEVER_NS
-            if result["result"] not in _FINAL:
+            if made.result not in _FINAL:
                 self._later[batch.directory, name] = again_ns
-            if result["result"] == Result.PACKED:
+            if made.result is Result.PACKED:
                 _LOG.info("segment_compressed", path=str(path))
-            elif result["result"] in (pack_worker.FAILED, Result.UNSOUND):
-                error = result["detail"] or "it does not match its checksums"
-                _LOG.error("segment_not_compressed", path=str(path), error=error)
-        failed = sum(one["result"] == pack_worker.FAILED for one in told.values())
+            elif made.went_wrong:
+                _LOG.error("segment_not_compressed", path=str(path), error=made.detail)
+        failed = sum(made.result is Result.FAILED for made in told.values())
         self._state_dir.compressed(batch.directory, len(batch.names) - len(told) + failed)
 
 

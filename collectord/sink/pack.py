@@ -11,19 +11,33 @@ from __future__ import annotations
 import os
 import stat
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.errors import CodecError, UnsafePath
+from collectord.errors import CodecError, CollectordError, UnsafePath
 from collectord.folders.folder import opened
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, Packed, decode, encode, successor
 from collectord.sink.packing import contents_max_bytes, packing_for, packing_of, write_pieces
 from collectord.sink.scan import mapped, xxh3
-from collectord.sink.segment import BLOCK_BYTES, is_left, lock, lock_new, read_other_manifest
+from collectord.sink.segment import (
+    BLOCK_BYTES,
+    group_files,
+    is_left,
+    lock,
+    lock_new,
+    read_other_manifest,
+    run,
+    session_folder,
+    session_names,
+    sink_errors,
+)
 from collectord.sink.sparse import stray_byte
 from collectord.sink.sums import unsound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
+    from pathlib import Path
 
     from collectord.codec.packed import Piece, Pieces
     from collectord.folders.folder import Folder
@@ -37,7 +51,8 @@ class Result(StrEnum):
     """The end of one attempt.
 
     PACKED: it has the form now, or had it; KEPT: it has none, or that saves too little; BUSY:
-    somebody works on it; GONE: it is not there, or not sealed; UNSOUND: it is damaged.
+    somebody works on it; GONE: it is not there, or not sealed; UNSOUND: it is damaged; FAILED: a
+    file could not be read or written.
     """
 
     PACKED = "packed"
@@ -45,6 +60,81 @@ class Result(StrEnum):
     BUSY = "busy"
     GONE = "gone"
     UNSOUND = "unsound"
+    FAILED = "failed"
+
+
+_REASONS: Final = {
+    Result.KEPT: "compression would save too little",
+    Result.BUSY: "another process works on it",
+    Result.GONE: "it is deleted, or not sealed",
+    Result.UNSOUND: "it does not match its checksums",
+}
+
+
+class Attempt(NamedTuple):
+    """One attempt to compress a segment: how it ended, and why it is not compressed."""
+
+    result: Result
+    detail: str = ""
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether somebody has to look at the segment, or at its disk."""
+        return self.result in {Result.UNSOUND, Result.FAILED}
+
+
+class Compressed(NamedTuple):
+    """A segment after the attempt; its size on disk before and after."""
+
+    path: Path
+    attempt: Attempt
+    before_bytes: int
+    after_bytes: int
+
+    def to_json(self) -> dict[str, str | int]:
+        """Return the form in JSON output."""
+        sizes = {"before_bytes": self.before_bytes, "after_bytes": self.after_bytes}
+        return {"path": str(self.path), **self.attempt._asdict(), **sizes}
+
+
+def compress(target: Path) -> Iterator[Compressed]:
+    """Compress the sealed segments in a folder and its session folders, or one segment.
+
+    Raises:
+        SinkError: a folder cannot be read, or must not be written to.
+    """
+    only = "" if target.is_dir() else target.name
+    root = target.parent if only else target
+    with sink_errors("cannot write to the directory", root):
+        opened_root = open_folder(root, Trust.WRITE)
+    with opened_root:
+        for name in [""] if only else session_names(opened_root):
+            with session_folder(opened_root, name) as folder:
+                for group in group_files(folder):
+                    if group.sealed and only in ("", group.paths.name):
+                        yield _compress(folder, group.paths)
+
+
+def _compress(folder: Folder, paths: SegmentPaths) -> Compressed:
+    before_bytes = _on_disk(folder, paths)
+    made = attempt(folder, paths)
+    return Compressed(paths.data, made, before_bytes, _on_disk(folder, paths))
+
+
+def _on_disk(folder: Folder, paths: SegmentPaths) -> int:
+    status = folder.stat(paths.data.name)
+    return 0 if status is None else status.st_blocks * BLOCK_BYTES
+
+
+def attempt(
+    folder: Folder, paths: SegmentPaths, pace: Callable[[], object] = lambda: None
+) -> Attempt:
+    """Compress a sealed segment, as `pack_steps` does; nothing is raised."""
+    try:
+        result = run(pack_steps(folder, paths, pace))
+    except (OSError, CollectordError) as error:
+        return Attempt(Result.FAILED, str(error))
+    return Attempt(result, _REASONS.get(result, ""))
 
 
 def pack_steps(

@@ -20,16 +20,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.errors import CollectordError
 from collectord.folders.folder import Folder
 from collectord.folders.trust import Trust
-from collectord.sink.pack import pack_steps
-from collectord.sink.segment import SegmentPaths, run
+from collectord.sink.pack import attempt
+from collectord.sink.segment import SegmentPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FAILED: Final = "failed"
 _NICE: Final = 19
 
 
@@ -40,11 +38,8 @@ def main(arguments: list[str]) -> None:
     pace = _pace(int(parent), float(share))
     with Folder(int(fd), Path(path), Trust.WRITE).checked() as folder:
         for name in names:
-            try:
-                result = run(pack_steps(folder, SegmentPaths(folder.path, name), pace))
-                told = {"name": name, "result": str(result), "detail": ""}
-            except (OSError, CollectordError) as error:
-                told = {"name": name, "result": FAILED, "detail": str(error)}
+            made = attempt(folder, SegmentPaths(folder.path, name), pace)
+            told = {"name": name, **made._asdict()}
             print(json.dumps(told), flush=True)  # noqa: T201 - its answer
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon compresses old segments beside its recording; stock tools read them as before."""
+"""Segments are compressed by a daemon, or after a recording; stock tools read them as before."""
 
 from __future__ import annotations
 
@@ -90,3 +90,30 @@ def test_old_segments_are_compressed(
     packed = {row["path"] for row in rows if row["uncompressed_bytes"]}
     assert packed >= {str(segments[name][0]) for name in ("calls", "pages")}
     assert not packed & set(map(str, segments["kept"]))
+
+
+@pytest.mark.parametrize("via", ["perf", "ftrace"])
+def test_a_recording_is_compressed_at_its_end(
+    run_cli: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    via: str,
+    *,
+    generator: Generator,
+    perfs: tuple[Perf, ...],
+    trace_cmds: tuple[TraceCmd, ...],
+) -> None:
+    """Stock tools read each of its records, and the result has both sizes."""
+    path = tmp_path / "out"
+    load = generator.command("count", nr=NUMBER, count=CALLS)
+    words = ("record", "-z", "--json", "--via", via, "-o", path, "-e", EVENT, "--filter", FILTER)
+    done = run_cli(*words, "--", *load)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    (session,), (row,) = answer["sessions"], answer["compressed"]
+    assert (session["stored"], session["unaccounted"]) == (CALLS, 0)
+    assert (row["path"], row["result"]) == (str(path), "packed")
+    assert row["before_bytes"] > 3 * row["after_bytes"] > 0
+    if via == "perf":
+        assert daemons.readable_samples(perfs, [path]) == CALLS
+    for trace_cmd in trace_cmds if via == "ftrace" else ():
+        assert len(trace_cmd.report(path)) == CALLS

@@ -16,6 +16,7 @@ from collectord.cli.output import Column, bytes_text, count_text, print_json, pr
 from collectord.cli.summary import print_result
 from collectord.cli.terminal import LiveLine
 from collectord.model import Basis
+from collectord.sink.pack import Attempt, Compressed, Result
 from tests.support import balances
 
 if TYPE_CHECKING:
@@ -139,6 +140,27 @@ def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert "exec: lost 20 at kernel_ring/ring_full" in lines
     assert "quiet: degraded, no cycles on this machine" in lines
     assert "wrote /data/evil\\x1b[2J" in lines
+
+
+def test_result_tells_of_compressed_files(capsys: pytest.CaptureFixture[str]) -> None:
+    """With both sizes, or why a file stays as it is."""
+    done = [
+        Compressed(Path("/data/a"), Attempt(Result.PACKED), 10 << 20, 1 << 20),
+        Compressed(Path("/data/b"), Attempt(Result.KEPT, "too little"), 4096, 4096),
+    ]
+    print_result([], as_json=False, compressed=done)
+    assert capsys.readouterr().out.splitlines() == [
+        "compressed /data/a: 1 MiB of 10 MiB",
+        "/data/b stays as it is: too little: 4 KiB",
+    ]
+    print_result([], as_json=True, compressed=done)
+    assert json.loads(capsys.readouterr().out)["compressed"][0] == {
+        "path": "/data/a",
+        "result": "packed",
+        "detail": "",
+        "before_bytes": 10 << 20,
+        "after_bytes": 1 << 20,
+    }
 
 
 def test_summary_names_quarantined_rings(capsys: pytest.CaptureFixture[str]) -> None:

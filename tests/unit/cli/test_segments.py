@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`segments`: list, verify and repair, as tables and as JSON."""
+"""`segments`: list, verify, compress and repair, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -200,6 +200,32 @@ def test_verify_with_sha256(state: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert result(capsys)[0]["sha256"] is None
     assert segments.run(["verify", "--sha256", "--json", str(state)]) == 0
     assert len(str(result(capsys)[0]["sha256"])) == 64
+
+
+def test_compress(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sealed segment gets its compressed form once, and both sizes are told."""
+    (path,) = (state / "exec").glob("*.perf.data")
+    support.write_segment(support.make_sink(state), samples=10_000)
+    before = path.stat().st_size
+    for action in (str(path), str(state)):
+        assert segments.run(["compress", "--json", action]) == 0
+        for row in result(capsys):
+            assert row["result"] == "packed"
+    assert path.stat().st_size < before
+    assert segments.run(["compress", str(state)]) == 0
+    assert " packed " in capsys.readouterr().out
+    assert segments.run(["verify", str(state)]) == 0
+
+
+def test_compress_leaves_what_is_damaged(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A segment that does not match its checksums stays as it is, and makes the status 1."""
+    (path,) = (state / "exec").glob("*.perf.data")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert segments.run(["compress", str(path)]) == 1
+    assert "unsound" in capsys.readouterr().out
+    assert path.read_bytes() == data
 
 
 def test_repair(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
