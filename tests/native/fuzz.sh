@@ -22,7 +22,7 @@ run_target() {
     local name=$1 runs=-1
     if [ -z "${FUZZ_SECONDS:-}" ]; then
         runs=$(sed -n "s/^$name //p" fuzz_counts)
-        runs=${runs:-200000}
+        runs=${runs:-100000}
     fi
     mkdir -p "$build/corpus/$name"
     if ! "$build/$name" -seed="$seed" -runs="$runs" -max_total_time="$seconds" -timeout=10 \

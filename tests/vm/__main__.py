@@ -60,9 +60,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--limit",
         type=float,
-        default=1800,
+        default=2300,
         metavar="SECONDS",
-        help="limit of the guest's run time (1800)",
+        help="limit of the guest's run time (2300)",
     )
     parser.add_argument(
         "--silence",

@@ -20,7 +20,7 @@ import pytest
 from tests.support.damage import make_templates
 from tests.support.examples import examples
 
-CASES: Final = int(os.environ.get("COLLECTORD_DAMAGED", examples(10_000)))
+CASES: Final = int(os.environ.get("COLLECTORD_DAMAGED", examples(4_000)))
 WORKERS: Final = min(len(os.sched_getaffinity(0)), 8)
 ROOT: Final = Path(__file__).resolve().parents[3]
 TOLD_MAX: Final = 5
