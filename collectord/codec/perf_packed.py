@@ -70,9 +70,10 @@ def pack(plain: memoryview) -> Pieces:
         raise CodecError("there is nothing to compress", offset=start, reason="empty")
     yield Piece(HEADER_BYTES, bytes(plain[HEADER_BYTES:start]))
     at = start
-    for record in _records(plain[start:end]):
-        yield Piece(at, record)
-        at += len(record)
+    with plain[start:end] as data:
+        for record in _records(data):
+            yield Piece(at, record)
+            at += len(record)
     size = -at % _WORD
     if size:  # the table begins at a whole word, as it did
         record = _RECORD.pack(RecordType.FINISHED_INIT, 0, RECORD_BYTES + size) + bytes(size)

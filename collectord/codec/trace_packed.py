@@ -10,6 +10,7 @@ ends with what readers need not: where the pages of each CPU were, and how long 
 from __future__ import annotations
 
 import struct
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.cursor import U32, U64, Cursor
@@ -37,7 +38,7 @@ from collectord.codec.tracing_data import MAGIC
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
 _START_BYTES: Final = len(MAGIC) + len(VERSION) + 2 + U32.size  # up to the compression
 _PACKED: Final = ZSTD_NAME.encode() + b"\0"
@@ -151,7 +152,8 @@ def unpack(packed: memoryview, *, lenient: bool = False) -> Pieces:
         yield Piece(len(first) + SECTION_BYTES, _moved_options(contents, moved, places))
         rows = _cpu_rows(contents)
     for cpu, start, length in rows:
-        yield from _pages_of(cpu, _pages(packed, start, length, decompressor), places[cpu])
+        with closing(_pages(packed, start, length, decompressor)) as pages:  # a part of a map
+            yield from _pages_of(cpu, pages, places[cpu])
     yield Piece(size, b"")
 
 
@@ -188,7 +190,9 @@ def _chunks(pages: memoryview, compressor: Compressor) -> Iterator[bytes]:
             yield _SIZES.pack(len(frame), len(chunk)) + frame
 
 
-def _pages(packed: memoryview, at: int, size: int, decompressor: Decompressor) -> Iterator[bytes]:
+def _pages(
+    packed: memoryview, at: int, size: int, decompressor: Decompressor
+) -> Generator[bytes, None, None]:
     """Yield what the chunks of a CPU contain; nothing if it has none."""
     if not size:
         return

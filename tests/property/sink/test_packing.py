@@ -18,6 +18,7 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.sink.pack import Result, pack_steps
 from collectord.sink.packing import contents_max_bytes, write_pieces
+from collectord.sink.scan import mapped
 from collectord.sink.segment import SegmentPaths, run
 from tests.support import relay_segments, segments, trace_segments
 from tests.support.examples import examples
@@ -65,11 +66,12 @@ def packed(
 @pytest.mark.parametrize("lenient", [False, True])
 @given(edits=st.lists(_EDIT, min_size=1, max_size=3), cut=st.integers(0, 64))
 @example(edits=[(-20, 8, 1 << 4, 0)], cut=0)  # a size of the file that its head does not fit in
+@example(edits=[(-28, 8, 0, 0)], cut=0)  # a CPU without room for its pages
 @settings(max_examples=examples(100))
 def test_every_damage_is_a_codec_error(
     packed: tuple[Packing, bytes], edits: list[tuple[int, int, int, int]], cut: int, lenient: bool
 ) -> None:
-    """Wrong sizes, places and counts end in a CodecError; nothing else comes out."""
+    """Wrong sizes, places and counts end in a CodecError, and the file's map can be closed."""
     packing, whole = packed
     data = bytearray(whole)
     for at, width, number, near in edits:
@@ -79,7 +81,9 @@ def test_every_damage_is_a_codec_error(
     if cut > 48:
         del data[-cut:]
     limit = contents_max_bytes(len(data))
-    with tempfile.TemporaryFile() as file, memoryview(data) as view:
-        with contextlib.suppress(CodecError):
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as file:
+        source.write(data)
+        source.flush()
+        with contextlib.suppress(CodecError), mapped(source.fileno(), len(data)) as view:
             write_pieces(file.fileno(), packing.unpack(view, lenient=lenient), limit)
         assert Path(f"/proc/self/fd/{file.fileno()}").stat().st_size <= limit
