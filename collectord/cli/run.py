@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import os
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -16,22 +15,14 @@ from collectord.cli import EXIT_FAILURE, EXIT_OK, daemon_config, log
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.control import activation, service, signals
-from collectord.control.api import control_app
-from collectord.control.health_pages import HealthPages
-from collectord.control.listener import serve
-from collectord.control.metrics_app import metrics_app
 from collectord.control.peers import Admins
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.daemon.daemon import Daemon
-from collectord.metrics import prometheus
-from collectord.metrics.exposition import Exposition
 from collectord.session.ring_snapshot import Trigger
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping, Sequence
-
-    from aiohttp import web
 
     from collectord.config.load import Loaded
     from collectord.config.schema import Config
@@ -87,42 +78,32 @@ async def _serve(kernel: Kernel, loaded: Loaded, read: Callable[[], Loaded]) -> 
             signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
         )
         stack.enter_context(signals.rotations(daemon.commands.rotate))
-        servers = _claim(stack, daemon, loaded.config, handed)
+        claims = _claim(stack, loaded.config, handed)
 
         async def on_open() -> None:
             """Start the servers and say what is collected, now that all rings are open."""
-            for server in servers:
-                await stack.enter_async_context(
-                    serve(
-                        server.app,
-                        server.bound,
-                        name=server.name,
-                        reserved_files=daemon.plan.reserved_files,
-                    )
-                )
-            _announce(daemon.plan, [server.place for server in servers])
+            from collectord.cli import servers  # noqa: PLC0415  # a third of a start's imports
+
+            await servers.start(stack, daemon, loaded.config, claims.bound, claims.admins)
+            _announce(daemon.plan, claims.places)
 
         balances = await daemon.run(stop, service=manager, on_open=on_open)
     return sum(balance.sink.unsealed for balance in balances)
 
 
-class _Server(NamedTuple):
-    """A server: its name in the log, its application, its sockets, and its announced place."""
+class _Claims(NamedTuple):
+    """The listening sockets, by server, their announced places, and who may change something."""
 
-    name: str
-    app: web.Application
-    bound: tuple[socket.socket, ...]
-    place: str
+    bound: dict[str, tuple[socket.socket, ...]]
+    places: list[str]
+    admins: Admins
 
 
 def _claim(
-    stack: AsyncExitStack,
-    daemon: Daemon,
-    config: Config,
-    handed: Mapping[str, tuple[socket.socket, ...]],
-) -> list[_Server]:
+    stack: AsyncExitStack, config: Config, handed: Mapping[str, tuple[socket.socket, ...]]
+) -> _Claims:
     """Claim the configured addresses, before anything else is opened."""
-    servers = []
+    claims = _Claims({}, [], Admins(config.control.admin_group))
     wanted = {activation.METRICS: config.metrics.listen, activation.CONTROL: config.control.socket}
     for name in handed:
         if not wanted[name]:
@@ -132,28 +113,18 @@ def _claim(
         bound = stack.enter_context(
             claim_tcp(config.metrics.listen, handed.get(activation.METRICS, ()))
         )
-        registry = prometheus.registry(
-            daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
-        )
-        scrape = Exposition(registry).answer
-        health = HealthPages(daemon.silent_threads, daemon.unready)
         host, port = bound[0].getsockname()[:2]
         netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        place = f"metrics  http://{netloc}/metrics"
-        servers.append(_Server("metrics", metrics_app(scrape, health), bound, place))
+        claims.bound[activation.METRICS] = bound
+        claims.places.append(f"metrics  http://{netloc}/metrics")
     if config.control.socket:
         path = Path(config.control.socket)
         bound = stack.enter_context(claim_unix(path, handed.get(activation.CONTROL, ())))
-        place = f"status   curl --unix-socket {path} http://localhost/v1/status"
-        app = control_app(daemon.status, daemon.commands, _admins(config, path))
-        servers.append(_Server("control", app, bound, place))
-    return servers
-
-
-def _admins(config: Config, path: Path) -> Admins:
-    """Return who may change what the daemon does: by default the socket's group."""
-    group = config.control.admin_group
-    return Admins(path.stat().st_gid if group is None else group)
+        claims.bound[activation.CONTROL] = bound
+        claims.places.append(f"status   curl --unix-socket {path} http://localhost/v1/status")
+        if config.control.admin_group is None:
+            claims = claims._replace(admins=Admins(path.stat().st_gid))
+    return claims
 
 
 def _announce(plan: Plan, places: list[str]) -> None:

@@ -46,7 +46,7 @@ class Daemon:
         await asyncio.wait_for(stop.wait(), 30)
         return ()
 run.Daemon = Daemon
-run._claim = lambda *_: []
+run._claim = lambda *_: None
 sys.argv[1:] = ["run", "--config", config]
 import collectord.__main__
 sys.exit(collectord.__main__.main())
@@ -55,7 +55,7 @@ MODULES = (
     "collectord.cli",
     "structlog",
     "collectord.cli.run",
-    "aiohttp",
+    "msgspec",
     "collectord.daemon.daemon",
 )
 CONFIG_ERROR = 6

@@ -213,10 +213,11 @@ def test_rich_stays_out_of_the_daemon() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_recording_loads_no_server() -> None:
+@pytest.mark.parametrize("verb", ["record", "run"])
+def test_no_server_is_loaded_before_rings_are_open(verb: str) -> None:
     """The libraries of the daemon's metrics and API would take a quarter of a second to load."""
     code = (
-        "import sys; import collectord.cli.record; "
+        f"import sys; import collectord.cli.{verb}; "
         "loaded = {name.partition('.')[0] for name in sys.modules}; "
         "sys.exit(bool(loaded & {'aiohttp', 'prometheus_client', 'pyroute2', 'rich'}))"
     )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import AsyncExitStack
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -21,15 +20,12 @@ if TYPE_CHECKING:
 
 def claimed(
     config: Config, handed: Mapping[str, tuple[socket.socket, ...]]
-) -> tuple[list[Any], list[MutableMapping[str, Any]]]:
-    """Return the servers of a configuration, and what is logged about their sockets."""
+) -> tuple[run._Claims, list[MutableMapping[str, Any]]]:
+    """Return what is claimed for a configuration, and what is logged about its sockets."""
 
-    async def scenario() -> list[Any]:
-        daemon: Any = SimpleNamespace(
-            status=None, commands=None, silent_threads=None, unready=None
-        )
+    async def scenario() -> run._Claims:
         async with AsyncExitStack() as stack:
-            return [*run._claim(stack, daemon, config, handed)]
+            return run._claim(stack, config, handed)
 
     with structlog.testing.capture_logs() as logged:
         return asyncio.run(scenario()), logged
@@ -40,9 +36,10 @@ def test_a_server_has_the_managers_socket() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one:
         address = ListenAddress(*one.getsockname())
         config = Config(metrics=MetricsConfig(listen=address), control=ControlConfig(socket=""))
-        (server,), logged = claimed(config, {"metrics": (one,)})
-    assert server.bound == (one,)
-    assert str(address) in server.place
+        claims, logged = claimed(config, {"metrics": (one,)})
+    assert claims.bound == {"metrics": (one,)}
+    (place,) = claims.places
+    assert str(address) in place
     assert logged == []
 
 
@@ -50,7 +47,7 @@ def test_a_socket_that_the_configuration_turns_off_is_named() -> None:
     """Its clients would wait for ever: the line says how to turn the unit off too."""
     config = Config(metrics=MetricsConfig(listen=None), control=ControlConfig(socket=""))
     with socket.create_server(("127.0.0.1", 0)) as one:
-        servers, logged = claimed(config, {"metrics": (one,)})
-    assert servers == []
+        claims, logged = claimed(config, {"metrics": (one,)})
+    assert (claims.bound, claims.places) == ({}, [])
     assert [(line["event"], line["name"]) for line in logged] == [("socket_not_used", "metrics")]
     assert "collectord-metrics.socket" in logged[0]["hint"]
