@@ -75,7 +75,7 @@ def parser() -> Parser:
     made = Parser("record", _USAGE, _EXAMPLES)
     what = made.add_argument_group("what to record")
     _add_events(what)
-    _add_programs(what)
+    _add_programs(what, "its maps are printed at the end")
     _add_relay(what)
     _add_scope(made)
     how = made.add_argument_group("how")
@@ -91,13 +91,15 @@ def parser() -> Parser:
 
 
 def add_session(made: Parser) -> None:
-    """Add the options that a daemon's session has too, without programs, relay and AUX areas."""
-    _add_events(made.add_argument_group("start: what to record"))
+    """Add the options that a daemon's session has too, without relay and AUX areas."""
+    what = made.add_argument_group("start: what to record")
+    _add_events(what)
+    _add_programs(what, "its maps are metrics while it runs")
     _add_scope(made)
     how = made.add_argument_group("start: how, and how long")
     _add_rings(how)
     _add_duration(how, "none, it must be given")
-    made.set_defaults(programs=[], relays=[], snapshot=False, overwrite=False)
+    made.set_defaults(relays=[], snapshot=False, overwrite=False)
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -171,7 +173,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_programs(group: argparse._ArgumentGroup) -> None:
+def _add_programs(group: argparse._ArgumentGroup, maps: str) -> None:
     group.add_argument(
         "--bpf",
         metavar="NAME",
@@ -179,8 +181,7 @@ def _add_programs(group: argparse._ArgumentGroup) -> None:
         action=record_actions.add_program,
         default=[],
         help="run this BPF program on all CPUs or those of -C, and record the events that it "
-        "submits; its maps are printed at the end; repeatable; see `collectord bpf list` "
-        "(default: none)",
+        f"submits; {maps}; repeatable; see `collectord bpf list` (default: none)",
     )
     group.add_argument(
         "--bpf-arg",

@@ -46,13 +46,14 @@ def parser() -> Parser:
             "[--socket PATH]",
             "[--json]",
             "[SESSION...]",
-            "| start [--name NAME] [-e EVENT]... --duration TIME",
+            "| start [-e EVENT|--bpf NAME]... --duration TIME",
         ),
         (
             "collectord sessions",
             "collectord sessions exec --json",
             "collectord sessions pause exec",
             "collectord sessions start -e sched:sched_switch --duration 30s",
+            "collectord sessions start --bpf opensnoop --duration 30s",
         ),
     )
     made.add_argument(

@@ -63,7 +63,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_duration: Nanoseconds = Nanoseconds(600 * NS_PER_SECOND)
     max_bytes: Bytes = Bytes(_GIB)
     max_memory: Bytes = Bytes(256 * _MIB)
-    session_kinds: tuple[Literal["perf", "tracefs"], ...] = ("perf", "tracefs")
+    session_kinds: tuple[Literal["perf", "tracefs", "bpf"], ...] = ("perf", "tracefs")
 
 
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,8 +22,6 @@ from collectord.daemon.claims import Places
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
 from collectord.plan.build import build, check_memory
-from collectord.session.session import Session
-from collectord.session.session_factory import contained
 from collectord.text.nearest import did_you_mean
 from collectord.text.units import NS_PER_SECOND, show_bytes
 
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from collectord.daemon.session_set import SessionSet
     from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.session_plan import Plan, SessionPlan
     from collectord.session.session_factory import AnySession, SessionContext
 
 _LOG: Final = structlog.get_logger()
@@ -99,6 +97,7 @@ class TimedSessions:
         self._running: dict[str, _Timed] = {}
         self._daemon: Surroundings | None = None
         self._changing = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
 
     def allow(self, daemon: Surroundings) -> None:
         """Let sessions be started from now on."""
@@ -136,14 +135,20 @@ class TimedSessions:
                 raise ConfigError(message, path="request", key="name", hint="names are unique")
             ends_ns = time.time_ns() + session.duration
             session = msgspec.structs.replace(session, ends_ns=ends_ns)
+            daemon = self._daemon
+            self._opening = asyncio.create_task(self._open(session, daemon))
             try:
-                await self._open(session, self._daemon)
-            except BaseException:
+                await self._opening
+            except BaseException as error:
                 await self._sessions.remove(session.name)
+                if self._daemon is None:  # `end` has cancelled it
+                    raise UsageError("the daemon is about to stop") from error
                 raise
-            self._daemon.joined()
+            finally:
+                self._opening = None
+            daemon.joined()
             one = self._running[session.name] = _Timed(session)
-            one.task = asyncio.create_task(self._live(one, self._daemon))
+            one.task = asyncio.create_task(self._live(one, daemon))
         seconds = session.duration / NS_PER_SECOND
         _LOG.info("timed_session_started", session=session.name, seconds=seconds)
         return session
@@ -161,11 +166,11 @@ class TimedSessions:
             async with AsyncExitStack() as own:
                 if not number:  # the others have the same folder, and are undone before
                     own.enter_context(Places(self._kernel, shared=False)).claim(plan)
-                session = await context.open(one, own, contained)
+                session = await context.open(one, own, _is_contained)
                 self._sessions.add(session, own.pop_all())
             opened.append(session)
         for session in opened:
-            if not isinstance(session, Session):
+            if session.source is None:  # hardware that turned out to be absent
                 raise PlanError("; ".join(session.balance().degraded_reasons))
             await self._sessions.begin(session)
             self._sessions.watch_maps(session)
@@ -208,9 +213,15 @@ class TimedSessions:
                 one.end("bytes")
 
     async def end(self) -> None:
-        """Start no more sessions; leave those that live to be ended with all others."""
+        """Start no more sessions; leave those that live to be ended with all others.
+
+        One that is being opened gives up: a program may compile for a minute.
+        """
+        self._daemon = None
+        if self._opening is not None:
+            self._opening.cancel()
         async with self._changing:
-            self._daemon = None
+            pass
         tasks = [one.task for one in self._running.values() if one.task is not None]
         for one in self._running.values():
             if not one.over.is_set() and one.task is not None:
@@ -244,3 +255,8 @@ class TimedSessions:
                 lost=sum(balance.lost.values()),
                 segments=len(balance.segments),
             )
+
+
+def _is_contained(_plan: SessionPlan, _error: CollectordError) -> bool:
+    """Say that a failure is the requester's to be told."""
+    return False
