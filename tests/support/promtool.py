@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stock promtool, as a reader of the rules and of the dashboard's expressions."""
+"""Stock promtool, as a reader of rules and of the dashboard's expressions, and its server."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ class Promtool:
         )
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    @property
+    def server(self) -> Path:
+        """The Prometheus of the same package."""
+        unpacked = self.path.parent.parent / "usr/bin/prometheus"
+        return unpacked if unpacked.exists() else self.path.with_name("prometheus")
 
 
 def fetched() -> Promtool:

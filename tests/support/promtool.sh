@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Prints the path of promtool 2.42, which is Debian 12's, and unpacks it beside the system if it is absent. The
-# package has the server as well, which is never started.
+# package has the server as well.
 set -euo pipefail
 
 command=promtool
