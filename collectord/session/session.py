@@ -19,7 +19,7 @@ from collectord.errors import KernelError, SinkError, UsageError
 from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.build_ids import BuildIds
-from collectord.session.counter_reader import Drained
+from collectord.session.counter_reader import Drained, register_areas
 from collectord.session.flight_recorder import FlightRecorder
 from collectord.session.heartbeat import Heart
 from collectord.session.lasting_account import NOT_HELD
@@ -27,16 +27,17 @@ from collectord.session.loss_watch import LossWatch
 from collectord.session.pause import Pause
 from collectord.session.ring_snapshot import LAST_PAUSE_S
 from collectord.session.rotation import Rotation
-from collectord.source.aux import AuxFlush
+from collectord.source.aux import flush, flush_interval_ns
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from collectord.codec.perf_features import Features
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading
     from collectord.plan.session_plan import SessionPlan
+    from collectord.session.counter_reader import DrainedArea
     from collectord.session.drain_loop import Drain
     from collectord.session.follower import Follower
     from collectord.session.maps.map_watch import FirstReading
@@ -83,7 +84,8 @@ class Session:
         self._counter_reader = parts.counter_reader
         self._drain = drain
         self._passes = parts.drain
-        self._flush = AuxFlush(parts.kernel, [drained.handle for drained in rings])
+        self._kernel = parts.kernel
+        self._flush_ns = flush_interval_ns(drained.handle for drained in rings)
         self._log = _LOG.bind(session=plan.name)
         self._tasks = parts.tasks
         self._health = parts.health
@@ -130,7 +132,7 @@ class Session:
         if self.recorder is not None:
             self.recorder.begin()
         self._covered.begin()
-        if self._flush.interval_ns:
+        if self._flush_ns:
             self._tasks.start(self._flush_aux())
 
     async def _find_gap(self) -> None:
@@ -165,9 +167,10 @@ class Session:
             KernelError: events cannot be stopped; all stays as it is.
             ShardSilent: a drain thread may still be reading them; they stay open.
         """
+        gone = [drained for drained in self._rings.values() if drained.handle.label.cpu == cpu]
+        await self._read_all(area for drained in gone for area in drained.areas)
         for one in self.abilities.hotplug:
             one.stop(cpu)
-        gone = [drained for drained in self._rings.values() if drained.handle.label.cpu == cpu]
         removing = nullcontext() if self.recorder is None else self.recorder.removing(gone)
         async with removing:
             await self._drain.remove([drained.ring for drained in gone])
@@ -175,6 +178,8 @@ class Session:
             self._accounting.retire(drained)
             del self._rings[drained.ring.id]
             self._joined.discard(drained.ring.id)
+            for area in drained.areas:
+                del self._areas[area.ring.id]
             self._health.note(f"ring/{drained.ring.id}", "")
         self._listen()
         for one in self.abilities.hotplug:
@@ -200,31 +205,42 @@ class Session:
                 raise
 
     async def _add_ring(self, handle: RingHandle) -> None:
-        drained = Drained(handle, self._drain.add_ring(self._stream, handle))
+        ring = self._drain.add_ring(self._stream, handle)
         try:
+            drained = Drained(handle, ring, register_areas(self._drain.core, handle, ring))
             self._accounting.add(drained)
-        except KernelError:
-            await self._drain.remove([drained.ring])
+        except (KernelError, OSError):
+            await self._drain.remove([ring])
             raise
         if self.recorder is not None:
             await self.recorder.add(drained)
-        self._rings[drained.ring.id] = drained
-        self._joined.add(drained.ring.id)
+        self._rings[ring.id] = drained
+        self._areas |= {area.ring.id: area for area in drained.areas}
+        self._joined.add(ring.id)
 
     async def remove_joined(self) -> None:
         """Remove the rings that came with CPUs, before they are closed. Raises ShardSilent."""
         await self._drain.remove([self._rings[number].ring for number in self._joined])
 
+    async def _read_all(self, areas: Iterable[DrainedArea]) -> None:
+        """Have areas read to their end from now on, and not started again by a pass.
+
+        Raises:
+            ShardSilent: a drain thread does not answer.
+        """
+        rings = [area.ring for area in areas]
+        for ring in rings:
+            ring.read_all()
+        await self._passes.answered(rings)
+
     async def _flush_aux(self) -> None:
         """Flush CoreSight until the end: it hands over its trace only when it is stopped."""
         while not self._stopping.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self._stopping.wait(), self._flush.interval_ns / NS_PER_SECOND
-                )
+                await asyncio.wait_for(self._stopping.wait(), self._flush_ns / NS_PER_SECOND)
                 return
             try:
-                self._flush.flush()
+                flush(self._kernel, [drained.handle for drained in self._rings.values()])
             except KernelError as error:
                 if self._health.note("flush", f"AUX not flushed: {error}"):
                     self._log.error("aux_not_flushed", error=str(error))
@@ -358,11 +374,7 @@ class Session:
 
     async def _stop_source(self) -> None:
         """Stop the source; what it has written is still to be read."""
-        areas = [area.ring for area in self._areas.values()]
-        for area in areas:
-            area.read_all()
-        # A pass would start the event again.
-        await self._health.heard(self._passes.answered(areas))
+        await self._health.heard(self._read_all(self._areas.values()))
         try:
             self.source.disable()
         except KernelError as error:  # what it has written is stored nevertheless

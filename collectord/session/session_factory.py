@@ -14,7 +14,7 @@ import structlog
 
 from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.model import RingRole, ScopeKind
-from collectord.session.counter_reader import CounterReader, Drained, DrainedArea
+from collectord.session.counter_reader import CounterReader, Drained, register_areas
 from collectord.session.coverage_file import CoverageFile, Unnoted
 from collectord.session.follower import Follower, NameFeed
 from collectord.session.health import Health
@@ -154,8 +154,7 @@ class SessionContext:
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)
             own.push_async_callback(self.drain.remove, [ring])
-            areas = (DrainedArea(area, area.register(core, ring)) for area in handle.areas)
-            rings.append(Drained(handle, ring, tuple(areas)))
+            rings.append(Drained(handle, ring, register_areas(core, handle, ring)))
         programs = self._watched_programs(plan, source, stream, own)
         sink = make_sink(
             plan,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectord.errors import CollectordError
     from collectord.kernel.port import Kernel
     from collectord.plan.event_attrs import EventPlan
-    from collectord.source.ring import CounterFd, RingHandle
+    from collectord.source.ring import AuxHandle, CounterFd, RingHandle
 
 # Each reading is an interrupt of the event's CPU, about 20 us; the timer takes 10 us. A CPU whose
 # thread the kernel does not observe (PID 1 on some hosted kernels) takes longer, so pauses follow.
@@ -71,30 +71,26 @@ def await_resumed(kernel: Kernel, resumer: CounterFd) -> None:
     raise KernelError("a paused AUX area does not resume", hint="check the load of its CPU")
 
 
-class AuxFlush:
-    """A timer that stops and starts events whose trace arrives only when they stop.
+def flush_interval_ns(rings: Iterable[RingHandle]) -> int:
+    """Return the time between two flushes, 0 where none of these rings' AUX areas needs them."""
+    return min((area.plan.flush_ns for area in _flushed(rings)), default=0)
 
-    Attributes:
-        interval_ns: time between two flushes, 0 where none of the areas needs it.
+
+def flush(kernel: Kernel, rings: Iterable[RingHandle]) -> None:
+    """Stop and start each event whose trace arrives only when it stops, if it runs.
+
+    An event that waits for exec has not been enabled yet, and must not be.
+
+    Raises:
+        KernelError: an event can be neither read nor stopped.
     """
+    for area in _flushed(rings):
+        for counter in area.counters:
+            reading = kernel.read_counter(counter.fd, counter.read_format)
+            if reading.time_enabled_ns:
+                kernel.disable(counter.fd)
+                kernel.enable(counter.fd)
 
-    def __init__(self, kernel: Kernel, rings: Iterable[RingHandle]) -> None:
-        self._kernel = kernel
-        areas = [area for ring in rings for area in ring.areas]
-        self._areas = [area for area in areas if area.plan.flush_ns]
-        self.interval_ns = min((area.plan.flush_ns for area in self._areas), default=0)
 
-    def flush(self) -> None:
-        """Stop and start each event that runs.
-
-        An event that waits for exec has not been enabled yet, and must not be.
-
-        Raises:
-            KernelError: an event can be neither read nor stopped.
-        """
-        for area in self._areas:
-            for counter in area.counters:
-                reading = self._kernel.read_counter(counter.fd, counter.read_format)
-                if reading.time_enabled_ns:
-                    self._kernel.disable(counter.fd)
-                    self._kernel.enable(counter.fd)
+def _flushed(rings: Iterable[RingHandle]) -> list[AuxHandle]:
+    return [area for ring in rings for area in ring.areas if area.plan.flush_ns]

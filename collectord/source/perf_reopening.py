@@ -32,11 +32,12 @@ def can_reopen(plan: SessionPlan) -> bool:
     """Whether the rings of one CPU can be opened anew.
 
     Events of a task come back by themselves. Those that freeze rings are watched from the start to
-    the end, and an AUX area cannot be replaced while a snapshot may want it.
+    the end, and an AUX area that runs free cannot be replaced while a snapshot may want it.
     """
     if plan.scope.kind in TASK_SCOPES or plan.freezes:
         return False
-    return all(ring.aux is None and ring.cpu >= 0 for ring in plan.rings)
+    free = any(ring.aux is not None and ring.aux.snapshot for ring in plan.rings)
+    return not free and all(ring.cpu >= 0 for ring in plan.rings)
 
 
 class PerfReopening:
@@ -119,11 +120,15 @@ class PerfReopening:
 
     def _with_known_ids(self, ring: PerfRing) -> PerfRing:
         """Give a ring's events the ids of those that they replace."""
-        counters = tuple(
-            replace(counter, event_id=known, kernel_id=counter.event_id)
+        renamed = {
+            counter.fd: replace(counter, event_id=known, kernel_id=counter.event_id)
             for counter, known in zip(ring.counters, self._ids[ring.label], strict=True)
+        }
+        areas = tuple(
+            replace(area, counters=tuple(renamed[counter.fd] for counter in area.counters))
+            for area in ring.areas
         )
-        return replace(ring, counters=counters)
+        return replace(ring, counters=tuple(renamed.values()), areas=areas)
 
     def enable(self, rings: Sequence[RingHandle]) -> None:
         """See `source.base.Hotplug`."""

@@ -331,7 +331,8 @@ def readable_samples(perfs: tuple[Perf, ...], segments: list[Path]) -> int:
     total = 0
     for segment in segments:
         said = manifest(segment)
-        expected, losses = said["samples"], any(said["ledger"]["lost"].values())
+        expected = said["samples"]
+        losses = any(said["ledger"].get("lost", {}).values())  # what is recovered has none
         total += expected
         for perf in perfs:
             lines = perf.script(segment, losses=losses)

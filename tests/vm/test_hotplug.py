@@ -28,11 +28,14 @@ from tests.support.cpus import (
 )
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
 from tests.support.recording import daemon_config, daemon_result
+from tests.vm import test_aux
+from tests.vm.support_modules import WORD_BYTES, loaded_pmu
 from tests.vm.test_relay import write_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.support.aux_words import Checker
     from tests.support.daemons import Daemon
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
@@ -52,6 +55,8 @@ CYCLES: Final = (RANDOM_CYCLES + 2) // 3
 # Of the calls of each thread that makes them all the time, in a second.
 RATE: Final = 300
 ENDLESS: Final = 10**9
+WORDS: Final = test_aux.MIB // WORD_BYTES
+checker = test_aux.checker
 AT_END: Final = "read at the end"
 ALSO_PERF: Final = (
     f'[[session.source]]\nkind = "perf"\nevents = ["{EVENT}"]\nfilter = "{FILTER}"\n'
@@ -128,6 +133,43 @@ def test_a_cpu_that_comes_back_is_recorded_again(
     assert len(places) == len(set(places))
     for perf in perfs:
         assert len(perf.script(data)) == made
+
+
+def test_the_aux_area_of_a_cpu_that_comes_back(
+    tmp_path: Path, start_cli: Start, checker: Checker
+) -> None:
+    """A new area follows the old one: each byte of both is stored or truncated."""
+    with loaded_pmu(test_aux.PMU) as pmu:
+
+        def is_traced() -> bool:
+            return all(cpu.active for cpu in pmu.counters().values())
+
+        with daemons.running(start_cli, test_aux.write_config(tmp_path)) as daemon:
+            wait_for(is_traced, "tracing on every CPU")
+            held = open_events(daemon)
+            for _ in range(CYCLES):
+                test_aux.await_words(pmu, WORDS)
+                with offline(CPU):
+                    wait_for(lambda: daemon.metric(ONLINE) == CPUS - 1, "the CPU's end")
+                wait_for(lambda: daemon.metric(COVERED) == CPUS, "the CPU's new area")
+                wait_for(is_traced, "tracing on every CPU")
+            test_aux.await_words(pmu, WORDS)
+            session = daemon.session("trace")
+            assert session["degraded"] == []
+            assert [area["cpu"] for area in session["aux"]] == list(range(CPUS))
+            wait_for(lambda: open_events(daemon) == held, "as many descriptors and mappings")
+            ended = daemon.stop()
+        assert ended.status == 0, ended.log
+        now = pmu.counters()
+    segments = daemons.sealed(tmp_path / "state")
+    found = checker(segments)
+    assert sorted(found.of_cpu()) == sorted(now)
+    for words in found.words:
+        lost = now[words.cpu].truncated_bytes
+        assert words.words * WORD_BYTES + lost == now[words.cpu].produced_bytes
+    for area in daemons.manifest(segments[-1])["ledger"]["aux"]:
+        assert area["produced_bytes"] == now[area["cpu"]].produced_bytes
+        assert (area["unaccounted_bytes"], area["in_flight_bytes"]) == (0, 0)
 
 
 def await_recorded(daemon: Daemon, cpu: int, work: Callable[[], object]) -> None:

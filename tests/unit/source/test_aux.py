@@ -15,7 +15,7 @@ from collectord.errors import KernelError, MissingFeature, UsageError
 from collectord.kernel.values.counter_reading import CounterReading
 from collectord.model import Basis, Scope, ScopeKind
 from collectord.plan.event_attrs import EventPlan
-from collectord.source.aux import AuxFlush, refused_addresses
+from collectord.source.aux import flush, flush_interval_ns, refused_addresses
 from collectord.source.ring import CounterFd
 
 
@@ -49,15 +49,16 @@ def ring(flush_ns: int, *fds: int) -> Any:  # noqa: ANN401 - as much of a RingHa
 def test_a_flush_stops_and_starts_what_runs() -> None:
     """An event that waits for exec was never enabled, and is not started by that."""
     kernel: Any = Events({3: 5_000, 4: 0, 5: 7_000, 9: 1})
-    flush = AuxFlush(kernel, [ring(200, 3, 4), ring(100, 5), ring(0, 9)])
-    assert flush.interval_ns == 100
-    flush.flush()
+    rings = [ring(200, 3, 4), ring(100, 5), ring(0, 9)]
+    assert flush_interval_ns(rings) == 100
+    flush(kernel, rings)
     assert kernel.asked == [("disable", 3), ("enable", 3), ("disable", 5), ("enable", 5)]
 
 
 def test_without_areas_nothing_is_flushed() -> None:
     """No timer is needed either."""
-    assert AuxFlush(Events({}), [SimpleNamespace(areas=()), ring(0, 9)]).interval_ns == 0  # type: ignore[arg-type, list-item]
+    without: Any = SimpleNamespace(areas=())
+    assert flush_interval_ns([without, ring(0, 9)]) == 0
 
 
 @pytest.mark.parametrize(
