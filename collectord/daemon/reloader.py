@@ -152,26 +152,47 @@ class Reloader:
         return done
 
     async def _reload(self, running: Running) -> Reloaded:
-        loaded, config, plan = await running.opening.run(self._plan_anew)
+        loaded, config, facts, plan = await running.opening.run(self._plan_anew)
         # Those that wait for a restart are not in the plan.
         wanted = replace(plan, settings=settings_of(loaded.config))
         found = difference(document(self.plan), document(wanted))
         await running.changeover.change(self.plan, config, plan, found)
-        self._config, self.plan, self.config_sha256 = config, plan, loaded.sha256
+        self._config, self._facts = config, facts
+        self.plan, self.config_sha256 = plan, loaded.sha256
         running.apply(config, plan)
         return Reloaded(found, plan.warnings)
 
-    def _plan_anew(self) -> tuple[Loaded, Config, Plan]:
+    def _plan_anew(self) -> tuple[Loaded, Config, KernelFacts, Plan]:
         """Read the files, look at the host and plan; called in a thread."""
         loaded = self._read()
         config = taken_over(self._config, loaded.config)
-        facts = host_facts(self._kernel, config, mount=True)
-        # A new measurement could choose another transport for what records already.
-        costs = self._facts.ftrace.transport_ns or facts.ftrace.transport_ns
-        facts = replace(facts, ftrace=replace(facts.ftrace, transport_ns=costs))
+        facts = _kept(host_facts(self._kernel, config, mount=True), self._facts)
+        return loaded, config, facts, build(config, facts)
+
+
+def _kept(facts: KernelFacts, before: KernelFacts) -> KernelFacts:
+    """Return facts without those that sessions disturb which record already.
+
+    Args:
+        facts: of a look at the host beside the sessions.
+        before: as of when they were planned.
+    """
+    # A new measurement could choose another transport for what records.
+    costs = before.ftrace.transport_ns or facts.ftrace.transport_ns
+    # A PMU that is in use refuses the trial for an AUX area.
+    pmus = {
+        name: replace(pmu, aux=True, aux_pause=before.pmus[name].aux_pause)
+        if name in before.pmus and before.pmus[name].aux
+        else pmu
+        for name, pmu in facts.pmus.items()
+    }
+    return replace(
+        facts,
+        ftrace=replace(facts.ftrace, transport_ns=costs),
+        pmus=pmus,
         # The sessions follow CPUs that come and go by themselves.
-        facts = replace(facts, cpus_online=self._facts.cpus_online)
-        return loaded, config, build(config, facts)
+        cpus_online=before.cpus_online,
+    )
 
 
 def _stopping() -> UsageError:

@@ -43,7 +43,7 @@ def with_aux(
     found = dict(pmus)
     for name in wanted:
         pmu = pmus.get(name)
-        if pmu is not None and (pmu.aux or has_aux(kernel, pmu, cpu)):
+        if pmu is not None and (pmu.aux or has_aux(kernel, pmu, cpu, known=name in known)):
             pauses = can_pause(kernel, pmu, known.get(name), cpu)
             found[name] = replace(pmu, aux=True, aux_pause=pauses)
     return found
@@ -74,8 +74,16 @@ def can_pause(kernel: Kernel, pmu: PmuFacts, known: AuxPmuFacts | None, cpu: int
     return True
 
 
-def has_aux(kernel: Kernel, pmu: PmuFacts, cpu: int) -> bool:
-    """Whether the PMU gives an event an AUX area; False where its event cannot be opened."""
+def has_aux(kernel: Kernel, pmu: PmuFacts, cpu: int, *, known: bool = False) -> bool:
+    """Whether the PMU gives an event an AUX area; False where its event cannot be opened.
+
+    Args:
+        kernel: opens the event.
+        pmu: the PMU.
+        cpu: of the event, unless the PMU has CPUs of its own.
+        known: it is one of those whose trace perf can decode. They take one event of a CPU at a
+            time (PERF_PMU_CAP_EXCLUSIVE): while somebody traces, the trial fails with EBUSY.
+    """
     attr = PerfEventAttr(type=pmu.type, sample_period=1, disabled=True)
     where = pmu.cpus[0] if pmu.cpus else cpu
     with ExitStack() as stack:
@@ -84,8 +92,8 @@ def has_aux(kernel: Kernel, pmu: PmuFacts, cpu: int) -> bool:
             stack.callback(kernel.close, fd)
             ring = map_ring(fd, kernel.page_bytes, kernel.limits)
             stack.callback(ring.close)
-        except KernelError:
-            return False
+        except KernelError as error:
+            return known and error.errno == errno.EBUSY
         try:
             area = map_aux(fd, ring, kernel.page_bytes, kernel.limits, snapshot=False)
             stack.callback(area.close)
