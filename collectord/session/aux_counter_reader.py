@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -44,17 +44,39 @@ class _Read:
     gone: bool = False
 
 
+class _Part(NamedTuple):
+    """The last reading of an area, or the sum over several.
+
+    Attributes:
+        bracket: the reading.
+        unaccounted: of such a sum, the bytes that each of them lacked or had too much; None for
+            one area.
+    """
+
+    bracket: AuxBracket
+    unaccounted: int | None = None
+
+    def missing(self, handle: AuxHandle) -> int:
+        """Return the number of unaccounted bytes; `handle`: of an area of the place."""
+        if self.unaccounted is not None:
+            return self.unaccounted
+        return balance_aux(handle.label, handle.plan, self.bracket).unaccounted_bytes or 0
+
+
 class AuxCounterReader:
     """Reads the counters of AUX areas around full passes, in bytes.
 
     Reading a counter interrupts its CPU: it is not read while nothing was taken from the area.
-    Areas may come and go with their rings. Those of one label are added up.
+    Areas may come and go with their rings. Those of one label are added up; of those that are
+    gone, with all their bytes on disk, the sum alone is kept.
     """
 
     def __init__(self, kernel: Kernel, rings: Iterable[Drained]) -> None:
         self._kernel = kernel
         self._areas: dict[int, _Read] = {}  # by the core's AUX ring id
         self._handles: dict[RingLabel, AuxHandle] = {}  # of the last area of each place
+        self._places: dict[int, RingLabel] = {}  # by the id of their first area, as in segments
+        self._retired: dict[RingLabel, _Part] = {}
         self._removed: Counter[int] = Counter()
         for drained in rings:
             self.add(drained)
@@ -65,6 +87,8 @@ class AuxCounterReader:
             reading = self._read(area.handle)
             bracket = AuxBracket(reading, area.ring.counters(), reading)
             self._areas[area.ring.id] = _Read(area, bracket, reading)
+            if area.handle.label not in self._handles:
+                self._places[area.ring.id] = area.handle.label
             self._handles[area.handle.label] = area.handle
 
     def retire(self, drained: Drained) -> None:
@@ -83,16 +107,17 @@ class AuxCounterReader:
             self._finish(one)
 
     def removed(self, sizes: Mapping[int, int]) -> None:
-        """Count the bytes of a segment whose file somebody deleted, by the core's AUX ring id."""
+        """Count the bytes of a file that somebody deleted, by the id of a place's first area."""
         self._removed.update(sizes)
+        for number in sizes.keys() & self._places.keys() - self._areas.keys():
+            part = self._retired[self._places[number]]
+            counters = _without(part.bracket.counters, sizes[number])
+            bracket = replace(part.bracket, counters=counters)
+            self._retired[self._places[number]] = part._replace(bracket=bracket)
 
     def _counters(self, ring: AuxRing) -> AuxCounters:
         """Return the core's counters, where deleted bytes count as lost instead of stored."""
-        counters, removed = ring.counters(), self._removed[ring.id]
-        return counters._replace(
-            stored_bytes=counters.stored_bytes - removed,
-            lost_dropped_bytes=counters.lost_dropped_bytes + removed,
-        )
+        return _without(ring.counters(), self._removed[ring.id])
 
     def measure(self, *, passed: bool = True) -> None:
         """Take a reading.
@@ -103,7 +128,7 @@ class AuxCounterReader:
         Raises:
             KernelError: a counter cannot be read.
         """
-        for one in self._areas.values():
+        for one in tuple(self._areas.values()):
             if one.gone:
                 self._finish(one)
                 continue
@@ -125,7 +150,7 @@ class AuxCounterReader:
         Raises:
             KernelError: a counter cannot be read.
         """
-        for one in self._areas.values():
+        for one in tuple(self._areas.values()):
             if not one.gone:
                 one.next = self._read(one.area.handle)
             self._finish(one, closed=True)
@@ -145,12 +170,17 @@ class AuxCounterReader:
             closed=closed or not counters.in_flight_bytes,
             truncated=_truncated(one.area.handle, one.bracket),
         )
+        if one.gone and not counters.in_flight_bytes:
+            label = one.area.handle.label
+            parts = [*filter(None, [self._retired.get(label)]), _Part(one.bracket)]
+            self._retired[label] = _sum(one.area.handle, parts)
+            del self._areas[one.area.ring.id]
 
     def balances(self) -> tuple[AuxBalance, ...]:
         """Return the balance of each place's areas as of the last reading."""
-        parts: dict[RingLabel, list[AuxBracket]] = {label: [] for label in self._handles}
+        parts = {label: [*filter(None, [self._retired.get(label)])] for label in self._handles}
         for one in self._areas.values():
-            parts[one.area.handle.label].append(one.bracket)
+            parts[one.area.handle.label].append(_Part(one.bracket))
         return tuple(_balance(self._handles[label], own) for label, own in parts.items())
 
     def _read(self, handle: AuxHandle) -> AuxReading:
@@ -164,13 +194,29 @@ class AuxCounterReader:
         )
 
 
-def _balance(handle: AuxHandle, parts: Sequence[AuxBracket]) -> AuxBalance:
+def _balance(handle: AuxHandle, parts: Sequence[_Part]) -> AuxBalance:
     """Return the balance of a place; what one area lacks, another does not make up for."""
-    whole = balance_aux(handle.label, handle.plan, reduce(add_areas, parts))
-    if len(parts) == 1 or whole.unaccounted_bytes is None:
-        return whole
-    each = [balance_aux(handle.label, handle.plan, part).unaccounted_bytes for part in parts]
-    return replace(whole, unaccounted_bytes=sum(missing or 0 for missing in each))
+    whole = _sum(handle, parts)
+    balance = balance_aux(handle.label, handle.plan, whole.bracket)
+    if whole.unaccounted is None or balance.unaccounted_bytes is None:
+        return balance
+    return replace(balance, unaccounted_bytes=whole.unaccounted)
+
+
+def _sum(handle: AuxHandle, parts: Sequence[_Part]) -> _Part:
+    """Return several areas of a place, in their order, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    bracket = reduce(add_areas, (part.bracket for part in parts))
+    return _Part(bracket, sum(part.missing(handle) for part in parts))
+
+
+def _without(counters: AuxCounters, removed: int) -> AuxCounters:
+    """Return the counters with so many deleted bytes as lost instead of stored."""
+    return counters._replace(
+        stored_bytes=counters.stored_bytes - removed,
+        lost_dropped_bytes=counters.lost_dropped_bytes + removed,
+    )
 
 
 def _truncated(handle: AuxHandle, last: AuxBracket) -> int:

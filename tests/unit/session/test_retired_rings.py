@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from collectord._native._core import AuxCounters, SegmentClosed
 from collectord.errors import KernelError
@@ -278,6 +280,28 @@ def test_an_area_goes_on_as_its_ring_does() -> None:
     (area,) = read.balances()
     assert (area.produced_bytes, area.counters.stored_bytes) == (6_800, 5_700)
     assert (area.lost_bytes["kernel_ring/truncated"], area.unaccounted_bytes) == (1_100, 0)
+
+
+def test_areas_that_are_gone_are_kept_as_a_sum() -> None:
+    """A CPU may come and go for years; bytes of a file that somebody deletes are found in it."""
+    kernel: Any = SimpleNamespace(
+        read_counter=lambda fd, _: SimpleNamespace(value=fd.traced, lost=0)
+    )
+    alive: WeakSet[Area] = WeakSet()
+    read = AuxCounterReader(kernel, [])
+    for number in range(1, 21):
+        area = Area(number)
+        alive.add(area)
+        read.add(area.drained)
+        area.head = area.traced = 1_000
+        read.measure()
+        read.retire(area.drained)
+    gc.collect()
+    assert [one is area for one in alive] == [True]
+    read.removed({1: 300})
+    (place,) = read.balances()
+    assert (place.produced_bytes, place.counters.stored_bytes) == (20_000, 19_700)
+    assert (place.lost_bytes["sink/dropped"], place.unaccounted_bytes) == (300, 0)
 
 
 def test_what_one_area_lacks_another_does_not_make_up_for() -> None:
