@@ -9,7 +9,7 @@ flush interval, and the order in which things begin and end. `rotation` handles 
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ import structlog
 from collectord.errors import KernelError, SinkError, UsageError
 from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
+from collectord.session.aux_flush import AuxFlush
 from collectord.session.build_ids import BuildIds
 from collectord.session.counter_reader import Drained, register_areas
 from collectord.session.flight_recorder import FlightRecorder
@@ -27,11 +28,10 @@ from collectord.session.loss_watch import LossWatch
 from collectord.session.pause import Pause
 from collectord.session.ring_snapshot import LAST_PAUSE_S
 from collectord.session.rotation import Rotation
-from collectord.source.aux import flush, flush_interval_ns
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from collectord.codec.perf_features import Features
     from collectord.ledger.record_ledger import SessionBalance
@@ -84,11 +84,10 @@ class Session:
         self._counter_reader = parts.counter_reader
         self._drain = drain
         self._passes = parts.drain
-        self._kernel = parts.kernel
-        self._flush_ns = flush_interval_ns(drained.handle for drained in rings)
         self._log = _LOG.bind(session=plan.name)
         self._tasks = parts.tasks
         self._health = parts.health
+        self._aux_flush = AuxFlush(parts.kernel, self._handles, parts.health)
         self._covered = parts.covered
         self._lasting = parts.lasting
         self._accounting = Accounting(parts)
@@ -132,8 +131,7 @@ class Session:
         if self.recorder is not None:
             self.recorder.begin()
         self._covered.begin()
-        if self._flush_ns:
-            self._tasks.start(self._flush_aux())
+        self._tasks.start(self._aux_flush.run(self._stopping))
 
     async def _find_gap(self) -> None:
         """Find the time before in which no ring was open, and log it."""
@@ -204,12 +202,18 @@ class Session:
                 await self.leave_cpu(cpu)
                 raise
 
+    def _handles(self) -> list[RingHandle]:
+        return [drained.handle for drained in self._rings.values()]
+
     async def _add_ring(self, handle: RingHandle) -> None:
-        ring = self._drain.add_ring(self._stream, handle)
+        with _core_errors():
+            ring = self._drain.add_ring(self._stream, handle)
         try:
-            drained = Drained(handle, ring, register_areas(self._drain.core, handle, ring))
+            with _core_errors():
+                areas = register_areas(self._drain.core, handle, ring)
+            drained = Drained(handle, ring, areas)
             self._accounting.add(drained)
-        except (KernelError, OSError):
+        except KernelError:
             await self._drain.remove([ring])
             raise
         if self.recorder is not None:
@@ -232,20 +236,6 @@ class Session:
         for ring in rings:
             ring.read_all()
         await self._passes.answered(rings)
-
-    async def _flush_aux(self) -> None:
-        """Flush CoreSight until the end: it hands over its trace only when it is stopped."""
-        while not self._stopping.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self._flush_ns / NS_PER_SECOND)
-                return
-            try:
-                flush(self._kernel, [drained.handle for drained in self._rings.values()])
-            except KernelError as error:
-                if self._health.note("flush", f"AUX not flushed: {error}"):
-                    self._log.error("aux_not_flushed", error=str(error))
-            else:
-                self._health.note("flush", "")
 
     def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> bool:
         """After a full pass, if one was done: count, rotate, check.
@@ -468,3 +458,13 @@ class Session:
         """Return the label of a ring or an AUX area, by the core's number."""
         one = self._rings[number] if number in self._rings else self._areas[number]
         return str(one.handle.label)
+
+
+@contextmanager
+def _core_errors() -> Iterator[None]:
+    """Turn an error of the core, which lacks memory or descriptors, into a KernelError."""
+    try:
+        yield
+    except OSError as error:
+        message = "the core cannot drain another ring"
+        raise KernelError(message, errno=error.errno or 0) from error

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("tracefs")
 
 COUNT: Final = 1000
 NAME: Final = f"fw{os.getpid() % 100_000}"
-STARTED: Final = 1000
+STARTED: Final = int(os.environ.get("COLLECTORD_FOLLOWED", "1000"))
 BATCH: Final = 20
 # Each message takes 768 bytes of a buffer of 8 MiB.
 THREADS: Final = 8000
