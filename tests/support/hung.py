@@ -124,5 +124,6 @@ def check_others_go_on(
     for name in SESSIONS:
         ledger = _last_ledger(busy if name == BUSY else state / name)
         assert (ledger["basis"], ledger["closed"]) == ("exact", True)
-        assert (ledger["unaccounted"], ledger["produced"]) == (0, load[name].made), name
+        told = f"{name}: {load[name].made} made; {ledger}"
+        assert (ledger["unaccounted"], ledger["produced"]) == (0, load[name].made), told
         assert (sum(ledger["lost"].values()) > 0) == (name == BUSY)

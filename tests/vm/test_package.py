@@ -111,11 +111,19 @@ def bare() -> Iterator[None]:
             shutil.rmtree(here)
         else:
             here.unlink(missing_ok=True)
-    shutil.rmtree(STATE)
-    shutil.rmtree(RUNTIME)
-    run("userdel", USER)
-    systemctl("daemon-reload")
-    yield
+    try:
+        for folder in (STATE, RUNTIME):
+            if folder.exists():  # the service has run before
+                shutil.rmtree(folder)
+        run("userdel", USER)
+        systemctl("daemon-reload")
+        yield
+    finally:
+        _install_again()
+
+
+def _install_again() -> None:
+    """Purge the package, and bring back what `make install` installed."""
     run("dpkg", "--purge", "collectord")
     run("cp", "-a", INSTALLED / "usr/local", "/usr")
     run("cp", "-a", INSTALLED / "etc/collectord", "/etc")
