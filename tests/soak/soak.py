@@ -133,7 +133,7 @@ def soak(directory: Path, generator: Generator, seconds: float) -> Soaked:
             process = subprocess.Popen(
                 [*prefix, sys.executable, "-m", "collectord", *words],
                 cwd=directory,
-                env={**os.environ, **env},
+                env={**os.environ, **_unit_environment(), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -150,6 +150,16 @@ def soak(directory: Path, generator: Generator, seconds: float) -> Soaked:
             _disturb(daemon, directory, len(looks))
             looks.append(_look(daemon, directory / "state", time.monotonic() - began))
         return Soaked(looks, daemon.stop(), directory / "state")
+
+
+def _unit_environment() -> dict[str, str]:
+    """Return the variables that the unit sets."""
+    unit = Path(__file__).parents[2] / "systemd/collectord.service"
+    lines = unit.read_text().splitlines()
+    found = [
+        line.removeprefix("Environment=") for line in lines if line.startswith("Environment=")
+    ]
+    return dict(word.split("=", 1) for words in found for word in words.split())
 
 
 def _write_config(directory: Path, cycle: int) -> Path:
