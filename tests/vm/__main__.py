@@ -38,7 +38,10 @@ LANES: Final = ("tests/kernel", "tests/vm")
 # Of the older release only what a package of it needs is tested.
 _OF_SUITES: Final = {SUITES[0]: LANES, SUITES[1]: ("tests/vm/test_package.py",)}
 # In the guest of the first lane, so that both guests take about as long.
-_ASIDE: Final = frozenset({"tests/vm/test_hung_disk.py", "tests/vm/test_relay.py"})
+_ASIDE: Final = frozenset(
+    f"tests/vm/test_{name}.py"
+    for name in ("aux_decode", "hung_disk", "kprobes", "package", "relay")
+)
 STATUS_FAILED: Final = 1
 STATUS_NO_GUEST: Final = 2
 _LOG_LINES_SHOWN: Final = 40

@@ -187,6 +187,7 @@ def test_tracepoints_are_missed_where_they_could_be_meant(
     assert ("not listed: cannot read /t; remedy: the group" in captured.err) is told
 
 
+@pytest.mark.usefixtures("tracefs_of_root")
 def test_this_host(capsys: pytest.CaptureFixture[str]) -> None:
     """On the running kernel the software clock can be opened by anybody who runs the tests."""
     assert cli.main(LinuxKernel, ["list", "cpu-clock"]) == 0
