@@ -22,7 +22,7 @@ from collectord.session.ring_snapshot import Trigger
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from collectord.config.load import Loaded
     from collectord.config.schema import Config
@@ -82,13 +82,18 @@ async def _serve(kernel: Kernel, loaded: Loaded, read: Callable[[], Loaded]) -> 
 
         async def on_open() -> None:
             """Start the servers and say what is collected, now that all rings are open."""
-            from collectord.cli import servers  # noqa: PLC0415  # a third of a start's imports
-
-            await servers.start(stack, daemon, loaded.config, claims.bound, claims.admins)
+            start = await daemon.in_thread(_load_servers)
+            await start(stack, daemon, loaded.config, claims.bound, claims.admins)
             _announce(daemon.plan, claims.places)
 
         balances = await daemon.run(stop, service=manager, on_open=on_open)
     return sum(balance.sink.unsealed for balance in balances)
+
+
+def _load_servers() -> Callable[..., Awaitable[None]]:
+    from collectord.cli import servers  # noqa: PLC0415  # a third of a start's imports
+
+    return servers.start
 
 
 class _Claims(NamedTuple):
@@ -103,7 +108,8 @@ def _claim(
     stack: AsyncExitStack, config: Config, handed: Mapping[str, tuple[socket.socket, ...]]
 ) -> _Claims:
     """Claim the configured addresses, before anything else is opened."""
-    claims = _Claims({}, [], Admins(config.control.admin_group))
+    claimed: dict[str, tuple[socket.socket, ...]] = {}
+    places, admins = [], Admins(config.control.admin_group)
     wanted = {activation.METRICS: config.metrics.listen, activation.CONTROL: config.control.socket}
     for name in handed:
         if not wanted[name]:
@@ -115,16 +121,16 @@ def _claim(
         )
         host, port = bound[0].getsockname()[:2]
         netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        claims.bound[activation.METRICS] = bound
-        claims.places.append(f"metrics  http://{netloc}/metrics")
+        claimed[activation.METRICS] = bound
+        places.append(f"metrics  http://{netloc}/metrics")
     if config.control.socket:
         path = Path(config.control.socket)
         bound = stack.enter_context(claim_unix(path, handed.get(activation.CONTROL, ())))
-        claims.bound[activation.CONTROL] = bound
-        claims.places.append(f"status   curl --unix-socket {path} http://localhost/v1/status")
+        claimed[activation.CONTROL] = bound
+        places.append(f"status   curl --unix-socket {path} http://localhost/v1/status")
         if config.control.admin_group is None:
-            claims = claims._replace(admins=Admins(path.stat().st_gid))
-    return claims
+            admins = Admins(path.stat().st_gid)
+    return _Claims(claimed, places, admins)
 
 
 def _announce(plan: Plan, places: list[str]) -> None:

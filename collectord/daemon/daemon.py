@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from collectord.config.load import Loaded
 from collectord.control.service import Service
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import Plan
     from collectord.session.maps.map_watch import Contents
+
+T = TypeVar("T")
 
 
 class Daemon:
@@ -136,6 +138,10 @@ class Daemon:
             before=now.sessions.balances_before(),
             reload=self._reloader.status,
         )
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Make a call that takes long in the thread that opens rings; the daemon goes on."""
+        return await self._stages.opening.run(call)
 
     async def silent_threads(self) -> tuple[int, ...]:
         """Return the drain threads that make no passes while the daemon collects."""

@@ -110,6 +110,7 @@ class Stages:
         polls: the schedule of the sessions' polls; None while nothing is collected.
         meter: of the cost of all this.
         timed: sessions that users start.
+        opening: the thread that opens rings; it is known to the sources as the daemon's own.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class Stages:
         limits = _retention(plan)
         self.store_limit_bytes = limits.bytes
         self._state_dir = StateDir(Path(config.daemon.state_dir), limits)
-        self._opening = OpeningThread()
+        self.opening = OpeningThread()
         self._places: Places  # from `_claim` on
         self._workers: FileWorkers  # likewise
         self._is_ready = False
@@ -204,7 +205,7 @@ class Stages:
         for device in self._workers.devices:
             self.drain.core.add_disk(device)
         run.stack.enter_context(self._heartbeat)
-        run.stack.enter_context(self._opening)
+        run.stack.enter_context(self.opening)
         run.stack.enter_context(self._processes)
         for reason in self.drain.threads().lacks:
             _LOG.warning("drain_threads_degraded", reason=reason)
@@ -235,7 +236,7 @@ class Stages:
                 return
         await self._serve(run)
         self.timed.allow(around)
-        reloads = Running(changeover, self._opening, run.service, self._apply)
+        reloads = Running(changeover, self.opening, run.service, self._apply)
         run.reloader.begin(reloads)
 
     async def _serve(self, run: Run) -> None:
@@ -247,10 +248,11 @@ class Stages:
             packer = Packer(self._sinks, self._spare_share, self._state_dir)
             await run.stack.enter_async_context(_running(packer.run(self._workers.of())))
         self._measure_cost()  # its series are there from the first scrape on
+        self._is_ready = True
+        # Ahead of the servers, which take long to load: a client that comes now waits for them.
+        run.service.ready(f"recording: {self.sessions.summary()}")
         if run.on_open is not None:
             await run.on_open()
-        self._is_ready = True
-        run.service.ready(f"recording: {self.sessions.summary()}")
         watchdog = Watchdog(self.drain.core, run.service)
         await run.stack.enter_async_context(_running(watchdog.watch()))
 
@@ -364,7 +366,7 @@ class Stages:
             watch=self.watch,
             stats=self._count_costs(run.stack),
             child=self._child,
-            opening=self._opening,
+            opening=self.opening,
             lasting=run.salvage_all,
         )
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from collectord.text.units import Nanoseconds
 from tests.support.configs import perf_source
 from tests.support.hosts import host
 from tests.support.managers import managed
+from tests.support.patience import patient
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +58,7 @@ RECOVERY = ["STATUS=sealing what earlier runs left", "EXTEND_TIMEOUT_USEC=600000
 def test_the_manager_is_told_of_each_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is ready when all is open and served, and not before."""
+    """It is ready when all is open, and not before; it does not wait until that is served."""
     daemon = ringless(tmp_path, monkeypatch)
 
     async def scenario() -> list[str]:
@@ -70,10 +73,30 @@ def test_the_manager_is_told_of_each_stage(
             await daemon.run(stop, service=service, on_open=on_open, salvage_all=False)
             return told + manager.told()
 
-    *opening, ready, stopping = asyncio.run(scenario())
-    assert opening == [*RECOVERY, "STATUS=opening rings (perf)", "on_open"]
+    *opening, ready, served, stopping = asyncio.run(scenario())
+    assert opening == [*RECOVERY, "STATUS=opening rings (perf)"]
     assert ready.startswith("READY=1\nSTATUS=recording: 2 sessions, ")
-    assert stopping == "STOPPING=1\nSTATUS=flushing"
+    assert (served, stopping) == ("on_open", "STOPPING=1\nSTATUS=flushing")
+
+
+def test_a_long_call_in_a_thread_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon follows its sessions meanwhile: the call ends because of that."""
+    daemon = ringless(tmp_path, monkeypatch)
+
+    async def scenario() -> list[bool]:
+        stop, ticked = asyncio.Event(), threading.Event()
+        found: list[bool] = []
+
+        async def on_open() -> None:
+            found.append(await daemon.in_thread(partial(ticked.wait, patient(60))))
+            stop.set()
+
+        await daemon.run(stop, on_open=on_open, on_tick=lambda _: ticked.set(), salvage_all=False)
+        return found
+
+    assert asyncio.run(scenario()) == [True]
 
 
 def test_a_start_that_is_stopped_is_never_ready(
