@@ -47,7 +47,10 @@ async def start(
         admins: may change what the daemon does.
     """
     for name, sockets in bound.items():
-        app = _metrics(daemon, config) if name == activation.METRICS else _control(daemon, admins)
+        if name == activation.METRICS:
+            app = _metrics(daemon, config)
+        else:
+            app = control_app(daemon.status, daemon.commands, admins)
         files = daemon.plan.reserved_files
         await stack.enter_async_context(serve(app, sockets, name=name, reserved_files=files))
 
@@ -58,7 +61,3 @@ def _metrics(daemon: Daemon, config: Config) -> web.Application:
     )
     health = HealthPages(daemon.silent_threads, daemon.unready)
     return metrics_app(Exposition(registry).answer, health)
-
-
-def _control(daemon: Daemon, admins: Admins) -> web.Application:
-    return control_app(daemon.status, daemon.commands, admins)

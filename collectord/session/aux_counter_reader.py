@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import reduce
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from collectord.errors import KernelError
 from collectord.ledger.aux_ledger import AuxBracket, AuxReading, balance_aux, truncated_bytes
-from collectord.session.retired_rings import add_areas, of_gone
+from collectord.session.retired_rings import Part, RetiredRings, add_areas, of_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,25 +43,6 @@ class _Read:
     gone: bool = False
 
 
-class _Part(NamedTuple):
-    """The last reading of an area, or the sum over several.
-
-    Attributes:
-        bracket: the reading.
-        unaccounted: of such a sum, the bytes that each of them lacked or had too much; None for
-            one area.
-    """
-
-    bracket: AuxBracket
-    unaccounted: int | None = None
-
-    def missing(self, handle: AuxHandle) -> int:
-        """Return the number of unaccounted bytes; `handle`: of an area of the place."""
-        if self.unaccounted is not None:
-            return self.unaccounted
-        return balance_aux(handle.label, handle.plan, self.bracket).unaccounted_bytes or 0
-
-
 class AuxCounterReader:
     """Reads the counters of AUX areas around full passes, in bytes.
 
@@ -76,7 +56,7 @@ class AuxCounterReader:
         self._areas: dict[int, _Read] = {}  # by the core's AUX ring id
         self._handles: dict[RingLabel, AuxHandle] = {}  # of the last area of each place
         self._places: dict[int, RingLabel] = {}  # by the id of their first area, as in segments
-        self._retired: dict[RingLabel, _Part] = {}
+        self._retired = RetiredRings(add_areas, _missing, _without)
         self._removed: Counter[int] = Counter()
         for drained in rings:
             self.add(drained)
@@ -110,14 +90,11 @@ class AuxCounterReader:
         """Count the bytes of a file that somebody deleted, by the id of a place's first area."""
         self._removed.update(sizes)
         for number in sizes.keys() & self._places.keys() - self._areas.keys():
-            part = self._retired[self._places[number]]
-            counters = _without(part.bracket.counters, sizes[number])
-            bracket = replace(part.bracket, counters=counters)
-            self._retired[self._places[number]] = part._replace(bracket=bracket)
+            self._retired.removed(self._places[number], sizes[number])
 
     def _counters(self, ring: AuxRing) -> AuxCounters:
         """Return the core's counters, where deleted bytes count as lost instead of stored."""
-        return _without(ring.counters(), self._removed[ring.id])
+        return _counters_without(ring.counters(), self._removed[ring.id])
 
     def measure(self, *, passed: bool = True) -> None:
         """Take a reading.
@@ -163,6 +140,8 @@ class AuxCounterReader:
             closed: it is the last reading of all areas.
         """
         counters = self._counters(one.area.ring)
+        if one.gone and not counters.in_flight_bytes:
+            counters = self._counters(one.area.ring)  # what it has stored was counted before
         one.bracket = AuxBracket(
             one.next,
             of_gone(counters) if one.gone else counters,
@@ -171,17 +150,23 @@ class AuxCounterReader:
             truncated=_truncated(one.area.handle, one.bracket),
         )
         if one.gone and not counters.in_flight_bytes:
-            label = one.area.handle.label
-            parts = [*filter(None, [self._retired.get(label)]), _Part(one.bracket)]
-            self._retired[label] = _sum(one.area.handle, parts)
+            self._retired.add(one.area.handle, one.bracket)
             del self._areas[one.area.ring.id]
 
     def balances(self) -> tuple[AuxBalance, ...]:
         """Return the balance of each place's areas as of the last reading."""
-        parts = {label: [*filter(None, [self._retired.get(label)])] for label in self._handles}
+        parts = {label: self._retired.of(label) for label in self._handles}
         for one in self._areas.values():
-            parts[one.area.handle.label].append(_Part(one.bracket))
-        return tuple(_balance(self._handles[label], own) for label, own in parts.items())
+            parts[one.area.handle.label].append(Part(one.bracket))
+        return tuple(self._balance(self._handles[label], own) for label, own in parts.items())
+
+    def _balance(self, handle: AuxHandle, parts: Sequence[Part[AuxBracket]]) -> AuxBalance:
+        """Return the balance of a place."""
+        bracket = self._retired.whole(parts)
+        balance = balance_aux(handle.label, handle.plan, bracket)
+        if balance.unaccounted_bytes is None or parts == [Part(bracket)]:
+            return balance
+        return replace(balance, unaccounted_bytes=self._retired.missing(handle, parts))
 
     def _read(self, handle: AuxHandle) -> AuxReading:
         """Read the counters before the head: bytes that are counted may be handed over later."""
@@ -194,25 +179,17 @@ class AuxCounterReader:
         )
 
 
-def _balance(handle: AuxHandle, parts: Sequence[_Part]) -> AuxBalance:
-    """Return the balance of a place; what one area lacks, another does not make up for."""
-    whole = _sum(handle, parts)
-    balance = balance_aux(handle.label, handle.plan, whole.bracket)
-    if whole.unaccounted is None or balance.unaccounted_bytes is None:
-        return balance
-    return replace(balance, unaccounted_bytes=whole.unaccounted)
+def _missing(handle: AuxHandle, bracket: AuxBracket) -> int:
+    """Return the number of unaccounted bytes of an area."""
+    return balance_aux(handle.label, handle.plan, bracket).unaccounted_bytes or 0
 
 
-def _sum(handle: AuxHandle, parts: Sequence[_Part]) -> _Part:
-    """Return several areas of a place, in their order, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    bracket = reduce(add_areas, (part.bracket for part in parts))
-    return _Part(bracket, sum(part.missing(handle) for part in parts))
+def _without(bracket: AuxBracket, removed: int) -> AuxBracket:
+    """Return a reading with so many deleted bytes as lost instead of stored."""
+    return replace(bracket, counters=_counters_without(bracket.counters, removed))
 
 
-def _without(counters: AuxCounters, removed: int) -> AuxCounters:
-    """Return the counters with so many deleted bytes as lost instead of stored."""
+def _counters_without(counters: AuxCounters, removed: int) -> AuxCounters:
     return counters._replace(
         stored_bytes=counters.stored_bytes - removed,
         lost_dropped_bytes=counters.lost_dropped_bytes + removed,

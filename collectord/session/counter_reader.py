@@ -15,7 +15,7 @@ from collectord.ledger.record_ledger import Bracket, losses_of
 from collectord.model import Basis
 from collectord.session.loss_watch import LossReading
 from collectord.session.pause import Pauses
-from collectord.session.retired_rings import Part, RetiredRings, of_gone, whole, without
+from collectord.session.retired_rings import Part, RetiredRings, add_brackets, of_gone, without
 from collectord.session.suppression import Suppression
 from collectord.source.window import Held
 
@@ -92,7 +92,7 @@ class CounterReader:
         self._rings: dict[int, _Read] = {}  # by the core's ring id
         self._handles: dict[RingLabel, RingHandle] = {}  # of the last ring of each place
         self._places: dict[int, RingLabel] = {}  # by the id of their first ring, as in segments
-        self._retired = RetiredRings()
+        self._retired = RetiredRings(add_brackets, _missing, _bracket_without)
         self._losing = source.abilities.shared
         self.suppression = Suppression(source.abilities.suppressible, events)
         self.pauses = Pauses()
@@ -174,13 +174,11 @@ class CounterReader:
     @property
     def brackets(self) -> Mapping[RingLabel, Bracket]:
         """The last reading of each place: that of its rings together."""
-        return {label: whole(parts) for label, parts in self._parts().items()}
+        return {label: self._retired.whole(parts) for label, parts in self._parts().items()}
 
-    def _parts(self) -> dict[RingLabel, list[Part]]:
+    def _parts(self) -> dict[RingLabel, list[Part[Bracket]]]:
         """Return the last brackets of each place's rings, in their order."""
-        parts: dict[RingLabel, list[Part]] = {label: [] for label in self._handles}
-        for label, part in self._retired.parts():
-            parts[label].append(part)
+        parts = {label: self._retired.of(label) for label in self._handles}
         for one in self._rings.values():
             parts[one.drained.handle.label].append(Part(one.bracket))
         return parts
@@ -304,7 +302,8 @@ class CounterReader:
         """Count the events of a file that somebody deleted, by the id of a place's first ring."""
         self._removed.update(samples)
         gone = samples.keys() & self._places.keys() - self._rings.keys()
-        self._retired.removed({self._places[number]: samples[number] for number in gone})
+        for number in gone:
+            self._retired.removed(self._places[number], samples[number])
         self.lost += sum(samples[number] for number in gone)
 
     def settle(self, last: Mapping[int, int]) -> None:
@@ -333,7 +332,8 @@ class CounterReader:
         """Return the balance of each place as of the last reading.
 
         Args:
-            since_ns: the basis holds for the time from then on, 0 for all time. None: for now.
+            since_ns: the basis is for the time since then, 0: for the whole session. None: for
+                this moment.
         """
         return tuple(
             self._balance(self._handles[label], parts, since_ns)
@@ -341,22 +341,22 @@ class CounterReader:
         )
 
     def _balance(
-        self, handle: RingHandle, parts: Sequence[Part], since_ns: int | None
+        self, handle: RingHandle, parts: Sequence[Part[Bracket]], since_ns: int | None
     ) -> RingBalance:
-        """Return the balance of a place; what one ring lacks, another does not make up for."""
-        bracket = whole(parts)
+        """Return the balance of a place."""
+        bracket = self._retired.whole(parts)
         basis = self._basis(handle, bracket, since_ns)
         balance = handle.balance(bracket, basis, self._programs(handle))
         if balance.unaccounted is None or parts == [Part(bracket)]:
             return balance
-        return replace(balance, unaccounted=sum(part.missing(handle) for part in parts))
+        return replace(balance, unaccounted=self._retired.missing(handle, parts))
 
     def events(self) -> int:
         """Return how many events the data rings were offered; reads the counters of held ones.
 
         Those rings count nothing until a snapshot, unless the kernel counts their events.
         """
-        gone = (part.bracket for label, part in self._retired.parts() if label.has_data)
+        gone = (bracket for label, bracket in self._retired.brackets() if label.has_data)
         live = (one for one in self._rings.values() if one.drained.handle.label.has_data)
         return sum(bracket.happened for bracket in gone) + sum(map(self._happened, live))
 
@@ -407,6 +407,16 @@ class CounterReader:
         if not handle.label.has_data:
             return ()
         return self.suppression.programs(counter.event_index for counter in handle.counters)
+
+
+def _missing(handle: RingHandle, bracket: Bracket) -> int:
+    """Return the number of unaccounted records of a ring."""
+    return handle.balance(bracket, handle.basis).unaccounted or 0
+
+
+def _bracket_without(bracket: Bracket, removed: int) -> Bracket:
+    """Return a reading with so many deleted records as lost instead of stored."""
+    return replace(bracket, counters=without(bracket.counters, removed))
 
 
 def _told(bracket: Bracket) -> int:

@@ -9,69 +9,92 @@ no counter falls, and a manifest of the time in between tells of both.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from collectord.ledger.aux_ledger import AuxBracket, AuxReading
 from collectord.ledger.carry import PRESENT, Counters, add_counters
 from collectord.ledger.record_ledger import Bracket, sum_known
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
     from collectord._native._core import RingCounters
     from collectord.model import LossKey, Produced, RingLabel
-    from collectord.source.ring import RingHandle
 
 
-class Part(NamedTuple):
+class _Labelled(Protocol):
+    @property
+    def label(self) -> RingLabel:
+        """The place of a ring."""
+
+
+H = TypeVar("H", bound=_Labelled)
+R = TypeVar("R")
+
+
+class Part(NamedTuple, Generic[R]):
     """The last reading of a ring, or the sum over several that are gone.
 
     Attributes:
-        unaccounted: of such a sum, the records that each of them lacked or had too much; None for
-            a ring.
+        bracket: the reading.
+        unaccounted: of such a sum, the records or bytes that each of them lacked or had too much;
+            None for a ring.
     """
 
-    bracket: Bracket
+    bracket: R
     unaccounted: int | None = None
 
-    def missing(self, handle: RingHandle) -> int:
-        """Return the number of unaccounted records; `handle`: of a ring of the place."""
-        if self.unaccounted is not None:
-            return self.unaccounted
-        return handle.balance(self.bracket, handle.basis).unaccounted or 0
 
+@dataclass(frozen=True, slots=True)
+class RetiredRings(Generic[H, R]):
+    """The sums over a session's rings that are gone, and of which nothing is in flight.
 
-def whole(parts: Iterable[Part]) -> Bracket:
-    """Return the reading of a place by those of its rings, in their order."""
-    return reduce(add_brackets, (part.bracket for part in parts))
+    Attributes:
+        add_two: returns the reading of a place by those of two of its rings, the later one second.
+        missing_of: returns the number of unaccounted records or bytes of a ring by its reading.
+        without: returns a reading with so many deleted records or bytes as lost instead of stored.
+    """
 
+    add_two: Callable[[R, R], R]
+    missing_of: Callable[[H, R], int]
+    without: Callable[[R, int], R]
+    _sums: dict[RingLabel, Part[R]] = field(default_factory=dict)
 
-class RetiredRings:
-    """The sums over a session's rings that are gone, and of which nothing is in flight."""
-
-    def __init__(self) -> None:
-        self._sums: dict[RingLabel, Part] = {}
-
-    def add(self, handle: RingHandle, bracket: Bracket) -> None:
+    def add(self, handle: H, bracket: R) -> None:
         """Add the last reading of a ring."""
-        part = Part(bracket)
-        before = self._sums.get(handle.label)
-        parts = [part] if before is None else [before, part]
-        missing = sum(one.missing(handle) for one in parts)
-        self._sums[handle.label] = Part(whole(parts), missing)
+        parts = [*self.of(handle.label), Part(bracket)]
+        self._sums[handle.label] = Part(self.whole(parts), self.missing(handle, parts))
 
-    def parts(self) -> Iterator[tuple[RingLabel, Part]]:
+    def of(self, label: RingLabel) -> list[Part[R]]:
+        """Return the sum of a place, as the first of its parts; nothing if none of it is gone."""
+        return [self._sums[label]] if label in self._sums else []
+
+    def whole(self, parts: Iterable[Part[R]]) -> R:
+        """Return the reading of a place by those of its rings, in their order."""
+        return reduce(self.add_two, (part.bracket for part in parts))
+
+    def missing(self, handle: H, parts: Iterable[Part[R]]) -> int:
+        """Return what is unaccounted of a place; one ring does not make up for another.
+
+        Args:
+            handle: of a ring of the place.
+            parts: its rings.
+        """
+        return sum(
+            self.missing_of(handle, part.bracket) if part.unaccounted is None else part.unaccounted
+            for part in parts
+        )
+
+    def brackets(self) -> Iterator[tuple[RingLabel, R]]:
         """Yield the sum of each place."""
-        yield from self._sums.items()
+        yield from ((label, part.bracket) for label, part in self._sums.items())
 
-    def removed(self, samples: Mapping[RingLabel, int]) -> None:
-        """Count the events of a file that somebody deleted, by their place."""
-        for label, count in samples.items():
-            bracket = self._sums[label].bracket
-            bracket = replace(bracket, counters=without(bracket.counters, count))
-            self._sums[label] = self._sums[label]._replace(bracket=bracket)
+    def removed(self, label: RingLabel, count: int) -> None:
+        """Count the records or bytes of a file that somebody deleted."""
+        part = self._sums[label]
+        self._sums[label] = part._replace(bracket=self.without(part.bracket, count))
 
 
 def without(counters: RingCounters, removed: int) -> RingCounters:

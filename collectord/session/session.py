@@ -79,7 +79,6 @@ class Session:
         self.abilities = parts.source.abilities
         self._rings = {drained.ring.id: drained for drained in rings}
         self._joined: set[int] = set()  # those of them that came with a CPU
-        self._areas = {area.ring.id: area for drained in rings for area in drained.areas}
         self._stream = parts.stream
         self._counter_reader = parts.counter_reader
         self._drain = drain
@@ -176,8 +175,6 @@ class Session:
             self._accounting.retire(drained)
             del self._rings[drained.ring.id]
             self._joined.discard(drained.ring.id)
-            for area in drained.areas:
-                del self._areas[area.ring.id]
             self._health.note(f"ring/{drained.ring.id}", "")
         self._listen()
         for one in self.abilities.hotplug:
@@ -202,6 +199,11 @@ class Session:
                 await self.leave_cpu(cpu)
                 raise
 
+    @property
+    def _areas(self) -> dict[int, DrainedArea]:
+        rings = self._rings.values()
+        return {area.ring.id: area for drained in rings for area in drained.areas}
+
     def _handles(self) -> list[RingHandle]:
         return [drained.handle for drained in self._rings.values()]
 
@@ -219,7 +221,6 @@ class Session:
         if self.recorder is not None:
             await self.recorder.add(drained)
         self._rings[ring.id] = drained
-        self._areas |= {area.ring.id: area for area in drained.areas}
         self._joined.add(ring.id)
 
     async def remove_joined(self) -> None:

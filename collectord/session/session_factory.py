@@ -108,7 +108,7 @@ class SessionContext:
         return RinglessSession(plan, None, absent=not plan.payload.has_programs)
 
     def failed(self, plan: SessionPlan, error: CollectordError) -> RinglessSession:
-        """Return a placeholder for a session that cannot be opened, with the reason."""
+        """Return a placeholder that says why its session cannot be opened, and log it."""
         said = error.text if isinstance(error, BpfError) else ""
         _LOG.error("session_failed", session=plan.name, error=str(error), text=said)
         absent = isinstance(error, MissingFeature) and not plan.payload.has_programs

@@ -89,6 +89,11 @@ def await_growth(read: Callable[[], int], enough: int) -> None:
         reached = read()
 
 
+def await_traced(pmu: Pmu) -> None:
+    """Wait until the PMU traces on every CPU that is online."""
+    wait_for(lambda: all(c.active for c in pmu.counters().values()), "tracing on every CPU")
+
+
 class Recording:
     """A `record` of the PMU, and the PMU's counters before it."""
 
@@ -128,7 +133,7 @@ def record(start_cli: Start, pmu: Pmu, *words: str | Path, wait: bool = True) ->
     recording = Recording(start_cli("record", "--json", "--output-dir", "out", *words), pmu)
     recording.before = before
     if wait:
-        wait_for(lambda: all(c.active for c in pmu.counters().values()), "tracing on every CPU")
+        await_traced(pmu)
     return recording
 
 
@@ -166,6 +171,14 @@ def check_cpus(
     return truncated
 
 
+def check_words(found: Found, now: dict[int, PmuCounters]) -> None:
+    """Check that each byte of a PMU since it was loaded is stored or truncated."""
+    assert sorted(found.of_cpu()) == sorted(now)
+    for words in found.words:
+        lost = now[words.cpu].truncated_bytes
+        assert words.words * WORD_BYTES + lost == now[words.cpu].produced_bytes
+
+
 @pytest.fixture(scope="module")
 def pace(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
@@ -199,7 +212,7 @@ def sustained(knobs: dict[str, int], directory: Path) -> float:
             text=True,
         )
         recording = Recording(process, pmu)
-        wait_for(lambda: all(c.active for c in pmu.counters().values()), "tracing on every CPU")
+        await_traced(pmu)
         begun_ns, first = time.monotonic_ns(), pmu.counters()
 
         def is_enough() -> bool:
@@ -276,11 +289,11 @@ def test_rotation_every_second(
     found = checker(segments)
     now = pmu.counters()
     assert found.in_order
+    check_words(found, now)
     areas = {area["cpu"]: area for area in manifest(segments[-1])["ledger"]["aux"]}
-    assert sorted(found.of_cpu()) == sorted(areas) == list(CPUS)
+    assert sorted(areas) == list(CPUS)
     for words in found.words:
         lost = now[words.cpu].truncated_bytes
-        assert words.words * WORD_BYTES + lost == now[words.cpu].produced_bytes
         assert areas[words.cpu]["produced_bytes"] == now[words.cpu].produced_bytes
         assert areas[words.cpu]["stored_bytes"] == words.words * WORD_BYTES
         assert areas[words.cpu]["lost_bytes"][TRUNCATED] == lost
@@ -336,7 +349,7 @@ def recorder(
         loaded_pmu(name, head=rule, chunk_bytes=SLOW) as pmu,
         running(start_cli, config) as daemon,
     ):
-        wait_for(lambda: all(c.active for c in pmu.counters().values()), "tracing on every CPU")
+        await_traced(pmu)
         yield pmu, daemon
         assert daemon.stop().status == 0
 
@@ -446,7 +459,7 @@ def test_an_event_freezes_the_area(
     cpu, area_words = CPUS[-1], MIB // WORD_BYTES
     config = write_config(tmp_path, f'mode = "flight-recorder"\nfreeze_on = "{FREEZE}"')
     with loaded_pmu(PMU, aux_pause=pauses) as pmu, running(start_cli, config) as daemon:
-        wait_for(lambda: all(c.active for c in pmu.counters().values()), "tracing on every CPU")
+        await_traced(pmu)
         for times in (1, 2):
             await_more(pmu, 2 * area_words)
             at, segments = freeze(daemon, pmu, tmp_path, cpu)

@@ -140,19 +140,15 @@ def test_the_aux_area_of_a_cpu_that_comes_back(
 ) -> None:
     """A new area follows the old one: each byte of both is stored or truncated."""
     with loaded_pmu(test_aux.PMU) as pmu:
-
-        def is_traced() -> bool:
-            return all(cpu.active for cpu in pmu.counters().values())
-
         with daemons.running(start_cli, test_aux.write_config(tmp_path)) as daemon:
-            wait_for(is_traced, "tracing on every CPU")
+            test_aux.await_traced(pmu)
             held = open_events(daemon)
             for _ in range(CYCLES):
                 test_aux.await_words(pmu, WORDS)
                 with offline(CPU):
                     wait_for(lambda: daemon.metric(ONLINE) == CPUS - 1, "the CPU's end")
                 wait_for(lambda: daemon.metric(COVERED) == CPUS, "the CPU's new area")
-                wait_for(is_traced, "tracing on every CPU")
+                test_aux.await_traced(pmu)
             test_aux.await_words(pmu, WORDS)
             session = daemon.session("trace")
             assert session["degraded"] == []
@@ -163,10 +159,7 @@ def test_the_aux_area_of_a_cpu_that_comes_back(
         now = pmu.counters()
     segments = daemons.sealed(tmp_path / "state")
     found = checker(segments)
-    assert sorted(found.of_cpu()) == sorted(now)
-    for words in found.words:
-        lost = now[words.cpu].truncated_bytes
-        assert words.words * WORD_BYTES + lost == now[words.cpu].produced_bytes
+    test_aux.check_words(found, now)
     for area in daemons.manifest(segments[-1])["ledger"]["aux"]:
         assert area["produced_bytes"] == now[area["cpu"]].produced_bytes
         assert (area["unaccounted_bytes"], area["in_flight_bytes"]) == (0, 0)

@@ -72,17 +72,13 @@ def test_aux_areas_are_closed_and_opened_again(
     """Each byte of both is stored or truncated, in areas of the old and of the new size."""
     with loaded_pmu(test_aux.PMU) as pmu:
         config = test_aux.write_config(tmp_path, aux="2MiB")
-
-        def is_traced() -> bool:
-            return all(cpu.active for cpu in pmu.counters().values())
-
         with daemons.running(start_cli, config) as daemon:
-            wait_for(is_traced, "tracing on every CPU")
+            test_aux.await_traced(pmu)
             test_aux.await_words(pmu, WORDS)
             test_aux.write_config(tmp_path, aux="1MiB")
             session = reloaded(daemon, "trace")
             assert {area["capacity_bytes"] for area in session["aux"]} == {test_aux.MIB}
-            wait_for(is_traced, "tracing on every CPU")
+            test_aux.await_traced(pmu)
             test_aux.await_words(pmu, WORDS)
             ended = daemon.stop()
         assert ended.status == 0, ended.log
@@ -90,10 +86,7 @@ def test_aux_areas_are_closed_and_opened_again(
     segments = daemons.sealed(tmp_path / "state")
     found = checker(segments)
     assert not any(words.disorder for words in found.words)
-    assert sorted(found.of_cpu()) == sorted(now)
-    for words in found.words:
-        lost = now[words.cpu].truncated_bytes
-        assert words.words * WORD_BYTES + lost == now[words.cpu].produced_bytes
+    test_aux.check_words(found, now)
     for segment in segments:
         areas = daemons.manifest(segment)["ledger"]["aux"]
         assert {area["unaccounted_bytes"] for area in areas} == {0}

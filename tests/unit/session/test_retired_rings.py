@@ -246,10 +246,11 @@ class Area:
 
     def __init__(self, number: int) -> None:
         self.head = self.traced = self.unstored = 0
+        self.late: list[int] = []  # of the next looks, the bytes that are stored behind it
         zeros = {**dict.fromkeys(AuxCounters._fields, 0), "fill_buckets": ()}
 
         def taken() -> AuxCounters:
-            stored = self.head - self.unstored
+            stored = self.head - self.unstored - (self.late.pop(0) if self.late else 0)
             counted = {"taken_bytes": self.head, "stored_bytes": stored}
             return AuxCounters(**{**zeros, **counted})  # type: ignore[arg-type]  # of any type
 
@@ -341,3 +342,17 @@ def test_a_manifest_has_one_entry_for_a_place() -> None:
     accounting.add(second.drained)
     assert [(e.ring, e.cpu) for e in accounting.opening().rings] == [(1, 1), (3, 2)]
     assert accounting.by_place(closed).rings == ((1, 6, 60), (3, 7, 70))
+
+
+def test_what_was_stored_meanwhile_is_in_the_last_reading_of_an_area() -> None:
+    """A sum of stored bytes may have been read before the last of them were added."""
+    kernel: Any = SimpleNamespace(
+        read_counter=lambda fd, _: SimpleNamespace(value=fd.traced, lost=0)
+    )
+    area = Area(1)
+    read = AuxCounterReader(kernel, [area.drained])
+    area.head = area.traced = 1_000
+    area.late = [400]
+    read.retire(area.drained)
+    (place,) = read.balances()
+    assert (place.counters.stored_bytes, place.unaccounted_bytes) == (1_000, 0)
