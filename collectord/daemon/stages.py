@@ -251,10 +251,10 @@ class Stages:
         self._is_ready = True
         # Ahead of the servers, which take long to load: a client that comes now waits for them.
         run.service.ready(f"recording: {self.sessions.summary()}")
-        if run.on_open is not None:
-            await run.on_open()
         watchdog = Watchdog(self.drain.core, run.service)
         await run.stack.enter_async_context(_running(watchdog.watch()))
+        if run.on_open is not None:
+            await run.on_open()
 
     async def _collect(
         self,

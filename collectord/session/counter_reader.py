@@ -22,7 +22,7 @@ from collectord.source.window import Held
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from collectord._native._core import AuxRing, Core, Ring, RingCounters
+    from collectord._native._core import AuxRing, Ring, RingCounters
     from collectord.ledger.record_ledger import RingBalance
     from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.event_attrs import EventPlan
@@ -50,11 +50,6 @@ class Drained:
     handle: RingHandle
     ring: Ring
     areas: tuple[DrainedArea, ...] = ()
-
-
-def register_areas(core: Core, handle: RingHandle, ring: Ring) -> tuple[DrainedArea, ...]:
-    """Have the core drain the AUX areas behind a ring that it drains. Raises OSError."""
-    return tuple(DrainedArea(area, area.register(core, ring)) for area in handle.areas)
 
 
 @dataclass(slots=True)

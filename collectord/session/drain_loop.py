@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from collectord._native import _core
-from collectord.errors import ShardSilent
+from collectord.errors import KernelError, ShardSilent
+from collectord.session.counter_reader import DrainedArea
 from collectord.session.running_threads import Placement, RunningThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from typing import Self
 
     from collectord.kernel.port import Kernel
@@ -90,6 +91,16 @@ class Heard:
                 self.listener.ring_hung_up(event.ring)
 
 
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn an error of the core, which lacks memory or descriptors, into a KernelError."""
+    try:
+        yield
+    except OSError as error:
+        message = "the core cannot drain another ring"
+        raise KernelError(message, errno=error.errno or 0) from error
+
+
 class Drain:
     """The owner of the core. Enter it on the event loop; leaving stops the core's threads.
 
@@ -138,11 +149,15 @@ class Drain:
         del self._heard[stream.id]
         self._early = {key: e for key, e in self._early.items() if e.stream != stream.id}
 
+    @_refusals()
     def add_ring(self, stream: _core.Stream, handle: RingHandle) -> _core.Ring:
         """Begin to drain a ring, on the shard of its CPU, or of its thread if it has no CPU.
 
         So the records that name a sample are read with it, and before it. The shard of a planned
         CPU is on the CPU's memory node.
+
+        Raises:
+            KernelError: the core lacks memory or descriptors.
         """
         label = handle.label
         shard = self._plan.drain.shard_of(label.cpu)
@@ -155,6 +170,15 @@ class Drain:
         ring = handle.register(self.core, self._shard_of[place], stream)
         self._places[ring.id] = place
         return ring
+
+    @_refusals()
+    def add_areas(self, ring: _core.Ring, handle: RingHandle) -> tuple[DrainedArea, ...]:
+        """Begin to drain the AUX areas behind a ring that is drained.
+
+        Raises:
+            KernelError: as `add_ring`.
+        """
+        return tuple(DrainedArea(area, area.register(self.core, ring)) for area in handle.areas)
 
     def threads(self) -> RunningThreads:
         """Return how the drain threads are scheduled, and how that falls short of the plan."""

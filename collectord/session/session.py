@@ -9,7 +9,7 @@ flush interval, and the order in which things begin and end. `rotation` handles 
 from __future__ import annotations
 
 import asyncio
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.aux_flush import AuxFlush
 from collectord.session.build_ids import BuildIds
-from collectord.session.counter_reader import Drained, register_areas
+from collectord.session.counter_reader import Drained
 from collectord.session.flight_recorder import FlightRecorder
 from collectord.session.heartbeat import Heart
 from collectord.session.lasting_account import NOT_HELD
@@ -31,7 +31,7 @@ from collectord.session.rotation import Rotation
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from collectord.codec.perf_features import Features
     from collectord.ledger.record_ledger import SessionBalance
@@ -208,12 +208,9 @@ class Session:
         return [drained.handle for drained in self._rings.values()]
 
     async def _add_ring(self, handle: RingHandle) -> None:
-        with _core_errors():
-            ring = self._drain.add_ring(self._stream, handle)
+        ring = self._drain.add_ring(self._stream, handle)
         try:
-            with _core_errors():
-                areas = register_areas(self._drain.core, handle, ring)
-            drained = Drained(handle, ring, areas)
+            drained = Drained(handle, ring, self._drain.add_areas(ring, handle))
             self._accounting.add(drained)
         except KernelError:
             await self._drain.remove([ring])
@@ -459,13 +456,3 @@ class Session:
         """Return the label of a ring or an AUX area, by the core's number."""
         one = self._rings[number] if number in self._rings else self._areas[number]
         return str(one.handle.label)
-
-
-@contextmanager
-def _core_errors() -> Iterator[None]:
-    """Turn an error of the core, which lacks memory or descriptors, into a KernelError."""
-    try:
-        yield
-    except OSError as error:
-        message = "the core cannot drain another ring"
-        raise KernelError(message, errno=error.errno or 0) from error

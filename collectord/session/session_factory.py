@@ -14,7 +14,7 @@ import structlog
 
 from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.model import RingRole, ScopeKind
-from collectord.session.counter_reader import CounterReader, Drained, register_areas
+from collectord.session.counter_reader import CounterReader, Drained
 from collectord.session.coverage_file import CoverageFile, Unnoted
 from collectord.session.follower import Follower, NameFeed
 from collectord.session.health import Health
@@ -147,14 +147,13 @@ class SessionContext:
 
     def _drained(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> Session:
         """Add the rings to the core, and make the sink."""
-        core = self.drain.core
         stream = self.drain.add_stream(source)
         own.callback(self.drain.forget, stream)
         rings = []
         for handle in source.rings:
             ring = self.drain.add_ring(stream, handle)
             own.push_async_callback(self.drain.remove, [ring])
-            rings.append(Drained(handle, ring, register_areas(core, handle, ring)))
+            rings.append(Drained(handle, ring, self.drain.add_areas(ring, handle)))
         programs = self._watched_programs(plan, source, stream, own)
         sink = make_sink(
             plan,

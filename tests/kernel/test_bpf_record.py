@@ -97,7 +97,9 @@ def test_two_programs_share_rings(
     run_cli: Run, tmp_path: Path, *, generator: Generator, perfs: Perfs
 ) -> None:
     """Each keeps its events apart in one file, and the balance is over both."""
-    command = generator.command("count", cpu=0, nr=NUMBER, count=1000)
+    count = generator.command("count", cpu=0, nr=NUMBER, count=1000)
+    # The shell opens /dev/null on the CPU that is recorded, so both programs have events.
+    command = ("taskset", "-c", "0", "sh", "-c", 'exec "$@" </dev/null', "sh", *count)
     words = ("--bpf", "syscall_stream", "--bpf", "opensnoop", "-C", "0")
     done = run_cli("record", *words, "--output-dir", tmp_path / "out", "--json", "--", *command)
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import gc
 import os
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
-from collectord.errors import ShardSilent
+from collectord.errors import KernelError, ShardSilent
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import RingLabel, RingRole
 from collectord.plan.drain_threads import DrainThread, DrainThreads
@@ -45,6 +46,7 @@ _NEVER = replace(_PLAN, flush_ns=3600 * 1_000_000_000)
 _ATTR = PerfEventAttr(sample_type=SampleType.TIME, sample_id_all=True)
 _LABEL = RingLabel("s", "perf", RingRole.SIDEBAND, 0)
 _NO_RECORD = bytes(8)
+_CLOSED_FD = 999
 
 
 class Deaf:
@@ -205,6 +207,38 @@ def test_what_stands_is_waited_for_by_who_asks_for_it() -> None:
             rings = Rings(drain, stack)
             await rings.overloaded()
             await outlasts_passes(drain, drain.of(rings.streams[0]).full_pass())
+
+    asyncio.run(scenario())
+
+
+class Refused:
+    """A ring that the core refuses, and an area that it refuses: they have no descriptor."""
+
+    label = _LABEL
+
+    def register(self, core: _core.Core, *_: object) -> _core.Ring:
+        """Have the core watch a file that is not open."""
+        stream = core.add_relay_stream()
+        return core.add_relay_ring(0, stream, _CLOSED_FD, capacity_bytes=_PIPE_BYTES)
+
+    @property
+    def areas(self) -> tuple[Refused, ...]:
+        """The area."""
+        return (self,)
+
+
+def test_an_error_of_the_core_is_one_of_the_kernel() -> None:
+    """A ring or an area that the core refuses is what callers can handle, with its errno."""
+
+    async def scenario() -> None:
+        with Drain(_PLAN, LinuxKernel()) as drain:
+            stream = add_stream(drain, RelaySource())
+            refused: Any = Refused()
+            with pytest.raises(KernelError, match="cannot drain another ring") as ring:
+                drain.add_ring(stream, refused)
+            with pytest.raises(KernelError) as area:
+                drain.add_areas(cast("_core.Ring", None), refused)
+            assert ring.value.errno == area.value.errno == errno.EBADF
 
     asyncio.run(scenario())
 
