@@ -7,8 +7,11 @@ import asyncio
 import os
 import pwd
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from collectord.cli import EXIT_OK, daemon_config, log
 from collectord.cli.parser import Parser
@@ -97,12 +100,14 @@ class Planner:
             self._online,
         )
 
-    def plan(self) -> Plan:
-        """Plan for the present files and host. Raises CollectordError."""
+    def plan(self) -> tuple[Plan, bytes]:
+        """Plan for the present files and host; see `Opener`. Raises CollectordError."""
         self.loaded = self._load()
         self._online = self._kernel.online_cpus()
         config = self.loaded.config
-        return build(config, host_facts(self._kernel, config, mount=True))
+        facts = host_facts(self._kernel, config, mount=True, is_opener=True)
+        own = facts.as_opener()
+        return build(config, replace(facts, opener=own)), msgspec.json.encode(own)
 
 
 async def _serve(kernel: Kernel, host: Planner, place: Path, users: frozenset[int]) -> None:

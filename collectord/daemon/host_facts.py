@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import structlog
+
+from collectord.errors import KernelError
 from collectord.kernel.values.facts_wanted import BpfWanted, FactsWanted
 from collectord.plan import relay_source
 from collectord.plan.bpf_source import program_names
@@ -18,20 +22,25 @@ if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
 
+_LOG: Final = structlog.get_logger()
 
-def host_facts(kernel: Kernel, config: Config, *, mount: bool) -> KernelFacts:
+
+def host_facts(
+    kernel: Kernel, config: Config, *, mount: bool, is_opener: bool = False
+) -> KernelFacts:
     """Probe this host for the facts that a configuration needs.
 
     Args:
         kernel: of this host.
         config: the configuration to be planned.
         mount: mount tracefs if it is not mounted.
+        is_opener: this is the opener itself; others ask it what it may open.
     """
     names = program_names(config)
     relayed = tuple(
         name for source in relay_source.sources(config) for name in (*source.device, *source.path)
     )
-    return kernel.facts(
+    facts = kernel.facts(
         FactsWanted(
             tuple(tracepoint_patterns(config)),
             mount=mount,
@@ -42,6 +51,13 @@ def host_facts(kernel: Kernel, config: Config, *, mount: bool) -> KernelFacts:
             tracing=tuple(pmu_names(config)),
         )
     )
+    if is_opener or not config.daemon.opener:
+        return facts
+    try:
+        return replace(facts, opener=kernel.opener_facts(config.daemon.opener))
+    except KernelError as error:
+        _LOG.warning("opener_not_asked", error=str(error))
+        return facts
 
 
 def bpf_wanted(config: BpfConfig, names: tuple[str, ...] | None) -> BpfWanted:

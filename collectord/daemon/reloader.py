@@ -190,6 +190,8 @@ def _kept(facts: KernelFacts, before: KernelFacts) -> KernelFacts:
         facts,
         ftrace=replace(facts.ftrace, transport_ns=costs),
         pmus=pmus,
+        # Its rings are drained already: they are planned as they were.
+        opener=before.opener or facts.opener,
         # The sessions follow CPUs that come and go by themselves.
         cpus_online=before.cpus_online,
     )

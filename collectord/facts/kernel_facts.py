@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
 
 import msgspec
@@ -179,6 +179,21 @@ class RelayFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenerFacts:
+    """The abilities of the process that opens rings for the daemon.
+
+    Attributes:
+        capabilities, euid, hardware_pmu, format_lost, precise_ip_max: see `KernelFacts`.
+    """
+
+    capabilities: frozenset[str]
+    euid: int
+    hardware_pmu: bool
+    format_lost: bool
+    precise_ip_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFacts:
     """Probed facts of the host and of the user that runs the plan.
 
@@ -217,6 +232,7 @@ class KernelFacts:
         ftrace: facts for tracefs sources.
         bpf: facts for BPF sources.
         relay: facts for relay sources, None where not probed.
+        opener: those of the opener, None if there is none that answers.
         checks: the rows of `doctor`.
     """
 
@@ -253,6 +269,7 @@ class KernelFacts:
     ftrace: FtraceFacts = field(default_factory=FtraceFacts)
     bpf: BpfFacts = field(default_factory=BpfFacts)
     relay: RelayFacts | None = None
+    opener: OpenerFacts | None = None
     checks: tuple[Check, ...] = ()
     version: int = FACTS_VERSION
 
@@ -290,6 +307,17 @@ class KernelFacts:
             CAP_IPC_LOCK in self.capabilities
             or self.perf_event_paranoid <= _PARANOID_NO_LOCK_LIMIT
         )
+
+    def as_opener(self) -> OpenerFacts:
+        """Return what a daemon has to know, if the process with these facts is its opener."""
+        return OpenerFacts(**{one.name: getattr(self, one.name) for one in fields(OpenerFacts)})
+
+    def for_opener(self) -> KernelFacts:
+        """Return the facts by which rings of the opener are planned; raises TypeError without."""
+        if self.opener is None:
+            raise TypeError("there is no opener")
+        own = {one.name: getattr(self.opener, one.name) for one in fields(OpenerFacts)}
+        return replace(self, **own)
 
     def to_json(self) -> bytes:
         """Return the facts as a JSON document, keys sorted."""

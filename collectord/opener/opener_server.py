@@ -3,7 +3,8 @@
 
 What is opened follows from the configuration, which the opener reads and plans by itself. A
 request can name a session of it and nothing else; the digest that it carries shows that the daemon
-has planned the same. One process at a time drains a session: until its connection ends.
+has planned the same, with the opener's privileges, for which it asks first. One process at a time
+drains a session: until its connection ends.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ import msgspec
 import structlog
 
 from collectord.errors import CollectordError
-from collectord.kernel.values.kept_rings import ASK_BYTES, Answer, Ask, Prior
+from collectord.kernel.values.kept_rings import (
+    ASK_BYTES,
+    Answer,
+    Ask,
+    AskFacts,
+    FactsAnswer,
+    Prior,
+)
 from collectord.opener.held_session import HeldSession
 from collectord.plan.kept import digest
 
@@ -45,7 +53,8 @@ class Opener:
 
     Args:
         kernel: opens them.
-        plan: reads the configuration, looks at the host, and plans.
+        plan: reads the configuration, looks at the host, and plans; with the plan come the facts
+            that a daemon needs for the same, in JSON.
         is_changed: whether the configuration or the CPUs are others than at the last `plan`.
         left_cpus: CPUs that went offline since the last call, back or not.
         users: who may ask.
@@ -55,7 +64,7 @@ class Opener:
         self,
         kernel: Kernel,
         *,
-        plan: Callable[[], Plan],
+        plan: Callable[[], tuple[Plan, bytes]],
         is_changed: Callable[[], bool],
         left_cpus: Callable[[], Collection[int]],
         users: Collection[int],
@@ -65,7 +74,7 @@ class Opener:
         self._is_changed = is_changed
         self._left_cpus = left_cpus
         self._users = users
-        self._planned = plan()
+        self._planned, self._facts = plan()
         self._held: dict[str, HeldSession] = {}
         self._stale: set[str] = set()
         self._prior: dict[str, Prior] = {}  # of sessions that could not be opened again
@@ -126,7 +135,10 @@ class Opener:
 
     def _answer(self, one: socket.socket, data: bytes) -> None:
         try:
-            ask = msgspec.json.decode(data, type=Ask)
+            ask: Ask | AskFacts = msgspec.json.decode(data, type=Ask | AskFacts)
+            if isinstance(ask, AskFacts):
+                one.send(msgspec.json.encode(FactsAnswer(msgspec.Raw(self._facts))))
+                return
             held = self._session(ask)
         except (Refused, CollectordError, msgspec.MsgspecError, UnicodeError) as error:
             _LOG.warning("request_refused", error=str(error))
@@ -166,7 +178,7 @@ class Opener:
     def _find(self, ask: Ask) -> SessionPlan:
         """Return the plan of a session, of which the daemon has the same."""
         if self._matching(ask) is None and self._is_changed():
-            self._planned = self._plan()
+            self._planned, self._facts = self._plan()
             names = {plan.name for plan in self._planned.sessions if plan.opener}
             for name in [name for name in self._held if name not in names]:
                 if not self._held[name].is_drained:

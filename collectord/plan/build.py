@@ -19,7 +19,7 @@ from collectord.plan import aux_areas, bpf_source, budget, relay_source, trace_s
 from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.drain_threads import drain_threads
 from collectord.plan.freeze import freezing_tracepoint
-from collectord.plan.kept import with_opener
+from collectord.plan.kept import not_held, with_opener
 from collectord.plan.ring_set import numbered, perf_rings
 from collectord.plan.scope import scope_of, shortfalls
 from collectord.plan.session_plan import (
@@ -66,6 +66,7 @@ class _Draft:
 
     Attributes:
         rings: those of its perf sources, or of its BPF programs.
+        facts: of the process that opens them.
         trace: its tracefs source, None where the host has none of it.
         apart: sources that are a plan of their own each.
     """
@@ -73,6 +74,7 @@ class _Draft:
     config: SessionConfig
     scope: Scope
     rings: Rings
+    facts: KernelFacts
     trace: SourceDraft | None = None
     apart: tuple[SourceDraft, ...] = ()
 
@@ -103,7 +105,7 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         draft = _draft(session, config, facts)
         if draft.rings.sets:
             events = [event for ring_set in draft.rings.sets for event in ring_set.events]
-            missing = shortfalls(draft.scope, events, facts)
+            missing = shortfalls(draft.scope, events, draft.facts)
             warnings += [f"session {session.name}: {reason}" for reason in missing]
         drafts.append(draft)
         if draft.is_empty:
@@ -136,11 +138,11 @@ def build(config: Config, facts: KernelFacts) -> Plan:
 def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft:
     with blame(session):
         scope = scope_of(session.target, facts)
-        rings = perf_rings(session, scope, facts)
+        rings, opening = _perf_rings(session, config, scope, facts)
         programs = [source for source in session.source if isinstance(source, BpfSourceConfig)]
         if programs:
             rings = bpf_source.draft(programs, config, scope, facts)
-        draft = _Draft(session, scope, rings)
+        draft = _Draft(session, scope, rings, opening)
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
                 freeze = freezing_tracepoint(session)
@@ -154,6 +156,19 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
                 drafted = _PLANNERS[type(source)](source, facts)
                 draft = replace(draft, apart=(*draft.apart, *drafted))
         return draft
+
+
+def _perf_rings(
+    session: SessionConfig, config: Config, scope: Scope, facts: KernelFacts
+) -> tuple[Rings, KernelFacts]:
+    """Plan a session's perf sources with the facts of the process that opens them."""
+    if config.daemon.opener and facts.opener is not None:
+        theirs = facts.for_opener()
+        rings = perf_rings(session, scope, theirs)
+        has_aux = any(ring_set.aux is not None for ring_set in rings.sets)
+        if not not_held(rings.kind, session, scope, has_aux=has_aux):
+            return rings, theirs
+    return perf_rings(session, scope, facts), facts
 
 
 @contextmanager
@@ -246,7 +261,7 @@ def _sessions(
             loss_class=draft.config.loss_class,
             ends_ns=draft.config.ends_ns,
         )
-        yield with_opener(plan, opener) if opener else plan
+        yield with_opener(plan, draft.config, opener) if opener else plan
 
 
 def _parts(draft: _Draft, sizes: Sequence[tuple[int, int]]) -> Iterator[SourceDraft]:

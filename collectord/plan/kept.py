@@ -11,20 +11,26 @@ from collectord.model import FLIGHT_RECORDER, ScopeKind
 from collectord.text.foreign import encode_json
 
 if TYPE_CHECKING:
+    from collectord.config.schema_session import SessionConfig
+    from collectord.model import Scope
     from collectord.plan.event_attrs import EventPlan
     from collectord.plan.session_plan import RingPlan, SessionPlan
 
 _NOT_HELD: Final = "not held by the opener: "
 
 
-def with_opener(plan: SessionPlan, opener: str) -> SessionPlan:
+def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> SessionPlan:
     """Return a session whose rings an opener holds, or with a note why it does not.
 
     Args:
-        plan: the session.
+        plan: the session's.
+        session: what it was planned of.
         opener: the opener's socket.
     """
-    reason = _reason(plan)
+    has_aux = any(ring.aux is not None for ring in plan.rings)
+    reason = not_held(plan.kind, session, plan.scope, has_aux=has_aux)
+    if plan.is_absent:
+        reason = "there is nothing to open"
     if reason:
         return replace(plan, notes=(*plan.notes, _NOT_HELD + reason))
     rings = tuple(
@@ -35,15 +41,14 @@ def with_opener(plan: SessionPlan, opener: str) -> SessionPlan:
     return replace(plan, rings=rings, opener=opener)
 
 
-def _reason(plan: SessionPlan) -> str:
-    """Return the reason why an opener does not hold a session's rings; "" if it does."""
+def not_held(kind: str, session: SessionConfig, scope: Scope, *, has_aux: bool) -> str:
+    """Return the reason why an opener does not hold a session's rings of a kind; "" if it does."""
     reasons = (
-        (plan.kind != "perf", f"it opens no {plan.kind} sources yet"),
-        (plan.is_absent, "there is nothing to open"),
-        (plan.ends_ns > 0, "it ends by itself"),
-        (plan.mode == FLIGHT_RECORDER, "it opens no flight recorders yet"),
-        (any(ring.aux is not None for ring in plan.rings), "it opens no AUX areas yet"),
-        (plan.scope.kind not in (ScopeKind.SYSTEM, ScopeKind.CPUS), "it opens whole CPUs alone"),
+        (kind != "perf", f"it opens no {kind} sources yet"),
+        (session.ends_ns > 0, "it ends by itself"),
+        (session.mode == FLIGHT_RECORDER, "it opens no flight recorders yet"),
+        (has_aux, "it opens no AUX areas yet"),
+        (scope.kind not in (ScopeKind.SYSTEM, ScopeKind.CPUS), "it opens whole CPUs alone"),
     )
     return next((reason for applies, reason in reasons if applies), "")
 

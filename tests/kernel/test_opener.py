@@ -29,6 +29,9 @@ pytestmark = pytest.mark.usefixtures("tracefs")
 
 CALLS: Final = 80_000
 RATE: Final = 100_000.0
+MISSING_PRIVILEGE: Final = 4
+# At kernel.perf_event_paranoid 2 and 3 a process without these opens no event of a whole CPU.
+BARE: Final = ("setpriv", "--bounding-set=-sys_admin,-perfmon")
 
 
 @contextmanager
@@ -192,10 +195,13 @@ def test_clients_get_nothing_that_is_not_configured(tmp_path: Path, start_cli: S
     place = place_of(config)
     with opening(start_cli, config) as opener:
         for ask in (
+            {"type": "rings", "session": "calls", "digest": "0" * 64},
+            {"type": "rings", "session": "others", "digest": "0" * 64},
+            {"type": "rings", "session": "calls", "digest": "", "attr": "00" * 128},
+            {"type": "rings", "session": "../calls", "digest": ""},
+            {"type": "facts", "session": "calls"},
+            {"type": "others"},
             {"session": "calls", "digest": "0" * 64},
-            {"session": "others", "digest": "0" * 64},
-            {"session": "calls", "digest": "", "attr": "00" * 128},
-            {"session": "../calls", "digest": ""},
             [1],
             {},
         ):
@@ -205,9 +211,8 @@ def test_clients_get_nothing_that_is_not_configured(tmp_path: Path, start_cli: S
         assert held(opener) == 0
         with daemons.running(start_cli, config) as daemon:
             text = config.read_text()
-            answered = asked(
-                place, message=json.dumps({"session": "calls", "digest": ""}).encode()
-            )
+            again = {"type": "rings", "session": "calls", "digest": ""}
+            answered = asked(place, message=json.dumps(again).encode())
             assert "another process" in answered["refused"]
             daemon.stop()
         # A daemon of another configuration gets nothing of this one's, and opens its own rings.
@@ -219,3 +224,36 @@ def test_clients_get_nothing_that_is_not_configured(tmp_path: Path, start_cli: S
             assert held(opener) == events
             ended = daemon.stop()
         assert "not planned so" in ended.named("rings_not_held")[0]["error"]
+
+
+def test_a_daemon_needs_no_privilege_that_the_opener_has(
+    tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
+) -> None:
+    """It plans with the opener's, also when it reloads, and drains all that is in the rings."""
+    config = configured(tmp_path)
+    with (
+        opening(start_cli, config),
+        daemons.running(start_cli, config, prefix=BARE) as daemon,
+    ):
+        for count in (5_000, 10_000):
+            with generator.start("count", count=5_000, nr=daemons.NUMBER) as running:
+                running.run()
+            daemon.await_stored(count)
+            (same,) = daemon.post("/v1/reload", {})["sessions"]
+            assert same["kind"] == "unchanged"
+        balance = daemon.session()
+        ended = daemon.stop()
+    assert (balance["degraded"], balance["unaccounted"], lost(balance)) == ([], 0, {})
+    assert (ended.status, balance["stored"]) == (0, 10_000)
+    assert ended.complaints() == []
+    assert stored(tmp_path / "state", perfs) == 10_000
+
+
+def test_without_an_opener_a_daemon_plans_as_it_may(tmp_path: Path, start_cli: Start) -> None:
+    """It says that none answers, and what it lacks itself."""
+    config = configured(tmp_path)
+    process = start_cli("run", "--config", config, prefix=BARE)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == MISSING_PRIVILEGE
+    assert "opener_not_asked" in said
+    assert "CAP_PERFMON" in said

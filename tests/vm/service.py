@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.support.patience import patient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 UNIT: Final = "collectord.service"
 OPENER: Final = "collectord-opener.service"
@@ -18,6 +23,8 @@ SOCKETS: Final = ("collectord-control.socket", "collectord-metrics.socket")
 METRICS: Final = "http://127.0.0.1:9590/metrics"
 STATE: Final = Path("/var/lib/collectord")
 CONFIG: Final = Path("/etc/collectord/collectord.d/test.toml")
+PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
+CAPABILITY_SETS: Final = ("AmbientCapabilities", "CapabilityBoundingSet")
 
 
 def systemctl(*words: str, status: int = 0) -> str:
@@ -81,3 +88,24 @@ def status_of() -> dict[str, Any]:
     found = json.loads(subprocess.check_output([*words, *where], text=True))
     assert isinstance(found, dict)
     return found
+
+
+@contextmanager
+def without_sys_admin(*, paranoid: int) -> Iterator[str]:
+    """Install a drop-in without CAP_SYS_ADMIN, and set perf's level; yields the capabilities."""
+    unit = Path("/usr/local/lib/systemd/system") / UNIT
+    words = re.findall(r"^CapabilityBoundingSet=(.*)$", unit.read_text(), re.MULTILINE)
+    capabilities = " ".join(words).replace(" CAP_SYS_ADMIN", "")
+    drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "least.conf"
+    drop_in.parent.mkdir()
+    level = PARANOID.read_text()
+    lines = (f"{key}=\n{key}={capabilities}\n" for key in CAPABILITY_SETS)
+    try:
+        drop_in.write_text("[Service]\n" + "".join(lines))
+        PARANOID.write_text(str(paranoid))
+        systemctl("daemon-reload")
+        yield capabilities
+    finally:
+        PARANOID.write_text(level)
+        shutil.rmtree(drop_in.parent)
+        systemctl("daemon-reload")

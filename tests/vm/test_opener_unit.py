@@ -9,7 +9,17 @@ import pytest
 
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
-from tests.vm.service import CONFIG, OPENER, STATE, UNIT, journal, shown, status_of, systemctl
+from tests.vm.service import (
+    CONFIG,
+    OPENER,
+    STATE,
+    UNIT,
+    journal,
+    shown,
+    status_of,
+    systemctl,
+    without_sys_admin,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +27,8 @@ if TYPE_CHECKING:
     from tests.support.generator import Generator
 
 NAME: Final = "held"
+INSTALLED: Final = ("profile", "exec", "blackbox")
+CLOSED: Final = 3
 CALLS: Final = 6_000
 RATE: Final = 200
 HELD: Final = f"""
@@ -93,3 +105,20 @@ def test_either_may_be_killed(generator: Generator) -> None:
     systemctl("stop", UNIT)
     assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
     assert shown("ActiveState", unit=OPENER) == ("active",)
+
+
+@pytest.mark.usefixtures("service", "opener")
+def test_the_daemon_needs_no_sys_admin(generator: Generator) -> None:
+    """With the opener the installed sessions run whole at Debian's closed level of perf."""
+    with without_sys_admin(paranoid=CLOSED):
+        systemctl("start", UNIT)
+        assert "cap_sys_admin" not in shown("CapabilityBoundingSet")[0]
+        sessions = {
+            one["name"]: (one["state"], one["degraded"]) for one in status_of()["sessions"]
+        }
+        assert sessions == dict.fromkeys((NAME, *INSTALLED), ("running", []))
+        with generator.start("count", count=CALLS // 10, nr=NUMBER) as running:
+            made = running.run()["events"]
+        wait_for(lambda: all_counted(made), "all events")
+        systemctl("stop", UNIT)
+        assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()

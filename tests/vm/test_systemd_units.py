@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -31,6 +30,7 @@ from tests.vm.service import (
     shown,
     status_of,
     systemctl,
+    without_sys_admin,
 )
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
 
 PROGRAM: Final = "/usr/local/bin/collectord"
-PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
-CAPABILITY_SETS: Final = ("AmbientCapabilities", "CapabilityBoundingSet")
 SESSIONS: Final = ("profile", "exec", "blackbox")
 STAGES: Final = (
     "looking at the host",
@@ -86,22 +84,8 @@ def levels(invocation: str) -> set[str]:
 @pytest.fixture
 def least() -> Iterator[str]:
     """Install a drop-in without CAP_SYS_ADMIN where possible; returns its capabilities."""
-    unit = Path("/usr/local/lib/systemd/system") / UNIT
-    words = re.findall(r"^CapabilityBoundingSet=(.*)$", unit.read_text(), re.MULTILINE)
-    capabilities = " ".join(words).replace(" CAP_SYS_ADMIN", "")
-    drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "least.conf"
-    drop_in.parent.mkdir()
-    level = PARANOID.read_text()
-    lines = (f"{key}=\n{key}={capabilities}\n" for key in CAPABILITY_SETS)
-    try:
-        drop_in.write_text("[Service]\n" + "".join(lines))
-        PARANOID.write_text("2")
-        systemctl("daemon-reload")
+    with without_sys_admin(paranoid=2) as capabilities:
         yield capabilities
-    finally:
-        PARANOID.write_text(level)
-        shutil.rmtree(drop_in.parent)
-        systemctl("daemon-reload")
 
 
 @pytest.mark.usefixtures("service")

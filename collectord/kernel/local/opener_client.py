@@ -5,34 +5,43 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import ExitStack
-from typing import Final, TypeVar
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from collectord.errors import KernelError
+from collectord.facts.kernel_facts import OpenerFacts
 from collectord.kernel.values.kept_rings import (
     EVENTS_MAX,
     MESSAGE_BYTES,
     Answer,
     Ask,
+    AskFacts,
+    FactsAnswer,
     KeptRing,
     KeptRings,
 )
 
-_Message = TypeVar("_Message", Answer, KeptRing)
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_Message = TypeVar("_Message", Answer, FactsAnswer, KeptRing)
 # The opener may look at the host, and then open thousands of events.
 _WAIT_S: Final = 60.0
+
+
+def opener_facts(place: str) -> OpenerFacts:
+    """See `Kernel.opener_facts`."""
+    with ExitStack() as undo, _asked(place, AskFacts(), undo) as one:
+        answer, _ = _receive(one, FactsAnswer, undo)
+        return msgspec.json.decode(answer.facts, type=OpenerFacts)
 
 
 def kept_rings(place: str, session: str, digest: str) -> KeptRings:
     """See `Kernel.kept_rings`."""
     with ExitStack() as undo:
-        try:
-            one = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-            one.settimeout(_WAIT_S)
-            one.connect(place)
-            one.send(msgspec.json.encode(Ask(session, digest)))
+        with _asked(place, Ask(session, digest), undo) as one:
             answer, fds = _receive(one, Answer, undo)
             if answer.refused:
                 raise KernelError(
@@ -48,22 +57,33 @@ def kept_rings(place: str, session: str, digest: str) -> KeptRings:
                     events = (*before.events, *ring.events)
                     ring = msgspec.structs.replace(ring, events=events)
                 rings[ring.number] = ring, (*known, *fds)
-        except OSError as error:
-            raise KernelError(
-                f"no opener answers at {place}",
-                syscall="connect",
-                errno=error.errno or 0,
-                hint="systemctl start collectord-opener",
-            ) from error
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise KernelError(
-                f"the opener at {place} is of another version: {error}",
-                hint="systemctl restart collectord-opener",
-            ) from error
         one.settimeout(None)
         undo.pop_all()
     ordered = tuple(rings[number] for number in sorted(rings))
     return KeptRings(one.detach(), memory, answer.prior, ordered)
+
+
+@contextmanager
+def _asked(place: str, request: Ask | AskFacts, undo: ExitStack) -> Iterator[socket.socket]:
+    """Yield a connection on which this was asked. Raises KernelError for what goes wrong then."""
+    try:
+        one = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        one.settimeout(_WAIT_S)
+        one.connect(place)
+        one.send(msgspec.json.encode(request))
+        yield one
+    except OSError as error:
+        raise KernelError(
+            f"no opener answers at {place}",
+            syscall="connect",
+            errno=error.errno or 0,
+            hint="systemctl start collectord-opener",
+        ) from error
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise KernelError(
+            f"the opener at {place} is of another version: {error}",
+            hint="systemctl restart collectord-opener",
+        ) from error
 
 
 def _receive(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
+    from collectord.facts.kernel_facts import OpenerFacts
     from collectord.kernel.values.counter_reading import CounterReading
     from collectord.kernel.values.kept_rings import KeptRings
     from collectord.kernel.values.limits import Purpose
@@ -33,6 +34,16 @@ class PerfPort(Protocol):
 
         Raises:
             MissingPrivilege, MissingFeature, NoSuchTarget, KernelError: see `errno_mapping`.
+        """
+
+    def opener_facts(self, place: str) -> OpenerFacts:
+        """Return what an opener may open.
+
+        Args:
+            place: the opener's socket.
+
+        Raises:
+            KernelError: no opener answers (ENOENT, ECONNREFUSED).
         """
 
     def kept_rings(self, place: str, session: str, digest: str) -> KeptRings:

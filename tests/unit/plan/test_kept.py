@@ -10,6 +10,7 @@ import pytest
 
 from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig, TargetConfig
+from collectord.facts.kernel_facts import CAP_SYS_ADMIN
 from collectord.model import ScopeKind
 from collectord.plan.build import build
 from collectord.plan.kept import digest
@@ -17,15 +18,18 @@ from tests.support.configs import perf_source, tracefs_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
+    from collectord.facts.kernel_facts import KernelFacts
     from collectord.plan.session_plan import SessionPlan
 
 PLACE = "/run/collectord-opener/opener.sock"
 
 
-def plan(session: SessionConfig, opener: str = PLACE) -> SessionPlan:
+def plan(
+    session: SessionConfig, opener: str = PLACE, facts: KernelFacts | None = None
+) -> SessionPlan:
     """Plan one session with an opener."""
     config = Config(daemon=DaemonConfig(opener=opener), session=(session,))
-    return build(config, host()).sessions[0]
+    return build(config, facts or host()).sessions[0]
 
 
 def switches(**settings: object) -> SessionConfig:
@@ -59,6 +63,34 @@ def test_others_say_why_not(session: SessionConfig, reason: str) -> None:
     made = plan(session)
     assert made.opener == ""
     assert any("not held by the opener" in note and reason in note for note in made.notes)
+
+
+def test_rings_are_planned_with_the_privileges_of_who_opens_them() -> None:
+    """A daemon without any plans what the opener has planned, unless it opens the rings itself."""
+    bare = replace(host(), capabilities=frozenset(), euid=1000, perf_event_paranoid=3)
+    privileged = replace(bare, capabilities=frozenset({CAP_SYS_ADMIN}), euid=0)
+    asked = replace(bare, opener=privileged.as_opener())
+    sampled = SessionConfig(name="profile", source=(perf_source("cpu-clock"),))
+    theirs = plan(sampled, facts=replace(privileged, opener=privileged.as_opener()))
+    assert (
+        digest(plan(sampled, facts=asked)) == digest(theirs) != digest(plan(sampled, facts=bare))
+    )
+    assert not plan(sampled, facts=asked).rings[0].events[0].attr.exclude_kernel
+    recorder = SessionConfig(
+        name="last", mode="flight-recorder", source=(perf_source("cpu-clock"),)
+    )
+    for alone in (plan(recorder, facts=asked), plan(sampled, opener="", facts=asked)):
+        assert alone.rings[0].events[0].attr.exclude_kernel
+
+
+def test_facts_of_an_opener_are_its_own() -> None:
+    """The host's are the daemon's."""
+    bare = replace(host(), capabilities=frozenset(), hardware_pmu=False)
+    theirs = replace(bare, capabilities=frozenset({CAP_SYS_ADMIN}), hardware_pmu=True)
+    asked = replace(bare, rlimit_nofile=77, opener=theirs.as_opener())
+    assert asked.for_opener() == replace(theirs, rlimit_nofile=77, opener=asked.opener)
+    with pytest.raises(TypeError, match="no opener"):
+        bare.for_opener()
 
 
 def test_a_digest_is_of_what_is_opened() -> None:
