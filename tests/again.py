@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the tests of the kernel lane that failed in a run once more: `python -m tests.again CACHE`.
+"""A second run of tests that failed, by themselves: `python -m tests.again CACHE`.
 
-The kernel lane meets everything else that its machine does, and now and then a test of a thousand
-sees a state that its author did not foresee. That is not to be hidden, nor to end a run of twenty
-minutes: such a test runs a second time, by itself. It must pass then, and the last lines name it
-as unsteady, to be mended. What failed in another lane, or more than three tests, is no accident
-and is not run again.
+The kernel lane meets everything else that its machine does, and the guests share its processors.
+Now and then a test of a thousand sees a state that its author did not foresee. That is not to be
+hidden, nor to end a run of twenty minutes: such a test runs a second time, by itself. It must pass
+then, and the last lines name it as unsteady, to be mended. What failed in another lane, or more
+than three tests, is no accident and is not run again.
+
+This module does it for the kernel lane, and `tests.vm` for the guests.
 """
 
 from __future__ import annotations
@@ -20,14 +22,29 @@ MOST: Final = 3
 LANE: Final = "tests/kernel/"
 
 
+def are_few(failed: list[str]) -> bool:
+    """Return whether so few tests failed that they may be run again."""
+    return 0 < len(failed) <= MOST
+
+
 def unsteady(failed: list[str]) -> bool:
     """Return whether the failed tests, named as pytest names them, may be run again."""
-    return 0 < len(failed) <= MOST and all(test.startswith(LANE) for test in failed)
+    return are_few(failed) and all(test.startswith(LANE) for test in failed)
 
 
-def say(line: str) -> None:
-    """Print a line now, in front of what a child prints next."""
-    sys.stdout.write(f"{line}\n")
+def announcement(failed: list[str]) -> str:
+    """Return the line in front of a second run."""
+    return f"\nonce more, by themselves: {len(failed)} tests that failed\n"
+
+
+def verdict(failed: list[str]) -> str:
+    """Return the last lines, if they passed in it."""
+    return "\n  ".join(["unsteady tests, which failed once and passed alone:", *failed]) + "\n"
+
+
+def say(text: str) -> None:
+    """Print a text now, in front of what a child prints next."""
+    sys.stdout.write(text)
     sys.stdout.flush()
 
 
@@ -42,11 +59,11 @@ def main(cache: Path) -> int:
         failed = []
     if not unsteady(failed):
         return 1
-    say(f"\nonce more, by themselves: {len(failed)} tests that failed")
+    say(announcement(failed))
     command = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *failed)
     status = subprocess.run(command, check=False).returncode
     if status == 0:
-        say("\n  ".join(["unsteady tests, which failed once and passed alone:", *failed]))
+        say(verdict(failed))
     return status
 
 

@@ -184,7 +184,7 @@ def main(targets: Sequence[str]) -> int:
     for lane in behind:
         sys.stdout.write(log_of(lane).read_text(errors="replace"))
     ended = _second_run(first, lanes)
-    again.say(f"\n{table(ended, time.monotonic() - began)}")
+    again.say(f"\n{table(ended, time.monotonic() - began)}\n")
     return next((abs(one.status) for one in ended if one.status), 0)
 
 

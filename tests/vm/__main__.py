@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tests import again
 from tests.vm import guest, report
 from tests.vm.layers import (
     ROOT,
@@ -143,6 +144,8 @@ def run_tests(
 ) -> int:
     """Run each group of tests in a guest of its own, side by side, and judge them together.
 
+    A few that failed run once more, see `tests.again`: by themselves, in a guest that is new.
+
     Args:
         wanted: node ids of the tests that must pass.
         groups: arguments of pytest that select them, for each guest.
@@ -153,6 +156,24 @@ def run_tests(
     Returns:
         Exit status, as of `main`.
     """
+    status, verdict = _judged(wanted, groups, run_job, stop)
+    failed = sorted(test for test in wanted if report.report_name(test) in verdict.failed)
+    if status != STATUS_FAILED or not (verdict.only_failed and again.are_few(failed)):
+        return status
+    _show(again.announcement(failed))
+    status, _ = _judged(frozenset(failed), [tuple(failed)], run_job, stop)
+    if status == 0:
+        _show(again.verdict(failed))
+    return status
+
+
+def _judged(
+    wanted: frozenset[str],
+    groups: Sequence[tuple[str, ...]],
+    run_job: Callable[[str], tuple[guest.Run, int]],
+    stop: threading.Event,
+) -> tuple[int, report.Verdict]:
+    """Run groups of tests, see `run_tests`, and show what became of them."""
     status = 0
     reports = []
     with ThreadPoolExecutor(len(groups)) as pool:
@@ -171,15 +192,16 @@ def run_tests(
                     status = status or STATUS_FAILED
                 if path.exists():
                     reports.append(path.read_text())
-        finally:
-            stop.set()  # nothing is left to wait for, or somebody ends this process
+        except BaseException:
+            stop.set()  # somebody ends this process
+            raise
     try:
         verdict = report.judge(wanted, reports)
     except ValueError as error:
         _tell(f"vm: {error}")
-        return status or STATUS_FAILED
+        return status or STATUS_FAILED, report.Verdict()
     _show(f"{verdict.text()}\n")
-    return status or (0 if verdict.is_good else STATUS_FAILED)
+    return status or (0 if verdict.is_good else STATUS_FAILED), verdict
 
 
 def _has_packages() -> bool:

@@ -58,6 +58,11 @@ class Verdict:
         """Whether tests passed, and none failed, was skipped or is missing."""
         return bool(self.passed) and not (self.failed or self.skipped or self.missing)
 
+    @property
+    def only_failed(self) -> bool:
+        """Whether tests failed, and none was skipped or is missing."""
+        return bool(self.failed) and not (self.skipped or self.missing)
+
     def text(self) -> str:
         """The failures in full, problems one a line, and the figures as the last line."""
         told = (("FAILED", self.failed), ("SKIPPED", self.skipped))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import again
 from tests.support.patience import patient
 from tests.vm import __main__ as vm
 from tests.vm import guest, layers, report
@@ -223,6 +224,47 @@ def test_a_test_that_did_not_pass_fails(
     """Skips count too, whatever pytest's status was."""
     bad = _case(marked[0], f'<{outcome} message="why">where</{outcome}>')
     assert run_tests(_leave(bad, *map(_case, marked[1:]))) == vm.STATUS_FAILED
+
+
+@pytest.mark.parametrize(("second", "status"), [("", 0), ("<failure/>", vm.STATUS_FAILED)])
+def test_one_that_failed_has_a_second_run(
+    machine: Callable[[str], guest.Machine],
+    tmp_path: Path,
+    marked: list[str],
+    *,
+    second: str,
+    status: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is by itself, in a new guest, and decides; one that passes then is named."""
+    limits, shown = _limits(), list[str]()
+    first = _leave(_case(marked[0], "<failure/>"), *map(_case, marked[1:]), status=1)
+    bodies = iter([first, _leave(_case(marked[0], second), status=1 if second else 0)])
+    jobs = []
+
+    def in_a_guest(job: str) -> tuple[guest.Run, int]:
+        jobs.append(job)
+        folder = tmp_path / f"run-{len(jobs)}"
+        folder.mkdir()
+        files = guest.Run(folder)
+        return files, guest.run(job, machine(next(bodies)), files, limits, shown.append)
+
+    assert vm.run_tests(frozenset(marked), [(WORDS,)], in_a_guest, limits.stop) == status
+    assert [marked[0] in job for job in jobs] == [False, True]
+    assert not any(test in jobs[1] for test in marked[1:])
+    named = f"unsteady tests, which failed once and passed alone:\n  {marked[0]}\n"
+    assert (named in capsys.readouterr().out) == (status == 0)
+
+
+def test_many_that_failed_have_none(
+    run_tests: Callable[..., int], marked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So many are no accident; nor is one that failed beside others that did not run."""
+    bad = [_case(test, "<failure/>") for test in marked]
+    assert len(bad) > again.MOST
+    for leave in (_leave(*bad), _leave(bad[0])):
+        assert run_tests(leave) == vm.STATUS_FAILED
+    assert "once more" not in capsys.readouterr().out
 
 
 def test_the_status_of_pytest_counts(
