@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOGS: Final = ROOT / "build" / "lanes"
-CACHE: Final = ROOT / "build" / "cache"
+_CACHES: Final = ROOT / "build" / "cache"
+# Of the lanes of which a few failed tests run once more (tests/again.py).
+CACHES: Final = {"kernel": _CACHES / "kernel", "kernel, beside": _CACHES / "beside"}
 _PYTEST: Final = (sys.executable, "-m", "pytest")
 _LOWEST_PRIORITY: Final = ("nice", "-n", "19")
 _OWN_MOUNTS: Final = ("unshare", "--mount", "--propagation", "private")
@@ -65,7 +67,7 @@ KERNEL: Final = Lane(
     "kernel",
     (
         *(*_PYTEST, "--lanes=kernel", "-m", "not beside", "tests/kernel"),
-        *("-o", f"cache_dir={CACHE}", "--durations=15"),
+        *("-o", f"cache_dir={CACHES['kernel']}", "--durations=15"),
     ),
 )
 BEHIND: Final = (
@@ -79,7 +81,10 @@ BEHIND: Final = (
     ),
     Lane(
         "kernel, beside",
-        (*_PYTEST, "--lanes=kernel", "-m", "beside", "tests/kernel", "-p", "no:cacheprovider"),
+        (
+            *(*_PYTEST, "--lanes=kernel", "-m", "beside", "tests/kernel"),
+            *("-o", f"cache_dir={CACHES['kernel, beside']}"),
+        ),
     ),
     Lane("native", (*_PYTEST, "--lanes=native", "tests/native", "-p", "no:cacheprovider")),
 )
@@ -161,14 +166,13 @@ def run(front: Lane, behind: Sequence[Lane]) -> list[Ended]:
     return [first, *ended]
 
 
-def _second_run(first: Ended, lanes: Sequence[Ended]) -> list[Ended]:
-    """Run failed tests of the kernel lane once more, if possible (tests/again.py)."""
-    if first.status != 1:
-        return [first, *lanes]
+def _second_run(ended: Ended) -> Ended:
+    """Run failed tests of a lane once more, if possible."""
+    if ended.status != 1 or ended.name not in CACHES:
+        return ended
     began = time.monotonic()
-    status = again.main(CACHE)
-    seconds = first.seconds + time.monotonic() - began
-    return [Ended(first.name, status, seconds), *lanes]
+    status = again.main(CACHES[ended.name])
+    return Ended(ended.name, status, ended.seconds + time.monotonic() - began)
 
 
 def main(targets: Sequence[str]) -> int:
@@ -180,10 +184,10 @@ def main(targets: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
     behind = [*BEHIND, *(Lane(f"make {target}", ("make", target)) for target in targets)]
-    first, *lanes = run(KERNEL, behind)
+    first_runs = run(KERNEL, behind)
     for lane in behind:
         sys.stdout.write(log_of(lane).read_text(errors="replace"))
-    ended = _second_run(first, lanes)
+    ended = [_second_run(one) for one in first_runs]
     again.say(f"\n{table(ended, time.monotonic() - began)}\n")
     return next((abs(one.status) for one in ended if one.status), 0)
 

@@ -39,6 +39,36 @@ def test_each_lane_runs_and_says_how_it_ended() -> None:
     assert lanes.log_of(behind[0]).read_text() == "said\n"
 
 
+def test_lanes_on_the_kernel_have_a_second_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A test that fails once is named and fails no lane; other lanes have one run."""
+    once = tmp_path / "tests" / "kernel" / "test_once.py"
+    once.parent.mkdir(parents=True)
+    once.write_text(
+        "from pathlib import Path\n"
+        "def test_once() -> None:\n"
+        "    mark = Path('seen')\n"
+        "    seen = mark.exists()\n"
+        "    mark.touch()\n"
+        "    assert seen\n"
+    )
+    words = (sys.executable, "-m", "pytest", "tests/kernel", "-o", f"cache_dir={tmp_path}/cache")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lanes, "ROOT", tmp_path)
+    monkeypatch.setattr(lanes, "CACHES", {"beside": tmp_path / "cache"})
+    monkeypatch.setattr(lanes, "KERNEL", program("front", ""))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        monkeypatch.setattr(lanes, "BEHIND", (Lane("beside", words),))
+        assert lanes.main([]) == 0
+        monkeypatch.setattr(lanes, "BEHIND", (program("other", "raise SystemExit(1)"),))
+        assert lanes.main([]) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "passed alone:\n  tests/kernel/test_once.py::test_once\n" in capfd.readouterr().out
+
+
 def test_targets_are_made_behind(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
