@@ -72,6 +72,11 @@ def _asked(place: str, request: Ask | AskFacts, undo: ExitStack) -> Iterator[soc
         one.connect(place)
         one.send(msgspec.json.encode(request))
         yield one
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise KernelError(
+            f"the opener at {place} does not answer this user, or has ended",
+            hint="journalctl -u collectord-opener; its --user names who may ask beside root",
+        ) from error
     except OSError as error:
         raise KernelError(
             f"no opener answers at {place}",

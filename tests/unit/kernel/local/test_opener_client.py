@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of an opener, and of what is none: each error says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from collectord.errors import KernelError
+from collectord.kernel.local.opener_client import kept_rings, opener_facts
+from tests.support.hosts import host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+ENDS: Final = "does not answer this user, or has ended"
+OTHER: Final = "is of another version"
+
+
+@contextmanager
+def answering(place: Path, *answers: bytes, fds: Sequence[int] = ()) -> Iterator[list[bytes]]:
+    """Answer one client with these messages, the first with descriptors; yields what it asked."""
+    asked: list[bytes] = []
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        listening.bind(str(place))
+        listening.listen()
+
+        def serve() -> None:
+            with listening.accept()[0] as one:
+                asked.append(one.recv(4096))
+                for answer in answers:
+                    socket.send_fds(one, [answer], fds if answer is answers[0] else ())
+
+        served = pool.submit(serve)
+        yield asked
+        served.result(timeout=60)
+
+
+def test_the_facts_of_an_opener(tmp_path: Path) -> None:
+    """They come as it has sent them."""
+    facts = host().as_opener()
+    own = {name: getattr(facts, name) for name in facts.__slots__}
+    answer = json.dumps({"facts": own}, default=sorted).encode()
+    with answering(tmp_path / "opener", answer) as asked:
+        assert opener_facts(str(tmp_path / "opener")) == facts
+    assert json.loads(asked[0]) == {"type": "facts"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"", ENDS),
+        (b"no JSON", OTHER),
+        (b'{"refused":"bad request"}', OTHER),
+        (b'{"facts":{"capabilities":7}}', OTHER),
+        (b" " * 70_000, OTHER),
+    ],
+    ids=["end", "no JSON", "older", "others", "long"],
+)
+def test_what_is_no_answer(tmp_path: Path, answer: bytes, says: str) -> None:
+    """Its error says whether to ask as somebody else, or to start the opener again."""
+    answers = (answer,) if answer else ()
+    with (
+        answering(tmp_path / "opener", *answers),
+        pytest.raises(KernelError, match=says),
+    ):
+        opener_facts(str(tmp_path / "opener"))
+
+
+def test_nobody_answers(tmp_path: Path) -> None:
+    """The error names the place and the call."""
+    with pytest.raises(KernelError, match=r"no opener answers at .*/opener") as caught:
+        opener_facts(str(tmp_path / "opener"))
+    assert caught.value.syscall == "connect"
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ((b'{"refused":"another process drains them"}',), "refuses the rings of session calls"),
+        ((b'{"rings":1,"messages":1}',), ENDS),
+        ((b'{"rings":1,"messages":1}', b'{"number":"first"}'), OTHER),
+    ],
+    ids=["refused", "cut off", "others"],
+)
+def test_rings_that_do_not_come(tmp_path: Path, answers: tuple[bytes, ...], says: str) -> None:
+    """What came before the error is closed: otherwise it would be found as a leak."""
+    with ExitStack() as stack:
+        memory = os.memfd_create("notes")
+        stack.callback(os.close, memory)
+        asked = stack.enter_context(answering(tmp_path / "opener", *answers, fds=[memory]))
+        with pytest.raises(KernelError, match=says):
+            kept_rings(str(tmp_path / "opener"), "calls", "0" * 64)
+    assert json.loads(asked[0]) == {"type": "rings", "session": "calls", "digest": "0" * 64}
