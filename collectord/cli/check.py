@@ -15,7 +15,7 @@ from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
 from collectord.control import client
-from collectord.daemon.host_facts import host_facts
+from collectord.daemon.host_facts import daemon_facts
 from collectord.errors import ConfigError, UnsafePath, UsageError
 from collectord.facts.kernel_facts import KernelFacts
 from collectord.folders.walk import read_file
@@ -103,7 +103,7 @@ def _print_difference(running: Mapping[str, Any], plan: Plan, *, as_json: bool) 
 
 def _facts(path: Path | None, kernel: Kernel, config: Config) -> KernelFacts:
     if path is None:
-        return host_facts(kernel, config, mount=False)
+        return daemon_facts(kernel, config, mount=False)
     try:
         return KernelFacts.from_json(read_file(path, _FACTS_MAX_BYTES), path=str(path))
     except OSError as error:

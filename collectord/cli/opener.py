@@ -105,7 +105,7 @@ class Planner:
         self.loaded = self._load()
         self._online = self._kernel.online_cpus()
         config = self.loaded.config
-        facts = host_facts(self._kernel, config, mount=True, is_opener=True)
+        facts = host_facts(self._kernel, config, mount=True)
         own = facts.as_opener()
         return build(config, replace(facts, opener=own)), msgspec.json.encode(own)
 

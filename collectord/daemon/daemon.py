@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from collectord.config.load import Loaded
 from collectord.control.service import Service
 from collectord.daemon.commands import DaemonCommands
-from collectord.daemon.host_facts import host_facts
+from collectord.daemon.host_facts import daemon_facts
 from collectord.daemon.reloader import Reloader
 from collectord.daemon.stages import Run, Stages
 from collectord.plan.build import build
@@ -59,7 +59,7 @@ class Daemon:
         config_sha256: str = "",
         read: Callable[[], Loaded] | None = None,
     ) -> None:
-        facts = facts or host_facts(kernel, config, mount=True)
+        facts = facts or daemon_facts(kernel, config, mount=True)
         plan = build(config, facts)
         loaded = Loaded(config, config_sha256)
         self._reloader = Reloader(kernel, loaded, facts, plan, read or (lambda: loaded))

@@ -19,28 +19,25 @@ from collectord.source import bcc_client
 
 if TYPE_CHECKING:
     from collectord.config.schema import BpfConfig, Config
-    from collectord.facts.kernel_facts import KernelFacts
+    from collectord.facts.kernel_facts import KernelFacts, OpenerFacts
     from collectord.kernel.port import Kernel
 
 _LOG: Final = structlog.get_logger()
 
 
-def host_facts(
-    kernel: Kernel, config: Config, *, mount: bool, is_opener: bool = False
-) -> KernelFacts:
+def host_facts(kernel: Kernel, config: Config, *, mount: bool) -> KernelFacts:
     """Probe this host for the facts that a configuration needs.
 
     Args:
         kernel: of this host.
         config: the configuration to be planned.
         mount: mount tracefs if it is not mounted.
-        is_opener: this is the opener itself; others ask it what it may open.
     """
     names = program_names(config)
     relayed = tuple(
         name for source in relay_source.sources(config) for name in (*source.device, *source.path)
     )
-    facts = kernel.facts(
+    return kernel.facts(
         FactsWanted(
             tuple(tracepoint_patterns(config)),
             mount=mount,
@@ -51,13 +48,27 @@ def host_facts(
             tracing=tuple(pmu_names(config)),
         )
     )
-    if is_opener or not config.daemon.opener:
-        return facts
-    try:
-        return replace(facts, opener=kernel.opener_facts(config.daemon.opener))
-    except KernelError as error:
-        _LOG.warning("opener_not_asked", error=str(error))
-        return facts
+
+
+def daemon_facts(
+    kernel: Kernel, config: Config, *, mount: bool, opener: OpenerFacts | None = None
+) -> KernelFacts:
+    """Probe this host for a daemon, and ask the configured opener what that may open.
+
+    Args:
+        kernel: of this host.
+        config: the configuration to be planned; it names the opener's socket.
+        mount: see `host_facts`.
+        opener: its answer of before, if it is known.
+    """
+    facts = host_facts(kernel, config, mount=mount)
+    place = config.daemon.opener
+    if opener is None and place:
+        try:
+            opener = kernel.opener_facts(place)
+        except KernelError as error:
+            _LOG.warning("opener_not_answering", error=str(error))
+    return replace(facts, opener=opener)
 
 
 def bpf_wanted(config: BpfConfig, names: tuple[str, ...] | None) -> BpfWanted:

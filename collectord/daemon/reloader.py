@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from collectord.daemon.host_facts import host_facts
+from collectord.daemon.host_facts import daemon_facts
 from collectord.errors import BpfError, CollectordError, UsageError
 from collectord.plan.build import build
 from collectord.plan.difference import Kind, difference, document
@@ -166,7 +166,9 @@ class Reloader:
         """Read the files, look at the host and plan; called in a thread."""
         loaded = self._read()
         config = taken_over(self._config, loaded.config)
-        facts = _kept(host_facts(self._kernel, config, mount=True), self._facts)
+        before = self._facts
+        facts = daemon_facts(self._kernel, config, mount=True, opener=before.opener)
+        facts = _kept(facts, before)
         return loaded, config, facts, build(config, facts)
 
 
@@ -190,8 +192,6 @@ def _kept(facts: KernelFacts, before: KernelFacts) -> KernelFacts:
         facts,
         ftrace=replace(facts.ftrace, transport_ns=costs),
         pmus=pmus,
-        # Its rings are drained already: they are planned as they were.
-        opener=before.opener or facts.opener,
         # The sessions follow CPUs that come and go by themselves.
         cpus_online=before.cpus_online,
     )

@@ -183,11 +183,13 @@ class OpenerFacts:
     """The abilities of the process that opens rings for the daemon.
 
     Attributes:
-        capabilities, euid, hardware_pmu, format_lost, precise_ip_max: see `KernelFacts`.
+        capabilities, euid, rlimit_memlock_bytes: see `KernelFacts`.
+        hardware_pmu, format_lost, precise_ip_max: likewise; who may open nothing cannot tell.
     """
 
     capabilities: frozenset[str]
     euid: int
+    rlimit_memlock_bytes: int | None
     hardware_pmu: bool
     format_lost: bool
     precise_ip_max: int
@@ -232,7 +234,7 @@ class KernelFacts:
         ftrace: facts for tracefs sources.
         bpf: facts for BPF sources.
         relay: facts for relay sources, None where not probed.
-        opener: those of the opener, None if there is none that answers.
+        opener: those of the opener; None if there is none, or it has not answered.
         checks: the rows of `doctor`.
     """
 
@@ -313,9 +315,9 @@ class KernelFacts:
         return OpenerFacts(**{one.name: getattr(self, one.name) for one in fields(OpenerFacts)})
 
     def for_opener(self) -> KernelFacts:
-        """Return the facts by which rings of the opener are planned; raises TypeError without."""
+        """Return the facts by which the opener's rings are planned: these, if there is none."""
         if self.opener is None:
-            raise TypeError("there is no opener")
+            return self
         own = {one.name: getattr(self.opener, one.name) for one in fields(OpenerFacts)}
         return replace(self, **own)
 

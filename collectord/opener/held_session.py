@@ -7,6 +7,7 @@ counts nothing that it refuses then.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.ring import RingHandle
 
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _NOTE: Final = struct.Struct("<5Q")  # as `_core.RingNote` says
 
 
@@ -52,10 +54,13 @@ class HeldSession:
         self.is_drained = False
         self._kernel = kernel
         with ExitStack() as own:
-            self.memory = os.memfd_create("collectord-notes", os.MFD_CLOEXEC)
+            flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+            self.memory = os.memfd_create("collectord-notes", flags)
             own.callback(os.close, self.memory)
             size = STATE_BYTES + NOTE_BYTES * len(plan.rings)
             os.ftruncate(self.memory, size + -size % kernel.page_bytes)
+            # Whoever drains writes notes into it, and must not take them away.
+            fcntl.fcntl(self.memory, fcntl.F_ADD_SEALS, _SEALS)
             opening = Opening(kernel, plan, own, ())
             opening.run()
             opened = opening.result()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _LOG: Final = structlog.get_logger()
 _CONNECTIONS_MAX: Final = 128
+# A daemon whose reload fails takes up again what it had drained before.
+_BEFORE_S: Final = 60.0
 # A daemon that does not read what it asked for holds up the others no longer.
 _SEND_S: Final = 5.0
 _CREDENTIALS: Final = struct.Struct("iII")
@@ -75,6 +78,8 @@ class Opener:
         self._left_cpus = left_cpus
         self._users = users
         self._planned, self._facts = plan()
+        self._before = self._planned  # until then:
+        self._before_ends_s = 0.0
         self._held: dict[str, HeldSession] = {}
         self._stale: set[str] = set()
         self._prior: dict[str, Prior] = {}  # of sessions that could not be opened again
@@ -178,7 +183,9 @@ class Opener:
     def _find(self, ask: Ask) -> SessionPlan:
         """Return the plan of a session, of which the daemon has the same."""
         if self._matching(ask) is None and self._is_changed():
-            self._planned, self._facts = self._plan()
+            planned, self._facts = self._plan()
+            self._before, self._planned = self._planned, planned
+            self._before_ends_s = time.monotonic() + _BEFORE_S
             names = {plan.name for plan in self._planned.sessions if plan.opener}
             for name in [name for name in self._held if name not in names]:
                 if not self._held[name].is_drained:
@@ -189,8 +196,11 @@ class Opener:
         return found
 
     def _matching(self, ask: Ask) -> SessionPlan | None:
-        plans = (one for one in self._planned.sessions if one.opener and one.name == ask.session)
-        return next((one for one in plans if digest(one) == ask.digest), None)
+        plans = self._planned.sessions
+        if time.monotonic() < self._before_ends_s:
+            plans += self._before.sessions
+        named = (one for one in plans if one.opener and one.name == ask.session)
+        return next((one for one in named if digest(one) == ask.digest), None)
 
     def _end(self, name: str) -> None:
         """Close the rings of a session, and keep in mind what was in them."""

@@ -66,7 +66,7 @@ class _Draft:
 
     Attributes:
         rings: those of its perf sources, or of its BPF programs.
-        facts: of the process that opens them.
+        facts: of the process that opens them: this one, or the opener.
         trace: its tracefs source, None where the host has none of it.
         apart: sources that are a plan of their own each.
     """
@@ -100,9 +100,10 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         MissingPrivilege: tracefs may not be read.
     """
     warnings: list[str] = []
+    theirs = facts.for_opener() if config.daemon.opener else facts
     drafts = []
     for session in config.session:
-        draft = _draft(session, config, facts)
+        draft = _draft(session, config, facts, theirs)
         if draft.rings.sets:
             events = [event for ring_set in draft.rings.sets for event in ring_set.events]
             missing = shortfalls(draft.scope, events, draft.facts)
@@ -112,7 +113,7 @@ def build(config: Config, facts: KernelFacts) -> Plan:
             reasons = "; ".join(draft.rings.degraded)
             warnings.append(f"session {session.name} records nothing: {reasons}")
     check_metrics(one.program for draft in drafts for one in draft.rings.payload.programs_run)
-    sizes, pinned = _within_budget(drafts, facts, warnings)
+    sizes, pinned = _within_budgets(drafts, warnings)
     sessions = tuple(
         session
         for draft, own in zip(drafts, sizes, strict=True)
@@ -135,10 +136,12 @@ def build(config: Config, facts: KernelFacts) -> Plan:
     )
 
 
-def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft:
+def _draft(
+    session: SessionConfig, config: Config, facts: KernelFacts, theirs: KernelFacts
+) -> _Draft:
     with blame(session):
         scope = scope_of(session.target, facts)
-        rings, opening = _perf_rings(session, config, scope, facts)
+        rings, opening = _perf_rings(session, scope, facts, theirs)
         programs = [source for source in session.source if isinstance(source, BpfSourceConfig)]
         if programs:
             rings = bpf_source.draft(programs, config, scope, facts)
@@ -159,14 +162,19 @@ def _draft(session: SessionConfig, config: Config, facts: KernelFacts) -> _Draft
 
 
 def _perf_rings(
-    session: SessionConfig, config: Config, scope: Scope, facts: KernelFacts
+    session: SessionConfig, scope: Scope, facts: KernelFacts, theirs: KernelFacts
 ) -> tuple[Rings, KernelFacts]:
-    """Plan a session's perf sources with the facts of the process that opens them."""
-    if config.daemon.opener and facts.opener is not None:
-        theirs = facts.for_opener()
+    """Plan a session's perf sources; returns also the facts of the process that opens them.
+
+    Args:
+        session: has the sources.
+        scope: of the session.
+        facts: of this process.
+        theirs: of the opener, or of this process where there is none.
+    """
+    if theirs is not facts and not not_held(session, scope):
         rings = perf_rings(session, scope, theirs)
-        has_aux = any(ring_set.aux is not None for ring_set in rings.sets)
-        if not not_held(rings.kind, session, scope, has_aux=has_aux):
+        if rings.sets and all(ring_set.aux is None for ring_set in rings.sets):
             return rings, theirs
     return perf_rings(session, scope, facts), facts
 
@@ -187,10 +195,27 @@ def blame(session: SessionConfig) -> Iterator[None]:
         raise PlanError(f"{where}: {error.message}", hint=error.hint) from error
 
 
+def _within_budgets(
+    drafts: Sequence[_Draft], warnings: list[str]
+) -> tuple[list[list[tuple[int, int]]], int]:
+    """Return data and AUX bytes of each session's ring sets, in turn, and all that they pin.
+
+    Each process that opens rings has a budget of its own.
+    """
+    sizes: dict[int, list[tuple[int, int]]] = {}
+    pinned = 0
+    for facts in {id(draft.facts): draft.facts for draft in drafts}.values():
+        own = [draft for draft in drafts if draft.facts is facts]
+        fitting, more = _within_budget(own, facts, warnings)
+        sizes |= {id(draft): one for draft, one in zip(own, fitting, strict=True)}
+        pinned += more
+    return [sizes[id(draft)] for draft in drafts], pinned
+
+
 def _within_budget(
     drafts: Sequence[_Draft], facts: KernelFacts, warnings: list[str]
 ) -> tuple[list[list[tuple[int, int]]], int]:
-    """Return data and AUX bytes of each session's ring sets, in turn, and all that they pin."""
+    """Return the same for the sessions whose rings one process opens."""
     sets = [ring_set for draft in drafts for ring_set in draft.rings.sets]
     # A set without AUX has an area of 0 bytes on no CPU.
     wanted = [

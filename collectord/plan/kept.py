@@ -24,13 +24,17 @@ def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> Sessi
 
     Args:
         plan: the session's.
-        session: what it was planned of.
+        session: from which it was planned.
         opener: the opener's socket.
     """
-    has_aux = any(ring.aux is not None for ring in plan.rings)
-    reason = not_held(plan.kind, session, plan.scope, has_aux=has_aux)
-    if plan.is_absent:
-        reason = "there is nothing to open"
+    reasons = (
+        (plan.kind != "perf", f"it opens no {plan.kind} sources yet"),
+        (plan.is_absent, "there is nothing to open"),
+        (any(ring.aux is not None for ring in plan.rings), "it opens no AUX areas yet"),
+    )
+    reason = next(
+        (reason for applies, reason in reasons if applies), not_held(session, plan.scope)
+    )
     if reason:
         return replace(plan, notes=(*plan.notes, _NOT_HELD + reason))
     rings = tuple(
@@ -41,13 +45,14 @@ def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> Sessi
     return replace(plan, rings=rings, opener=opener)
 
 
-def not_held(kind: str, session: SessionConfig, scope: Scope, *, has_aux: bool) -> str:
-    """Return the reason why an opener does not hold a session's rings of a kind; "" if it does."""
+def not_held(session: SessionConfig, scope: Scope) -> str:
+    """Return the reason why an opener holds no perf rings of a session, "" if it may.
+
+    It does not hold AUX areas either; whether there are any is known after planning.
+    """
     reasons = (
-        (kind != "perf", f"it opens no {kind} sources yet"),
         (session.ends_ns > 0, "it ends by itself"),
         (session.mode == FLIGHT_RECORDER, "it opens no flight recorders yet"),
-        (has_aux, "it opens no AUX areas yet"),
         (scope.kind not in (ScopeKind.SYSTEM, ScopeKind.CPUS), "it opens whole CPUs alone"),
     )
     return next((reason for applies, reason in reasons if applies), "")

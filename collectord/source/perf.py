@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import RingMap
 from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_offset
+from collectord.kernel.values.kept_rings import KeptRings
 from collectord.model import FOLLOWING, Basis, Geometry, Produced, RingRole
 from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
 from collectord.source.event_counts import OwnCounts
 from collectord.source.perf_following import PerfFollowing
-from collectord.source.perf_kept import kept_session
+from collectord.source.perf_kept import ask_opener, kept_session, without_opener
 from collectord.source.perf_opening import Opening
 from collectord.source.perf_reopening import PerfReopening, can_reopen
 from collectord.source.ring import PerfRing
@@ -55,13 +56,15 @@ def open_session(
     Those that an opener holds are not disabled, if an earlier process drained them.
     """
     with ExitStack() as own:
-        kept = kept_session(kernel, plan, own) if plan.opener else None
-        if kept is not None:
+        asked = ask_opener(kernel, plan) if plan.opener else None
+        if isinstance(asked, KeptRings):
+            kept = kept_session(kernel, plan, asked, own)
             found = kept.opened
             opened: OpenPerf = OpenKept(kernel, kept, plan)
         else:
             opening = Opening(kernel, plan, own, exclude_tids)
-            opening.run()
+            with without_opener(asked):
+                opening.run()
             found = opening.result()
             if plan.scope.kind in FOLLOWING:
                 following = PerfFollowing(kernel, opening, found.rings, own)

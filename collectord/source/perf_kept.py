@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from mmap import mmap
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,7 @@ import structlog
 
 from collectord._native._core import RingNote
 from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_offset
-from collectord.errors import KernelError
+from collectord.errors import KernelError, MissingPrivilege
 from collectord.kernel.mappings import map_ring
 from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES, Prior
 from collectord.model import Geometry, RingLabel
@@ -21,10 +22,11 @@ from collectord.source.perf_opening import Opened
 from collectord.source.ring import CounterFd, LastingRing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from contextlib import ExitStack
 
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.kept_rings import KeptRings
     from collectord.plan.session_plan import SessionPlan
 
 _LOG: Final = structlog.get_logger()
@@ -56,17 +58,37 @@ class Kept:
             ) from error
 
 
-def kept_session(kernel: Kernel, plan: SessionPlan, stack: ExitStack) -> Kept | None:
-    """Take a session's rings from the opener; None if it does not answer, or refuses.
-
-    Raises:
-        KernelError: a ring cannot be mapped.
-    """
+def ask_opener(kernel: Kernel, plan: SessionPlan) -> KeptRings | KernelError:
+    """Return a session's rings; or the reason why the opener does not give them."""
     try:
-        given = kernel.kept_rings(plan.opener, plan.name, digest(plan))
+        return kernel.kept_rings(plan.opener, plan.name, digest(plan))
     except KernelError as error:
         _LOG.warning("rings_not_held", session=plan.name, error=str(error))
-        return None
+        return error
+
+
+@contextmanager
+def without_opener(refusal: KernelError | None) -> Iterator[None]:
+    """Open rings that the opener has refused, if it was asked for them.
+
+    Raises:
+        KernelError: it is due to the refusal that a privilege is missing. A service is started
+            again after it, and the opener may answer then; after a MissingPrivilege it is not.
+    """
+    try:
+        yield
+    except MissingPrivilege as error:
+        if refusal is None:
+            raise
+        raise KernelError(
+            f"{refusal.message}; this process may not open them: {error.message}, "
+            f"which needs {error.need}",
+            hint=refusal.hint,
+        ) from error
+
+
+def kept_session(kernel: Kernel, plan: SessionPlan, given: KeptRings, stack: ExitStack) -> Kept:
+    """Map a session's rings that the opener gave, and own them. Raises KernelError."""
     for fd in reversed(given.descriptors):
         stack.callback(kernel.close, fd)
     memory = stack.enter_context(mmap(given.memory, 0))

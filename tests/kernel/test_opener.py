@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.config.schema import Config
+from collectord.config.schema_session import SessionConfig
+from collectord.daemon.host_facts import host_facts
+from collectord.errors import CollectordError
+from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.values.kept_rings import Prior
+from collectord.opener.held_session import HeldSession
+from collectord.plan.build import build
 from tests.support import daemons
+from tests.support.configs import perf_source
 from tests.support.daemons import wait_for
 
 if TYPE_CHECKING:
@@ -29,7 +38,15 @@ pytestmark = pytest.mark.usefixtures("tracefs")
 
 CALLS: Final = 80_000
 RATE: Final = 100_000.0
-MISSING_PRIVILEGE: Final = 4
+RESTARTED: Final = 1  # a status after which systemd starts the service again
+SAMPLED: Final = """
+[[session]]
+name = "sampled"
+
+[[session.source]]
+kind = "perf"
+events = ["cpu-clock"]
+"""
 # At kernel.perf_event_paranoid 2 and 3 a process without these opens no event of a whole CPU.
 BARE: Final = ("setpriv", "--bounding-set=-sys_admin,-perfmon")
 
@@ -231,9 +248,10 @@ def test_a_daemon_needs_no_privilege_that_the_opener_has(
 ) -> None:
     """It plans with the opener's, also when it reloads, and drains all that is in the rings.
 
-    Without CAP_PERFMON it cannot see whether BPF programs take events of it away, and says so.
+    Without CAP_PERFMON it cannot see whether BPF programs take events of a tracepoint away.
     """
     config = configured(tmp_path)
+    config.write_text(config.read_text() + SAMPLED)
     with (
         opening(start_cli, config),
         daemons.running(start_cli, config, prefix=BARE) as daemon,
@@ -242,16 +260,62 @@ def test_a_daemon_needs_no_privilege_that_the_opener_has(
             with generator.start("count", count=5_000, nr=daemons.NUMBER) as running:
                 running.run()
             daemon.await_stored(count)
-            (same,) = daemon.post("/v1/reload", {})["sessions"]
-            assert same["kind"] == "unchanged"
+            answer = daemon.post("/v1/reload", {})["sessions"]
+            assert {one["kind"] for one in answer} == {"unchanged"}
+        assert daemon.session("sampled")["degraded"] == []
         balance = daemon.session()
         ended = daemon.stop()
-    (reason,) = balance["degraded"]
-    assert reason.startswith("BPF programs on its events cannot be listed")
+    assert seen_without_perfmon(balance)
     assert (balance["unaccounted"], lost(balance)) == (0, {})
     assert (ended.status, balance["stored"]) == (0, 10_000)
-    assert not ended.named("opener_not_asked") + ended.named("rings_not_held")
-    assert stored(tmp_path / "state", perfs) == 10_000
+    assert not ended.named("opener_not_answering") + ended.named("rings_not_held")
+    assert stored(tmp_path / "state" / "calls", perfs) == 10_000
+
+
+def seen_without_perfmon(balance: dict[str, Any]) -> bool:
+    """Whether a session of a tracepoint lacks nothing but what CAP_PERFMON shows."""
+    (reason,) = balance["degraded"]
+    return str(reason).startswith("BPF programs on its events cannot be listed")
+
+
+def test_a_reload_that_fails_leaves_a_daemon_without_privilege_its_rings(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """The opener has closed them for those that were wanted, and opens them anew."""
+    config = configured(tmp_path)
+    good = config.read_text()
+    with (
+        opening(start_cli, config),
+        daemons.running(start_cli, config, prefix=BARE) as daemon,
+    ):
+        wrong = SAMPLED.replace('"cpu-clock"', f'"{daemons.EVENT}"') + 'filter = "nowhere == 1"\n'
+        config.write_text(good.replace('ring = "8MiB"', 'ring = "4MiB"') + wrong)
+        with pytest.raises(CollectordError, match="nowhere"):
+            daemon.post("/v1/reload", {})
+        (session,) = daemon.status()["sessions"]
+        assert (session["name"], session["state"] == "failed") == ("calls", False)
+        with generator.start("count", count=5_000, nr=daemons.NUMBER) as running:
+            running.run()
+        daemon.await_stored(5_000)
+        assert seen_without_perfmon(daemon.session())
+        ended = daemon.stop()
+    assert [one["session"] for one in ended.named("rings_not_held")] == ["sampled"]
+
+
+def test_a_daemon_cannot_take_the_openers_memory_away() -> None:
+    """It writes its notes there; the opener reads them whatever became of the daemon."""
+    kernel = LinuxKernel()
+    session = SessionConfig(name="held", source=(perf_source("cpu-clock"),))
+    config = Config(session=(session,))
+    (plan,) = build(config, host_facts(kernel, config, mount=False)).sessions
+    held = HeldSession(kernel, plan, Prior())
+    try:
+        for size in (0, 1 << 20):
+            with pytest.raises(PermissionError):
+                os.ftruncate(held.memory, size)
+        assert os.pwrite(held.memory, b"{}", 0) == 2
+    finally:
+        assert held.end() == Prior("{}")
 
 
 def test_without_an_opener_a_daemon_plans_as_it_may(tmp_path: Path, start_cli: Start) -> None:
@@ -259,6 +323,6 @@ def test_without_an_opener_a_daemon_plans_as_it_may(tmp_path: Path, start_cli: S
     config = configured(tmp_path)
     process = start_cli("run", "--config", config, prefix=BARE)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == MISSING_PRIVILEGE
-    assert "opener_not_asked" in said
-    assert "CAP_PERFMON" in said
+    assert process.returncode == RESTARTED
+    assert "opener_not_answering" in said
+    assert re.search("no opener answers at .* may not open them: .* needs CAP_PERFMON", said)

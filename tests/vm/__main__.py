@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests import again
 from tests.vm import guest, report
@@ -156,15 +156,31 @@ def run_tests(
     Returns:
         Exit status, as of `main`.
     """
-    status, verdict = _judged(wanted, groups, run_job, stop)
-    failed = sorted(test for test in wanted if report.report_name(test) in verdict.failed)
-    if status != STATUS_FAILED or not (verdict.only_failed and again.are_few(failed)):
-        return status
+    first = _judged(wanted, groups, run_job, stop)
+    failed = sorted(test for test in wanted if report.report_name(test) in first.verdict.failed)
+    if not (first.has_only_failed and again.are_few(failed)):
+        return first.status
     _show(again.announcement(failed))
-    status, _ = _judged(frozenset(failed), [tuple(failed)], run_job, stop)
-    if status == 0:
+    second = _judged(frozenset(failed), [tuple(failed)], run_job, stop)
+    if second.status == 0:
         _show(again.verdict(failed))
-    return status
+    return second.status
+
+
+class _Judged(NamedTuple):
+    """The result of some groups of tests: a status as of `main`, and what became of each test.
+
+    `unexplained` guests had an end that no failed test explains.
+    """
+
+    status: int
+    verdict: report.Verdict
+    unexplained: int
+
+    @property
+    def has_only_failed(self) -> bool:
+        """Whether nothing is wrong but that tests failed."""
+        return self.verdict.only_failed and not self.unexplained
 
 
 def _judged(
@@ -172,9 +188,9 @@ def _judged(
     groups: Sequence[tuple[str, ...]],
     run_job: Callable[[str], tuple[guest.Run, int]],
     stop: threading.Event,
-) -> tuple[int, report.Verdict]:
+) -> _Judged:
     """Run groups of tests, see `run_tests`, and show what became of them."""
-    status = 0
+    status = unexplained = 0
     reports = []
     with ThreadPoolExecutor(len(groups)) as pool:
         running = [pool.submit(run_job, _pytest(words)) for words in groups]
@@ -185,13 +201,16 @@ def _judged(
                 except guest.GuestFailed as error:
                     _tell(f"{error.console_end()}\nvm: {error}")
                     status = STATUS_NO_GUEST
+                    unexplained += 1
                     continue
                 path = files.results / "report.xml"
                 if ended:
                     _tell(f"vm: pytest ended with status {ended}; see {files.folder}")
                     status = status or STATUS_FAILED
-                if path.exists():
-                    reports.append(path.read_text())
+                text = path.read_text() if path.exists() else ""
+                if text:
+                    reports.append(text)
+                unexplained += ended not in {0, 1} or (ended == 1 and "<failure" not in text)
         except BaseException:
             stop.set()  # somebody ends this process
             raise
@@ -199,9 +218,9 @@ def _judged(
         verdict = report.judge(wanted, reports)
     except ValueError as error:
         _tell(f"vm: {error}")
-        return status or STATUS_FAILED, report.Verdict()
+        return _Judged(status or STATUS_FAILED, report.Verdict(), unexplained)
     _show(f"{verdict.text()}\n")
-    return status or (0 if verdict.is_good else STATUS_FAILED), verdict
+    return _Judged(status or (0 if verdict.is_good else STATUS_FAILED), verdict, unexplained)
 
 
 def _has_packages() -> bool:

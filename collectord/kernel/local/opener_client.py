@@ -72,7 +72,7 @@ def _asked(place: str, request: Ask | AskFacts, undo: ExitStack) -> Iterator[soc
         one.connect(place)
         one.send(msgspec.json.encode(request))
         yield one
-    except (BrokenPipeError, ConnectionResetError) as error:
+    except (BrokenPipeError, ConnectionResetError, PermissionError) as error:
         raise KernelError(
             f"the opener at {place} does not answer this user, or has ended",
             hint="journalctl -u collectord-opener; its --user names who may ask beside root",

@@ -43,7 +43,8 @@ class PerfPort(Protocol):
             place: the opener's socket.
 
         Raises:
-            KernelError: no opener answers (ENOENT, ECONNREFUSED).
+            KernelError: no opener answers (ENOENT, ECONNREFUSED), or not this user; or it is of
+                another version.
         """
 
     def kept_rings(self, place: str, session: str, digest: str) -> KeptRings:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rings that the opener holds, and the messages by which a daemon gets them.
 
-A daemon asks first what the opener may open, and plans by that. Then it names a session and sends
-a digest of its plan. The opener answers with one message, and then with the rings, in as many
-messages as their descriptors take. All are JSON.
+A daemon asks for the opener's privileges first, and plans with them. Then it names a session and
+sends a digest of its plan. The opener answers with one message, and then with the rings, in as
+many messages as their descriptors take. All are JSON.
 
 Beside the rings goes memory that the opener holds too: a page of text for the daemon that drains
 them, and then a note of 64 bytes for each ring, see `_core.RingNote`.
@@ -25,7 +25,7 @@ ASK_BYTES: Final = 1024
 
 
 class AskFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="facts"):
-    """The request to tell what the opener may open."""
+    """The request of the opener's privileges and abilities."""
 
 
 class FactsAnswer(msgspec.Struct, frozen=True):

@@ -99,6 +99,28 @@ def test_a_long_call_in_a_thread_holds_up_nothing(
     assert asyncio.run(scenario()) == [True]
 
 
+def test_the_watchdog_is_fed_while_the_servers_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manager expects signs of life from READY on."""
+    daemon = ringless(tmp_path, monkeypatch)
+
+    async def scenario() -> bool:
+        with managed(tmp_path, WATCHDOG_USEC="100000") as (service, manager):
+            stop = asyncio.Event()
+
+            async def on_open() -> None:
+                async with asyncio.timeout(patient(60)):
+                    while "WATCHDOG=1" not in manager.told():  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                stop.set()
+
+            await daemon.run(stop, service=service, on_open=on_open, salvage_all=False)
+            return True
+
+    assert asyncio.run(scenario())
+
+
 def test_a_start_that_is_stopped_is_never_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

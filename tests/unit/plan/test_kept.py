@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord.config.schema import Config, DaemonConfig
-from collectord.config.schema_session import SessionConfig, TargetConfig
-from collectord.facts.kernel_facts import CAP_SYS_ADMIN
+from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
+from collectord.facts.kernel_facts import CAP_SYS_ADMIN, BpfFacts
 from collectord.model import ScopeKind
 from collectord.plan.build import build
 from collectord.plan.kept import digest
+from collectord.text.units import RingSize
+from tests.support.bpf_pairs import SOURCE, program
 from tests.support.configs import perf_source, tracefs_source
 from tests.support.hosts import host
 
@@ -83,14 +85,44 @@ def test_rings_are_planned_with_the_privileges_of_who_opens_them() -> None:
         assert alone.rings[0].events[0].attr.exclude_kernel
 
 
+def test_rings_are_as_large_as_who_opens_them_may_lock() -> None:
+    """The opener's fit its limit, by which both plan; others fit the daemon's."""
+    bare = replace(host(), capabilities=frozenset(), rlimit_memlock_bytes=0)
+    theirs = replace(bare, rlimit_memlock_bytes=None)
+    asked = replace(bare, opener=theirs.as_opener())
+    large = perf_source("sched:sched_switch", ring=RingSize(8 << 20))
+    held = SessionConfig(name="held", source=(large,))
+    recorder = SessionConfig(name="last", mode="flight-recorder", source=(large,))
+    config = Config(daemon=DaemonConfig(opener=PLACE), session=(held, recorder))
+    made = build(config, asked)
+    first, second = made.sessions
+    assert (first.rings[0].data_bytes, first.opener) == (8 << 20, PLACE)
+    assert second.rings[0].data_bytes < 8 << 20
+    (warning,) = (text for text in made.warnings if "made smaller" in text)
+    assert "held/" not in warning
+    planned = build(config, replace(theirs, opener=theirs.as_opener()))
+    assert digest(planned.sessions[0]) == digest(first)
+
+
+def test_programs_are_planned_with_the_daemons_privileges() -> None:
+    """They are no perf source, which an opener would open."""
+    known = BpfFacts(python="/usr/bin/python3", programs={"switches": program(SOURCE)})
+    bare = replace(host(bpf=known), capabilities=frozenset(), perf_event_paranoid=3)
+    privileged = replace(bare, capabilities=frozenset({CAP_SYS_ADMIN}))
+    session = SessionConfig(name="p", source=(BpfSourceConfig(program="switches"),))
+    config = Config(daemon=DaemonConfig(opener=PLACE), session=(session,))
+    alone = build(config, bare)
+    assert any("CAP_SYS_ADMIN" in warning for warning in alone.warnings)
+    assert build(config, replace(bare, opener=privileged.as_opener())).warnings == alone.warnings
+
+
 def test_facts_of_an_opener_are_its_own() -> None:
     """The host's are the daemon's."""
     bare = replace(host(), capabilities=frozenset(), hardware_pmu=False)
     theirs = replace(bare, capabilities=frozenset({CAP_SYS_ADMIN}), hardware_pmu=True)
     asked = replace(bare, rlimit_nofile=77, opener=theirs.as_opener())
     assert asked.for_opener() == replace(theirs, rlimit_nofile=77, opener=asked.opener)
-    with pytest.raises(TypeError, match="no opener"):
-        bare.for_opener()
+    assert bare.for_opener() is bare
 
 
 def test_a_digest_is_of_what_is_opened() -> None:

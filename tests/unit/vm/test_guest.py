@@ -7,6 +7,9 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -18,7 +21,6 @@ from tests.vm import guest, layers, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 # In the place of QEMU: where the words of a real one send the console and the two ports.
 PROLOGUE: Final = """\
@@ -254,6 +256,28 @@ def test_one_that_failed_has_a_second_run(
     assert not any(test in jobs[1] for test in marked[1:])
     named = f"unsteady tests, which failed once and passed alone:\n  {marked[0]}\n"
     assert (named in capsys.readouterr().out) == (status == 0)
+
+
+@pytest.mark.parametrize("status", [1, 3])
+def test_an_end_that_no_failed_test_explains_has_none(
+    machine: Callable[[str], guest.Machine], tmp_path: Path, marked: list[str], status: int
+) -> None:
+    """Such as a leak after the last test of one guest, beside a test that failed in another."""
+    limits, shown, one_at_a_time = _limits(), list[str](), threading.Lock()
+    bodies = {
+        WORDS: _leave(_case(marked[0], "<failure/>"), status=1),
+        "another": _leave(*map(_case, marked[1:]), status=status),
+    }
+
+    def in_a_guest(job: str) -> tuple[guest.Run, int]:
+        name = next(name for name in bodies if name in job)
+        with one_at_a_time:  # there is one QEMU
+            files = guest.Run(Path(tempfile.mkdtemp(dir=tmp_path)))
+            return files, guest.run(job, machine(bodies.pop(name)), files, limits, shown.append)
+
+    words = [(WORDS,), ("another",)]
+    assert vm.run_tests(frozenset(marked), words, in_a_guest, limits.stop) == vm.STATUS_FAILED
+    assert not bodies
 
 
 def test_many_that_failed_have_none(
