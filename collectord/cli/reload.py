@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from collectord.cli import EXIT_OK
 from collectord.cli.mark import add_common
 from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.control import client
 from collectord.plan.difference import Difference
+from collectord.text.foreign import convert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.json:
         print_json(answer)
         return EXIT_OK
-    found = msgspec.convert(answer, Difference)
+    found = convert(answer, Difference)
     lines = ["nothing differs"] if found.is_empty else found.describe()
     for line in (*lines, *(f"warning: {warning}" for warning in answer["warnings"])):
         say(line)

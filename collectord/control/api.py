@@ -39,7 +39,7 @@ from collectord.control.listener import BODY_BYTES, REQUEST_S
 from collectord.control.peers import Admins
 from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
 from collectord.session.maps.program_status import session_json
-from collectord.text.foreign import encode_json
+from collectord.text.foreign import convert, encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -279,7 +279,7 @@ async def _body(request: web.Request, kind: type[Body]) -> Body:
     """
     document = await _document(request)
     try:
-        return msgspec.convert(document, kind)
+        return convert(document, kind)
     except ValueError as error:
         raise UsageError(f"not a request: {error}") from error
 
@@ -292,7 +292,7 @@ async def _document(request: web.Request) -> dict[str, object]:
         # Not msgspec's decoder: it refuses bytes of a marker that are not UTF-8.
         document = json.loads(data or b"{}")
         os.fsencode(json.dumps(document, ensure_ascii=False))  # other surrogates are not bytes
-        return msgspec.convert(document, dict[str, object])
+        return convert(document, dict[str, object])
     except TimeoutError as error:
         raise UsageError(f"not a request: it did not end within {REQUEST_S:.0f} s") from error
     except web.HTTPRequestEntityTooLarge as error:

@@ -11,7 +11,7 @@ import msgspec
 from collectord.codec.aux_pmu import AuxPmuFacts  # noqa: TC001 - of the facts' JSON
 from collectord.errors import ConfigError
 from collectord.programs.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
-from collectord.text.foreign import decode_json
+from collectord.text.foreign import convert, decode_json
 
 # `from_json` reads it; it is raised when a field changes its meaning, not when one is added.
 FACTS_VERSION: Final = 1
@@ -341,7 +341,7 @@ class KernelFacts:
             document = decode_json(data, object)
             if isinstance(document, dict) and isinstance(document.get("facts"), dict):
                 document = document["facts"]
-            facts = msgspec.convert(document, cls)
+            facts = convert(document, cls)
         except msgspec.ValidationError as error:
             message, _, place = str(error).partition(" - at ")
             raise ConfigError(

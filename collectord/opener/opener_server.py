@@ -140,6 +140,7 @@ class Opener:
 
     def _answer(self, one: socket.socket, data: bytes) -> None:
         try:
+            # This process has one thread, see `text.foreign`.
             ask: Ask | AskFacts = msgspec.json.decode(data, type=Ask | AskFacts)
             if isinstance(ask, AskFacts):
                 one.send(msgspec.json.encode(FactsAnswer(msgspec.Raw(self._facts))))

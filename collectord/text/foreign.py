@@ -8,6 +8,7 @@ Paths and command lines are bytes. Python represents those that are not UTF-8 by
 from __future__ import annotations
 
 import re
+import threading
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
@@ -15,6 +16,8 @@ import msgspec
 
 T = TypeVar("T")
 
+_PREPARING: Final = threading.Lock()
+_DECODERS: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _BYTE_0: Final = 0xDC00  # PEP 383: the bytes 0x80 to 0xff are U+DC80 to U+DCFF
 _BYTES: Final = range(_BYTE_0 + 0x80, _BYTE_0 + 0x100)
@@ -73,11 +76,30 @@ def decode_json(data: bytes | str, kind: type[T]) -> T:
             are not of `kind`.
     """
     try:
-        return msgspec.json.decode(data, type=kind)
+        return _decoder(kind).decode(data)
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(f"no UTF-8: {error.reason}") from error
     except RecursionError as error:
         raise msgspec.DecodeError("nested too deeply") from error
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """Return plain data as a value of a type. Raises msgspec.ValidationError."""
+    _decoder(kind)
+    return msgspec.convert(value, kind)
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Return the decoder of a type.
+
+    msgspec prepares a type, and those that it contains, at the first use. Two threads that do so
+    at once crash the process (msgspec 0.22): one uses what the other has half made.
+    """
+    with _PREPARING:
+        found = _DECODERS.get(kind)
+        if found is None:
+            found = _DECODERS[kind] = msgspec.json.Decoder(kind)
+        return found
 
 
 def _plain(value: object) -> int | str:

@@ -163,7 +163,7 @@ def test_a_killed_service_comes_back(tracefs: Path) -> None:
     assert ledger["closed"]
     assert ledger["unaccounted"] == 0
     systemctl("stop", UNIT)
-    assert shown("Result", "ExecMainStatus") == ("success", "0")
+    assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
     assert not [p for p in (tracefs / "instances").iterdir() if p.name.startswith("collectord")]
     subprocess.run([PROGRAM, "segments", "verify", STATE], check=True)
 
@@ -224,7 +224,7 @@ def test_a_hung_drain_thread_ends_in_a_restart(generator: Generator) -> None:
         assert '"event": "drain_thread_silent"' in told
         assert "Fatal Python error: Aborted" in told
         systemctl("stop", UNIT)
-        assert shown("Result", "ExecMainStatus") == ("success", "0")
+        assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
     finally:
         shutil.rmtree(drop_in.parent)
         systemctl("daemon-reload")
@@ -267,7 +267,7 @@ def test_a_device_that_the_unit_hides() -> None:
     assert f"/dev/{device} is hidden" in told["disk"]["degraded"][0]
     assert "PrivateDevices=no" in told["disk"]["degraded"][0]
     systemctl("stop", UNIT)
-    assert shown("Result", "ExecMainStatus") == ("success", "0")
+    assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
 
     CONFIG.write_text(HIDDEN.format(device=device, when="always"))
     systemctl("start", UNIT, status=1)
@@ -286,7 +286,7 @@ def test_kprobes_within_the_sandbox(tracefs: Path) -> None:
     subprocess.run(["true"], check=True)
     wait_for(lambda: scrape().value(produced) > before, "a fork")
     systemctl("stop", UNIT)
-    assert shown("Result", "ExecMainStatus") == ("success", "0")
+    assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
     assert "forked" not in (tracefs / "kprobe_events").read_text()
     (segment,) = (STATE / "forks").glob("*.trace.dat")
     ledger = daemons.manifest(segment)["ledger"]
@@ -303,7 +303,7 @@ def test_without_debians_closed_level(least: str) -> None:
     states = {session["name"]: session["state"] for session in status_of()["sessions"]}
     assert states == dict.fromkeys(SESSIONS, "running")
     systemctl("stop", UNIT)
-    assert shown("Result", "ExecMainStatus") == ("success", "0")
+    assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
 
 
 def test_the_units_are_sound() -> None:

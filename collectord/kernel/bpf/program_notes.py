@@ -31,6 +31,7 @@ from collectord.folders.folder import opened, write_all
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.bpf import bpf_calls
+from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -196,8 +197,8 @@ def _is_held(fd: int) -> bool:
 
 def _decoded(data: bytes) -> _Note | None:
     try:
-        return msgspec.json.decode(data, type=_Note)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decode_json(data, _Note)
+    except msgspec.DecodeError:
         return None
 
 

@@ -22,6 +22,7 @@ from collectord.kernel.values.kept_rings import (
     KeptRing,
     KeptRings,
 )
+from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ def opener_facts(place: str) -> OpenerFacts:
     """See `Kernel.opener_facts`."""
     with ExitStack() as undo, _asked(place, AskFacts(), undo) as one:
         answer, _ = _receive(one, FactsAnswer, undo)
-        return msgspec.json.decode(answer.facts, type=OpenerFacts)
+        return decode_json(answer.facts, OpenerFacts)
 
 
 def kept_rings(place: str, session: str, digest: str) -> KeptRings:
@@ -103,4 +104,4 @@ def _receive(
         raise ValueError("a message is cut short")
     if not data:
         raise ConnectionResetError("it has ended")
-    return msgspec.json.decode(data, type=kind), tuple(fds)
+    return decode_json(data, kind), tuple(fds)

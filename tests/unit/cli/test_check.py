@@ -66,7 +66,7 @@ def compare(
     folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, *words: str
 ) -> tuple[int, Path]:
     """Compare a configuration with the plan of a daemon that records process starts."""
-    monkeypatch.setattr(check, "host_facts", lambda *_, **__: host())
+    monkeypatch.setattr(check, "daemon_facts", lambda *_, **__: host())
     config, path = folder / "c.toml", folder / "s"
     config.write_text(text)
     with served(Commands(), path):
@@ -125,7 +125,7 @@ def test_difference_needs_a_daemon_and_this_host(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without a daemon it is said, with a status of its own; facts of another host are refused."""
-    monkeypatch.setattr(check, "host_facts", lambda *_, **__: host())
+    monkeypatch.setattr(check, "daemon_facts", lambda *_, **__: host())
     config = tmp_path / "c.toml"
     config.write_text(EXEC)
     words = ["check", str(config), "--diff"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,3 +69,34 @@ def test_only_strings_change() -> None:
 def test_numbers_with_a_unit_are_numbers() -> None:
     """A size or a time of the configuration is a figure in a manifest too."""
     assert encode_json({"subbuf": Bytes(512), "age": Nanoseconds(7)}) == b'{"subbuf":512,"age":7}'
+
+
+# A process whose threads decode types that nobody has decoded before, again and again.
+THREADS = """
+import sys, threading
+import msgspec
+from collectord.text.foreign import convert, decode_json
+
+sys.setswitchinterval(1e-6)
+for number in range(100):
+    inner = msgspec.defstruct("Inner", [("a", int), ("b", dict[str, int])])
+    outer = msgspec.defstruct("Outer", [*((f"f{n}", inner | None, None) for n in range(20))])
+    barrier = threading.Barrier(4)
+
+    def decode(kind):
+        barrier.wait()
+        decode_json(b'{"a": 1, "b": {}, "f1": {"a": 1, "b": {}}}', kind)
+        convert({"a": 1, "b": {}, "f1": {"a": 1, "b": {}}}, kind)
+
+    threads = [threading.Thread(target=decode, args=(kind,)) for kind in (inner, outer) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_may_decode_a_type_at_once() -> None:
+    """The first use of a type, of which msgspec prepares a part that they share, is no crash."""
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -94,7 +94,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
     ids=["refused", "cut off", "others"],
 )
 def test_rings_that_do_not_come(tmp_path: Path, answers: tuple[bytes, ...], says: str) -> None:
-    """What came before the error is closed: otherwise it would be found as a leak."""
+    """Descriptors that came before the error are closed: otherwise they would be a leak."""
     with ExitStack() as stack:
         memory = os.memfd_create("notes")
         stack.callback(os.close, memory)
