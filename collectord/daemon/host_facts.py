@@ -53,13 +53,13 @@ def host_facts(kernel: Kernel, config: Config, *, mount: bool) -> KernelFacts:
 def daemon_facts(
     kernel: Kernel, config: Config, *, mount: bool, opener: OpenerFacts | None = None
 ) -> KernelFacts:
-    """Probe this host for a daemon, and ask the configured opener what that may open.
+    """Probe this host for a daemon, and ask the configured opener for its privileges.
 
     Args:
         kernel: of this host.
         config: the configuration to be planned; it names the opener's socket.
         mount: see `host_facts`.
-        opener: its answer of before, if it is known.
+        opener: its earlier answer, which is not asked for again.
     """
     facts = host_facts(kernel, config, mount=mount)
     place = config.daemon.opener
