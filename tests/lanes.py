@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the lanes of `make test`, and say how long each took: `python -m tests.lanes [TARGET ...]`.
+"""Run the lanes of `make test`, and say what time each took: `python -m tests.lanes [TARGET ...]`.
 
 The kernel lane mostly waits, and other work disturbs it. The other lanes need nothing but a
 processor: they run behind it, one after the other, at the lowest priority and with mounts of their
@@ -10,6 +10,7 @@ sort.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -56,11 +57,13 @@ class Ended:
         name: name of the lane.
         status: exit status.
         seconds: duration.
+        cpu_seconds: processor time of what ran, as far as somebody in it waited for its end.
     """
 
     name: str
     status: int
     seconds: float
+    cpu_seconds: float = 0.0
 
 
 KERNEL: Final = Lane(
@@ -90,6 +93,17 @@ BEHIND: Final = (
 )
 
 
+def _cpu_seconds(usage: resource.struct_rusage) -> float:
+    return usage.ru_utime + usage.ru_stime
+
+
+def _end_of(lane: Lane, process: subprocess.Popen[bytes], began: float) -> Ended:
+    """Wait for the end of a lane's process, which began at this time of the monotonic clock."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Ended(lane.name, process.returncode, time.monotonic() - began, _cpu_seconds(usage))
+
+
 class Runner:
     """Runs commands, of which `stop` ends those that still run."""
 
@@ -102,7 +116,7 @@ class Runner:
         """Run a lane in this terminal, to its end; Ctrl-C reaches it by itself."""
         began = time.monotonic()
         with subprocess.Popen(lane.words, cwd=ROOT, stdin=subprocess.DEVNULL) as process:
-            return Ended(lane.name, process.wait(), time.monotonic() - began)
+            return _end_of(lane, process, began)
 
     def behind(self, lane: Lane) -> Ended:
         """Run a background lane to its end. It prints to `log_of`."""
@@ -122,10 +136,10 @@ class Runner:
                     start_new_session=True,  # which `stop` ends as a whole
                 )
                 self._behind.add(process)
-            status = process.wait()
+            ended = _end_of(lane, process, began)
         with self._lock:
             self._behind.discard(process)
-        return Ended(lane.name, status, time.monotonic() - began)
+        return ended
 
     def stop(self) -> None:
         """End background lanes, and start nothing more."""
@@ -142,12 +156,15 @@ def log_of(lane: Lane) -> Path:
 
 
 def table(ended: Sequence[Ended], total_s: float) -> str:
-    """Return each lane with its time and result, and the total time, as lanes overlap."""
+    """Return each lane with its times and result, and the total, as lanes overlap."""
     rows = [
-        f"  {one.name:<24} {one.seconds:6.0f} s  {'ok' if one.status == 0 else 'FAILED'}"
+        f"  {one.name:<24} {one.seconds:6.0f} s {one.cpu_seconds:6.0f} s of CPU"
+        f"  {'ok' if one.status == 0 else 'FAILED'}"
         for one in ended
     ]
-    return "\n".join(["lanes:", *rows, f"  {'all':<24} {total_s:6.0f} s"])
+    cpu_seconds = sum(one.cpu_seconds for one in ended)
+    total = f"  {'all':<24} {total_s:6.0f} s {cpu_seconds:6.0f} s of CPU"
+    return "\n".join(["lanes:", *rows, total])
 
 
 def run(front: Lane, behind: Sequence[Lane]) -> list[Ended]:
@@ -171,8 +188,15 @@ def _second_run(ended: Ended) -> Ended:
     if ended.status != 1 or ended.name not in CACHES:
         return ended
     began = time.monotonic()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     status = again.main(CACHES[ended.name])
-    return Ended(ended.name, status, ended.seconds + time.monotonic() - began)
+    cpu_seconds = _cpu_seconds(resource.getrusage(resource.RUSAGE_CHILDREN)) - _cpu_seconds(used)
+    return Ended(
+        ended.name,
+        status,
+        ended.seconds + time.monotonic() - began,
+        ended.cpu_seconds + cpu_seconds,
+    )
 
 
 def main(targets: Sequence[str]) -> int:

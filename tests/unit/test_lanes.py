@@ -110,15 +110,26 @@ def test_nothing_is_left_of_lanes_that_are_stopped(monkeypatch: pytest.MonkeyPat
         lanes.run(program("front", ""), [behind, behind])
 
 
-def test_the_table_names_each_lane_and_its_time() -> None:
-    """A failed lane stands out."""
-    text = lanes.table([Ended("kernel", 0, 61.4), Ended("native", 1, 9.6)], 71.0)
+def test_the_table_names_each_lane_and_its_times() -> None:
+    """A failed lane stands out; a lane that mostly waits is seen by its processor time."""
+    text = lanes.table([Ended("kernel", 0, 61.4, 22.2), Ended("native", 1, 9.6, 8.7)], 71.0)
     assert text.splitlines() == [
         "lanes:",
-        "  kernel                       61 s  ok",
-        "  native                       10 s  FAILED",
-        "  all                          71 s",
+        "  kernel                       61 s     22 s of CPU  ok",
+        "  native                       10 s      9 s of CPU  FAILED",
+        "  all                          71 s     31 s of CPU",
     ]
+
+
+def test_the_processor_time_of_a_lane_is_its_own() -> None:
+    """It includes what the lane's children used, and nothing of a lane beside it."""
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}], check=True)"
+    idle = "import sys; sys.stdin.read()"
+    front, behind = lanes.run(program("front", idle), [program("behind", child)])
+    assert (front.status, behind.status) == (0, 0)
+    assert behind.cpu_seconds >= 0.5
+    assert front.cpu_seconds < behind.cpu_seconds
 
 
 def test_a_share_of_the_cases(monkeypatch: pytest.MonkeyPatch) -> None:
