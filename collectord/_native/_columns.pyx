@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+# cython: language_level=3, embedsignature=True
+"""Binding of the columnar decoder. Contracts are in `_columns.pyi`."""
+
+import os
+
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+cdef extern from "columns/arrow.h":
+    struct ArrowSchema:
+        void (*release)(ArrowSchema *schema) noexcept nogil
+    struct ArrowArrayStream:
+        void (*release)(ArrowArrayStream *stream) noexcept nogil
+
+cdef extern from "columns/clocks.h":
+    struct clock_reading:
+        int64_t stamp_ns, utc_ns
+
+cdef extern from "columns/names.h":
+    struct c_names "names":
+        pass
+    int names__init(c_names *names, size_t count, size_t text_bytes)
+    void names__add(c_names *names, int32_t tid, const char *text, size_t bytes)
+
+cdef extern from "columns/column.h":
+    enum field_place:
+        FIELD_MISSING, FIELD_STAMP, FIELD_UTC, FIELD_CPU, FIELD_PID, FIELD_TID, FIELD_COMM
+        FIELD_INLINE, FIELD_DATA_LOC, FIELD_REL_LOC
+    struct field:
+        field_place place
+        uint32_t offset, bytes
+        uint8_t element
+        bint is_signed
+
+cdef extern from "columns/scan.h":
+    enum c_wanted "wanted":
+        WANT_EVENTS, WANT_LOSSES, WANT_DAMAGE
+    struct c_counts "counts":
+        uint64_t rows, lost, lost_untold, damaged
+    struct c_source "source":
+        uint64_t since_ns, until_ns
+        field *fields
+        c_names names
+        uint32_t page_bytes, event, tid_offset
+    struct c_scan "scan":
+        size_t column_count
+    c_scan *scan__new(c_wanted wanted)
+    void scan__drop(c_scan *scan)
+    int scan__add_column(c_scan *scan, const char *kind, const char *name)
+    int scan__add_source(c_scan *scan, const char *kind, int fd, c_source **source)
+    int scan__add_span(c_scan *scan, int32_t cpu, uint64_t offset, uint64_t bytes)
+    int source__set_text(c_source *source, size_t column, const char *text, size_t bytes)
+    int source__set_readings(c_source *source, const clock_reading *readings, size_t count)
+    c_counts source__counts(const c_source *source)
+    int scan__stream(c_scan *scan, ArrowArrayStream *stream)
+    int scan__schema(const c_scan *scan, ArrowSchema *schema)
+
+cdef dict WANTED = {"events": WANT_EVENTS, "losses": WANT_LOSSES, "damage": WANT_DAMAGE}
+cdef dict PLACES = {
+    "missing": FIELD_MISSING, "stamp": FIELD_STAMP, "utc": FIELD_UTC, "cpu": FIELD_CPU,
+    "pid": FIELD_PID, "tid": FIELD_TID, "comm": FIELD_COMM, "inline": FIELD_INLINE,
+    "data_loc": FIELD_DATA_LOC, "rel_loc": FIELD_REL_LOC,
+}
+
+
+cdef int check(int ret) except -1:
+    if ret < 0:
+        raise OSError(-ret, os.strerror(-ret))
+    return 0
+
+
+cdef void free_stream(object capsule) noexcept:
+    cdef ArrowArrayStream *stream = <ArrowArrayStream *>PyCapsule_GetPointer(
+        capsule, "arrow_array_stream")
+    if stream.release != NULL:
+        stream.release(stream)
+    free(stream)
+
+
+cdef void free_schema(object capsule) noexcept:
+    cdef ArrowSchema *schema = <ArrowSchema *>PyCapsule_GetPointer(capsule, "arrow_schema")
+    if schema.release != NULL:
+        schema.release(schema)
+    free(schema)
+
+
+cdef class Scan:
+    cdef c_scan *scan
+    cdef list sources
+
+    def __cinit__(self, str wanted, columns):
+        self.sources = []
+        self.scan = scan__new(WANTED[wanted])
+        if self.scan == NULL:
+            raise MemoryError
+        for name, kind in columns:
+            check(scan__add_column(self.scan, kind.encode(), name.encode()))
+
+    def __dealloc__(self):
+        if self.scan != NULL:
+            scan__drop(self.scan)
+
+    def add(self, int fd, str kind, fields, spans, *, uint32_t page_bytes=4096,
+            uint32_t event=0, uint32_t tid_offset=4, since_ns=None, until_ns=None, comms=(),
+            clock=()):
+        cdef c_source *source
+        if len(fields) != self.scan.column_count:
+            raise ValueError(f"{len(fields)} fields of {self.scan.column_count} columns")
+        check(scan__add_source(self.scan, kind.encode(), fd, &source))
+        self.sources.append(<size_t>source)
+        source.page_bytes = page_bytes
+        source.event = event
+        source.tid_offset = tid_offset
+        if since_ns is not None:
+            source.since_ns = since_ns
+        if until_ns is not None:
+            source.until_ns = until_ns
+        for at, told in enumerate(fields):
+            set_field(source, at, told)
+        set_comms(source, dict(comms))
+        set_clock(source, clock)
+        for cpu, offset, size in spans:
+            check(scan__add_span(self.scan, cpu, offset, size))
+
+    def counts(self):
+        cdef c_counts counts
+        found = []
+        for source in self.sources:
+            counts = source__counts(<c_source *><size_t>source)
+            found.append((counts.rows, counts.lost, counts.lost_untold, counts.damaged))
+        return found
+
+    def __arrow_c_schema__(self):
+        cdef ArrowSchema *schema = <ArrowSchema *>calloc(1, sizeof(ArrowSchema))
+        if schema == NULL:
+            raise MemoryError
+        capsule = PyCapsule_New(schema, "arrow_schema", free_schema)
+        check(scan__schema(self.scan, schema))
+        return capsule
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        cdef ArrowArrayStream *stream = <ArrowArrayStream *>calloc(1, sizeof(ArrowArrayStream))
+        if stream == NULL:
+            raise MemoryError
+        capsule = PyCapsule_New(stream, "arrow_array_stream", free_stream)
+        check(scan__stream(self.scan, stream))
+        return capsule
+
+
+cdef int set_field(c_source *source, size_t at, told) except -1:
+    cdef bytes text
+    if isinstance(told, str):
+        text = told.encode()
+        return check(source__set_text(source, at, text, len(text)))
+    place, offset, size, element, is_signed = told
+    source.fields[at].place = PLACES[place]
+    source.fields[at].offset = offset
+    source.fields[at].bytes = size
+    source.fields[at].element = element
+    source.fields[at].is_signed = is_signed
+    return 0
+
+
+cdef int set_comms(c_source *source, dict comms) except -1:
+    cdef bytes text
+    known = {tid: name.encode() for tid, name in comms.items()}
+    check(names__init(&source.names, len(known), sum(map(len, known.values()))))
+    for tid, text in known.items():
+        names__add(&source.names, tid, text, len(text))
+    return 0
+
+
+cdef int set_clock(c_source *source, clock) except -1:
+    cdef clock_reading *readings = <clock_reading *>calloc(len(clock) + 1, sizeof(clock_reading))
+    if readings == NULL:
+        raise MemoryError
+    try:
+        for at, (stamp_ns, utc_ns) in enumerate(clock):
+            readings[at].stamp_ns = stamp_ns
+            readings[at].utc_ns = utc_ns
+        return check(source__set_readings(source, readings, len(clock)))
+    finally:
+        free(readings)

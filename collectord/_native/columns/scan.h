@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "column.h"
+
+/*
+ * A scan reads spans of files and makes a table of what it wants of them: records of one event, the
+ * losses that the files tell of, or their damage.
+ *
+ *   scan ──► stream ──► piece of a span ──► source_kind.find ──► rows ──► column_kind.fill ──► batch
+ *
+ * A scan is described once and does not change; any number of streams read by it, each with buffers
+ * of its own. Files are read by pread(2), never mapped: one that is being written may be cut.
+ * Nothing in a file ends a stream: what cannot be read is counted, and is a row of the table of
+ * damage.
+ */
+
+enum wanted { WANT_EVENTS, WANT_LOSSES, WANT_DAMAGE };
+
+/* What one source held within the time that is asked for. */
+struct counts {
+	uint64_t rows;
+	uint64_t lost;	      /* records */
+	uint64_t lost_untold; /* losses without a number */
+	uint64_t damaged;     /* places that could not be read */
+};
+
+#define INCIDENT_REASON_BYTES 24u
+
+/* The payload of a row of losses or damage; fields are read out of it as out of any record. */
+struct incident {
+	uint64_t offset; /* in the file */
+	union {
+		uint64_t lost; /* not a part of the payload if the number is not told */
+		char reason[INCIDENT_REASON_BYTES];
+	};
+};
+
+struct source;
+
+/* A piece of a span, and what is found in it. */
+struct piece {
+	const struct source *source;
+	enum wanted wanted;
+	int32_t cpu;	 /* of the span; ROW_NONE: its records tell theirs */
+	uint64_t offset; /* of its first byte, in the file */
+	const uint8_t *data;
+	size_t bytes;
+	bool is_last; /* the span ends here */
+	struct rows *rows;
+	struct incident *incidents; /* room for one for each 8 bytes, and 2 more; NULL if unwanted */
+	size_t incident_count;
+	struct counts *counts;
+};
+
+/* The ways in which records lie in files. */
+struct source_kind {
+	const char *name;
+	/* Find what is wanted in the whole units of a piece. `used`: how far the next piece is
+	 * behind the start of this one, which may be behind its end; 0 only if nothing of the last
+	 * piece is of use. Returns -errno. */
+	int (*find)(struct piece *piece, uint64_t *used);
+};
+
+extern const struct source_kind source_kind__ftrace;
+
+const struct source_kind *source_kind__find(const char *name);
+
+/* A file. What it owns is freed with its scan. */
+struct source {
+	const struct source_kind *kind;
+	int fd;
+	uint64_t since_ns, until_ns; /* in stamps: the rows that are asked for, both included */
+	struct field *fields;	     /* one for each column */
+	char **texts;		     /* of constants, one for each column */
+	struct names names;
+	struct clock_reading *readings;
+	size_t reading_count;
+	atomic_uint_least64_t rows, lost, lost_untold, damaged; /* of the stream that saw the most */
+	/* ftrace: */
+	uint32_t page_bytes;
+	uint32_t event;	     /* common_type of the records */
+	uint32_t tid_offset; /* of common_pid */
+};
+
+struct span {
+	size_t source;
+	int32_t cpu;
+	uint64_t offset, bytes;
+};
+
+struct scan {
+	atomic_size_t holders;
+	enum wanted wanted;
+	size_t column_count, source_count, span_count;
+	struct {
+		const struct column_kind *kind;
+		char *name;
+	} *columns;
+	struct source **sources;
+	struct span *spans;
+};
+
+/* Returns a scan that its caller holds, NULL without memory. */
+struct scan *scan__new(enum wanted wanted);
+struct scan *scan__hold(struct scan *scan);
+void scan__drop(struct scan *scan);
+/* All columns come first, then the sources, with their spans. Returns -errno; -EINVAL: there is no
+ * such kind. */
+int scan__add_column(struct scan *scan, const char *kind, const char *name);
+/* The descriptor is copied; `source` receives the source, whose fields are missing. */
+int scan__add_source(struct scan *scan, const char *kind, int fd, struct source **source);
+int scan__add_span(struct scan *scan, int32_t cpu, uint64_t offset, uint64_t bytes);
+/* Make the field a constant. */
+int source__set_text(struct source *source, size_t column, const char *text, size_t bytes);
+int source__set_readings(struct source *source, const struct clock_reading *readings, size_t count);
+struct counts source__counts(const struct source *source);
+
+/* Begin to read. The stream holds the scan. Returns -errno. */
+int scan__stream(struct scan *scan, struct ArrowArrayStream *stream);
+int scan__schema(const struct scan *scan, struct ArrowSchema *schema);
+
+/* Used by the kinds of sources: */
+
+static inline bool piece__in_time(const struct piece *piece, uint64_t stamp_ns)
+{
+	return stamp_ns >= piece->source->since_ns && stamp_ns <= piece->source->until_ns;
+}
+
+/* Note a loss, of a number that is not told if `known` is false. Returns -errno. */
+int piece__lost(struct piece *piece, uint64_t offset, uint64_t stamp_ns, int32_t cpu, bool known,
+		uint64_t lost);
+/* Note damage `at` bytes behind the piece's start. Returns -errno. */
+int piece__damaged(struct piece *piece, uint64_t at, uint64_t stamp_ns, const char *reason);

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "scan.h"
+
+/* A piece stays in the cache while the columns are filled from it. */
+#define PIECE_BYTES (128u << 10)
+/* A batch ends with the piece in which it gets so many rows, or so much in one column. Small ones
+ * stay in the cache, and are given back to the heap instead of to the kernel. */
+#define BATCH_ROWS (8u << 10)
+#define BATCH_BYTES (16u << 20)
+
+/* The place where a stream is. */
+struct stream {
+	struct scan *scan;
+	struct column *columns;
+	struct counts *counts; /* one for each source */
+	struct rows rows;
+	struct incident *incidents;
+	uint8_t *data;
+	size_t data_bytes;
+	size_t span;
+	uint64_t at; /* bytes of the span that were read */
+	struct clocks clocks;
+	size_t clocks_of; /* the source that they are of */
+	size_t batch_rows;
+	char error[64];
+};
+
+static struct row *add_incident(struct piece *piece, uint64_t stamp_ns, int32_t cpu, uint32_t bytes)
+{
+	struct row *const row = rows__add(piece->rows);
+
+	if (row != NULL)
+		*row = (struct row){
+			.payload = (const uint8_t *)&piece->incidents[piece->incident_count++],
+			.bytes = bytes,
+			.cpu = cpu,
+			.pid = ROW_NONE,
+			.tid = ROW_NONE,
+			.stamp_ns = stamp_ns,
+		};
+	return row;
+}
+
+int piece__lost(struct piece *piece, uint64_t offset, uint64_t stamp_ns, int32_t cpu, bool known,
+		uint64_t lost)
+{
+	const size_t bytes = offsetof(struct incident, lost) + (known ? sizeof(lost) : 0);
+
+	if (!piece__in_time(piece, stamp_ns))
+		return 0;
+	piece->counts->lost += known ? lost : 0;
+	piece->counts->lost_untold += !known;
+	if (piece->wanted != WANT_LOSSES)
+		return 0;
+	piece->incidents[piece->incident_count] = (struct incident){.offset = offset, .lost = lost};
+	return add_incident(piece, stamp_ns, cpu, (uint32_t)bytes) == NULL ? -ENOMEM : 0;
+}
+
+int piece__damaged(struct piece *piece, uint64_t at, uint64_t stamp_ns, const char *reason)
+{
+	struct incident *incident;
+
+	/* A time of damage is no sure thing: damage counts whatever time is asked for. */
+	piece->counts->damaged++;
+	if (piece->wanted != WANT_DAMAGE)
+		return 0;
+	incident = &piece->incidents[piece->incident_count];
+	*incident = (struct incident){.offset = piece->offset + at};
+	strncpy(incident->reason, reason, sizeof(incident->reason) - 1);
+	return add_incident(piece, stamp_ns, piece->cpu, sizeof(*incident)) == NULL ? -ENOMEM : 0;
+}
+
+/* Read up to `bytes` bytes. Returns their number; fewer: the file ends, or cannot be read. */
+static size_t read_at(int fd, uint8_t *to, size_t bytes, uint64_t offset, const char **fault)
+{
+	size_t have = 0;
+
+	*fault = NULL;
+	while (have < bytes) {
+		const ssize_t got = pread(fd, to + have, bytes - have, (off_t)(offset + have));
+
+		if (got > 0) {
+			have += (size_t)got;
+		} else if (got == 0) {
+			*fault = "file_ends";
+			break;
+		} else if (errno != EINTR) {
+			*fault = "unreadable";
+			break;
+		}
+	}
+	return have;
+}
+
+static int reserve(struct stream *stream, size_t bytes)
+{
+	uint8_t *data;
+	struct incident *incidents;
+
+	if (bytes <= stream->data_bytes)
+		return 0;
+	data = realloc(stream->data, bytes);
+	if (data == NULL)
+		return -ENOMEM;
+	stream->data = data;
+	if (stream->scan->wanted != WANT_EVENTS) {
+		incidents = realloc(stream->incidents, (bytes / 8 + 2) * sizeof(*incidents));
+		if (incidents == NULL)
+			return -ENOMEM;
+		stream->incidents = incidents;
+	}
+	stream->data_bytes = bytes;
+	return 0;
+}
+
+/* Append the rows to all columns. */
+static int fill(struct stream *stream, size_t source_at)
+{
+	const struct source *const source = stream->scan->sources[source_at];
+	const struct fill fill = {
+		.rows = &stream->rows, .names = &source->names, .clocks = &stream->clocks};
+	int ret = 0;
+
+	if (stream->clocks_of != source_at) {
+		stream->clocks_of = source_at;
+		stream->clocks = (struct clocks){.reading = source->readings,
+						 .count = source->reading_count};
+	}
+	for (size_t i = 0; i < stream->scan->column_count && ret == 0; i++) {
+		struct column *const column = &stream->columns[i];
+
+		ret = column->kind->fill(column, &source->fields[i], &fill);
+	}
+	stream->batch_rows += stream->rows.count;
+	stream->counts[source_at].rows += stream->rows.count;
+	stream->rows.count = 0;
+	return ret;
+}
+
+/* Read the next piece of a span, and append what is found in it. */
+static int take(struct stream *stream, const struct span *span)
+{
+	const struct source *const source = stream->scan->sources[span->source];
+	const uint64_t left = span->bytes - stream->at;
+	struct piece piece = {
+		.source = source,
+		.wanted = stream->scan->wanted,
+		.cpu = span->cpu,
+		.offset = span->offset + stream->at,
+		.rows = &stream->rows,
+		.counts = &stream->counts[span->source],
+	};
+	size_t bytes = source->page_bytes > PIECE_BYTES ? source->page_bytes : PIECE_BYTES;
+	const char *fault;
+	uint64_t used = 0;
+	int ret = reserve(stream, bytes);
+
+	if (ret < 0)
+		return ret;
+	if (bytes > left)
+		bytes = (size_t)left;
+	piece.bytes = read_at(source->fd, stream->data, bytes, piece.offset, &fault);
+	piece.data = stream->data;
+	piece.incidents = stream->incidents;
+	piece.is_last = piece.bytes == left || fault != NULL;
+	if (piece.bytes > 0)
+		ret = source->kind->find(&piece, &used);
+	if (ret == 0 && fault != NULL)
+		ret = piece__damaged(&piece, piece.bytes, 0, fault);
+	if (ret == 0)
+		ret = fill(stream, span->source);
+	stream->at = piece.is_last || used == 0 || used > left ? span->bytes : stream->at + used;
+	return ret;
+}
+
+static bool is_full(const struct stream *stream)
+{
+	if (stream->batch_rows >= BATCH_ROWS)
+		return true;
+	for (size_t i = 0; i < stream->scan->column_count; i++)
+		if (column__bytes(&stream->columns[i]) >= BATCH_BYTES)
+			return true;
+	return false;
+}
+
+static void release_batch(struct ArrowArray *array)
+{
+	for (int64_t i = 0; i < array->n_children; i++) {
+		if (array->children[i]->release != NULL)
+			array->children[i]->release(array->children[i]);
+		free(array->children[i]);
+	}
+	free(array->children);
+	free(array->buffers);
+	array->release = NULL;
+}
+
+/* Hand over the columns as one array of structs. */
+static int export(struct stream *stream, struct ArrowArray *array)
+{
+	const size_t count = stream->scan->column_count;
+	struct ArrowArray batch = {
+		.length = (int64_t)stream->batch_rows,
+		.n_buffers = 1,
+		.buffers = calloc(1, sizeof(*batch.buffers)),
+		.children = calloc(count > 0 ? count : 1, sizeof(*batch.children)),
+		.release = release_batch,
+	};
+	int ret = batch.buffers == NULL || batch.children == NULL ? -ENOMEM : 0;
+
+	for (size_t i = 0; i < count && ret == 0; i++) {
+		struct ArrowArray *const child = calloc(1, sizeof(*child));
+
+		if (child == NULL) {
+			ret = -ENOMEM;
+			break;
+		}
+		batch.children[batch.n_children++] = child;
+		ret = column__export(&stream->columns[i], child);
+	}
+	stream->batch_rows = 0;
+	if (ret < 0)
+		release_batch(&batch);
+	else
+		*array = batch;
+	return ret;
+}
+
+static int next(struct ArrowArrayStream *handle, struct ArrowArray *array)
+{
+	struct stream *const stream = handle->private_data;
+	const struct scan *const scan = stream->scan;
+	int ret = 0;
+
+	*array = (struct ArrowArray){0};
+	while (ret == 0 && stream->span < scan->span_count && !is_full(stream)) {
+		const struct span *const span = &scan->spans[stream->span];
+
+		if (stream->at >= span->bytes) {
+			stream->span++;
+			stream->at = 0;
+		} else {
+			ret = take(stream, span);
+		}
+	}
+	if (ret == 0 && stream->batch_rows > 0)
+		ret = export(stream, array);
+	if (ret < 0)
+		(void)strncpy(stream->error, strerror(-ret), sizeof(stream->error) - 1);
+	return -ret;
+}
+
+static void raise_to(atomic_uint_least64_t *most, uint64_t value)
+{
+	uint64_t before = atomic_load_explicit(most, memory_order_relaxed);
+
+	while (before < value &&
+	       !atomic_compare_exchange_weak_explicit(most, &before, value, memory_order_relaxed,
+						      memory_order_relaxed))
+		;
+}
+
+static void release(struct ArrowArrayStream *handle)
+{
+	struct stream *const stream = handle->private_data;
+	struct scan *const scan = stream->scan;
+
+	for (size_t i = 0; stream->counts != NULL && i < scan->source_count; i++) {
+		raise_to(&scan->sources[i]->rows, stream->counts[i].rows);
+		raise_to(&scan->sources[i]->lost, stream->counts[i].lost);
+		raise_to(&scan->sources[i]->lost_untold, stream->counts[i].lost_untold);
+		raise_to(&scan->sources[i]->damaged, stream->counts[i].damaged);
+	}
+	for (size_t i = 0; stream->columns != NULL && i < scan->column_count; i++)
+		column__deinit(&stream->columns[i]);
+	free(stream->columns);
+	free(stream->counts);
+	rows__deinit(&stream->rows);
+	free(stream->incidents);
+	free(stream->data);
+	free(stream);
+	scan__drop(scan);
+	handle->release = NULL;
+}
+
+static void release_schema(struct ArrowSchema *schema)
+{
+	for (int64_t i = 0; i < schema->n_children; i++) {
+		if (schema->children[i]->release != NULL)
+			schema->children[i]->release(schema->children[i]);
+		free(schema->children[i]);
+	}
+	free(schema->children);
+	schema->release = NULL;
+}
+
+int scan__schema(const struct scan *scan, struct ArrowSchema *schema)
+{
+	const size_t count = scan->column_count;
+	int ret = 0;
+
+	*schema = (struct ArrowSchema){
+		.format = "+s",
+		.name = "",
+		.children = calloc(count > 0 ? count : 1, sizeof(*schema->children)),
+		.release = release_schema,
+	};
+	if (schema->children == NULL)
+		ret = -ENOMEM;
+	for (size_t i = 0; i < count && ret == 0; i++) {
+		struct ArrowSchema *const child = calloc(1, sizeof(*child));
+		const struct column column = {.kind = scan->columns[i].kind,
+					      .name = scan->columns[i].name};
+
+		if (child == NULL) {
+			ret = -ENOMEM;
+			break;
+		}
+		schema->children[schema->n_children++] = child;
+		ret = column__schema(&column, child);
+	}
+	if (ret < 0)
+		release_schema(schema);
+	return ret;
+}
+
+static int get_schema(struct ArrowArrayStream *handle, struct ArrowSchema *schema)
+{
+	const struct stream *const stream = handle->private_data;
+
+	return -scan__schema(stream->scan, schema);
+}
+
+static const char *get_last_error(struct ArrowArrayStream *handle)
+{
+	const struct stream *const stream = handle->private_data;
+
+	return stream->error[0] != '\0' ? stream->error : NULL;
+}
+
+int scan__stream(struct scan *scan, struct ArrowArrayStream *handle)
+{
+	const size_t columns = scan->column_count > 0 ? scan->column_count : 1;
+	const size_t sources = scan->source_count > 0 ? scan->source_count : 1;
+	struct stream *const stream = calloc(1, sizeof(*stream));
+	int ret = 0;
+
+	if (stream == NULL)
+		return -ENOMEM;
+	stream->scan = scan__hold(scan);
+	stream->clocks_of = SIZE_MAX;
+	stream->columns = calloc(columns, sizeof(*stream->columns));
+	stream->counts = calloc(sources, sizeof(*stream->counts));
+	*handle = (struct ArrowArrayStream){
+		.get_schema = get_schema,
+		.get_next = next,
+		.get_last_error = get_last_error,
+		.release = release,
+		.private_data = stream,
+	};
+	if (stream->columns == NULL || stream->counts == NULL)
+		ret = -ENOMEM;
+	for (size_t i = 0; i < scan->column_count && ret == 0; i++)
+		stream->columns[i].kind = scan->columns[i].kind;
+	if (ret < 0)
+		release(handle);
+	return ret;
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "columns/scan.h"
+#include "pages.h"
+
+#define PAGE 4096u
+#define EVENT 7u
+
+/* A file of some pages, to be read by a scan. */
+static int file_of(const uint8_t *data, size_t bytes)
+{
+	const int fd = memfd_create("pages", MFD_CLOEXEC);
+
+	CHECK(fd >= 0);
+	CHECK_EQ(write(fd, data, bytes), bytes);
+	return fd;
+}
+
+/* Append an event: {common_type, flags, common_pid, text[8], number}. */
+static void add_event(uint8_t *page, uint16_t type, int32_t tid, const char text[8], int16_t number)
+{
+	uint32_t words[6] = {5u | 10u << 5};
+
+	words[1] = type;
+	words[2] = (uint32_t)tid;
+	memcpy(&words[3], text, 8);
+	words[5] = (uint16_t)number;
+	page__words(page, words, 6);
+}
+
+static struct scan *scan_of(enum wanted wanted, const char *const columns[][2], size_t count)
+{
+	struct scan *const scan = scan__new(wanted);
+
+	CHECK(scan != NULL);
+	for (size_t i = 0; i < count; i++)
+		CHECK_EQ(scan__add_column(scan, columns[i][0], columns[i][1]), 0);
+	return scan;
+}
+
+static struct source *source_of(struct scan *scan, int fd, uint64_t bytes)
+{
+	struct source *source;
+
+	CHECK_EQ(scan__add_source(scan, "ftrace", fd, &source), 0);
+	source->page_bytes = PAGE;
+	source->event = EVENT;
+	source->tid_offset = 4;
+	CHECK_EQ(scan__add_span(scan, 3, 0, bytes), 0);
+	CHECK_EQ(close(fd), 0);
+	return source;
+}
+
+static struct ArrowArray next_of(struct ArrowArrayStream *stream)
+{
+	struct ArrowArray array;
+
+	CHECK_EQ(stream->get_next(stream, &array), 0);
+	return array;
+}
+
+static bool is_valid(const struct ArrowArray *array, size_t at)
+{
+	const uint8_t *const bits = array->buffers[0];
+
+	return bits == NULL || (bits[at / 8] >> at % 8 & 1) != 0;
+}
+
+static void records_become_columns_of_their_kinds(void)
+{
+	static const char *const columns[][2] = {{"u64", "stamp"}, {"i32", "cpu"},
+						 {"i32", "tid"},   {"text", "comm"},
+						 {"text", "word"}, {"i16", "number"},
+						 {"i64", "wide"},  {"list_u16", "list"},
+						 {"u32", "behind"}};
+	static const struct field fields[] = {
+		{.place = FIELD_STAMP},
+		{.place = FIELD_CPU},
+		{.place = FIELD_TID},
+		{.place = FIELD_COMM},
+		{.place = FIELD_INLINE, .offset = 8, .bytes = 8, .element = 1},
+		{.place = FIELD_INLINE, .offset = 16, .bytes = 2, .element = 2, .is_signed = true},
+		{.place = FIELD_INLINE, .offset = 16, .bytes = 2, .element = 2, .is_signed = true},
+		{.place = FIELD_INLINE, .offset = 8, .bytes = 4, .element = 2},
+		{.place = FIELD_INLINE, .offset = 20, .bytes = 4, .element = 4},
+	};
+	static uint8_t page[PAGE];
+	struct ArrowArrayStream stream;
+	struct ArrowArray batch;
+	struct source *source;
+	struct scan *scan;
+	const int32_t *offsets;
+
+	page__start(page, PAGE, 1000);
+	add_event(page, EVENT, 42, "ab\xff", -2);
+	add_event(page, EVENT + 1, 42, "other", 1);
+	add_event(page, EVENT, 43, "12345678", 3);
+	scan = scan_of(WANT_EVENTS, columns, 9);
+	source = source_of(scan, file_of(page, PAGE), PAGE);
+	memcpy(source->fields, fields, sizeof(fields));
+	CHECK_EQ(names__init(&source->names, 1, 4), 0);
+	names__add(&source->names, 42, "init", 4);
+	CHECK_EQ(scan__stream(scan, &stream), 0);
+	batch = next_of(&stream);
+	CHECK_EQ(batch.length, 2);
+	CHECK_EQ(batch.n_children, 9);
+	CHECK_EQ(((const uint64_t *)batch.children[0]->buffers[1])[0], 1010);
+	CHECK_EQ(((const uint64_t *)batch.children[0]->buffers[1])[1], 1030);
+	CHECK_EQ(((const int32_t *)batch.children[1]->buffers[1])[1], 3);
+	CHECK_EQ(((const int32_t *)batch.children[2]->buffers[1])[1], 43);
+	CHECK(is_valid(batch.children[3], 0) && !is_valid(batch.children[3], 1));
+	CHECK(memcmp(batch.children[3]->buffers[2], "init", 4) == 0);
+	offsets = batch.children[4]->buffers[1];
+	CHECK(offsets[0] == 0 && offsets[1] == 6 && offsets[2] == 14);
+	CHECK(memcmp(batch.children[4]->buffers[2], "ab\\xff12345678", 14) == 0);
+	CHECK(((const int16_t *)batch.children[5]->buffers[1])[0] == -2);
+	CHECK(((const int64_t *)batch.children[6]->buffers[1])[0] == -2);
+	offsets = batch.children[7]->buffers[1];
+	CHECK(offsets[1] == 2 && offsets[2] == 4);
+	CHECK_EQ(((const uint16_t *)batch.children[7]->children[0]->buffers[1])[0], 'a' | 'b' << 8);
+	CHECK_EQ(batch.children[8]->null_count, 2);
+	CHECK(!is_valid(batch.children[8], 0) && !is_valid(batch.children[8], 1));
+	batch.release(&batch);
+	batch = next_of(&stream);
+	CHECK(batch.release == NULL);
+	stream.release(&stream);
+	CHECK_EQ(source__counts(source).rows, 2);
+	scan__drop(scan);
+}
+
+static void a_stream_outlives_its_scan_and_batches_are_bounded(void)
+{
+	static const char *const columns[][2] = {{"u64", "stamp"}};
+	const size_t pages = 400;
+	uint8_t *const data = calloc(pages, PAGE);
+	struct ArrowArrayStream stream;
+	struct ArrowArray batch;
+	struct scan *const scan = scan_of(WANT_EVENTS, columns, 1);
+	uint64_t rows = 0, batches = 0;
+	struct source *source;
+
+	CHECK(data != NULL);
+	for (size_t i = 0; i < pages; i++) {
+		page__start(data + i * PAGE, PAGE, 1000 * (i + 1));
+		for (size_t j = 0; j < 100; j++)
+			add_event(data + i * PAGE, EVENT, 1, "", 0);
+	}
+	source = source_of(scan, file_of(data, pages * PAGE), pages * PAGE);
+	source->fields[0].place = FIELD_STAMP;
+	CHECK_EQ(scan__stream(scan, &stream), 0);
+	scan__drop(scan);
+	for (batch = next_of(&stream); batch.release != NULL; batch = next_of(&stream)) {
+		CHECK(batch.length < 16384);
+		rows += (uint64_t)batch.length;
+		batches++;
+		batch.release(&batch);
+	}
+	CHECK_EQ(rows, 100 * pages);
+	CHECK(batches > 2);
+	stream.release(&stream);
+	free(data);
+}
+
+static void losses_and_damage_are_rows_and_end_nothing(void)
+{
+	static const char *const losses[][2] = {{"u64", "stamp"}, {"u64", "events"}};
+	static const char *const damage[][2] = {{"u64", "byte"}, {"text", "reason"}};
+	static uint8_t pages[4 * PAGE];
+	struct ArrowArrayStream stream;
+	struct ArrowArray batch;
+	struct source *source;
+	struct scan *scan;
+
+	for (uint32_t i = 0; i < 4; i++) {
+		page__start(pages + i * PAGE, PAGE, 1000 * (i + 1));
+		add_event(pages + i * PAGE, EVENT, 1, "", 0);
+	}
+	page__lost(pages + PAGE, 5, true);
+	page__lost(pages + 2 * PAGE, 0, false);
+	walk__store(pages + 3 * PAGE + 8, PAGE); /* more than a page can hold */
+	scan = scan_of(WANT_LOSSES, losses, 2);
+	source = source_of(scan, file_of(pages, sizeof(pages)), sizeof(pages));
+	source->fields[0].place = FIELD_STAMP;
+	source->fields[1] =
+		(struct field){.place = FIELD_INLINE, .offset = 8, .bytes = 8, .element = 8};
+	CHECK_EQ(scan__stream(scan, &stream), 0);
+	batch = next_of(&stream);
+	CHECK_EQ(batch.length, 2);
+	CHECK_EQ(((const uint64_t *)batch.children[0]->buffers[1])[1], 3000);
+	CHECK_EQ(((const uint64_t *)batch.children[1]->buffers[1])[0], 5);
+	CHECK(!is_valid(batch.children[1], 1));
+	batch.release(&batch);
+	stream.release(&stream);
+	CHECK_EQ(source__counts(source).lost, 5);
+	CHECK_EQ(source__counts(source).lost_untold, 1);
+	CHECK_EQ(source__counts(source).damaged, 1);
+	scan__drop(scan);
+
+	/* The span claims a page more than the file has. */
+	scan = scan_of(WANT_DAMAGE, damage, 2);
+	source = source_of(scan, file_of(pages, sizeof(pages)), sizeof(pages) + PAGE);
+	source->fields[0] = (struct field){.place = FIELD_INLINE, .bytes = 8, .element = 8};
+	source->fields[1] =
+		(struct field){.place = FIELD_INLINE, .offset = 8, .bytes = 24, .element = 1};
+	CHECK_EQ(scan__stream(scan, &stream), 0);
+	batch = next_of(&stream);
+	CHECK_EQ(batch.length, 2);
+	CHECK_EQ(((const uint64_t *)batch.children[0]->buffers[1])[0], 3 * PAGE + 16);
+	CHECK_EQ(((const uint64_t *)batch.children[0]->buffers[1])[1], 4 * PAGE);
+	CHECK(memcmp(batch.children[1]->buffers[2], "data_beyond_pagefile_ends", 25) == 0);
+	batch.release(&batch);
+	stream.release(&stream);
+	scan__drop(scan);
+}
+
+static void only_the_time_that_is_asked_for_is_read(void)
+{
+	static const char *const columns[][2] = {{"time", "utc"}};
+	static uint8_t pages[3 * PAGE];
+	static const struct clock_reading readings[] = {{1000, 500000}, {2000, 501100}};
+	struct ArrowArrayStream stream;
+	struct ArrowArray batch;
+	struct source *source;
+	struct scan *const scan = scan_of(WANT_EVENTS, columns, 1);
+
+	for (uint32_t i = 0; i < 3; i++) {
+		page__start(pages + i * PAGE, PAGE, 1000 * (i + 1));
+		for (uint32_t j = 0; j < 10; j++)
+			add_event(pages + i * PAGE, EVENT, 1, "", 0);
+	}
+	source = source_of(scan, file_of(pages, sizeof(pages)), sizeof(pages));
+	source->fields[0].place = FIELD_UTC;
+	source->since_ns = 1100;
+	source->until_ns = 2010;
+	CHECK_EQ(source__set_readings(source, readings, 2), 0);
+	CHECK_EQ(scan__stream(scan, &stream), 0);
+	batch = next_of(&stream);
+	CHECK_EQ(batch.length, 2);
+	/* Between the readings the wall clock gains a tenth; behind them it keeps its distance. */
+	CHECK_EQ(((const int64_t *)batch.children[0]->buffers[1])[0], 500110);
+	CHECK_EQ(((const int64_t *)batch.children[0]->buffers[1])[1], 501110);
+	batch.release(&batch);
+	stream.release(&stream);
+	scan__drop(scan);
+}
+
+int main(void)
+{
+	RUN(records_become_columns_of_their_kinds);
+	RUN(a_stream_outlives_its_scan_and_batches_are_bounded);
+	RUN(losses_and_damage_are_rows_and_end_nothing);
+	RUN(only_the_time_that_is_asked_for_is_read);
+	return 0;
+}
