@@ -36,6 +36,7 @@ VERBS: Final = {
     "reload": "Let a running daemon read its configuration anew, without a gap.",
     "segments": "List, verify or repair segments, or extract their AUX traces.",
     "events": "Decode, filter, count or follow the events in segments.",
+    "query": "Answer a question in SQL from the records in segments.",
 }
 
 # Verbs that make privileged calls, or read what only the kernel tells.

@@ -76,13 +76,19 @@ class Decompressor:
         self._max_bytes = max_bytes
         self._lenient = lenient
 
-    def contents(self, frame: memoryview, at: int) -> bytes:
-        """Return the contents of the frame at an offset. Raises CodecError."""
-        size = -1
+    def contents(self, frame: memoryview, at: int, size: int = -1) -> bytes:
+        """Return the contents of the frame at an offset. Raises CodecError.
+
+        Args:
+            frame: all of it.
+            at: its offset.
+            size: of the contents, for a frame that does not say it.
+        """
         try:
-            size = zstandard.frame_content_size(frame)
+            told = zstandard.frame_content_size(frame)
+            size = size if told < 0 else told
             if 0 <= size <= self._max_bytes:
-                return self._zstd.decompress(frame, allow_extra_data=False)
+                return self._zstd.decompress(frame, max(size, 1), allow_extra_data=False)
         except zstandard.ZstdError as error:
             if self._lenient and 0 <= size <= self._max_bytes:
                 return bytes(size)

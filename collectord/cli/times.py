@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times on the command line: RFC 3339, HH:MM[:SS] of today, or a time before now such as -10m."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Final
+
+from collectord.errors import UsageError
+from collectord.text.units import NS_PER_SECOND, Nanoseconds
+
+_OF_TODAY: Final = re.compile(r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?", re.ASCII)
+_FRACTION: Final = re.compile(r"\.(\d{1,9})")
+_HINT: Final = "2026-11-26T12:00:00Z, 12:00 or 12:00:30 of today, or -10m"
+_NANO_DIGITS: Final = 9
+
+
+def parse_time(text: str) -> int:
+    """Return UTC in ns; a time without a zone is of this host's zone. Raises UsageError."""
+    word = text.strip()
+    if word.startswith("-"):
+        return time.time_ns() - Nanoseconds.parse(word[1:])
+    if _OF_TODAY.fullmatch(word):
+        clock = word if word[1:2].isdigit() else f"0{word}"
+        word = f"{datetime.now().astimezone():%Y-%m-%d}T{clock}"
+    fraction = _FRACTION.search(word)
+    try:
+        whole = datetime.fromisoformat(_FRACTION.sub("", word, count=1)).astimezone()
+        seconds = int(whole.timestamp())
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(f"{text!r} is no time", hint=_HINT) from error
+    return seconds * NS_PER_SECOND + int(fraction[1].ljust(_NANO_DIGITS, "0") if fraction else 0)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: the tables that files have together: one for each event, and losses and damage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from collectord._native._columns import Scan
+from collectord.codec.ftrace_columns import COMMON, MISSING, columns_of, fits, widest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from collectord.codec.ftrace_columns import Where
+    from collectord.reader.event_file import Event, EventFile, Window
+
+LOSSES: Final = "losses"
+DAMAGE: Final = "damage"
+SEGMENTS: Final = "segments"
+# The tables whose rows are no events; their payloads are `struct incident` of the decoder.
+_INCIDENTS: Final[Mapping[str, Mapping[str, tuple[str, Where]]]] = {
+    LOSSES: {
+        "time": ("time", ("utc", 0, 0, 0, False)),
+        "mono_ns": ("u64", ("stamp", 0, 0, 0, False)),
+        "cpu": ("i32", ("cpu", 0, 0, 0, False)),
+        "events": ("u64", ("inline", 8, 8, 8, False)),
+    },
+    DAMAGE: {
+        "time": ("time", ("utc", 0, 0, 0, False)),
+        "mono_ns": ("u64", ("stamp", 0, 0, 0, False)),
+        "cpu": ("i32", ("cpu", 0, 0, 0, False)),
+        "byte": ("u64", ("inline", 0, 8, 8, False)),
+        "reason": ("text", ("inline", 8, 24, 1, False)),
+    },
+}
+_OF_LOSSES: Final = {"how": "text"}
+_OF_FILES: Final = {"session": "text", "file": "text"}
+
+
+class Found(NamedTuple):
+    """Counts of one file in the time that was asked for.
+
+    Attributes:
+        rows: of the table.
+        lost: events that the file says were lost.
+        lost_untold: losses whose number the file does not say.
+        damaged: places that could not be read.
+    """
+
+    rows: int = 0
+    lost: int = 0
+    lost_untold: int = 0
+    damaged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    """A table of all records of one name.
+
+    Attributes:
+        name: of the table.
+        system: of the event, "" for the other tables.
+        columns: kind by name.
+    """
+
+    name: str
+    system: str
+    columns: Mapping[str, str]
+    _rows_of: Sequence[tuple[EventFile, Event | None]] = field(repr=False)
+
+    @property
+    def files(self) -> Sequence[EventFile]:
+        """The files that have such records."""
+        return [file for file, _ in self._rows_of]
+
+    def scan(self, names: Iterable[str], window: Window) -> TableScan:
+        """Return a scan of some columns, in the table's order; at least one is read."""
+        asked = {*names}
+        chosen = {name: kind for name, kind in self.columns.items() if name in asked}
+        # Rows are counted by a column that costs least.
+        return TableScan(self, chosen or {"cpu": self.columns["cpu"]}, self._rows_of, window)
+
+
+class TableScan:
+    """Some columns of a table, which DuckDB and others read as an Arrow stream.
+
+    Attributes:
+        table: that it reads.
+        untimed: files without a clock beside UTC, which a window of time leaves out.
+    """
+
+    def __init__(
+        self,
+        table: EventTable,
+        columns: Mapping[str, str],
+        rows_of: Sequence[tuple[EventFile, Event | None]],
+        window: Window,
+    ) -> None:
+        self.table = table
+        wanted: Any = table.name if table.name in _INCIDENTS else "events"
+        self._scan = Scan(wanted, columns.items())
+        self._files: list[EventFile] = []
+        self.untimed: list[EventFile] = []
+        for file, event in rows_of:
+            span = file.window(window)
+            if span is None:
+                self.untimed.append(file)
+                continue
+            if file.is_outside(span) and table.name != DAMAGE:
+                continue
+            places = _incident_places(table.name, file) if event is None else _places(event)
+            fields: list[Any] = [
+                places[name][1] if name in places and fits(places[name][0], kind) else MISSING
+                for name, kind in columns.items()
+            ]
+            for pages in file.pages:
+                self._files.append(file)
+                self._scan.add(
+                    pages.fd,
+                    "ftrace",
+                    fields,
+                    pages.spans,
+                    page_bytes=pages.page_bytes,
+                    event=event.layout.id if event else 0,
+                    tid_offset=event.tid_offset if event else 0,
+                    since_ns=span.since_ns,
+                    until_ns=span.until_ns,
+                    comms=file.comms if "comm" in columns else {},
+                    clock=file.clock,
+                )
+
+    def found(self) -> dict[EventFile, Found]:
+        """Return what was found in each file so far."""
+        totals: dict[EventFile, Found] = {}
+        for file, counts in zip(self._files, self._scan.counts(), strict=True):
+            before = totals.get(file, Found())
+            totals[file] = Found(*map(sum, zip(before, counts, strict=True)))
+        return totals
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a capsule with a new stream."""
+        return self._scan.__arrow_c_stream__(requested_schema)
+
+
+def tables_of(files: Sequence[EventFile]) -> dict[str, EventTable]:
+    """Return the tables of some files by name.
+
+    An event is a table by its name; two of different systems are SYSTEM:NAME each.
+    """
+    by_event: dict[tuple[str, str], list[tuple[EventFile, Event | None]]] = {}
+    for file in files:
+        for event in file.events:
+            by_event.setdefault((event.system, event.layout.name), []).append((file, event))
+    taken = Counter(name.lower() for _, name in by_event)
+    taken.update([*_INCIDENTS, SEGMENTS])
+    tables = {}
+    for (system, name), rows_of in by_event.items():
+        shown = name if taken[name.lower()] == 1 else f"{system}:{name}"
+        tables[shown] = EventTable(shown, system, _columns(rows_of), rows_of)
+    for name, places in _INCIDENTS.items():
+        more = (_OF_LOSSES if name == LOSSES else {}) | _OF_FILES
+        columns = {column: kind for column, (kind, _) in places.items()} | more
+        tables[name] = EventTable(name, "", columns, [(file, None) for file in files])
+    return tables
+
+
+def _columns(rows_of: Iterable[tuple[EventFile, Event | None]]) -> dict[str, str]:
+    """Return the columns that the layouts of an event have together."""
+    kinds: dict[str, list[str]] = {}
+    names: dict[str, str] = {}
+    for _, event in rows_of:
+        if event is not None:
+            for column in columns_of(event.layout):
+                # SQL does not tell names apart that differ in case.
+                name = names.setdefault(column.name.lower(), column.name)
+                kinds.setdefault(name, []).append(column.kind)
+    return {name: widest(found) for name, found in kinds.items()}
+
+
+def _places(event: Event) -> dict[str, tuple[str, Where | str]]:
+    return {column.name: (column.kind, column.where) for column in columns_of(event.layout)}
+
+
+def _incident_places(table: str, file: EventFile) -> dict[str, tuple[str, Where | str]]:
+    return {
+        **_INCIDENTS[table],
+        "how": ("text", "overwritten" if file.wraps else "lost"),
+        "session": ("text", file.session),
+        "file": ("text", file.path_text),
+    }
+
+
+def described(tables: Mapping[str, EventTable]) -> Iterator[tuple[str, str, str]]:
+    """Yield {table, column, what it is} of all tables."""
+    for table in tables.values():
+        for name, kind in table.columns.items():
+            yield table.name, name, _MEANINGS.get(name, kind) if name in COMMON else kind
+
+
+_MEANINGS: Final = {
+    "time": "UTC",
+    "mono_ns": "ns, the stamp of the record",
+    "cpu": "number",
+    "pid": "process, null if the records have none",
+    "tid": "thread",
+    "comm": "name of the thread",
+}
