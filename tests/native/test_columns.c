@@ -23,13 +23,13 @@ static int file_of(const uint8_t *data, size_t bytes)
 }
 
 /* Append an event: {common_type, flags, common_pid, text[8], number}. */
-static void add_event(uint8_t *page, uint16_t type, int32_t tid, const char text[8], int16_t number)
+static void add_event(uint8_t *page, uint16_t type, int32_t tid, const char *text, int16_t number)
 {
 	uint32_t words[6] = {5u | 10u << 5};
 
 	words[1] = type;
 	words[2] = (uint32_t)tid;
-	memcpy(&words[3], text, 8);
+	memcpy(&words[3], text, strlen(text));
 	words[5] = (uint16_t)number;
 	page__words(page, words, 6);
 }
