@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,10 +49,9 @@ def _is(value: object, shown: str, symbols: dict[str, set[int]]) -> bool:
     """Whether trace-cmd's text is that of a value; it shows some numbers by name or in hex."""
     if isinstance(value, str):
         return value == shown
-    if isinstance(value, list):
-        return [
-            int(word, 16) for word in re.findall(r"[0-9a-f]+", shown.replace("0x", ""))
-        ] == value
+    if isinstance(value, list):  # of system calls: words, which trace-cmd shows byte by byte
+        shown = shown.removeprefix("ARRAY[").removesuffix("]").replace(",", "")
+        return bytes.fromhex(shown) == struct.pack(f"<{len(value)}Q", *value)
     assert isinstance(value, int)
     readings = {int(shown, 10)} if re.fullmatch(r"-?\d+", shown) else set()
     if _HEX.fullmatch(shown):
