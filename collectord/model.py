@@ -164,6 +164,8 @@ TASK_SCOPES: Final = (
 )
 # The mode of a session whose rings are overwritten, and read only on request.
 FLIGHT_RECORDER: Final = "flight-recorder"
+# The session of `collectord record`: several processes may have one of this name at a time.
+RECORD_SESSION: Final = "record"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ CARRIED_OUT: Final = "collectord.kernel.linux"
 # The seam: what crosses it, and what whoever holds a ring's descriptor does without it.
 SEAM: Final = ("collectord.kernel.port", "collectord.kernel.values", "collectord.kernel.mappings")
 # Pairs of packages of which one names the other.
-EDGES_MAX: Final = 141
+EDGES_MAX: Final = 140
 PRIVILEGED_NAMES: Final = ("perf_event_open", "syscall", "ioctl")
 # The port's own name for the call is the seam itself.
 PORT_METHODS: Final = ("perf_event_open",)

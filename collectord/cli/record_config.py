@@ -37,7 +37,7 @@ from collectord.config.schema_session import (
     TransportName,
 )
 from collectord.errors import UsageError
-from collectord.model import FLIGHT_RECORDER, ScopeKind
+from collectord.model import FLIGHT_RECORDER, RECORD_SESSION, ScopeKind
 from collectord.plan import budget
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collectord.config.schema_session import SourceConfig
     from collectord.plan.session_plan import Plan
 
-SESSION: Final = "record"
 DEFAULT_OUTPUT: Final = {
     PerfSourceConfig.kind: "perf.data",
     TracefsSourceConfig.kind: "trace.dat",
@@ -96,7 +95,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         ),
         session=(
             SessionConfig(
-                name=SESSION,
+                name=RECORD_SESSION,
                 mode=FLIGHT_RECORDER if recorder else "stream",
                 freeze_on=args.freeze_on,
                 freeze_filter=args.freeze_filter,

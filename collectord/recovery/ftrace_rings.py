@@ -24,7 +24,7 @@ from collectord.folders.walk import open_folder
 from collectord.kernel.values.instance_settings import ASIDE_MARK, OWNER_MARK, PREFIX
 from collectord.kernel.values.ring_stats import stats_text
 from collectord.ledger.cut import cut_of_counters
-from collectord.model import LOSS_PAIRS, Reason, RingRole, Stage
+from collectord.model import LOSS_PAIRS, RECORD_SESSION, Reason, RingRole, Stage
 from collectord.plan.trace_source import RECORDER_PERCENT
 from collectord.recovery.left_pages import pages_by_cpu
 from collectord.recovery.page_segment import salvage
@@ -32,7 +32,6 @@ from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import Identity, Manifest, RingEntry, decode
 from collectord.sink.packing import unpacked
 from collectord.sink.segment import TRACE_DAT, group_files, read_other_manifest, sink_errors
-from collectord.source.tracefs import RECORD_SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

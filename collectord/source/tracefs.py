@@ -32,6 +32,7 @@ from collectord.kernel.values.instance_settings import (
 from collectord.kernel.values.ring_stats import stats_text
 from collectord.model import (
     FLIGHT_RECORDER,
+    RECORD_SESSION,
     Basis,
     Geometry,
     Produced,
@@ -60,8 +61,6 @@ if TYPE_CHECKING:
     from collectord.source.ring import RingHandle
     from collectord.source.window import Held
 
-# Sessions of this name run side by side, one in each process that has one.
-RECORD_SESSION: Final = "record"
 _SPARE_FDS: Final = 8
 
 
