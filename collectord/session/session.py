@@ -166,10 +166,14 @@ class Session:
         """
         gone = [drained for drained in self._rings.values() if drained.handle.label.cpu == cpu]
         await self._read_all(area for drained in gone for area in drained.areas)
-        for one in self.abilities.hotplug:
-            one.stop(cpu)
-        removing = nullcontext() if self.recorder is None else self.recorder.removing(gone)
-        async with removing:
+
+        def stop() -> None:
+            for one in self.abilities.hotplug:
+                one.stop(cpu)
+
+        if self.recorder is None:
+            stop()
+        async with nullcontext() if self.recorder is None else self.recorder.removing(gone, stop):
             await self._drain.remove([drained.ring for drained in gone])
         for drained in gone:
             self._accounting.retire(drained)
@@ -195,6 +199,8 @@ class Session:
                 self._listen()
                 one.enable(rings)
                 self.pause.renew()
+                if self.recorder is not None:
+                    self.recorder.renew()
             except KernelError:
                 await self.leave_cpu(cpu)
                 raise
