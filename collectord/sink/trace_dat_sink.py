@@ -46,6 +46,7 @@ _EXTENT_PER_LIMIT: Final = 2
 # part of a segment's limit.
 _STEP_BYTES: Final = 4 << 20
 _AHEAD_PER_LIMIT: Final = 4
+_NO_COMMS: Final = hash(())
 
 
 class _Held(NamedTuple):
@@ -63,7 +64,7 @@ class _Shown:
     head: Head
     sizes: Mapping[int, int] = field(default_factory=dict)
     stats: dict[int, str] = field(default_factory=dict)
-    comms: Mapping[int, bytes] = field(default_factory=dict)
+    comms_hash: int = _NO_COMMS
     names: bytes = b""
     closing: bool = False
     held: _Held | None = None
@@ -139,14 +140,15 @@ class TraceDatSink(FileSink):
             if cpu in shown.head.extents and shown.stats.get(cpu) != text:
                 yield shown.head.cpustat_patch(cpu, text)
                 shown.stats[cpu] = text
-        comms = dict(self._comms())
-        if comms != shown.comms:
-            patch = shown.head.cmdlines_patch(comms.items())
+        comms = tuple(self._comms().items())
+        comms_hash = hash(comms)  # a copy for each open file would be half a megabyte
+        if comms_hash != shown.comms_hash:
+            patch = shown.head.cmdlines_patch(comms)
             for at in range(0, len(patch.data), PAGE_BYTES):
                 part = patch.data[at : at + PAGE_BYTES]
                 if part != shown.names[at : at + PAGE_BYTES]:
                     yield patch._replace(offset=patch.offset + at, data=part)
-            shown.names, shown.comms = patch.data, comms
+            shown.names, shown.comms_hash = patch.data, comms_hash
 
     def _build(self, extent_bytes: int) -> Head:
         return build_head(self._metadata, sorted(set(self._cpus.values())), extent_bytes)
