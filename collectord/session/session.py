@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import KernelError, SinkError, UsageError
+from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.aux_flush import AuxFlush
@@ -189,6 +189,7 @@ class Session:
 
         Raises:
             KernelError: they cannot be opened; the CPU stays without.
+            SinkError: no segment has a place for them; likewise.
             ShardSilent: likewise, and a drain thread may still be reading them.
         """
         for one in self.abilities.hotplug:
@@ -201,7 +202,7 @@ class Session:
                 self.pause.renew()
                 if self.recorder is not None:
                     self.recorder.renew()
-            except KernelError:
+            except CollectordError:
                 await self.leave_cpu(cpu)
                 raise
 
@@ -217,14 +218,16 @@ class Session:
         ring = self._drain.add_ring(self._stream, handle)
         try:
             drained = Drained(handle, ring, self._drain.add_areas(ring, handle))
+            await self._rotation.take_in(ring.id, handle.label.cpu)
             self._accounting.add(drained)
-        except KernelError:
+        except (KernelError, SinkError):
             await self._drain.remove([ring])
             raise
         if self.recorder is not None:
             await self.recorder.add(drained)
         self._rings[ring.id] = drained
         self._joined.add(ring.id)
+        handle.begin(ring)
 
     async def remove_joined(self) -> None:
         """Remove the rings that came with CPUs, before they are closed. Raises ShardSilent."""

@@ -112,6 +112,12 @@ class TraceDatSink(FileSink):
         self._shown: dict[int, _Shown] = {}
         super().__init__(plan, identity, events=event_names(metadata), make_room=make_room)
 
+    def add_ring(self, ring: int, cpu: int) -> bool:
+        """Give a ring an extent in later files; it has none in those that are open."""
+        self._cpus[ring] = cpu
+        self._head = self._build(self._capacity_bytes)
+        return True
+
     def flush(
         self,
         segment: OpenSegment,
@@ -223,6 +229,8 @@ class TraceDatSink(FileSink):
     def _recounted(self, segment: OpenSegment, closed: SegmentClosed) -> _Held:
         counts = {}
         for ring, size, _ in closed.tracks:
+            if ring not in segment.offsets:  # it has joined since
+                continue
             counts[ring] = Recount(self._head.sub_buffer_bytes)
             recount(segment.meta_fd, segment.offsets[ring], size, counts[ring])
         times = widest((count.first_ns, count.last_ns) for count in counts.values())
