@@ -167,7 +167,7 @@ def test_the_aux_area_of_a_cpu_that_comes_back(
 def test_a_recorder_has_the_aux_area_of_a_cpu_that_comes_back(
     tmp_path: Path, start_cli: Start, checker: Checker
 ) -> None:
-    """What its old area held is in the next snapshot, with the new one's: the last bytes of it."""
+    """The next snapshot has the last bytes of its old area, and those of the new one."""
     mode = f'mode = "flight-recorder"\nfreeze_on = "{test_aux.FREEZE}"'
     with (
         loaded_pmu(test_aux.PMU) as pmu,

@@ -14,7 +14,7 @@ from collectord.source.trace_joining import TraceJoining
 
 
 def test_a_ring_that_cannot_be_taken_in_is_closed_and_may_join_again() -> None:
-    """Of the others nothing is touched, and the session's end closes what is open."""
+    """The other rings stay as they are, and the session's end closes what is open."""
     rings: list[int] = []
     open_files: list[int] = []
 
