@@ -316,6 +316,8 @@ class Stream:
         """
     def rotate(self) -> None:
         """Move on to the next prepared segment at the next chunk, unless this one is empty."""
+    def turn(self) -> None:
+        """Move on to the next prepared segment, though this one be empty."""
     def finish(self) -> None:
         """Close the running segment after the queued data; SegmentClosed follows.
 

@@ -87,7 +87,7 @@ cdef extern from "core.h":
         uint32_t page_bytes
         bint snapshots, foreign_clock
     enum request:
-        ROTATE, FINISH, SPACE_GIVE_UP, SPACE_RETRY
+        ROTATE, TURN, FINISH, SPACE_GIVE_UP, SPACE_RETRY
     struct stream:
         uint32_t id
         sideband sideband

@@ -217,7 +217,8 @@ int core__prepare(struct core *core, struct stream *stream, struct segment *segm
 void core__request(struct core *core, struct stream *stream, enum request request)
 {
 	pthread_mutex_lock(&stream->lock);
-	stream->rotate_wanted |= request == ROTATE;
+	stream->rotate_wanted |= request == ROTATE || request == TURN;
+	stream->turn_wanted |= request == TURN;
 	stream->finish_wanted |= request == FINISH;
 	if (request >= SPACE_UNANSWERED)
 		stream->space_answer = request;

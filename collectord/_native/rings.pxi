@@ -413,6 +413,9 @@ cdef class Stream:
     def rotate(self):
         core__request(self.owner.core, self.stream, ROTATE)
 
+    def turn(self):
+        core__request(self.owner.core, self.stream, TURN)
+
     def finish(self):
         core__request(self.owner.core, self.stream, FINISH)
 

@@ -195,7 +195,7 @@ static void stream__close_current(struct stream *stream, bool final, bool early)
 		event->rings[stream->ring_count + i] = stream->gone[i];
 	stream->gone_count = 0;
 	stream->current.open = false;
-	stream->rotate_wanted = stream->round_due = false;
+	stream->rotate_wanted = stream->turn_wanted = stream->round_due = false;
 	cut__end(&stream->cut);
 	mapped_files__turn(&stream->sideband.files);
 	event_list__push(stream->events, event);
@@ -221,7 +221,7 @@ static bool stream__is_full(const struct stream *stream, uint64_t bytes)
 {
 	const struct segment *segment = &stream->current;
 
-	return segment->open && segment->chunks > 0 &&
+	return segment->open && (segment->chunks > 0 || stream->turn_wanted) &&
 	       (stream->rotate_wanted || segment->offset + bytes > segment->limit);
 }
 
@@ -332,8 +332,8 @@ bool stream__serve(struct stream *stream)
 
 	pthread_mutex_lock(&stream->lock);
 	finish = stream->finish_wanted;
-	if (stream->rotate_wanted && (!segment->open || segment->chunks == 0))
-		stream->rotate_wanted = false;
+	if (!segment->open || (segment->chunks == 0 && !stream->turn_wanted))
+		stream->rotate_wanted = stream->turn_wanted = false;
 	if (finish && !queued) {
 		/* If nothing was written, the prepared segment closes empty. */
 		if (!segment->open)

@@ -163,8 +163,9 @@ struct sent {
 	uint64_t bytes;
 };
 
-/* Requests to a stream: to rotate, to finish, and the answers to its wait for space, or a segment. */
-enum request { ROTATE, FINISH, SPACE_UNANSWERED, SPACE_GIVE_UP, SPACE_RETRY };
+/* Requests to a stream: to rotate, also from an empty segment (TURN), to finish, and the answers to its
+ * wait for space, or a segment. */
+enum request { ROTATE, TURN, FINISH, SPACE_UNANSWERED, SPACE_GIVE_UP, SPACE_RETRY };
 
 /* A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;
  * `lock` guards `next`, the requests, the answer, the list of rings and the shares of those that are
@@ -172,7 +173,7 @@ enum request { ROTATE, FINISH, SPACE_UNANSWERED, SPACE_GIVE_UP, SPACE_RETRY };
 struct stream {
 	pthread_mutex_t lock;
 	struct segment next;
-	bool rotate_wanted, finish_wanted;
+	bool rotate_wanted, turn_wanted, finish_wanted;
 	bool finished; /* no more is written, and its files are not used; set by the writer */
 	bool forgotten; /* nobody refers to it; for the thread that adds streams */
 	enum request space_answer; /* one of the last three */
@@ -260,7 +261,8 @@ bool stream__keep_share(struct stream *stream, const struct ring *ring);
 /* The writer makes the calls below. */
 
 /* Move to the prepared segment if none is open, if this one cannot take `bytes` more, or if a
- * rotation is due, as it is if the ring's place in it is `full`. An empty segment never closes. */
+ * rotation is due, as it is if the ring's place in it is `full`. An empty segment closes for TURN
+ * only. */
 void stream__advance(struct stream *stream, uint64_t bytes, bool full);
 /* Move to the prepared segment: the cut is done, or, if `early`, is not waited for. */
 void stream__turn(struct stream *stream, bool early);

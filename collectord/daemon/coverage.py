@@ -177,8 +177,7 @@ class _Seen:
 
     def away(self, online: frozenset[int]) -> frozenset[int]:
         """Return the CPUs that were offline, and have had no new rings since."""
-        new = self._new(online) if self._attached else frozenset[int]()
-        return self._detached | self._unnamed | new
+        return self._detached | self._unnamed | self._new(online)
 
     def _new(self, online: frozenset[int]) -> frozenset[int]:
         """Return the CPUs that came online since the start, if the session is to have all."""

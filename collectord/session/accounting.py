@@ -71,6 +71,7 @@ class Accounting:
         self._counter_reader.add(drained)
         self._aux.add(drained)
         self._enter([drained])
+        self._late.leave_out(drained.handle.label)
 
     def retire(self, drained: Drained) -> None:
         """Count a ring for the last time: see `CounterReader.retire`."""

@@ -17,7 +17,7 @@ from collectord.session.segment_ends import SegmentEnds
 from collectord.sink.manifest import SnapshotNote
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from collectord.session.accounting import Accounting
     from collectord.session.counter_reader import Drained
@@ -71,6 +71,7 @@ class FlightRecorder:
         self._log = _LOG.bind(session=parts.plan.name)
         self._one = asyncio.Lock()
         self._freezing = False
+        self._watched: set[int] = set()
         self._ended = False
         self._given = 0
         self._lost = self._windows.lost()  # as the snapshot in progress began
@@ -92,7 +93,14 @@ class FlightRecorder:
 
     def begin(self) -> None:
         """Watch for rings that the kernel stops."""
-        for fd in self._recording.freeze_fds:
+        self._watch(self._recording.freeze_fds)
+
+    def _watch(self, fds: Iterable[int]) -> None:
+        """Watch these descriptors from now on, and no others."""
+        before, self._watched = self._watched, set(fds)
+        for fd in before - self._watched:
+            asyncio.get_running_loop().remove_reader(fd)
+        for fd in self._watched - before:
             asyncio.get_running_loop().add_reader(fd, self.poll)
 
     def poll(self) -> None:
@@ -132,8 +140,7 @@ class FlightRecorder:
         """Prepare for the final stop of the source: stopped rings are not started again."""
         self._ended = True
         self._windows.end()
-        for fd in self._recording.freeze_fds:
-            asyncio.get_running_loop().remove_reader(fd)
+        self._watch(())
 
     async def take_last(self) -> None:
         """Store all that the rings hold, now that no records arrive. Raises ShardSilent."""
@@ -158,20 +165,45 @@ class FlightRecorder:
     # CPUs that leave and return.
 
     @asynccontextmanager
-    async def removing(self, rings: Sequence[Drained]) -> AsyncIterator[None]:
-        """Take the windows of rings whose events are off, and which the block removes.
+    async def removing(
+        self, rings: Sequence[Drained], stop: Callable[[], None]
+    ) -> AsyncIterator[None]:
+        """Stop the events of rings, and take their windows; the block removes the rings.
 
-        They go to the running segment, which the next snapshot ends. Raises ShardSilent.
+        They go to the running segment, which the next snapshot ends: if one of the rings is
+        frozen, that is the snapshot of its freeze.
+
+        Args:
+            rings: the rings.
+            stop: stops their events, which a snapshot in progress would start again.
+
+        Raises:
+            KernelError: the events cannot be stopped; all stays as it is.
+            ShardSilent: a drain thread does not respond.
         """
         async with self._one:
+            self.poll()
+            stop()
             await self._windows.take_of(rings)
+            self._watch(self._watched.difference(c.fd for r in rings for c in r.handle.counters))
             yield
             self._windows.remove(rings)
 
     async def add(self, drained: Drained) -> None:
-        """Take the windows of a ring that joins the session, once its events are enabled."""
+        """Take the windows of a ring that joins the session, before its events are enabled."""
         async with self._one:
             self._windows.add(drained)
+            if not self._ended:
+                self._watch(self._recording.freeze_fds)
+
+    def renew(self) -> None:
+        """Stop the events that were added since a freeze has ended the recording.
+
+        Raises:
+            KernelError: they cannot be stopped.
+        """
+        if self._freezing and self._plan.sink.single_file is not None:
+            self._source.disable()
 
     # Snapshots.
 

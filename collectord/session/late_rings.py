@@ -22,10 +22,11 @@ from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
     from collectord.kernel.port import Kernel
+    from collectord.model import RingLabel
     from collectord.plan.session_plan import SessionPlan
     from collectord.sink.base import SegmentInfo, Sink
     from collectord.sink.state_dir import StateDir
@@ -47,24 +48,28 @@ class LateRings:
         self._plan = plan
         self._sources, self._tracing = abilities.late, abilities.tracing
         self._rings: tuple[LateRing, ...] = ()
-        self._produced = self._produced_before = 0
+        self._before: tuple[LateRing, ...] = ()  # as of the reading before
         self._stored: Mapping[int, int] = {}  # events taken at the end, by CPU
         self._given_up = False
 
     def measure(self, *, last: bool) -> None:
         """Take a reading. See `LateSource.late_rings`. Raises KernelError."""
+        self._before = self._rings
         self._rings = tuple(r for source in self._sources for r in source.late_rings(last=last))
-        self._produced_before = self._produced
-        self._produced = sum(ring.produced.value or 0 for ring in self._rings)
         if last:
-            self._produced_before = self._produced
+            self._before = self._rings
             # The single file has no room for CPUs other than those it was made for.
             self._given_up = self._plan.sink.single_file is not None
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The events produced as of the last two readings, the older first; equal at the end."""
-        return self._produced_before, self._produced
+        return _produced(self._before), _produced(self._rings)
+
+    def leave_out(self, label: RingLabel) -> None:
+        """Leave a ring to the session, which drains it from now on."""
+        self._rings = tuple(ring for ring in self._rings if ring.label != label)
+        self._before = tuple(ring for ring in self._before if ring.label != label)
 
     def balances(self) -> tuple[RingBalance, ...]:
         """Return the balance of each ring as of the last reading."""
@@ -162,3 +167,7 @@ class LateRings:
                 data_bytes=ring.capacity_bytes,
                 watermark_bytes=0,
             )
+
+
+def _produced(rings: Iterable[LateRing]) -> int:
+    return sum(ring.produced.value or 0 for ring in rings)

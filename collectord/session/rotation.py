@@ -40,6 +40,8 @@ _LOG: Final = structlog.get_logger()
 _WAITING_MAX: Final = 4
 # The room to make for a writer that met a full disk: some seconds of a busy stream.
 _ROOM_BYTES: Final = 64 << 20
+# A disk that is busy for that long will not be waited for.
+_TURN_S: Final = 5.0
 
 
 class Rotation:
@@ -73,6 +75,7 @@ class Rotation:
         self._since_ns = 0
         self._sealing = asyncio.Lock()
         self._preparing = asyncio.Lock()
+        self._continued = asyncio.Event()
         self._ending = False
         self._finished = asyncio.Event()
         self._write_errors = self._given_up = self._early = 0
@@ -190,6 +193,27 @@ class Rotation:
         finally:
             self._requested.remove(requested)
 
+    async def take_in(self, ring: int, cpu: int) -> None:
+        """Continue in a segment with a place for one more ring, by its id.
+
+        Raises:
+            SinkError: there is none; the running one goes on.
+        """
+        async with self._preparing:
+            if not self._sink.add_ring(ring, cpu):
+                return
+            first = self._token + 1
+        while not self._ending and self._stream.track_bytes()[0] < first:
+            await self.make_next()
+            self._continued.clear()
+            self._stream.turn()
+            try:
+                async with asyncio.timeout(_TURN_S):
+                    await self._continued.wait()
+            except TimeoutError:
+                path = self._plan.directory
+                raise SinkError("the running segment does not end", path=path) from None
+
     def rotate_for(self, collected: SegmentEnds) -> None:
         """Wait there for the end of what was written until now, and continue in another segment.
 
@@ -234,6 +258,7 @@ class Rotation:
     def segment_wanted(self) -> None:
         """Prepare the next segment beside the running one."""
         self._has_next = False
+        self._continued.set()
         self._since_ns = time.monotonic_ns()
         self._running.lead()
         if not self._ending and self._plan.single_file is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.errors import KernelError, SinkError, UsageError
+from collectord.errors import CollectordError, KernelError, SinkError, UsageError
 from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.aux_flush import AuxFlush
@@ -166,10 +166,14 @@ class Session:
         """
         gone = [drained for drained in self._rings.values() if drained.handle.label.cpu == cpu]
         await self._read_all(area for drained in gone for area in drained.areas)
-        for one in self.abilities.hotplug:
-            one.stop(cpu)
-        removing = nullcontext() if self.recorder is None else self.recorder.removing(gone)
-        async with removing:
+
+        def stop() -> None:
+            for one in self.abilities.hotplug:
+                one.stop(cpu)
+
+        if self.recorder is None:
+            stop()
+        async with nullcontext() if self.recorder is None else self.recorder.removing(gone, stop):
             await self._drain.remove([drained.ring for drained in gone])
         for drained in gone:
             self._accounting.retire(drained)
@@ -185,6 +189,7 @@ class Session:
 
         Raises:
             KernelError: they cannot be opened; the CPU stays without.
+            SinkError: no segment has a place for them; likewise.
             ShardSilent: likewise, and a drain thread may still be reading them.
         """
         for one in self.abilities.hotplug:
@@ -195,7 +200,9 @@ class Session:
                 self._listen()
                 one.enable(rings)
                 self.pause.renew()
-            except KernelError:
+                if self.recorder is not None:
+                    self.recorder.renew()
+            except CollectordError:
                 await self.leave_cpu(cpu)
                 raise
 
@@ -211,14 +218,16 @@ class Session:
         ring = self._drain.add_ring(self._stream, handle)
         try:
             drained = Drained(handle, ring, self._drain.add_areas(ring, handle))
+            await self._rotation.take_in(ring.id, handle.label.cpu)
             self._accounting.add(drained)
-        except KernelError:
+        except (KernelError, SinkError):
             await self._drain.remove([ring])
             raise
         if self.recorder is not None:
             await self.recorder.add(drained)
         self._rings[ring.id] = drained
         self._joined.add(ring.id)
+        handle.begin(ring)
 
     async def remove_joined(self) -> None:
         """Remove the rings that came with CPUs, before they are closed. Raises ShardSilent."""

@@ -161,6 +161,13 @@ class Sink(Protocol):
     def next_segment(self, token: int, opening: Opening) -> OpenSegment:
         """Create the next file. Raises SinkError, also for ENOSPC; nothing is left behind."""
 
+    def add_ring(self, ring: int, cpu: int) -> bool:
+        """Take the data of one more ring, while no segment is created.
+
+        Returns:
+            whether only segments that are created from now on have a place for it.
+        """
+
     def lead(self, segment: OpenSegment) -> None:
         """Let a link of a fixed name lead to the segment, which is the running one from now on.
 

@@ -195,6 +195,11 @@ class FileSink(ABC):
                     self._open[token] = segment
                 return segment
 
+    def add_ring(self, ring: int, cpu: int) -> bool:
+        """Take one more ring: the records of all share a place."""
+        del ring, cpu
+        return False
+
     def lead(self, segment: OpenSegment) -> None:
         """Let the link beside the segments lead to this one, unless it was sealed meanwhile.
 

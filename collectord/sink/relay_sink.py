@@ -216,6 +216,10 @@ class RelaySink:
         }
         return replace(made[0], files=files)
 
+    def add_ring(self, ring: int, cpu: int) -> bool:
+        """Refuse: the files of a set are those of the CPUs at the start."""
+        raise ValueError(ring, cpu)
+
     def lead(self, segment: OpenSegment) -> None:
         """Do nothing: a set is read by the common part of its names, which a link has not."""
 

@@ -46,6 +46,7 @@ _EXTENT_PER_LIMIT: Final = 2
 # part of a segment's limit.
 _STEP_BYTES: Final = 4 << 20
 _AHEAD_PER_LIMIT: Final = 4
+_NO_COMMS: Final = hash(())
 
 
 class _Held(NamedTuple):
@@ -63,7 +64,7 @@ class _Shown:
     head: Head
     sizes: Mapping[int, int] = field(default_factory=dict)
     stats: dict[int, str] = field(default_factory=dict)
-    comms: Mapping[int, bytes] = field(default_factory=dict)
+    comms_hash: int = _NO_COMMS
     names: bytes = b""
     closing: bool = False
     held: _Held | None = None
@@ -111,6 +112,12 @@ class TraceDatSink(FileSink):
         self._shown: dict[int, _Shown] = {}
         super().__init__(plan, identity, events=event_names(metadata), make_room=make_room)
 
+    def add_ring(self, ring: int, cpu: int) -> bool:
+        """Give a ring an extent in later files; it has none in those that are open."""
+        self._cpus[ring] = cpu
+        self._head = self._build(self._capacity_bytes)
+        return True
+
     def flush(
         self,
         segment: OpenSegment,
@@ -139,14 +146,15 @@ class TraceDatSink(FileSink):
             if cpu in shown.head.extents and shown.stats.get(cpu) != text:
                 yield shown.head.cpustat_patch(cpu, text)
                 shown.stats[cpu] = text
-        comms = dict(self._comms())
-        if comms != shown.comms:
-            patch = shown.head.cmdlines_patch(comms.items())
+        comms = tuple(self._comms().items())
+        comms_hash = hash(comms)  # a copy for each open file would be half a megabyte
+        if comms_hash != shown.comms_hash:
+            patch = shown.head.cmdlines_patch(comms)
             for at in range(0, len(patch.data), PAGE_BYTES):
                 part = patch.data[at : at + PAGE_BYTES]
                 if part != shown.names[at : at + PAGE_BYTES]:
                     yield patch._replace(offset=patch.offset + at, data=part)
-            shown.names, shown.comms = patch.data, comms
+            shown.names, shown.comms_hash = patch.data, comms_hash
 
     def _build(self, extent_bytes: int) -> Head:
         return build_head(self._metadata, sorted(set(self._cpus.values())), extent_bytes)
@@ -221,6 +229,8 @@ class TraceDatSink(FileSink):
     def _recounted(self, segment: OpenSegment, closed: SegmentClosed) -> _Held:
         counts = {}
         for ring, size, _ in closed.tracks:
+            if ring not in segment.offsets:  # it has joined since
+                continue
             counts[ring] = Recount(self._head.sub_buffer_bytes)
             recount(segment.meta_fd, segment.offsets[ring], size, counts[ring])
         times = widest((count.first_ns, count.last_ns) for count in counts.values())

@@ -121,24 +121,41 @@ class OpenPerf:
     def __init__(
         self, kernel: Kernel, opened: Opened, plan: SessionPlan, counts: EventCounts
     ) -> None:
-        self.rings: tuple[PerfRing, ...] = opened.rings
+        self.rings: tuple[PerfRing, ...] = ()
         self.hotplug: tuple[Hotplug, ...] = ()
         self.following: tuple[Following, ...] = ()
         self._counts = counts
         self._foreign_clock = plan.perf_clock
         self._pids = opened.pids
         self.target_fds = opened.target_fds
-        self._resumers = opened.resumers
         self._kernel = kernel
         self._events = {event.index: event for event in plan.events}
+        self._freezers: Mapping[int, CounterFd] = {}
+        self._resumers: Mapping[int, CounterFd] = {}
+        self._happened: dict[int, int] = {}  # by descriptor, how often it was found
+        self._fired: set[int] = set()
+        self.go_on_with(opened.rings, opened.resumers)
+        self._with_aux = frozenset(event.index for event in plan.events if event.aux)
+
+    def go_on_with(
+        self, rings: tuple[PerfRing, ...], resumers: Mapping[int, CounterFd] | None = None
+    ) -> None:
+        """Have these rings from now on; the kernel may use the descriptors of others again.
+
+        Args:
+            rings: all rings.
+            resumers: of the rings that are new, as in `Opened`.
+        """
+        self.rings = rings
         self._freezers = {
             counter.fd: counter
             for counter in self._counters(RingRole.DATA)
             if self._events[counter.event_index].freezes
         }
-        self._happened: dict[int, int] = {}  # by descriptor, how often it was found
-        self._fired: set[int] = set()
-        self._with_aux = frozenset(event.index for event in plan.events if event.aux)
+        known = {**self._resumers, **(resumers or {})}
+        self._resumers = {fd: one for fd, one in known.items() if fd in self._freezers}
+        self._happened = {fd: n for fd, n in self._happened.items() if fd in self._freezers}
+        self._fired &= self._freezers.keys()
 
     @property
     def abilities(self) -> Abilities:

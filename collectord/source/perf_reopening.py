@@ -29,15 +29,8 @@ if TYPE_CHECKING:
 
 
 def can_reopen(plan: SessionPlan) -> bool:
-    """Whether the rings of one CPU can be opened anew.
-
-    Events of a task come back by themselves. Those that freeze rings are watched from the start to
-    the end, and an AUX area that runs free cannot be replaced while a snapshot may want it.
-    """
-    if plan.scope.kind in TASK_SCOPES or plan.freezes:
-        return False
-    free = any(ring.aux is not None and ring.aux.snapshot for ring in plan.rings)
-    return not free and all(ring.cpu >= 0 for ring in plan.rings)
+    """Whether the rings of one CPU can be opened anew; those of tasks come back by themselves."""
+    return plan.scope.kind not in TASK_SCOPES and all(ring.cpu >= 0 for ring in plan.rings)
 
 
 class PerfReopening:
@@ -82,7 +75,7 @@ class PerfReopening:
 
     def leave(self, cpu: int) -> None:
         """See `source.base.Hotplug`."""
-        self._perf.rings = tuple(ring for ring in self._perf.rings if ring.label.cpu != cpu)
+        self._perf.go_on_with(tuple(r for r in self._perf.rings if r.label.cpu != cpu))
         closer = self._closers.pop(cpu, None)
         if closer is not None:
             closer.close()
@@ -93,11 +86,11 @@ class PerfReopening:
         with ExitStack() as own:
             opening = Opening(self._kernel, self._plan, own, self._exclude_tids, cpu)
             opening.run()
-            rings = tuple(self._with_known_ids(ring) for ring in opening.result().rings)
+            opened = opening.result()
+            rings = tuple(self._with_known_ids(ring) for ring in opened.rings)
             self._closers[cpu] = own.pop_all()
-        self._perf.rings = tuple(
-            sorted((*self._perf.rings, *rings), key=lambda ring: self._order[ring.label])
-        )
+        together = sorted((*self._perf.rings, *rings), key=lambda ring: self._order[ring.label])
+        self._perf.go_on_with(tuple(together), opened.resumers)
         return rings
 
     def _plan_for(self, cpu: int) -> None:

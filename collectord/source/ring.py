@@ -134,7 +134,7 @@ class RingHandle(ABC):
         """Have the core drain it into a stream of its source. Raises OSError."""
 
     def begin(self, ring: Ring) -> None:  # noqa: B027 - most have nothing to do
-        """Prepare for its session's start: its stream has a segment, and its source is enabled."""
+        """Prepare for being drained: a segment has its place, and its source is enabled."""
 
     def end(self, ring: Ring) -> None:  # noqa: B027 - most have nothing to do
         """Prepare for its end: its source writes no more, and the rest is still to be drained."""
@@ -351,6 +351,7 @@ class FtraceRing(RingHandle):
         subbufs: sub-buffers of the ring, without the reader's own; for a flight recorder the most
             that it may grow to.
         page_map: its mapping, None unless the transport is `mmap`.
+        joined: it joins a session that runs; it is drained once a segment has a place for it.
     """
 
     stats_fd: int
@@ -358,6 +359,7 @@ class FtraceRing(RingHandle):
     subbuf_bytes: int
     subbufs: int
     page_map: PageMap | None = None
+    joined: bool = False
     counts_on: bool = True
 
     def register(self, core: Core, shard: int, stream: Stream) -> Ring:
@@ -370,8 +372,13 @@ class FtraceRing(RingHandle):
             subbufs=self.subbufs,
             transport=str(self.transport),
             page_map=self.page_map,
-            held=self.held,
+            held=self.held or self.joined,
         )
+
+    def begin(self, ring: Ring) -> None:
+        """See `RingHandle`."""
+        if self.joined and not self.held:
+            ring.hold(False)  # noqa: FBT003 - the binding's
 
     @property
     def is_unseen(self) -> bool:

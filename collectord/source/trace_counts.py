@@ -120,6 +120,15 @@ class LateTraceRings:
             for cpu in sorted(self._seen)
         )
 
+    def leave_out(self, cpu: int) -> None:
+        """Read a CPU's ring no more: it is open."""
+        self._others -= {cpu}
+        self._seen.discard(cpu)
+
+    def take_back(self, cpu: int) -> None:
+        """Read a CPU's ring again, as it is open no more."""
+        self._others |= {cpu}
+
     def texts(self) -> dict[int, str]:
         """Return their counters, as trace-cmd keeps them. Raises KernelError."""
         return {cpu: with_heading(cpu, self._stats(cpu)) for cpu in sorted(self._seen)}

@@ -45,6 +45,7 @@ from collectord.source.base import Abilities
 from collectord.source.monotonic_stats import MonotonicStats
 from collectord.source.ring import FtraceRing
 from collectord.source.trace_counts import LateTraceRings, open_ring, produced
+from collectord.source.trace_joining import TraceJoining
 from collectord.source.window import Fill, grown, needed_bytes
 from collectord.text import cpu_list
 
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.instance_settings import OpenedInstance
     from collectord.plan.ftrace_plan import FtraceEvent
     from collectord.plan.session_plan import RingPlan, SessionPlan
-    from collectord.source.base import LateRing
+    from collectord.source.base import Hotplug, LateRing
     from collectord.source.ring import RingHandle
     from collectord.source.window import Held
 
@@ -91,13 +92,25 @@ def open_session(
         own.callback(kernel.remove_instance, instance.id)
         if scope.kind is ScopeKind.PROCESS:
             _follow(kernel, instance, scope.pids)
-        rings = _open_rings(kernel, plan, ftrace, instance, own)
+        rings = _open_rings(kernel, plan, instance, own)
         kernel.choose_events(instance.id, _events(ftrace, instance, exclude_tids))
         stack.push(own.pop_all())
     recorder = plan.mode == FLIGHT_RECORDER
     late = LateTraceRings(kernel, instance, plan, recorder=recorder)
     tracing = OpenInstance(kernel, instance, ftrace, rings, late)
-    return OpenTracefs(kernel, tracing, rings, targets, recorder=recorder, freeze=ftrace.freeze)
+    opened = OpenTracefs(kernel, tracing, rings, targets, recorder=recorder, freeze=ftrace.freeze)
+    if plan.sink.single_file is None and not plan.scope.cpus:
+
+        def open_late(cpu: int, stack: ExitStack) -> FtraceRing:
+            kernel.reserve_files(2)
+            like = replace(plan.rings[0], cpu=cpu)
+            ring = _open_ring(kernel, plan, instance, like, stack)
+            if ftrace.keep_ns:  # the others may have grown: the kernel has made it small then
+                kernel.resize_ring(instance.id, cpu, ring.geometry.data_bytes)
+            return replace(ring, joined=True)
+
+        opened.hotplug = (TraceJoining(opened, open_late, stack),)
+    return opened
 
 
 def instance_session(plan: SessionPlan) -> str:
@@ -123,6 +136,7 @@ class OpenTracefs:
         freeze: FtraceEvent | None,
     ) -> None:
         self.rings = rings
+        self.hotplug: tuple[Hotplug, ...] = ()
         self.target_fds = target_fds
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
         self._recorder = recorder
@@ -137,8 +151,25 @@ class OpenTracefs:
     def abilities(self) -> Abilities:
         """See `source.base.OpenSource`."""
         return Abilities(
-            recording=(self,), late=(self,), tracing=(self.tracing,), pausable=(self,)
+            recording=(self,),
+            late=(self,),
+            tracing=(self.tracing,),
+            pausable=(self,),
+            hotplug=self.hotplug,
         )
+
+    def add_ring(self, ring: FtraceRing) -> None:
+        """Have one more ring, which the kernel made late."""
+        self.rings += (ring,)
+        self._stats[ring.label] = MonotonicStats(ring.stats_fd)
+        self.tracing.add_ring(ring)
+
+    def drop_ring(self, cpu: int) -> None:
+        """Forget the ring of a CPU."""
+        (ring,) = (ring for ring in self.rings if ring.label.cpu == cpu)
+        self.rings = tuple(one for one in self.rings if one is not ring)
+        del self._stats[ring.label]
+        self.tracing.drop_ring(cpu)
 
     def add_stream(self, core: Core) -> Stream:
         """See `source.base.OpenSource`."""
@@ -218,6 +249,18 @@ class OpenInstance:
         self.sizes = {ring.label.cpu: ring.geometry.data_bytes for ring in rings}
         self._stats_fds = {ring.label.cpu: ring.stats_fd for ring in rings}
         self.grew = False
+
+    def add_ring(self, ring: FtraceRing) -> None:
+        """Have one more ring, which is not late any more."""
+        cpu = ring.label.cpu
+        self.sizes[cpu], self._stats_fds[cpu] = ring.geometry.data_bytes, ring.stats_fd
+        self.grew |= bool(self._plan.keep_ns)
+        self.late.leave_out(cpu)
+
+    def drop_ring(self, cpu: int) -> None:
+        """Have a ring among the late ones again."""
+        del self.sizes[cpu], self._stats_fds[cpu]
+        self.late.take_back(cpu)
 
     def metadata(self) -> Metadata:
         """Return formats of the session's events and of markers, and the names they refer to."""
@@ -336,34 +379,38 @@ def _follow(kernel: Kernel, instance: OpenedInstance, pids: Sequence[int]) -> No
 def _open_rings(
     kernel: Kernel,
     plan: SessionPlan,
-    ftrace: FtracePlan,
     instance: OpenedInstance,
     stack: ExitStack,
 ) -> tuple[FtraceRing, ...]:
-    effective = instance.effective
-    geometry = Geometry(
-        data_bytes=effective.buffer_bytes,
-        watermark_bytes=effective.buffer_bytes * effective.buffer_percent // 100,
-        requested_bytes=ftrace.buffer_bytes,
+    return tuple(_open_ring(kernel, plan, instance, ring, stack) for ring in plan.rings)
+
+
+def _open_ring(
+    kernel: Kernel,
+    plan: SessionPlan,
+    instance: OpenedInstance,
+    ring: RingPlan,
+    stack: ExitStack,
+) -> FtraceRing:
+    effective, ftrace = instance.effective, plan.payload_of(FtracePlan)
+    files = open_ring(kernel, instance, ring.cpu, stack)
+    page_map = None
+    if ftrace.transport is Transport.MMAP:
+        page_map = map_pages(files.raw_fd, partial(kernel.instance_users, instance.id))
+        stack.callback(page_map.close)
+    return FtraceRing(
+        fd=files.raw_fd,
+        basis=Basis.EXACT,
+        geometry=Geometry(
+            data_bytes=effective.buffer_bytes,
+            watermark_bytes=effective.buffer_bytes * effective.buffer_percent // 100,
+            requested_bytes=ftrace.buffer_bytes,
+        ),
+        label=RingLabel(plan.name, ring.source, ring.role, ring.cpu),
+        held=plan.mode == FLIGHT_RECORDER,
+        stats_fd=files.stats_fd,
+        transport=ftrace.transport,
+        subbuf_bytes=effective.subbuf_bytes,
+        subbufs=max(effective.buffer_bytes, ftrace.max_bytes) // effective.subbuf_bytes,
+        page_map=page_map,
     )
-    rings = []
-    for ring in plan.rings:
-        files = open_ring(kernel, instance, ring.cpu, stack)
-        page_map = None
-        if ftrace.transport is Transport.MMAP:
-            page_map = map_pages(files.raw_fd, partial(kernel.instance_users, instance.id))
-            stack.callback(page_map.close)
-        handle = FtraceRing(
-            fd=files.raw_fd,
-            basis=Basis.EXACT,
-            geometry=geometry,
-            label=RingLabel(plan.name, ring.source, ring.role, ring.cpu),
-            held=plan.mode == FLIGHT_RECORDER,
-            stats_fd=files.stats_fd,
-            transport=ftrace.transport,
-            subbuf_bytes=effective.subbuf_bytes,
-            subbufs=max(effective.buffer_bytes, ftrace.max_bytes) // effective.subbuf_bytes,
-            page_map=page_map,
-        )
-        rings.append(handle)
-    return tuple(rings)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
+    from tests.support.trace_cmds import TraceCmd
 
 # The variable is for the long form.
 CYCLES: Final = int(os.environ.get("COLLECTORD_HOTPLUG_CYCLES", "10"))
@@ -151,12 +152,16 @@ def test_each_cpu_that_comes_back_is_recorded_again(
 
 
 def test_a_cpu_that_was_offline_at_the_start_is_recorded_when_it_comes(
-    tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
+    tmp_path: Path,
+    start_cli: Start,
+    generator: Generator,
+    perfs: tuple[Perf, ...],
+    trace_cmds: tuple[TraceCmd, ...],
 ) -> None:
     """It gets rings as those of the others have them, and new ones after each absence."""
     require("CPU hotplug")
     cpu = with_switch()[-1]
-    config = daemon_config(tmp_path, log_level="error", core=CORE, source=OTHERS)
+    config = daemon_config(tmp_path, log_level="error", core=CORE, source=OTHERS + PAGES)
     with ExitStack() as stack:
         with offline(cpu):
             daemon = stack.enter_context(daemons.running(start_cli, config))
@@ -164,13 +169,20 @@ def test_a_cpu_that_was_offline_at_the_start_is_recorded_when_it_comes(
         for _ in range(2):
             check(daemon)
             make(generator, 0, BURST)
-            await_recorded(daemon, cpu, generator, ("calls", "program"))
+            await_recorded(daemon, cpu, generator)
             bounce(daemon, cpu, [partial(make, generator, 0, BURST)])
         (taken,) = daemon.post("/v1/snapshot", {"sessions": ["box"]})["snapshots"]
         gone = daemon.session("box")["overwritten"]
         assert taken["samples"] + gone == daemon.session()["produced"]
         ended = daemon.stop()
     assert (ended.status, ended.complaints()) == (0, [])
+    ledger = last_ledger(tmp_path, TRACED)
+    assert (ledger["produced"], ledger["unaccounted"]) == (ledger["stored"], 0)
+    traces = sorted((tmp_path / "state" / TRACED).rglob("*.trace.dat"))
+    for trace_cmd in trace_cmds:
+        lines = [line for trace in traces for line in trace_cmd.report(trace)]
+        assert len(lines) == ledger["stored"]
+        assert any(f"[{cpu:03d}]" in line for line in lines)
     ledger = last_ledger(tmp_path, "calls")
     assert (ledger["produced"], ledger["unaccounted"]) == (ledger["stored"], 0)
     (data,) = (tmp_path / "state" / "calls").rglob("*.perf.data")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rings of ftrace that nobody drained: their events are stored at the end, or lost and counted.
+"""Rings of ftrace that the kernel made late: drained from then on, or stored at the end, or lost.
 
 To the session it is one whether a CPU comes online after its opening or was left out of its plan:
 the kernel has a ring for it, and the session none.
@@ -8,6 +8,7 @@ the kernel has a ring for it, and the session none.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig, TargetConfig
 from collectord.daemon.daemon import Daemon
 from collectord.daemon.host_facts import host_facts
+from collectord.errors import KernelError
 from collectord.kernel.linux import LinuxKernel
 from collectord.ledger.ledger_json import to_json
 from collectord.model import ScopeKind
@@ -29,6 +31,7 @@ from tests.support.configs import tracefs_source
 from tests.support.daemons import EVENT, FILTER, NUMBER
 
 if TYPE_CHECKING:
+    from collectord.kernel.values.ring_files import RingFiles
     from collectord.ledger.record_ledger import SessionBalance
     from tests.support.generator import Generator
     from tests.support.trace_cmds import TraceCmd
@@ -42,13 +45,26 @@ EARLY, LATE = CPUS[0], CPUS[-1]
 COUNT: Final = 2_000
 
 
-def config(state: Path, **session: Any) -> Config:  # noqa: ANN401 - of the schema
+class Refusing(LinuxKernel):
+    """A kernel that refuses the late ring once, as for want of descriptors."""
+
+    refused = False
+
+    def open_instance_ring(self, instance: int, cpu: int) -> RingFiles:
+        """See `Kernel.open_instance_ring`."""
+        if cpu == LATE and not self.refused:
+            self.refused = True
+            raise KernelError("cannot open a ring", errno=errno.EMFILE)
+        return super().open_instance_ring(instance, cpu)
+
+
+def config(state: Path, transport: str = "read", **session: Any) -> Config:  # noqa: ANN401 - of the schema
     """Return the configuration of one session of this run's marked system calls."""
     source = tracefs_source(
         EVENT,
         filter=FILTER,
         ring=RingSize(512 << 10),
-        transport="read",
+        transport=transport,
     )
     one = SessionConfig(name=f"late{os.getpid()}", source=(source,), **session)
     core = DaemonConfig(state_dir=str(state), flush_interval=Nanoseconds(50_000_000))
@@ -56,11 +72,15 @@ def config(state: Path, **session: Any) -> Config:  # noqa: ANN401 - of the sche
 
 
 def collected(
-    settings: Config, generator: Generator, *, count: int = COUNT
+    settings: Config,
+    generator: Generator,
+    *,
+    count: int = COUNT,
+    kernel: type[LinuxKernel] = Refusing,
 ) -> tuple[SessionBalance, SessionBalance]:
     """Balances of a session without the ring of CPU `LATE`: while it runs, and at its end."""
     facts = host_facts(LinuxKernel(), settings, mount=True)
-    daemon = Daemon(LinuxKernel(), settings, facts=replace(facts, cpus_online=(EARLY,)))
+    daemon = Daemon(kernel(), settings, facts=replace(facts, cpus_online=(EARLY,)))
     seen: list[SessionBalance] = []
 
     def on_tick(status: Any) -> None:  # noqa: ANN401 - of the daemon
@@ -107,6 +127,25 @@ def test_what_nobody_drained_is_stored_at_the_end(
     assert (after["recovered"], after["run"]) == (False, before["run"])
     assert (after["stored_before"], after["samples"]) == (COUNT, COUNT)
     assert [verdict.finding for verdict in verify([tmp_path / "state"])] == [None, None]
+
+
+@pytest.mark.parametrize("transport", ["read", "mmap", "splice"])
+def test_a_ring_that_can_be_opened_is_drained(
+    tmp_path: Path, generator: Generator, trace_cmds: TraceCmds, *, transport: str
+) -> None:
+    """The session continues in a segment that has a place for it, and lacks nothing."""
+    settings = config(tmp_path / "state", transport)
+    during, ended = collected(settings, generator, kernel=LinuxKernel)
+    assert (during.degraded_reasons, during.unaccounted) == ((), 0)
+    assert [ring.label.cpu for ring in ended.rings] == [EARLY, LATE]
+    assert [(ring.stored, ring.unaccounted) for ring in ended.rings] == [(COUNT, 0)] * 2
+    assert (ended.produced, sum(ended.lost.values()), ended.in_flight) == (2 * COUNT, 0, 0)
+    for trace_cmd in trace_cmds:
+        lines = [line for path in ended.segments for line in trace_cmd.report(Path(path))]
+        assert sum(f"[{LATE:03d}]" in line for line in lines) == COUNT
+        assert len(lines) == 2 * COUNT
+    verdicts = verify([tmp_path / "state"])
+    assert [verdict.finding for verdict in verdicts] == [None] * len(ended.segments)
 
 
 def test_what_the_ring_overwrote_is_lost(tmp_path: Path, generator: Generator) -> None:

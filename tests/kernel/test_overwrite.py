@@ -15,8 +15,9 @@ import pytest
 
 from collectord.kernel.linux import LinuxKernel
 from tests.kernel.test_ledger_mutation import record_with
-from tests.support import daemons
+from tests.support import cpus, daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
+from tests.support.features import require
 from tests.support.recording import result_of, script
 
 if TYPE_CHECKING:
@@ -371,6 +372,44 @@ def test_a_ring_that_freezes_while_another_window_is_stored(
             daemons.wait_for(lambda: len(daemons.sealed(tmp_path / "state")) >= 3, "three windows")
             load.kill()
         assert daemon.stop().status == 0
+
+
+def test_a_cpu_that_freezes_and_leaves_freezes_again(
+    tmp_path: Path, start_cli: Start, generator: Generator, perfs: Perfs
+) -> None:
+    """Its frozen window is stored, though its ring is gone; its new ring is armed as that was."""
+    require("CPU hotplug")
+    freeze = f'freeze_on = "{EVENT}"\nfreeze_filter = "id == {TRIGGER}"'
+    cpu = cpus.with_switch()[-1]
+    config = write_config(tmp_path, session=freeze)
+    with daemons.running(start_cli, config) as daemon:
+        held = cpus.open_events(daemon)
+        for number in range(1, 4):
+            make_on_each_cpu(generator, FEW)
+            with cpus.offline(cpu):
+                trigger(generator, CPUS[0])
+                daemons.wait_for(lambda: daemon.metric(cpus.ONLINE) < cpus.CPUS, "its end")
+            segment = await_segment(tmp_path / "state", 2 * number - 1)
+            calls = calls_in(perfs[:1], [segment])
+            assert [call.number for call in calls].count(TRIGGER) == 1
+            assert {call.cpu for call in calls} == set(CPUS)
+            daemons.wait_for(lambda: daemon.metric(cpus.COVERED) == cpus.CPUS, "its new ring")
+            make_on_each_cpu(generator, FEW)
+            trigger(generator, cpu)
+            with cpus.offline(cpu):
+                segment = await_segment(tmp_path / "state", 2 * number)
+            assert daemons.manifest(segment)["snapshot"]["trigger"] == "freeze"
+            here = [call for call in calls_in(perfs[:1], [segment]) if call.cpu == cpu]
+            assert here[-1].number == TRIGGER
+            check_run([call.serial for call in here[:-1]], FEW - 1)
+            assert len(here) == FEW + 1
+            daemons.wait_for(lambda: daemon.metric(cpus.COVERED) == cpus.CPUS, "its new ring")
+        assert daemon.session()["degraded"] == []
+        daemons.wait_for(lambda: cpus.open_events(daemon) == held, "as many events")
+        ended = daemon.stop()
+    assert ended.status == 0, ended.log
+    assert len(ended.named("ring_frozen")) == 6
+    assert {line["event"] for line in ended.complaints()} <= {"cpus_changed", "ring_frozen"}
 
 
 def test_a_freeze_of_both_kinds(

@@ -186,6 +186,35 @@ static void rotation_needs_data_in_the_segment(void)
 	close(two);
 }
 
+static void an_empty_segment_ends_in_a_turn(void)
+{
+	const int one = output__file(), two = output__file();
+	struct event *event;
+
+	begin();
+	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
+	stream__serve(stream);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	stream->rotate_wanted = stream->turn_wanted = true;
+	stream__serve(stream); /* it waits for the next one */
+	CHECK_EQ(stream->current.fd, one);
+	CHECK_EQ(rig__prepare(&rig, 0, two, 0, RIG_LIMIT), 0);
+	stream__serve(stream);
+	CHECK_EQ(stream->current.fd, two);
+	event = rig__event(&rig, EVENT_SEGMENT_CLOSED);
+	CHECK_EQ(event->segment.chunks, 0);
+	CHECK(!event->final);
+	event__free(event);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
+	stream->rotate_wanted = true; /* once is enough */
+	stream__serve(stream);
+	CHECK_EQ(stream->current.fd, two);
+	end();
+	close(one);
+	close(two);
+}
+
 static void a_rotation_asked_between_segments_is_none(void)
 {
 	const int one = output__file(), two = output__file();
@@ -591,6 +620,7 @@ int main(void)
 	RUN(a_segment_ends_before_it_passes_its_limit);
 	RUN(without_a_next_segment_this_one_goes_on);
 	RUN(rotation_needs_data_in_the_segment);
+	RUN(an_empty_segment_ends_in_a_turn);
 	RUN(a_rotation_asked_between_segments_is_none);
 	RUN(a_process_resolves_on_both_sides_of_a_rotation);
 	RUN(no_record_stands_twice);

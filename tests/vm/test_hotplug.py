@@ -57,7 +57,6 @@ RATE: Final = 300
 ENDLESS: Final = 10**9
 WORDS: Final = test_aux.MIB // WORD_BYTES
 checker = test_aux.checker
-AT_END: Final = "read at the end"
 ALSO_PERF: Final = (
     f'[[session.source]]\nkind = "perf"\nevents = ["{EVENT}"]\nfilter = "{FILTER}"\n'
 )
@@ -165,6 +164,47 @@ def test_the_aux_area_of_a_cpu_that_comes_back(
         assert (area["unaccounted_bytes"], area["in_flight_bytes"]) == (0, 0)
 
 
+def test_a_recorder_has_the_aux_area_of_a_cpu_that_comes_back(
+    tmp_path: Path, start_cli: Start, checker: Checker
+) -> None:
+    """The next snapshot has the last bytes of its old area, and those of the new one."""
+    mode = f'mode = "flight-recorder"\nfreeze_on = "{test_aux.FREEZE}"'
+    with (
+        loaded_pmu(test_aux.PMU) as pmu,
+        daemons.running(start_cli, test_aux.write_config(tmp_path, mode)) as daemon,
+    ):
+        test_aux.await_traced(pmu)
+        held = open_events(daemon)
+        for _ in range(CYCLES):
+            test_aux.await_words(pmu, 2 * WORDS)
+            with offline(CPU):
+                wait_for(lambda: daemon.metric(ONLINE) == CPUS - 1, "the CPU's end")
+                left = pmu.counters()[CPU].next_word
+            wait_for(lambda: daemon.metric(COVERED) == CPUS, "the CPU's new area")
+            test_aux.await_words(pmu, 2 * WORDS)
+            pmu.freeze()
+            (taken,) = daemon.post("/v1/snapshot", {})["snapshots"]
+            found = checker([Path(path) for path in taken["segments"]])
+            now = pmu.counters()
+            whole = WORDS - 4096 // WORD_BYTES
+            assert sorted(found.of_cpu()) == list(range(CPUS))
+            for words in found.words:
+                returned = words.of == CPU  # what its new area has overwritten is missing between
+                assert (words.gaps, words.disorder) == (int(returned), 0)
+                assert words.last == now[words.of].next_word - 1
+                assert words.words >= (2 * whole if returned else whole)
+                assert not returned or words.first <= left - whole
+            pmu.thaw()
+        _, segments = test_aux.freeze(daemon, pmu, tmp_path, CPU)
+        assert daemons.manifest(segments[-1])["snapshot"]["trigger"] == "freeze"
+        session = daemon.session("trace")
+        assert session["degraded"] == []
+        assert sorted(area["cpu"] for area in session["aux"]) == list(range(CPUS))
+        wait_for(lambda: open_events(daemon) == held, "as many descriptors and mappings")
+        ended = daemon.stop()
+    assert ended.status == 0, ended.log
+
+
 def await_recorded(daemon: Daemon, cpu: int, work: Callable[[], object]) -> None:
     """Wait until what works on a CPU is recorded; what it was before is explained."""
     before = produced_on(daemon.session(), cpu)
@@ -231,20 +271,19 @@ def test_what_a_cpu_had_in_a_flight_recorder_is_in_the_next_snapshot(
         assert sum(len(perf.script(Path(path))) for path in taken["segments"]) == made
 
 
-def test_a_cpu_that_comes_late_is_stored_at_the_end(
+def test_a_cpu_that_comes_late_is_recorded(
     tmp_path: Path, start_cli: Start, generator: Generator, trace_cmds: TraceCmds
 ) -> None:
-    """Offline when the session began, its ring of ftrace is the kernel's own: nothing is lost."""
+    """Offline when the session began, its ring of ftrace is drained once it is there."""
     config = daemon_config(tmp_path, log_level="error", core=CORE, kind="tracefs")
     with ExitStack() as stack:
         with offline(CPU):
             daemon = stack.enter_context(daemons.running(start_cli, config))
+        wait_for(lambda: daemon.metric(COVERED) == CPUS, "the CPU's ring")
         made = make(generator, CPU) + make(generator, 0)
-        wait_for(lambda: daemon.session()["produced"] == made, "counts of a ring that is not read")
-        during = daemon.session()
-        late = next(ring for ring in during["rings"] if ring["cpu"] == CPU)
-        assert (late["produced"], late["stored"], late["in_flight"]) == (BURST, 0, BURST)
-        assert during["degraded"] == [f"CPU {CPU}: online since the start, its ring is {AT_END}"]
+        wait_for(lambda: daemon.session()["stored"] == made, "what both have made")
+        assert produced_on(daemon.session(), CPU) == BURST
+        assert daemon.session()["degraded"] == []
         ended = daemon.stop()
     assert (ended.status, ended.log) == (0, "")
     session = final_session(tmp_path / "state")

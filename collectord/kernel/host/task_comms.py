@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 _LINE: Final = re.compile(rb"^(\d+) (.*)$", re.MULTILINE)
 _UNKNOWN: Final = b"<...>"
-# Roughly the number that a segment has room for.
-_NAMES_MAX: Final = 16_384
+# A segment has room for these and for some thousand running tasks. A process that starts many
+# others reaches it: at 70 bytes each they are half a megabyte of every session.
+_NAMES_MAX: Final = 8_192
 # The cache has 128 names at least; since Linux 6.9 about 6500, which take 1.5 ms to read.
 _CACHED_MIN: Final = 128
 # `learn` has to see each name: it reads before a quarter of them may have been displaced, at the
@@ -46,6 +47,7 @@ class TaskComms:
         self._names_max = names_max
         self._lock = threading.Lock()
         self._seen: dict[int, bytes] = {}
+        self._names: dict[bytes, bytes] = {}  # many tasks have one name: it is kept once
         self._text = b""  # content of the cache at the last reading
         self._calls = 0  # calls of `learn` since the last reading
         self._calls_per_look = 1
@@ -97,8 +99,10 @@ class TaskComms:
             if name == _UNKNOWN or self._seen.get(int(tid)) == name:
                 continue
             self._seen.pop(int(tid), None)
-            self._seen[int(tid)] = name
+            self._seen[int(tid)] = self._names.setdefault(name, name)
             new += 1
+        if len(self._names) > self._names_max:
+            self._names.clear()
         while len(self._seen) > self._names_max:
             del self._seen[next(iter(self._seen))]
         return new

@@ -136,9 +136,9 @@ def test_a_cpu_that_is_new_has_no_ring() -> None:
 
 
 def test_a_cpu_that_is_new_may_get_rings() -> None:
-    """From then on it is one of the session's, which misses it when it leaves; ftrace's stay."""
+    """From then on it is one of the session's, which misses it when it leaves; ftrace's stays."""
     whole, one, ftrace = plan(), plan(scope=ScopeKind.CPUS, cpus=(0,)), plan(FTRACE)
-    for session, away in {whole: {4}, one: set(), ftrace: set()}.items():
+    for session, away in {whole: {4}, one: set(), ftrace: {4}}.items():
         coverage = Coverage([session], CPUS)
         coverage.change([*CPUS, 4])
         assert coverage.away(session) == away
@@ -151,6 +151,14 @@ def test_a_cpu_that_is_new_may_get_rings() -> None:
     assert coverage.trouble(whole) == "CPU 4: offline"
     coverage.change([*CPUS, 4])
     assert coverage.trouble(whole).startswith("CPU 4: back online")
+    coverage = Coverage([ftrace], CPUS)
+    coverage.change([*CPUS, 4])
+    coverage.joined(ftrace, 4, coverage.absences(ftrace, 4))
+    coverage.change(CPUS)
+    assert coverage.trouble(ftrace) == "CPU 4: offline"
+    coverage.change([*CPUS, 4])
+    assert coverage.trouble(ftrace) == ""
+    assert coverage.away(ftrace) == set()
 
 
 def test_a_cpu_that_is_new_is_in_no_file_of_a_whole_recording() -> None:

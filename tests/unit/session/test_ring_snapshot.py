@@ -92,7 +92,11 @@ class Kernel:
 
         return SimpleNamespace(
             handle=SimpleNamespace(
-                held=True, has_window=copied, fd=fd, given=lambda counters: counters.records
+                held=True,
+                has_window=copied,
+                fd=fd,
+                given=lambda counters: counters.records,
+                counters=(),
             ),
             ring=SimpleNamespace(warm=lambda: None, hold=hold, counters=counters),
             areas=(),
@@ -181,13 +185,13 @@ def test_no_ring_leaves_in_the_middle_of_a_snapshot() -> None:
         ring = kernel.ring(0, copied=COPIED)
         taking = asyncio.ensure_future(made.snapshot(Trigger.REQUEST))
         await asyncio.sleep(0)
-        async with made.removing([ring]):
+        async with made.removing([ring], lambda: kernel.asked.append("stop")):
             assert taking.done()
             asked = list(kernel.asked)
         await taking
         return asked
 
-    assert asyncio.run(scenario())[-2:] == ["hold 0", "let go 0"]
+    assert asyncio.run(scenario())[-3:] == ["hold 0", "stop", "let go 0"]
 
 
 def test_a_time_that_nobody_knows_is_not_said() -> None:

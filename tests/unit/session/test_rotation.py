@@ -16,6 +16,7 @@ import pytest
 from collectord.codec.perf_features import Features
 from collectord.errors import ShardSilent, SinkError
 from collectord.ledger.record_ledger import SinkStats
+from collectord.session import rotation as rotation_module
 from collectord.session.flight_recorder import SnapshotSegments
 from collectord.session.health import Health
 from collectord.session.rotation import Rotation
@@ -26,6 +27,7 @@ from tests.support import segments as support
 from tests.support.sessions import parts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 DATA_OFFSET = 4096
@@ -42,6 +44,8 @@ class Stream:
         self.rotated = 0
         self.led: list[int] = []
         self.linkless = 0
+        self.later = self.turns = True
+        self.wanted: Callable[[], None]  # told when a segment begins
 
     def track_bytes(self) -> tuple[int, dict[int, int]]:
         """Return the running segment's token; there are no pages."""
@@ -84,6 +88,16 @@ class Stream:
             size_word=(0, 0),
         )
 
+    def add_ring(self, *_ring: int) -> bool:
+        """Give it a place in later segments."""
+        return self.later
+
+    def turn(self) -> None:
+        """Continue in the prepared segment; its notice is on the way."""
+        if self.turns:
+            self.token += 1
+            asyncio.get_running_loop().call_soon(self.wanted)
+
     def write(self, token: int) -> None:
         """Write a chunk of data."""
         path = self._directory / str(token)
@@ -93,7 +107,8 @@ class Stream:
 def _segments_of(stream: Stream, tasks: TaskGroup) -> Rotation:
     """Return the segments of a stream, before the first."""
     one: Any = stream
-    plan: Any = SimpleNamespace(name="box", sink=SimpleNamespace(single_file=None))
+    sink = SimpleNamespace(single_file=None, directory="box")
+    plan: Any = SimpleNamespace(name="box", sink=sink)
     health: Any = SimpleNamespace(note=lambda *_: True)
     accounting: Any = SimpleNamespace(opening=lambda: None)
     return Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, Features)
@@ -106,6 +121,37 @@ async def _begun(stream: Stream, tasks: TaskGroup) -> Rotation:
     rotation.segment_wanted()
     await tasks.join()
     return rotation
+
+
+async def _with_place(tmp_path: Path, stack: ExitStack, tasks: TaskGroup, **how: bool) -> int:
+    """Return the token of the segment that runs when a ring has been taken in."""
+    stream = Stream(tmp_path, stack)
+    rotation = await _begun(stream, tasks)
+    stream.wanted = rotation.segment_wanted
+    for name, value in how.items():
+        setattr(stream, name, value)
+    await rotation.take_in(7, 1)
+    await tasks.join()
+    return stream.token
+
+
+def test_a_ring_that_joins_waits_for_a_segment_with_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the running one nor the prepared one has it, unless all rings share a place."""
+    monkeypatch.setattr(rotation_module, "_TURN_S", 0.01)
+    with ExitStack() as stack, ThreadPoolExecutor(1) as worker:
+
+        def run(**how: bool) -> int:
+            async def scenario() -> int:
+                return await _with_place(tmp_path, stack, TaskGroup(worker), **how)
+
+            return asyncio.run(scenario())
+
+        assert run() == 3
+        assert run(later=False) == 1
+        with pytest.raises(SinkError, match="does not end"):
+            run(turns=False)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,10 @@ class Fed:
 class NoSink:
     """A sink without segments: the test gives the stream the only one."""
 
+    def add_ring(self, *_: object) -> bool:
+        """Take it in any segment."""
+        return False
+
     def next_segment(self, *_: object) -> None:
         """Refuse."""
         raise SinkError("there is one segment only", path="")

@@ -120,6 +120,29 @@ def test_sealed_segment_is_read_by_trace_cmd(tmp_path: Path, trace_cmds: TraceCm
     assert verify([tmp_path])[0].finding is None
 
 
+@pytest.mark.parametrize("recount", [False, True])
+def test_a_ring_that_joins_has_a_place_in_later_segments(
+    tmp_path: Path, trace_cmds: TraceCmds, *, recount: bool
+) -> None:
+    """Those that are open are sealed without it, though the core names it at their end."""
+    late = {**support.CPUS, 12: 2}
+    sink = support.make_sink(tmp_path, recount=recount)
+    before = sink.next_segment(1, support.opening())
+    assert sink.add_ring(12, 2)
+    after = sink.next_segment(2, support.opening(late))
+    assert (12 in before.offsets, 12 in after.offsets) == (False, True)
+    closed = support.fill(before)
+    told = closed._replace(tracks=(*closed.tracks, (12, 0, ())), rings=(*closed.rings, (12, 0, 0)))
+    first = sink.seal(before, told, support.closing(late))
+    second = sink.seal(after, support.fill(after, (2, 1, 3)), support.closing(late))
+    assert first is not None
+    assert second is not None
+    _assert_shows(trace_cmds, first.path, EVENTS)
+    _assert_shows(trace_cmds, second.path, 2 * EVENTS)
+    assert [ring.samples for ring in second.manifest.rings] == [14, 7, 21]
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None, None]
+
+
 def test_manifest_tells_the_segment(tmp_path: Path, info: SegmentInfo) -> None:
     """The manifest on disk is the one returned; its spans and rings tell where the tracks are."""
     raw = info.path.with_name(info.path.name + ".json").read_bytes()

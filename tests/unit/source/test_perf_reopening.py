@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from collectord.config.event_spec import parse_one
 from collectord.config.schema import Config
 from collectord.config.schema_session import SessionConfig, TargetConfig
 from collectord.errors import KernelError
+from collectord.kernel.values.counter_reading import CounterReading
 from collectord.model import RingRole, ScopeKind
 from collectord.plan.build import build
 from collectord.source import perf, perf_opening
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.config.event_spec import EventSpec
     from collectord.config.schema_session import Mode
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.perf import OpenPerf
@@ -41,12 +44,14 @@ class Events:
         self.enabled: list[int] = []
         self.disabled: list[int] = []
         self.refused = -1  # the CPU on which no event can be opened
+        self.values: dict[int, int] = {}  # of events that have happened
+        self.refreshed: list[int] = []
 
-    def perf_event_open(self, attr: PerfEventAttr, *, cpu: int, **_: object) -> int:
-        """Open it, disabled."""
+    def perf_event_open(self, attr: PerfEventAttr, *, cpu: int, group_fd: int, **_: object) -> int:
+        """Open it, disabled, or in a group that is."""
         if cpu == self.refused:
             raise KernelError("cannot open an event")
-        assert attr.disabled or attr.enable_on_exec
+        assert attr.disabled or attr.enable_on_exec or group_fd in self.cpu_of
         self.opened += 1
         self.cpu_of[self.opened] = cpu
         return self.opened
@@ -69,6 +74,21 @@ class Events:
         assert fd in self.cpu_of
         self.disabled.append(fd)
 
+    def refresh(self, fd: int) -> None:
+        """Note it."""
+        assert fd in self.cpu_of
+        self.refreshed.append(fd)
+
+    def read_counter(self, fd: int, _read_format: int) -> CounterReading:
+        """Return how often it has happened."""
+        assert fd in self.cpu_of
+        return CounterReading(self.values.get(fd, 0), 5, 5, fd, 0)
+
+    def pause_output(self, fd: int, *, paused: bool) -> None:
+        """Do nothing to the ring of an open event."""
+        assert fd in self.cpu_of
+        assert not paused
+
     def set_output(self, fd: int, ring_fd: int) -> None:
         """They are on the same CPU."""
         assert self.cpu_of[fd] == self.cpu_of[ring_fd]
@@ -80,11 +100,17 @@ class Events:
         """Any filter is good."""
 
 
-def planned(*events: str, mode: Mode = "stream", **target: Any) -> SessionPlan:  # noqa: ANN401
+def planned(
+    *events: str,
+    mode: Mode = "stream",
+    freeze_on: EventSpec | None = None,
+    **target: Any,  # noqa: ANN401 - of any type
+) -> SessionPlan:
     """Return the plan of a session of these events, on two CPUs."""
     session = SessionConfig(
         name="s",
         mode=mode,
+        freeze_on=freeze_on,
         target=TargetConfig(**(target or {"scope": ScopeKind.CPUS, "cpus": (1, 2)})),
         source=(perf_source(*events),),
     )
@@ -212,13 +238,32 @@ def test_what_cannot_be_opened_leaves_nothing(kernel: Events, opened: OpenPerf) 
     assert hotplug.join(1)
 
 
-def test_events_of_tasks_and_those_that_freeze_are_left_alone(kernel: Events) -> None:
-    """The kernel keeps the first, and the others are watched from the start to the end."""
+def test_events_of_tasks_are_left_alone() -> None:
+    """The kernel keeps them."""
+    assert can_reopen(planned("cs"))
+    assert not can_reopen(planned("cs", scope=ScopeKind.THREAD, pids=(7,)))
+
+
+def test_the_events_that_freeze_rings_come_and_go(kernel: Events) -> None:
+    """Those of a CPU that left are not looked at, and a descriptor of theirs may be another's."""
     standing: Any = kernel
-    window = planned("cs", mode="flight-recorder")
-    assert can_reopen(window)
-    freezing = replace(window, freezes=True)
-    for plan in (planned("cs", scope=ScopeKind.THREAD, pids=(7,)), freezing):
-        assert not can_reopen(plan)
+    plan = planned("cs", mode="flight-recorder", freeze_on=parse_one("page-faults"))
     with ExitStack() as stack:
-        assert perf.open_session(standing, freezing, stack).abilities.hotplug == ()
+        opened = perf.open_session(standing, plan, stack)
+        (hotplug,) = opened.abilities.hotplug
+        opened.enable()
+        (first, second) = sorted(opened.freeze_fds, key=kernel.cpu_of.__getitem__)
+        kernel.values[first] = 1
+        assert opened.frozen()
+        hotplug.leave(1)
+        assert (opened.freeze_fds, opened.frozen()) == ((second,), False)
+        opened.resume()
+        assert kernel.refreshed == [first, second]
+        joined = hotplug.join(1)
+        hotplug.enable(joined)
+        (new,) = set(opened.freeze_fds) - {second}
+        assert (kernel.cpu_of[new], kernel.refreshed[2:]) == (1, [new])
+        kernel.values[new] = 1
+        assert opened.frozen()
+        opened.resume()
+        assert kernel.refreshed[3:] == [new]

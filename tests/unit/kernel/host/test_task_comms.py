@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from collectord.codec.trace_dat import build_head
 from collectord.kernel.host.task_comms import TaskComms
+from tests.support.trace_segments import METADATA
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,3 +63,17 @@ def test_a_worker_has_the_name_that_events_have_for_it(tree: Path) -> None:
     """The file tells more than the 15 bytes of a task's own name."""
     (tree / "proc/20/task/20/comm").write_bytes(b"kworker/0:1-events_unbound\n")
     assert TaskComms(tree, tree / "proc").read()[20] == b"kworker/0:1-eve"
+
+
+def test_a_segment_has_room_for_the_names_that_are_kept(tree: Path) -> None:
+    """The latest of very many are among those that its head takes."""
+    comms = TaskComms(tree, tree / "proc")
+    first = 4_100_000  # ids of most digits
+    for ids in (range(first, first + 6_000), range(first + 6_000, first + 12_000)):
+        lines = (b"%d fifteen bytes..\n" % tid for tid in ids)
+        (tree / "saved_cmdlines").write_bytes(b"".join(lines))
+        found = comms.read()
+    head = build_head(METADATA, [0], 1 << 20)
+    patch = head.cmdlines_patch(found.items())
+    assert b"%d fifteen bytes" % (first + 11_999) in patch.data
+    assert b"20 main" in patch.data
