@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rings of one session, held with their mappings, whoever drains them.
+"""The rings and BPF programs of one session, held whoever drains them.
 
 A ring lives as long as one mapping of it: with its descriptor alone the kernel frees the ring, and
-counts nothing that it refuses then.
+counts nothing that it refuses then. A program runs as long as its attachments are open.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import struct
-from contextlib import ExitStack
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError
 from collectord.kernel.values.kept_rings import (
     EVENTS_MAX,
-    NOTE_BYTES,
-    STATE_BYTES,
     KeptEvent,
+    KeptPart,
     KeptRing,
     Prior,
 )
-from collectord.plan.kept import digest
-from collectord.source.perf_opening import Opening
+from collectord.model import Produced, Reason, Stage, loss_name
+from collectord.source import SOURCES
+from collectord.source.bpf import OpenBpf
+from collectord.source.bpf_kept import noted_missed
+from collectord.source.kept_memory import KeptMemory, memory_bytes
+from collectord.source.perf_kept import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -33,43 +37,47 @@ if TYPE_CHECKING:
     from collectord.source.ring import RingHandle
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_NOTE: Final = struct.Struct("<5Q")  # as `_core.RingNote` says
+_FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
 
 
 class HeldSession:
-    """The rings of one session, from their opening until `end`.
+    """The rings and programs of one session, from their opening until `end`.
 
     Args:
         kernel: opens them.
         plan: says which.
         prior: what is known of rings that these replace.
+        abort: a descriptor; once it is readable, a compiler is given up with an error.
 
     Raises:
         CollectordError: they cannot be opened; none is left open.
     """
 
-    def __init__(self, kernel: Kernel, plan: SessionPlan, prior: Prior) -> None:
-        self.digest = digest(plan)
+    def __init__(self, kernel: Kernel, plan: SessionPlan, prior: Prior, *, abort: int) -> None:
+        self.digest = digest_of(kernel, plan)
         self.prior = prior
         self.is_drained = False
-        self._kernel = kernel
         with ExitStack() as own:
-            flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-            self.memory = os.memfd_create("collectord-notes", flags)
-            own.callback(os.close, self.memory)
-            size = STATE_BYTES + NOTE_BYTES * len(plan.rings)
-            os.ftruncate(self.memory, size + -size % kernel.page_bytes)
+            opened = SOURCES[plan.kind](kernel, replace(plan, opener=""), own, abort=abort)
+            self._source = opened
+            self._programs = [p for one in opened.abilities.programs for p in one.programs]
+            self._described = [_sealed(one.loaded.described, own) for one in self._programs]
+            size = memory_bytes(len(plan.rings), len(self._programs))
             # Whoever drains writes notes into it, and must not take them away.
+            self.memory = _memory("collectord-notes", size + -size % kernel.page_bytes, own)
             fcntl.fcntl(self.memory, fcntl.F_ADD_SEALS, _SEALS)
-            opening = Opening(kernel, plan, own, ())
-            opening.run()
-            opened = opening.result()
+            self._notes = KeptMemory(self.memory, len(plan.rings), own)
             self._rings = tuple(enumerate(opened.rings))
             self._stack = own.pop_all()
 
-    def parts(self) -> Iterator[tuple[KeptRing, list[int]]]:
-        """Yield the rings as they are handed out, with their descriptors."""
+    def parts(self) -> Iterator[tuple[KeptRing | KeptPart, list[int]]]:
+        """Yield rings and programs as they are handed out, with their descriptors.
+
+        A BPF ring buffer is one of its program's maps.
+        """
         for number, ring in self._rings:
+            if ring.label.cpu < 0:
+                continue
             for at in range(0, len(ring.counters), EVENTS_MAX):
                 some = ring.counters[at : at + EVENTS_MAX]
                 part = KeptRing(
@@ -79,46 +87,74 @@ class HeldSession:
                     tuple(KeptEvent(c.event_index, c.event_id, c.read_format) for c in some),
                 )
                 yield part, [counter.fd for counter in some]
+        for number, (program, described) in enumerate(
+            zip(self._programs, self._described, strict=True)
+        ):
+            fds = [described, *program.loaded.fds]
+            for at in range(0, len(fds), EVENTS_MAX):
+                yield KeptPart(number), fds[at : at + EVENTS_MAX]
 
     @property
     def ring_count(self) -> int:
         """The number of its rings."""
         return len(self._rings)
 
+    @property
+    def program_count(self) -> int:
+        """The number of its BPF programs."""
+        return len(self._programs)
+
     def is_on(self, cpus: Collection[int]) -> bool:
         """Whether one of its rings is on one of these CPUs."""
         return any(ring.label.cpu in cpus for _, ring in self._rings)
 
     def end(self) -> Prior:
-        """Close the rings; return what is known of them for those that replace them."""
-        state = os.pread(self.memory, STATE_BYTES, 0).rstrip(b"\0").decode("utf-8", "replace")
+        """Close all; return what is known of it for what replaces it."""
+        state = self._notes.state
         before = Prior(state) if state else self.prior
-        taken = lost = left = 0
+        lost = Counter(before.lost)
+        taken, left = before.taken, before.left
+        if isinstance(self._source, OpenBpf):
+            missed = noted_missed(self._source.programs, self._notes)
+            self._source.count_missed_from(missed)
+        with suppress(KernelError):  # the CPU is gone, and the counter with it
+            self._source.disable()
         for number, ring in self._rings:
             if ring.label.has_data:
-                own = self._taken(number)
-                produced, refused = self._counted(ring)
+                own = self._notes.taken(number)
                 taken += own
-                lost += refused
+                reading = self._last_reading(ring)
+                lost.update(_losses(reading))
                 if ring.is_exact:
-                    left += max(0, produced - refused - own)
+                    left += max(0, (reading.value or 0) - (reading.lost or 0) - own)
         self._stack.close()
-        return Prior(before.state, before.taken + taken, before.lost + lost, before.left + left)
+        return Prior(before.state, taken, {name: n for name, n in lost.items() if n}, left)
 
-    def _taken(self, number: int) -> int:
-        note = os.pread(self.memory, _NOTE.size, STATE_BYTES + NOTE_BYTES * number)
-        turn, *pairs = _NOTE.unpack(note)
-        return int(pairs[2 * (turn & 1) + 1])
+    def _last_reading(self, ring: RingHandle) -> Produced:
+        try:
+            return self._source.read_produced(ring)
+        except KernelError:
+            return Produced(None, None)
 
-    def _counted(self, ring: RingHandle) -> tuple[int, int]:
-        """Stop a ring's events; return what they counted and what of it did not fit."""
-        produced = refused = 0
-        for counter in ring.counters:
-            try:
-                self._kernel.disable(counter.fd)
-                reading = self._kernel.read_counter(counter.fd, counter.read_format)
-            except KernelError:  # the CPU is gone, and the counter with it
-                continue
-            produced += reading.value
-            refused += reading.lost or 0
-        return produced, refused
+
+def _losses(reading: Produced) -> dict[str, int]:
+    """Return the losses of a reading by name; perf tells of one reason only."""
+    if not reading.losses:
+        return {_FULL: reading.lost or 0}
+    return {loss_name(key): count for key, count in reading.losses.items()}
+
+
+def _memory(name: str, size: int, own: ExitStack) -> int:
+    """Return the descriptor of memory of this size, which can be sealed."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    own.callback(os.close, fd)
+    os.ftruncate(fd, size)
+    return fd
+
+
+def _sealed(content: bytes, own: ExitStack) -> int:
+    """Return the descriptor of memory with a content that nobody can change."""
+    fd = _memory("collectord-program", len(content), own)
+    os.pwrite(fd, content, 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_WRITE)
+    return fd

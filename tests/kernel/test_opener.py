@@ -7,8 +7,6 @@ import json
 import os
 import re
 import socket
-from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -21,15 +19,24 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.values.kept_rings import Prior
 from collectord.opener.held_session import HeldSession
 from collectord.plan.build import build
+from collectord.source.bcc_child import NEVER
 from tests.support import daemons
 from tests.support.configs import perf_source
 from tests.support.daemons import wait_for
+from tests.support.openers import (
+    all_counted,
+    allowed,
+    configured,
+    held,
+    lost,
+    opening,
+    place_of,
+    stored,
+)
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
+    from pathlib import Path
 
-    from tests.support.daemons import Daemon, Ended
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
@@ -49,58 +56,6 @@ events = ["cpu-clock"]
 """
 # At kernel.perf_event_paranoid 2 and 3 a process without these opens no event of a whole CPU.
 BARE: Final = ("setpriv", "--bounding-set=-sys_admin,-perfmon")
-
-
-@contextmanager
-def opening(start_cli: Start, config: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """Start an opener with this configuration, and end it with the block."""
-    process = start_cli("opener", "--config", config, *more)
-    wait_for(lambda: answers(place_of(config)), "the opener's answer")
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def answers(place: Path) -> bool:
-    """Whether an opener listens."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
-        return one.connect_ex(str(place)) == 0
-
-
-def place_of(config: Path) -> Path:
-    """Return the opener's socket."""
-    return config.parent / "opener.sock"
-
-
-def configured(directory: Path, ring: str = "8MiB") -> Path:
-    """Write a configuration whose rings the opener holds."""
-    config = daemons.write_config(directory, ring=ring)
-    text = config.read_text().replace(
-        "[daemon]\n", f'[daemon]\nopener = "{directory / "opener.sock"}"\n'
-    )
-    config.write_text(text)
-    return config
-
-
-def held(opener: subprocess.Popen[str]) -> int:
-    """Return how many events an opener holds."""
-    links = []
-    for path in Path(f"/proc/{opener.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # a connection that has ended
-            links.append(str(path.readlink()))
-    return sum("perf_event" in link for link in links)
-
-
-def lost(said: dict[str, Any]) -> dict[str, int]:
-    """Return the losses of a balance that are not 0."""
-    return {name: count for name, count in said["lost"].items() if count}
-
-
-def stored(state: Path, perfs: tuple[Perf, ...]) -> int:
-    """Return the samples that perf reads in all segments."""
-    return daemons.readable_samples(perfs[:1], daemons.sealed(state))
 
 
 def test_a_restart_loses_nothing(
@@ -128,18 +83,6 @@ def test_a_restart_loses_nothing(
         with daemons.running(start_cli, config) as daemon:
             daemon.stop()
         assert held(opener) == events > 0
-
-
-def all_counted(daemon: Daemon, made: int, state: Path) -> bool:
-    """Whether all events are in sealed segments, or stored or lost by this daemon."""
-    sealed = sum(daemons.manifest(path)["samples"] for path in daemons.sealed(state))
-    said = daemon.session()
-    return bool(sealed + said["stored"] + sum(said["lost"].values()) == made)
-
-
-def allowed(ended: Ended) -> set[str]:
-    """Return the losses of rings that a CPU has left meanwhile: they are replaced, with a gap."""
-    return {"kernel_ring/dropped"} if ended.named("gap_before") else set()
 
 
 def test_a_kill_counts_what_it_loses(
@@ -308,14 +251,14 @@ def test_a_daemon_cannot_take_the_openers_memory_away() -> None:
     session = SessionConfig(name="held", source=(perf_source("cpu-clock"),))
     config = Config(session=(session,))
     (plan,) = build(config, host_facts(kernel, config, mount=False)).sessions
-    held = HeldSession(kernel, plan, Prior())
+    session_held = HeldSession(kernel, plan, Prior(), abort=NEVER)
     try:
         for size in (0, 1 << 20):
             with pytest.raises(PermissionError):
-                os.ftruncate(held.memory, size)
-        assert os.pwrite(held.memory, b"{}", 0) == 2
+                os.ftruncate(session_held.memory, size)
+        assert os.pwrite(session_held.memory, b"{}", 0) == 2
     finally:
-        assert held.end() == Prior("{}")
+        assert session_held.end() == Prior("{}")
 
 
 def test_without_an_opener_a_daemon_plans_as_it_may(tmp_path: Path, start_cli: Start) -> None:

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon's side of the opener's socket: rings that outlive it, with their descriptors."""
+"""A daemon's side of the opener's socket: rings and programs that outlive it."""
 
 from __future__ import annotations
 
+import errno
 import os
+import select
 import socket
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from collectord.errors import KernelError
 from collectord.facts.kernel_facts import OpenerFacts
 from collectord.kernel.values.kept_rings import (
+    DESCRIBED_BYTES,
     EVENTS_MAX,
     MESSAGE_BYTES,
     Answer,
     Ask,
     AskFacts,
     FactsAnswer,
+    KeptPart,
+    KeptProgram,
     KeptRing,
     KeptRings,
 )
@@ -27,9 +32,11 @@ from collectord.text.foreign import decode_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_Message = TypeVar("_Message", Answer, FactsAnswer, KeptRing)
-# The opener may look at the host, and then open thousands of events.
+_Message = TypeVar("_Message")
+_PART: Final[Any] = KeptRing | KeptPart
+# The opener may look at the host, or open a session for somebody else.
 _WAIT_S: Final = 60.0
+NEVER: Final = -1  # in place of a descriptor that tells of an abort
 
 
 def opener_facts(place: str) -> OpenerFacts:
@@ -39,10 +46,13 @@ def opener_facts(place: str) -> OpenerFacts:
         return decode_json(answer.facts, OpenerFacts)
 
 
-def kept_rings(place: str, session: str, digest: str) -> KeptRings:
+def kept_rings(
+    place: str, session: str, digest: str, *, wait_s: float, abort: int = NEVER
+) -> KeptRings:
     """See `Kernel.kept_rings`."""
     with ExitStack() as undo:
         with _asked(place, Ask(session, digest), undo) as one:
+            _await(one, wait_s, abort)
             answer, fds = _receive(one, Answer, undo)
             if answer.refused:
                 raise KernelError(
@@ -50,18 +60,55 @@ def kept_rings(place: str, session: str, digest: str) -> KeptRings:
                     hint="journalctl -u collectord-opener",
                 )
             (memory,) = fds
-            rings: dict[int, tuple[KeptRing, tuple[int, ...]]] = {}
-            for _ in range(answer.messages):
-                ring, fds = _receive(one, KeptRing, undo)
-                before, known = rings.get(ring.number, (ring, ()))
-                if known:
-                    events = (*before.events, *ring.events)
-                    ring = msgspec.structs.replace(ring, events=events)
-                rings[ring.number] = ring, (*known, *fds)
+            rings, parts = _parts(one, answer.messages, undo)
+            programs = tuple(_program(parts.get(n, ())) for n in range(answer.programs))
         one.settimeout(None)
         undo.pop_all()
+    for program in parts.values():
+        os.close(program[0])
     ordered = tuple(rings[number] for number in sorted(rings))
-    return KeptRings(one.detach(), memory, answer.prior, ordered)
+    return KeptRings(one.detach(), memory, answer.prior, ordered, programs)
+
+
+def _parts(
+    one: socket.socket, messages: int, undo: ExitStack
+) -> tuple[dict[int, tuple[KeptRing, tuple[int, ...]]], dict[int, tuple[int, ...]]]:
+    """Receive rings with their descriptors, and the descriptors of programs, by their numbers."""
+    rings: dict[int, tuple[KeptRing, tuple[int, ...]]] = {}
+    programs: dict[int, tuple[int, ...]] = {}
+    for _ in range(messages):
+        part, fds = _receive(one, _PART, undo)
+        if isinstance(part, KeptPart):
+            programs[part.number] = (*programs.get(part.number, ()), *fds)
+            continue
+        before, known = rings.get(part.number, (part, ()))
+        if known:
+            part = msgspec.structs.replace(part, events=(*before.events, *part.events))
+        rings[part.number] = part, (*known, *fds)
+    return rings, programs
+
+
+def _program(fds: tuple[int, ...]) -> KeptProgram:
+    """Return a program by its descriptors. Raises ValueError."""
+    if not fds:
+        raise ValueError("a program is missing")
+    size = os.fstat(fds[0]).st_size
+    if size > DESCRIBED_BYTES:
+        raise ValueError("the description of a program is too long")
+    return KeptProgram(os.pread(fds[0], size, 0), fds[1:])
+
+
+def _await(one: socket.socket, wait_s: float, abort: int) -> None:
+    """Wait for an answer. Raises OSError if it does not come, or nobody needs it any more."""
+    poll = select.poll()
+    poll.register(one, select.POLLIN)
+    if abort != NEVER:
+        poll.register(abort, select.POLLIN)
+    found = dict(poll.poll(wait_s * 1000))
+    if abort in found:
+        raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+    if not found:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
 
 @contextmanager

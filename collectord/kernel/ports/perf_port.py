@@ -47,8 +47,12 @@ class PerfPort(Protocol):
                 another version.
         """
 
-    def kept_rings(self, place: str, session: str, digest: str) -> KeptRings:
+    def kept_rings(
+        self, place: str, session: str, digest: str, *, wait_s: float, abort: int = ...
+    ) -> KeptRings:
         """Return a session's rings, which an opener holds; it opens them at the first request.
+
+        So it is with BPF programs, which it compiles then.
 
         They are the caller's alone until it closes `KeptRings.connection`, or ends.
 
@@ -56,6 +60,8 @@ class PerfPort(Protocol):
             place: the opener's socket.
             session: its name in the configuration.
             digest: of its plan, which the opener has made for itself.
+            wait_s: the longest time that the opening may take.
+            abort: a descriptor, readable once nobody needs the answer any more.
 
         Raises:
             KernelError: no opener answers (ENOENT, ECONNREFUSED), or it refuses.

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rings that the opener holds, and the messages by which a daemon gets them.
+"""Rings and BPF programs that the opener holds, and the messages by which a daemon gets them.
 
 A daemon asks for the opener's privileges first, and plans with them. Then it names a session and
-sends a digest of its plan. The opener answers with one message, and then with the rings, in as
-many messages as their descriptors take. All are JSON.
+sends a digest of its plan. The opener answers with one message, and then with the rings and the
+programs, in as many messages as their descriptors take. All are JSON. The description of a
+program, which may be long, is in sealed memory, whose descriptor comes first.
 
 Beside the rings goes memory that the opener holds too: a page of text for the daemon that drains
-them, and then a note of 64 bytes for each ring, see `_core.RingNote`.
+them, then a note of 64 bytes for each ring, see `_core.RingNote`, and one for each program, see
+`source.kept_memory`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ NOTE_BYTES: Final = 64
 EVENTS_MAX: Final = 200
 MESSAGE_BYTES: Final = 64 << 10
 ASK_BYTES: Final = 1024
+# Of a program's description.
+DESCRIBED_BYTES: Final = 16 << 20
 
 
 class AskFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="facts"):
@@ -51,13 +55,14 @@ class Prior(msgspec.Struct, frozen=True):
     Attributes:
         state: the text that was written about them last.
         taken: samples that were taken out of the data rings.
-        lost: events that the kernel did not write into the data rings, as far as it tells.
+        lost: events that did not get into the data rings, as far as kernel and programs tell, by
+            the loss's name.
         left: events that were unread as the rings were closed.
     """
 
     state: str = ""
     taken: int = 0
-    lost: int = 0
+    lost: dict[str, int] = {}
     left: int = 0
 
 
@@ -67,13 +72,15 @@ class Answer(msgspec.Struct, frozen=True):
     Attributes:
         refused: the reason, "" where the rings follow.
         rings: number of them.
-        messages: number of messages with their events.
+        messages: number of messages with their events, and with programs.
+        programs: number of them.
         prior: rings of the session that were closed, if nobody has heard of them yet.
     """
 
     refused: str = ""
     rings: int = 0
     messages: int = 0
+    programs: int = 0
     prior: Prior = Prior()
 
 
@@ -85,7 +92,7 @@ class KeptEvent(msgspec.Struct, frozen=True, array_like=True):
     read_format: int
 
 
-class KeptRing(msgspec.Struct, frozen=True):
+class KeptRing(msgspec.Struct, frozen=True, tag="ring"):
     """A ring, or a part of its events, with a descriptor for each.
 
     Attributes:
@@ -100,23 +107,50 @@ class KeptRing(msgspec.Struct, frozen=True):
     events: tuple[KeptEvent, ...]
 
 
+class KeptPart(msgspec.Struct, frozen=True, tag="program"):
+    """A part of a program's descriptors; the first of all is that of its description.
+
+    Attributes:
+        number: its place among the plan's programs.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptProgram:
+    """A program that runs.
+
+    Attributes:
+        described: see `source.bcc_client.Loaded`.
+        fds: likewise.
+    """
+
+    described: bytes
+    fds: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class KeptRings:
-    """The rings of a session, with descriptors that the caller closes.
+    """The rings and programs of a session, with descriptors that the caller closes.
 
     Attributes:
         connection: the rings are the caller's until it is closed.
         memory: a page of text, and a note for each ring.
         prior: see `Answer`.
         rings: each with the descriptors of its events.
+        programs: in the plan's order.
     """
 
     connection: int
     memory: int
     prior: Prior
     rings: tuple[tuple[KeptRing, tuple[int, ...]], ...]
+    programs: tuple[KeptProgram, ...] = ()
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         """All that the caller closes, the connection last."""
-        return (*(fd for _, fds in self.rings for fd in fds), self.memory, self.connection)
+        events = (fd for _, fds in self.rings for fd in fds)
+        programs = (fd for one in self.programs for fd in one.fds)
+        return (*events, *programs, self.memory, self.connection)

@@ -14,6 +14,7 @@ import pytest
 
 from collectord.errors import KernelError
 from collectord.kernel.local.opener_client import kept_rings, opener_facts
+from collectord.text.foreign import encode_json
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ def answering(place: Path, *answers: bytes, fds: Sequence[int] = ()) -> Iterator
 def test_the_facts_of_an_opener(tmp_path: Path) -> None:
     """They come as it has sent them."""
     facts = host().as_opener()
-    own = {name: getattr(facts, name) for name in facts.__slots__}
-    answer = json.dumps({"facts": own}, default=sorted).encode()
+    answer = encode_json({"facts": facts})
     with answering(tmp_path / "opener", answer) as asked:
         assert opener_facts(str(tmp_path / "opener")) == facts
     assert json.loads(asked[0]) == {"type": "facts"}
@@ -100,5 +100,5 @@ def test_rings_that_do_not_come(tmp_path: Path, answers: tuple[bytes, ...], says
         stack.callback(os.close, memory)
         asked = stack.enter_context(answering(tmp_path / "opener", *answers, fds=[memory]))
         with pytest.raises(KernelError, match=says):
-            kept_rings(str(tmp_path / "opener"), "calls", "0" * 64)
+            kept_rings(str(tmp_path / "opener"), "calls", "0" * 64, wait_s=60)
     assert json.loads(asked[0]) == {"type": "rings", "session": "calls", "digest": "0" * 64}
