@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.errors import KernelError
 from collectord.kernel.values.kept_rings import (
     EVENTS_MAX,
+    HidingAnswer,
     KeptEvent,
     KeptPart,
     KeptRing,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.kept_rings import AskHiding
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.ring import RingHandle
 
@@ -57,6 +59,8 @@ class HeldSession:
         self.digest = digest_of(kernel, plan)
         self.prior = prior
         self.is_drained = False
+        self._gone: set[int] = set()
+        self._tracepoints = [e.index for e in plan.events if e.tracepoint is not None]
         with ExitStack() as own:
             opened = SOURCES[plan.kind](kernel, replace(plan, opener=""), own, abort=abort)
             self._source = opened
@@ -94,6 +98,18 @@ class HeldSession:
             for at in range(0, len(fds), EVENTS_MAX):
                 yield KeptPart(number), fds[at : at + EVENTS_MAX]
 
+    def hiding(self, ask: AskHiding) -> HidingAnswer:
+        """Return the BPF programs that may hide its events."""
+        try:
+            found = {
+                index: one.suppressed_by(index)
+                for one in self._source.abilities.suppressible
+                for index in self._tracepoints
+            }
+        except KernelError as error:
+            return HidingAnswer(ask.serial, refused=str(error))
+        return HidingAnswer(ask.serial, found)
+
     @property
     def ring_count(self) -> int:
         """The number of its rings."""
@@ -104,9 +120,14 @@ class HeldSession:
         """The number of its BPF programs."""
         return len(self._programs)
 
-    def is_on(self, cpus: Collection[int]) -> bool:
-        """Whether one of its rings is on one of these CPUs."""
-        return any(ring.label.cpu in cpus for _, ring in self._rings)
+    def leave(self, cpus: Collection[int]) -> None:
+        """Note that these CPUs went offline, back or not."""
+        self._gone |= {ring.label.cpu for _, ring in self._rings if ring.label.cpu in cpus}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the CPUs of all its rings have been online since they were opened."""
+        return not self._gone
 
     def end(self) -> Prior:
         """Close all; return what is known of it for what replaces it."""
@@ -125,7 +146,9 @@ class HeldSession:
                 taken += own
                 reading = self._last_reading(ring)
                 lost.update(_losses(reading))
-                if ring.is_exact:
+                # A program counts on, in whatever ring its CPU has got since.
+                counts_all = ring.label.cpu in self._gone and bool(self._programs)
+                if ring.is_exact and not counts_all:
                     left += max(0, (reading.value or 0) - (reading.lost or 0) - own)
         self._stack.close()
         return Prior(before.state, taken, {name: n for name, n in lost.items() if n}, left)

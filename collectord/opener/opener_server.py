@@ -29,6 +29,7 @@ from collectord.kernel.values.kept_rings import (
     Answer,
     Ask,
     AskFacts,
+    AskHiding,
     FactsAnswer,
     Prior,
 )
@@ -87,7 +88,6 @@ class Opener:
         self._before = self._planned  # until then:
         self._before_ends_s = 0.0
         self._held: dict[str, HeldSession] = {}
-        self._stale: set[str] = set()
         self._prior: dict[str, Prior] = {}  # of sessions that could not be opened again
         self._connections: dict[socket.socket, str] = {}  # with the session that it drains
         self._asked: set[asyncio.Task[None]] = set()  # requests that are being answered
@@ -136,12 +136,14 @@ class Opener:
             undo.pop_all()
 
     def _read(self, one: socket.socket) -> None:
-        """Answer a request, or end a connection: a peer that asks twice has nothing to say."""
+        """Answer a request, or a question of whoever drains a session, or end a connection."""
         try:
             data = one.recv(ASK_BYTES, socket.MSG_DONTWAIT)
         except OSError as error:
             _LOG.warning("connection_lost", error=str(error))
             data = b""
+        if data and self._connections[one] and self._answers_on(one, data):
+            return
         loop = asyncio.get_running_loop()
         loop.remove_reader(one)
         if data and not self._connections[one]:
@@ -150,6 +152,17 @@ class Opener:
             task.add_done_callback(self._asked.discard)
         else:
             self._leave(one)
+
+    def _answers_on(self, one: socket.socket, data: bytes) -> bool:
+        """Answer a question; return whether it is one, and the peer takes the answer."""
+        try:
+            ask = decode_json(data, AskHiding)
+            answer = self._held[self._connections[one]].hiding(ask)
+            one.send(msgspec.json.encode(answer), socket.MSG_DONTWAIT)
+        except (msgspec.MsgspecError, OSError) as error:
+            _LOG.warning("connection_lost", error=str(error))
+            return False
+        return True
 
     def _leave(self, one: socket.socket) -> None:
         """End a connection; what it drained may be handed out again."""
@@ -210,14 +223,19 @@ class Opener:
             raise Refused("another process drains them")
         plan = self._find(ask)
         left = self._left_cpus()
-        self._stale |= {name for name, other in self._held.items() if other.is_on(left)}
-        if held is not None and held.digest == ask.digest and ask.session not in self._stale:
+        for other in self._held.values():
+            other.leave(left)
+        if held is not None and held.digest == ask.digest and held.is_whole:
             held.is_drained = True
             return held
         if held is not None:
             self._end(ask.session)
         prior = self._prior.get(ask.session, Prior())
-        made = HeldSession(self._kernel, plan, prior, abort=self._abort)
+        try:
+            made = HeldSession(self._kernel, plan, prior, abort=self._abort)
+        except CollectordError:  # a compiler may have tried for long
+            self._before_ends_s = time.monotonic() + _BEFORE_S
+            raise
         made.is_drained = True
         self._prior.pop(ask.session, None)
         self._held[ask.session] = made
@@ -248,5 +266,4 @@ class Opener:
     def _end(self, name: str) -> None:
         """Close the rings of a session, and keep in mind what was in them."""
         self._prior[name] = prior = self._held.pop(name).end()
-        self._stale.discard(name)
         _LOG.info("session_closed", session=name, unread=prior.left)

@@ -21,7 +21,7 @@ from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
 from collectord.source.event_counts import OwnCounts
 from collectord.source.kept_memory import KeptMemory
-from collectord.source.kept_ring import Legacy
+from collectord.source.kept_ring import Legacy, holds
 from collectord.source.perf_following import PerfFollowing
 from collectord.source.perf_kept import ask_opener, kept_session, own_given, without_opener
 from collectord.source.perf_opening import Opened, Opening
@@ -109,7 +109,8 @@ def open_kept(
         legacy: what earlier processes leave; none if somebody else accounts for it.
     """
     found = Opened(rings, target_fds=(), pids=None, resumers={}, closers={})
-    opened = OpenKept(kernel, found, plan, legacy)
+    connection = next((ring.hold.connection for ring in rings), None)
+    opened = OpenKept(kernel, found, plan, connection=connection, legacy=legacy)
     return _followed(kernel, plan, opened, found, stack, exclude_tids=exclude_tids)
 
 
@@ -386,9 +387,18 @@ class OpenKept(OpenPerf):
     """Open rings of a perf session that outlive this process, unless their opener ends."""
 
     def __init__(
-        self, kernel: Kernel, opened: Opened, plan: SessionPlan, legacy: tuple[Legacy, ...]
+        self,
+        kernel: Kernel,
+        opened: Opened,
+        plan: SessionPlan,
+        *,
+        connection: int | None,
+        legacy: tuple[Legacy, ...],
     ) -> None:
         super().__init__(kernel, opened, plan, OwnCounts(kernel))
+        self._connection = connection
+        # Answers that were not asked for yet: a poll asks for each event once.
+        self._told: dict[int, tuple[int, ...] | None] = {}
         self._legacy = legacy
 
     @property
@@ -400,3 +410,11 @@ class OpenKept(OpenPerf):
     def disable(self) -> None:
         """Stop counting in rings that end now; the others count on for the next process."""
         self.disable_rings([ring for ring in self.rings if not ring.goes_on()])
+
+    def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
+        """See `OpenPerf`. The opener looks, as long as it lives: it takes a privilege."""
+        if self._connection is None or not holds(self._connection):
+            return super().suppressed_by(event_index)
+        if event_index not in self._told:
+            self._told = dict(self._kernel.hiding_programs(self._connection))
+        return self._told.pop(event_index, ())

@@ -7,20 +7,26 @@ import json
 import os
 import re
 import socket
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.cli.daemon_config import read as load
+from collectord.codec.perf_attr import EventType, PerfEventAttr
 from collectord.config.schema import Config
 from collectord.config.schema_session import SessionConfig
-from collectord.daemon.host_facts import host_facts
-from collectord.errors import CollectordError
+from collectord.daemon.host_facts import daemon_facts, host_facts
+from collectord.errors import CollectordError, KernelError
+from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.values.kept_rings import Prior
+from collectord.kernel.values.kept_rings import KeptRings, Prior
 from collectord.opener.held_session import HeldSession
 from collectord.plan.build import build
 from collectord.source.bcc_child import NEVER
-from tests.support import daemons
+from collectord.source.perf_kept import ask_opener, own_given
+from tests.support import bpf, daemons
 from tests.support.configs import perf_source
 from tests.support.daemons import wait_for
 from tests.support.openers import (
@@ -35,7 +41,7 @@ from tests.support.openers import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
@@ -189,10 +195,7 @@ def test_clients_get_nothing_that_is_not_configured(tmp_path: Path, start_cli: S
 def test_a_daemon_needs_no_privilege_that_the_opener_has(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
 ) -> None:
-    """It plans with the opener's, also when it reloads, and drains all that is in the rings.
-
-    Without CAP_PERFMON it cannot see whether BPF programs take events of a tracepoint away.
-    """
+    """It plans with the opener's, also when it reloads, and drains all that is in the rings."""
     config = configured(tmp_path)
     config.write_text(config.read_text() + SAMPLED)
     with (
@@ -208,17 +211,11 @@ def test_a_daemon_needs_no_privilege_that_the_opener_has(
         assert daemon.session("sampled")["degraded"] == []
         balance = daemon.session()
         ended = daemon.stop()
-    assert seen_without_perfmon(balance)
+    assert balance["degraded"] == []
     assert (balance["unaccounted"], lost(balance)) == (0, {})
     assert (ended.status, balance["stored"]) == (0, 10_000)
     assert not ended.named("opener_not_answering") + ended.named("rings_not_held")
     assert stored(tmp_path / "state" / "calls", perfs) == 10_000
-
-
-def seen_without_perfmon(balance: dict[str, Any]) -> bool:
-    """Whether a session of a tracepoint lacks nothing but what CAP_PERFMON shows."""
-    (reason,) = balance["degraded"]
-    return str(reason).startswith("BPF programs on its events cannot be listed")
 
 
 def test_a_reload_that_fails_leaves_a_daemon_without_privilege_its_rings(
@@ -240,9 +237,68 @@ def test_a_reload_that_fails_leaves_a_daemon_without_privilege_its_rings(
         with generator.start("count", count=5_000, nr=daemons.NUMBER) as running:
             running.run()
         daemon.await_stored(5_000)
-        assert seen_without_perfmon(daemon.session())
+        assert daemon.session()["degraded"] == []
         ended = daemon.stop()
     assert [one["session"] for one in ended.named("rings_not_held")] == ["sampled"]
+
+
+def test_the_opener_looks_for_programs_that_hide_events(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """A daemon without privilege has the time in which they may have, and is exact again."""
+    config = configured(tmp_path)
+    with ExitStack() as stack:
+        opener = stack.enter_context(opening(start_cli, config))
+        daemon = stack.enter_context(daemons.running(start_cli, config, prefix=BARE))
+        assert daemon.session()["ledger_basis"] == "exact"
+        with hiding() as program:
+            wait_for(lambda: daemon.session()["suppression_possible"], "the program is seen")
+            during = daemon.session()
+            assert (during["ledger_basis"], during["state"]) == ("lost_only", "degraded")
+        wait_for(lambda: not daemon.session()["suppression_possible"], "its end")
+        with generator.start("count", count=5_000, nr=daemons.NUMBER) as running:
+            running.run()
+        daemon.await_stored(5_000)
+        after = daemon.session()
+        assert (after["ledger_basis"], after["unaccounted"]) == ("exact", 0)
+        (window,) = after["suppressed"]
+        assert window["programs"] == [program]
+        opener.kill()
+        wait_for(lambda: len(daemon.session()["degraded"]) == 2, "that nobody looks any more")
+        assert any("cannot be listed" in reason for reason in daemon.session()["degraded"])
+        assert daemon.stop().status == 0
+
+
+@contextmanager
+def hiding() -> Iterator[int]:
+    """Have a program hide the events of the tracepoint from all; yields its number."""
+    system, _, name = daemons.EVENT.partition(":")
+    number = int(Path(f"/sys/kernel/tracing/events/{system}/{name}/id").read_text())
+    kernel = LinuxKernel()
+    attr = PerfEventAttr(type=EventType.TRACEPOINT, config=number, disabled=True)
+    with bpf.program(0, b"hides") as program, ExitStack() as stack:
+        event = kernel.perf_event_open(attr, pid=-1, cpu=0)
+        stack.callback(os.close, event)
+        bpf.attach(event, program)
+        yield bpf_calls.program_info(program).id
+
+
+def test_questions_are_of_the_session_that_is_drained(tmp_path: Path, start_cli: Start) -> None:
+    """Another request ends the connection."""
+    config = configured(tmp_path)
+    kernel = LinuxKernel()
+    loaded = load(config)
+    with opening(start_cli, config), ExitStack() as stack:
+        facts = daemon_facts(kernel, loaded.config, mount=False)
+        (plan,) = build(loaded.config, facts).sessions
+        given = ask_opener(kernel, plan)
+        assert isinstance(given, KeptRings)
+        own_given(kernel, given, stack)
+        for _ in range(2):
+            assert kernel.hiding_programs(given.connection) == {0: ()}
+        os.write(given.connection, b'{"type":"rings","session":"calls","digest":""}')
+        with pytest.raises(KernelError):
+            kernel.hiding_programs(given.connection)
 
 
 def test_a_daemon_cannot_take_the_openers_memory_away() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import select
 import socket
@@ -21,7 +22,9 @@ from collectord.kernel.values.kept_rings import (
     Answer,
     Ask,
     AskFacts,
+    AskHiding,
     FactsAnswer,
+    HidingAnswer,
     KeptPart,
     KeptProgram,
     KeptRing,
@@ -30,12 +33,15 @@ from collectord.kernel.values.kept_rings import (
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _Message = TypeVar("_Message")
 _PART: Final[Any] = KeptRing | KeptPart
 # The opener may look at the host, or open a session for somebody else.
 _WAIT_S: Final = 60.0
+# It answers a short question at once, and the daemon's loop waits.
+_TELL_S: Final = 1.0
+_SERIALS: Final = itertools.count(1)
 NEVER: Final = -1  # in place of a descriptor that tells of an abort
 
 
@@ -68,6 +74,30 @@ def kept_rings(
         os.close(program[0])
     ordered = tuple(rings[number] for number in sorted(rings))
     return KeptRings(one.detach(), memory, answer.prior, ordered, programs)
+
+
+def hiding_programs(connection: int) -> Mapping[int, tuple[int, ...] | None]:
+    """See `Kernel.hiding_programs`."""
+    serial = next(_SERIALS)
+    asking = "cannot ask the opener for BPF programs"
+    with socket.socket(fileno=os.dup(connection)) as one:
+        try:
+            one.send(msgspec.json.encode(AskHiding(serial)), socket.MSG_DONTWAIT)
+            while True:
+                _await(one, _TELL_S, NEVER)
+                data = one.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
+                if not data:
+                    raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
+                answer = decode_json(data, HidingAnswer)
+                if answer.serial == serial:  # otherwise one that came too late
+                    break
+        except OSError as error:
+            raise KernelError(asking, syscall="recv", errno=error.errno or 0) from error
+        except msgspec.MsgspecError as error:
+            raise KernelError(f"{asking}: {error}", hint="systemctl restart collectord") from error
+    if answer.refused:
+        raise KernelError(f"{asking}: {answer.refused}", hint="journalctl -u collectord-opener")
+    return answer.programs
 
 
 def _parts(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.perf_attr import PerfEventAttr
@@ -65,6 +65,19 @@ class PerfPort(Protocol):
 
         Raises:
             KernelError: no opener answers (ENOENT, ECONNREFUSED), or it refuses.
+        """
+
+    def hiding_programs(self, connection: int) -> Mapping[int, tuple[int, ...] | None]:
+        """Return ids of BPF programs that may hide events whose rings an opener holds.
+
+        The opener looks for them, on each tracepoint of the session, as `query_bpf` does; they
+        come by the event's number in the plan.
+
+        Args:
+            connection: `KeptRings.connection`.
+
+        Raises:
+            KernelError: the opener does not tell in time, or cannot.
         """
 
     def enable(self, fd: int) -> None:

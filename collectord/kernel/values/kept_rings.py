@@ -4,7 +4,8 @@
 A daemon asks for the opener's privileges first, and plans with them. Then it names a session and
 sends a digest of its plan. The opener answers with one message, and then with the rings and the
 programs, in as many messages as their descriptors take. All are JSON. The description of a
-program, which may be long, is in sealed memory, whose descriptor comes first.
+program, which may be long, is in sealed memory, whose descriptor comes first. From then on the
+daemon may ask, by the same connection, which BPF programs may hide the session's events.
 
 Beside the rings goes memory that the opener holds too: a page of text for the daemon that drains
 them, then a note of 64 bytes for each ring, see `_core.RingNote`, and one for each program, see
@@ -47,6 +48,30 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="rings"):
 
     session: str
     digest: str
+
+
+class AskHiding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hiding"):
+    """The question, by whoever drains a session, for BPF programs that may hide its events.
+
+    Attributes:
+        serial: of the question.
+    """
+
+    serial: int
+
+
+class HidingAnswer(msgspec.Struct, frozen=True):
+    """The answer to it.
+
+    Attributes:
+        serial: of the question.
+        programs: of each tracepoint, by its event's number in the plan, see `Kernel.query_bpf`.
+        refused: the reason why it cannot be told, or "".
+    """
+
+    serial: int
+    programs: dict[int, tuple[int, ...] | None] = {}
+    refused: str = ""
 
 
 class Prior(msgspec.Struct, frozen=True):
