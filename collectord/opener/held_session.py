@@ -31,12 +31,12 @@ from collectord.source.kept_memory import KeptMemory, memory_bytes
 from collectord.source.perf_kept import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.kept_rings import AskHiding
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.ring import RingHandle
+    from collectord.source.ring import CounterFd, RingHandle
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
@@ -60,6 +60,9 @@ class HeldSession:
         self.prior = prior
         self.is_drained = False
         self._gone: set[int] = set()
+        # Of rings in whose places there are new ones: samples that the notes have, and losses.
+        self._earlier: dict[int, int] = {}
+        self.lost: Counter[str] = Counter()
         self._tracepoints = [e.index for e in plan.events if e.tracepoint is not None]
         with ExitStack() as own:
             opened = SOURCES[plan.kind](kernel, replace(plan, opener=""), own, abort=abort)
@@ -71,7 +74,9 @@ class HeldSession:
             self.memory = _memory("collectord-notes", size + -size % kernel.page_bytes, own)
             fcntl.fcntl(self.memory, fcntl.F_ADD_SEALS, _SEALS)
             self._notes = KeptMemory(self.memory, len(plan.rings), own)
-            self._rings = tuple(enumerate(opened.rings))
+            self._labels = {n: ring.label for n, ring in enumerate(opened.rings)}
+            # By the same numbers; without those of a CPU that could not get new ones.
+            self._rings = dict(enumerate(opened.rings))
             self._stack = own.pop_all()
 
     def parts(self) -> Iterator[tuple[KeptRing | KeptPart, list[int]]]:
@@ -79,7 +84,17 @@ class HeldSession:
 
         A BPF ring buffer is one of its program's maps.
         """
-        for number, ring in self._rings:
+        yield from self._ring_parts(self._rings)
+        for number, (program, described) in enumerate(
+            zip(self._programs, self._described, strict=True)
+        ):
+            fds = [described, *program.loaded.fds]
+            for at in range(0, len(fds), EVENTS_MAX):
+                yield KeptPart(number), fds[at : at + EVENTS_MAX]
+
+    def _ring_parts(self, numbers: Iterable[int]) -> Iterator[tuple[KeptRing, list[int]]]:
+        for number in numbers:
+            ring = self._rings[number]
             if ring.label.cpu < 0:
                 continue
             for at in range(0, len(ring.counters), EVENTS_MAX):
@@ -88,15 +103,33 @@ class HeldSession:
                     number,
                     ring.geometry.data_bytes,
                     ring.geometry.watermark_bytes,
-                    tuple(KeptEvent(c.event_index, c.event_id, c.read_format) for c in some),
+                    tuple(map(_event, some)),
+                    self._earlier.get(number, 0),
                 )
                 yield part, [counter.fd for counter in some]
-        for number, (program, described) in enumerate(
-            zip(self._programs, self._described, strict=True)
-        ):
-            fds = [described, *program.loaded.fds]
-            for at in range(0, len(fds), EVENTS_MAX):
-                yield KeptPart(number), fds[at : at + EVENTS_MAX]
+
+    def reopen(self, cpu: int) -> list[tuple[KeptRing, list[int]]]:
+        """Replace the rings of a CPU that is back, and return the new ones, as `parts` does.
+
+        Raises:
+            KernelError: they cannot be opened, or it has none there.
+        """
+        numbers = [n for n, label in self._labels.items() if label.cpu == cpu]
+        if not numbers or not self._source.abilities.hotplug:
+            raise KernelError(f"the session has no rings on CPU {cpu}")
+        self._gone.add(cpu)
+        for number in numbers:
+            ring = self._rings.pop(number, None)
+            if ring is not None and not self._programs:  # these count on, whatever the ring
+                self.lost.update(self._losses_of(ring))
+        for one in self._source.abilities.hotplug:
+            one.leave(cpu)
+            new = {ring.label: ring for ring in one.join(cpu)}
+        for number in numbers:
+            self._rings[number] = new[self._labels[number]]
+            self._earlier[number] = self._notes.restart(number)
+        self._gone.discard(cpu)
+        return list(self._ring_parts(numbers))
 
     def hiding(self, ask: AskHiding) -> HidingAnswer:
         """Return the BPF programs that may hide its events."""
@@ -113,7 +146,7 @@ class HeldSession:
     @property
     def ring_count(self) -> int:
         """The number of its rings."""
-        return len(self._rings)
+        return len(self._labels)
 
     @property
     def program_count(self) -> int:
@@ -122,7 +155,7 @@ class HeldSession:
 
     def leave(self, cpus: Collection[int]) -> None:
         """Note that these CPUs went offline, back or not."""
-        self._gone |= {ring.label.cpu for _, ring in self._rings if ring.label.cpu in cpus}
+        self._gone |= {label.cpu for label in self._labels.values() if label.cpu in cpus}
 
     @property
     def is_whole(self) -> bool:
@@ -133,31 +166,44 @@ class HeldSession:
         """Close all; return what is known of it for what replaces it."""
         state = self._notes.state
         before = Prior(state) if state else self.prior
-        lost = Counter(before.lost)
+        lost = Counter(before.lost) + self.lost
         taken, left = before.taken, before.left
         if isinstance(self._source, OpenBpf):
             missed = noted_missed(self._source.programs, self._notes)
             self._source.count_missed_from(missed)
         with suppress(KernelError):  # the CPU is gone, and the counter with it
             self._source.disable()
-        for number, ring in self._rings:
-            if ring.label.has_data:
-                own = self._notes.taken(number)
-                taken += own
-                reading = self._last_reading(ring)
-                lost.update(_losses(reading))
-                # A program counts on, in whatever ring its CPU has got since.
-                counts_all = ring.label.cpu in self._gone and bool(self._programs)
-                if ring.is_exact and not counts_all:
-                    left += max(0, (reading.value or 0) - (reading.lost or 0) - own)
+        for number, label in self._labels.items():
+            if not label.has_data:
+                continue
+            own = self._notes.taken(number)
+            taken += own
+            ring = self._rings.get(number)
+            if ring is None:
+                continue
+            if not self._programs:
+                own -= self._earlier.get(number, 0)
+            reading = self._last_reading(ring)
+            lost.update(_losses(reading))
+            # A program counts on, in whatever ring its CPU has got since.
+            counts_all = label.cpu in self._gone and bool(self._programs)
+            if ring.is_exact and not counts_all:
+                left += max(0, (reading.value or 0) - (reading.lost or 0) - own)
         self._stack.close()
         return Prior(before.state, taken, {name: n for name, n in lost.items() if n}, left)
+
+    def _losses_of(self, ring: RingHandle) -> dict[str, int]:
+        return _losses(self._last_reading(ring)) if ring.label.has_data else {}
 
     def _last_reading(self, ring: RingHandle) -> Produced:
         try:
             return self._source.read_produced(ring)
         except KernelError:
             return Produced(None, None)
+
+
+def _event(counter: CounterFd) -> KeptEvent:
+    return KeptEvent(counter.event_index, counter.event_id, counter.read_format, counter.kernel_id)
 
 
 def _losses(reading: Produced) -> dict[str, int]:

@@ -15,6 +15,7 @@ import asyncio
 import os
 import socket
 import struct
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -28,8 +29,10 @@ from collectord.kernel.values.kept_rings import (
     ASK_BYTES,
     Answer,
     Ask,
+    AskCpu,
     AskFacts,
     AskHiding,
+    CpuAnswer,
     FactsAnswer,
     Prior,
 )
@@ -52,6 +55,7 @@ _BEFORE_S: Final = 60.0
 _SEND_S: Final = 5.0
 _CREDENTIALS: Final = struct.Struct("iII")
 _REQUEST: Final[Any] = Ask | AskFacts
+_QUESTION: Final[Any] = AskHiding | AskCpu
 
 
 class Refused(Exception):
@@ -93,6 +97,7 @@ class Opener:
         self._asked: set[asyncio.Task[None]] = set()  # requests that are being answered
         self._opening = ThreadPoolExecutor(1, "open")  # makes all changes of what is held
         self._abort = os.eventfd(0, os.EFD_CLOEXEC)
+        self._watching = threading.Lock()  # of the CPUs
 
     def __enter__(self) -> Self:
         return self
@@ -155,14 +160,37 @@ class Opener:
 
     def _answers_on(self, one: socket.socket, data: bytes) -> bool:
         """Answer a question; return whether it is one, and the peer takes the answer."""
+        held = self._held[self._connections[one]]
         try:
-            ask = decode_json(data, AskHiding)
-            answer = self._held[self._connections[one]].hiding(ask)
-            one.send(msgspec.json.encode(answer), socket.MSG_DONTWAIT)
+            ask: AskHiding | AskCpu = decode_json(data, _QUESTION)
+            if isinstance(ask, AskHiding):
+                one.send(msgspec.json.encode(held.hiding(ask)), socket.MSG_DONTWAIT)
+            else:
+                self._reopen(one, held, ask.cpu)
         except (msgspec.MsgspecError, OSError) as error:
             _LOG.warning("connection_lost", error=str(error))
             return False
         return True
+
+    def _reopen(self, one: socket.socket, held: HeldSession, cpu: int) -> None:
+        """Hand out new rings on a CPU. Raises OSError."""
+        try:
+            self._note_left()
+            parts = held.reopen(cpu)
+        except CollectordError as error:
+            _LOG.warning("request_refused", error=str(error))
+            one.send(msgspec.json.encode(CpuAnswer(refused=str(error))))
+            return
+        one.send(msgspec.json.encode(CpuAnswer(messages=len(parts))))
+        for part, fds in parts:
+            socket.send_fds(one, [msgspec.json.encode(part)], fds)
+        _LOG.info("rings_reopened", session=self._connections[one], cpu=cpu)
+
+    def _note_left(self) -> None:
+        with self._watching:
+            left = self._left_cpus()
+            for other in tuple(self._held.values()):
+                other.leave(left)
 
     def _leave(self, one: socket.socket) -> None:
         """End a connection; what it drained may be handed out again."""
@@ -200,7 +228,9 @@ class Opener:
             return
         self._connections[one] = ask.session
         parts = list(held.parts())
-        answer = Answer("", held.ring_count, len(parts), held.program_count, held.prior)
+        answer = Answer(
+            "", held.ring_count, len(parts), held.program_count, held.prior, dict(held.lost)
+        )
         socket.send_fds(one, [msgspec.json.encode(answer)], [held.memory])
         for part, fds in parts:
             socket.send_fds(one, [msgspec.json.encode(part)], fds)
@@ -222,9 +252,7 @@ class Opener:
         if held is not None and held.is_drained:
             raise Refused("another process drains them")
         plan = self._find(ask)
-        left = self._left_cpus()
-        for other in self._held.values():
-            other.leave(left)
+        self._note_left()
         if held is not None and held.digest == ask.digest and held.is_whole:
             held.is_drained = True
             return held

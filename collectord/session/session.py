@@ -219,6 +219,7 @@ class Session:
             await self.recorder.add(drained)
         self._rings[ring.id] = drained
         self._joined.add(ring.id)
+        handle.begin(ring)
 
     async def remove_joined(self) -> None:
         """Remove the rings that came with CPUs, before they are closed. Raises ShardSilent."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collectord.source.bpf import OpenBpf
 from collectord.source.bpf_buffer import LastingBuffer
-from collectord.source.kept_ring import Before, Lasting, LastingRing, Legacy, holds
+from collectord.source.kept_ring import Before, LastingRing, Legacy, holds
 
 if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
@@ -52,8 +52,7 @@ class KeptBpf(OpenBpf):
         self.count_missed_from(noted_missed(programs, memory))
         if memory.state:
             self.rings = tuple(map(self._since_before, self.rings))
-        befores = [(ring, ring.hold.before) for ring in self.rings if isinstance(ring, Lasting)]
-        self._legacy = (Legacy(memory, given.prior, befores),)
+        self._legacy = (Legacy(memory, given, self.rings),)
 
     def _since_before(self, ring: RingHandle) -> RingHandle:
         """Return a ring that knows what was taken out of it and lost by now."""

@@ -151,13 +151,13 @@ def _kept(
             loaded = bcc_client.handed_on(one.name, kept.described, kept.fds)
             _own(kernel, batch, loaded, stack)
             found = _buffers(plan, one, loaded, stack)
-            notes |= {number: memory.ring(number) for number in found}
+            notes |= {number: memory.ring(number, stack) for number in found}
             lasting = _lasting(found, notes, given.connection)
             programs.append(opened_program(kernel, one, loaded, lasting))
     finally:
         kernel.end_loading(batch)
-    rings = kept_session(kernel, plan, given, memory, stack)
-    of_perf = perf.open_kept(kernel, _perf_part(plan), rings, stack, exclude_tids)
+    made = kept_session(kernel, plan, given, memory, stack)
+    of_perf = perf.open_kept(kernel, _perf_part(plan), made, stack, exclude_tids)
     return KeptBpf(kernel, payload, tuple(programs), of_perf, memory=memory, given=given)
 
 

@@ -19,6 +19,8 @@ from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
+# Of a ring, see `_core.RingNote`: the turn, and the first pair.
+_RING: Final = struct.Struct("<3Q")
 # Of a program: whether it was let to count, and the runs that the kernel had skipped by then.
 _PROGRAM: Final = struct.Struct("<2Q")
 
@@ -40,7 +42,6 @@ class KeptMemory:
     def __init__(self, fd: int, rings: int, stack: ExitStack) -> None:
         self._fd = fd
         self._rings = rings
-        self._stack = stack
         self._map = stack.enter_context(mmap(fd, 0))
 
     @property
@@ -57,10 +58,13 @@ class KeptMemory:
                 "cannot note what was counted", syscall="pwrite", errno=error.errno or 0
             ) from error
 
-    def ring(self, number: int) -> RingNote:
-        """Return the note of a ring, by its place in the plan, for whoever drains it."""
+    def ring(self, number: int, stack: ExitStack) -> RingNote:
+        """Return the note of a ring, by its place in the plan, for whoever drains it.
+
+        The stack closes it; that is due before the memory is unmapped.
+        """
         note = RingNote(self._map, STATE_BYTES + NOTE_BYTES * number)
-        self._stack.callback(note.close)
+        stack.callback(note.close)
         return note
 
     def taken(self, number: int) -> int:
@@ -70,6 +74,13 @@ class KeptMemory:
             return note.taken
         finally:
             note.close()
+
+    def restart(self, number: int) -> int:
+        """Begin the note of a new ring, which nobody drains yet; return what was taken by now."""
+        taken = self.taken(number)
+        at = STATE_BYTES + NOTE_BYTES * number
+        _RING.pack_into(self._map, at, 0, 0, taken)
+        return taken
 
     def missed_before(self, program: int) -> int | None:
         """Return the skipped runs of a program before it was let to count; None: it was not yet.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from collectord._native._core import Core, Ring, RingCounters, RingNote, Stream
+    from collectord.kernel.values.kept_rings import KeptRings
     from collectord.model import LossKey, Produced
     from collectord.source.kept_memory import KeptMemory
 
@@ -25,7 +26,7 @@ class Before:
     """The part of a ring that earlier processes have had.
 
     Attributes:
-        taken: samples that they took out of it.
+        taken: samples that they took out of it, of those that its counters count.
         lost: events that were lost by then, by stage and reason.
         by_event: those of them that the kernel tells by event, by its id.
     """
@@ -133,25 +134,24 @@ class Legacy:
 
     Args:
         memory: has the text.
-        prior: what is known of rings that these replace.
-        rings: each ring with what earlier processes had of it.
+        given: what is known of rings that these replace.
+        rings: of the session.
     """
 
-    def __init__(
-        self, memory: KeptMemory, prior: Prior, rings: Iterable[tuple[RingHandle, Before]]
-    ) -> None:
+    def __init__(self, memory: KeptMemory, given: KeptRings, rings: Iterable[RingHandle]) -> None:
         self._memory = memory
         self._lost: Mapping[LossKey, int] = {}
-        self.prior = prior
+        self.prior = given.prior
         # The text is written before anything is drained: without it the rings are new.
         state = memory.state
         self.resumed = bool(state)
         if self.resumed:
-            data = [before for ring, before in rings if ring.label.has_data]
-            lost: Counter[str] = Counter()
-            for before in data:
-                lost.update({loss_name(key): n for key, n in before.lost.items()})
-            self.prior = Prior(state, taken=sum(one.taken for one in data), lost=dict(lost))
+            data = [one.hold for one in rings if isinstance(one, Lasting) and one.label.has_data]
+            lost = Counter(given.lost)
+            for one in data:
+                lost.update({loss_name(key): n for key, n in one.before.lost.items()})
+            taken = sum(one.note.taken for one in data)
+            self.prior = Prior(state, taken=taken, lost=dict(lost))
 
     def note(self, state: str) -> None:
         """See `source.base.Lasting`."""

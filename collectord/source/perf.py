@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import RingMap
 from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_offset
@@ -24,8 +24,8 @@ from collectord.source.kept_memory import KeptMemory
 from collectord.source.kept_ring import Legacy, holds
 from collectord.source.perf_following import PerfFollowing
 from collectord.source.perf_kept import ask_opener, kept_session, own_given, without_opener
-from collectord.source.perf_opening import Opened, Opening
-from collectord.source.perf_reopening import PerfReopening, can_reopen
+from collectord.source.perf_opening import Opening
+from collectord.source.perf_reopening import KeptReopening, PerfReopening, can_reopen
 from collectord.source.ring import PerfRing
 
 if TYPE_CHECKING:
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.base import Following, Hotplug
     from collectord.source.event_counts import EventCounts
-    from collectord.source.kept_ring import LastingRing
+    from collectord.source.perf_kept import RingMaker
+    from collectord.source.perf_opening import Opened
     from collectord.source.ring import CounterFd, RingHandle
-
-AnyPerf = TypeVar("AnyPerf", bound="OpenPerf")
 
 _FED_BYTES: Final = 256 << 10
 
@@ -63,10 +62,9 @@ def open_session(
         if isinstance(asked, KeptRings):
             own_given(kernel, asked, own)
             memory = KeptMemory(asked.memory, len(plan.rings), own)
-            found = kept_session(kernel, plan, asked, memory, own)
-            befores = ((ring, ring.hold.before) for ring in found)
-            legacy = Legacy(memory, asked.prior, befores)
-            opened: OpenPerf = open_kept(kernel, plan, found, own, exclude_tids, legacy)
+            made = kept_session(kernel, plan, asked, memory, own)
+            legacy = Legacy(memory, asked, made[1].rings)
+            opened: OpenPerf = open_kept(kernel, plan, made, own, exclude_tids, legacy)
         else:
             with without_opener(asked):
                 opened = open_own(kernel, plan, own, exclude_tids)
@@ -87,13 +85,18 @@ def open_own(
         opened.following = (following,)
     else:
         opened = OpenPerf(kernel, found, plan, OwnCounts(kernel))
-    return _followed(kernel, plan, opened, found, stack, exclude_tids=exclude_tids)
+    if can_reopen(plan):
+        reopening = PerfReopening(
+            kernel, plan, found, exclude_tids=exclude_tids, perf=opened, stack=stack
+        )
+        opened.hotplug = (reopening,)
+    return opened
 
 
 def open_kept(
     kernel: Kernel,
     plan: SessionPlan,
-    rings: tuple[LastingRing, ...],
+    made: tuple[RingMaker, Opened],
     stack: ExitStack,
     exclude_tids: tuple[int, ...],
     *legacy: Legacy,
@@ -103,30 +106,22 @@ def open_kept(
     Args:
         kernel: reads their counters.
         plan: of the perf rings of a session.
-        rings: these rings.
+        made: these rings, and what maps later ones.
         stack: closes what is opened later.
         exclude_tids: see `source.base.Source`.
         legacy: what earlier processes leave; none if somebody else accounts for it.
     """
-    found = Opened(rings, target_fds=(), pids=None, resumers={}, closers={})
-    connection = next((ring.hold.connection for ring in rings), None)
-    opened = OpenKept(kernel, found, plan, connection=connection, legacy=legacy)
-    return _followed(kernel, plan, opened, found, stack, exclude_tids=exclude_tids)
-
-
-def _followed(
-    kernel: Kernel,
-    plan: SessionPlan,
-    opened: AnyPerf,
-    found: Opened,
-    stack: ExitStack,
-    *,
-    exclude_tids: tuple[int, ...],
-) -> AnyPerf:
-    """Return a source that follows the CPUs, if it can."""
+    maker, found = made
+    opened = OpenKept(kernel, found, plan, connection=maker.connection, legacy=legacy)
     if can_reopen(plan):
-        reopening = PerfReopening(
-            kernel, plan, found, exclude_tids=exclude_tids, perf=opened, stack=stack
+        reopening = KeptReopening(
+            kernel,
+            plan,
+            found,
+            exclude_tids=exclude_tids,
+            perf=opened,
+            stack=stack,
+            maker=maker,
         )
         opened.hotplug = (reopening,)
     return opened
@@ -392,7 +387,7 @@ class OpenKept(OpenPerf):
         opened: Opened,
         plan: SessionPlan,
         *,
-        connection: int | None,
+        connection: int,
         legacy: tuple[Legacy, ...],
     ) -> None:
         super().__init__(kernel, opened, plan, OwnCounts(kernel))
@@ -413,7 +408,7 @@ class OpenKept(OpenPerf):
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
         """See `OpenPerf`. The opener looks, as long as it lives: it takes a privilege."""
-        if self._connection is None or not holds(self._connection):
+        if not holds(self._connection):
             return super().suppressed_by(event_index)
         if event_index not in self._told:
             self._told = dict(self._kernel.hiding_programs(self._connection))

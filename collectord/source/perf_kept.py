@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -15,16 +15,16 @@ from collectord.model import Geometry, Reason, RingLabel, Stage
 from collectord.plan.kept import digest
 from collectord.source.bpf_texts import program_texts
 from collectord.source.kept_ring import Before, Hold, LastingRing
+from collectord.source.perf_opening import Opened
 from collectord.source.ring import CounterFd
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import ExitStack
 
     from collectord._native._core import RingNote
     from collectord.kernel.port import Kernel
-    from collectord.kernel.values.kept_rings import KeptRings
+    from collectord.kernel.values.kept_rings import GivenRing, KeptRing, KeptRings
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.kept_memory import KeptMemory
 
@@ -82,52 +82,99 @@ def without_opener(refusal: KernelError | None) -> Iterator[None]:
 
 
 def own_given(kernel: Kernel, given: KeptRings, stack: ExitStack) -> None:
-    """Have what an opener gave closed by a stack, the connection last."""
+    """Have what an opener gave beside rings closed by a stack, the connection last."""
     for fd in reversed(given.descriptors):
         stack.callback(kernel.close, fd)
 
 
 def kept_session(
     kernel: Kernel, plan: SessionPlan, given: KeptRings, memory: KeptMemory, stack: ExitStack
-) -> tuple[LastingRing, ...]:
-    """Map the perf rings of a session that an opener gave. Raises KernelError.
+) -> tuple[RingMaker, Opened]:
+    """Map the perf rings of a session that an opener gave, and own them.
+
+    They come with what maps later ones. Raises KernelError.
 
     Args:
         kernel: reads their counters.
         plan: of the session.
-        given: by the opener; the caller closes its descriptors.
+        given: by the opener; other descriptors than the rings' are the caller's.
         memory: has the rings' notes.
-        stack: unmaps the rings.
+        stack: closes the rings.
     """
-    rings = []
+    maker = RingMaker(kernel, plan, memory, given.connection)
+    closers: dict[int, ExitStack] = {}
     for kept, fds in given.rings:
-        note = memory.ring(kept.number)
-        ring_map = map_ring(fds[0], kept.data_bytes, kernel.limits)
+        cpu = plan.rings[kept.number].cpu
+        if cpu not in closers:
+            closers[cpu] = stack.enter_context(ExitStack())
+        for fd in fds:
+            closers[cpu].callback(kernel.close, fd)
+    rings = tuple(maker.map(one, closers[plan.rings[one[0].number].cpu]) for one in given.rings)
+    return maker, Opened(rings, target_fds=(), pids=None, resumers={}, closers=closers)
+
+
+class RingMaker:
+    """The way from rings as an opener gives them to those that are drained.
+
+    Args:
+        kernel: reads their counters.
+        plan: of the session.
+        memory: has the rings' notes.
+        connection: to the opener.
+    """
+
+    def __init__(
+        self, kernel: Kernel, plan: SessionPlan, memory: KeptMemory, connection: int
+    ) -> None:
+        self._kernel = kernel
+        self._plan = plan
+        self._memory = memory
+        self.connection = connection
+
+    def map(self, given: GivenRing, stack: ExitStack) -> LastingRing:
+        """Map a ring, whose descriptors the caller closes; the stack unmaps it."""
+        kept, fds = given
+        note = self._memory.ring(kept.number, stack)
+        ring_map = map_ring(fds[0], kept.data_bytes, self._kernel.limits)
         stack.callback(ring_map.close)
         counters = tuple(
-            CounterFd(fd, event.index, event.id, event.read_format)
+            CounterFd(fd, event.index, event.id, event.read_format, kernel_id=event.kernel_id)
             for event, fd in zip(kept.events, fds, strict=True)
         )
-        planned = plan.rings[kept.number]
+        planned = self._plan.rings[kept.number]
         attr = planned.events[0].attr
-        before = _before(kernel, note, counters) if memory.state else Before(note.taken)
-        ring = LastingRing(
+        return LastingRing(
             map=ring_map,
             fd=fds[0],
             basis=planned.basis,
             geometry=Geometry(kept.data_bytes, kept.watermark_bytes, planned.requested_bytes),
-            label=RingLabel(plan.name, planned.source, planned.role, planned.cpu),
+            label=RingLabel(self._plan.name, planned.source, planned.role, planned.cpu),
             counters=counters,
             time_offset=sample_time_offset(attr),
             time_trailer=id_trailer_from(attr, SampleType.TIME),
             cpu_trailer=id_trailer_from(attr, SampleType.CPU),
-            hold=Hold(note, given.connection, before),
+            hold=Hold(note, self.connection, self._before(note, kept, counters)),
         )
-        rings.append(ring)
-    return tuple(rings)
 
+    def has(self, cpu: int) -> bool:
+        """Whether the session has rings on a CPU, by its plan."""
+        return any(ring.cpu == cpu for ring in self._plan.rings)
 
-def _before(kernel: Kernel, note: RingNote, counters: tuple[CounterFd, ...]) -> Before:
-    readings = {one.event_id: kernel.read_counter(one.fd, one.read_format) for one in counters}
-    by_event = {event_id: reading.lost or 0 for event_id, reading in readings.items()}
-    return Before(note.taken, {_RING_FULL: sum(by_event.values())}, by_event)
+    def reopen(self, cpu: int, stack: ExitStack) -> tuple[LastingRing, ...]:
+        """Return new rings of a CPU; the stack closes them. Raises KernelError."""
+        given = self._kernel.reopened_rings(self.connection, cpu)
+        for _, fds in given:
+            for fd in fds:
+                stack.callback(self._kernel.close, fd)
+        return tuple(self.map(one, stack) for one in given)
+
+    def _before(self, note: RingNote, kept: KeptRing, counters: tuple[CounterFd, ...]) -> Before:
+        """Return what earlier processes have had of a ring; of a new one there is nothing."""
+        taken = note.taken - kept.taken
+        if not self._memory.state:
+            return Before(taken)
+        readings = (
+            (one.event_id, self._kernel.read_counter(one.fd, one.read_format)) for one in counters
+        )
+        by_event = {event_id: reading.lost or 0 for event_id, reading in readings}
+        return Before(taken, {_RING_FULL: sum(by_event.values())}, by_event)

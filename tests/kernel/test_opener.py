@@ -294,6 +294,9 @@ def test_questions_are_of_the_session_that_is_drained(tmp_path: Path, start_cli:
         given = ask_opener(kernel, plan)
         assert isinstance(given, KeptRings)
         own_given(kernel, given, stack)
+        for ring in given.rings:
+            for fd in ring.fds:
+                stack.callback(os.close, fd)
         for _ in range(2):
             assert kernel.hiding_programs(given.connection) == {0: ()}
         os.write(given.connection, b'{"type":"rings","session":"calls","digest":""}')

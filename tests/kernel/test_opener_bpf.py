@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.kernel.bpf import bpf_calls
-from tests.support import bpf, daemons
+from tests.support import bpf, cpus, daemons, openers
 from tests.support.daemons import NUMBER, wait_for
+from tests.support.features import require
 from tests.support.openers import all_counted, allowed, lost, opening, stored, with_opener
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ program = "syscall_stream"
 arguments = {{ nr = {NUMBER} }}
 transport = "{transport}"
 ring = "{ring}"
+sideband_ring = "4MiB"
 """
     return with_opener(daemons.write_sessions(directory, session))
 
@@ -192,3 +194,43 @@ def waits(daemon: Daemon) -> float:
     name = "collectord_bpf_run_queue_wait_seconds_count"
     lines = [line for line in daemon.metrics().splitlines() if line.startswith(name)]
     return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+@pytest.mark.parametrize("kind", ["events", "programs"])
+def test_a_cpu_that_comes_back_gets_rings_of_the_opener(
+    tmp_path: Path, start_cli: Start, *, kind: str, generator: Generator, perfs: tuple[Perf, ...]
+) -> None:
+    """A daemon without privilege goes on there, and so does the next one after a kill."""
+    require("CPU hotplug")
+    events = kind == "events"
+    config = openers.configured(tmp_path) if events else configured(tmp_path, "perf", "8MiB")
+    state = tmp_path / "state"
+    cpu = cpus.with_switch()[-1]
+    before = objects()
+
+    def make(count: int) -> int:
+        with generator.start("count", cpu=cpu, count=count, nr=NUMBER) as running:
+            return int(running.run()["events"])
+
+    with opening(start_cli, config):
+        with daemons.running(start_cli, config, prefix=BARE) as daemon:
+            made = make(3_000)
+            wait_for(lambda: daemon.session()["stored"] == made, "all events")
+            for _ in range(2):
+                cpus.bounce(daemon, cpu, [lambda: None])
+                made += make(3_000)
+            wait_for(lambda: daemon.session()["stored"] == made, "those of the new rings")
+            balance = daemon.session()
+            assert (balance["degraded"], lost(balance)) == ([], {})
+            assert exact(balance)
+            daemon.kill()
+        made += make(2_000)
+        with daemons.running(start_cli, config, prefix=BARE) as daemon:
+            wait_for(lambda: all_counted(daemon, made, state), "all events")
+            killed = daemon.session()
+            ended = daemon.stop()
+        assert exact(killed)
+        assert set(lost(killed)) <= {"staging/dropped"}
+        assert not ended.named("gap_before")
+    assert stored(state, perfs) + sum(lost(killed).values()) == made
+    wait_for(lambda: not left(before), "the end of programs, maps and links")

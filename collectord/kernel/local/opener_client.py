@@ -21,9 +21,12 @@ from collectord.kernel.values.kept_rings import (
     MESSAGE_BYTES,
     Answer,
     Ask,
+    AskCpu,
     AskFacts,
     AskHiding,
+    CpuAnswer,
     FactsAnswer,
+    GivenRing,
     HidingAnswer,
     KeptPart,
     KeptProgram,
@@ -39,8 +42,10 @@ _Message = TypeVar("_Message")
 _PART: Final[Any] = KeptRing | KeptPart
 # The opener may look at the host, or open a session for somebody else.
 _WAIT_S: Final = 60.0
-# It answers a short question at once, and the daemon's loop waits.
+# It answers these at once, and the daemon's loop waits.
 _TELL_S: Final = 1.0
+_REOPEN_S: Final = 5.0
+_TOLD: Final[Any] = HidingAnswer | CpuAnswer
 _SERIALS: Final = itertools.count(1)
 NEVER: Final = -1  # in place of a descriptor that tells of an abort
 
@@ -73,7 +78,31 @@ def kept_rings(
     for program in parts.values():
         os.close(program[0])
     ordered = tuple(rings[number] for number in sorted(rings))
-    return KeptRings(one.detach(), memory, answer.prior, ordered, programs)
+    return KeptRings(one.detach(), memory, answer.prior, ordered, programs, answer.lost)
+
+
+def reopened_rings(connection: int, cpu: int) -> tuple[GivenRing, ...]:
+    """See `Kernel.reopened_rings`."""
+    asking = f"cannot ask the opener for rings on CPU {cpu}"
+    with ExitStack() as undo, socket.socket(fileno=os.dup(connection)) as one:
+        try:
+            one.send(msgspec.json.encode(AskCpu(cpu)), socket.MSG_DONTWAIT)
+            answer: HidingAnswer | CpuAnswer = HidingAnswer(0)
+            while isinstance(answer, HidingAnswer):  # one that came too late
+                _await(one, _REOPEN_S, NEVER)
+                answer, _ = _receive(one, _TOLD, undo)
+            if answer.refused:
+                raise KernelError(
+                    f"the opener refuses rings on CPU {cpu}: {answer.refused}",
+                    hint="journalctl -u collectord-opener",
+                )
+            rings, _ = _parts(one, answer.messages, undo)
+        except OSError as error:
+            raise KernelError(asking, syscall="recv", errno=error.errno or 0) from error
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise KernelError(f"{asking}: {error}", hint="systemctl restart collectord") from error
+        undo.pop_all()
+    return tuple(rings[number] for number in sorted(rings))
 
 
 def hiding_programs(connection: int) -> Mapping[int, tuple[int, ...] | None]:
@@ -102,19 +131,19 @@ def hiding_programs(connection: int) -> Mapping[int, tuple[int, ...] | None]:
 
 def _parts(
     one: socket.socket, messages: int, undo: ExitStack
-) -> tuple[dict[int, tuple[KeptRing, tuple[int, ...]]], dict[int, tuple[int, ...]]]:
+) -> tuple[dict[int, GivenRing], dict[int, tuple[int, ...]]]:
     """Receive rings with their descriptors, and the descriptors of programs, by their numbers."""
-    rings: dict[int, tuple[KeptRing, tuple[int, ...]]] = {}
+    rings: dict[int, GivenRing] = {}
     programs: dict[int, tuple[int, ...]] = {}
     for _ in range(messages):
         part, fds = _receive(one, _PART, undo)
         if isinstance(part, KeptPart):
             programs[part.number] = (*programs.get(part.number, ()), *fds)
             continue
-        before, known = rings.get(part.number, (part, ()))
+        before, known = rings.get(part.number, GivenRing(part, ()))
         if known:
             part = msgspec.structs.replace(part, events=(*before.events, *part.events))
-        rings[part.number] = part, (*known, *fds)
+        rings[part.number] = GivenRing(part, (*known, *fds))
     return rings, programs
 
 

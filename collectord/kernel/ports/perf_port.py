@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collectord.codec.tracing_data import TracingData
     from collectord.facts.kernel_facts import OpenerFacts
     from collectord.kernel.values.counter_reading import CounterReading
-    from collectord.kernel.values.kept_rings import KeptRings
+    from collectord.kernel.values.kept_rings import GivenRing, KeptRings
     from collectord.kernel.values.limits import Purpose
 
 
@@ -78,6 +78,19 @@ class PerfPort(Protocol):
 
         Raises:
             KernelError: the opener does not tell in time, or cannot.
+        """
+
+    def reopened_rings(self, connection: int, cpu: int) -> tuple[GivenRing, ...]:
+        """Return new rings on a CPU that was offline, which an opener holds.
+
+        It closes those that the CPU had. The caller closes the descriptors.
+
+        Args:
+            connection: `KeptRings.connection`.
+            cpu: one of the plan's.
+
+        Raises:
+            KernelError: the opener does not give them.
         """
 
     def enable(self, fd: int) -> None:

@@ -5,7 +5,8 @@ A daemon asks for the opener's privileges first, and plans with them. Then it na
 sends a digest of its plan. The opener answers with one message, and then with the rings and the
 programs, in as many messages as their descriptors take. All are JSON. The description of a
 program, which may be long, is in sealed memory, whose descriptor comes first. From then on the
-daemon may ask, by the same connection, which BPF programs may hide the session's events.
+daemon may ask, by the same connection, which BPF programs may hide the session's events, and for
+new rings on a CPU that was offline.
 
 Beside the rings goes memory that the opener holds too: a page of text for the daemon that drains
 them, then a note of 64 bytes for each ring, see `_core.RingNote`, and one for each program, see
@@ -14,10 +15,13 @@ them, then a note of 64 bytes for each ring, see `_core.RingNote`, and one for e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STATE_BYTES: Final = 4096
 NOTE_BYTES: Final = 64
@@ -60,7 +64,31 @@ class AskHiding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hi
     serial: int
 
 
-class HidingAnswer(msgspec.Struct, frozen=True):
+class AskCpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cpu"):
+    """The request, by whoever drains a session, of new rings on a CPU that was offline.
+
+    The old ones are closed: nobody drains them any more.
+
+    Attributes:
+        cpu: one of the plan's.
+    """
+
+    cpu: int
+
+
+class CpuAnswer(msgspec.Struct, frozen=True, tag="cpu"):
+    """The answer to it.
+
+    Attributes:
+        refused: the reason, "" where the rings follow.
+        messages: number of messages with their events.
+    """
+
+    refused: str = ""
+    messages: int = 0
+
+
+class HidingAnswer(msgspec.Struct, frozen=True, tag="hiding"):
     """The answer to it.
 
     Attributes:
@@ -100,6 +128,7 @@ class Answer(msgspec.Struct, frozen=True):
         messages: number of messages with their events, and with programs.
         programs: number of them.
         prior: rings of the session that were closed, if nobody has heard of them yet.
+        lost: events that did not get into rings in whose places there are new ones, as in `Prior`.
     """
 
     refused: str = ""
@@ -107,14 +136,19 @@ class Answer(msgspec.Struct, frozen=True):
     messages: int = 0
     programs: int = 0
     prior: Prior = Prior()
+    lost: dict[str, int] = {}
 
 
 class KeptEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event that writes into a ring: its number in the plan, id, and figures of its read(2)."""
+    """An event that writes into a ring: its number in the plan, ids, and figures of its read(2).
+
+    `kernel_id` is its id in the ring, if files know it by another one; 0: the same.
+    """
 
     index: int
     id: int
     read_format: int
+    kernel_id: int = 0
 
 
 class KeptRing(msgspec.Struct, frozen=True, tag="ring"):
@@ -124,12 +158,14 @@ class KeptRing(msgspec.Struct, frozen=True, tag="ring"):
         number: its place among the plan's rings.
         data_bytes, watermark_bytes: effective sizes.
         events: the first one of the ring owns it.
+        taken: samples that were taken out of earlier rings in its place, which its note has too.
     """
 
     number: int
     data_bytes: int
     watermark_bytes: int
     events: tuple[KeptEvent, ...]
+    taken: int = 0
 
 
 class KeptPart(msgspec.Struct, frozen=True, tag="program"):
@@ -140,6 +176,13 @@ class KeptPart(msgspec.Struct, frozen=True, tag="program"):
     """
 
     number: int
+
+
+class GivenRing(NamedTuple):
+    """A ring with the descriptors of its events."""
+
+    kept: KeptRing
+    fds: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,17 +208,18 @@ class KeptRings:
         prior: see `Answer`.
         rings: each with the descriptors of its events.
         programs: in the plan's order.
+        lost: see `Answer`.
     """
 
     connection: int
     memory: int
     prior: Prior
-    rings: tuple[tuple[KeptRing, tuple[int, ...]], ...]
+    rings: tuple[GivenRing, ...]
     programs: tuple[KeptProgram, ...] = ()
+    lost: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """All that the caller closes, the connection last."""
-        events = (fd for _, fds in self.rings for fd in fds)
+        """All that the caller closes beside those of the rings, the connection last."""
         programs = (fd for one in self.programs for fd in one.fds)
-        return (*events, *programs, self.memory, self.connection)
+        return (*programs, self.memory, self.connection)
