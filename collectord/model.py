@@ -72,6 +72,12 @@ def loss_name(key: LossKey) -> str:
     return "/".join(key)
 
 
+def loss_key(name: str) -> LossKey:
+    """Return the loss that `loss_name` names so. Raises ValueError."""
+    stage, _, reason = name.partition("/")
+    return Stage(stage), Reason(reason)
+
+
 # The only pairs that a source kind can produce. Ledger, metrics and the --json result are
 # keyed by this table, so each pair exists at 0 from the first scrape and no other ever appears.
 LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
@@ -88,7 +94,9 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
         (Stage.PROGRAM, Reason.RECURSION),
         (Stage.PROGRAM, Reason.DROPPED),
         (Stage.KERNEL_RING, Reason.RING_FULL),
+        (Stage.KERNEL_RING, Reason.DROPPED),
         (Stage.STAGING, Reason.QUARANTINED),
+        (Stage.STAGING, Reason.DROPPED),
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),
     ),

@@ -444,6 +444,7 @@ class Core:
         fields_bytes: int,
         time_offset: int,
         held: bool = False,
+        note: RingNote | None = None,
     ) -> Ring:
         """Begin to drain a BPF ring buffer into a stream of perf records.
 
@@ -451,9 +452,10 @@ class Core:
         bytes (a multiple of 8), which are the sample's fields between its id and its raw data, and
         the rest as raw data. time_offset: where such a sample has its time, from its start; 0: no
         time. wakeup_fd: the map's. held: passes leave the ring alone until `Ring.hold(False)`.
+        note: of a ring that another process keeps, see `RingNote`.
 
-        Raises ValueError (a map that is closed) and OSError (EINVAL: no such shard, `stream` does
-        not take perf records, or fields_bytes is invalid).
+        Raises ValueError (a map or note that is closed) and OSError (EINVAL: no such shard,
+        `stream` does not take perf records, or fields_bytes is invalid).
         """
     def add_relay_ring(
         self,

@@ -375,14 +375,20 @@ cdef class Core:
 
     def add_bpf_ring(self, uint32_t shard, Stream stream not None, BpfMap bpf_map not None,
                      int wakeup_fd, *, uint64_t id, uint32_t fields_bytes, uint16_t time_offset,
-                     bint held=False):
+                     bint held=False, RingNote note=None):
         cdef bpf_ring_options options = bpf_ring_options(
             perf_ring_options(&bpf_map.map, wakeup_fd, walk_layout(time_offset, 0, 0, NULL),
                               walk_ids(NULL, 0, False), False, NULL), id, fields_bytes)
         cdef ring *made
+        cdef Ring taken
         bpf_map.usable()
+        if note is not None:
+            note.usable()
+            options.perf.note = note.note
         check(bpf_ring__new(&options, &made))
-        return self.take(shard, stream, made, bpf_map, held)
+        taken = self.take(shard, stream, made, bpf_map, held)
+        self.use(taken, note)
+        return taken
 
     def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                        uint64_t capacity_bytes, uint32_t longest_bytes=0, bint blktrace=False,

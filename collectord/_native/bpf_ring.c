@@ -123,16 +123,20 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 		ring__skip(ring, fault, bpf->perf.map->data_bytes);
 		took = RING_FAULTY;
 	}
+	ring_note__write(bpf->perf.note, ring->position,
+			 bpf->perf.taken + counter__read(&ring->samples));
 	ring_map__publish_tail(bpf->perf.map, ring->position);
 	return took;
 }
 
-/* Unread data stay in the kernel's ring. */
+/* Unread data stay in the kernel's ring, for the next process if another one keeps it. */
 static void bpf_ring__leave(struct ring *ring, bool drained)
 {
 	struct bpf_ring *const bpf = bpf_ring__of(ring);
 	struct bpf_record record;
 
+	if (bpf->perf.note != &bpf->perf.own)
+		return;
 	while (!drained && bpf_ring__look(bpf, &record) && record.whole != 0) {
 		const bool sample = !record.discarded;
 

@@ -147,6 +147,15 @@ class BpfFacts:
     program_problems: dict[str, str] = field(default_factory=dict)
     unknown_programs: dict[str, str] = field(default_factory=dict)
 
+    def with_programs_of(self, other: BpfFacts) -> BpfFacts:
+        """Return these facts with what the others say of programs."""
+        return replace(
+            self,
+            programs=other.programs,
+            program_problems=other.program_problems,
+            unknown_programs=other.unknown_programs,
+        )
+
 
 # Settings of systemd.exec(5) for a service that opens block devices and no others.
 SEES_DEVICES: Final = "PrivateDevices=no, DevicePolicy=closed, DeviceAllow=block-* r in its unit"
@@ -185,6 +194,7 @@ class OpenerFacts:
     Attributes:
         capabilities, euid, rlimit_memlock_bytes: see `KernelFacts`.
         hardware_pmu, format_lost, precise_ip_max: likewise; who may open nothing cannot tell.
+        bpf: likewise, without the programs, which everybody finds alone.
     """
 
     capabilities: frozenset[str]
@@ -193,6 +203,7 @@ class OpenerFacts:
     hardware_pmu: bool
     format_lost: bool
     precise_ip_max: int
+    bpf: BpfFacts = field(default_factory=BpfFacts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,14 +323,15 @@ class KernelFacts:
 
     def as_opener(self) -> OpenerFacts:
         """Return what a daemon has to know, if the process with these facts is its opener."""
-        return OpenerFacts(**{one.name: getattr(self, one.name) for one in fields(OpenerFacts)})
+        own = {one.name: getattr(self, one.name) for one in fields(OpenerFacts)}
+        return OpenerFacts(**{**own, "bpf": self.bpf.with_programs_of(BpfFacts())})
 
     def for_opener(self) -> KernelFacts:
         """Return the facts by which the opener's rings are planned: these, if there is none."""
         if self.opener is None:
             return self
         own = {one.name: getattr(self.opener, one.name) for one in fields(OpenerFacts)}
-        return replace(self, **own)
+        return replace(self, **{**own, "bpf": self.opener.bpf.with_programs_of(self.bpf)})
 
     def to_json(self) -> bytes:
         """Return the facts as a JSON document, keys sorted."""

@@ -1,124 +1,229 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rings of one session, held with their mappings, whoever drains them.
+"""The rings and BPF programs of one session, held whoever drains them.
 
 A ring lives as long as one mapping of it: with its descriptor alone the kernel frees the ring, and
-counts nothing that it refuses then.
+counts nothing that it refuses then. A program runs as long as its attachments are open.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import struct
-from contextlib import ExitStack
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError
 from collectord.kernel.values.kept_rings import (
     EVENTS_MAX,
-    NOTE_BYTES,
-    STATE_BYTES,
+    HidingAnswer,
     KeptEvent,
+    KeptPart,
     KeptRing,
     Prior,
 )
-from collectord.plan.kept import digest
-from collectord.source.perf_opening import Opening
+from collectord.model import Produced, Reason, Stage, loss_name
+from collectord.source import SOURCES
+from collectord.source.bpf import OpenBpf
+from collectord.source.bpf_kept import noted_missed
+from collectord.source.kept_memory import KeptMemory, memory_bytes
+from collectord.source.perf_kept import digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.kept_rings import AskHiding
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.ring import RingHandle
+    from collectord.source.ring import CounterFd, RingHandle
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_NOTE: Final = struct.Struct("<5Q")  # as `_core.RingNote` says
+_FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
 
 
 class HeldSession:
-    """The rings of one session, from their opening until `end`.
+    """The rings and programs of one session, from their opening until `end`.
 
     Args:
         kernel: opens them.
         plan: says which.
         prior: what is known of rings that these replace.
+        abort: a descriptor; once it is readable, a compiler is given up with an error.
 
     Raises:
         CollectordError: they cannot be opened; none is left open.
     """
 
-    def __init__(self, kernel: Kernel, plan: SessionPlan, prior: Prior) -> None:
-        self.digest = digest(plan)
+    def __init__(self, kernel: Kernel, plan: SessionPlan, prior: Prior, *, abort: int) -> None:
+        self.digest = digest_of(kernel, plan)
         self.prior = prior
         self.is_drained = False
-        self._kernel = kernel
+        self._gone: set[int] = set()
+        # Of rings in whose places there are new ones: samples that the notes have, and losses.
+        self._earlier: dict[int, int] = {}
+        self.lost: Counter[str] = Counter()
+        self._tracepoints = [e.index for e in plan.events if e.tracepoint is not None]
         with ExitStack() as own:
-            flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-            self.memory = os.memfd_create("collectord-notes", flags)
-            own.callback(os.close, self.memory)
-            size = STATE_BYTES + NOTE_BYTES * len(plan.rings)
-            os.ftruncate(self.memory, size + -size % kernel.page_bytes)
+            opened = SOURCES[plan.kind](kernel, replace(plan, opener=""), own, abort=abort)
+            self._source = opened
+            self._programs = [p for one in opened.abilities.programs for p in one.programs]
+            self._described = [_sealed(one.loaded.described, own) for one in self._programs]
+            size = memory_bytes(len(plan.rings), len(self._programs))
             # Whoever drains writes notes into it, and must not take them away.
+            self.memory = _memory("collectord-notes", size + -size % kernel.page_bytes, own)
             fcntl.fcntl(self.memory, fcntl.F_ADD_SEALS, _SEALS)
-            opening = Opening(kernel, plan, own, ())
-            opening.run()
-            opened = opening.result()
-            self._rings = tuple(enumerate(opened.rings))
+            self._notes = KeptMemory(self.memory, len(plan.rings), own)
+            self._labels = {n: ring.label for n, ring in enumerate(opened.rings)}
+            # By the same numbers; without those of a CPU that could not get new ones.
+            self._rings = dict(enumerate(opened.rings))
             self._stack = own.pop_all()
 
-    def parts(self) -> Iterator[tuple[KeptRing, list[int]]]:
-        """Yield the rings as they are handed out, with their descriptors."""
-        for number, ring in self._rings:
+    def parts(self) -> Iterator[tuple[KeptRing | KeptPart, list[int]]]:
+        """Yield rings and programs as they are handed out, with their descriptors.
+
+        A BPF ring buffer is one of its program's maps.
+        """
+        yield from self._ring_parts(self._rings)
+        for number, (program, described) in enumerate(
+            zip(self._programs, self._described, strict=True)
+        ):
+            fds = [described, *program.loaded.fds]
+            for at in range(0, len(fds), EVENTS_MAX):
+                yield KeptPart(number), fds[at : at + EVENTS_MAX]
+
+    def _ring_parts(self, numbers: Iterable[int]) -> Iterator[tuple[KeptRing, list[int]]]:
+        for number in numbers:
+            ring = self._rings[number]
+            if ring.label.cpu < 0:
+                continue
             for at in range(0, len(ring.counters), EVENTS_MAX):
                 some = ring.counters[at : at + EVENTS_MAX]
                 part = KeptRing(
                     number,
                     ring.geometry.data_bytes,
                     ring.geometry.watermark_bytes,
-                    tuple(KeptEvent(c.event_index, c.event_id, c.read_format) for c in some),
+                    tuple(map(_event, some)),
+                    self._earlier.get(number, 0),
                 )
                 yield part, [counter.fd for counter in some]
+
+    def reopen(self, cpu: int) -> list[tuple[KeptRing, list[int]]]:
+        """Replace the rings of a CPU that is back, and return the new ones, as `parts` does.
+
+        Raises:
+            KernelError: they cannot be opened, or it has none there.
+        """
+        numbers = [n for n, label in self._labels.items() if label.cpu == cpu]
+        if not numbers or not self._source.abilities.hotplug:
+            raise KernelError(f"the session has no rings on CPU {cpu}")
+        self._gone.add(cpu)
+        for number in numbers:
+            ring = self._rings.pop(number, None)
+            if ring is not None and not self._programs:  # these count on, whatever the ring
+                self.lost.update(self._losses_of(ring))
+        for one in self._source.abilities.hotplug:
+            one.leave(cpu)
+            new = {ring.label: ring for ring in one.join(cpu)}
+        for number in numbers:
+            self._rings[number] = new[self._labels[number]]
+            self._earlier[number] = self._notes.restart(number)
+        self._gone.discard(cpu)
+        return list(self._ring_parts(numbers))
+
+    def hiding(self, ask: AskHiding) -> HidingAnswer:
+        """Return the BPF programs that may hide its events."""
+        try:
+            found = {
+                index: one.suppressed_by(index)
+                for one in self._source.abilities.suppressible
+                for index in self._tracepoints
+            }
+        except KernelError as error:
+            return HidingAnswer(ask.serial, refused=str(error))
+        return HidingAnswer(ask.serial, found)
 
     @property
     def ring_count(self) -> int:
         """The number of its rings."""
-        return len(self._rings)
+        return len(self._labels)
 
-    def is_on(self, cpus: Collection[int]) -> bool:
-        """Whether one of its rings is on one of these CPUs."""
-        return any(ring.label.cpu in cpus for _, ring in self._rings)
+    @property
+    def program_count(self) -> int:
+        """The number of its BPF programs."""
+        return len(self._programs)
+
+    def leave(self, cpus: Collection[int]) -> None:
+        """Note that these CPUs went offline, back or not."""
+        self._gone |= {label.cpu for label in self._labels.values() if label.cpu in cpus}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the CPUs of all its rings have been online since they were opened."""
+        return not self._gone
 
     def end(self) -> Prior:
-        """Close the rings; return what is known of them for those that replace them."""
-        state = os.pread(self.memory, STATE_BYTES, 0).rstrip(b"\0").decode("utf-8", "replace")
+        """Close all; return what is known of it for what replaces it."""
+        state = self._notes.state
         before = Prior(state) if state else self.prior
-        taken = lost = left = 0
-        for number, ring in self._rings:
-            if ring.label.has_data:
-                own = self._taken(number)
-                produced, refused = self._counted(ring)
-                taken += own
-                lost += refused
-                if ring.is_exact:
-                    left += max(0, produced - refused - own)
-        self._stack.close()
-        return Prior(before.state, before.taken + taken, before.lost + lost, before.left + left)
-
-    def _taken(self, number: int) -> int:
-        note = os.pread(self.memory, _NOTE.size, STATE_BYTES + NOTE_BYTES * number)
-        turn, *pairs = _NOTE.unpack(note)
-        return int(pairs[2 * (turn & 1) + 1])
-
-    def _counted(self, ring: RingHandle) -> tuple[int, int]:
-        """Stop a ring's events; return what they counted and what of it did not fit."""
-        produced = refused = 0
-        for counter in ring.counters:
-            try:
-                self._kernel.disable(counter.fd)
-                reading = self._kernel.read_counter(counter.fd, counter.read_format)
-            except KernelError:  # the CPU is gone, and the counter with it
+        lost = Counter(before.lost) + self.lost
+        taken, left = before.taken, before.left
+        if isinstance(self._source, OpenBpf):
+            missed = noted_missed(self._source.programs, self._notes)
+            self._source.count_missed_from(missed)
+        with suppress(KernelError):  # the CPU is gone, and the counter with it
+            self._source.disable()
+        for number, label in self._labels.items():
+            if not label.has_data:
                 continue
-            produced += reading.value
-            refused += reading.lost or 0
-        return produced, refused
+            own = self._notes.taken(number)
+            taken += own
+            ring = self._rings.get(number)
+            if ring is None:
+                continue
+            if not self._programs:
+                own -= self._earlier.get(number, 0)
+            reading = self._last_reading(ring)
+            lost.update(_losses(reading))
+            # A program counts on, in whatever ring its CPU has got since.
+            counts_all = label.cpu in self._gone and bool(self._programs)
+            if ring.is_exact and not counts_all:
+                left += max(0, (reading.value or 0) - (reading.lost or 0) - own)
+        self._stack.close()
+        return Prior(before.state, taken, {name: n for name, n in lost.items() if n}, left)
+
+    def _losses_of(self, ring: RingHandle) -> dict[str, int]:
+        return _losses(self._last_reading(ring)) if ring.label.has_data else {}
+
+    def _last_reading(self, ring: RingHandle) -> Produced:
+        try:
+            return self._source.read_produced(ring)
+        except KernelError:
+            return Produced(None, None)
+
+
+def _event(counter: CounterFd) -> KeptEvent:
+    return KeptEvent(counter.event_index, counter.event_id, counter.read_format, counter.kernel_id)
+
+
+def _losses(reading: Produced) -> dict[str, int]:
+    """Return the losses of a reading by name; perf tells of one reason only."""
+    if not reading.losses:
+        return {_FULL: reading.lost or 0}
+    return {loss_name(key): count for key, count in reading.losses.items()}
+
+
+def _memory(name: str, size: int, own: ExitStack) -> int:
+    """Return the descriptor of memory of this size, which can be sealed."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    own.callback(os.close, fd)
+    os.ftruncate(fd, size)
+    return fd
+
+
+def _sealed(content: bytes, own: ExitStack) -> int:
+    """Return the descriptor of memory with a content that nobody can change."""
+    fd = _memory("collectord-program", len(content), own)
+    os.pwrite(fd, content, 0)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_WRITE)
+    return fd

@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The opener's socket: sessions are asked for by name, and their rings are handed out.
+"""The opener's socket: sessions are asked for by name; their rings and programs are handed out.
 
 What is opened follows from the configuration, which the opener reads and plans by itself. A
 request can name a session of it and nothing else; the digest that it carries shows that the daemon
 has planned the same, with the opener's privileges, for which it asks first. One process at a time
 drains a session: until its connection ends.
+
+Sessions are opened in a thread, one after the other, since a program may take long to compile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
@@ -24,12 +29,16 @@ from collectord.kernel.values.kept_rings import (
     ASK_BYTES,
     Answer,
     Ask,
+    AskCpu,
     AskFacts,
+    AskHiding,
+    CpuAnswer,
     FactsAnswer,
     Prior,
 )
 from collectord.opener.held_session import HeldSession
-from collectord.plan.kept import digest
+from collectord.source.perf_kept import digest_of
+from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -45,6 +54,8 @@ _BEFORE_S: Final = 60.0
 # A daemon that does not read what it asked for holds up the others no longer.
 _SEND_S: Final = 5.0
 _CREDENTIALS: Final = struct.Struct("iII")
+_REQUEST: Final[Any] = Ask | AskFacts
+_QUESTION: Final[Any] = AskHiding | AskCpu
 
 
 class Refused(Exception):
@@ -81,9 +92,12 @@ class Opener:
         self._before = self._planned  # until then:
         self._before_ends_s = 0.0
         self._held: dict[str, HeldSession] = {}
-        self._stale: set[str] = set()
         self._prior: dict[str, Prior] = {}  # of sessions that could not be opened again
         self._connections: dict[socket.socket, str] = {}  # with the session that it drains
+        self._asked: set[asyncio.Task[None]] = set()  # requests that are being answered
+        self._opening = ThreadPoolExecutor(1, "open")  # makes all changes of what is held
+        self._abort = os.eventfd(0, os.EFD_CLOEXEC)
+        self._watching = threading.Lock()  # of the CPUs
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +106,9 @@ class Opener:
         for one in tuple(self._connections):
             one.close()
         for name in tuple(self._held):
-            self._end(name)
+            self._opening.submit(self._end, name).result()
+        self._opening.shutdown()
+        os.close(self._abort)
 
     async def serve(self, listening: socket.socket, stop: asyncio.Event) -> None:
         """Answer requests until `stop`."""
@@ -105,6 +121,8 @@ class Opener:
             loop.remove_reader(listening)
             for one in self._connections:
                 loop.remove_reader(one)
+            os.eventfd_write(self._abort, 1)
+            await asyncio.gather(*self._asked)
 
     def _accept(self, listening: socket.socket) -> None:
         with ExitStack() as undo:
@@ -123,44 +141,108 @@ class Opener:
             undo.pop_all()
 
     def _read(self, one: socket.socket) -> None:
-        """Answer a request, or end a connection: a peer that asks twice has nothing to say."""
+        """Answer a request, or a question of whoever drains a session, or end a connection."""
         try:
             data = one.recv(ASK_BYTES, socket.MSG_DONTWAIT)
-            if data and not self._connections[one]:
-                self._answer(one, data)
-                return
         except OSError as error:
             _LOG.warning("connection_lost", error=str(error))
-        asyncio.get_running_loop().remove_reader(one)
+            data = b""
+        if data and self._connections[one] and self._answers_on(one, data):
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(one)
+        if data and not self._connections[one]:
+            task = loop.create_task(self._answer(one, data))
+            self._asked.add(task)
+            task.add_done_callback(self._asked.discard)
+        else:
+            self._leave(one)
+
+    def _answers_on(self, one: socket.socket, data: bytes) -> bool:
+        """Answer a question; return whether it is one, and the peer takes the answer."""
+        held = self._held[self._connections[one]]
+        try:
+            ask: AskHiding | AskCpu = decode_json(data, _QUESTION)
+            if isinstance(ask, AskHiding):
+                one.send(msgspec.json.encode(held.hiding(ask)), socket.MSG_DONTWAIT)
+            else:
+                self._reopen(one, held, ask.cpu)
+        except (msgspec.MsgspecError, OSError) as error:
+            _LOG.warning("connection_lost", error=str(error))
+            return False
+        return True
+
+    def _reopen(self, one: socket.socket, held: HeldSession, cpu: int) -> None:
+        """Hand out new rings on a CPU. Raises OSError."""
+        try:
+            self._note_left()
+            parts = held.reopen(cpu)
+        except CollectordError as error:
+            _LOG.warning("request_refused", error=str(error))
+            one.send(msgspec.json.encode(CpuAnswer(refused=str(error))))
+            return
+        one.send(msgspec.json.encode(CpuAnswer(messages=len(parts))))
+        for part, fds in parts:
+            socket.send_fds(one, [msgspec.json.encode(part)], fds)
+        _LOG.info("rings_reopened", session=self._connections[one], cpu=cpu)
+
+    def _note_left(self) -> None:
+        with self._watching:
+            left = self._left_cpus()
+            for other in tuple(self._held.values()):
+                other.leave(left)
+
+    def _leave(self, one: socket.socket) -> None:
+        """End a connection; what it drained may be handed out again."""
         name = self._connections.pop(one)
         one.close()
         if name:
             self._held[name].is_drained = False
             _LOG.info("session_left", session=name)
 
-    def _answer(self, one: socket.socket, data: bytes) -> None:
+    async def _answer(self, one: socket.socket, data: bytes) -> None:
+        """Answer a request, and listen to the connection again."""
+        answered = False
         try:
-            # This process has one thread, see `text.foreign`.
-            ask: Ask | AskFacts = msgspec.json.decode(data, type=Ask | AskFacts)
+            await self._tell(one, data)
+            answered = True
+        except OSError as error:
+            _LOG.warning("connection_lost", error=str(error))
+        finally:
+            if answered:
+                asyncio.get_running_loop().add_reader(one, self._read, one)
+            else:
+                self._leave(one)
+
+    async def _tell(self, one: socket.socket, data: bytes) -> None:
+        try:
+            ask: Ask | AskFacts = decode_json(data, _REQUEST)
             if isinstance(ask, AskFacts):
                 one.send(msgspec.json.encode(FactsAnswer(msgspec.Raw(self._facts))))
                 return
-            held = self._session(ask)
-        except (Refused, CollectordError, msgspec.MsgspecError, UnicodeError) as error:
+            loop = asyncio.get_running_loop()
+            held = await loop.run_in_executor(self._opening, self._session, ask)
+        except (Refused, CollectordError, msgspec.MsgspecError) as error:
             _LOG.warning("request_refused", error=str(error))
             one.send(msgspec.json.encode(Answer(refused=str(error))))
             return
-        held.is_drained = True
         self._connections[one] = ask.session
         parts = list(held.parts())
-        answer = Answer("", held.ring_count, len(parts), held.prior)
+        answer = Answer(
+            "", held.ring_count, len(parts), held.program_count, held.prior, dict(held.lost)
+        )
         socket.send_fds(one, [msgspec.json.encode(answer)], [held.memory])
         for part, fds in parts:
             socket.send_fds(one, [msgspec.json.encode(part)], fds)
-        _LOG.info("session_handed_out", session=ask.session, rings=held.ring_count)
+        _LOG.info(
+            "session_handed_out",
+            session=ask.session,
+            rings=held.ring_count,
+            programs=held.program_count,
+        )
 
     def _session(self, ask: Ask) -> HeldSession:
-        """Return the session's rings, opened anew if they are others than planned.
+        """Return the session for the peer to drain, opened anew if it is another than planned.
 
         Raises:
             Refused: they may not be handed out.
@@ -170,13 +252,19 @@ class Opener:
         if held is not None and held.is_drained:
             raise Refused("another process drains them")
         plan = self._find(ask)
-        left = self._left_cpus()
-        self._stale |= {name for name, other in self._held.items() if other.is_on(left)}
-        if held is not None and held.digest == ask.digest and ask.session not in self._stale:
+        self._note_left()
+        if held is not None and held.digest == ask.digest and held.is_whole:
+            held.is_drained = True
             return held
         if held is not None:
             self._end(ask.session)
-        made = HeldSession(self._kernel, plan, self._prior.get(ask.session, Prior()))
+        prior = self._prior.get(ask.session, Prior())
+        try:
+            made = HeldSession(self._kernel, plan, prior, abort=self._abort)
+        except CollectordError:  # a compiler may have tried for long
+            self._before_ends_s = time.monotonic() + _BEFORE_S
+            raise
+        made.is_drained = True
         self._prior.pop(ask.session, None)
         self._held[ask.session] = made
         return made
@@ -201,10 +289,9 @@ class Opener:
         if time.monotonic() < self._before_ends_s:
             plans += self._before.sessions
         named = (one for one in plans if one.opener and one.name == ask.session)
-        return next((one for one in named if digest(one) == ask.digest), None)
+        return next((one for one in named if digest_of(self._kernel, one) == ask.digest), None)
 
     def _end(self, name: str) -> None:
         """Close the rings of a session, and keep in mind what was in them."""
         self._prior[name] = prior = self._held.pop(name).end()
-        self._stale.discard(name)
         _LOG.info("session_closed", session=name, unread=prior.left)

@@ -92,6 +92,11 @@ class BpfPlan(Payload):
         return self.programs
 
     @property
+    def compile_limit_ns(self) -> int:
+        """See `Payload`."""
+        return self.compile_ns
+
+    @property
     def program_cpus(self) -> tuple[int, ...]:
         """See `Payload`."""
         return self.cpus if self.programs else ()

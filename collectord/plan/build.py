@@ -144,7 +144,10 @@ def _draft(
         rings, opening = _perf_rings(session, scope, facts, theirs)
         programs = [source for source in session.source if isinstance(source, BpfSourceConfig)]
         if programs:
-            rings = bpf_source.draft(programs, config, scope, facts)
+            opening = facts if not_held(session, scope) else theirs
+            # What is compiled here is put into folders of this process's user.
+            asked = replace(opening, euid=facts.euid)
+            rings = bpf_source.draft(programs, config, scope, asked)
         draft = _Draft(session, scope, rings, opening)
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):

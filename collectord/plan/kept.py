@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions whose rings the opener holds, so that they outlive the daemon."""
+"""Sessions whose rings and programs the opener holds, so that they outlive the daemon."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from collectord.model import FLIGHT_RECORDER, ScopeKind
 from collectord.text.foreign import encode_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from collectord.config.schema_session import SessionConfig
     from collectord.model import Scope
     from collectord.plan.event_attrs import EventPlan
     from collectord.plan.session_plan import RingPlan, SessionPlan
 
+HELD_KINDS: Final = ("perf", "bpf")
 _NOT_HELD: Final = "not held by the opener: "
 
 
@@ -28,7 +31,7 @@ def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> Sessi
         opener: the opener's socket.
     """
     reasons = (
-        (plan.kind != "perf", f"it opens no {plan.kind} sources yet"),
+        (plan.kind not in HELD_KINDS, f"it opens no {plan.kind} sources yet"),
         (plan.is_absent, "there is nothing to open"),
         (any(ring.aux is not None for ring in plan.rings), "it opens no AUX areas yet"),
     )
@@ -46,7 +49,7 @@ def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> Sessi
 
 
 def not_held(session: SessionConfig, scope: Scope) -> str:
-    """Return the reason why an opener holds no perf rings of a session, "" if it may.
+    """Return the reason why an opener holds neither rings nor programs of a session, "" if it may.
 
     It does not hold AUX areas either; whether there are any is known after planning.
     """
@@ -58,13 +61,18 @@ def not_held(session: SessionConfig, scope: Scope) -> str:
     return next((reason for applies, reason in reasons if applies), "")
 
 
-def digest(plan: SessionPlan) -> str:
+def digest(plan: SessionPlan, programs: Sequence[object] = ()) -> str:
     """Return a digest of all that is opened for a session.
 
     The sizes that a budget allows are left out: it is the opener's that counts.
+
+    Args:
+        plan: of the session.
+        programs: its BPF programs as they are compiled, in plain data.
     """
     rings = [_ring(ring) for ring in plan.rings]
-    return hashlib.sha256(encode_json([plan.scope.describe(), rings])).hexdigest()
+    opened = [plan.scope.describe(), rings, list(programs)]
+    return hashlib.sha256(encode_json(opened)).hexdigest()
 
 
 def _ring(ring: RingPlan) -> list[object]:

@@ -162,6 +162,11 @@ class Payload:
         return ()
 
     @property
+    def compile_limit_ns(self) -> int:
+        """The time that the compiler of each may take."""
+        return 0
+
+    @property
     def program_cpus(self) -> tuple[int, ...]:
         """CPUs on which those programs count and submit events."""
         return ()

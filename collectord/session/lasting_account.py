@@ -9,13 +9,14 @@ counts it, together with what the kernel has counted as lost since the last mani
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
 
 from collectord.errors import CodecError
-from collectord.model import Reason, Stage, loss_name
+from collectord.model import Reason, Stage, loss_key, loss_name
 from collectord.sink.run_so_far import last_records, stored_in_run
 from collectord.text.foreign import decode_json, encode_json
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = structlog.get_logger()
 _TAKEN: Final = (Stage.STAGING, Reason.DROPPED)
-_FULL: Final = (Stage.KERNEL_RING, Reason.RING_FULL)
 _LEFT: Final = (Stage.KERNEL_RING, Reason.DROPPED)
 NOT_HELD: Final = "the opener does not hold its rings: they end with this process"
 # Losses of what was taken out of a ring.
@@ -42,7 +42,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
         run: of the segments of the process that wrote it; "" once all that it took is sealed.
         taken: samples that were taken out of the rings before that process.
         stored: samples that it has stored, as of its last manifest.
-        full: what the kernel had lost of full rings, as of the last manifest.
+        lost: what had not got into the rings, as of the last manifest, by the loss's name.
         gone: samples that the process took, and counted as lost in a manifest.
         untold: losses of earlier processes that are in no manifest yet.
     """
@@ -50,7 +50,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     taken: int = 0
     stored: int = 0
-    full: int = 0
+    lost: dict[str, int] = {}
     gone: int = 0
     untold: dict[str, int] = {}
 
@@ -77,25 +77,22 @@ class LastingAccount:
         if before.run:
             stored = max(before.stored, stored_in_run(directory, before.run))
             dropped = max(0, prior.taken - before.taken - before.gone - stored)
-        lost = {
-            loss_name(_TAKEN): dropped,
-            loss_name(_FULL): max(0, prior.lost - before.full),
-            loss_name(_LEFT): prior.left,
-        }
-        untold = {name: count + before.untold.get(name, 0) for name, count in lost.items()}
-        keys = (_TAKEN, _FULL, _LEFT)
-        source.count_lost({key: untold[loss_name(key)] for key in keys})
+        lost = {name: max(0, n - before.lost.get(name, 0)) for name, n in prior.lost.items()}
+        lost |= {loss_name(_TAKEN): dropped, loss_name(_LEFT): prior.left}
+        untold = Counter(lost)
+        untold.update(before.untold)
+        source.count_lost({loss_key(name): n for name, n in untold.items()})
         if any(lost.values()):
             _LOG.warning("events_of_killed_lost", path=str(directory), **lost)
-        self._earlier = untold
+        self._earlier = dict(untold)
         resumed = source.resumed
         self._account = Account(
             run=run,
             taken=prior.taken if resumed else 0,
-            full=prior.lost if resumed else 0,
-            untold=untold,
+            lost=prior.lost if resumed else {},
+            untold=self._earlier,
         )
-        self._full_before = self._account.full
+        self._lost_before = self._account.lost
         self._write()
 
     def load_names(self, stream: Stream) -> None:
@@ -124,12 +121,16 @@ class LastingAccount:
         """Note what a manifest tells."""
         lost = manifest.ledger["lost"]
         behind = sum(count for name, count in lost.items() if name.startswith(_BEHIND_RING))
-        full = lost[loss_name(_FULL)] - self._earlier[loss_name(_FULL)]
+        own = {name: n - self._earlier.get(name, 0) for name, n in lost.items()}
         self._account = msgspec.structs.replace(
             self._account,
             stored=manifest.stored_before + manifest.samples,
-            full=self._full_before + full,
-            gone=behind - self._earlier[loss_name(_TAKEN)],
+            lost={
+                name: n + self._lost_before.get(name, 0)
+                for name, n in own.items()
+                if not name.startswith(_BEHIND_RING)
+            },
+            gone=behind - self._earlier.get(loss_name(_TAKEN), 0),
             untold={},
         )
         self._write()

@@ -139,7 +139,10 @@ class SessionContext:
 
     def _opened(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> AnySession:
         if not source.rings:
-            return RinglessSession(plan, source)
+            ringless = RinglessSession(plan, source)
+            if plan.opener and not source.abilities.lasting:
+                ringless.note("opener", NOT_HELD)
+            return ringless
         for instance in source.abilities.tracing:
             self.kernel.note_instance(instance.name, Path(plan.sink.directory))
             own.callback(self.kernel.forget_instance, instance.name)

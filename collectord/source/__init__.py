@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.source import bpf, perf, relay, tracefs
+from collectord.source import bpf_opening, perf, relay, tracefs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 SOURCES: Final[Mapping[str, Source]] = {
     "perf": perf.open_session,
     "tracefs": tracefs.open_session,
-    "bpf": bpf.open_session,
+    "bpf": bpf_opening.open_session,
     "relay": relay.open_session,
 }

@@ -127,12 +127,16 @@ class Loaded:
         programs: its functions.
         attachment_fds: events and links that make the functions run.
         messages: warnings of the compiler.
+        described: all this in JSON, with numbers of descriptors instead of them, see `handed_on`.
+        fds: all descriptors, in the order of these numbers.
     """
 
     tables: dict[str, LoadedTable]
     programs: tuple[LoadedProgram, ...]
     attachment_fds: tuple[int, ...]
     messages: str
+    described: bytes = b""
+    fds: tuple[int, ...] = ()
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
@@ -214,6 +218,22 @@ def load(
     except BaseException:
         received.close()
         raise
+
+
+def handed_on(name: str, described: bytes, fds: Sequence[int]) -> Loaded:
+    """Return a program that another process has loaded.
+
+    Args:
+        name: of the program.
+        described: see `Loaded`.
+        fds: likewise; the caller closes them.
+
+    Raises:
+        BpfError: they are not of each other.
+    """
+    words = bcc_child.Words(name, sys.executable, TIMEOUT_S, MEMORY_BYTES)
+    outcome = bcc_child.Outcome(answer=described, fds=list(fds))
+    return _loaded(words, outcome, _answer(words, outcome))
 
 
 def symbols(
@@ -369,6 +389,8 @@ def _loaded(words: bcc_child.Words, outcome: Outcome, answer: _Answer) -> Loaded
         programs=tuple(programs),
         attachment_fds=tuple(outcome.fds[index] for index in answer.attachments),
         messages=outcome.said.beginning,
+        described=outcome.answer or b"",
+        fds=tuple(outcome.fds),
     )
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `bpf` source: programs that BCC compiles, and the rings into which they submit.
+"""BPF programs that run, and the rings into which they submit.
 
-A worker process compiles, loads and attaches each program and hands over its descriptors. Rings
-are perf rings of events of type PERF_COUNT_SW_BPF_OUTPUT, whose descriptors go into the program's
-BPF_PERF_OUTPUT, or BPF ring buffers, which are maps of the programs (`bpf_buffer`). Everything
-past `open` drains them like any other.
+Rings are perf rings of events of type PERF_COUNT_SW_BPF_OUTPUT, whose descriptors go into the
+program's BPF_PERF_OUTPUT, or BPF ring buffers, which are maps of the programs (`bpf_buffer`).
+Everything past `open` drains them like any other.
 
 A program that includes collectord.h has a gate on each CPU, which is opened when everything is
 ready. Behind it the program counts each attempt to submit, with the errno of those that fail. Its
@@ -17,7 +16,6 @@ and of perf rings the first one, among its produced and its lost.
 from __future__ import annotations
 
 import struct
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,11 +23,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.errors import BpfError
 from collectord.model import Produced, Reason, Stage
 from collectord.plan.bpf_plan import RINGBUF, BpfPlan
-from collectord.source import bcc_client, bpf_buffer, perf
 from collectord.source.base import Abilities
 from collectord.source.bcc_client import event_layout
 from collectord.source.bpf_reopening import BpfReopening
-from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
     from collectord.kernel.values.bpf_objects import MapInfo
     from collectord.model import LossKey
     from collectord.plan.bpf_plan import ProgramPlan
-    from collectord.plan.session_plan import RingPlan, SessionPlan
     from collectord.source.bcc_client import Loaded, LoadedTable
     from collectord.source.bpf_buffer import BufferRing
     from collectord.source.perf import OpenPerf
@@ -104,92 +99,24 @@ class OpenProgram:
     buffers: tuple[BufferRing, ...] = ()
 
 
-def open_session(
-    kernel: Kernel,
-    plan: SessionPlan,
-    stack: ExitStack,
-    *,
-    exclude_tids: tuple[int, ...] = (),
-    abort: int = -1,
-) -> OpenBpf:
-    """Load a session's programs, and give them rings. See `source.base.Source`.
+def opened_program(
+    kernel: Kernel, plan: ProgramPlan, loaded: Loaded, buffers: tuple[BufferRing, ...]
+) -> OpenProgram:
+    """Return a program that is loaded, with its ring buffers.
 
     Raises:
-        BpfError: a program does not compile, load or attach, or its event cannot be described.
+        BpfError: its event cannot be described.
     """
-    payload = plan.payload_of(BpfPlan)
-    with ExitStack() as own:
-        batch = kernel.begin_loading()
-        own.callback(kernel.forget_programs, batch)  # after their descriptors are closed
-        try:
-            programs = tuple(_programs(kernel, plan, batch, own, abort=abort))
-        finally:
-            kernel.end_loading(batch)
-        of_perf = replace(plan, rings=tuple(ring for ring in plan.rings if ring.cpu >= 0))
-        rings = perf.open_session(kernel, of_perf, own, exclude_tids=exclude_tids)
-        opened = OpenBpf(kernel, payload, programs, rings)
-        opened.connect()
-        stack.push(own.pop_all())
-    return opened
-
-
-def _programs(
-    kernel: Kernel,
-    session: SessionPlan,
-    batch: int,
-    stack: ExitStack,
-    *,
-    abort: int,
-) -> Iterator[OpenProgram]:
-    plan = session.payload_of(BpfPlan)
-    headers, library = kernel.bpf_headers(plan.headers, plan.cache), kernel.bpf_library()
-    for one in plan.programs:
-        request = bcc_client.request(one.program, one.values, headers=headers, library=library)
-        own = _buffers(session, one)
-        for ring in own.values():
-            more = bpf_buffer.defines(ring, page_bytes=kernel.page_bytes, writers=len(plan.cpus))
-            request = replace(request, source=more + request.source)
-        loaded = bcc_client.load(
-            request,
-            python=plan.python,
-            stack=stack,
-            timeout_s=plan.compile_ns / NS_PER_SECOND,
-            memory_bytes=plan.compile_bytes,
-            abort=abort,
-        )
-        numbers = {f.id: f.fd for f in loaded.programs}
-        stack.callback(kernel.disown_programs, tuple(numbers))  # before their descriptors close
-        kernel.own_programs(batch, numbers)
-        maps: dict[str, MapInfo] = {
-            name: kernel.map_info(loaded.tables[name].fd)
-            for name in (_GATE, _COUNTS)
-            if one.gated and name in loaded.tables
-        }
-        buffers = tuple(
-            bpf_buffer.open_ring(
-                session.name,
-                ring,
-                _output(one, loaded, name),
-                writers=len(plan.cpus),
-                stack=stack,
-            )
-            for name, ring in own.items()
-        )
-        layout = event_layout(one.program, loaded.tables)
-        yield OpenProgram(one, loaded, layout, maps, buffers)
-
-
-def _buffers(session: SessionPlan, program: ProgramPlan) -> dict[str, RingPlan]:
-    """Return ring buffers by the program's tables."""
-    return {
-        output.table: ring
-        for output in program.outputs
-        for ring in session.rings
-        if output.transport == RINGBUF and output.event_index in {e.index for e in ring.events}
+    maps: dict[str, MapInfo] = {
+        name: kernel.map_info(loaded.tables[name].fd)
+        for name in (_GATE, _COUNTS)
+        if plan.gated and name in loaded.tables
     }
+    return OpenProgram(plan, loaded, event_layout(plan.program, loaded.tables), maps, buffers)
 
 
-def _output(program: ProgramPlan, loaded: Loaded, name: str) -> LoadedTable:
+def output_table(program: ProgramPlan, loaded: Loaded, name: str) -> LoadedTable:
+    """Return a table to which a program submits. Raises BpfError."""
     try:
         return loaded.tables[name]
     except KeyError:
@@ -224,14 +151,15 @@ class OpenBpf:
         self._shut: set[int] = set()  # CPUs whose gates are closed
         self.programs = programs
         of_perf = tuple(replace(ring, counts_on=True) for ring in rings.rings)
-        buffers = {ring: one for one in programs for ring in one.buffers}
+        buffers = [(ring, one) for one in programs for ring in one.buffers]
+        own = [ring for ring, _ in buffers]
         data = sum(ring.label.has_data for ring in of_perf)
         self._first_cpu = of_perf[0].label.cpu if data else -1
-        self.rings: tuple[RingHandle, ...] = (*of_perf[:data], *buffers, *of_perf[data:])
-        self._buffers = {ring.label: one for ring, one in buffers.items()}
+        self.rings: tuple[RingHandle, ...] = (*of_perf[:data], *own, *of_perf[data:])
+        self._buffers = {ring.label: one for ring, one in buffers}
         self.event_ids = {
             **rings.event_ids,
-            **{c.event_index: (c.event_id,) for ring in buffers for c in ring.counters},
+            **{c.event_index: (c.event_id,) for ring in own for c in ring.counters},
         }
         self.target_fds = rings.target_fds
 
@@ -241,7 +169,7 @@ class OpenBpf:
             for output in program.plan.outputs:
                 if output.transport == RINGBUF:
                     continue
-                table = _output(program.plan, program.loaded, output.table)
+                table = output_table(program.plan, program.loaded, output.table)
                 info = self._kernel.map_info(table.fd)
                 for ring, counter in self._counters(output.event_index):
                     if cpu not in (None, ring.label.cpu):
@@ -272,7 +200,7 @@ class OpenBpf:
     def enable(self) -> None:
         """Open the gates, once the rings are ready for what passes them."""
         self._perf.enable()
-        self._missed_before = self._read_missed(self.programs)
+        self._missed_before = self._begin_missed()
         self._set_gates(opened=True)
 
     def disable(self) -> None:
@@ -285,6 +213,18 @@ class OpenBpf:
                     for _, counter in self._counters(output.event_index):
                         self._kernel.disable(counter.fd)
         self._perf.disable_sideband()
+
+    def _begin_missed(self) -> dict[str, int]:
+        """Return the skipped runs before the programs are let to count."""
+        return self._read_missed(self.programs)
+
+    def count_missed_from(self, before: Mapping[str, int]) -> None:
+        """Take runs that were skipped since then as events, where another process has begun.
+
+        Args:
+            before: the skipped runs of each program that submits, by its name.
+        """
+        self._missed_before = dict(before)
 
     def _set_gates(self, *, opened: bool) -> None:
         sharing = {program.plan.name for program in self._sharing()}
@@ -390,7 +330,8 @@ class OpenBpf:
             return 0
         own = {program.plan.name: program for program in programs}
         now = self._missed or self._read_missed(own.values())
-        return sum(now[name] - self._missed_before[name] for name in own.keys() & now.keys())
+        before = self._missed_before
+        return sum(now[name] - before.get(name, now[name]) for name in own.keys() & now.keys())
 
 
 def _sum(counts: Iterable[Counts]) -> Counts:

@@ -7,7 +7,7 @@ cannot be reserved in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import BpfMap
@@ -15,13 +15,14 @@ from collectord.codec.perf_attr import sample_time_offset
 from collectord.errors import KernelError
 from collectord.ledger.record_ledger import NESTING
 from collectord.model import Geometry, RingLabel
+from collectord.source.kept_ring import Hold, Lasting
 from collectord.source.ring import CounterFd, RingHandle
 from collectord.text.units import show_bytes
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from collectord._native._core import Core, Ring, Stream
+    from collectord._native._core import Core, Ring, RingNote, Stream
     from collectord.ledger.record_ledger import Bracket, RingBalance
     from collectord.model import Basis
     from collectord.plan.session_plan import RingPlan
@@ -50,6 +51,11 @@ class BufferRing(RingHandle):
 
     def register(self, core: Core, shard: int, stream: Stream) -> Ring:
         """See `RingHandle`."""
+        return self._register(core, shard, stream, held=self.held)
+
+    def _register(
+        self, core: Core, shard: int, stream: Stream, *, held: bool, note: RingNote | None = None
+    ) -> Ring:
         (counter,) = self.counters
         return core.add_bpf_ring(
             shard,
@@ -59,7 +65,8 @@ class BufferRing(RingHandle):
             id=counter.event_id,
             fields_bytes=_FIELDS_BYTES,
             time_offset=self.time_offset,
-            held=self.held,
+            held=held,
+            note=note,
         )
 
     def balance(
@@ -71,6 +78,17 @@ class BufferRing(RingHandle):
             known = before.value - NESTING * (self.writers - 1)
             bracket = replace(bracket, before=replace(before, value=known))
         return RingHandle.balance(self, bracket, basis, suppressed_by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastingBuffer(Lasting, BufferRing):
+    """A BPF ring buffer that another process holds.
+
+    Attributes:
+        hold: see `Hold`.
+    """
+
+    hold: Hold
 
 
 def defines(ring: RingPlan, *, page_bytes: int, writers: int) -> str:
@@ -117,3 +135,8 @@ def open_ring(
         time_offset=sample_time_offset(event.attr),
         writers=writers,
     )
+
+
+def kept(ring: BufferRing, hold: Hold) -> LastingBuffer:
+    """Return a ring buffer as one that another process holds."""
+    return LastingBuffer(**{one.name: getattr(ring, one.name) for one in fields(ring)}, hold=hold)

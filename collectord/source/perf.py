@@ -20,10 +20,12 @@ from collectord.model import FOLLOWING, Basis, Geometry, Produced, RingRole
 from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
 from collectord.source.event_counts import OwnCounts
+from collectord.source.kept_memory import KeptMemory
+from collectord.source.kept_ring import Legacy, holds
 from collectord.source.perf_following import PerfFollowing
-from collectord.source.perf_kept import ask_opener, kept_session, without_opener
+from collectord.source.perf_kept import ask_opener, kept_session, own_given, without_opener
 from collectord.source.perf_opening import Opening
-from collectord.source.perf_reopening import PerfReopening, can_reopen
+from collectord.source.perf_reopening import KeptReopening, PerfReopening, can_reopen
 from collectord.source.ring import PerfRing
 
 if TYPE_CHECKING:
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
     from collectord._native._core import Core, Stream
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.port import Kernel
-    from collectord.model import LossKey, RingLabel
+    from collectord.model import RingLabel
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.base import Following, Hotplug
     from collectord.source.event_counts import EventCounts
-    from collectord.source.perf_kept import Kept
+    from collectord.source.perf_kept import RingMaker
     from collectord.source.perf_opening import Opened
     from collectord.source.ring import CounterFd, RingHandle
 
@@ -49,36 +51,79 @@ def open_session(
     stack: ExitStack,
     *,
     exclude_tids: tuple[int, ...] = (),
-    abort: int = -1,  # noqa: ARG001 - nothing here takes long
+    abort: int = -1,
 ) -> OpenPerf:
     """Open a session's rings and events, all disabled. See `source.base.Source`.
 
     Those that an opener holds are not disabled, if an earlier process drained them.
     """
     with ExitStack() as own:
-        asked = ask_opener(kernel, plan) if plan.opener else None
+        asked = ask_opener(kernel, plan, abort=abort) if plan.opener else None
         if isinstance(asked, KeptRings):
-            kept = kept_session(kernel, plan, asked, own)
-            found = kept.opened
-            opened: OpenPerf = OpenKept(kernel, kept, plan)
+            own_given(kernel, asked, own)
+            memory = KeptMemory(asked.memory, len(plan.rings), own)
+            made = kept_session(kernel, plan, asked, memory, own)
+            legacy = Legacy(memory, asked, made[1].rings)
+            opened: OpenPerf = open_kept(kernel, plan, made, own, exclude_tids, legacy)
         else:
-            opening = Opening(kernel, plan, own, exclude_tids)
             with without_opener(asked):
-                opening.run()
-            found = opening.result()
-            if plan.scope.kind in FOLLOWING:
-                following = PerfFollowing(kernel, opening, found.rings, own)
-                opened = OpenPerf(kernel, found, plan, following)
-                opened.following = (following,)
-            else:
-                opened = OpenPerf(kernel, found, plan, OwnCounts(kernel))
-        if can_reopen(plan):
-            opened.hotplug = (
-                PerfReopening(
-                    kernel, plan, found, exclude_tids=exclude_tids, perf=opened, stack=own
-                ),
-            )
+                opened = open_own(kernel, plan, own, exclude_tids)
         stack.push(own.pop_all())
+    return opened
+
+
+def open_own(
+    kernel: Kernel, plan: SessionPlan, stack: ExitStack, exclude_tids: tuple[int, ...]
+) -> OpenPerf:
+    """Open a session's rings and events by this process. See `source.base.Source`."""
+    opening = Opening(kernel, plan, stack, exclude_tids)
+    opening.run()
+    found = opening.result()
+    if plan.scope.kind in FOLLOWING:
+        following = PerfFollowing(kernel, opening, found.rings, stack)
+        opened = OpenPerf(kernel, found, plan, following)
+        opened.following = (following,)
+    else:
+        opened = OpenPerf(kernel, found, plan, OwnCounts(kernel))
+    if can_reopen(plan):
+        reopening = PerfReopening(
+            kernel, plan, found, exclude_tids=exclude_tids, perf=opened, stack=stack
+        )
+        opened.hotplug = (reopening,)
+    return opened
+
+
+def open_kept(
+    kernel: Kernel,
+    plan: SessionPlan,
+    made: tuple[RingMaker, Opened],
+    stack: ExitStack,
+    exclude_tids: tuple[int, ...],
+    *legacy: Legacy,
+) -> OpenKept:
+    """Return the source of rings that an opener holds.
+
+    Args:
+        kernel: reads their counters.
+        plan: of the perf rings of a session.
+        made: these rings, and what maps later ones.
+        stack: closes what is opened later.
+        exclude_tids: see `source.base.Source`.
+        legacy: what earlier processes leave; none if somebody else accounts for it.
+    """
+    maker, found = made
+    opened = OpenKept(kernel, found, plan, connection=maker.connection, legacy=legacy)
+    if can_reopen(plan):
+        reopening = KeptReopening(
+            kernel,
+            plan,
+            found,
+            exclude_tids=exclude_tids,
+            perf=opened,
+            stack=stack,
+            maker=maker,
+        )
+        opened.hotplug = (reopening,)
     return opened
 
 
@@ -351,28 +396,37 @@ class OpenPerf:
 
 
 class OpenKept(OpenPerf):
-    """Open rings of a perf session that outlive this process. See `source.base.Lasting`."""
+    """Open rings of a perf session that outlive this process, unless their opener ends."""
 
-    def __init__(self, kernel: Kernel, kept: Kept, plan: SessionPlan) -> None:
-        super().__init__(kernel, kept.opened, plan, OwnCounts(kernel))
-        self.prior = kept.prior
-        self.resumed = kept.resumed
-        self.note = kept.note
-        self._lost: Mapping[LossKey, int] = {}
+    def __init__(
+        self,
+        kernel: Kernel,
+        opened: Opened,
+        plan: SessionPlan,
+        *,
+        connection: int,
+        legacy: tuple[Legacy, ...],
+    ) -> None:
+        super().__init__(kernel, opened, plan, OwnCounts(kernel))
+        self._connection = connection
+        # Answers that were not asked for yet: a poll asks for each event once.
+        self._told: dict[int, tuple[int, ...] | None] = {}
+        self._legacy = legacy
 
     @property
     def abilities(self) -> Abilities:
         """See `source.base.OpenSource`."""
-        return replace(super().abilities, pausable=(), lasting=(self,), shared=(self,))
+        own = super().abilities
+        return replace(own, pausable=(), lasting=self._legacy, shared=self._legacy)
 
     def disable(self) -> None:
         """Stop counting in rings that end now; the others count on for the next process."""
         self.disable_rings([ring for ring in self.rings if not ring.goes_on()])
 
-    def count_lost(self, losses: Mapping[LossKey, int]) -> None:
-        """See `source.base.Lasting`."""
-        self._lost = losses
-
-    def shared_losses(self) -> Mapping[LossKey, int]:
-        """See `source.base.SharedLosses`."""
-        return self._lost
+    def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
+        """See `OpenPerf`. The opener looks, as long as it lives: it takes a privilege."""
+        if not holds(self._connection):
+            return super().suppressed_by(event_index)
+        if event_index not in self._told:
+            self._told = dict(self._kernel.hiding_programs(self._connection))
+        return self._told.pop(event_index, ())

@@ -3,65 +3,59 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
-from dataclasses import dataclass
-from mmap import mmap
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord._native._core import RingNote
 from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_offset
 from collectord.errors import KernelError, MissingPrivilege
 from collectord.kernel.mappings import map_ring
-from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES, Prior
-from collectord.model import Geometry, RingLabel
+from collectord.model import Geometry, Reason, RingLabel, Stage
 from collectord.plan.kept import digest
+from collectord.source.bpf_texts import program_texts
+from collectord.source.kept_ring import Before, Hold, LastingRing
 from collectord.source.perf_opening import Opened
-from collectord.source.ring import CounterFd, LastingRing
+from collectord.source.ring import CounterFd
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from contextlib import ExitStack
+    from collections.abc import Iterator
 
+    from collectord._native._core import RingNote
     from collectord.kernel.port import Kernel
-    from collectord.kernel.values.kept_rings import KeptRings
+    from collectord.kernel.values.kept_rings import GivenRing, KeptRing, KeptRings
     from collectord.plan.session_plan import SessionPlan
+    from collectord.source.kept_memory import KeptMemory
 
 _LOG: Final = structlog.get_logger()
+_RING_FULL: Final = (Stage.KERNEL_RING, Reason.RING_FULL)
+# The opener may look at the host, and then open thousands of events; it compiles programs too.
+_WAIT_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A session's rings that an opener holds.
+def digest_of(kernel: Kernel, plan: SessionPlan) -> str:
+    """Return the digest by which an opener and a daemon know that they have planned the same."""
+    return digest(plan, program_texts(kernel, plan))
 
-    Attributes:
-        opened: the rings, with the descriptors.
-        prior: see `source.base.Lasting`.
-        resumed: likewise.
-        memory: holds the text for the next process.
+
+def ask_opener(kernel: Kernel, plan: SessionPlan, *, abort: int = -1) -> KeptRings | KernelError:
+    """Return all that an opener holds for a session; or the reason why it does not give it.
+
+    Args:
+        kernel: asks.
+        plan: of the session.
+        abort: see `source.base.Source`.
     """
-
-    opened: Opened
-    prior: Prior
-    resumed: bool
-    memory: int
-
-    def note(self, state: str) -> None:
-        """See `source.base.Lasting`."""
-        try:
-            os.pwrite(self.memory, state.encode().ljust(STATE_BYTES, b"\0"), 0)
-        except OSError as error:
-            raise KernelError(
-                "cannot note what was counted", syscall="pwrite", errno=error.errno or 0
-            ) from error
-
-
-def ask_opener(kernel: Kernel, plan: SessionPlan) -> KeptRings | KernelError:
-    """Return a session's rings; or the reason why the opener does not give them."""
+    compiling_s = len(plan.payload.programs_run) * plan.payload.compile_limit_ns / NS_PER_SECOND
     try:
-        return kernel.kept_rings(plan.opener, plan.name, digest(plan))
+        return kernel.kept_rings(
+            plan.opener,
+            plan.name,
+            digest_of(kernel, plan),
+            wait_s=_WAIT_S + compiling_s,
+            abort=abort,
+        )
     except KernelError as error:
         _LOG.warning("rings_not_held", session=plan.name, error=str(error))
         return error
@@ -87,50 +81,100 @@ def without_opener(refusal: KernelError | None) -> Iterator[None]:
         ) from error
 
 
-def kept_session(kernel: Kernel, plan: SessionPlan, given: KeptRings, stack: ExitStack) -> Kept:
-    """Map a session's rings that the opener gave, and own them. Raises KernelError."""
+def own_given(kernel: Kernel, given: KeptRings, stack: ExitStack) -> None:
+    """Have what an opener gave beside rings closed by a stack, the connection last."""
     for fd in reversed(given.descriptors):
         stack.callback(kernel.close, fd)
-    memory = stack.enter_context(mmap(given.memory, 0))
-    # It is written before anything is drained: without it the rings are new.
-    state = memory[:STATE_BYTES].rstrip(b"\0").decode()
-    rings = []
+
+
+def kept_session(
+    kernel: Kernel, plan: SessionPlan, given: KeptRings, memory: KeptMemory, stack: ExitStack
+) -> tuple[RingMaker, Opened]:
+    """Map the perf rings of a session that an opener gave, and own them.
+
+    They come with what maps later ones. Raises KernelError.
+
+    Args:
+        kernel: reads their counters.
+        plan: of the session.
+        given: by the opener; other descriptors than the rings' are the caller's.
+        memory: has the rings' notes.
+        stack: closes the rings.
+    """
+    maker = RingMaker(kernel, plan, memory, given.connection)
+    closers: dict[int, ExitStack] = {}
     for kept, fds in given.rings:
-        note = RingNote(memory, STATE_BYTES + NOTE_BYTES * kept.number)
-        stack.callback(note.close)
-        ring_map = map_ring(fds[0], kept.data_bytes, kernel.limits)
+        cpu = plan.rings[kept.number].cpu
+        if cpu not in closers:
+            closers[cpu] = stack.enter_context(ExitStack())
+        for fd in fds:
+            closers[cpu].callback(kernel.close, fd)
+    rings = tuple(maker.map(one, closers[plan.rings[one[0].number].cpu]) for one in given.rings)
+    return maker, Opened(rings, target_fds=(), pids=None, resumers={}, closers=closers)
+
+
+class RingMaker:
+    """The way from rings as an opener gives them to those that are drained.
+
+    Args:
+        kernel: reads their counters.
+        plan: of the session.
+        memory: has the rings' notes.
+        connection: to the opener.
+    """
+
+    def __init__(
+        self, kernel: Kernel, plan: SessionPlan, memory: KeptMemory, connection: int
+    ) -> None:
+        self._kernel = kernel
+        self._plan = plan
+        self._memory = memory
+        self.connection = connection
+
+    def map(self, given: GivenRing, stack: ExitStack) -> LastingRing:
+        """Map a ring, whose descriptors the caller closes; the stack unmaps it."""
+        kept, fds = given
+        note = self._memory.ring(kept.number, stack)
+        ring_map = map_ring(fds[0], kept.data_bytes, self._kernel.limits)
         stack.callback(ring_map.close)
         counters = tuple(
-            CounterFd(fd, event.index, event.id, event.read_format)
+            CounterFd(fd, event.index, event.id, event.read_format, kernel_id=event.kernel_id)
             for event, fd in zip(kept.events, fds, strict=True)
         )
-        planned = plan.rings[kept.number]
+        planned = self._plan.rings[kept.number]
         attr = planned.events[0].attr
-        ring = LastingRing(
+        return LastingRing(
             map=ring_map,
             fd=fds[0],
             basis=planned.basis,
             geometry=Geometry(kept.data_bytes, kept.watermark_bytes, planned.requested_bytes),
-            label=RingLabel(plan.name, planned.source, planned.role, planned.cpu),
+            label=RingLabel(self._plan.name, planned.source, planned.role, planned.cpu),
             counters=counters,
             time_offset=sample_time_offset(attr),
             time_trailer=id_trailer_from(attr, SampleType.TIME),
             cpu_trailer=id_trailer_from(attr, SampleType.CPU),
-            note=note,
-            connection=given.connection,
-            taken_before=note.taken,
-            lost_before=_lost(kernel, counters) if state else {},
+            hold=Hold(note, self.connection, self._before(note, kept, counters)),
         )
-        rings.append(ring)
-    prior = given.prior
-    if state:
-        data = [ring for ring in rings if ring.label.has_data]
-        lost = sum(sum(ring.lost_before.values()) for ring in data)
-        prior = Prior(state, taken=sum(ring.taken_before for ring in data), lost=lost)
-    opened = Opened(tuple(rings), target_fds=(), pids=None, resumers={}, closers={})
-    return Kept(opened, prior, bool(state), given.memory)
 
+    def has(self, cpu: int) -> bool:
+        """Whether the session has rings on a CPU, by its plan."""
+        return any(ring.cpu == cpu for ring in self._plan.rings)
 
-def _lost(kernel: Kernel, counters: tuple[CounterFd, ...]) -> Mapping[int, int]:
-    readings = ((one, kernel.read_counter(one.fd, one.read_format)) for one in counters)
-    return {one.event_id: reading.lost or 0 for one, reading in readings}
+    def reopen(self, cpu: int, stack: ExitStack) -> tuple[LastingRing, ...]:
+        """Return new rings of a CPU; the stack closes them. Raises KernelError."""
+        given = self._kernel.reopened_rings(self.connection, cpu)
+        for _, fds in given:
+            for fd in fds:
+                stack.callback(self._kernel.close, fd)
+        return tuple(self.map(one, stack) for one in given)
+
+    def _before(self, note: RingNote, kept: KeptRing, counters: tuple[CounterFd, ...]) -> Before:
+        """Return what earlier processes have had of a ring; of a new one there is nothing."""
+        taken = note.taken - kept.taken
+        if not self._memory.state:
+            return Before(taken)
+        readings = (
+            (one.event_id, self._kernel.read_counter(one.fd, one.read_format)) for one in counters
+        )
+        by_event = {event_id: reading.lost or 0 for event_id, reading in readings}
+        return Before(taken, {_RING_FULL: sum(by_event.values())}, by_event)

@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING
 
 from collectord.errors import KernelError
 from collectord.model import TASK_SCOPES
+from collectord.source.kept_ring import holds
 from collectord.source.perf_opening import Opening
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.perf import OpenPerf
+    from collectord.source.perf_kept import RingMaker
     from collectord.source.perf_opening import Opened
-    from collectord.source.ring import PerfRing, RingHandle
+    from collectord.source.ring import CounterFd, PerfRing, RingHandle
 
 
 def can_reopen(plan: SessionPlan) -> bool:
@@ -84,14 +86,20 @@ class PerfReopening:
         """See `source.base.Hotplug`."""
         self._plan_for(cpu)
         with ExitStack() as own:
-            opening = Opening(self._kernel, self._plan, own, self._exclude_tids, cpu)
-            opening.run()
-            opened = opening.result()
-            rings = tuple(self._with_known_ids(ring) for ring in opened.rings)
+            rings, resumers = self._open(cpu, own)
             self._closers[cpu] = own.pop_all()
         together = sorted((*self._perf.rings, *rings), key=lambda ring: self._order[ring.label])
-        self._perf.go_on_with(tuple(together), opened.resumers)
+        self._perf.go_on_with(tuple(together), resumers)
         return rings
+
+    def _open(
+        self, cpu: int, stack: ExitStack
+    ) -> tuple[tuple[PerfRing, ...], Mapping[int, CounterFd]]:
+        """Return the rings, and their `resumers` as in `Opened`."""
+        opening = Opening(self._kernel, self._plan, stack, self._exclude_tids, cpu)
+        opening.run()
+        opened = opening.result()
+        return tuple(self._with_known_ids(ring) for ring in opened.rings), opened.resumers
 
     def _plan_for(self, cpu: int) -> None:
         """Plan the rings of a CPU that has none, as it was offline at the start."""
@@ -126,3 +134,32 @@ class PerfReopening:
     def enable(self, rings: Sequence[RingHandle]) -> None:
         """See `source.base.Hotplug`."""
         self._perf.enable_rings(rings)
+
+
+class KeptReopening(PerfReopening):
+    """The same for rings that an opener holds: it opens new ones on the CPUs of its plan.
+
+    Args:
+        maker: maps them.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        plan: SessionPlan,
+        opened: Opened,
+        *,
+        exclude_tids: tuple[int, ...],
+        perf: OpenPerf,
+        stack: ExitStack,
+        maker: RingMaker,
+    ) -> None:
+        super().__init__(kernel, plan, opened, exclude_tids=exclude_tids, perf=perf, stack=stack)
+        self._maker = maker
+
+    def _open(
+        self, cpu: int, stack: ExitStack
+    ) -> tuple[tuple[PerfRing, ...], Mapping[int, CounterFd]]:
+        if self._maker.has(cpu) and holds(self._maker.connection):
+            return self._maker.reopen(cpu, stack), {}
+        return super()._open(cpu, stack)

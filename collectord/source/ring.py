@@ -6,7 +6,6 @@ All that distinguishes a kind of ring is here: nothing past `open` asks for the 
 
 from __future__ import annotations
 
-import select
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -15,8 +14,6 @@ from collectord.ledger.record_ledger import balance_ring
 from collectord.model import Basis, LossKey, Produced, Reason, RingRole, Stage, Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from collectord._native._core import (
         AuxMap,
         AuxRing,
@@ -246,57 +243,6 @@ class PerfRing(RingHandle):
             held=held,
             cpu_trailer=self.cpu_trailer,
             note=note,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastingRing(PerfRing):
-    """A perf ring that another process holds, and earlier ones may have drained.
-
-    Attributes:
-        note: how far it was read.
-        taken_before: samples that earlier processes took out of it.
-        lost_before: by event id, what was lost before.
-        connection: to its holder.
-    """
-
-    note: RingNote
-    taken_before: int
-    lost_before: Mapping[int, int]
-    connection: int
-
-    def goes_on(self) -> bool:
-        """See `RingHandle`: as long as its holder lives."""
-        poll = select.poll()
-        poll.register(self.connection, 0)  # a hang-up is reported in any case
-        return not poll.poll(0)
-
-    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
-        """See `RingHandle`."""
-        return self._register(core, shard, stream, held=True, note=self.note)
-
-    def begin(self, ring: Ring) -> None:
-        """See `RingHandle`: the first segment begins with the names of what is unread in it."""
-        ring.hold(False)  # noqa: FBT003 - the binding's
-
-    def end(self, ring: Ring) -> None:
-        """See `RingHandle`: what comes from now on is left in it, if it lasts."""
-        if self.goes_on():
-            ring.hold(True)  # noqa: FBT003 - the binding's
-
-    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
-        """See `RingHandle`: without what earlier processes took and what was lost by then."""
-        del counters, gone
-        before = sum(self.lost_before.values())
-        value, lost = reading.value, reading.lost
-        return replace(
-            reading,
-            value=None if value is None else value - self.taken_before - before,
-            lost=None if lost is None else lost - before,
-            per_event=tuple(
-                (event_id, value, lost - self.lost_before.get(event_id, 0))
-                for event_id, value, lost in reading.per_event
-            ),
         )
 
 

@@ -7,29 +7,42 @@ import json
 import os
 import re
 import socket
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.cli.daemon_config import read as load
+from collectord.codec.perf_attr import EventType, PerfEventAttr
 from collectord.config.schema import Config
 from collectord.config.schema_session import SessionConfig
-from collectord.daemon.host_facts import host_facts
-from collectord.errors import CollectordError
+from collectord.daemon.host_facts import daemon_facts, host_facts
+from collectord.errors import CollectordError, KernelError
+from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.linux import LinuxKernel
-from collectord.kernel.values.kept_rings import Prior
+from collectord.kernel.values.kept_rings import KeptRings, Prior
 from collectord.opener.held_session import HeldSession
 from collectord.plan.build import build
-from tests.support import daemons
+from collectord.source.bcc_child import NEVER
+from collectord.source.perf_kept import ask_opener, own_given
+from tests.support import bpf, daemons
 from tests.support.configs import perf_source
 from tests.support.daemons import wait_for
+from tests.support.openers import (
+    all_counted,
+    allowed,
+    configured,
+    held,
+    lost,
+    opening,
+    place_of,
+    stored,
+)
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
 
-    from tests.support.daemons import Daemon, Ended
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
@@ -49,58 +62,6 @@ events = ["cpu-clock"]
 """
 # At kernel.perf_event_paranoid 2 and 3 a process without these opens no event of a whole CPU.
 BARE: Final = ("setpriv", "--bounding-set=-sys_admin,-perfmon")
-
-
-@contextmanager
-def opening(start_cli: Start, config: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """Start an opener with this configuration, and end it with the block."""
-    process = start_cli("opener", "--config", config, *more)
-    wait_for(lambda: answers(place_of(config)), "the opener's answer")
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def answers(place: Path) -> bool:
-    """Whether an opener listens."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
-        return one.connect_ex(str(place)) == 0
-
-
-def place_of(config: Path) -> Path:
-    """Return the opener's socket."""
-    return config.parent / "opener.sock"
-
-
-def configured(directory: Path, ring: str = "8MiB") -> Path:
-    """Write a configuration whose rings the opener holds."""
-    config = daemons.write_config(directory, ring=ring)
-    text = config.read_text().replace(
-        "[daemon]\n", f'[daemon]\nopener = "{directory / "opener.sock"}"\n'
-    )
-    config.write_text(text)
-    return config
-
-
-def held(opener: subprocess.Popen[str]) -> int:
-    """Return how many events an opener holds."""
-    links = []
-    for path in Path(f"/proc/{opener.pid}/fd").iterdir():
-        with suppress(FileNotFoundError):  # a connection that has ended
-            links.append(str(path.readlink()))
-    return sum("perf_event" in link for link in links)
-
-
-def lost(said: dict[str, Any]) -> dict[str, int]:
-    """Return the losses of a balance that are not 0."""
-    return {name: count for name, count in said["lost"].items() if count}
-
-
-def stored(state: Path, perfs: tuple[Perf, ...]) -> int:
-    """Return the samples that perf reads in all segments."""
-    return daemons.readable_samples(perfs[:1], daemons.sealed(state))
 
 
 def test_a_restart_loses_nothing(
@@ -128,18 +89,6 @@ def test_a_restart_loses_nothing(
         with daemons.running(start_cli, config) as daemon:
             daemon.stop()
         assert held(opener) == events > 0
-
-
-def all_counted(daemon: Daemon, made: int, state: Path) -> bool:
-    """Whether all events are in sealed segments, or stored or lost by this daemon."""
-    sealed = sum(daemons.manifest(path)["samples"] for path in daemons.sealed(state))
-    said = daemon.session()
-    return bool(sealed + said["stored"] + sum(said["lost"].values()) == made)
-
-
-def allowed(ended: Ended) -> set[str]:
-    """Return the losses of rings that a CPU has left meanwhile: they are replaced, with a gap."""
-    return {"kernel_ring/dropped"} if ended.named("gap_before") else set()
 
 
 def test_a_kill_counts_what_it_loses(
@@ -246,10 +195,7 @@ def test_clients_get_nothing_that_is_not_configured(tmp_path: Path, start_cli: S
 def test_a_daemon_needs_no_privilege_that_the_opener_has(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
 ) -> None:
-    """It plans with the opener's, also when it reloads, and drains all that is in the rings.
-
-    Without CAP_PERFMON it cannot see whether BPF programs take events of a tracepoint away.
-    """
+    """It plans with the opener's, also when it reloads, and drains all that is in the rings."""
     config = configured(tmp_path)
     config.write_text(config.read_text() + SAMPLED)
     with (
@@ -265,17 +211,11 @@ def test_a_daemon_needs_no_privilege_that_the_opener_has(
         assert daemon.session("sampled")["degraded"] == []
         balance = daemon.session()
         ended = daemon.stop()
-    assert seen_without_perfmon(balance)
+    assert balance["degraded"] == []
     assert (balance["unaccounted"], lost(balance)) == (0, {})
     assert (ended.status, balance["stored"]) == (0, 10_000)
     assert not ended.named("opener_not_answering") + ended.named("rings_not_held")
     assert stored(tmp_path / "state" / "calls", perfs) == 10_000
-
-
-def seen_without_perfmon(balance: dict[str, Any]) -> bool:
-    """Whether a session of a tracepoint lacks nothing but what CAP_PERFMON shows."""
-    (reason,) = balance["degraded"]
-    return str(reason).startswith("BPF programs on its events cannot be listed")
 
 
 def test_a_reload_that_fails_leaves_a_daemon_without_privilege_its_rings(
@@ -297,9 +237,71 @@ def test_a_reload_that_fails_leaves_a_daemon_without_privilege_its_rings(
         with generator.start("count", count=5_000, nr=daemons.NUMBER) as running:
             running.run()
         daemon.await_stored(5_000)
-        assert seen_without_perfmon(daemon.session())
+        assert daemon.session()["degraded"] == []
         ended = daemon.stop()
     assert [one["session"] for one in ended.named("rings_not_held")] == ["sampled"]
+
+
+def test_the_opener_looks_for_programs_that_hide_events(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """A daemon without privilege has the time in which they may have, and is exact again."""
+    config = configured(tmp_path)
+    with ExitStack() as stack:
+        opener = stack.enter_context(opening(start_cli, config))
+        daemon = stack.enter_context(daemons.running(start_cli, config, prefix=BARE))
+        assert daemon.session()["ledger_basis"] == "exact"
+        with hiding() as program:
+            wait_for(lambda: daemon.session()["suppression_possible"], "the program is seen")
+            during = daemon.session()
+            assert (during["ledger_basis"], during["state"]) == ("lost_only", "degraded")
+        wait_for(lambda: not daemon.session()["suppression_possible"], "its end")
+        with generator.start("count", count=5_000, nr=daemons.NUMBER) as running:
+            running.run()
+        daemon.await_stored(5_000)
+        after = daemon.session()
+        assert (after["ledger_basis"], after["unaccounted"]) == ("exact", 0)
+        (window,) = after["suppressed"]
+        assert window["programs"] == [program]
+        opener.kill()
+        wait_for(lambda: len(daemon.session()["degraded"]) == 2, "that nobody looks any more")
+        assert any("cannot be listed" in reason for reason in daemon.session()["degraded"])
+        assert daemon.stop().status == 0
+
+
+@contextmanager
+def hiding() -> Iterator[int]:
+    """Have a program hide the events of the tracepoint from all; yields its number."""
+    system, _, name = daemons.EVENT.partition(":")
+    number = int(Path(f"/sys/kernel/tracing/events/{system}/{name}/id").read_text())
+    kernel = LinuxKernel()
+    attr = PerfEventAttr(type=EventType.TRACEPOINT, config=number, disabled=True)
+    with bpf.program(0, b"hides") as program, ExitStack() as stack:
+        event = kernel.perf_event_open(attr, pid=-1, cpu=0)
+        stack.callback(os.close, event)
+        bpf.attach(event, program)
+        yield bpf_calls.program_info(program).id
+
+
+def test_questions_are_of_the_session_that_is_drained(tmp_path: Path, start_cli: Start) -> None:
+    """Another request ends the connection."""
+    config = configured(tmp_path)
+    kernel = LinuxKernel()
+    loaded = load(config)
+    with opening(start_cli, config), ExitStack() as stack:
+        facts = daemon_facts(kernel, loaded.config, mount=False)
+        (plan,) = build(loaded.config, facts).sessions
+        given = ask_opener(kernel, plan)
+        assert isinstance(given, KeptRings)
+        own_given(kernel, given, stack)
+        for ring in given.rings:
+            for fd in ring.fds:
+                stack.callback(os.close, fd)
+        for _ in range(2):
+            assert kernel.hiding_programs(given.connection) == {0: ()}
+        os.write(given.connection, b'{"type":"rings","session":"calls","digest":""}')
+        with pytest.raises(KernelError):
+            kernel.hiding_programs(given.connection)
 
 
 def test_a_daemon_cannot_take_the_openers_memory_away() -> None:
@@ -308,14 +310,14 @@ def test_a_daemon_cannot_take_the_openers_memory_away() -> None:
     session = SessionConfig(name="held", source=(perf_source("cpu-clock"),))
     config = Config(session=(session,))
     (plan,) = build(config, host_facts(kernel, config, mount=False)).sessions
-    held = HeldSession(kernel, plan, Prior())
+    session_held = HeldSession(kernel, plan, Prior(), abort=NEVER)
     try:
         for size in (0, 1 << 20):
             with pytest.raises(PermissionError):
-                os.ftruncate(held.memory, size)
-        assert os.pwrite(held.memory, b"{}", 0) == 2
+                os.ftruncate(session_held.memory, size)
+        assert os.pwrite(session_held.memory, b"{}", 0) == 2
     finally:
-        assert held.end() == Prior("{}")
+        assert session_held.end() == Prior("{}")
 
 
 def test_without_an_opener_a_daemon_plans_as_it_may(tmp_path: Path, start_cli: Start) -> None:

@@ -29,15 +29,20 @@ static struct chunk chunk;
 static uint64_t serial; /* of the next record that is put, and of the next one that comes out */
 static uint64_t expected;
 
-static void open_ring(struct ring_map *map)
+static void make_ring(struct ring_map *map, struct ring_note *note)
 {
 	const struct bpf_ring_options options = {
-		.perf = {.map = map, .wakeup_fd = -1, .layout = {.time_offset = 24}},
+		.perf = {.map = map, .wakeup_fd = -1, .layout = {.time_offset = 24}, .note = note},
 		.id = ID,
 		.fields_bytes = FIELDS_BYTES,
 	};
 
 	CHECK_EQ(bpf_ring__new(&options, &ring), 0);
+}
+
+static void open_ring(struct ring_map *map)
+{
+	make_ring(map, NULL);
 	guarded__init(&staging, CHUNK_BYTES, -1);
 	records__chunk(&chunk, staging.data);
 	serial = expected = 0;
@@ -222,6 +227,35 @@ static void what_cannot_be_is_passed_over(void)
 		CHECK_EQ(counter__read(&ring->samples), i == 3 ? 0 : 1 + (i == 2));
 		end();
 	}
+}
+
+/* Killed between its note and the tail, it leaves what is unread to the next one, and no more. */
+static void a_successor_goes_on_behind_what_is_noted(void)
+{
+	struct ring_note note = {0};
+	uint64_t position = 0;
+	uint64_t samples = 0;
+
+	begin(0);
+	for (int life = 1; life <= 3; life++) {
+		ring->ops->free(ring);
+		make_ring(&fake.map, &note);
+		ring_note__read(&note, &position, &samples);
+		CHECK_EQ(ring->position, position);
+		CHECK_EQ(samples, expected);
+		CHECK(put());
+		CHECK(put());
+		(void)ring__begin(ring);
+		CHECK_EQ(take(), RING_EMPTY);
+		check_chunk();
+		CHECK_EQ(expected, serial);
+		CHECK(put());
+		(void)ring__begin(ring);
+		ring->ops->leave(ring, false);
+		CHECK_EQ(counter__read(&ring->abandoned), 0);
+		__atomic_store_n(fake.map.tail, 0, __ATOMIC_RELEASE);
+	}
+	end();
 }
 
 static void a_ring_that_is_left_counts_what_is_lost(void)
@@ -432,6 +466,7 @@ int main(void)
 	RUN(a_record_that_is_busy_is_waited_for);
 	RUN(what_the_program_took_back_is_passed_over);
 	RUN(what_cannot_be_is_passed_over);
+	RUN(a_successor_goes_on_behind_what_is_noted);
 	RUN(a_ring_that_is_left_counts_what_is_lost);
 	RUN(a_producer_and_a_consumer_agree);
 	RUN(a_ring_of_the_kernel_is_read);

@@ -91,11 +91,15 @@ def status_of() -> dict[str, Any]:
 
 
 @contextmanager
-def without_sys_admin(*, paranoid: int) -> Iterator[str]:
-    """Install a drop-in without CAP_SYS_ADMIN, and set perf's level; yields the capabilities."""
+def without_sys_admin(*more: str, paranoid: int) -> Iterator[str]:
+    """Install a drop-in without CAP_SYS_ADMIN and some more, and set perf's level.
+
+    It yields the capabilities that are left.
+    """
     unit = Path("/usr/local/lib/systemd/system") / UNIT
     words = re.findall(r"^CapabilityBoundingSet=(.*)$", unit.read_text(), re.MULTILINE)
-    capabilities = " ".join(words).replace(" CAP_SYS_ADMIN", "")
+    gone = {"CAP_SYS_ADMIN", *more}
+    capabilities = " ".join(word for word in " ".join(words).split() if word not in gone)
     drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "least.conf"
     drop_in.parent.mkdir()
     level = PARANOID.read_text()

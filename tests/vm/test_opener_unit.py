@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tests.support.generator import Generator
 
 NAME: Final = "held"
+PROGRAM: Final = "program"
 INSTALLED: Final = ("profile", "exec", "blackbox")
 CLOSED: Final = 3
 CALLS: Final = 6_000
@@ -44,6 +45,19 @@ events = ["{EVENT}"]
 filter = "{FILTER}"
 ring = "4MiB"
 """
+COMPILED: Final = f"""
+[bpf]
+compile_time = "5m"
+
+[[session]]
+name = "{PROGRAM}"
+
+[[session.source]]
+kind = "bpf"
+program = "syscall_stream"
+arguments = {{ nr = {NUMBER} }}
+when = "always"
+"""
 
 
 @pytest.fixture
@@ -57,9 +71,9 @@ def opener() -> Iterator[None]:
         systemctl("reset-failed", OPENER)
 
 
-def session() -> dict[str, Any]:
+def session(name: str = NAME) -> dict[str, Any]:
     """Return the balance of the session whose rings the opener holds."""
-    (found,) = (one for one in status_of()["sessions"] if one["name"] == NAME)
+    (found,) = (one for one in status_of()["sessions"] if one["name"] == name)
     return dict(found)
 
 
@@ -108,17 +122,21 @@ def test_either_may_be_killed(generator: Generator) -> None:
 
 
 @pytest.mark.usefixtures("service", "opener")
-def test_the_daemon_needs_no_sys_admin(generator: Generator) -> None:
-    """With the opener the installed sessions run whole at Debian's closed level of perf."""
-    with without_sys_admin(paranoid=CLOSED):
+def test_the_daemon_needs_no_privilege_of_perf_and_bpf(generator: Generator) -> None:
+    """With the opener sessions of events and programs run at Debian's closed level of perf."""
+    CONFIG.write_text(HELD + COMPILED)
+    with without_sys_admin("CAP_PERFMON", "CAP_BPF", paranoid=CLOSED):
         systemctl("start", UNIT)
-        assert "cap_sys_admin" not in shown("CapabilityBoundingSet")[0]
+        had = set(shown("CapabilityBoundingSet")[0].split())
+        assert had.isdisjoint({"cap_sys_admin", "cap_perfmon", "cap_bpf"})
         sessions = {
             one["name"]: (one["state"], one["degraded"]) for one in status_of()["sessions"]
         }
-        assert sessions == dict.fromkeys((NAME, *INSTALLED), ("running", []))
+        assert sessions == dict.fromkeys((NAME, PROGRAM, *INSTALLED), ("running", []))
         with generator.start("count", count=CALLS // 10, nr=NUMBER) as running:
             made = running.run()["events"]
         wait_for(lambda: all_counted(made), "all events")
+        wait_for(lambda: session(PROGRAM)["stored"] == made, "all submissions")
+        assert session(PROGRAM)["unaccounted"] == 0
         systemctl("stop", UNIT)
         assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()

@@ -12,7 +12,12 @@ from collectord.kernel.host import errno_mapping, processes
 from collectord.kernel.host.clocks import read_time_conversion
 from collectord.kernel.local.descriptor_calls import DescriptorCalls
 from collectord.kernel.local.local_host import LocalHost
-from collectord.kernel.local.opener_client import kept_rings, opener_facts
+from collectord.kernel.local.opener_client import (
+    hiding_programs,
+    kept_rings,
+    opener_facts,
+    reopened_rings,
+)
 from collectord.kernel.values.limits import Purpose
 
 if TYPE_CHECKING:
@@ -29,6 +34,8 @@ class LocalPerf(DescriptorCalls, LocalHost):
 
     opener_facts = staticmethod(opener_facts)
     kept_rings = staticmethod(kept_rings)
+    hiding_programs = staticmethod(hiding_programs)
+    reopened_rings = staticmethod(reopened_rings)
 
     def perf_event_open(
         self,

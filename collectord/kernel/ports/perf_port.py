@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
     from collectord.facts.kernel_facts import OpenerFacts
     from collectord.kernel.values.counter_reading import CounterReading
-    from collectord.kernel.values.kept_rings import KeptRings
+    from collectord.kernel.values.kept_rings import GivenRing, KeptRings
     from collectord.kernel.values.limits import Purpose
 
 
@@ -47,8 +47,12 @@ class PerfPort(Protocol):
                 another version.
         """
 
-    def kept_rings(self, place: str, session: str, digest: str) -> KeptRings:
+    def kept_rings(
+        self, place: str, session: str, digest: str, *, wait_s: float, abort: int = ...
+    ) -> KeptRings:
         """Return a session's rings, which an opener holds; it opens them at the first request.
+
+        So it is with BPF programs, which it compiles then.
 
         They are the caller's alone until it closes `KeptRings.connection`, or ends.
 
@@ -56,9 +60,37 @@ class PerfPort(Protocol):
             place: the opener's socket.
             session: its name in the configuration.
             digest: of its plan, which the opener has made for itself.
+            wait_s: the longest time that the opening may take.
+            abort: a descriptor, readable once nobody needs the answer any more.
 
         Raises:
             KernelError: no opener answers (ENOENT, ECONNREFUSED), or it refuses.
+        """
+
+    def hiding_programs(self, connection: int) -> Mapping[int, tuple[int, ...] | None]:
+        """Return ids of BPF programs that may hide events whose rings an opener holds.
+
+        The opener looks for them, on each tracepoint of the session, as `query_bpf` does; they
+        come by the event's number in the plan.
+
+        Args:
+            connection: `KeptRings.connection`.
+
+        Raises:
+            KernelError: the opener does not tell in time, or cannot.
+        """
+
+    def reopened_rings(self, connection: int, cpu: int) -> tuple[GivenRing, ...]:
+        """Return new rings on a CPU that was offline, which an opener holds.
+
+        It closes those that the CPU had. The caller closes the descriptors.
+
+        Args:
+            connection: `KeptRings.connection`.
+            cpu: one of the plan's.
+
+        Raises:
+            KernelError: the opener does not give them.
         """
 
     def enable(self, fd: int) -> None:

@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rings that the opener holds, and the messages by which a daemon gets them.
+"""Rings and BPF programs that the opener holds, and the messages by which a daemon gets them.
 
 A daemon asks for the opener's privileges first, and plans with them. Then it names a session and
-sends a digest of its plan. The opener answers with one message, and then with the rings, in as
-many messages as their descriptors take. All are JSON.
+sends a digest of its plan. The opener answers with one message, and then with the rings and the
+programs, in as many messages as their descriptors take. All are JSON. The description of a
+program, which may be long, is in sealed memory, whose descriptor comes first. From then on the
+daemon may ask, by the same connection, which BPF programs may hide the session's events, and for
+new rings on a CPU that was offline.
 
 Beside the rings goes memory that the opener holds too: a page of text for the daemon that drains
-them, and then a note of 64 bytes for each ring, see `_core.RingNote`.
+them, then a note of 64 bytes for each ring, see `_core.RingNote`, and one for each program, see
+`source.kept_memory`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STATE_BYTES: Final = 4096
 NOTE_BYTES: Final = 64
@@ -22,6 +29,8 @@ NOTE_BYTES: Final = 64
 EVENTS_MAX: Final = 200
 MESSAGE_BYTES: Final = 64 << 10
 ASK_BYTES: Final = 1024
+# Of a program's description.
+DESCRIBED_BYTES: Final = 16 << 20
 
 
 class AskFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="facts"):
@@ -45,19 +54,68 @@ class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="rings"):
     digest: str
 
 
+class AskHiding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="hiding"):
+    """The question, by whoever drains a session, for BPF programs that may hide its events.
+
+    Attributes:
+        serial: of the question.
+    """
+
+    serial: int
+
+
+class AskCpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cpu"):
+    """The request, by whoever drains a session, of new rings on a CPU that was offline.
+
+    The old ones are closed: nobody drains them any more.
+
+    Attributes:
+        cpu: one of the plan's.
+    """
+
+    cpu: int
+
+
+class CpuAnswer(msgspec.Struct, frozen=True, tag="cpu"):
+    """The answer to it.
+
+    Attributes:
+        refused: the reason, "" where the rings follow.
+        messages: number of messages with their events.
+    """
+
+    refused: str = ""
+    messages: int = 0
+
+
+class HidingAnswer(msgspec.Struct, frozen=True, tag="hiding"):
+    """The answer to it.
+
+    Attributes:
+        serial: of the question.
+        programs: of each tracepoint, by its event's number in the plan, see `Kernel.query_bpf`.
+        refused: the reason why it cannot be told, or "".
+    """
+
+    serial: int
+    programs: dict[int, tuple[int, ...] | None] = {}
+    refused: str = ""
+
+
 class Prior(msgspec.Struct, frozen=True):
     """Knowledge of rings that were drained before.
 
     Attributes:
         state: the text that was written about them last.
         taken: samples that were taken out of the data rings.
-        lost: events that the kernel did not write into the data rings, as far as it tells.
+        lost: events that did not get into the data rings, as far as kernel and programs tell, by
+            the loss's name.
         left: events that were unread as the rings were closed.
     """
 
     state: str = ""
     taken: int = 0
-    lost: int = 0
+    lost: dict[str, int] = {}
     left: int = 0
 
 
@@ -67,56 +125,101 @@ class Answer(msgspec.Struct, frozen=True):
     Attributes:
         refused: the reason, "" where the rings follow.
         rings: number of them.
-        messages: number of messages with their events.
+        messages: number of messages with their events, and with programs.
+        programs: number of them.
         prior: rings of the session that were closed, if nobody has heard of them yet.
+        lost: events that did not get into rings in whose places there are new ones, as in `Prior`.
     """
 
     refused: str = ""
     rings: int = 0
     messages: int = 0
+    programs: int = 0
     prior: Prior = Prior()
+    lost: dict[str, int] = {}
 
 
 class KeptEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An event that writes into a ring: its number in the plan, id, and figures of its read(2)."""
+    """An event that writes into a ring: its number in the plan, ids, and figures of its read(2).
+
+    `kernel_id` is its id in the ring, if files know it by another one; 0: the same.
+    """
 
     index: int
     id: int
     read_format: int
+    kernel_id: int = 0
 
 
-class KeptRing(msgspec.Struct, frozen=True):
+class KeptRing(msgspec.Struct, frozen=True, tag="ring"):
     """A ring, or a part of its events, with a descriptor for each.
 
     Attributes:
         number: its place among the plan's rings.
         data_bytes, watermark_bytes: effective sizes.
         events: the first one of the ring owns it.
+        taken: samples that were taken out of earlier rings in its place, which its note has too.
     """
 
     number: int
     data_bytes: int
     watermark_bytes: int
     events: tuple[KeptEvent, ...]
+    taken: int = 0
+
+
+class KeptPart(msgspec.Struct, frozen=True, tag="program"):
+    """A part of a program's descriptors; the first of all is that of its description.
+
+    Attributes:
+        number: its place among the plan's programs.
+    """
+
+    number: int
+
+
+class GivenRing(NamedTuple):
+    """A ring with the descriptors of its events."""
+
+    kept: KeptRing
+    fds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptProgram:
+    """A program that runs.
+
+    Attributes:
+        described: see `source.bcc_client.Loaded`.
+        fds: likewise.
+    """
+
+    described: bytes
+    fds: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRings:
-    """The rings of a session, with descriptors that the caller closes.
+    """The rings and programs of a session, with descriptors that the caller closes.
 
     Attributes:
         connection: the rings are the caller's until it is closed.
         memory: a page of text, and a note for each ring.
         prior: see `Answer`.
         rings: each with the descriptors of its events.
+        programs: in the plan's order.
+        lost: see `Answer`.
     """
 
     connection: int
     memory: int
     prior: Prior
-    rings: tuple[tuple[KeptRing, tuple[int, ...]], ...]
+    rings: tuple[GivenRing, ...]
+    programs: tuple[KeptProgram, ...] = ()
+    lost: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """All that the caller closes, the connection last."""
-        return (*(fd for _, fds in self.rings for fd in fds), self.memory, self.connection)
+        """All that the caller closes beside those of the rings, the connection last."""
+        programs = (fd for one in self.programs for fd in one.fds)
+        return (*programs, self.memory, self.connection)

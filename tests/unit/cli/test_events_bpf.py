@@ -38,7 +38,9 @@ ENOENT: Final = -2
 ELSEWHERE: Final = (
     "program/recursion",
     "program/dropped",
+    "kernel_ring/dropped",
     "staging/quarantined",
+    "staging/dropped",
     "sink/disk_full",
     "sink/dropped",
 )

@@ -104,16 +104,26 @@ def test_rings_are_as_large_as_who_opens_them_may_lock() -> None:
     assert digest(planned.sessions[0]) == digest(first)
 
 
-def test_programs_are_planned_with_the_daemons_privileges() -> None:
-    """They are no perf source, which an opener would open."""
+def test_programs_are_planned_with_the_privileges_of_who_loads_them() -> None:
+    """Their texts, which everybody finds alone, are the daemon's own."""
     known = BpfFacts(python="/usr/bin/python3", programs={"switches": program(SOURCE)})
-    bare = replace(host(bpf=known), capabilities=frozenset(), perf_event_paranoid=3)
-    privileged = replace(bare, capabilities=frozenset({CAP_SYS_ADMIN}))
-    session = SessionConfig(name="p", source=(BpfSourceConfig(program="switches"),))
-    config = Config(daemon=DaemonConfig(opener=PLACE), session=(session,))
-    alone = build(config, bare)
-    assert any("CAP_SYS_ADMIN" in warning for warning in alone.warnings)
-    assert build(config, replace(bare, opener=privileged.as_opener())).warnings == alone.warnings
+    bare = replace(
+        host(bpf=replace(known, problem="a privilege is missing", need="CAP_BPF")),
+        capabilities=frozenset(),
+        perf_event_paranoid=3,
+    )
+    privileged = replace(bare, capabilities=frozenset({CAP_SYS_ADMIN}), bpf=known)
+    source = (BpfSourceConfig(program="switches"),)
+    asked = replace(bare, opener=privileged.as_opener())
+    session = SessionConfig(name="p", source=source)
+    held = plan(session, facts=asked)
+    theirs = plan(session, facts=replace(privileged, opener=privileged.as_opener()))
+    assert held.opener == PLACE
+    assert digest(held) == digest(theirs)
+    assert digest(held, ["a text"]) != digest(held, ["another"])
+    of_some = TargetConfig(scope=ScopeKind.PROCESS, pids=(1,))
+    (reason,) = plan(SessionConfig(name="p", source=source, target=of_some), facts=asked).degraded
+    assert "privilege is missing" in reason
 
 
 def test_facts_of_an_opener_are_its_own() -> None:

@@ -53,9 +53,16 @@ class Sealed:
     samples: int
 
 
-def after(before: Rings, *, taken: int, lost: int = 0, left: int = 0) -> Rings:
+def after(before: Rings, *, taken: int, lost: int = 0, left: int = 0, skipped: int = 0) -> Rings:
     """Return the rings as the next process finds them."""
-    return Rings(Prior(before.state, taken, lost, left))
+    return Rings(
+        Prior(
+            before.state,
+            taken,
+            {"kernel_ring/ring_full": lost, "program/recursion": skipped},
+            left,
+        )
+    )
 
 
 def test_new_rings_have_lost_nothing(tmp_path: Path) -> None:
@@ -98,6 +105,22 @@ def test_losses_that_no_manifest_has_are_passed_on(tmp_path: Path) -> None:
     assert fourth.lost == {}
 
 
+def test_each_loss_of_programs_is_passed_on_under_its_name(tmp_path: Path) -> None:
+    """Runs that the kernel skipped while no process drained are told by the next one, once."""
+    first = Rings(resumed=False)
+    account = LastingAccount(first, tmp_path, "first")
+    account.told(Sealed({"lost": {**LOST, "program/recursion": 4}}, 0, 0))  # type: ignore[arg-type]
+    account.end()
+    second = after(first, taken=0, skipped=7)
+    account = LastingAccount(second, tmp_path, "second")
+    assert second.lost == {"program/recursion": 7 - 4}
+    account.told(Sealed({"lost": {**LOST, "program/recursion": 3 + 2}}, 0, 0))  # type: ignore[arg-type]
+    account.end()
+    third = after(second, taken=0, skipped=7 + 2)
+    LastingAccount(third, tmp_path, "third")
+    assert third.lost == {}
+
+
 def test_a_clean_end_has_told_all_but_full_rings(tmp_path: Path) -> None:
     """The next process tells what the rings refused after the last manifest."""
     first = Rings(resumed=False)
@@ -127,6 +150,6 @@ def test_replaced_rings_hand_on_what_was_unread(tmp_path: Path) -> None:
 
 def test_a_text_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     """Then nothing is known of the process before, and its losses of full rings are counted."""
-    rings = Rings(Prior("{", 5, 1, 0))
+    rings = Rings(Prior("{", 5, {"kernel_ring/ring_full": 1}, 0))
     LastingAccount(rings, tmp_path, "next")
     assert rings.lost == {"kernel_ring/ring_full": 1}

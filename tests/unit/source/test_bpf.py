@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import struct
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
@@ -12,10 +15,14 @@ import pytest
 
 from collectord.errors import KernelError
 from collectord.kernel.values.bpf_objects import MapInfo
+from collectord.kernel.values.kept_rings import STATE_BYTES, KeptRings, Prior
 from collectord.model import Basis, Geometry, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.plan.bpf_plan import OutputPlan
 from collectord.source.bpf import Counts, OpenBpf
+from collectord.source.bpf_kept import KeptBpf
 from collectord.source.bpf_reopening import BpfReopening
+from collectord.source.kept_memory import KeptMemory, memory_bytes
+from collectord.source.kept_ring import Hold, LastingRing
 from collectord.source.ring import PerfRing
 
 GATE: Final = 5
@@ -63,7 +70,7 @@ class FakePerf:
 
     def __init__(self, basis: Basis, lost: int | None) -> None:
         ring_map: Any = None
-        self.rings = tuple(
+        self.rings: tuple[PerfRing, ...] = tuple(
             PerfRing(
                 map=ring_map,
                 fd=-1,
@@ -94,10 +101,9 @@ class FakePerf:
         self.done.append("disable sideband")
 
 
-def opened(kernel: FakeKernel, *, basis: Basis = Basis.EXACT, lost: int | None = 0) -> OpenBpf:
-    """Return a session of one program on CPU 0."""
-    exact = basis is Basis.EXACT
-    program: Any = SimpleNamespace(
+def program_of(*, exact: bool) -> Any:  # noqa: ANN401  # of a few fields
+    """Return a program with a gate and counters."""
+    return SimpleNamespace(
         plan=SimpleNamespace(name="p", outputs=(OutputPlan("collectord_ring", 0, exact),)),
         loaded=SimpleNamespace(
             programs=(SimpleNamespace(fd=7),),
@@ -109,10 +115,76 @@ def opened(kernel: FakeKernel, *, basis: Basis = Basis.EXACT, lost: int | None =
         maps={"collectord_gate": INFO, "collectord_counts": INFO},
         buffers=(),
     )
+
+
+def opened(kernel: FakeKernel, *, basis: Basis = Basis.EXACT, lost: int | None = 0) -> OpenBpf:
+    """Return a session of one program on CPU 0."""
     plan: Any = SimpleNamespace(cpus=(0,))
     rings: Any = FakePerf(basis, lost)
     fake: Any = kernel
-    return OpenBpf(fake, plan, (program,), rings)
+    return OpenBpf(fake, plan, (program_of(exact=basis is Basis.EXACT),), rings)
+
+
+def kept(kernel: FakeKernel, memory: int, connection: int, stack: ExitStack, lost: int) -> KeptBpf:
+    """Return the same session as a daemon gets it from the opener."""
+    notes = KeptMemory(memory, len(CPUS), stack)
+    perf = FakePerf(Basis.EXACT, lost)
+    fields = ("map", "fd", "basis", "geometry", "label", "time_offset", "time_trailer")
+    perf.rings = tuple(
+        LastingRing(
+            **{name: getattr(ring, name) for name in fields},
+            hold=Hold(notes.ring(cpu, stack), connection),
+        )
+        for cpu, ring in enumerate(perf.rings[:1])
+    )
+    given = KeptRings(connection, memory, Prior(left=5), ())
+    plan: Any = SimpleNamespace(cpus=(0,))
+    rings: Any = perf
+    fake: Any = kernel
+    programs = (program_of(exact=True),)
+    return KeptBpf(fake, plan, programs, rings, memory=notes, given=given)
+
+
+def test_a_successor_counts_what_its_predecessors_did_not() -> None:
+    """Their account has what they took and lost; gates stay open as long as the opener lives."""
+    kernel = FakeKernel(misses=7)
+    with ExitStack() as stack:
+        memory = os.memfd_create("notes")
+        stack.callback(os.close, memory)
+        os.ftruncate(memory, memory_bytes(len(CPUS), 1))
+        ours, theirs = socket.socketpair()
+        stack.enter_context(ours)
+        stack.enter_context(theirs)
+
+        first = kept(kernel, memory, ours.fileno(), stack, 0)
+        (legacy,) = first.abilities.lasting
+        assert (legacy.resumed, legacy.prior) == (False, Prior(left=5))
+        first.enable()
+        legacy.note("{}")
+        first.disable()
+        assert kernel.gate == [1, 0]
+
+        kernel.misses = 10
+        kernel.counts[0] = Counts(attempts=100, no_space=4)
+        os.pwrite(memory, struct.pack("<3Q", 0, 0, 60), STATE_BYTES)
+        second = kept(kernel, memory, ours.fileno(), stack, 4)
+        (legacy,) = second.abilities.lasting
+        lost = {"program/recursion": 3, "program/dropped": 0, "kernel_ring/ring_full": 4}
+        assert (legacy.resumed, legacy.prior) == (True, Prior("{}", 60, lost))
+        second.enable()
+        ring = second.rings[0]
+        counters: Any = None
+        found = ring.produced(second.read_produced(ring), counters, 0)
+        assert (found.value, found.lost) == (100 - 60 - 4, 0)
+
+        kernel.misses = 11
+        kernel.counts[0] = Counts(attempts=130, no_space=4)
+        found = ring.produced(second.read_produced(ring), counters, 0)
+        assert found.value == 130 - 60 - 4 + 1
+        assert found.losses == {RECURSION: 1, DROPPED: 0, FULL: 0}
+        theirs.close()
+        second.disable()
+        assert kernel.gate == [0, 0]
 
 
 def test_gates_open_where_there_are_rings() -> None:

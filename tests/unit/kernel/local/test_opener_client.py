@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.errors import KernelError
-from collectord.kernel.local.opener_client import kept_rings, opener_facts
+from collectord.kernel.local import opener_client
+from collectord.kernel.local.opener_client import hiding_programs, kept_rings, opener_facts
+from collectord.text.foreign import encode_json
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -49,8 +51,7 @@ def answering(place: Path, *answers: bytes, fds: Sequence[int] = ()) -> Iterator
 def test_the_facts_of_an_opener(tmp_path: Path) -> None:
     """They come as it has sent them."""
     facts = host().as_opener()
-    own = {name: getattr(facts, name) for name in facts.__slots__}
-    answer = json.dumps({"facts": own}, default=sorted).encode()
+    answer = encode_json({"facts": facts})
     with answering(tmp_path / "opener", answer) as asked:
         assert opener_facts(str(tmp_path / "opener")) == facts
     assert json.loads(asked[0]) == {"type": "facts"}
@@ -100,5 +101,41 @@ def test_rings_that_do_not_come(tmp_path: Path, answers: tuple[bytes, ...], says
         stack.callback(os.close, memory)
         asked = stack.enter_context(answering(tmp_path / "opener", *answers, fds=[memory]))
         with pytest.raises(KernelError, match=says):
-            kept_rings(str(tmp_path / "opener"), "calls", "0" * 64)
+            kept_rings(str(tmp_path / "opener"), "calls", "0" * 64, wait_s=60)
     assert json.loads(asked[0]) == {"type": "rings", "session": "calls", "digest": "0" * 64}
+
+
+@contextmanager
+def asked_by() -> Iterator[tuple[int, socket.socket]]:
+    """Provide both ends of a connection by which a session was handed out."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield ours.fileno(), theirs
+
+
+def test_an_answer_that_comes_too_late_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon does not wait long, and takes nothing for the answer to another question."""
+    monkeypatch.setattr(opener_client, "_TELL_S", 0.01)
+    with asked_by() as (connection, opener):
+        with pytest.raises(KernelError, match="cannot ask the opener"):
+            hiding_programs(connection)
+        serial = json.loads(opener.recv(4096))["serial"]
+        opener.send(encode_json({"serial": serial, "programs": {"1": [7]}}))
+        opener.send(encode_json({"serial": serial + 1, "programs": {"1": None}}))
+        assert hiding_programs(connection) == {1: None}
+        assert json.loads(opener.recv(4096)) == {"type": "hiding", "serial": serial + 1}
+        opener.send(encode_json({"serial": serial + 2, "refused": "no privilege"}))
+        with pytest.raises(KernelError, match="no privilege"):
+            hiding_programs(connection)
+
+
+@pytest.mark.parametrize("said", [b"", b"no JSON", b"{}"], ids=["end", "no JSON", "others"])
+def test_an_opener_that_ends_or_is_another(said: bytes) -> None:
+    """Then nobody knows of programs that hide events."""
+    with asked_by() as (connection, opener):
+        if said:
+            opener.send(said)
+        else:
+            opener.shutdown(socket.SHUT_WR)
+        with pytest.raises(KernelError, match="cannot ask the opener"):
+            hiding_programs(connection)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rings that another process holds, and earlier ones may have drained."""
+
+from __future__ import annotations
+
+import select
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from collectord.kernel.values.kept_rings import Prior
+from collectord.model import loss_name
+from collectord.source.ring import PerfRing, RingHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from collectord._native._core import Core, Ring, RingCounters, RingNote, Stream
+    from collectord.kernel.values.kept_rings import KeptRings
+    from collectord.model import LossKey, Produced
+    from collectord.source.kept_memory import KeptMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The part of a ring that earlier processes have had.
+
+    Attributes:
+        taken: samples that they took out of it, of those that its counters count.
+        lost: events that were lost by then, by stage and reason.
+        by_event: those of them that the kernel tells by event, by its id.
+    """
+
+    taken: int = 0
+    lost: Mapping[LossKey, int] = field(default_factory=dict)
+    by_event: Mapping[int, int] = field(default_factory=dict)
+
+    def rest(self, reading: Produced) -> Produced:
+        """Return a reading of the kernel's counters without it."""
+        lost = sum(self.lost.values())
+        return replace(
+            reading,
+            value=None if reading.value is None else reading.value - self.taken - lost,
+            lost=None if reading.lost is None else reading.lost - lost,
+            losses={key: n - self.lost.get(key, 0) for key, n in reading.losses.items()},
+            per_event=tuple(
+                (event_id, value, count - self.by_event.get(event_id, 0))
+                for event_id, value, count in reading.per_event
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The part of a ring's handle that says who holds it, and since when this process has it.
+
+    Attributes:
+        note: how far it was read.
+        connection: to its holder.
+        before: see `Before`.
+    """
+
+    note: RingNote
+    connection: int
+    before: Before = field(default_factory=Before)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the holder lives."""
+        return holds(self.connection)
+
+
+def holds(connection: int) -> bool:
+    """Whether the opener at the other end of a connection lives."""
+    poll = select.poll()
+    poll.register(connection, 0)  # a hang-up is reported in any case
+    return not poll.poll(0)
+
+
+class Lasting(RingHandle):
+    """The part of a kind of ring that another process holds."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        hold: Hold
+
+        def _register(
+            self,
+            core: Core,
+            shard: int,
+            stream: Stream,
+            *,
+            held: bool,
+            note: RingNote | None = None,
+        ) -> Ring: ...
+
+    def goes_on(self) -> bool:
+        """See `RingHandle`: as long as its holder lives."""
+        return self.hold.lasts
+
+    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
+        """See `RingHandle`."""
+        return self._register(core, shard, stream, held=True, note=self.hold.note)
+
+    def begin(self, ring: Ring) -> None:
+        """See `RingHandle`: the first segment begins with the names of what is unread in it."""
+        ring.hold(False)  # noqa: FBT003 - the binding's
+
+    def end(self, ring: Ring) -> None:
+        """See `RingHandle`: what comes from now on is left in it, if it lasts."""
+        if self.hold.lasts:
+            ring.hold(True)  # noqa: FBT003 - the binding's
+
+    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
+        """See `RingHandle`: without what earlier processes took and what was lost by then."""
+        del counters, gone
+        return self.hold.before.rest(reading)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastingRing(Lasting, PerfRing):
+    """A perf ring that another process holds.
+
+    Attributes:
+        hold: see `Hold`.
+    """
+
+    hold: Hold
+
+
+class Legacy:
+    """The account that earlier processes leave to this one. See `source.base.Lasting`.
+
+    Args:
+        memory: has the text.
+        given: what is known of rings that these replace.
+        rings: of the session.
+    """
+
+    def __init__(self, memory: KeptMemory, given: KeptRings, rings: Iterable[RingHandle]) -> None:
+        self._memory = memory
+        self._lost: Mapping[LossKey, int] = {}
+        self.prior = given.prior
+        # The text is written before anything is drained: without it the rings are new.
+        state = memory.state
+        self.resumed = bool(state)
+        if self.resumed:
+            data = [one.hold for one in rings if isinstance(one, Lasting) and one.label.has_data]
+            lost = Counter(given.lost)
+            for one in data:
+                lost.update({loss_name(key): n for key, n in one.before.lost.items()})
+            taken = sum(one.note.taken for one in data)
+            self.prior = Prior(state, taken=taken, lost=dict(lost))
+
+    def note(self, state: str) -> None:
+        """See `source.base.Lasting`."""
+        self._memory.write(state)
+
+    def count_lost(self, losses: Mapping[LossKey, int]) -> None:
+        """See `source.base.Lasting`."""
+        self._lost = losses
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """See `source.base.SharedLosses`."""
+        return self._lost
