@@ -126,6 +126,14 @@ def loss_pairs(source: str) -> tuple[LossKey, ...]:
     return LOSS_PAIRS[source.partition("-")[0]]
 
 
+class EvictReason(StrEnum):
+    """The limit for which a segment was deleted."""
+
+    AGE = "age"
+    QUOTA = "quota"
+    FREE_SPACE = "free_space"
+
+
 class Transport(StrEnum):
     """The way in which pages of an ftrace ring are taken out of the kernel."""
 

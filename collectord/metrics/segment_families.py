@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collectord.metrics.families import SESSION, counter, gauge, lowest, of_session
-from collectord.sink.state_dir import EvictReason
+from collectord.model import EvictReason
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
@@ -29,16 +29,16 @@ from collectord.kernel.values.kept_rings import (
     ASK_BYTES,
     Answer,
     Ask,
-    AskCpu,
     AskFacts,
     AskHiding,
     CpuAnswer,
     FactsAnswer,
     Prior,
+    question_of,
+    request_of,
 )
 from collectord.opener.held_session import HeldSession
 from collectord.source.perf_kept import digest_of
-from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -54,8 +54,6 @@ _BEFORE_S: Final = 60.0
 # A daemon that does not read what it asked for holds up the others no longer.
 _SEND_S: Final = 5.0
 _CREDENTIALS: Final = struct.Struct("iII")
-_REQUEST: Final[Any] = Ask | AskFacts
-_QUESTION: Final[Any] = AskHiding | AskCpu
 
 
 class Refused(Exception):
@@ -162,7 +160,7 @@ class Opener:
         """Answer a question; return whether it is one, and the peer takes the answer."""
         held = self._held[self._connections[one]]
         try:
-            ask: AskHiding | AskCpu = decode_json(data, _QUESTION)
+            ask = question_of(data)
             if isinstance(ask, AskHiding):
                 one.send(msgspec.json.encode(held.hiding(ask)), socket.MSG_DONTWAIT)
             else:
@@ -216,7 +214,7 @@ class Opener:
 
     async def _tell(self, one: socket.socket, data: bytes) -> None:
         try:
-            ask: Ask | AskFacts = decode_json(data, _REQUEST)
+            ask = request_of(data)
             if isinstance(ask, AskFacts):
                 one.send(msgspec.json.encode(FactsAnswer(msgspec.Raw(self._facts))))
                 return

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +17,7 @@ from collectord.errors import SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.ledger.record_ledger import SinkStats
+from collectord.model import EvictReason
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.segment import (
     BLOCK_BYTES,
@@ -198,14 +198,6 @@ def _statuses(folder: Folder, paths: Iterable[Path]) -> list[os.stat_result]:
     """Return the status of each file that was not deleted after it was listed."""
     found = (folder.stat(path.name) for path in paths)
     return [status for status in found if status is not None]
-
-
-class EvictReason(StrEnum):
-    """The limit for which a segment was deleted."""
-
-    AGE = "age"
-    QUOTA = "quota"
-    FREE_SPACE = "free_space"
 
 
 class Eviction(NamedTuple):

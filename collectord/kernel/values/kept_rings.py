@@ -16,9 +16,11 @@ them, then a note of 64 bytes for each ring, see `_core.RingNote`, and one for e
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
+
+from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,6 +102,20 @@ class HidingAnswer(msgspec.Struct, frozen=True, tag="hiding"):
     serial: int
     programs: dict[int, tuple[int, ...] | None] = {}
     refused: str = ""
+
+
+_REQUEST: Final[Any] = Ask | AskFacts
+_QUESTION: Final[Any] = AskHiding | AskCpu
+
+
+def request_of(data: bytes) -> Ask | AskFacts:
+    """Return the request that a message has. Raises msgspec.MsgspecError."""
+    return cast("Ask | AskFacts", decode_json(data, _REQUEST))
+
+
+def question_of(data: bytes) -> AskHiding | AskCpu:
+    """Return the question that a message has. Raises msgspec.MsgspecError."""
+    return cast("AskHiding | AskCpu", decode_json(data, _QUESTION))
 
 
 class Prior(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from collectord.model import (
     LOSS_PAIRS,
     PAUSES,
     Basis,
+    EvictReason,
     GapCause,
     Produced,
     Reason,
@@ -32,7 +33,6 @@ from collectord.model import (
     Stage,
 )
 from collectord.session.late_rings import LateRings
-from collectord.sink.state_dir import EvictReason
 from collectord.source.base import Abilities, LateRing
 from tests.support import balances
 

@@ -12,11 +12,12 @@ import pytest
 
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
+from collectord.model import EvictReason
 from collectord.plan.session_plan import RetentionPlan
 from collectord.sink import state_dir
 from collectord.sink.output_dir import single_paths
 from collectord.sink.segment import Group, group_files, segment_name
-from collectord.sink.state_dir import Eviction, EvictReason, StateDir, count_unclean_stops, evict
+from collectord.sink.state_dir import Eviction, StateDir, count_unclean_stops, evict
 from tests.support import segments as support
 
 if TYPE_CHECKING:
