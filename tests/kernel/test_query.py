@@ -61,7 +61,7 @@ def _is(value: object, shown: str, symbols: dict[str, set[int]]) -> bool:
 
 
 def test_every_field_has_the_value_that_trace_cmd_shows(
-    tmp_path: Path, run_cli: Cli, trace_cmd: TraceCmd
+    tmp_path: Path, run_cli: Cli, trace_cmds: tuple[TraceCmd, ...]
 ) -> None:
     """Each record of a second of four systems: stamp, CPU, thread, name and all fields."""
     command = ("sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done")
@@ -74,7 +74,7 @@ def test_every_field_has_the_value_that_trace_cmd_shows(
     (segment,) = segments_of(session)
     symbols = _symbols()
     shown: dict[tuple[str, int, int], list[re.Match[str]]] = {}
-    for line in trace_cmd.report(segment, "-R", "-t"):
+    for line in trace_cmds[0].report(segment, "-R", "-t"):
         found = _LINE.fullmatch(line)
         assert found, line
         place = found[6], int(found[4] + found[5]), int(found[3])
@@ -96,7 +96,7 @@ def test_every_field_has_the_value_that_trace_cmd_shows(
 
 
 def test_a_file_of_trace_cmd_has_the_same_records(
-    tmp_path: Path, run_cli: Cli, trace_cmd: TraceCmd
+    tmp_path: Path, run_cli: Cli, trace_cmds: tuple[TraceCmd, ...]
 ) -> None:
     """One of version 7 that trace-cmd makes of ours counts the same."""
     done = run_cli(
@@ -106,7 +106,7 @@ def test_a_file_of_trace_cmd_has_the_same_records(
     assert done.returncode == 0, done.stderr
     statement = "SELECT mono_ns, cpu, prev_comm, next_pid FROM sched_switch ORDER BY ALL"
     theirs = tmp_path / "theirs"
-    converted = trace_cmd.run(
+    converted = trace_cmds[0].run(
         "convert", "-i", tmp_path / "ours", "-o", theirs, "--compression", "any"
     )
     assert converted.returncode == 0, converted.stderr
