@@ -318,6 +318,12 @@ class Stream:
         """Move on to the next prepared segment at the next chunk, unless this one is empty."""
     def turn(self) -> None:
         """Move on to the next prepared segment, though this one be empty."""
+    def hurry(self, on: bool) -> None:
+        """Have other streams begin no write on its disk, or end that.
+
+        It begins once no more than one write of this stream is left, so that a long window shares
+        the disk, and lasts a second at most.
+        """
     def finish(self) -> None:
         """Close the running segment after the queued data; SegmentClosed follows.
 

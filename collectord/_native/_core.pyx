@@ -155,6 +155,7 @@ cdef extern from "core.h":
     int core__silent_shard(const core *c, const stream *s, uint32_t index, uint64_t generation)
     int core__prepare(core *c, stream *st, segment *s) nogil
     void core__request(core *c, stream *s, request r) nogil
+    void core__hurry(core *c, stream *s, bint on) nogil
     event *core__event(core *c) nogil
     ring *core__find_ring(core *c, bint (*told)(ring *))
     bint ring__tells_fault(ring *r)

@@ -226,6 +226,12 @@ void core__request(struct core *core, struct stream *stream, enum request reques
 	writer__poke(&core->writer);
 }
 
+void core__hurry(struct core *core, struct stream *stream, bool on)
+{
+	store_relaxed(&stream->hurries, on);
+	writer__poke(&core->writer);
+}
+
 struct event *core__event(struct core *core)
 {
 	core__reap(core);

@@ -73,6 +73,8 @@ int core__silent_shard(const struct core *core, const struct stream *stream, uin
  * places, even on an error. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);
 void core__request(struct core *core, struct stream *stream, enum request request);
+/* Begin, or end, to let the stream pass those that share its disk, see struct disk. */
+void core__hurry(struct core *core, struct stream *stream, bool on);
 
 struct event *core__event(struct core *core);
 /* Returns the first ring of all streams for which `is` is true, or NULL. */

@@ -162,8 +162,44 @@ static void disk__tell(struct disk *disk, struct stream *stream)
 	stream__tell(stream);
 }
 
-/* Decide the next step, under the lock; NULL: no step before something else happens. */
-static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *waits)
+/* Under the lock: whether the others let this stream pass. A long queue shares the disk, and so
+ * does one that waits for room. */
+static bool disk__leads(const struct disk *disk, struct stream *stream)
+{
+	const uint64_t now_ns = clock__now_ns();
+	uint32_t count = 0;
+
+	if (!load_relaxed(&stream->hurries) || disk->stopping) {
+		stream->hurried_ns = 0;
+		return false;
+	}
+	for (const struct item *item = stream->first; item != NULL; item = item->next)
+		if (++count > WRITE_CHUNKS)
+			return false;
+	if (stream->work.waits_for != 0)
+		return false;
+	if (stream->hurried_ns == 0)
+		stream->hurried_ns = now_ns;
+	return now_ns - stream->hurried_ns < disk->writer->hurry_ns;
+}
+
+/* Under the lock: whether streams that do not hurry begin no write. */
+static bool disk__is_reserved(const struct disk *disk)
+{
+	bool reserved = false;
+
+	for (uint32_t i = 0; i < writer__streams(disk->writer); i++) {
+		struct stream *const stream = disk__stream(disk, i);
+
+		if (stream != NULL && disk__leads(disk, stream))
+			reserved = true;
+	}
+	return reserved;
+}
+
+/* Decide the next step, under the lock; NULL: no step before something else happens. `held`: it
+ * begins no write. */
+static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool held, bool *waits)
 {
 	const bool cuts = stream->cut.asked || load_relaxed(&stream->cut.generation) != 0;
 
@@ -178,8 +214,14 @@ static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *
 			*waits = true;
 			return NULL;
 		}
+		if (cuts && stream->cut.next != CUT_WAITS)
+			return cut__step;
+		if (held) {
+			*waits = true;
+			return NULL;
+		}
 		if (cuts)
-			return stream->cut.next != CUT_WAITS ? cut__step : disk__process;
+			return disk__process;
 		if (flight__holds(disk, stream))
 			return NULL;
 		return flight__may_send(disk, stream) ? flight__send : disk__process;
@@ -190,7 +232,9 @@ static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *
 		stream->settling = true;
 		return flight__have_landed(stream) ? disk__recall : NULL;
 	}
-	return flight__may_send(disk, stream) && !flight__holds(disk, stream) ? flight__send : NULL;
+	if (held || flight__holds(disk, stream))
+		return NULL;
+	return flight__may_send(disk, stream) ? flight__send : NULL;
 }
 
 /* Under the lock: returns the stream whose turn it is, or NULL; `waits`: one has items that
@@ -198,6 +242,7 @@ static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool *
 static struct stream *disk__next(struct disk *disk, disk_step_fn **step, bool *waits)
 {
 	const uint32_t count = writer__streams(disk->writer);
+	const bool reserved = disk__is_reserved(disk);
 
 	*waits = false;
 	for (uint32_t i = 0; i < count; i++) {
@@ -206,7 +251,7 @@ static struct stream *disk__next(struct disk *disk, disk_step_fn **step, bool *w
 
 		if (stream == NULL)
 			continue;
-		*step = disk__step(disk, stream, waits);
+		*step = disk__step(disk, stream, reserved && !load_relaxed(&stream->hurries), waits);
 		if (*step != NULL) {
 			disk->turn = turn + 1;
 			return stream;

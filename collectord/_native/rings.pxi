@@ -416,6 +416,9 @@ cdef class Stream:
     def turn(self):
         core__request(self.owner.core, self.stream, TURN)
 
+    def hurry(self, bint on):
+        core__hurry(self.owner.core, self.stream, on)
+
     def finish(self):
         core__request(self.owner.core, self.stream, FINISH)
 

@@ -204,6 +204,10 @@ struct stream {
 	uint64_t failure_told_ns;
 	bool tells; /* readers are told before the next item is written */
 	_Atomic int tell_error;
+	/* Somebody waits for the end of its segment; and since when others have let it pass for
+	 * that, 0: they do not. */
+	_Atomic bool hurries;
+	uint64_t hurried_ns;
 	bool unanswered; /* the last missing segment was never prepared */
 	/* The next marker waits for a generation beyond this one: the last one issued when the last
 	 * marker was written. So all data before a marker was in the file, or in a ring read since,

@@ -18,7 +18,9 @@ struct writer;
 /*
  * One file system: the queue of its writes, and the thread that makes them. The streams whose
  * segments are there take turns, each with its items in queue order; a stream whose item waits,
- * for room or for a segment, lets the others pass.
+ * for room or for a segment, lets the others pass. For a stream that hurries no other begins a write
+ * once its queue is no more than one, for a limited time: the syncs of its seal, each of which would
+ * wait behind a whole write on a slow disk, find the disk free.
  *
  * While more than one chunk is queued, items that only need writing are sent several at a time:
  * see writes in flight below. Chunks that nobody waits for stay queued until they are enough for
@@ -134,6 +136,7 @@ struct writer {
 	uint64_t flush_ns;
 	uint64_t segment_wait_ns; /* how long to wait for a missing segment */
 	uint64_t cut_wait_ns;	  /* how long data wait for the names in the ending segment */
+	uint64_t hurry_ns;	  /* how long streams let one pass that hurries */
 };
 
 void writer__init(struct writer *writer, struct pool *pool, struct event_list *events,

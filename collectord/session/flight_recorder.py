@@ -66,6 +66,7 @@ class FlightRecorder:
         self._rotation = rotation
         self._accounting = accounting
         self._drain = parts.drain
+        self._stream = parts.stream
         self._health = parts.health
         self._tasks = parts.tasks
         self._log = _LOG.bind(session=parts.plan.name)
@@ -249,7 +250,17 @@ class FlightRecorder:
             return made
 
     async def _store(self, collected: SnapshotSegments) -> Snapshot | None:
-        """Write the windows that were taken to segments, and end these."""
+        """Write the windows that were taken to segments, and end these.
+
+        Somebody waits: the last of it, and the seal, wait for no other session's writes.
+        """
+        self._stream.hurry(on=True)
+        try:
+            return await self._write(collected)
+        finally:
+            self._stream.hurry(on=False)
+
+    async def _write(self, collected: SnapshotSegments) -> Snapshot | None:
         if self._ended:  # the end of the session takes all windows
             return None
         await self._windows.hold()

@@ -139,12 +139,14 @@ def finish(
         write_patches(fd, [head.places_patch(moved), head.end_patch(past(moved))])
         os.fdatasync(fd)
         yield "head moved"
-        os.ftruncate(fd, past(moved))
+        if os.fstat(fd).st_size > past(moved):  # they were copied
+            os.ftruncate(fd, past(moved))
+            os.fdatasync(fd)
     else:
         for cpu, extent in extents.items():
             end = min(extent.offset + extent.capacity_bytes, past(moved))
             punch(fd, extent.offset + moved[cpu].bytes, end)
-    os.fdatasync(fd)
+        os.fdatasync(fd)
     first = os.pread(fd, len(head.image), 0)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     yield "file synced"

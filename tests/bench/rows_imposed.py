@@ -94,25 +94,31 @@ def _nobody(
 
 def _pairs(settings: Settings) -> list[Pair]:
     ours = collectors.collectord_record
+    both = f"{GENERATOR_CPU},{COLLECTOR_CPU}"
+
+    def perf(name: str, *words: str) -> Collector:
+        # The clock is a part of what an event costs: ours, as of trace-cmd's runs.
+        return collectors.perf_record(name, "--clockid", "mono", *words)
+
+    # Who collects runs on another CPU than the one that is recorded: its own threads have to be
+    # left out only of all CPUs. trace-cmd does not do that.
     ftrace = ("--via", "ftrace", "-m", "8180KiB")
     return [
         Pair(
             "perf stream",
             ours("collectord perf", "-m", "8M"),
-            # Both leave their own threads out.
-            collectors.perf_record("perf record", "--exclude-perf", "-m", "8M"),
+            perf("perf record", "-m", "8M"),
         ),
         Pair(
-            "perf stream, beside one of its own threads too",
-            ours("collectord perf", "-m", "8M"),
-            collectors.perf_record("perf record, itself recorded", "-m", "8M"),
-            same=False,
+            "perf stream of all CPUs, without own threads",
+            ours("collectord perf", "-m", "8M", "-C", both),
+            perf("perf record", "--exclude-perf", "-m", "8M", "-C", both),
         ),
         *(
             Pair(
                 f"perf flight recorder, {size}",
                 ours("collectord perf --overwrite", "--overwrite", "-m", size),
-                collectors.perf_record("perf record --overwrite", "--overwrite", "-m", size),
+                perf("perf record --overwrite", "--overwrite", "-m", size),
                 same=size == _SMALL_RING,
             )
             for size in (_SMALL_RING, "8M")
@@ -121,6 +127,12 @@ def _pairs(settings: Settings) -> list[Pair]:
             "ftrace stream",
             ours("collectord ftrace", *ftrace),
             rows_ftrace.trace_cmd_record("trace-cmd", _RING_KIB),
+        ),
+        Pair(
+            "ftrace stream of all CPUs, beside one with its own threads",
+            ours("collectord ftrace", *ftrace, "-C", both),
+            rows_ftrace.trace_cmd_record("trace-cmd", _RING_KIB),
+            same=False,
         ),
         Pair(
             "ftrace flight recorder",

@@ -387,6 +387,54 @@ static void a_stream_without_a_segment_keeps_nobody_waiting(void)
 	close(fd);
 }
 
+/* Two streams with a segment each, the first of which hurries. */
+static void begin_hurry(const int fds[2], uint64_t hurry_ns)
+{
+	begin(2, 2, 16, RIG_NEVER_NS);
+	rig.writer.hurry_ns = hurry_ns;
+	for (uint32_t i = 0; i < 2; i++)
+		CHECK_EQ(rig__prepare(&rig, i, fds[i], 0, RIG_LIMIT), 0);
+	atomic_store(&rig.streams[0].hurries, true);
+	start();
+	put(1, 10);
+	put(0, 10);
+}
+
+static void others_begin_no_write_while_a_stream_hurries(void)
+{
+	const int fds[] = {output__file(), output__file()};
+	uint64_t generation;
+
+	begin_hurry(fds, UINT64_MAX);
+	generation = writer__issue(&rig.writer);
+	await_stream(0, generation);
+	CHECK_EQ(counter__read(&rings[0]->stored), 10);
+	/* Another generation: the writer has looked at both streams since. */
+	put(0, 10);
+	await_stream(0, writer__issue(&rig.writer));
+	CHECK_EQ(counter__read(&rings[1]->stored), 0);
+	CHECK(stream__written(&rig.streams[1], generation) < generation);
+	atomic_store(&rig.streams[0].hurries, false);
+	writer__poke(&rig.writer);
+	await_stream(1, generation);
+	CHECK_EQ(counter__read(&rings[1]->stored), 10);
+	end(2);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void a_stream_that_hurries_is_let_pass_for_a_limited_time(void)
+{
+	const int fds[] = {output__file(), output__file()};
+
+	begin_hurry(fds, 1000000);
+	await_stream(1, writer__issue(&rig.writer));
+	CHECK_EQ(counter__read(&rings[1]->stored), 10);
+	end(2);
+	close(fds[0]);
+	close(fds[1]);
+}
+
 static void a_segment_that_nobody_makes_is_not_waited_for_for_ever(void)
 {
 	const int fd = output__file();
@@ -432,6 +480,8 @@ int main(void)
 	RUN(letters_are_read_in_their_order);
 	RUN(generations_are_issued_without_a_writer);
 	RUN(a_stream_without_a_segment_keeps_nobody_waiting);
+	RUN(others_begin_no_write_while_a_stream_hurries);
+	RUN(a_stream_that_hurries_is_let_pass_for_a_limited_time);
 	RUN(a_segment_that_nobody_makes_is_not_waited_for_for_ever);
 	return 0;
 }

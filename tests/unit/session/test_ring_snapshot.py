@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ NOTE = SnapshotNote(trigger=Trigger.REQUEST, taken_ns=1)
 
 
 class Kernel:
-    """Source, kernel, counter reader and drain at once; notes in which order they are asked."""
+    """Source, kernel, stream and drain at once; notes in which order they are asked."""
 
     freeze_fds: tuple[int, ...] = ()
     stands_still = True
@@ -55,6 +56,10 @@ class Kernel:
     def pause_output(self, fd: int, *, paused: bool) -> None:
         """Count a call for one ring."""
         self._note(f"{'pause' if paused else 'resume'} {fd}")
+
+    def hurry(self, *, on: bool) -> None:
+        """Note whether other streams let this one pass."""
+        self._note("hurry" if on else "take turns")
 
     async def full_pass(self) -> int:
         """Note a pass of the drain."""
@@ -258,6 +263,22 @@ def test_only_what_is_stored_counts_as_stored() -> None:
     assert asyncio.run(scenario(None, "")) == (1, 0)
     assert asyncio.run(scenario(full, "")) == (0, 1)
     assert asyncio.run(scenario(None, "resume all")) == (0, 1)
+
+
+@pytest.mark.parametrize("end", [None, SinkError("no space", path="/s")])
+def test_other_streams_let_a_snapshot_pass_until_it_is_sealed(end: SinkError | None) -> None:
+    """From its last write to its seal, or its failure; afterwards they take turns again."""
+
+    async def scenario() -> list[str]:
+        kernel = Kernel()
+        made = recorder(Files(end), kernel)
+        with suppress(SinkError):
+            await made.snapshot(Trigger.REQUEST)
+        return kernel.asked
+
+    asked = asyncio.run(scenario())
+    after = asked[asked.index("hurry") :]
+    assert after == ["hurry", "hold 0", "pass", "take turns", "hold 0"]
 
 
 class FullDisk(Files):
