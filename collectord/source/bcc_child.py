@@ -110,6 +110,11 @@ class Outcome:
     status: int = 0
     too_late: bool = False
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody else has killed it: a user, or the kernel for want of memory."""
+        return self.status == -signal.SIGKILL and not self.too_late
+
 
 def ask(
     python: str,

@@ -11,12 +11,14 @@ import os
 import re
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import structlog
 
 from collectord.codec import bpf_struct
 from collectord.config import event_names
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collectord.programs.program_manifest import AttachConfig
     from collectord.source.bcc_child import Outcome
 
+_LOG: Final = structlog.get_logger()
 # Places to find bcc: a virtual environment that sees the system's packages, then the system.
 PYTHONS: Final = (sys.executable, "/usr/bin/python3")
 # Memory for compiling: a program with few headers maps 290 MiB (130 MiB resident, 0.3 s), one with
@@ -41,6 +44,8 @@ PYTHONS: Final = (sys.executable, "/usr/bin/python3")
 TIMEOUT_S: Final = 60.0
 MEMORY_BYTES: Final = 1 << 30
 KERNEL: Final = -1
+# One that is killed is started again, so often in all.
+STARTS_MAX: Final = 3
 _FIND_TIMEOUT_S: Final = 10.0
 _FIND: Final = """
 import importlib.util
@@ -190,7 +195,8 @@ def load(
 ) -> Loaded:
     """Compile, load and attach a program in a worker process; it runs from then on.
 
-    The call blocks as long as that takes. The worker dies with the calling thread.
+    The call blocks as long as that takes. The worker dies with the calling thread. One that
+    somebody kills is started again.
 
     Args:
         request: the program.
@@ -211,13 +217,29 @@ def load(
         raise words.error("compile", f"no kernel headers in {request.headers or 'no directory'!r}")
     entries = [_entry(attach) for attach in request.attach]
     question = {"source": request.source, "license": request.license, "attach": entries}
-    received = stack.enter_context(ExitStack())
-    try:
-        outcome = _ask(words, "load", question, request.headers, received, abort=abort)
-        return _loaded(words, outcome, _answer(words, outcome))
-    except BaseException:
+    deadline_s = time.monotonic() + timeout_s
+    starts = 0
+    while True:
+        starts += 1
+        received = stack.enter_context(ExitStack())
+        try:
+            left_s = deadline_s - time.monotonic()
+            outcome = _ask(
+                words,
+                "load",
+                question,
+                request.headers,
+                received,
+                timeout_s=left_s,
+                abort=abort,
+            )
+            if not outcome.was_killed or starts == STARTS_MAX:
+                return _loaded(words, outcome, _answer(words, outcome))
+        except BaseException:
+            received.close()
+            raise
         received.close()
-        raise
+        _LOG.warning("bcc_worker_killed", program=request.name, starts=starts)
 
 
 def handed_on(name: str, described: bytes, fds: Sequence[int]) -> Loaded:
@@ -261,7 +283,7 @@ def symbols(
     """
     words = bcc_child.Words("symbols", python, timeout_s, memory_bytes)
     with ExitStack() as received:
-        outcome = _ask(words, "symbols", {"stacks": stacks}, "", received)
+        outcome = _ask(words, "symbols", {"stacks": stacks}, "", received, timeout_s=timeout_s)
         answer = _answer(words, outcome)
     if [len(names) for names in answer.names] != [len(addresses) for _, addresses in stacks]:
         raise words.garbage(outcome)
@@ -339,6 +361,7 @@ def _ask(
     headers: str,
     stack: ExitStack,
     *,
+    timeout_s: float,
     abort: int = bcc_child.NEVER,
 ) -> Outcome:
     text = json.dumps({"mode": mode, "memory_bytes": words.memory_bytes, **question})
@@ -347,7 +370,7 @@ def _ask(
             words.python,
             text.encode(),
             headers,
-            timeout_s=words.timeout_s,
+            timeout_s=timeout_s,
             stack=stack,
             abort=abort,
         )

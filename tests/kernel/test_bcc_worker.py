@@ -189,6 +189,12 @@ def await_compiling(parent: int) -> int:
     return worker
 
 
+def await_another(parent: int, killed: int) -> int:
+    """Return the worker that is started for one that was killed, as `await_compiling` does."""
+    await_true(lambda: killed not in workers(parent))
+    return await_compiling(parent)
+
+
 @pytest.mark.parametrize(
     ("source", "attached"),
     [(RAW, "raw_tracepoint sys_enter"), (TRACEPOINT, "tracepoint raw_syscalls:sys_enter")],
@@ -613,14 +619,17 @@ def test_time_is_limited(loader: Loader) -> None:
     assert workers(os.getpid()) == []
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
-def test_killing_the_worker_while_it_compiles(loader: Loader, name: str) -> None:
-    """The error names the kill; others go on meanwhile, and nothing is left."""
+@pytest.mark.parametrize(("name", "starts"), [("SIGKILL", bcc_client.STARTS_MAX), ("SIGSEGV", 1)])
+def test_killing_the_worker_while_it_compiles(loader: Loader, name: str, starts: int) -> None:
+    """The error names the last kill; others go on meanwhile, and nothing is left."""
     with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         failing = pool.submit(loader.error, SLOW)
         worker = await_compiling(os.getpid())
         loaded = loader.load(stack, RAW)
         os.kill(worker, signal.Signals[name])
+        for _ in range(1, starts):
+            worker = await_another(os.getpid(), worker)
+            os.kill(worker, signal.Signals[name])
         error = failing.result(DEADLINE_S)
         call()
         assert counted(loaded) == CALLS

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.reader.verify import list_segments
+from collectord.source.bcc_client import STARTS_MAX
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
 
@@ -229,14 +230,21 @@ def test_an_interpreter_without_bcc(
     assert checked.returncode == 0, checked.stderr
 
 
-def test_a_killed_compiler(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
-    """SIGKILL in the middle of compiling: its session fails, the others run."""
+@pytest.mark.parametrize("kills", ["once", "always"])
+def test_a_killed_compiler(
+    tmp_path: Path, start_cli: Start, generator: Generator, kills: str
+) -> None:
+    """Killed while it compiles it is started again; its session fails if that is of no use.
+
+    The others run.
+    """
     folder = _program(tmp_path, GOOD)
-    worker = tmp_path / "python"
+    worker, killed = tmp_path / "python", tmp_path / "killed"
     # The interpreter kills itself once it has begun to compile.
     worker.write_text(
         "#!/bin/sh\n"
-        'if [ "$2" != -c ]; then\n'
+        f'if [ "$2" != -c ] && [ "{kills}" = always -o ! -e "{killed}" ]; then\n'
+        f"    echo >>{killed}\n"
         "    (until grep -q libbcc /proc/$$/maps; do :; done; kill -KILL $$) >/dev/null 2>&1 &\n"
         "fi\n"
         'exec /usr/bin/python3 "$@"\n'
@@ -244,10 +252,16 @@ def test_a_killed_compiler(tmp_path: Path, start_cli: Start, generator: Generato
     worker.chmod(0o755)
     config = _config(tmp_path, folder, bpf=f'python = "{worker}"')
     with daemons.running(start_cli, config) as daemon:
-        failed = daemon.session("bpf")
-        assert failed["state"] == "failed"
-        assert "SIGKILL" in failed["degraded"][0]
+        compiled = daemon.session("bpf")
         _check_others(daemon, generator)
+        ended = daemon.stop()
+    starts = len(killed.read_text())
+    assert len(ended.named("bcc_worker_killed")) == (1 if kills == "once" else starts - 1)
+    if kills == "once":
+        assert (compiled["state"], starts) == ("running", 1)
+        return
+    assert (compiled["state"], starts) == ("failed", STARTS_MAX)
+    assert "SIGKILL" in compiled["degraded"][0]
 
 
 def test_a_compiler_out_of_time(tmp_path: Path, start_cli: Start) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from structlog.testing import capture_logs
 
 from collectord.errors import (
     BpfError,
@@ -197,6 +198,28 @@ def test_a_killed_worker_is_told(client: Client, name: str, hint: str) -> None:
     assert f"killed by {name}" in str(error)
     assert hint in error.hint
     assert error.text == "words\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "limit_s", "starts", "says"),
+    [
+        ("if starts < 3: os.kill(os.getpid(), signal.SIGKILL)\nos._exit(3)", 20, 3, "status 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 20, 3, "killed by SIGKILL"),
+        ("signal.raise_signal(signal.SIGTERM)", 20, 1, "killed by SIGTERM"),
+        ("time.sleep(600)", 1, 1, "more than 1 s"),
+    ],
+)
+def test_a_worker_that_somebody_kills_is_started_again(
+    client: Client, tmp_path: Path, body: str, limit_s: int, *, starts: int, says: str
+) -> None:
+    """Twice at the most, and with a line in the log; one that crashes or is late is not."""
+    noted = tmp_path / "starts"
+    count = f"file = open({str(noted)!r}, 'a+'); file.write('x'); file.flush(); file.seek(0)\n"
+    with capture_logs() as logged:
+        error = client.error(f"{count}starts = len(file.read())\n{body}", timeout_s=limit_s)
+    assert says in str(error)
+    assert len(noted.read_text()) == starts
+    assert [line["event"] for line in logged] == ["bcc_worker_killed"] * (starts - 1)
 
 
 @pytest.mark.parametrize(
