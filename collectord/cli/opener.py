@@ -22,6 +22,7 @@ from collectord.daemon.host_facts import host_facts
 from collectord.errors import ConfigError, UsageError
 from collectord.opener.opener_server import Opener
 from collectord.plan.build import build
+from collectord.plan.kept import held_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +78,7 @@ def _users(name: str) -> frozenset[int]:
 
 
 class Planner:
-    """Plans what the configuration says, as the daemon does.
+    """Plans what the configuration says of the sources that may be held, as the daemon does.
 
     Args:
         kernel: its host is looked at.
@@ -104,7 +105,7 @@ class Planner:
         """Plan for the present files and host; see `Opener`. Raises CollectordError."""
         self.loaded = self._load()
         self._online = self._kernel.online_cpus()
-        config = self.loaded.config
+        config = held_part(self.loaded.config)
         facts = host_facts(self._kernel, config, mount=True)
         own = facts.as_opener()
         return build(config, replace(facts, opener=own)), msgspec.json.encode(own)

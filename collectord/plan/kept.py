@@ -7,12 +7,15 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from collectord.model import FLIGHT_RECORDER, ScopeKind
 from collectord.text.foreign import encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collectord.config.schema import Config
     from collectord.config.schema_session import SessionConfig
     from collectord.model import Scope
     from collectord.plan.event_attrs import EventPlan
@@ -20,6 +23,18 @@ if TYPE_CHECKING:
 
 HELD_KINDS: Final = ("perf", "bpf")
 _NOT_HELD: Final = "not held by the opener: "
+
+
+def held_part(config: Config) -> Config:
+    """Return a configuration with the sources alone that an opener may hold.
+
+    The others may want what its unit does not permit: ftrace instances, block devices.
+    """
+    sessions = (
+        structs.replace(session, source=tuple(s for s in session.source if s.kind in HELD_KINDS))
+        for session in config.session
+    )
+    return structs.replace(config, session=tuple(one for one in sessions if one.source))
 
 
 def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> SessionPlan:

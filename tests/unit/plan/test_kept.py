@@ -10,10 +10,11 @@ import pytest
 
 from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
-from collectord.facts.kernel_facts import CAP_SYS_ADMIN, BpfFacts
+from collectord.errors import MissingFeature
+from collectord.facts.kernel_facts import CAP_SYS_ADMIN, BpfFacts, FtraceFacts
 from collectord.model import ScopeKind
 from collectord.plan.build import build
-from collectord.plan.kept import digest
+from collectord.plan.kept import digest, held_part
 from collectord.text.units import RingSize
 from tests.support.bpf_pairs import SOURCE, program
 from tests.support.configs import perf_source, tracefs_source
@@ -49,6 +50,23 @@ def test_streams_on_whole_cpus_are_held() -> None:
     assert alone.opener == ""
     assert any(event.exclude_self for event in alone.events)
     assert PLACE in "".join(held.describe())
+
+
+def test_what_is_never_held_is_nothing_to_an_opener() -> None:
+    """It may neither try ftrace instances nor see devices; what it holds is planned as before."""
+    traced = tracefs_source("sched:sched_switch")
+    both = switches(source=(*switches().source, traced))
+    config = Config(
+        daemon=DaemonConfig(opener=PLACE),
+        session=(both, switches(name="traced", source=(traced,))),
+    )
+    whole, part = build(config, host()), held_part(config)
+    facts = host(ftrace=FtraceFacts(instances=False, problem="Read-only file system"))
+    with pytest.raises(MissingFeature, match="Read-only"):
+        build(config, facts)
+    (held,) = build(part, facts).sessions
+    assert [one.name for one in whole.sessions if one.opener] == [held.name] == ["calls"]
+    assert digest(held) == digest(next(one for one in whole.sessions if one.opener))
 
 
 @pytest.mark.parametrize(
