@@ -3,26 +3,19 @@
 
 from __future__ import annotations
 
-import json
-import re
 import signal
-import socket
-import subprocess
-import urllib.error
-import urllib.parse
-import urllib.request
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.support import daemons, promtool
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
-from tests.support.patience import patient
+from tests.support.prometheus import free_port, prometheus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import subprocess
+    from collections.abc import Callable
 
     from tests.support.generator import Generator
 
@@ -52,67 +45,6 @@ LOSES: Final = ("CollectordMustNotLose", "calls")
 KILLED: Final = {("CollectordUncleanStop", None), ("CollectordGap", "calls")}
 
 
-class Prometheus:
-    """The HTTP API of a Prometheus."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    def get(self, path: str, **query: str) -> Any:  # noqa: ANN401 - its JSON
-        """Return the data of an answer."""
-        url = f"http://127.0.0.1:{self._port}{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=patient(10)) as answer:
-            return json.load(answer)["data"]
-
-    def is_up(self) -> bool:
-        """Whether it scrapes the daemon."""
-        try:
-            targets = self.get("/api/v1/targets")["activeTargets"]  # none while it starts
-        except urllib.error.URLError:  # it starts
-            return False
-        return [target["health"] for target in targets] == ["up"]
-
-    def firing(self) -> set[tuple[str, str | None]]:
-        """Return the alerts that fire, with their sessions."""
-        alerts = self.get("/api/v1/alerts")["alerts"]
-        return {
-            (alert["labels"]["alertname"], alert["labels"].get("session"))
-            for alert in alerts
-            if alert["state"] == "firing"
-        }
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
-@contextmanager
-def prometheus(directory: Path, target: int) -> Iterator[Prometheus]:
-    """Provide a Prometheus with the project's example and rules, which are quicker here."""
-    rules = (EXAMPLES / "collectord.rules.yml").read_text()
-    rules = re.sub(r"\[(?:2|5|10|15)m\]|\[1h\]", "[10s]", rules)
-    rules = re.sub(r"^( +for): .*$", r"\1: 0s", rules, flags=re.MULTILINE)
-    (directory / "collectord.rules.yml").write_text(rules)
-    config = (EXAMPLES / "scrape.yml").read_text().replace("15s", "1s")
-    (directory / "scrape.yml").write_text(config.replace("9590", str(target)))
-    port = free_port()
-    process = subprocess.Popen(
-        [
-            promtool.fetched().server,
-            f"--config.file={directory / 'scrape.yml'}",
-            f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--log.level=warn",
-        ]
-    )
-    with ExitStack() as stack:
-        stack.callback(process.wait)
-        stack.callback(process.terminate)
-        yield Prometheus(port)
-
-
 def test_alerts_of_a_loss_and_of_a_kill(
     tmp_path: Path, start_cli: Start, generator: Generator
 ) -> None:
@@ -120,7 +52,8 @@ def test_alerts_of_a_loss_and_of_a_kill(
     config, port = daemons.write_sessions(tmp_path, SESSION), free_port()
     config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}"))
     (tmp_path / "server").mkdir()
-    with prometheus(tmp_path / "server", port) as server:
+    program = promtool.fetched().server
+    with prometheus(program, EXAMPLES, tmp_path / "server", port) as server:
         with daemons.running(start_cli, config) as daemon:
             wait_for(server.is_up, "a scrape")
             wait_for(lambda: server.get("/api/v1/query", query=LOST)["result"], "its series")

@@ -12,7 +12,7 @@
 //           kernel answers ENOSYS), so a filter "id == S" sees these calls and no others. A call's
 //           first argument is the number of calls that its thread has made before. The CPU time of
 //           each of K parts of a lone thread's calls is told apart, where they have no rate. With
-//           --endless they make calls at full speed until one more line comes.
+//           --endless they make calls until one more line comes, at full speed or at a rate.
 //   exec    --count N [--library PATH] [--each E] [--hop H]
 //           N children, one after the other: each execs, maps PATH executable, makes E calls, exits.
 //           Before each H-th call it goes on to the next CPU.
@@ -67,6 +67,11 @@ static double slice_cpu[MAX_SLICES];
 static atomic_bool over; // the calls of --endless
 volatile uint64_t mem_target;
 
+static bool is_over(void)
+{
+    return atomic_load_explicit(&over, memory_order_relaxed);
+}
+
 static void die(const char *what)
 {
     fprintf(stderr, "generator: %s: %s\n", what, strerror(errno));
@@ -112,8 +117,8 @@ static void pin(void)
 // The calls of one thread: at full speed, or in millisecond slices that keep to the rate.
 static void make_calls(struct worker *w)
 {
-    if (opt.endless) {
-        for (; !atomic_load_explicit(&over, memory_order_relaxed); w->made++)
+    if (opt.endless && opt.rate <= 0) {
+        for (; !is_over(); w->made++)
             syscall(opt.nr, w->made);
         return;
     }
@@ -123,10 +128,10 @@ static void make_calls(struct worker *w)
         return;
     }
     uint64_t begun = now_ns();
-    while (w->made < opt.count) {
+    while (w->made < opt.count && !is_over()) {
         uint64_t next = now_ns() + SLICE_NS;
         uint64_t due = (uint64_t)((double)(next - begun) * opt.rate / NS_PER_S);
-        for (; w->made < due && w->made < opt.count; w->made++)
+        for (; w->made < due && w->made < opt.count && !is_over(); w->made++)
             syscall(opt.nr, w->made);
         struct timespec until = {(time_t)(next / NS_PER_S), (long)(next % NS_PER_S)};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
@@ -197,6 +202,8 @@ static void mode_count(void)
         errno = EINVAL;
         die("threads");
     }
+    if (opt.endless)
+        opt.count = UINT64_MAX;
     if (opt.slices == 0 || opt.slices > MAX_SLICES || (opt.slices > 1 && (all > 1 || opt.rate > 0))) {
         errno = EINVAL;
         die("slices");

@@ -17,6 +17,8 @@ from tests.support.patience import patient
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.generator import Generator
+
 UNIT: Final = "collectord.service"
 OPENER: Final = "collectord-opener.service"
 SOCKETS: Final = ("collectord-control.socket", "collectord-metrics.socket")
@@ -32,7 +34,7 @@ def systemctl(*words: str, status: int = 0) -> str:
     done = subprocess.run(
         ["systemctl", "--no-pager", *words], capture_output=True, text=True, check=False
     )
-    assert done.returncode == status, done.stdout + done.stderr + journal()
+    assert done.returncode == status, f"{done}{journal(f'--unit={OPENER}')}"
     return done.stdout
 
 
@@ -88,6 +90,37 @@ def status_of() -> dict[str, Any]:
     found = json.loads(subprocess.check_output([*words, *where], text=True))
     assert isinstance(found, dict)
     return found
+
+
+def session(name: str) -> dict[str, Any]:
+    """Return the balance of a session."""
+    (found,) = (one for one in status_of()["sessions"] if one["name"] == name)
+    return dict(found)
+
+
+def is_again(unit: str) -> bool:
+    """Whether systemd has started a unit again."""
+    return shown("ActiveState", "NRestarts", unit=unit) == ("active", "1")
+
+
+@contextmanager
+def hung_drain_thread(generator: Generator) -> Iterator[None]:
+    """Start the service, and hold one of its drain threads for a block, with a quick watchdog.
+
+    It is held as a read that never returns would hold it.
+    """
+    drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "watchdog.conf"
+    drop_in.parent.mkdir()
+    try:
+        drop_in.write_text(f"[Service]\nWatchdogSec={round(patient(3))}\n")
+        systemctl("daemon-reload")
+        systemctl("start", UNIT)
+        tid = status_of()["drain"]["threads"][0]["tid"]
+        with generator.start("hold-thread", tid=tid):
+            yield
+    finally:
+        shutil.rmtree(drop_in.parent)
+        systemctl("daemon-reload")
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import urllib.error
@@ -18,13 +17,14 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support import daemons
 from tests.support.daemons import wait_for
-from tests.support.patience import patient
 from tests.vm.service import (
     CONFIG,
     OPENER,
     SOCKETS,
     STATE,
     UNIT,
+    hung_drain_thread,
+    is_again,
     journal,
     scrape,
     shown,
@@ -150,10 +150,7 @@ def test_a_killed_service_comes_back(tracefs: Path) -> None:
     (pid,) = shown("MainPID")
     systemctl("kill", "--kill-whom=main", f"--signal={int(signal.SIGKILL)}", UNIT)
 
-    def again() -> bool:
-        return shown("ActiveState", "NRestarts") == ("active", "1")
-
-    wait_for(again, "a restart")
+    wait_for(lambda: is_again(UNIT), "a restart")
     assert shown("MainPID") != (pid,)
     assert scrape().value("collectord_unclean_stops_total") == 1
     recovered = [path for path in daemons.sealed(STATE) if daemons.manifest(path)["recovered"]]
@@ -207,27 +204,16 @@ def test_a_socket_elsewhere_than_configured_is_an_error() -> None:
 
 @pytest.mark.usefixtures("service")
 def test_a_hung_drain_thread_ends_in_a_restart(generator: Generator) -> None:
-    """The thread is held as a read that never returns would hold it: the watchdog sees it."""
-    drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "watchdog.conf"
-    drop_in.parent.mkdir()
-    try:
-        drop_in.write_text(f"[Service]\nWatchdogSec={round(patient(3))}\n")
-        systemctl("daemon-reload")
-        systemctl("start", UNIT)
+    """The watchdog sees it, and the journal has the thread and the stacks."""
+    with hung_drain_thread(generator):
         (pid,) = shown("MainPID")
-        tid = status_of()["drain"]["threads"][0]["tid"]
-        with generator.start("hold-thread", tid=tid):
-            wait_for(lambda: shown("NRestarts") == ("1",), "a restart")
-        wait_for(lambda: shown("ActiveState") == ("active",), "a service that runs again")
-        assert shown("MainPID") != (pid,)
-        told = journal()
-        assert '"event": "drain_thread_silent"' in told
-        assert "Fatal Python error: Aborted" in told
-        systemctl("stop", UNIT)
-        assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
-    finally:
-        shutil.rmtree(drop_in.parent)
-        systemctl("daemon-reload")
+        wait_for(lambda: is_again(UNIT), "a service that runs again")
+    assert shown("MainPID") != (pid,)
+    told = journal()
+    assert '"event": "drain_thread_silent"' in told
+    assert "Fatal Python error: Aborted" in told
+    systemctl("stop", UNIT)
+    assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
 
 
 @pytest.mark.usefixtures("service")
