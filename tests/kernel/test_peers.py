@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
@@ -38,12 +37,10 @@ LINES_MAX: Final = 10
 
 def _besiege(daemon: Daemon, control: Path, stack: ExitStack) -> None:
     """Begin a request on each of many connections, half of them over TCP."""
-    found = re.search(r"http://([\d.]+):(\d+)/metrics", daemon.announced)
-    assert found
     for number in range(PEERS):
         family = socket.AF_INET if number % 2 else socket.AF_UNIX
         peer = stack.enter_context(socket.socket(family))
-        peer.connect((found[1], int(found[2])) if number % 2 else str(control))
+        peer.connect(daemon.metrics_address if number % 2 else str(control))
         peer.send(HALF)
 
 

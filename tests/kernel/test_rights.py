@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from collectord.control import client
-from collectord.control.listener import CONNECTIONS_MAX, PER_USER_MAX
+from collectord.control.listener import CONNECTIONS_MAX, PER_ADDRESS_MAX, PER_USER_MAX
 from collectord.errors import MissingPrivilege, NotAllowed
 from tests.support import daemons
 from tests.support.commands import CHANGES
@@ -110,10 +111,38 @@ def test_by_default_the_group_of_the_socket_changes(stage: Path, start_cli: Star
         assert daemon.stop().status == 0
 
 
+def test_the_opener_answers_nobody_but_the_daemon(stage: Path, start_cli: Start) -> None:
+    """Not even those of its group, whom the socket lets in: it goes by the user."""
+    place, config = stage / "opener.sock", configure(stage, admins=None)
+    config.write_text(config.read_text().replace("[daemon]", f'[daemon]\nopener = "{place}"'))
+
+    def answer() -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+            one.connect(str(place))
+            with suppress(BrokenPipeError):  # it may have closed its end
+                one.send(b'{"type": "facts"}')
+            return one.recv(1 << 20)
+
+    with start_cli("opener", "--config", config, prefix=AS_READERS) as opener:
+        daemons.wait_for(place.exists, "the opener's socket")
+        assert b"refused" not in answer()
+        with somebody(ADMINS), pytest.raises(PermissionError):
+            answer()
+        with somebody(READERS), suppress(ConnectionResetError):
+            assert answer() == b""
+        opener.terminate()
+        _, log = opener.communicate()
+    refused = [line for line in map(json.loads, log.splitlines()) if "refused" in line["event"]]
+    assert [(line["uid"], line["pid"]) for line in refused] == [(SOMEBODY, os.getpid())]
+
+
 def test_silent_connections_delay_nothing(
     stage: Path, start_cli: Start, generator: Generator
 ) -> None:
-    """A thousand silent connections of a user hold few places; all others have theirs."""
+    """A thousand silent ones of a user hold few places, as do as many of an address.
+
+    All others have theirs, and a scrape of that address is answered.
+    """
     path = stage / "control.sock"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     config = configure(stage, admins=None)
@@ -126,14 +155,17 @@ def test_silent_connections_delay_nothing(
             running.go()
             with somebody(READERS):
                 for _ in range(SILENT):
-                    one = stack.enter_context(socket.socket(socket.AF_UNIX))
-                    one.connect(str(path))
+                    for place in (str(path), daemon.metrics_address):
+                        kind = socket.AF_UNIX if isinstance(place, str) else socket.AF_INET
+                        one = stack.enter_context(socket.socket(kind))
+                        one.connect(place)
                 assert client.get(path, "/v1/sessions/calls")["sessions"]
             assert running.result()["events"] == COUNT
         own.sendall(b"GET /v1/sessions HTTP/1.1\r\nHost: x\r\n\r\n")
         assert own.recv(64).startswith(b"HTTP/1.1 200 ")
         sockets = [target for target in daemon.fds() if target.startswith("socket:")]
-        assert len(sockets) < CONNECTIONS_MAX + PER_USER_MAX
+        # Besides these the daemon has its listening ones, and one for uevents.
+        assert len(sockets) < CONNECTIONS_MAX + PER_USER_MAX + PER_ADDRESS_MAX
         assert daemon.metric('collectord_starved_passes_total{session="calls",source="perf"}') == 0
         daemon.await_stored(COUNT)
         calls = daemon.session()

@@ -36,7 +36,7 @@ FILTER: Final = f"id == {NUMBER}"
 _PATIENCE_S: Final = patient(60)
 _LOOK_S: Final = 0.01
 _CONTROL: Final = "control.sock"
-_METRICS: Final = re.compile(r"^metrics +http://(\S+):(\d+)(/\S*)$", re.MULTILINE)
+_METRICS: Final = re.compile(r"^metrics +http://(\S+):(\d+)/metrics$", re.MULTILINE)
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -225,12 +225,17 @@ class Daemon:
 
     def metrics(self) -> str:
         """Return the text of a scrape."""
-        found = _METRICS.search(self.announced)
-        assert found, self.announced
-        with socket.create_connection((found[1], int(found[2]))) as connection:
-            status, text = _read(connection, found[3])
+        with socket.create_connection(self.metrics_address) as connection:
+            status, text = _read(connection, "/metrics")
         assert status == HTTPStatus.OK, text
         return text.decode()
+
+    @property
+    def metrics_address(self) -> tuple[str, int]:
+        """The host and the port of the scrapes."""
+        found = _METRICS.search(self.announced)
+        assert found, self.announced
+        return found[1], int(found[2])
 
     def metric(self, series: str) -> float:
         """Return the value of one series of a scrape, named as the text has it."""

@@ -6,7 +6,10 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import shutil
+import signal
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from tests.support.trace_cmds import TraceCmd
 
 SAMPLES = 2_000
+KILLS = 100
 STEPS = (
     "compressed",
     "compressed file synced",
@@ -235,6 +239,43 @@ def test_killed(tmp_path: Path, perf: Perf, step: str) -> None:
     assert _pack(path) is Result.PACKED
     assert [verdict.finding for verdict in verify([tmp_path])] == [None]
     assert len(perf.run("script", "-i", path).stdout.splitlines()) == SAMPLES
+
+
+def test_killed_a_hundred_times(tmp_path: Path, perf: Perf) -> None:
+    """A kill at any instant of a compression loses nothing, whatever an earlier one left."""
+    chance = random.Random(KILLS)  # noqa: S311  # no secret
+    path = _sealed(tmp_path / "one").path
+    sealed = shutil.copytree(path.parent, tmp_path / "sealed")
+    plain = path.read_bytes()
+    limit_s, kills, places = 1.0, 0, set()
+    while kills < KILLS:
+        begun = time.monotonic()
+        pid = os.fork()
+        if not pid:
+            try:
+                os._exit(_pack(path) is not Result.PACKED)
+            finally:
+                os._exit(1)
+        time.sleep(chance.uniform(0, limit_s))
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        if status == signal.SIGKILL:
+            kills += 1
+            places.add(frozenset(one.name for one in path.parent.iterdir()))
+        else:  # it had come to its end: a shorter time is enough
+            assert status == 0
+            limit_s = min(limit_s, time.monotonic() - begun)
+        assert _plain(path) == plain
+        if kills % 10 == 0:
+            assert [verdict.finding for verdict in verify([path.parent])] == [None]
+            assert len(perf.run("script", "-i", path).stdout.splitlines()) == SAMPLES
+        if path.stat().st_size < len(plain) / 2:  # it is compressed: begin anew
+            shutil.rmtree(path.parent)
+            shutil.copytree(sealed, path.parent)
+    assert len(places) > 1  # some left a part of the compressed form
+    repair(path.parent)
+    assert _pack(path) is Result.PACKED
+    assert {one.name for one in path.parent.iterdir()} == {path.name, f"{path.name}.json"}
 
 
 def test_others_at_work(tmp_path: Path) -> None:
