@@ -75,13 +75,13 @@ def test_rows_run_alone_and_in_any_order(
     assert [row["work"] for row in json.loads(result.read_text())["rows"]] == list(ran)
 
 
-def _outcome(event_ns: float) -> Outcome:
-    """Return a run in which each event took the load so long."""
+def _outcome(*slices_ns: float) -> Outcome:
+    """Return a run of parts of equal size, in which each event took the load so long."""
     return Outcome(
         collector="",
         generated=1000,
         generated_s=1,
-        slices=(event_ns * 1e-6,),
+        slices=tuple(event_ns * 1e-6 / len(slices_ns) for event_ns in slices_ns),
         cpu=0,
         cpu_children=0,
         cpu_startup=0,
@@ -92,6 +92,11 @@ def _outcome(event_ns: float) -> Outcome:
         attr="",
         answer=None,
     )
+
+
+def test_parts_of_a_run_that_are_disturbed_do_not_count() -> None:
+    """What else the machine does makes some parts longer, and none shorter."""
+    assert _outcome(300, 300, 300, 300, 900, 500, 700, 300).imposed_ns == pytest.approx(300)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,8 @@ def test_a_source_may_be_dearer_than_its_peer_by_noise_alone(
     one = Collector("", lambda _: [])
     rounds = Rounds(Pair("s", one, one))
     for mine, other in zip(ours, again, strict=True):
-        rounds.outcomes.append((_outcome(400), _outcome(100 + mine), _outcome(100 + other)))
+        calm = [100 + mine] * 3, [100 + other] * 3
+        rounds.outcomes.append((_outcome(*[400] * 3), *(_outcome(*each) for each in calm)))
     assert rounds.row(bare_ns=100).within is within
 
 
