@@ -172,7 +172,8 @@ def test_a_compiler_that_stands_still(
         looked = other.submit(look)
         with daemons.running(start, config) as daemon:
             assert looked.result()
-            assert daemon.session("bpf")["state"] == "failed"
+            # It was killed in the end, and another one has compiled.
+            assert daemon.session("bpf")["state"] == "running"
             daemon.await_stored(BURST)
             assert daemon.stop().status == 0
 
