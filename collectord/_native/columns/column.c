@@ -8,10 +8,10 @@
 #define STORE_FIRST_BYTES 4096u
 
 #define NUMBER(called, told, bytes)                                                      \
-	{.name = called, .format = told, .width = bytes, .fill = number__fill},          \
+	{.name = (called), .format = (told), .width = (bytes), .fill = number__fill},    \
 	{                                                                                \
-		.name = "list_" called, .format = told, .width = bytes, .is_list = true, \
-		.has_offsets = true, .fill = list__fill                                  \
+		.name = "list_" called, .format = (told), .width = (bytes),              \
+		.is_list = true, .has_offsets = true, .fill = list__fill                 \
 	}
 
 static const struct column_kind kinds[] = {

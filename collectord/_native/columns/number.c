@@ -10,32 +10,27 @@ static void *behind(struct column *column)
 	return column->values.data + column->values.bytes;
 }
 
-/* Copy numbers of the payload that are as wide as the column's. */
-#define COPY(type)                                                                               \
-	static int copy_##type(struct column *column, uint32_t offset, const struct rows *rows)  \
-	{                                                                                        \
-		type *const to = behind(column);                                                 \
-		int ret = 0;                                                                     \
-                                                                                                 \
-		for (size_t i = 0; i < rows->count; i++) {                                       \
-			const struct row *const row = &rows->row[i];                             \
-                                                                                                 \
-			if (row->bytes >= sizeof(type) && row->bytes - sizeof(type) >= offset) { \
-				memcpy(&to[i], row->payload + offset, sizeof(type));             \
-				continue;                                                        \
-			}                                                                        \
-			to[i] = 0;                                                               \
-			ret = column__set_null(column, column->rows + i);                        \
-			if (ret < 0)                                                             \
-				break;                                                           \
-		}                                                                                \
-		return ret;                                                                      \
-	}
+/* Copy numbers of the payload that are as wide as the column's: a constant where it is called. */
+static inline int copy_width(struct column *column, uint32_t offset, const struct rows *rows,
+			     const size_t width)
+{
+	uint8_t *to = behind(column);
 
-COPY(uint8_t)
-COPY(uint16_t)
-COPY(uint32_t)
-COPY(uint64_t)
+	for (size_t i = 0; i < rows->count; i++, to += width) {
+		const struct row *const row = &rows->row[i];
+		int ret;
+
+		if (row->bytes >= width && row->bytes - width >= offset) {
+			memcpy(to, row->payload + offset, width);
+			continue;
+		}
+		memset(to, 0, width);
+		ret = column__set_null(column, column->rows + i);
+		if (ret < 0)
+			return ret;
+	}
+	return 0;
+}
 
 /* Copy numbers that are narrower, or wider, than the column's. */
 static int convert(struct column *column, const struct field *field, const struct rows *rows)
@@ -68,13 +63,13 @@ static int copy(struct column *column, const struct field *field, const struct r
 		return convert(column, field, rows);
 	switch (field->element) {
 	case 1:
-		return copy_uint8_t(column, field->offset, rows);
+		return copy_width(column, field->offset, rows, sizeof(uint8_t));
 	case 2:
-		return copy_uint16_t(column, field->offset, rows);
+		return copy_width(column, field->offset, rows, sizeof(uint16_t));
 	case 4:
-		return copy_uint32_t(column, field->offset, rows);
+		return copy_width(column, field->offset, rows, sizeof(uint32_t));
 	default:
-		return copy_uint64_t(column, field->offset, rows);
+		return copy_width(column, field->offset, rows, sizeof(uint64_t));
 	}
 }
 

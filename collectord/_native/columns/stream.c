@@ -345,7 +345,7 @@ static const char *get_last_error(struct ArrowArrayStream *handle)
 
 int scan__stream(struct scan *scan, struct ArrowArrayStream *handle)
 {
-	const size_t columns = scan->column_count > 0 ? scan->column_count : 1;
+	const size_t columns = scan->column_count;
 	const size_t sources = scan->source_count > 0 ? scan->source_count : 1;
 	struct stream *const stream = calloc(1, sizeof(*stream));
 	int ret = 0;
@@ -354,7 +354,7 @@ int scan__stream(struct scan *scan, struct ArrowArrayStream *handle)
 		return -ENOMEM;
 	stream->scan = scan__hold(scan);
 	stream->clocks_of = SIZE_MAX;
-	stream->columns = calloc(columns, sizeof(*stream->columns));
+	stream->columns = calloc(columns > 0 ? columns : 1, sizeof(*stream->columns));
 	stream->counts = calloc(sources, sizeof(*stream->counts));
 	*handle = (struct ArrowArrayStream){
 		.get_schema = get_schema,
@@ -365,7 +365,7 @@ int scan__stream(struct scan *scan, struct ArrowArrayStream *handle)
 	};
 	if (stream->columns == NULL || stream->counts == NULL)
 		ret = -ENOMEM;
-	for (size_t i = 0; i < scan->column_count && ret == 0; i++)
+	for (size_t i = 0; i < columns && ret == 0; i++)
 		stream->columns[i].kind = scan->columns[i].kind;
 	if (ret < 0)
 		release(handle);
