@@ -95,7 +95,7 @@ def _outcome(*slices_ns: float) -> Outcome:
 
 
 def test_parts_of_a_run_that_are_disturbed_do_not_count() -> None:
-    """What else the machine does makes some parts longer, and none shorter."""
+    """Other work of the machine makes some parts longer, and none shorter."""
     assert _outcome(300, 300, 300, 300, 900, 500, 700, 300).imposed_ns == pytest.approx(300)
 
 
@@ -117,8 +117,8 @@ def test_a_source_may_be_dearer_than_its_peer_by_noise_alone(
     one = Collector("", lambda _: [])
     rounds = Rounds(Pair("s", one, one))
     for mine, other in zip(ours, again, strict=True):
-        calm = [100 + mine] * 3, [100 + other] * 3
-        rounds.outcomes.append((_outcome(*[400] * 3), *(_outcome(*each) for each in calm)))
+        calm = _outcome(*[100 + mine] * 3), _outcome(*[100 + other] * 3)
+        rounds.outcomes.append((_outcome(*[400] * 3), *calm))
     assert rounds.row(bare_ns=100).within is within
 
 
