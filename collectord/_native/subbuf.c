@@ -3,17 +3,6 @@
 
 #include <string.h>
 
-#define TYPE_BITS 5u
-#define TYPE_MASK ((1u << TYPE_BITS) - 1)
-#define TYPE_LONG 0u /* the length precedes the payload */
-#define TYPE_DATA_MAX 28u
-#define TYPE_PADDING 29u
-#define TYPE_TIME_EXTEND 30u
-#define TYPE_TIME_STAMP 31u
-#define DELTA_BITS 27u
-#define STAMP_BITS 59u
-#define WORD_BYTES 4u
-
 enum fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *head)
 {
 	uint32_t commit;
@@ -33,19 +22,6 @@ enum fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *h
 	return head->end > bytes ? SUBBUF_DATA_BEYOND_PAGE : FAULT_NONE;
 }
 
-/* Returns an absolute time stamp. It has 59 bits; the others are those of the stamp before, unless
- * it wrapped: it is then more than half its range earlier. A slightly earlier one is an interrupted
- * event. */
-static uint64_t full_stamp(uint64_t bits, uint64_t before_ns)
-{
-	const uint64_t low = bits & ((UINT64_C(1) << STAMP_BITS) - 1);
-	const uint64_t full = before_ns >> STAMP_BITS << STAMP_BITS | low;
-
-	if (before_ns > full && before_ns - full > UINT64_C(1) << (STAMP_BITS - 1))
-		return full + (UINT64_C(1) << STAMP_BITS);
-	return full;
-}
-
 enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *walk,
 		       struct subbuf_tally *tally)
 {
@@ -58,15 +34,15 @@ enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *wa
 		uint32_t word, type, delta, second;
 		uint64_t past;
 
-		if (end - at < WORD_BYTES) {
+		if (end - at < SUBBUF_WORD_BYTES) {
 			fault = SUBBUF_SHORT_EVENT;
 			break;
 		}
 		word = load32(page + at);
-		type = word & TYPE_MASK;
-		delta = word >> TYPE_BITS;
-		if (type - 1 < TYPE_DATA_MAX) {
-			past = (uint64_t)at + WORD_BYTES + type * WORD_BYTES;
+		type = word & SUBBUF_TYPE_MASK;
+		delta = word >> SUBBUF_TYPE_BITS;
+		if (type - 1 < SUBBUF_TYPE_DATA_MAX) {
+			past = (uint64_t)at + SUBBUF_WORD_BYTES + type * SUBBUF_WORD_BYTES;
 			if (past > end) {
 				fault = SUBBUF_EVENT_BEYOND_DATA;
 				break;
@@ -77,38 +53,39 @@ enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *wa
 			at = (uint32_t)past;
 			continue;
 		}
-		if (type == TYPE_PADDING && delta == 0) {
+		if (type == SUBBUF_TYPE_PADDING && delta == 0) {
 			walk->rest_unused = true;
 			at = end;
 			break;
 		}
-		if (end - at < 2 * WORD_BYTES) {
+		if (end - at < 2 * SUBBUF_WORD_BYTES) {
 			fault = SUBBUF_SHORT_EVENT;
 			break;
 		}
-		second = load32(page + at + WORD_BYTES);
-		if (type == TYPE_TIME_EXTEND) {
-			now_ns += delta + ((uint64_t)second << DELTA_BITS);
-			at += 2 * WORD_BYTES;
+		second = load32(page + at + SUBBUF_WORD_BYTES);
+		if (type == SUBBUF_TYPE_TIME_EXTEND) {
+			now_ns += delta + ((uint64_t)second << SUBBUF_DELTA_BITS);
+			at += 2 * SUBBUF_WORD_BYTES;
 			continue;
 		}
-		if (type == TYPE_TIME_STAMP) {
-			now_ns = full_stamp(delta + ((uint64_t)second << DELTA_BITS), now_ns);
+		if (type == SUBBUF_TYPE_TIME_STAMP) {
+			now_ns = subbuf__full_stamp(delta + ((uint64_t)second << SUBBUF_DELTA_BITS),
+						    now_ns);
 			walk->skipped_ns = 0;
-			at += 2 * WORD_BYTES;
+			at += 2 * SUBBUF_WORD_BYTES;
 			continue;
 		}
-		if (second < WORD_BYTES) {
+		if (second < SUBBUF_WORD_BYTES) {
 			fault = SUBBUF_BAD_LENGTH;
 			break;
 		}
-		past = (uint64_t)at + WORD_BYTES + (((uint64_t)second + 3) & ~UINT64_C(3));
+		past = (uint64_t)at + SUBBUF_WORD_BYTES + (((uint64_t)second + 3) & ~UINT64_C(3));
 		if (past > end) {
 			fault = SUBBUF_EVENT_BEYOND_DATA;
 			break;
 		}
 		now_ns += delta;
-		if (type == TYPE_PADDING)
+		if (type == SUBBUF_TYPE_PADDING)
 			walk->skipped_ns += delta;
 		else if (events++ == 0 && !begun)
 			first_ns = now_ns;

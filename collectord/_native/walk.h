@@ -269,6 +269,31 @@ struct subbuf_tally {
 	uint64_t last_ns;      /* the ring's time at the end of the last page */
 };
 
+/* Events in a sub-buffer: a word of a type and a delta of time, and what the type says. Types up to
+ * DATA_MAX are words of payload; 0: the length precedes the payload. */
+#define SUBBUF_TYPE_BITS 5u
+#define SUBBUF_TYPE_MASK ((1u << SUBBUF_TYPE_BITS) - 1)
+#define SUBBUF_TYPE_DATA_MAX 28u
+#define SUBBUF_TYPE_PADDING 29u
+#define SUBBUF_TYPE_TIME_EXTEND 30u
+#define SUBBUF_TYPE_TIME_STAMP 31u
+#define SUBBUF_DELTA_BITS 27u
+#define SUBBUF_STAMP_BITS 59u
+#define SUBBUF_WORD_BYTES 4u
+
+/* Returns an absolute time stamp. It has 59 bits; the others are those of the stamp before, unless
+ * it wrapped: it is then more than half its range earlier. A slightly earlier one is an interrupted
+ * event. */
+static inline uint64_t subbuf__full_stamp(uint64_t bits, uint64_t before_ns)
+{
+	const uint64_t low = bits & ((UINT64_C(1) << SUBBUF_STAMP_BITS) - 1);
+	const uint64_t full = before_ns >> SUBBUF_STAMP_BITS << SUBBUF_STAMP_BITS | low;
+
+	if (before_ns > full && before_ns - full > UINT64_C(1) << (SUBBUF_STAMP_BITS - 1))
+		return full + (UINT64_C(1) << SUBBUF_STAMP_BITS);
+	return full;
+}
+
 /* FAULT_NONE, SUBBUF_SHORT_HEADER or _DATA_BEYOND_PAGE; `head` is whole unless the header is short. */
 enum fault subbuf__open(const uint8_t *page, size_t bytes, struct subbuf_head *head);
 

@@ -63,7 +63,7 @@ class Event(NamedTuple):
 
     @property
     def tid_offset(self) -> int:
-        """Where its records have the thread."""
+        """The offset of the thread's id in its records, in bytes."""
         fields = (field.offset for field in self.layout.common if field.name == _COMMON_PID)
         return min(next(fields, _COMMON_PID_AT), _INT32_MAX)
 

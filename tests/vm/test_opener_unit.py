@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -14,7 +14,9 @@ from tests.vm.service import (
     OPENER,
     STATE,
     UNIT,
+    is_again,
     journal,
+    session,
     shown,
     status_of,
     systemctl,
@@ -71,21 +73,10 @@ def opener() -> Iterator[None]:
         systemctl("reset-failed", OPENER)
 
 
-def session(name: str = NAME) -> dict[str, Any]:
-    """Return the balance of the session whose rings the opener holds."""
-    (found,) = (one for one in status_of()["sessions"] if one["name"] == name)
-    return dict(found)
-
-
-def is_again(unit: str) -> bool:
-    """Whether systemd has started a killed unit again."""
-    return shown("ActiveState", "NRestarts", unit=unit) == ("active", "1")
-
-
 def all_counted(made: int) -> bool:
     """Whether all events are in sealed segments, or stored or lost by this daemon."""
     sealed = sum(daemons.manifest(path)["samples"] for path in daemons.sealed(STATE / NAME))
-    said = session()
+    said = session(NAME)
     return bool(sealed + said["stored"] + sum(said["lost"].values()) == made)
 
 
@@ -93,15 +84,15 @@ def all_counted(made: int) -> bool:
 def test_either_may_be_killed(generator: Generator) -> None:
     """The events between a kill and the restart are stored; a killed opener costs no event."""
     systemctl("start", UNIT)
-    assert session()["degraded"] == []
+    assert session(NAME)["degraded"] == []
     with generator.start("count", count=CALLS, rate=RATE, nr=NUMBER) as running:
         running.go()
-        wait_for(lambda: session()["stored"] >= CALLS // 20, "events on disk")
+        wait_for(lambda: session(NAME)["stored"] >= CALLS // 20, "events on disk")
         systemctl("kill", "--kill-whom=main", "--signal=KILL", UNIT)
         wait_for(lambda: is_again(UNIT), "a restart of the service")
         made = running.result()["events"]
     wait_for(lambda: all_counted(made), "all events")
-    said = session()
+    said = session(NAME)
     assert said["unaccounted"] == 0
     assert {name for name, count in said["lost"].items() if count} <= {"staging/dropped"}
     assert not said["gaps_ns"].get("kill"), said["gaps_ns"]
@@ -111,11 +102,11 @@ def test_either_may_be_killed(generator: Generator) -> None:
     with generator.start("count", count=CALLS // 10, nr=NUMBER) as running:
         more = running.run()["events"]
     wait_for(lambda: all_counted(made + more), "what came without the opener")
-    assert session()["unaccounted"] == 0
-    wait_for(lambda: session()["degraded"], "the reason why a restart would lose something")
+    assert session(NAME)["unaccounted"] == 0
+    wait_for(lambda: session(NAME)["degraded"], "the reason why a restart would lose something")
 
     systemctl("restart", UNIT)
-    assert (session()["state"], session()["degraded"]) == ("running", [])
+    assert (session(NAME)["state"], session(NAME)["degraded"]) == ("running", [])
     systemctl("stop", UNIT)
     assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
     assert shown("ActiveState", unit=OPENER) == ("active",)

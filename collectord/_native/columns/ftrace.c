@@ -6,26 +6,7 @@
 
 /* Sub-buffers of ftrace's rings: walk.h has their layout. */
 
-#define TYPE_BITS 5u
-#define TYPE_DATA_MAX 28u
-#define TYPE_PADDING 29u
-#define TYPE_TIME_EXTEND 30u
-#define TYPE_TIME_STAMP 31u
-#define DELTA_BITS 27u
-#define STAMP_BITS 59u
-#define WORD_BYTES 4u
 #define TYPE_FIELD_BYTES 2u /* common_type, at the start of each record */
-
-/* Absolute stamps have 59 bits: as in subbuf.c. */
-static uint64_t full_stamp(uint64_t bits, uint64_t before_ns)
-{
-	const uint64_t low = bits & ((UINT64_C(1) << STAMP_BITS) - 1);
-	const uint64_t full = before_ns >> STAMP_BITS << STAMP_BITS | low;
-
-	if (before_ns > full && before_ns - full > UINT64_C(1) << (STAMP_BITS - 1))
-		return full + (UINT64_C(1) << STAMP_BITS);
-	return full;
-}
 
 /* Add the record if it is one of those that are asked for. */
 static int add(struct piece *piece, const uint8_t *payload, uint32_t bytes, uint64_t stamp_ns)
@@ -72,53 +53,54 @@ static int walk(struct piece *piece, const uint8_t *page, struct place *place)
 		uint32_t word, type, delta, second, bytes = 0;
 		uint64_t past;
 
-		if (end - at < WORD_BYTES) {
+		if (end - at < SUBBUF_WORD_BYTES) {
 			ret = SUBBUF_SHORT_EVENT;
 			break;
 		}
 		word = load32(page + at);
-		type = word & ((1u << TYPE_BITS) - 1);
-		delta = word >> TYPE_BITS;
-		if (type - 1 < TYPE_DATA_MAX) {
-			bytes = type * WORD_BYTES;
-			past = (uint64_t)at + WORD_BYTES + bytes;
+		type = word & SUBBUF_TYPE_MASK;
+		delta = word >> SUBBUF_TYPE_BITS;
+		if (type - 1 < SUBBUF_TYPE_DATA_MAX) {
+			bytes = type * SUBBUF_WORD_BYTES;
+			past = (uint64_t)at + SUBBUF_WORD_BYTES + bytes;
 			if (past > end) {
 				ret = SUBBUF_EVENT_BEYOND_DATA;
 				break;
 			}
 			now_ns += delta;
 			if (is_wanted)
-				ret = add(piece, page + at + WORD_BYTES, bytes, now_ns);
+				ret = add(piece, page + at + SUBBUF_WORD_BYTES, bytes, now_ns);
 			at = (uint32_t)past;
 			continue;
 		}
-		if (type == TYPE_PADDING && delta == 0)
+		if (type == SUBBUF_TYPE_PADDING && delta == 0)
 			break;
-		if (end - at < 2 * WORD_BYTES) {
+		if (end - at < 2 * SUBBUF_WORD_BYTES) {
 			ret = SUBBUF_SHORT_EVENT;
 			break;
 		}
-		second = load32(page + at + WORD_BYTES);
-		if (type == TYPE_TIME_EXTEND || type == TYPE_TIME_STAMP) {
-			const uint64_t bits = delta + ((uint64_t)second << DELTA_BITS);
+		second = load32(page + at + SUBBUF_WORD_BYTES);
+		if (type == SUBBUF_TYPE_TIME_EXTEND || type == SUBBUF_TYPE_TIME_STAMP) {
+			const uint64_t bits = delta + ((uint64_t)second << SUBBUF_DELTA_BITS);
 
-			now_ns = type == TYPE_TIME_EXTEND ? now_ns + bits : full_stamp(bits, now_ns);
-			at += 2 * WORD_BYTES;
+			now_ns = type == SUBBUF_TYPE_TIME_EXTEND ? now_ns + bits
+								 : subbuf__full_stamp(bits, now_ns);
+			at += 2 * SUBBUF_WORD_BYTES;
 			continue;
 		}
-		if (second < WORD_BYTES) {
+		if (second < SUBBUF_WORD_BYTES) {
 			ret = SUBBUF_BAD_LENGTH;
 			break;
 		}
-		bytes = second - WORD_BYTES;
-		past = (uint64_t)at + 2 * WORD_BYTES + (((uint64_t)bytes + 3) & ~UINT64_C(3));
+		bytes = second - SUBBUF_WORD_BYTES;
+		past = (uint64_t)at + 2 * SUBBUF_WORD_BYTES + (((uint64_t)bytes + 3) & ~UINT64_C(3));
 		if (past > end) {
 			ret = SUBBUF_EVENT_BEYOND_DATA;
 			break;
 		}
 		now_ns += delta;
-		if (type != TYPE_PADDING && is_wanted)
-			ret = add(piece, page + at + 2 * WORD_BYTES, bytes, now_ns);
+		if (type != SUBBUF_TYPE_PADDING && is_wanted)
+			ret = add(piece, page + at + 2 * SUBBUF_WORD_BYTES, bytes, now_ns);
 		at = (uint32_t)past;
 	}
 	place->at = at;
