@@ -48,12 +48,11 @@ class _OneFile(FileSink):
         identity: Identity,
         *,
         form: str,
-        ring: int | None,
         channel: str,
         leader: OutputDir | None,
         make_room: Callable[[int], bool],
     ) -> None:
-        self._ring = ring
+        self._ring: int | None = None
         self._sealed: dict[int, SegmentInfo] = {}
         output_dir = (
             OutputDir(plan, form) if leader is None else FollowingOutputDir(plan, form, leader)
@@ -71,6 +70,10 @@ class _OneFile(FileSink):
     def ring(self) -> int | None:
         """The core's id of the ring that is written here, None without one."""
         return self._ring
+
+    def take_ring(self, ring: int) -> None:
+        """Have a ring's data from the next segment on."""
+        self._ring = ring
 
     @property
     def output_dir(self) -> OutputDir:
@@ -167,20 +170,29 @@ class RelaySink:
     ) -> None:
         rings = {max(cpu, 0): ring for ring, cpu in cpus.items()}
         self._plan = plan
+        self._identity = identity
+        self._channel = channel
+        self._make_room = make_room
         self._parts: list[_OneFile] = []
-        self._sets: dict[int, list[OpenSegment]] = {}
+        self._sets: dict[int, list[tuple[_OneFile, OpenSegment]]] = {}
         self._sealed_any = False
-        for number in range(max(rings, default=0) + 1):
+        self._add_parts(max(rings, default=0))
+        for number, ring in rings.items():
+            self._parts[number].take_ring(ring)
+
+    def _add_parts(self, last: int) -> None:
+        """Have a part for each number up to the last, whose files come with the next segment."""
+        plan = self._plan
+        for number in range(len(self._parts), last + 1):
             form = f"{plan.format}.{number}"
             single = f"{plan.single_file}.{form}" if plan.single_file is not None else None
             part = _OneFile(
                 replace(plan, single_file=single),
-                identity,
+                self._identity,
                 form=form,
-                ring=rings.get(number),
-                channel=channel,
+                channel=self._channel,
                 leader=self._parts[0].output_dir if self._parts else None,
-                make_room=make_room,
+                make_room=self._make_room,
             )
             self._parts.append(part)
 
@@ -194,13 +206,13 @@ class RelaySink:
         """Create the files of a segment. Raises SinkError; nothing is left behind."""
         while True:
             with ExitStack() as undo:
-                made = []
+                made: list[tuple[_OneFile, OpenSegment]] = []
                 try:
                     for part in self._parts:
                         own = tuple(e for e in opening.rings if e.ring == part.ring)
                         segment = part.next_segment(token, replace(opening, rings=own))
                         undo.callback(part.discard, segment)
-                        made.append(segment)
+                        made.append((part, segment))
                 except SinkError as error:
                     # A follower's name is taken by the remains of another set.
                     if error.errno == errno.EEXIST and self._plan.single_file is None and made:
@@ -209,16 +221,14 @@ class RelaySink:
                 undo.pop_all()
             break
         self._sets[token] = made
-        files = {
-            part.ring: segment.fd
-            for part, segment in zip(self._parts, made, strict=True)
-            if part.ring is not None
-        }
-        return replace(made[0], files=files)
+        files = {part.ring: segment.fd for part, segment in made if part.ring is not None}
+        return replace(made[0][1], files=files)
 
     def add_ring(self, ring: int, cpu: int) -> bool:
-        """Refuse: the files of a set are those of the CPUs at the start."""
-        raise ValueError(ring, cpu)
+        """Give a CPU that came online its file in later sets, and the CPUs before it theirs."""
+        self._add_parts(cpu)
+        self._parts[cpu].take_ring(ring)
+        return True
 
     def lead(self, segment: OpenSegment) -> None:
         """Do nothing: a set is read by the common part of its names, which a link has not."""
@@ -234,14 +244,14 @@ class RelaySink:
             self.discard(segment)
             return None
         infos, failures = [], []
-        for part, one in zip(self._parts, made, strict=True):
+        for part, one in made:
             try:
                 infos.append(part.seal_once(one, closed, closing))
             except SinkError as error:
                 failures.append(error)
         if failures:
             raise next((one for one in failures if one.errno in PASSING), failures[0])
-        for part in self._parts:
+        for part, _ in made:
             part.forget_sealed(segment.token)
         self._sealed_any = True
         del self._sets[segment.token]
@@ -257,13 +267,11 @@ class RelaySink:
     def give_up(self, segment: OpenSegment, closed: SegmentClosed) -> GivenUp:
         """Close the unsealed files of a set; the others stay sealed. Raises SinkError."""
         made = self._sets.pop(segment.token)
-        infos = tuple(filter(None, (part.sealed(segment.token) for part in self._parts)))
+        infos = tuple(filter(None, (part.sealed(segment.token) for part, _ in made)))
         ends = [
-            part.give_up(one, closed)
-            for part, one in zip(self._parts, made, strict=True)
-            if part.sealed(segment.token) is None
+            part.give_up(one, closed) for part, one in made if part.sealed(segment.token) is None
         ]
-        for part in self._parts:
+        for part, _ in made:
             part.forget_sealed(segment.token)
         return GivenUp(
             left=tuple(path for end in ends for path in end.left),
@@ -284,7 +292,7 @@ class RelaySink:
         """Delete the files of a segment that never received data. Raises SinkError."""
         made = self._sets.pop(segment.token)
         with ExitStack() as stack:
-            for part, one in zip(self._parts, made, strict=True):
+            for part, one in made:
                 stack.callback(part.discard, one)
 
     def close(self) -> None:
@@ -294,7 +302,6 @@ class RelaySink:
             for part in self._parts:
                 stack.callback(part.close)
             for made in sets.values():
-                parts = list(zip(self._parts, made, strict=True))
-                if any(part.may_hold_data(one) for part, one in parts):
-                    for part, one in parts:
+                if any(part.may_hold_data(one) for part, one in made):
+                    for part, one in made:
                         part.leave(one)  # for the repair, empty ones too

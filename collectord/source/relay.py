@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.blktrace import ALL_ACTIONS, Setup
@@ -28,6 +29,7 @@ from collectord.model import (
 )
 from collectord.plan.relay_source import CHANNEL_BYTES, RelayPlan
 from collectord.source.base import Abilities, LateRing
+from collectord.source.late_joining import LateJoining
 from collectord.source.ring import BlktraceRing, ChannelRing
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.relay_files import RelayFile
     from collectord.model import LossKey
     from collectord.plan.session_plan import SessionPlan
+    from collectord.source.base import Hotplug
     from collectord.source.ring import RingHandle
 
 _DROPPED: Final = (Stage.KERNEL_RING, Reason.DROPPED)
@@ -84,7 +87,20 @@ def open_session(
             raise MissingFeature(f"{relay.name} has no relay files", feature="relay")
         rings = tuple(_handle(plan, relay, file) for file in files)
         stack.push(own.pop_all())
-    return OpenRelay(kernel, plan, trace, rings)
+    opened = OpenRelay(kernel, plan, trace, rings)
+    if trace is not None and plan.sink.single_file is None:
+        opened.hotplug = (LateJoining(opened, partial(_open_late, kernel, plan, trace), stack),)
+    return opened
+
+
+def _open_late(
+    kernel: Kernel, plan: SessionPlan, trace: int, cpu: int, stack: ExitStack
+) -> RingHandle:
+    """Open the file that the kernel made for a CPU since."""
+    kernel.reserve_files(1)
+    file = kernel.open_late_file(trace, cpu)
+    stack.callback(kernel.close_late_file, trace, cpu)
+    return _handle(plan, plan.payload_of(RelayPlan), file)
 
 
 def _handle(plan: SessionPlan, relay: RelayPlan, file: RelayFile) -> RingHandle:
@@ -113,14 +129,23 @@ class OpenRelay:
         self.rings = rings
         self.event_ids: Mapping[int, tuple[int, ...]] = {}
         self.target_fds: tuple[int, ...] = ()
+        self.hotplug: tuple[Hotplug, ...] = ()
         self._plan = plan
         self._trace = trace
-        self._late: Counter[int] = Counter()  # records of CPUs that came online
+        self._late: Counter[int] = Counter()  # records of files that nobody opened
 
     @property
     def abilities(self) -> Abilities:
         """See `source.base.OpenSource`."""
-        return Abilities(shared=(self,), late=(self,))
+        return Abilities(shared=(self,), late=(self,), hotplug=self.hotplug)
+
+    def add_ring(self, ring: RingHandle) -> None:
+        """Have one more ring, which the kernel made late."""
+        self.rings += (ring,)
+
+    def drop_ring(self, cpu: int) -> None:
+        """Forget the ring of a CPU."""
+        self.rings = tuple(ring for ring in self.rings if ring.label.cpu != cpu)
 
     def add_stream(self, core: Core) -> Stream:
         """See `source.base.OpenSource`."""
@@ -147,7 +172,7 @@ class OpenRelay:
         return {_DROPPED: self._kernel.blktrace_dropped(self._trace)}
 
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
-        """Return files that the kernel made since; at the end they are read, and so counted."""
+        """Return files that nobody opened; at the end they are read, and so counted."""
         if self._trace is None or not last:
             return ()
         self._late.update(self._kernel.take_late_records(self._trace))

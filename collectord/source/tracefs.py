@@ -42,10 +42,10 @@ from collectord.model import (
 )
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.source.base import Abilities
+from collectord.source.late_joining import LateJoining
 from collectord.source.monotonic_stats import MonotonicStats
 from collectord.source.ring import FtraceRing
 from collectord.source.trace_counts import LateTraceRings, open_ring, produced
-from collectord.source.trace_joining import TraceJoining
 from collectord.source.window import Fill, grown, needed_bytes
 from collectord.text import cpu_list
 
@@ -109,7 +109,7 @@ def open_session(
                 kernel.resize_ring(instance.id, cpu, ring.geometry.data_bytes)
             return replace(ring, joined=True)
 
-        opened.hotplug = (TraceJoining(opened, open_late, stack),)
+        opened.hotplug = (LateJoining(opened, open_late, stack),)
     return opened
 
 

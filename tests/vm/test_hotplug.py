@@ -15,7 +15,7 @@ import pytest
 
 from tests.kernel.test_ftrace_record import CORE, final_session
 from tests.support import daemons
-from tests.support.block_traces import disk
+from tests.support.block_traces import bases, disk, events, parsed, written
 from tests.support.cpus import (
     COVERED,
     CPUS,
@@ -24,13 +24,14 @@ from tests.support.cpus import (
     bounce,
     offline,
     open_events,
+    switch_of,
     with_switch,
 )
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
-from tests.support.recording import daemon_config, daemon_result
+from tests.support.recording import daemon_config, daemon_result, result_of
 from tests.vm import test_aux
 from tests.vm.support_modules import WORD_BYTES, loaded_pmu
-from tests.vm.test_relay import write_config
+from tests.vm.test_relay import REQUESTS, write_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from tests.support.recording import Start
     from tests.support.trace_cmds import TraceCmd
 
+    Run = Callable[..., subprocess.CompletedProcess[str]]
     Perfs = tuple[Perf, ...]
     TraceCmds = tuple[TraceCmd, ...]
 
@@ -293,22 +295,48 @@ def test_a_cpu_that_comes_late_is_recorded(
         assert sum(len(trace_cmd.report(Path(path))) for path in session["segments"]) == made
 
 
-def test_records_of_a_device_on_a_cpu_that_comes_late_are_lost(
+def write_on(device: Path, cpu: int) -> None:
+    """Make so many requests of a device on one CPU."""
+    load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", f"count={REQUESTS}", "oflag=direct")
+    subprocess.run(("taskset", "-c", str(cpu), *load), check=True, capture_output=True)
+
+
+def test_records_of_a_device_on_a_cpu_that_comes_late_are_stored(
     tmp_path: Path, start_cli: Start
 ) -> None:
-    """The kernel makes a file for it that nobody reads; at the end they are counted."""
+    """The kernel makes a file for it, which is read from then on and has its place in the sets."""
     with disk(tmp_path) as device, ExitStack() as stack:
         with offline(CPU):
             config = write_config(tmp_path, f'device = "{device}"')
             daemon = stack.enter_context(daemons.running(start_cli, config))
-        load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", "count=50", "oflag=direct")
-        subprocess.run(("taskset", "-c", str(CPU), *load), check=True, capture_output=True)
-        late = f"CPU {CPU}: online since the start, not recorded"
-        wait_for(lambda: daemon.session("disk")["degraded"] == [late], "the CPU's number")
+            write_on(device, 0)
+        write_on(device, CPU)
+        wait_for(lambda: daemon.session("disk")["stored"] >= 2 * REQUESTS, "what both have made")
+        assert daemon.session("disk")["degraded"] == []
+        assert produced_on(daemon.session("disk"), CPU) >= REQUESTS
+        write_on(device, CPU)
         assert daemon.stop().status == 0
-    last = max((tmp_path / "state").rglob("*.blktrace.0"))
-    ledger = daemons.manifest(last)["ledger"]
+    names = bases(tmp_path / "state")
+    ledger = daemons.manifest(names[-1].with_name(f"{names[-1].name}.blktrace.0"))["ledger"]
     assert (ledger["basis"], ledger["closed"]) == ("exact", True)
-    assert ledger["lost"]["kernel_ring/uncovered"] >= 50
-    assert ledger["produced"] == ledger["stored"] + sum(ledger["lost"].values())
-    assert (ledger["unaccounted"], ledger["in_flight"]) == (0, 0)
+    assert ledger["produced"] == ledger["stored"]
+    assert sum(ledger["lost"].values()) == ledger["unaccounted"] == ledger["in_flight"] == 0
+    traces = [parsed(name) for name in names]
+    assert sum(map(events, traces)) == ledger["stored"]
+    assert sum(map(written, traces)) == 3 * REQUESTS
+
+
+def test_records_of_a_device_on_a_cpu_that_comes_late_are_counted(
+    tmp_path: Path, run_cli: Run
+) -> None:
+    """A recording's files are those of its start: what other CPUs have made is lost at its end."""
+    with disk(tmp_path) as device, offline(CPU):
+        load = f"dd if=/dev/zero of={device} bs=4096 count={REQUESTS} oflag=direct"
+        command = f"echo 1 >{switch_of(CPU)} && taskset -c {CPU} {load}"
+        words = ("record", "--relay", device, "-o", "late", "--json", "--", "sh", "-c", command)
+        done = run_cli(*words)
+    assert done.returncode == 0, done.stderr
+    session = result_of(done.stdout)
+    assert session["lost"]["kernel_ring/uncovered"] >= REQUESTS
+    assert session["produced"] == session["stored"] + sum(session["lost"].values())
+    assert (session["unaccounted"], session["in_flight"]) == (0, 0)

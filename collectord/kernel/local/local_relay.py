@@ -49,6 +49,14 @@ class LocalRelay(LocalHost):
         """See `Kernel.blktrace_dropped`."""
         return self._traces[trace][0].dropped()
 
+    def open_late_file(self, trace: int, cpu: int) -> RelayFile:
+        """See `Kernel.open_late_file`."""
+        return self._traces[trace][0].open_late(cpu)
+
+    def close_late_file(self, trace: int, cpu: int) -> None:
+        """See `Kernel.close_late_file`."""
+        self._traces[trace][0].close_late(cpu)
+
     def take_late_records(self, trace: int) -> Mapping[int, int]:
         """See `Kernel.take_late_records`."""
         return self._traces[trace][0].take_late()

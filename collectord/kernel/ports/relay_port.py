@@ -34,8 +34,20 @@ class RelayPort(Protocol):
     def blktrace_dropped(self, trace: int) -> int:
         """Return the records that found no room, on all CPUs. Raises KernelError."""
 
+    def open_late_file(self, trace: int, cpu: int) -> RelayFile:
+        """Open the file of a CPU that came online since the setup; `close_late_file` closes it.
+
+        Raises:
+            KernelError: ENODEV; the kernel has made none yet. Others: it cannot be opened.
+        """
+
+    def close_late_file(self, trace: int, cpu: int) -> None:
+        """Close such a file. Records that are still in it count as those of a file not opened."""
+
     def take_late_records(self, trace: int) -> Mapping[int, int]:
-        """Remove the records of CPUs that came online since the setup, and count them by CPU.
+        """Remove the records of files that nobody opened, and count them by CPU.
+
+        These are the files of CPUs that came online since the setup.
 
         Raises:
             KernelError: they cannot be read.

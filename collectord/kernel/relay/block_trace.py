@@ -61,7 +61,7 @@ class Blktrace:
 
     Attributes:
         name: the kernel's name of the device.
-        files: the relay file of each CPU.
+        files: the relay file of each CPU that was online at the setup.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class Blktrace:
         self._dropped_fd = dropped_fd
         self._mask = mask
         self._running = False
+        self._late: dict[int, ExitStack] = {}
 
     def start(self) -> None:
         """Start the trace. Raises KernelError."""
@@ -115,15 +116,38 @@ class Blktrace:
                 hint="another process ended the trace",
             ) from error
 
+    def open_late(self, cpu: int) -> RelayFile:
+        """Open the file of a CPU that came online since the setup.
+
+        Raises:
+            KernelError: ENODEV; the kernel has made none yet. Others: it cannot be opened.
+        """
+        path = self._folder / f"{_TRACE}{cpu}"
+        if not path.exists():
+            raise KernelError(f"{self.name}: no relay file for CPU {cpu}", errno=errno.ENODEV)
+        with ExitStack() as own:
+            fd = open_file(path, own)
+            self._late[cpu] = own.pop_all()
+        return RelayFile(cpu, fd)
+
+    def close_late(self, cpu: int) -> None:
+        """Close the file of such a CPU."""
+        self._late.pop(cpu).close()
+
+    def close_all_late(self) -> None:
+        """Close the files of all such CPUs."""
+        while self._late:
+            self._late.popitem()[1].close()
+
     def take_late(self) -> dict[int, int]:
-        """Read the files of CPUs that came online since the setup, and count their records.
+        """Read the files that nobody opened, and count their records.
 
         The records are removed from the files.
 
         Raises:
             KernelError: they cannot be read.
         """
-        opened = {file.cpu for file in self.files}
+        opened = {file.cpu for file in self.files} | self._late.keys()
         try:
             found = dict(debugfs.numbered(self._folder, _TRACE))
             return {cpu: _count(path) for cpu, path in found.items() if cpu not in opened}
@@ -191,6 +215,7 @@ def open_trace(
         dropped_fd = _open_below(folder / "dropped", own)
         mask = sys / f"dev/block/{os.major(number)}:{os.minor(number)}/trace/act_mask"
         trace = Blktrace(fd, name, files, folder=folder, dropped_fd=dropped_fd, mask=mask)
+        own.callback(trace.close_all_late)
         own.callback(trace.end)
         stack.push(own.pop_all())
     return trace

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from collectord.errors import SinkError
 from collectord.plan.session_plan import RetentionPlan
 from collectord.reader.verify import State, list_segments, verify
-from collectord.sink.base import Closing
+from collectord.sink.base import Closing, Opening
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
 from collectord.sink.state_dir import evict
@@ -41,6 +43,33 @@ def test_a_set_has_one_name_and_every_number(tmp_path: Path) -> None:
     assert (manifest["format"], manifest["samples"]) == ("blktrace.2", 1)
     assert manifest["events"] == ["/dev/vdb"]
     assert [entry["cpu"] for entry in manifest["rings"]] == [2]
+
+
+def test_a_ring_that_joins_has_its_file_from_the_next_set_on(tmp_path: Path) -> None:
+    """The running set stays as it is; a CPU between the others and the new one has a file too."""
+    sink = make_sink(tmp_path)
+    first = filled(sink, 1, DATA)
+    assert sink.add_ring(6, 4)
+    late = msgspec.structs.replace(RINGS[0], ring=6, cpu=4)
+    rings, data = (*RINGS, late), {**EMPTY, 6: record(1)}
+    second = sink.next_segment(2, Opening(clock=CLOCK, rings=rings))
+    assert sorted(second.files) == [4, 5, 6]
+    os.pwrite(second.files[6], data[6], 0)
+    closing = Closing(clock=CLOCK, rings=rings, ledger=LEDGER)
+    infos = [
+        sink.seal(first, closed(1, DATA), closing),
+        sink.seal(second, closed(2, data), closing),
+    ]
+    files = [(info.path, *info.more) for info in infos if info is not None]
+    assert [[path.stat().st_size for path in paths] for paths in files] == [
+        [96, 0, 48],
+        [0, 0, 0, 0, 48],
+    ]
+    manifest = json.loads((tmp_path / f"{files[1][4].name}.json").read_text())
+    assert [(entry["cpu"], entry["samples"]) for entry in manifest["rings"]] == [(4, 1)]
+    assert sink.so_far.stored == 4
+    assert [verdict.finding for verdict in verify([tmp_path])] == [None] * 8
+    sink.close()
 
 
 def test_sets_of_two_devices_in_one_directory_differ(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rings of ftrace that join a session: opened once, and closed if they cannot be taken in."""
+"""Rings that join a session: opened once, and closed if they cannot be taken in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from collectord.errors import KernelError
-from collectord.source.trace_joining import TraceJoining
+from collectord.source.late_joining import LateJoining
 
 
 def test_a_ring_that_cannot_be_taken_in_is_closed_and_may_join_again() -> None:
@@ -29,7 +29,7 @@ def test_a_ring_that_cannot_be_taken_in_is_closed_and_may_join_again() -> None:
         add_ring=lambda ring: rings.append(ring.label.cpu), drop_ring=rings.remove
     )
     with ExitStack() as stack:
-        joining = TraceJoining(source, open_late, stack)
+        joining = LateJoining(source, open_late, stack)
         joining.leave(3)
         assert [ring.label.cpu for ring in joining.join(3)] == [3]
         joining.join(4)

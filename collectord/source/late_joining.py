@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rings of ftrace for CPUs that come online for the first time since a session was opened.
+"""Rings of ftrace and blktrace for CPUs that come online for the first time since the opening.
 
 The kernel makes such a ring by itself, and records into it. It stays when its CPU goes offline
 again, and so is never replaced.
@@ -8,16 +8,28 @@ again, and so is never replaced.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from collectord.source.ring import FtraceRing, RingHandle
-    from collectord.source.tracefs import OpenTracefs
+    from collectord.source.ring import RingHandle
+
+_Taken = TypeVar("_Taken", bound="RingHandle")
+_Ring_contra = TypeVar("_Ring_contra", bound="RingHandle", contravariant=True)
 
 
-class TraceJoining:
+class Growing(Protocol[_Ring_contra]):
+    """A source that takes rings while it runs."""
+
+    def add_ring(self, ring: _Ring_contra) -> None:
+        """Have one more ring."""
+
+    def drop_ring(self, cpu: int) -> None:
+        """Forget the ring of a CPU."""
+
+
+class LateJoining(Generic[_Taken]):
     """Opens the rings that the kernel made late. See `source.base.Hotplug`.
 
     Args:
@@ -28,8 +40,8 @@ class TraceJoining:
 
     def __init__(
         self,
-        source: OpenTracefs,
-        open_late: Callable[[int, ExitStack], FtraceRing],
+        source: Growing[_Taken],
+        open_late: Callable[[int, ExitStack], _Taken],
         stack: ExitStack,
     ) -> None:
         self._source = source
@@ -42,7 +54,7 @@ class TraceJoining:
             closer.close()
 
     def stop(self, cpu: int) -> None:
-        """Do nothing: the instance stops all rings at once."""
+        """Do nothing: the source stops all rings at once."""
 
     def leave(self, cpu: int) -> None:
         """Close a ring that could not be taken in; it is read at the end."""
