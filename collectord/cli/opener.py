@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pwd
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from collectord.control.sockets import RINGS, claim_unix
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import ConfigError, UsageError
+from collectord.opener.left_traces import end_left_traces
 from collectord.opener.opener_server import Opener
 from collectord.plan.build import build
 from collectord.plan.kept import held_part
@@ -36,7 +38,7 @@ def parser() -> Parser:
     """Return the parser of `opener`."""
     made = Parser(
         "opener",
-        ("[--config FILE] [--user USER]",),
+        ("[--config FILE] [--user USER]", "--end"),
         (
             "collectord opener",
             "collectord opener --user collectord",
@@ -50,12 +52,22 @@ def parser() -> Parser:
         help="user of the daemon, who may ask for rings (default: only root, and the opener's "
         "own user)",
     )
+    made.add_argument(
+        "--end",
+        action="store_true",
+        help="remove the ftrace instances that a daemon has left recording for the next one, and "
+        "exit; the unit does so when the opener ends",
+    )
     return made
 
 
 def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Hold rings until SIGINT or SIGTERM."""
     args = parser().parse_args(arguments)
+    if args.end:
+        log.configure(level=logging.INFO)
+        end_left_traces(kernel)
+        return EXIT_OK
     host = Planner(kernel, args.config)
     config = host.loaded.config
     log.configure(level=daemon_config.log_level(config))

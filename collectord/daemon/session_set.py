@@ -13,6 +13,7 @@ import structlog
 
 from collectord.errors import CollectordError, UsageError
 from collectord.ledger.carry import carried
+from collectord.session.session import Session
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -202,6 +203,12 @@ class SessionSet:
             if live.session.readers:
                 self._watch.forget(key[0])
         return out
+
+    def outlive(self) -> None:
+        """Have the sessions that can record on after this process do so."""
+        for session in self:
+            if isinstance(session, Session):
+                session.outlive()
 
     async def end(self) -> None:
         """Flush, seal and balance all sessions beside each other; their errors are logged."""

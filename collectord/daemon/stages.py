@@ -37,6 +37,7 @@ from collectord.session.maps.map_watch import BpfWatch
 from collectord.session.opening_thread import OpeningThread
 from collectord.session.session_factory import SessionContext
 from collectord.sink.state_dir import StateDir
+from collectord.source.trace_end import left_instance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -138,6 +139,7 @@ class Stages:
         self.meter = CostMeter(share, plan.core.flush_ns, limit_bytes)
         self._keeper = BudgetKeeper(self.meter, config.daemon.budget_pauses)
         self._heartbeat = Heartbeat(config.daemon.heartbeat)
+        self._opener = config.daemon.opener
         limits = _retention(plan)
         self.store_limit_bytes = limits.bytes
         self._state_dir = StateDir(Path(config.daemon.state_dir), limits)
@@ -189,6 +191,8 @@ class Stages:
         run.service.extend(_RECOVERY_S)
         place = Path(self._config.daemon.state_dir)
         self.repaired = repair_leftovers(self._plan, place)
+        noted = self._kernel.noted_instance
+        left = (left_instance(session, noted) for session in self._plan.sessions)
         self.left_records = salvage_traces(
             self._plan,
             place,
@@ -196,6 +200,7 @@ class Stages:
             host=self._host,
             room_for=self._state_dir.room_for,
             everything=run.salvage_all,
+            resumable=tuple(filter(None, left)),
         )
         await await_salvages(self._plan, self._kernel, run.stop)  # those that began meanwhile
 
@@ -336,6 +341,8 @@ class Stages:
         run.service.stopping("flushing")
         self._processes.end()
         self._look_at_cpus(cpus)
+        if self._opener and self._kernel.opener_listens(self._opener):
+            self.sessions.outlive()
         async with _running(prolong(run.service, self._written)):
             await self.sessions.end()
         await self.watch.poll(self._workers.of())
@@ -350,6 +357,7 @@ class Stages:
         self._heartbeat.beat_every(config.daemon.heartbeat)
         self.meter.limit(config.daemon.budget.percent / 100, config.daemon.memory)
         self._keeper.may_pause(config.daemon.budget_pauses)
+        self._opener = config.daemon.opener
 
     def _written(self) -> int:
         return self.drain.core.counters().written_bytes

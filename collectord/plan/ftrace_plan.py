@@ -44,6 +44,7 @@ class FtracePlan(Payload):
         events: events to enable, each once.
         probes: probes to make in the session's own group, and to enable.
         exclude_self: the daemon's own threads are to be filtered out of the probes.
+        lasts: the instance records on after the daemon's end, for the next one.
         buffer_bytes: requested size of each CPU's ring; a flight recorder begins with it.
         subbuf_bytes: a sub-buffer with its header, a power of two of pages.
         overwrite: a full ring gives up its oldest events, else it refuses the newest.
@@ -67,6 +68,7 @@ class FtracePlan(Payload):
     max_bytes: int = 0
     freeze: FtraceEvent | None = None
     exclude_self: bool = False
+    lasts: bool = False
 
     has_instance: ClassVar[bool] = True
     follows_threads: ClassVar[bool] = False
@@ -113,6 +115,8 @@ class FtracePlan(Payload):
         full = "overwrites the oldest" if self.overwrite else "refuses the newest"
         yield f"pages {show_bytes(self.subbuf_bytes)} sub-buffers, a full ring {full}"
         yield f"drain {self.transport}: {self.transport_reason}"
+        if self.lasts:
+            yield "records on while the daemon restarts"
         if self.keep_ns:
             yield f"keeps {show_ns(self.keep_ns)} in at most {show_bytes(self.max_bytes)}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions whose rings and programs the opener holds, so that they outlive the daemon."""
+"""Sessions whose rings and programs outlive the daemon: the opener or the kernel holds them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from collectord.model import FLIGHT_RECORDER, ScopeKind
-from collectord.text.foreign import encode_json
+from collectord.plan.ftrace_plan import FtracePlan
+from collectord.text.foreign import encode_json, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,23 +39,32 @@ def held_part(config: Config) -> Config:
 
 
 def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> SessionPlan:
-    """Return a session whose rings an opener holds, or with a note why it does not.
+    """Return a session whose rings outlive the daemon, or with a note why they do not.
+
+    An opener holds those of perf and BPF. An instance of ftrace stays in the kernel; the opener's
+    end shows that nobody will go on with it.
 
     Args:
         plan: the session's.
         session: from which it was planned.
         opener: the opener's socket.
     """
+    ftrace = plan.payload if isinstance(plan.payload, FtracePlan) else None
+    held = plan.kind in HELD_KINDS or ftrace is not None
+    probes = ftrace is not None and bool(ftrace.probes)
     reasons = (
-        (plan.kind not in HELD_KINDS, f"it opens no {plan.kind} sources yet"),
+        (not held, f"it opens no {plan.kind} sources yet"),
         (plan.is_absent, "there is nothing to open"),
         (any(ring.aux is not None for ring in plan.rings), "it opens no AUX areas yet"),
+        (probes, "probes end with the daemon"),
     )
     reason = next(
         (reason for applies, reason in reasons if applies), not_held(session, plan.scope)
     )
     if reason:
         return replace(plan, notes=(*plan.notes, _NOT_HELD + reason))
+    if ftrace is not None:
+        return replace(plan, payload=replace(ftrace, lasts=True))
     rings = tuple(
         # An event takes a filter once, and the next daemon has other threads.
         replace(ring, events=tuple(replace(one, exclude_self=False) for one in ring.events))
@@ -88,6 +98,15 @@ def digest(plan: SessionPlan, programs: Sequence[object] = ()) -> str:
     rings = [_ring(ring) for ring in plan.rings]
     opened = [plan.scope.describe(), rings, list(programs)]
     return hashlib.sha256(encode_json(opened)).hexdigest()
+
+
+def trace_digest(plan: SessionPlan) -> str:
+    """Return a digest of all that makes a session's instance of ftrace what it is."""
+    ftrace = plan.payload_of(FtracePlan)
+    made = [ftrace.buffer_bytes, ftrace.subbuf_bytes, ftrace.overwrite, ftrace.buffer_percent]
+    events = [[*plain(event).values()] for event in ftrace.events]
+    text = encode_json([plan.scope.describe(), list(plan.scope.cpus), *made, *events])
+    return hashlib.sha256(text).hexdigest()
 
 
 def _ring(ring: RingPlan) -> list[object]:

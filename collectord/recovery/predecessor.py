@@ -17,7 +17,7 @@ from collectord.sink.segment import PARTIAL
 from collectord.sink.state_dir import count_unclean_stops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.host import Host
@@ -76,6 +76,7 @@ def salvage_traces(
     host: Host,
     room_for: Callable[[Path], Callable[[int], bool]],
     everything: bool,
+    resumable: Collection[str] = (),
 ) -> int:
     """Salvage the rest of ftrace rings to where their sessions wrote, and end block traces.
 
@@ -86,6 +87,7 @@ def salvage_traces(
         host: for the manifests.
         room_for: see `salvage_leftovers`.
         everything: also salvage the rings of other sessions.
+        resumable: names of instances that sessions of the plan go on with.
 
     Returns:
         records of block traces that are in no segment: they were unread, or had found no room.
@@ -98,9 +100,10 @@ def salvage_traces(
     own = {s.name: Path(s.sink.directory) for s in plan.sessions if s.payload.has_instance}
 
     def place(instance: str, session: str) -> Path | None:
-        if session not in own and not everything:
+        if instance in resumable or (session not in own and not everything):
             return None
-        directory = kernel.noted_directory(instance) or own.get(session) or state / session
+        note = kernel.noted_instance(instance)
+        directory = note.directory if note is not None else own.get(session) or state / session
         _tell_repairs(repair(directory) if directory.is_dir() else [])
         places[instance] = directory
         return directory

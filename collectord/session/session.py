@@ -337,6 +337,13 @@ class Session:
             raise UsageError(f"session {self.plan.name} writes one file, which cannot be rotated")
         return await self._rotation.rotate_now()
 
+    def outlive(self) -> None:
+        """Have what can record on after this process do so; nobody drains it from now on."""
+        for one in self.abilities.outliving:
+            if one.outlive():
+                for drained in self._rings.values():
+                    drained.ring.hold(True)  # noqa: FBT003 - the binding's
+
     async def close(self) -> None:
         """Stop, drain, write, count, seal. Afterwards the balance is final."""
         if self._stopping.is_set():

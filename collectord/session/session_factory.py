@@ -148,7 +148,7 @@ class SessionContext:
                 ringless.note("opener", NOT_HELD)
             return ringless
         for instance in source.abilities.tracing:
-            self.kernel.note_instance(instance.name, Path(plan.sink.directory))
+            self.kernel.note_instance(instance.name, instance.lasting.note)
             own.callback(self.kernel.forget_instance, instance.name)
         return self._drained(plan, source, own)
 
@@ -182,13 +182,15 @@ class SessionContext:
         if plan.opener and not lasting:
             health.note("opener", NOT_HELD)
         covered = Unnoted()
+        goes_on = [one.resumed for one in source.abilities.lasting]
+        goes_on += [instance.lasting.resumed for instance in source.abilities.tracing]
         if self.lasting:
             covered = CoverageFile(
                 directory,
                 plan.source,
                 self.host.boot_id,
                 self.kernel.clocks,
-                goes_on=any(one.resumed for one in source.abilities.lasting),
+                goes_on=any(goes_on),
             )
         parts = SessionParts(
             plan=plan,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.bpf import Counts, OpenProgram
     from collectord.source.ring import RingHandle
+    from collectord.source.trace_end import LastingInstance
     from collectord.source.window import Held
 
 
@@ -201,6 +202,10 @@ class Tracing(Protocol):
     def name(self) -> str:
         """The instance's directory below `instances`."""
 
+    @property
+    def lasting(self) -> LastingInstance:
+        """Its beginning and its end, and the note about it in case of a crash."""
+
     def metadata(self) -> Metadata:
         """Return the metadata of a trace.dat of these rings. Raises KernelError."""
 
@@ -252,6 +257,19 @@ class Tracing(Protocol):
         """
 
 
+class Outliving(Protocol):
+    """The ability to record on after this process, for the next one."""
+
+    def outlive(self) -> bool:
+        """Leave the rings recording when the session is closed, unless that is not possible.
+
+        Nobody may drain them any more: their unread records are left to the next process.
+
+        Returns:
+            whether they will record on.
+        """
+
+
 class Programs(Protocol):
     """The ability to run BPF programs."""
 
@@ -300,6 +318,7 @@ class Abilities:
     tracing: tuple[Tracing, ...] = ()
     programs: tuple[Programs, ...] = ()
     lasting: tuple[Lasting, ...] = ()
+    outliving: tuple[Outliving, ...] = ()
 
 
 class OpenSource(Protocol):

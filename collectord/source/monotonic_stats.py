@@ -17,6 +17,7 @@ class MonotonicStats:
 
     Args:
         fd: `stats`, open.
+        taken: the counters as an earlier process left them; its events are not counted.
 
     A counter that decreased shows a reset; so does `written`, but only from one steady reading to
     another: see `_steady_stats`.
@@ -25,9 +26,10 @@ class MonotonicStats:
         resets: how often the ring was seen to be reset.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, taken: CpuStats | None = None) -> None:
         self._fd = fd
-        self._last: CpuStats | None = None
+        self._taken = taken
+        self._last: CpuStats | None = taken
         self._written = 0  # as of the last steady reading since the last reset
         self._before: tuple[int, ...] = (0, 0, 0, 0, 0)
         self.resets = 0
@@ -50,9 +52,9 @@ class MonotonicStats:
             self._written = now.written
         self._last = now
         if not self.resets:
-            return now
+            return now.since(self._taken)
         overrun, commit_overrun, dropped, read_events, cleared = self._before
-        return replace(
+        whole = replace(
             now,
             overrun=now.overrun + overrun,
             commit_overrun=now.commit_overrun + commit_overrun,
@@ -60,6 +62,12 @@ class MonotonicStats:
             read_events=now.read_events + read_events,
             cleared=cleared,
         )
+        return whole.since(self._taken)
+
+    @property
+    def taken(self) -> CpuStats | None:
+        """The kernel's own counters at the last reading, for the next process."""
+        return self._last.taken if self._last is not None else None
 
 
 def _counts(stats: CpuStats) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from collectord.model import Produced, Reason, RingLabel, RingRole, Stage
 from collectord.source.base import LateRing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from contextlib import ExitStack
 
     from collectord.kernel.port import Kernel
@@ -86,10 +86,17 @@ class LateTraceRings:
         instance: the rings' instance.
         plan: plan of the session; one that names its CPUs has no late rings.
         recorder: see `produced`.
+        taken: by CPU, the counters as earlier processes left them.
     """
 
     def __init__(
-        self, kernel: Kernel, instance: OpenedInstance, plan: SessionPlan, *, recorder: bool
+        self,
+        kernel: Kernel,
+        instance: OpenedInstance,
+        plan: SessionPlan,
+        *,
+        recorder: bool,
+        taken: Mapping[int, CpuStats],
     ) -> None:
         self._kernel = kernel
         self._instance = instance
@@ -98,6 +105,7 @@ class LateTraceRings:
         opened = {ring.cpu for ring in plan.rings}
         self._others = frozenset(instance.cpus) - opened if not plan.scope.cpus else frozenset()
         self._seen: set[int] = set()
+        self._taken = taken
 
     def read(self, *, last: bool) -> tuple[LateRing, ...]:
         """Read the rings that were written to. See `LateSource.late_rings`."""
@@ -107,7 +115,9 @@ class LateTraceRings:
         if not last:  # each costs about 30 us, and a host may have many CPUs that never come
             looked_at &= self._seen.union(self._kernel.online_cpus())
         rings = {
-            cpu: produced(parse_stats(self._stats(cpu)), recorder=self._recorder)
+            cpu: produced(
+                parse_stats(self._stats(cpu)).since(self._taken.get(cpu)), recorder=self._recorder
+            )
             for cpu in sorted(looked_at)
         }
         self._seen = {cpu for cpu, ring in rings.items() if ring.value}

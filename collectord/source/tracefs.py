@@ -46,6 +46,7 @@ from collectord.source.late_joining import LateJoining
 from collectord.source.monotonic_stats import MonotonicStats
 from collectord.source.ring import FtraceRing
 from collectord.source.trace_counts import LateTraceRings, open_ring, produced
+from collectord.source.trace_end import LastingInstance, open_instance
 from collectord.source.window import Fill, grown, needed_bytes
 from collectord.text import cpu_list
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.instance_settings import OpenedInstance
+    from collectord.kernel.values.ring_stats import CpuStats
     from collectord.plan.ftrace_plan import FtraceEvent
     from collectord.plan.session_plan import RingPlan, SessionPlan
     from collectord.source.base import Hotplug, LateRing
@@ -88,16 +90,18 @@ def open_session(
             targets = tuple(_watch(kernel, own, pid) for pid in scope.pids)
         _check_online(kernel, plan.rings)
         kernel.reserve_files(2 * len(plan.rings) + _SPARE_FDS)
-        instance = kernel.create_instance(_settings(kernel, plan, ftrace))
-        own.callback(kernel.remove_instance, instance.id)
+        lasting = open_instance(kernel, plan, _settings(kernel, plan, ftrace))
+        own.callback(lasting.close)
+        instance = lasting.opened
         if scope.kind is ScopeKind.PROCESS:
             _follow(kernel, instance, scope.pids)
         rings = _open_rings(kernel, plan, instance, own)
         kernel.choose_events(instance.id, _events(ftrace, instance, exclude_tids))
         stack.push(own.pop_all())
     recorder = plan.mode == FLIGHT_RECORDER
-    late = LateTraceRings(kernel, instance, plan, recorder=recorder)
-    tracing = OpenInstance(kernel, instance, ftrace, rings, late)
+    taken = lasting.note.taken
+    late = LateTraceRings(kernel, instance, plan, recorder=recorder, taken=taken)
+    tracing = OpenInstance(kernel, lasting, ftrace, rings, late)
     opened = OpenTracefs(kernel, tracing, rings, targets, recorder=recorder, freeze=ftrace.freeze)
     if plan.sink.single_file is None and not plan.scope.cpus:
 
@@ -145,7 +149,14 @@ class OpenTracefs:
         self._id = tracing.id
         self._freeze = freeze
         self._frozen = False
-        self._stats = {ring.label: MonotonicStats(ring.stats_fd) for ring in rings}
+        self._leaves = False
+        self._stats: dict[RingLabel, MonotonicStats] = {}
+        for ring in rings:
+            self._count(ring)
+
+    def _count(self, ring: FtraceRing) -> None:
+        taken = self.tracing.lasting.note.taken.get(ring.label.cpu)
+        self._stats[ring.label] = MonotonicStats(ring.stats_fd, taken)
 
     @property
     def abilities(self) -> Abilities:
@@ -156,12 +167,13 @@ class OpenTracefs:
             tracing=(self.tracing,),
             pausable=(self,),
             hotplug=self.hotplug,
+            outliving=(self,) if self.tracing.lasts else (),
         )
 
     def add_ring(self, ring: FtraceRing) -> None:
         """Have one more ring, which the kernel made late."""
         self.rings += (ring,)
-        self._stats[ring.label] = MonotonicStats(ring.stats_fd)
+        self._count(ring)
         self.tracing.add_ring(ring)
 
     def drop_ring(self, cpu: int) -> None:
@@ -182,16 +194,29 @@ class OpenTracefs:
             UsageError: a probe cannot be placed.
             MissingPrivilege, KernelError: an event cannot be enabled.
         """
+        self.tracing.lasting.begin()
         self._kernel.enable_instance(self._id)
         if self._freeze is not None:
             system, name = self._freeze.system, self._freeze.name
             self._kernel.freeze_on(self._id, TraceEvent(system, name, self._freeze.filter))
 
     def disable(self) -> None:
-        """Stop recording, in all rings at one moment."""
-        self._kernel.disable_instance(self._id)
+        """Stop recording, in all rings at one moment, unless it is to go on."""
+        if not self._leaves:
+            self._kernel.disable_instance(self._id)
 
     disable_events = disable  # its sideband is not recorded but looked up
+
+    def outlive(self) -> bool:
+        """See `source.base.Outliving`: a ring that nobody drained would be stored at the end."""
+        self._leaves = not self.tracing.late.read(last=False)
+        if self._leaves:
+            self.tracing.lasting.leave(self._taken)
+        return self._leaves
+
+    def _taken(self) -> Mapping[int, CpuStats]:
+        taken = {label.cpu: stats.taken for label, stats in self._stats.items()}
+        return {cpu: stats for cpu, stats in taken.items() if stats is not None}
 
     @property
     def freeze_fds(self) -> tuple[int, ...]:
@@ -217,6 +242,8 @@ class OpenTracefs:
         """Read the ring's `stats`, without an interrupt of its CPU. Raises KernelError."""
         stats = self._stats[ring.label]
         reading = stats.read()
+        if self._leaves:  # what is unread is not this session's any more
+            reading = replace(reading, entries=0, bytes=0, oldest_event_ns=None)
         return produced(
             reading,
             recorder=self._recorder,
@@ -236,13 +263,15 @@ class OpenInstance:
     def __init__(
         self,
         kernel: Kernel,
-        instance: OpenedInstance,
+        lasting: LastingInstance,
         ftrace: FtracePlan,
         rings: tuple[FtraceRing, ...],
         late: LateTraceRings,
     ) -> None:
-        self.id = instance.id
-        self.name = instance.name  # its directory below `instances`
+        self.id = lasting.opened.id
+        self.name = lasting.opened.name  # its directory below `instances`
+        self.lasting = lasting
+        self.lasts = ftrace.lasts
         self._kernel = kernel
         self._plan = ftrace
         self.late = late

@@ -16,6 +16,7 @@ from collectord.kernel.local.opener_client import (
     hiding_programs,
     kept_rings,
     opener_facts,
+    opener_listens,
     reopened_rings,
 )
 from collectord.kernel.values.limits import Purpose
@@ -33,6 +34,7 @@ class LocalPerf(DescriptorCalls, LocalHost):
     """See `PerfPort`."""
 
     opener_facts = staticmethod(opener_facts)
+    opener_listens = staticmethod(opener_listens)
     kept_rings = staticmethod(kept_rings)
     hiding_programs = staticmethod(hiding_programs)
     reopened_rings = staticmethod(reopened_rings)

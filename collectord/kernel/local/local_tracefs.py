@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
+from collectord.errors import NoSuchTarget
 from collectord.kernel.host import errno_mapping, targets
 from collectord.kernel.host.lockdown import CONFIDENTIALITY, read_lockdown
 from collectord.kernel.local.local_host import LocalHost, Places
@@ -15,7 +16,7 @@ from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.values.instance_settings import ASIDE_MARK, PREFIX, OpenedInstance
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.values.host import Holder
@@ -28,7 +29,7 @@ class LocalTracefs(LocalHost):
     """See `TracefsPort`."""
 
     note_instance = staticmethod(instance_note.write_note)
-    noted_directory = staticmethod(instance_note.read_note)
+    noted_instance = staticmethod(instance_note.read_note)
     forget_instance = staticmethod(instance_note.remove_note)
 
     def __init__(self, places: Places) -> None:
@@ -41,12 +42,27 @@ class LocalTracefs(LocalHost):
         if read_lockdown(self.sys) == CONFIDENTIALITY:
             raise errno_mapping.tracefs_locked_down()
         self.tracefs.ensure_mounted()
+        return self._opened(settings, Instance.create)
+
+    def resume_instance(self, settings: InstanceSettings) -> OpenedInstance:
+        """See `Kernel.resume_instance`."""
+        if not self.tracefs.mounted:
+            raise NoSuchTarget("tracefs is not mounted")
+        return self._opened(settings, Instance.resume)
+
+    def _opened(self, settings: InstanceSettings, way: Callable[..., Instance]) -> OpenedInstance:
         with ExitStack() as own:
-            instance = Instance.create(self.tracefs, settings, own, proc=self.proc)
+            instance = way(self.tracefs, settings, own, proc=self.proc)
             effective, cpus = instance.effective(), instance.cpus()
             number = next(self._numbers)
             self._instances[number] = instance, own.pop_all()
         return OpenedInstance(number, instance.name, effective, cpus, instance.probe_events)
+
+    def leave_instance(self, instance: int) -> None:
+        """See `Kernel.leave_instance`."""
+        left, stack = self._instances.pop(instance)
+        left.keep()
+        stack.close()
 
     def remove_instance(self, instance: int) -> None:
         """See `Kernel.remove_instance`."""
@@ -146,16 +162,17 @@ class LocalTracefs(LocalHost):
         with ExitStack() as own:
             instance = Instance.adopt(self.tracefs, name, own, proc=self.proc)
             self.reserve_files(2 * len(instance.cpus()))
-            left = left_rings.open_left(instance, next(self._numbers))
+            note = self.noted_instance(name)
+            left = left_rings.open_left(instance, next(self._numbers), note)
             self._instances[left.id] = instance, own.pop_all()
         return left
 
     def release_left(self, instance: int, *, remove: bool) -> None:
         """See `Kernel.release_left`."""
-        left, stack = self._instances.pop(instance)
-        if not remove:
-            left.keep()
-        stack.close()
+        if remove:
+            self.remove_instance(instance)
+        else:
+            self.leave_instance(instance)
 
     def remove_orphan_probes(self) -> None:
         """See `Kernel.remove_orphan_probes`."""

@@ -57,6 +57,12 @@ def opener_facts(place: str) -> OpenerFacts:
         return decode_json(answer.facts, OpenerFacts)
 
 
+def opener_listens(place: str) -> bool:
+    """See `Kernel.opener_listens`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as one:
+        return one.connect_ex(place) == 0
+
+
 def kept_rings(
     place: str, session: str, digest: str, *, wait_s: float, abort: int = NEVER
 ) -> KeptRings:

@@ -47,6 +47,9 @@ class PerfPort(Protocol):
                 another version.
         """
 
+    def opener_listens(self, place: str) -> bool:
+        """Whether an opener listens at a socket."""
+
     def kept_rings(
         self, place: str, session: str, digest: str, *, wait_s: float, abort: int = ...
     ) -> KeptRings:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.values.host import Holder
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
         OpenedInstance,
         TraceEvent,
     )
-    from collectord.kernel.values.left_instance import LeftInstance
+    from collectord.kernel.values.left_instance import InstanceNote, LeftInstance
     from collectord.kernel.values.ring_files import RingFiles
 
 
@@ -34,6 +33,20 @@ class TracefsPort(Protocol):
             KernelError: EEXIST, the session runs already, or what a crash left of it waits to be
                 salvaged; others.
         """
+
+    def resume_instance(self, settings: InstanceSettings) -> OpenedInstance:
+        """Go on with an instance that a process has left, as it is: it records.
+
+        It has been made with these settings, without probes. It is there until `remove_instance`
+        or `leave_instance`.
+
+        Raises:
+            NoSuchTarget: there is none, or another process holds it.
+            MissingPrivilege, KernelError: it cannot be opened.
+        """
+
+    def leave_instance(self, instance: int) -> None:
+        """Close an instance, by its id, which records on; its rings must be closed."""
 
     def remove_instance(self, instance: int) -> None:
         """Stop an instance, by its id, and remove it and its probes; its rings must be closed.
@@ -162,16 +175,16 @@ class TracefsPort(Protocol):
             KernelError: it cannot be removed, and stays; EBUSY, with the process that keeps it.
         """
 
-    def note_instance(self, instance: str, directory: Path) -> None:
-        """Note where an instance's segments go, to be found after a crash.
+    def note_instance(self, instance: str, note: InstanceNote) -> None:
+        """Write the note about an instance for the next process, after a crash too.
 
         Raises:
             KernelError: it cannot be written.
             UnsafePath: others can write there.
         """
 
-    def noted_directory(self, instance: str) -> Path | None:
-        """Return the folder of an instance's segments, None if nobody noted it."""
+    def noted_instance(self, instance: str) -> InstanceNote | None:
+        """Return the note about an instance, None without one that can be read."""
 
     def forget_instance(self, instance: str) -> None:
         """Remove the note of an instance that is gone; the note may be gone, too."""

@@ -54,7 +54,7 @@ _PAGE_FIELD: Final = re.compile(
 
 
 class Instance:
-    """An instance that this process holds; see `create` and `adopt`."""
+    """An instance that this process holds; see `create`, `resume` and `adopt`."""
 
     def __init__(self, tracefs: Tracefs, session: str, stack: ExitStack, proc: Path) -> None:
         self.session = session
@@ -70,6 +70,7 @@ class Instance:
         self._comms = TaskComms(tracefs.root, proc)
         self._marker_fd = -1
         self._kept = False
+        self._resumed = False
 
     @classmethod
     def create(
@@ -96,8 +97,38 @@ class Instance:
         instance = cls(tracefs, settings.session, stack, proc)
         lock_fd = instance_lock.make_locked(tracefs, instance.name, proc=proc)
         stack.callback(os.close, lock_fd)
-        stack.callback(instance._remove)
+        stack.callback(instance._remove_unless_kept)
         instance._set_up(settings)
+        return instance
+
+    @classmethod
+    def resume(
+        cls,
+        tracefs: Tracefs,
+        settings: InstanceSettings,
+        stack: ExitStack,
+        *,
+        proc: Path = _PROC,
+    ) -> Instance:
+        """Go on with an instance that a process has left with `keep`; it records meanwhile.
+
+        Args:
+            tracefs: the tree.
+            settings: with which the instance was made; it has no probes.
+            stack: removes all of it, unless an error unwinds it or `keep` was called.
+            proc: root of procfs, to name processes that keep the instance.
+
+        Raises:
+            NoSuchTarget: there is none of that name, or another process holds it.
+            MissingPrivilege, KernelError: it cannot be opened.
+        """
+        instance = cls(tracefs, settings.session, stack, proc)
+        lock_fd = instance_lock.resume_locked(tracefs, instance.name, proc=proc)
+        stack.callback(os.close, lock_fd)
+        stack.push(instance._remove_unless_failed)
+        instance._cpus = frozenset(settings.cpus)
+        instance._resumed = True
+        instance._open_marker()
         return instance
 
     @classmethod
@@ -149,11 +180,15 @@ class Instance:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        if failed is None and not self._kept:
+        if failed is None:
+            self._remove_unless_kept()
+
+    def _remove_unless_kept(self) -> None:
+        if not self._kept:
             self._remove()
 
     def keep(self) -> None:
-        """Leave an adopted instance to a later try: its stack then gives up the lock alone."""
+        """Leave the instance as it is to a later process: its stack gives up the lock alone."""
         self._kept = True
 
     def _set_up(self, settings: InstanceSettings) -> None:
@@ -174,6 +209,9 @@ class Instance:
             self._set_option("event-fork", on=settings.follow_forks)
             write("set_event_pid", " ".join(map(str, settings.pids)))
         self._probes.make(settings.probes)
+        self._open_marker()
+
+    def _open_marker(self) -> None:
         self._marker_fd = self._files.open("trace_marker", os.O_WRONLY)
         self._stack.callback(os.close, self._marker_fd)
 
@@ -313,7 +351,7 @@ class Instance:
         chosen = tuple(events)
         for event in chosen:
             instance_events.check_known(self._files, event, self._tracefs.available_events)
-            instance_events.set_filter(self._files, event)
+            instance_events.set_filter(self._files, event, replaces=self._resumed)
         self.events = chosen
 
     def enable(self) -> None:

@@ -55,17 +55,26 @@ def check_known(
     raise UnknownEvent(f"no tracepoint {event}", hint=nearest or "collectord list shows them")
 
 
-def set_filter(folder: ControlFolder, event: TraceEvent) -> None:
+def set_filter(folder: ControlFolder, event: TraceEvent, *, replaces: bool = False) -> None:
     """Give an event its filter, and the threads that it leaves out.
+
+    Args:
+        folder: the instance.
+        event: the event.
+        replaces: the event records, and its present filter is replaced at one moment.
 
     Raises:
         UsageError: the kernel refuses it; with its reason and the nearest field.
         MissingPrivilege, KernelError: it cannot be written.
     """
+    whole = without_threads(event.filter, event.exclude_tids)
+    if replaces:
+        _put_filter(folder, event, whole or "0")
+        return
     if event.filter:  # alone first: the kernel's reason is to be about what the user wrote
         _put_filter(folder, event, event.filter)
     if event.exclude_tids:
-        _put_filter(folder, event, without_threads(event.filter, event.exclude_tids))
+        _put_filter(folder, event, whole)
 
 
 def _put_filter(folder: ControlFolder, event: TraceEvent, text: str) -> None:

@@ -120,6 +120,23 @@ def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
     )
 
 
+def resume_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
+    """Lock an instance that its process has left, as its maker does; return its descriptor.
+
+    Raises:
+        NoSuchTarget: there is no such instance, or a process holds its lock.
+    """
+    with _changing(tracefs, proc):
+        try:
+            fd = os.open(tracefs.root / "instances" / name, _FOLDER_FLAGS)
+        except FileNotFoundError as error:
+            raise NoSuchTarget(f"no tracefs instance {name}") from error
+        if not _locked(fd):
+            os.close(fd)
+            raise NoSuchTarget(f"tracefs instance {name} is in use")
+    return fd
+
+
 def remove_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
     """Remove an instance whose lock the caller holds; one that is gone already is fine.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notes of where the segments of a tracefs instance are, to be found after a crash.
+"""Notes about tracefs instances for the next process: where their segments are, what was taken.
 
 An instance lives until the next boot, and so does a file below /run: each instance has a note
 while it exists. Without it nobody could tell which of its events were stored.
@@ -12,25 +12,46 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from collectord.errors import KernelError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
+from collectord.kernel.values.left_instance import InstanceNote
+from collectord.kernel.values.ring_stats import CpuStats  # noqa: TC001 - msgspec resolves it
+from collectord.text.foreign import decode_json
 
 NOTES: Final = Path("/run/collectord/instances")
 NOTES_MODE: Final = 0o755
-_PATH_MAX_BYTES: Final = 4096
+# A path, and some 200 bytes for each CPU.
+_NOTE_MAX_BYTES: Final = 1 << 21
 
 
-def write_note(instance: str, directory: Path, notes: Path = NOTES) -> None:
-    """Note where an instance's segments go.
+class _Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """A note as it is written; a path is bytes."""
+
+    directory: bytes
+    since_ns: int = 0
+    taken: dict[int, CpuStats] = {}
+    digest: str = ""
+
+
+def write_note(instance: str, note: InstanceNote, notes: Path = NOTES) -> None:
+    """Write the note about an instance.
 
     Raises:
         KernelError: it cannot be written.
         UnsafePath: others can write there.
     """
+    stored = _Stored(
+        directory=os.fsencode(note.directory.absolute()),
+        since_ns=note.since_ns,
+        taken=note.taken,
+        digest=note.digest,
+    )
     try:
         with open_folder(notes, Trust.WRITE, make_mode=NOTES_MODE) as folder:
-            folder.put(instance, os.fsencode(directory.absolute()))
+            folder.put(instance, msgspec.json.encode(stored))
     except OSError as error:
         raise KernelError(
             f"cannot write a note in {notes} about the segments of {instance}",
@@ -39,13 +60,15 @@ def write_note(instance: str, directory: Path, notes: Path = NOTES) -> None:
         ) from error
 
 
-def read_note(instance: str, notes: Path = NOTES) -> Path | None:
-    """Return the folder of an instance's segments, None if nobody noted it."""
+def read_note(instance: str, notes: Path = NOTES) -> InstanceNote | None:
+    """Return the note about an instance, None without one that can be read."""
     try:
         with open_folder(notes) as folder:
-            return Path(os.fsdecode(folder.read(instance, _PATH_MAX_BYTES)))
-    except (OSError, UnsafePath):
+            found = decode_json(folder.read(instance, _NOTE_MAX_BYTES), _Stored)
+    except (OSError, UnsafePath, msgspec.DecodeError):
         return None
+    directory = Path(os.fsdecode(found.directory))
+    return InstanceNote(directory, found.since_ns, found.taken, found.digest)
 
 
 def remove_note(instance: str, notes: Path = NOTES) -> None:

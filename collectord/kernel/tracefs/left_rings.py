@@ -11,10 +11,12 @@ from collectord.kernel.values.left_instance import LeftInstance, LeftRing
 
 if TYPE_CHECKING:
     from collectord.kernel.tracefs.instance import Instance
+    from collectord.kernel.values.left_instance import InstanceNote
     from collectord.kernel.values.ring_files import RingFiles
+    from collectord.kernel.values.ring_stats import CpuStats
 
 
-def open_left(instance: Instance, number: int) -> LeftInstance:
+def open_left(instance: Instance, number: int, note: InstanceNote | None) -> LeftInstance:
     """Open the rings of an adopted instance; the instance's stack closes them.
 
     `Instance.adopt` has stopped the instance, so all counters are final.
@@ -25,12 +27,14 @@ def open_left(instance: Instance, number: int) -> LeftInstance:
     effective = instance.effective()
     # chmod(2) changes one of the two.
     status = instance.path.stat()
-    rings = [_look_at(instance.open_ring(cpu)) for cpu in instance.cpus()]
+    taken = note.taken if note is not None else {}
+    rings = [_look_at(instance.open_ring(cpu), taken.get(cpu)) for cpu in instance.cpus()]
+    made_ns = min(status.st_mtime_ns, status.st_ctime_ns)
     return LeftInstance(
         id=number,
         name=instance.name,
         session=instance.session.partition(OWNER_MARK)[0].removesuffix(ASIDE_MARK),
-        created_ns=min(status.st_mtime_ns, status.st_ctime_ns),
+        created_ns=max(made_ns, note.since_ns if note is not None else 0),
         buffer_bytes=effective.buffer_bytes,
         subbuf_bytes=effective.subbuf_bytes,
         buffer_percent=effective.buffer_percent,
@@ -38,8 +42,8 @@ def open_left(instance: Instance, number: int) -> LeftInstance:
     )
 
 
-def _look_at(files: RingFiles) -> LeftRing:
-    return LeftRing(files, files.stats(), handed_out(files.raw_fd))
+def _look_at(files: RingFiles, taken: CpuStats | None) -> LeftRing:
+    return LeftRing(files, files.stats().since(taken), handed_out(files.raw_fd))
 
 
 def _was_used(ring: LeftRing) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from collectord.errors import KernelError
@@ -58,6 +58,25 @@ class CpuStats:
     def written(self) -> int:
         """Number of events that were put into the ring."""
         return self.entries + self.overrun + self.read_events + self.cleared
+
+    @property
+    def taken(self) -> CpuStats:
+        """Its counts without the unread events, which are left to whoever reads the ring next."""
+        return replace(self, entries=0, bytes=0, oldest_event_ns=None, cleared=0)
+
+    def since(self, taken: CpuStats | None) -> CpuStats:
+        """Return its counts since an earlier reading's `taken`; all of them after a reset."""
+        if taken is None:
+            return self
+        new = replace(
+            self,
+            overrun=self.overrun - taken.overrun,
+            commit_overrun=self.commit_overrun - taken.commit_overrun,
+            dropped=self.dropped - taken.dropped,
+            read_events=self.read_events - taken.read_events,
+        )
+        fell = min(new.overrun, new.commit_overrun, new.dropped, new.read_events) < 0
+        return self if fell else new
 
 
 def parse_stats(text: bytes) -> CpuStats:

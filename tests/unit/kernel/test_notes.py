@@ -4,33 +4,37 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from collectord.errors import KernelError, UnsafePath
 from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote, numbers
 from collectord.kernel.tracefs.instance_note import read_note, remove_note, write_note
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from collectord.kernel.values.left_instance import InstanceNote
+from collectord.kernel.values.ring_stats import CpuStats
 
 DEVICE = os.makedev(8, 1)
 
 
 def test_instance_note(tmp_path: Path) -> None:
-    """It says where segments go, until it is removed; a longer one than any path is none."""
+    """It says where segments go and what was taken, until it is removed; rubbish is none."""
     notes = tmp_path / "run" / "instances"
     assert read_note("x", notes) is None
-    write_note("x", tmp_path / "state", notes)
-    write_note("x", tmp_path / "other", notes)
-    assert read_note("x", notes) == tmp_path / "other"
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))  # any bytes
+    write_note("x", InstanceNote(path), notes)
+    assert read_note("x", notes) == InstanceNote(path)
+    taken = {3: CpuStats(0, 1, 2, 0, None, 5, 6, 7), 12: CpuStats(0, 0, 0, 0, None, 5, 0, 1 << 40)}
+    whole = InstanceNote(path, 1_700_000_000_000_000_000, taken, "digest")
+    write_note("x", whole, notes)
+    assert read_note("x", notes) == whole
     assert [path.name for path in notes.iterdir()] == ["x"]
     remove_note("x", notes)
     remove_note("x", notes)
     assert read_note("x", notes) is None
-    (notes / "x").write_bytes(bytes(5000))
-    assert read_note("x", notes) is None
+    for rubbish in (bytes(5000), b"/var/lib/collectord/calls", b'{"directory": "!"}', b"{}"):
+        (notes / "x").write_bytes(rubbish)
+        assert read_note("x", notes) is None
 
 
 @pytest.mark.parametrize("name", ["x", ".x.new"])
@@ -41,11 +45,12 @@ def test_instance_note_in_the_place_of_others(tmp_path: Path, name: str) -> None
     notes.mkdir()
     (notes / name).symlink_to(victim)
     if name == "x":
-        write_note("x", tmp_path, notes)  # the link's name goes, what it led to is not made
-        assert read_note("x", notes) == tmp_path
+        # The link's name goes, what it led to is not made.
+        write_note("x", InstanceNote(tmp_path), notes)
+        assert read_note("x", notes) == InstanceNote(tmp_path)
     else:
         with pytest.raises(UnsafePath, match="is not a regular file"):
-            write_note("x", tmp_path, notes)
+            write_note("x", InstanceNote(tmp_path), notes)
     assert not victim.exists()
     os.mkfifo(notes / "fifo")
     assert read_note("fifo", notes) is None

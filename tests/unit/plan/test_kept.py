@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +13,11 @@ from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
 from collectord.errors import MissingFeature
 from collectord.facts.kernel_facts import CAP_SYS_ADMIN, BpfFacts, FtraceFacts
+from collectord.kernel.values.left_instance import InstanceNote
 from collectord.model import ScopeKind
 from collectord.plan.build import build
-from collectord.plan.kept import digest, held_part
+from collectord.plan.kept import digest, held_part, trace_digest
+from collectord.source.trace_end import left_instance
 from collectord.text.units import RingSize
 from tests.support.bpf_pairs import SOURCE, program
 from tests.support.configs import perf_source, tracefs_source
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.plan.session_plan import SessionPlan
 
+RECORDER = {"mode": "flight-recorder"}
 PLACE = "/run/collectord-opener/opener.sock"
 
 
@@ -72,17 +76,32 @@ def test_what_is_never_held_is_nothing_to_an_opener() -> None:
 @pytest.mark.parametrize(
     ("session", "reason"),
     [
-        (switches(mode="flight-recorder"), "flight recorders"),
+        (switches(**RECORDER), "flight recorders"),
         (switches(target=TargetConfig(scope=ScopeKind.PROCESS, pids=(1,))), "whole CPUs"),
-        (switches(source=(tracefs_source("sched:sched_switch"),)), "tracefs"),
+        (switches(source=(tracefs_source("sched:sched_switch"),), **RECORDER), "flight recorders"),
     ],
-    ids=["flight recorder", "process", "ftrace"],
+    ids=["flight recorder", "process", "ftrace flight recorder"],
 )
 def test_others_say_why_not(session: SessionConfig, reason: str) -> None:
     """The daemon opens them, as without an opener."""
     made = plan(session)
     assert made.opener == ""
     assert any("not held by the opener" in note and reason in note for note in made.notes)
+
+
+def test_an_instance_of_ftrace_is_left_to_the_same_plan() -> None:
+    """The next daemon finds it by a note with the digest of its own plan, under either name."""
+    session = switches(source=(tracefs_source("sched:sched_switch"),))
+    made = plan(session)
+    assert made.opener == ""
+    assert "records on while the daemon restarts" in "".join(made.describe())
+    other = plan(switches(source=(tracefs_source("sched:sched_wakeup"),)))
+    assert trace_digest(made) != trace_digest(other)
+    notes = {"collectord-calls+": InstanceNote(Path("/x"), digest=trace_digest(made))}
+    assert left_instance(made, notes.get) == "collectord-calls+"
+    assert left_instance(other, notes.get) is None
+    assert left_instance(plan(session, opener=""), notes.get) is None
+    assert left_instance(plan(switches()), notes.get) is None
 
 
 def test_rings_are_planned_with_the_privileges_of_who_opens_them() -> None:

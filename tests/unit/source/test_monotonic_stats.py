@@ -37,6 +37,25 @@ def ring(tmp_path: Path) -> Iterator[tuple[MonotonicStats, Callable[[str], objec
     os.close(fd)
 
 
+def test_what_earlier_processes_had_is_not_counted(tmp_path: Path) -> None:
+    """Unread events are the next process's; a reset between both leaves what came after it."""
+    path = tmp_path / "stats"
+    path.write_text(text(10, overrun=5, dropped=3, read=100))
+    fd = os.open(path, os.O_RDONLY)
+    first = MonotonicStats(fd)
+    first.read()
+    second, third = MonotonicStats(fd, first.taken), MonotonicStats(fd, first.taken)
+    assert (second.read().written, second.read().read_events) == (10, 0)
+    path.write_text(text(4, overrun=6, dropped=4, read=110))
+    now = second.read()
+    assert (now.entries, now.overrun, now.dropped, now.read_events) == (4, 1, 1, 10)
+    assert (now.commit_overrun, now.written, second.resets) == (0, 15, 0)
+    path.write_text(text(4, read=1))
+    now = third.read()
+    assert (now.written, now.overrun, now.read_events, third.resets) == (5, 0, 1, 1)
+    os.close(fd)
+
+
 def test_a_reset_is_seen(ring: tuple[MonotonicStats, Callable[[str], object]]) -> None:
     """After a reset all go on from where they were, unread events that it took included."""
     stats, write = ring
