@@ -102,7 +102,7 @@ def test_a_restart_loses_nothing(
 def test_a_kill_after_a_restart_is_counted(
     config: Path, start_cli: Start, run_cli: Run, generator: Generator, trace_cmds: TraceCmds
 ) -> None:
-    """What the killed daemon has not stored is salvaged or lost; what others stored is neither."""
+    """Events that it has not stored are salvaged or lost; those that others stored are neither."""
     state = config.parent / "state"
     with opening(start_cli, run_cli, config):
         with generator.start("count", count=CALLS, rate=RATE, nr=daemons.NUMBER) as running:
@@ -125,7 +125,7 @@ def test_a_kill_after_a_restart_is_counted(
 def test_a_changed_session_begins_anew(
     config: Path, start_cli: Start, run_cli: Run, generator: Generator, trace_cmds: TraceCmds
 ) -> None:
-    """What its rings have from before is salvaged."""
+    """The contents of its rings are salvaged, and the time until it records is a gap."""
     with opening(start_cli, run_cli, config):
         with daemons.running(start_cli, config) as daemon:
             assert daemon.stop().status == 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InstanceNote:
-    """What the next process has to know of an instance.
+    """A note about an instance for the next process.
 
     Attributes:
         directory: the folder of its segments.
