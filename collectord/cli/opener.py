@@ -38,7 +38,7 @@ def parser() -> Parser:
     """Return the parser of `opener`."""
     made = Parser(
         "opener",
-        ("[--config FILE] [--user USER]", "--end"),
+        ("[--config FILE] [--user USER] [--end]",),
         (
             "collectord opener",
             "collectord opener --user collectord",
@@ -56,7 +56,7 @@ def parser() -> Parser:
         "--end",
         action="store_true",
         help="remove the ftrace instances that a daemon has left recording for the next one, and "
-        "exit; the unit does so when the opener ends",
+        "exit, as the unit does when the opener ends (default: hold rings)",
     )
     return made
 
