@@ -87,7 +87,7 @@ cdef extern from "core.h":
         uint32_t page_bytes
         bint snapshots, foreign_clock
     enum request:
-        ROTATE, TURN, FINISH, SPACE_GIVE_UP, SPACE_RETRY
+        ROTATE, TURN, FINISH, HURRY, REST, SPACE_GIVE_UP, SPACE_RETRY
     struct stream:
         uint32_t id
         sideband sideband
@@ -148,14 +148,12 @@ cdef extern from "core.h":
     void core__forget_stream(core *c, stream *s)
     int core__add_ring(core *c, uint32_t shard, stream *s, ring *r) nogil
     void core__forget_ring(ring *r)
-    void core__warm(ring *r) nogil
-    int core__post(core *c, ring *r, command command)
-    bint core__has_answered(core *c, const ring *r)
-    bint core__has_left(core *c, const ring *r)
-    int core__silent_shard(const core *c, const stream *s, uint32_t index, uint64_t generation)
+    int shard__post(ring *r, command command)
+    bint shard__has_answered(const ring *r)
+    bint shard__has_left(const ring *r)
+    bint core__is_silent(const core *c, const stream *s, uint32_t shard, uint64_t generation)
     int core__prepare(core *c, stream *st, segment *s) nogil
     void core__request(core *c, stream *s, request r) nogil
-    void core__hurry(core *c, stream *s, bint on) nogil
     event *core__event(core *c) nogil
     ring *core__find_ring(core *c, bint (*told)(ring *))
     bint ring__tells_fault(ring *r)
@@ -426,9 +424,9 @@ cdef class Core:
         if ring not in self.rings:
             return True
         if not ring.leaves:
-            check(core__post(self.core, ring.ring, COMMAND_REMOVE))
+            check(shard__post(ring.ring, COMMAND_REMOVE))
             ring.leaves = True
-        if not core__has_left(self.core, ring.ring):
+        if not shard__has_left(ring.ring):
             return False
         self.leave(ring)
         return True
@@ -447,7 +445,7 @@ cdef class Core:
 
     def silent_shards(self, uint64_t generation):
         return tuple(i for i in range(self.core.writer.shard_count)
-                     if core__silent_shard(self.core, NULL, i, generation) == <int>i)
+                     if core__is_silent(self.core, NULL, i, generation))
 
     def events(self):
         cdef list found = []

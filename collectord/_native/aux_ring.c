@@ -365,7 +365,7 @@ static void aux_ring__hold(struct ring *ring, bool held)
 	counter__set(&aux->head_rule, aux->window.rule);
 	counter__set(&aux->window_bytes, extent.held);
 	counter__set(&aux->window_taken_bytes, extent.end - extent.begin);
-	counter__add(&aux->repeated_bytes, extent.repeated);
+	counter__add(&aux->repeated_bytes, extent.begin - (extent.end - extent.held));
 	counter__add(&aux->overwritten_bytes, extent.overwritten);
 }
 

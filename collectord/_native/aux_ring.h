@@ -49,7 +49,6 @@ struct aux_window {
 /* The window is [end - held, end). Its part [begin, end) is new, the part before it is repeated. */
 struct aux_extent {
 	uint64_t begin, end, held;
-	uint64_t repeated;
 	uint64_t overwritten; /* AUX_MONOTONIC: bytes between those taken and the window */
 };
 

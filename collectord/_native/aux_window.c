@@ -78,12 +78,10 @@ bool aux_window__find(struct aux_window *window, const struct ring_map *map, uin
 	if (extent->end < taken)
 		return false;
 	extent->begin = extent->end - extent->held;
-	if (extent->begin < taken) {
-		extent->repeated = taken - extent->begin;
-		extent->begin = taken;
-	} else if (window->rule == AUX_MONOTONIC) {
+	if (window->rule == AUX_MONOTONIC && extent->begin > taken)
 		extent->overwritten = extent->begin - taken;
-	}
+	if (extent->begin < taken)
+		extent->begin = taken;
 	return true;
 }
 

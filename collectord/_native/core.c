@@ -69,7 +69,7 @@ void core__stop(struct core *core)
 /* Free forgotten rings of a stream that have nothing in flight, and whose share of its segment is
  * kept without them. One with another behind it follows that. Returns whether no shard uses any of
  * its rings. */
-static bool core__free_rings(struct core *core, struct stream *stream)
+static bool core__free_rings(struct stream *stream)
 {
 	uint32_t kept = 0;
 	bool all_left = true;
@@ -77,7 +77,7 @@ static bool core__free_rings(struct core *core, struct stream *stream)
 	HOLD(&stream->lock);
 	for (uint32_t i = 0; i < stream->ring_count; i++) {
 		struct ring *const ring = stream->rings[i];
-		const bool left = core__has_left(core, ring);
+		const bool left = shard__has_left(ring);
 
 		all_left &= left;
 		if (!left || !ring__is_over(ring) || !stream__keep_share(stream, ring)) {
@@ -98,7 +98,7 @@ static void core__reap(struct core *core)
 	for (uint32_t i = 0; i < writer__streams(&core->writer); i++) {
 		struct stream *const stream = writer__stream(&core->writer, i);
 
-		if (stream != NULL && core__free_rings(core, stream) && stream->forgotten &&
+		if (stream != NULL && core__free_rings(stream) && stream->forgotten &&
 		    writer__forget(&core->writer, stream))
 			stream__free(stream);
 	}
@@ -165,38 +165,11 @@ void core__forget_ring(struct ring *ring)
 	store_release(&ring->forgotten, true);
 }
 
-void core__warm(struct ring *ring)
+bool core__is_silent(const struct core *core, const struct stream *stream, uint32_t shard,
+		     uint64_t generation)
 {
-	if (ring->ops->warm != NULL)
-		ring->ops->warm(ring);
-}
-
-int core__post(struct core *core, struct ring *ring, enum command command)
-{
-	if ((command == COMMAND_HOLD && !ring__can_hold(ring)) ||
-	    (command == COMMAND_LAST && !ring__has_last(ring)))
-		return -EINVAL;
-	return shard__post(&core->shards[ring->lane->shard], ring, command);
-}
-
-bool core__has_answered(struct core *core, const struct ring *ring)
-{
-	return shard__has_answered(&core->shards[ring->lane->shard], ring);
-}
-
-bool core__has_left(struct core *core, const struct ring *ring)
-{
-	return ring->left && core__has_answered(core, ring);
-}
-
-int core__silent_shard(const struct core *core, const struct stream *stream, uint32_t index,
-		       uint64_t generation)
-{
-	for (uint32_t i = index; i < core->writer.shard_count; i++)
-		if ((stream == NULL || stream__lane(stream, i) != NULL) &&
-		    load_relaxed(&core->shards[i].passed) < generation)
-			return (int)i;
-	return -1;
+	return (stream == NULL || stream__lane(stream, shard) != NULL) &&
+	       load_relaxed(&core->shards[shard].passed) < generation;
 }
 
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment)
@@ -220,15 +193,11 @@ void core__request(struct core *core, struct stream *stream, enum request reques
 	stream->rotate_wanted |= request == ROTATE || request == TURN;
 	stream->turn_wanted |= request == TURN;
 	stream->finish_wanted |= request == FINISH;
+	if (request == HURRY || request == REST)
+		store_relaxed(&stream->hurries, request == HURRY);
 	if (request >= SPACE_UNANSWERED)
 		stream->space_answer = request;
 	pthread_mutex_unlock(&stream->lock);
-	writer__poke(&core->writer);
-}
-
-void core__hurry(struct core *core, struct stream *stream, bool on)
-{
-	store_relaxed(&stream->hurries, on);
 	writer__poke(&core->writer);
 }
 

@@ -55,26 +55,14 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, str
 /* The caller no longer uses the ring, which later calls free once it has left, none of its data is
  * in flight, and the segments that have some of them are closed. Any thread may call it. */
 void core__forget_ring(struct ring *ring);
-/* Prepare the memory that COMMAND_LET_GO copies to. */
-void core__warm(struct ring *ring);
-/* Post a command to the ring's shard, see shard__post(). -EINVAL: the command does not apply to
- * it, or the ring behind it cannot be held. */
-int core__post(struct core *core, struct ring *ring, enum command command);
-/* Whether the shard carried out all commands to the ring. The events' fd becomes readable then. */
-bool core__has_answered(struct core *core, const struct ring *ring);
-/* Whether the ring has left and all its commands are carried out. */
-bool core__has_left(struct core *core, const struct ring *ring);
-
-/* Returns the first shard from `index` on with rings of the stream and no pass since this
- * generation was issued, an empty one too; -1: none. NULL: with rings or not. */
-int core__silent_shard(const struct core *core, const struct stream *stream, uint32_t index,
-		       uint64_t generation);
+/* Whether the shard has rings of the stream, or, if that is NULL, exists, and made no pass since
+ * this generation was issued, an empty one too. */
+bool core__is_silent(const struct core *core, const struct stream *stream, uint32_t shard,
+		     uint64_t generation);
 /* Prepare a segment whose token, fd, offset, limit and places are set; the core owns the
  * places, even on an error. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);
 void core__request(struct core *core, struct stream *stream, enum request request);
-/* Begin, or end, to let the stream pass those that share its disk, see struct disk. */
-void core__hurry(struct core *core, struct stream *stream, bool on);
 
 struct event *core__event(struct core *core);
 /* Returns the first ring of all streams for which `is` is true, or NULL. */

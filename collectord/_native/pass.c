@@ -112,28 +112,20 @@ static bool ring__is_done(const struct ring *ring)
 	       (int64_t)(ring->position - ring->goal) >= 0;
 }
 
-/* Load the head; at a generation's first pass it is the goal. An invalid head is no goal. */
-static void ring__load_head(struct ring *ring, bool swept)
+/* Load the head, of a ring behind it first: records that describe the data before that one are then
+ * before this ring's. At a generation's first pass it is the goal; an invalid head is none. `all`:
+ * the pass also reads data below the watermark. */
+static void pass__load_heads(struct ring *ring, bool all)
 {
-	ring->swept = swept;
+	if (ring->behind != NULL)
+		pass__load_heads(ring->behind, all);
+	ring->swept = all || lane__asked(ring->lane) != 0;
 	ring->first = ring->lane->first;
 	ring->ops->begin(ring);
 	if (ring->first) {
 		ring->goal = ring->head;
 		ring->owes = ring__is_sound(ring);
 	}
-}
-
-/* Load the head of a ring behind it first: records that describe the data before it are then
- * before this ring's head. */
-static void pass__load_heads(struct ring *ring, bool all)
-{
-	/* Whether the pass also reads data below the watermark. */
-	const bool swept = all || lane__asked(ring->lane) != 0;
-
-	if (ring->behind != NULL)
-		ring__load_head(ring->behind, swept);
-	ring__load_head(ring, swept);
 }
 
 /* Begin the last issued generation in each lane that is done with its own. */

@@ -180,5 +180,8 @@ struct window {
 
 /* Make a ring whose map is still empty, and reserve the memory for its windows. -ENOMEM. */
 int window__new(const struct perf_ring_options *options, struct ring **ring);
+/* Prepare the memory that its next window is copied to, so that the copy causes no faults. Any
+ * thread may call it, for a ring of any kind. */
+void window__warm(const struct ring *ring);
 
 RING_KIND(window, perf.ring)

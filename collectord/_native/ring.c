@@ -23,14 +23,14 @@ bool ring__is_over(const struct ring *ring)
 	       load_acquire(&ring->uses) == 0;
 }
 
-bool ring__has_last(const struct ring *ring)
+bool ring__obeys(const struct ring *ring, enum command command)
 {
-	return ring->ops->waits || (ring->partner != NULL && ring__has_last(ring->partner));
-}
+	const struct ring *const behind = ring->partner;
 
-bool ring__can_hold(const struct ring *ring)
-{
-	return !ring->never_held && (ring->partner == NULL || ring__can_hold(ring->partner));
+	if (command == COMMAND_LAST)
+		return ring->ops->waits || (behind != NULL && behind->ops->waits);
+	return command != COMMAND_HOLD ||
+	       !(ring->never_held || (behind != NULL && behind->never_held));
 }
 
 void ring__last(struct ring *ring)

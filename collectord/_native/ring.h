@@ -115,7 +115,7 @@ struct letter {
 	((type *)((uintptr_t)(pointer) - offsetof(type, member)))
 
 /* The operations of a kind of ring. A kind is a struct that embeds a struct ring, and one such
- * table. The shard makes the calls, except for `join`, `warm` and `free`. Optional operations may
+ * table. The shard makes the calls, except for `join` and `free`. Optional operations may
  * be NULL. */
 struct ring_ops {
 	uint32_t poll; /* epoll events that wake for it, 0: none; with EPOLLONESHOT once each
@@ -156,8 +156,6 @@ struct ring_ops {
 	/* Optional: note that no more passes come. If it was not `drained`, unread data are
 	 * lost. */
 	void (*leave)(struct ring *ring, bool drained);
-	/* Optional: prepare the memory that the end of a hold copies to. */
-	void (*warm)(const struct ring *ring);
 	void (*free)(struct ring *ring);
 };
 
@@ -239,10 +237,9 @@ static inline bool ring__is_sound(const struct ring *ring)
 	return ring->ops->copied || load_relaxed(&ring->fault) == 0;
 }
 
-/* Whether COMMAND_LAST means anything to the ring or the ring behind it, and whether they may
- * be held. The thread that posts letters calls these. */
-bool ring__has_last(const struct ring *ring);
-bool ring__can_hold(const struct ring *ring);
+/* Whether the command means anything to the ring or the ring behind it, and both may be held. For
+ * the thread that posts letters. */
+bool ring__obeys(const struct ring *ring, enum command command);
 /* Carry out COMMAND_LAST, for the ring behind it too. */
 void ring__last(struct ring *ring);
 void ring__hold(struct ring *ring, bool held);

@@ -54,6 +54,7 @@ cdef extern from "aux_ring.h":
         uint64_t windows, taken, repeated, repeated_bytes, overwritten_bytes, held_ns
     int window__new(const perf_ring_options *options, ring **out) nogil
     window *window__of(const ring *r)
+    void window__warm(const ring *r) nogil
     struct bpf_ring_options:
         perf_ring_options perf
         uint64_t id
@@ -270,10 +271,10 @@ cdef class Drained:
 
     @property
     def answered(self):
-        return core__has_answered(self.owner.core, self.ring)
+        return shard__has_answered(self.ring)
 
     def read_all(self):
-        check(core__post(self.owner.core, self.ring, COMMAND_LAST))
+        check(shard__post(self.ring, COMMAND_LAST))
 
 
 @cython.no_gc_clear
@@ -282,11 +283,11 @@ cdef class Ring(Drained):
     cdef bint leaves
 
     def hold(self, bint held):
-        check(core__post(self.owner.core, self.ring, COMMAND_HOLD if held else COMMAND_LET_GO))
+        check(shard__post(self.ring, COMMAND_HOLD if held else COMMAND_LET_GO))
 
     def warm(self):
         with nogil:
-            core__warm(self.ring)
+            window__warm(self.ring)
 
     def set_ids(self, ids):
         cdef uint64_t[::1] listed = pairs_of(ids)
@@ -402,7 +403,9 @@ cdef class Stream:
         return stream__written(self.stream, self.owner.core.writer.generation)
 
     def silent_shard(self, uint64_t generation):
-        return core__silent_shard(self.owner.core, self.stream, 0, generation)
+        cdef const core *owner = self.owner.core
+        return next((i for i in range(owner.writer.shard_count)
+                     if core__is_silent(owner, self.stream, i, generation)), -1)
 
     def waits_ns(self):
         return disk__waits_ns(self.stream)
@@ -417,7 +420,7 @@ cdef class Stream:
         core__request(self.owner.core, self.stream, TURN)
 
     def hurry(self, bint on):
-        core__hurry(self.owner.core, self.stream, on)
+        core__request(self.owner.core, self.stream, HURRY if on else REST)
 
     def finish(self):
         core__request(self.owner.core, self.stream, FINISH)

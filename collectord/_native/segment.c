@@ -52,25 +52,20 @@ bool segment__is_short(int error)
 
 int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, uint64_t limit)
 {
-	while (segment->step > 0 && *claimed < until) {
-		const uint64_t needed = until - *claimed;
-		uint64_t bytes = least(segment->step, limit - *claimed);
-		int ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed,
-				    (off_t)bytes);
+	uint64_t step = segment->step;
 
-		if (ret < 0 && segment__is_short(errno) && needed < bytes) {
-			bytes = needed;
-			ret = fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed,
-					(off_t)bytes);
-		}
-		if (ret < 0 && segment__is_short(errno))
-			return -errno;
-		if (ret < 0) {
+	while (segment->step > 0 && *claimed < until) {
+		const uint64_t bytes = least(step, limit - *claimed), needed = until - *claimed;
+
+		if (fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed, (off_t)bytes) == 0)
+			*claimed += bytes;
+		else if (!segment__is_short(errno))
 			/* There is no such call, or no file of that size: the write decides. */
 			segment->step = 0;
-			return 0;
-		}
-		*claimed += bytes;
+		else if (bytes <= needed)
+			return -errno;
+		else
+			step = needed;
 	}
 	return 0;
 }
@@ -115,17 +110,6 @@ int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, ui
 		}
 	}
 	return 0;
-}
-
-int segment__tell(struct segment *segment)
-{
-	uint64_t size = segment->end - segment->size_base, done;
-	struct iovec word = {&size, sizeof(size)};
-	const int ret = segment__write(segment->size_fd, &word, 1, segment->size_at, &done);
-
-	if (ret == 0)
-		segment->told = segment->end;
-	return ret;
 }
 
 void segment__cut(struct segment *segment, uint64_t until)

@@ -90,8 +90,6 @@ int segment__reserve_aux(struct segment *segment, uint32_t count);
 /* Write the vectors at `offset`, and advance them. `*done`: the bytes written, fewer on an
  * error. */
 int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, uint64_t *done);
-/* Tell readers of the running file where its records end. -errno: they see the earlier end. */
-int segment__tell(struct segment *segment);
 
 /* Truncate the file after a partial write at `offset`, so that uncounted bytes are not taken for
  * data, and claim the space behind it again up to `until`. If that fails, the next write takes the

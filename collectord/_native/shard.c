@@ -150,7 +150,7 @@ static struct lane *shard__lane(struct shard *shard, struct stream *stream)
 		if (lane == NULL)
 			return NULL;
 		lane->stream = stream;
-		lane->shard = shard->index;
+		lane->shard = shard;
 	}
 	/* Acquire; the partner is the release in shard__let_go(). */
 	if (load_acquire(&lane->rings) == 0)
@@ -168,7 +168,7 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 	if (ring->front != NULL) {
 		ring->lane = ring->front->lane;
 		ring->front->partner = ring;
-		return shard__post(shard, ring, COMMAND_ADD);
+		return shard__post(ring, COMMAND_ADD);
 	}
 	ring->lane = shard__lane(shard, stream);
 	if (ring->lane == NULL)
@@ -181,7 +181,7 @@ int shard__add(struct shard *shard, struct stream *stream, struct ring *ring)
 	if (ring->sideband != NULL)
 		pool__join(shard->pool, &stream->sideband_share, SHARE_SIDEBAND_CHUNKS);
 	atomic_fetch_add_explicit(&ring->lane->rings, 1, memory_order_relaxed);
-	return shard__post(shard, ring, COMMAND_ADD);
+	return shard__post(ring, COMMAND_ADD);
 }
 
 /* Returns the link to the lane, or where it would be. */
@@ -317,16 +317,24 @@ void shard__serve(struct shard *shard)
 		shard__let_leave(shard);
 }
 
-bool shard__has_answered(const struct shard *shard, const struct ring *ring)
+bool shard__has_answered(const struct ring *ring)
 {
 	/* Acquire; the partner is the release in shard__serve(): its effects are visible. */
-	return load_acquire(&shard->answered) >= ring->asked;
+	return load_acquire(&ring->lane->shard->answered) >= ring->asked;
 }
 
-int shard__post(struct shard *shard, struct ring *ring, enum command command)
+bool shard__has_left(const struct ring *ring)
 {
+	return ring->left && shard__has_answered(ring);
+}
+
+int shard__post(struct ring *ring, enum command command)
+{
+	struct shard *const shard = ring->lane->shard;
 	struct letter *const letter = &ring->letters[command];
 
+	if (!ring__obeys(ring, command))
+		return -EINVAL;
 	/* Acquire; the partner is the same one: the letter is no more in use. */
 	if (load_acquire(&shard->answered) < letter->number)
 		return -EBUSY;

@@ -58,15 +58,19 @@ void shard__stop(struct shard *shard);
  * it yet. The first ring of a `stream` creates its lane. -errno: the fd cannot be polled. */
 int shard__add(struct shard *shard, struct stream *stream, struct ring *ring);
 /*
- * Post a command to the ring's shard. -EBUSY: its last command of this kind is not done yet.
+ * Post a command to the ring's shard. -EBUSY: its last command of this kind is not done yet;
+ * -EINVAL: the command does not apply to it, or the ring behind it cannot be held.
  *
  * COMMAND_HOLD: passes leave it alone. An overwritable ring is always held: COMMAND_LET_GO takes
  * its window. COMMAND_LAST: no more is written into it: passes wait for nothing. COMMAND_REMOVE:
  * it is drained once more, then it has `left`: it and its fd are used no more. If no chunk comes
  * free for two seconds, its remaining data are `abandoned`.
  */
-int shard__post(struct shard *shard, struct ring *ring, enum command command);
-bool shard__has_answered(const struct shard *shard, const struct ring *ring);
+int shard__post(struct ring *ring, enum command command);
+/* Whether its shard carried out all commands to the ring. The events' fd becomes readable then. */
+bool shard__has_answered(const struct ring *ring);
+/* Whether the ring has left too. */
+bool shard__has_left(const struct ring *ring);
 /* Carry out posted letters; called by the thread that makes the passes. */
 void shard__serve(struct shard *shard);
 /* Wake the thread for a new generation, or a stop. */

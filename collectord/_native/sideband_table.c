@@ -310,17 +310,6 @@ static void table__map(struct sideband_table *table, const uint8_t *record)
 		process__add(table, process, (struct mapping){start, end, blob});
 }
 
-static void table__keep(struct sideband_table *table, uint32_t kind, uint64_t key,
-			const uint8_t *record)
-{
-	struct kept *const kept = table__find_or_new(table, &table->kept[kind], key, sizeof(*kept));
-
-	if (kept == NULL)
-		return;
-	blob__put(table, kept->record);
-	kept->record = blob__new(table, record);
-}
-
 static void table__forget(struct sideband_table *table, uint32_t kind, uint64_t key)
 {
 	struct entries *const entries = &table->kept[kind];
@@ -332,24 +321,33 @@ static void table__forget(struct sideband_table *table, uint32_t kind, uint64_t 
 	table__drop(table, entries, &kept->entry, sizeof(*kept));
 }
 
+/* Keep the record, or forget what it says is `gone`. */
+static void table__keep(struct sideband_table *table, uint32_t kind, uint64_t key,
+			const uint8_t *record, bool gone)
+{
+	struct kept *kept;
+
+	if (gone) {
+		table__forget(table, kind, key);
+		return;
+	}
+	kept = table__find_or_new(table, &table->kept[kind], key, sizeof(*kept));
+	if (kept == NULL)
+		return;
+	blob__put(table, kept->record);
+	kept->record = blob__new(table, record);
+}
+
 static void table__symbol(struct sideband_table *table, const uint8_t *record)
 {
-	const uint64_t address = walk__load(record + AT_KSYM_ADDR);
-
-	if ((load16(record + AT_KSYM_FLAGS) & KSYMBOL_UNREGISTER) != 0)
-		table__forget(table, KEPT_SYMBOLS, address);
-	else
-		table__keep(table, KEPT_SYMBOLS, address, record);
+	table__keep(table, KEPT_SYMBOLS, walk__load(record + AT_KSYM_ADDR), record,
+		    (load16(record + AT_KSYM_FLAGS) & KSYMBOL_UNREGISTER) != 0);
 }
 
 static void table__program(struct sideband_table *table, const uint8_t *record)
 {
-	const uint32_t id = load32(record + AT_BPF_ID);
-
-	if (load16(record + AT_BPF_TYPE) == PERF_BPF_EVENT_PROG_UNLOAD)
-		table__forget(table, KEPT_PROGRAMS, id);
-	else
-		table__keep(table, KEPT_PROGRAMS, id, record);
+	table__keep(table, KEPT_PROGRAMS, load32(record + AT_BPF_ID), record,
+		    load16(record + AT_BPF_TYPE) == PERF_BPF_EVENT_PROG_UNLOAD);
 }
 
 static void table__switch(struct sideband_table *table, const uint8_t *record)
@@ -357,7 +355,7 @@ static void table__switch(struct sideband_table *table, const uint8_t *record)
 	uint32_t cpu;
 
 	if (walk__trailer_cpu(record, &table->layout, &cpu))
-		table__keep(table, KEPT_SWITCHES, cpu, record);
+		table__keep(table, KEPT_SWITCHES, cpu, record, false);
 }
 
 /* Apply the state of one event on one CPU, or of the CPU alone if records do not name the event. */
@@ -374,9 +372,9 @@ static void table__event(struct sideband_table *table, const uint8_t *record)
 	if (table->layout.cpu_trailer > sizeof(uint64_t))
 		key = walk__load(record + walk__size(header) - sizeof(uint64_t)) << 16 |
 		      (cpu & UINT16_MAX);
-	table__keep(table, walk__type(header) == PERF_RECORD_ITRACE_START ? KEPT_STARTS
-									  : KEPT_HARDWARE_IDS,
-		    key, record);
+	table__keep(table,
+		    walk__type(header) == PERF_RECORD_ITRACE_START ? KEPT_STARTS : KEPT_HARDWARE_IDS,
+		    key, record, false);
 }
 
 static const struct {

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "clock.h"
 #include "event_list.h"
@@ -18,7 +17,6 @@
 int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 		 const struct stream_options *options, struct event_list *events)
 {
-	void *scratch;
 	int ret;
 
 	if (options->page_bytes > chunk_bytes)
@@ -34,12 +32,8 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 	stream->space_answer = SPACE_UNANSWERED;
 	stream->hash = XXH3_createState();
 	/* Aligned for O_DIRECT, with room for a marker behind a full chunk. */
-	scratch = mmap(NULL, chunk_bytes + CHUNK_ALIGN_BYTES, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (scratch != MAP_FAILED) {
-		stream->scratch = scratch;
-		stream->scratch_bytes = chunk_bytes;
-	}
+	stream->scratch = aligned_alloc(CHUNK_ALIGN_BYTES, chunk_bytes + CHUNK_ALIGN_BYTES);
+	stream->scratch_bytes = chunk_bytes;
 	ret = sideband__init(&stream->sideband, options->sideband_bytes);
 	stream->sideband.foreign_clock = options->foreign_clock;
 	if (ret == 0)
@@ -61,8 +55,7 @@ void stream__free(struct stream *stream)
 
 void stream__deinit(struct stream *stream)
 {
-	if (stream->scratch != NULL)
-		munmap(stream->scratch, stream->scratch_bytes + CHUNK_ALIGN_BYTES);
+	free(stream->scratch);
 	XXH3_freeState(stream->hash);
 	sums__deinit(&stream->sums);
 	sideband__deinit(&stream->sideband);
@@ -278,9 +271,8 @@ uint32_t stream__drop_load(struct stream *stream, struct item *item, const struc
 	struct work *const work = &stream->work;
 
 	(void)item;
-	work->lost = work->load.span;
 	work->load.span.bytes = 0;
-	*spans = &work->lost;
+	*spans = &work->load.span;
 	return 1;
 }
 
@@ -362,9 +354,18 @@ bool stream__has_news(const struct stream *stream)
 
 void stream__tell(struct stream *stream)
 {
+	struct segment *const segment = &stream->current;
+	uint64_t size = segment->end - segment->size_base, done;
+	struct iovec word = {&size, sizeof(size)};
+	int ret;
+
 	stream->tells = false;
-	if (stream__has_news(stream))
-		store_relaxed(&stream->tell_error, -segment__tell(&stream->current));
+	if (!stream__has_news(stream))
+		return;
+	ret = segment__write(segment->size_fd, &word, 1, segment->size_at, &done);
+	if (ret == 0)
+		segment->told = segment->end;
+	store_relaxed(&stream->tell_error, -ret);
 }
 
 struct lane *stream__lane(const struct stream *stream, uint32_t shard)

@@ -5,6 +5,7 @@
 #include "sideband.h"
 
 struct disk;
+struct shard;
 struct stream;
 
 /*
@@ -51,7 +52,7 @@ struct lane {
 	struct stream *stream;
 	struct chunk *open;
 	struct chunk *aside; /* the data chunk, while one of sideband alone is open */
-	uint32_t shard;
+	struct shard *shard;
 	_Atomic uint32_t rings;
 	_Atomic uint32_t queued; /* items of this lane that the writer has not completed */
 	/* A generation of the lane is done when each of its rings has been read to its head at the
@@ -148,7 +149,6 @@ struct work {
 	uint32_t span;	       /* the next span */
 	uint64_t at;	       /* where it begins in the chunk's data */
 	struct load load;      /* the rest of the previous one; no bytes: complete */
-	struct span lost;      /* the part that was skipped, if `load` had it */
 	bool loads;	       /* a ticket's data are read into memory: splicing failed */
 	int waits_for;	       /* an errno, or 0: the item is written when its turn comes */
 	int refused;	       /* errno after a wait in vain: the part is given up */
@@ -163,9 +163,9 @@ struct sent {
 	uint64_t bytes;
 };
 
-/* Requests to a stream: to rotate, also from an empty segment (TURN), to finish, and the answers to its
- * wait for space, or a segment. */
-enum request { ROTATE, TURN, FINISH, SPACE_UNANSWERED, SPACE_GIVE_UP, SPACE_RETRY };
+/* Requests to a stream: to rotate, also from an empty segment (TURN), to finish, to pass those that
+ * share its disk or no more (see struct disk), and the answers to its wait for space, or a segment. */
+enum request { ROTATE, TURN, FINISH, HURRY, REST, SPACE_UNANSWERED, SPACE_GIVE_UP, SPACE_RETRY };
 
 /* A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;
  * `lock` guards `next`, the requests, the answer, the list of rings and the shares of those that are

@@ -31,10 +31,11 @@ enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *wa
 	uint32_t at = walk->at;
 
 	while (at < end) {
+		const uint32_t left = end - at;
 		uint32_t word, type, delta, second;
-		uint64_t past;
+		uint32_t bytes;
 
-		if (end - at < SUBBUF_WORD_BYTES) {
+		if (left < SUBBUF_WORD_BYTES) {
 			fault = SUBBUF_SHORT_EVENT;
 			break;
 		}
@@ -42,45 +43,36 @@ enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *wa
 		type = word & SUBBUF_TYPE_MASK;
 		delta = word >> SUBBUF_TYPE_BITS;
 		if (type - 1 < SUBBUF_TYPE_DATA_MAX) {
-			past = (uint64_t)at + SUBBUF_WORD_BYTES + type * SUBBUF_WORD_BYTES;
-			if (past > end) {
-				fault = SUBBUF_EVENT_BEYOND_DATA;
-				break;
-			}
-			now_ns += delta;
-			if (events++ == 0 && !begun)
-				first_ns = now_ns;
-			at = (uint32_t)past;
-			continue;
-		}
-		if (type == SUBBUF_TYPE_PADDING && delta == 0) {
+			bytes = (type + 1) * SUBBUF_WORD_BYTES;
+		} else if (type == SUBBUF_TYPE_PADDING && delta == 0) {
 			walk->rest_unused = true;
 			at = end;
 			break;
-		}
-		if (end - at < 2 * SUBBUF_WORD_BYTES) {
+		} else if (left < 2 * SUBBUF_WORD_BYTES) {
 			fault = SUBBUF_SHORT_EVENT;
 			break;
+		} else {
+			second = load32(page + at + SUBBUF_WORD_BYTES);
+			if (type == SUBBUF_TYPE_TIME_EXTEND || type == SUBBUF_TYPE_TIME_STAMP) {
+				const uint64_t wide =
+					delta + ((uint64_t)second << SUBBUF_DELTA_BITS);
+
+				now_ns = type == SUBBUF_TYPE_TIME_EXTEND
+						 ? now_ns + wide
+						 : subbuf__full_stamp(wide, now_ns);
+				if (type == SUBBUF_TYPE_TIME_STAMP)
+					walk->skipped_ns = 0;
+				at += 2 * SUBBUF_WORD_BYTES;
+				continue;
+			}
+			if (second < SUBBUF_WORD_BYTES) {
+				fault = SUBBUF_BAD_LENGTH;
+				break;
+			}
+			/* More than there is stays more, and in 32 bits. */
+			bytes = SUBBUF_WORD_BYTES + (((uint32_t)least(second, end) + 3) & ~3u);
 		}
-		second = load32(page + at + SUBBUF_WORD_BYTES);
-		if (type == SUBBUF_TYPE_TIME_EXTEND) {
-			now_ns += delta + ((uint64_t)second << SUBBUF_DELTA_BITS);
-			at += 2 * SUBBUF_WORD_BYTES;
-			continue;
-		}
-		if (type == SUBBUF_TYPE_TIME_STAMP) {
-			now_ns = subbuf__full_stamp(delta + ((uint64_t)second << SUBBUF_DELTA_BITS),
-						    now_ns);
-			walk->skipped_ns = 0;
-			at += 2 * SUBBUF_WORD_BYTES;
-			continue;
-		}
-		if (second < SUBBUF_WORD_BYTES) {
-			fault = SUBBUF_BAD_LENGTH;
-			break;
-		}
-		past = (uint64_t)at + SUBBUF_WORD_BYTES + (((uint64_t)second + 3) & ~UINT64_C(3));
-		if (past > end) {
+		if (bytes > left) {
 			fault = SUBBUF_EVENT_BEYOND_DATA;
 			break;
 		}
@@ -89,7 +81,7 @@ enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *wa
 			walk->skipped_ns += delta;
 		else if (events++ == 0 && !begun)
 			first_ns = now_ns;
-		at = (uint32_t)past;
+		at += bytes;
 	}
 	walk->at = at;
 	walk->now_ns = now_ns;

@@ -64,14 +64,16 @@ int window__new(const struct perf_ring_options *options, struct ring **out)
 	return 0;
 }
 
-/* Prepare the pages that the next window is copied to, so that the copy causes no faults. */
-static void window__warm(const struct ring *ring)
+void window__warm(const struct ring *ring)
 {
+	const struct window *const window = window__of(ring);
+
 #ifdef MADV_POPULATE_WRITE
 	/* EINVAL before Linux 5.14: then the copy faults the pages in, one by one. */
-	(void)madvise(window__of(ring)->copy, window__of(ring)->copy_bytes, MADV_POPULATE_WRITE);
+	if (window != NULL)
+		(void)madvise(window->copy, window->copy_bytes, MADV_POPULATE_WRITE);
 #else
-	(void)ring;
+	(void)window;
 #endif
 }
 
@@ -334,6 +336,5 @@ const struct ring_ops window__ops = {
 	.take = window__give,
 	.hold = window__hold,
 	.leave = window__leave,
-	.warm = window__warm,
 	.free = window__free,
 };

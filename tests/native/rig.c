@@ -167,7 +167,7 @@ int rig__add_aux_ring(struct core *core, struct ring *front, const struct aux_ri
 	int ret = aux_ring__new(options, front, &made);
 
 	if (ret == 0)
-		ret = core__add_ring(core, front->lane->shard, front->lane->stream, made);
+		ret = core__add_ring(core, front->lane->shard->index, front->lane->stream, made);
 	if (ret == 0)
 		*ring = made;
 	return ret;
@@ -197,26 +197,14 @@ static uint64_t abandoned(const struct ring *ring)
 	       (ring->partner != NULL ? counter__read(&ring->partner->abandoned) : 0);
 }
 
-int rig__tell(struct core *core, struct ring *ring, enum command command)
+int rig__tell(struct ring *ring, enum command command)
 {
 	const uint64_t before = abandoned(ring);
-	const int ret = core__post(core, ring, command);
+	const int ret = shard__post(ring, command);
 
 	if (ret < 0)
 		return ret;
-	while (!core__has_answered(core, ring) || (command == COMMAND_REMOVE && !ring->left))
-		sched_yield();
-	return abandoned(ring) > before ? -EAGAIN : 0;
-}
-
-int rig__tell_shard(struct shard *shard, struct ring *ring, enum command command)
-{
-	const uint64_t before = abandoned(ring);
-	const int ret = shard__post(shard, ring, command);
-
-	if (ret < 0)
-		return ret;
-	while (!shard__has_answered(shard, ring) || (command == COMMAND_REMOVE && !ring->left))
+	while (!shard__has_answered(ring) || (command == COMMAND_REMOVE && !ring->left))
 		sched_yield();
 	return abandoned(ring) > before ? -EAGAIN : 0;
 }

@@ -73,8 +73,7 @@ int rig__add_relay_ring(struct core *core, uint32_t shard, struct stream *stream
  * Have the shard of a ring do so, and wait until it has; of COMMAND_REMOVE until the ring has left:
  * -EAGAIN if something of it was abandoned.
  */
-int rig__tell(struct core *core, struct ring *ring, enum command command);
-int rig__tell_shard(struct shard *shard, struct ring *ring, enum command command);
+int rig__tell(struct ring *ring, enum command command);
 
 /* What preparing a segment gave is 0, or the stream was finished meanwhile. */
 void check_prepared(int ret);

@@ -333,7 +333,7 @@ static void run_to_the_end(const struct core_options *options, const struct aux_
 	for (uint32_t i = 0; i < CPUS; i++)
 		pthread_join(cpus[i].thread, NULL);
 	for (uint32_t i = 0; i < CPUS; i++)
-		CHECK_EQ(rig__tell(core, cpus[i].aux, COMMAND_LAST), 0);
+		CHECK_EQ(rig__tell(cpus[i].aux, COMMAND_LAST), 0);
 	await_written(writer__issue(&core->writer), limit);
 	finish(limit);
 	CHECK(closed_count > 2);
@@ -404,7 +404,7 @@ static void pause_producers(bool pause)
 static void hold(bool held)
 {
 	for (uint32_t i = 0; i < CPUS; i++)
-		CHECK_EQ(rig__tell(core, cpus[i].data, held ? COMMAND_HOLD : COMMAND_LET_GO), 0);
+		CHECK_EQ(rig__tell(cpus[i].data, held ? COMMAND_HOLD : COMMAND_LET_GO), 0);
 }
 
 /* Of a snapshot, the words up to the newest; what came with the last one is not there again. */
@@ -533,7 +533,7 @@ static void a_ring_that_leaves_takes_its_area_along(void)
 	CHECK_EQ(fake_aux__run(&cpus[0].fake, 100), 100);
 	/* Nothing tells of these. */
 	fake_aux__set_head(&cpus[0].fake, cpus[0].fake.head + 80);
-	CHECK_EQ(rig__tell(core, cpus[0].data, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(cpus[0].data, COMMAND_REMOVE), 0);
 	CHECK_EQ(counter__read(&cpus[0].aux->bytes), 880);
 	CHECK_EQ(ring_map__tail(&cpus[0].fake.map), 880);
 	cpus[0].fake.head += 80;
@@ -566,7 +566,7 @@ static void events_are_enabled_after_their_bytes_were_taken(void)
 	fake_ring__wake(&cpus[2].fake.ring);
 	while (dummy_event__enabled_ns(fd) == enabled_ns)
 		sched_yield();
-	CHECK_EQ(rig__tell(core, cpus[2].aux, COMMAND_LAST), 0);
+	CHECK_EQ(rig__tell(cpus[2].aux, COMMAND_LAST), 0);
 	CHECK_EQ(ioctl(fd, PERF_EVENT_IOC_DISABLE, 0), 0);
 	enabled_ns = dummy_event__enabled_ns(fd);
 	CHECK_EQ(fake_aux__run(&cpus[2].fake, 100), 100);
@@ -587,7 +587,7 @@ static void letting_go_twice_takes_two_windows(void)
 	CHECK_EQ(core__start(core), 0);
 	for (uint32_t i = 1; i <= 3; i++) {
 		fake_aux__overwrite(&cpus[0].fake, 10, false);
-		CHECK_EQ(rig__tell(core, cpus[0].data, COMMAND_LET_GO), 0);
+		CHECK_EQ(rig__tell(cpus[0].data, COMMAND_LET_GO), 0);
 		await_written(writer__issue(&core->writer), RIG_LIMIT);
 		CHECK_EQ(counter__read(&cpus[0].aux->stored), i * 80);
 	}
@@ -607,7 +607,7 @@ static void an_area_that_is_left_is_counted(void)
 		CHECK_EQ(fake_aux__run(&cpus[i].fake, 13000), 13000);
 	for (uint32_t i = 0; i < CPUS; i++) {
 		const struct ring *const aux = cpus[i].aux;
-		const uint64_t left = rig__tell(core, cpus[i].data, COMMAND_REMOVE) < 0;
+		const uint64_t left = rig__tell(cpus[i].data, COMMAND_REMOVE) < 0;
 
 		CHECK_EQ(counter__read(&aux->abandoned) > 0, left);
 		CHECK_EQ(counter__read(&aux->bytes), cpus[i].fake.head);
@@ -743,22 +743,22 @@ static void what_cannot_be_paired_is_refused(void)
 	fake_aux__init(&fake, 16, AUX_PAGES, false);
 	given.map = &fake.map;
 	CHECK_EQ(-rig__add_aux_ring(core, cpus[0].data, &given, &aux), EEXIST);
-	CHECK_EQ(-rig__tell(core, cpus[0].data, COMMAND_HOLD), EINVAL);
+	CHECK_EQ(-rig__tell(cpus[0].data, COMMAND_HOLD), EINVAL);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
 				&records__layout, &(struct walk_ids){0}, false, true, &held),
 		 0);
 	CHECK_EQ(-rig__add_aux_ring(core, held, &given, &aux), EINVAL);
-	CHECK_EQ(rig__tell(core, held, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(held, COMMAND_REMOVE), 0);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
 				&records__layout, &(struct walk_ids){0}, true, false, &sideband),
 		 0);
 	CHECK_EQ(-rig__add_aux_ring(core, sideband, &given, &aux), EINVAL);
-	CHECK_EQ(rig__tell(core, sideband, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(sideband, COMMAND_REMOVE), 0);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd, &other,
 				&(struct walk_ids){0}, false, false, &elsewhere),
 		 0);
 	CHECK_EQ(-rig__add_aux_ring(core, elsewhere, &given, &aux), EINVAL);
-	CHECK_EQ(rig__tell(core, elsewhere, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(elsewhere, COMMAND_REMOVE), 0);
 	CHECK(aux == NULL);
 	/* Nor does a ring come whose sideband is not where the others have it. */
 	CHECK_EQ(-rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd, &other,

@@ -57,7 +57,7 @@ static struct aux_extent expect(uint64_t held, uint64_t fresh)
 	CHECK(aux_window__find(&window, &aux.map, taken, &extent));
 	CHECK_EQ(extent.held, held * 8);
 	CHECK_EQ(extent.end - extent.begin, fresh * 8);
-	CHECK_EQ(extent.repeated, (held - fresh) * 8);
+	CHECK_EQ(extent.begin - (extent.end - extent.held), (held - fresh) * 8);
 	CHECK(extent.begin >= taken);
 	for (uint64_t i = 0; i < held; i++)
 		CHECK_EQ(word_at(extent.end - 8 - i * 8), aux.word - 1 - i);

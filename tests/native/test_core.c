@@ -327,7 +327,7 @@ static void rings_come_and_go_while_others_run(void)
 						       : record__sample(record, 128, i, i + 1)));
 		if (n % 2 == 0)
 			fake_ring__wake(&fake);
-		CHECK_EQ(rig__tell(core, guests[n], COMMAND_REMOVE), 0);
+		CHECK_EQ(rig__tell(guests[n], COMMAND_REMOVE), 0);
 		CHECK_EQ(counter__read(&guests[n]->records), 20);
 		fake_ring__deinit(&fake);
 		serve(RIG_LIMIT);

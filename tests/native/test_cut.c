@@ -302,7 +302,7 @@ static void a_ring_that_leaves_is_not_waited_for(void)
 	await_boundary();
 	migrate(3, 3, 8);
 	while (rig.shards[3].rings != NULL)
-		CHECK_EQ(rig__tell_shard(&rig.shards[3], rig.shards[3].rings, COMMAND_REMOVE), 0);
+		CHECK_EQ(rig__tell(rig.shards[3].rings, COMMAND_REMOVE), 0);
 	end_named(&output, 3, 1);
 	CHECK_EQ(output__count(&output, PERF_RECORD_COMM, 8), 1);
 	output__free(&output);

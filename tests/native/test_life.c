@@ -192,7 +192,7 @@ static void feed(uint32_t serial, uint32_t number)
 	CHECK_EQ(write(page_ends[1], record, PAGE_BYTES), PAGE_BYTES);
 	size = blk_record__put(record, number, number, 0);
 	CHECK_EQ(write(pipe_ends[1], record, size), size);
-	CHECK_EQ(core__post(core, rings[WINDOW], COMMAND_LET_GO), 0);
+	CHECK_EQ(shard__post(rings[WINDOW], COMMAND_LET_GO), 0);
 }
 
 /* What feed() gives each stream. */
@@ -223,10 +223,10 @@ static void remove_rings(void)
 {
 	for (uint32_t i = 0; i < RINGS; i++)
 		if (i != AUX)
-			CHECK_EQ(core__post(core, rings[i], COMMAND_REMOVE), 0);
-	CHECK_EQ(core__post(core, rings[AUX]->front, COMMAND_REMOVE), 0);
+			CHECK_EQ(shard__post(rings[i], COMMAND_REMOVE), 0);
+	CHECK_EQ(shard__post(rings[AUX]->front, COMMAND_REMOVE), 0);
 	for (uint32_t i = 0; i < RINGS; i++)
-		while (!core__has_left(core, rings[i]))
+		while (!shard__has_left(rings[i]))
 			await_notice(core->events.fd);
 	fake_ring__deinit(&overwritten);
 	close(rings[BPF]->wakeup_fd);
@@ -420,7 +420,7 @@ static void rings_that_are_gone_leave_only_their_shares_of_a_segment(void)
 		ids[round] = rings[DATA]->id;
 		CHECK(fake_ring__write(&data, record, record__sample(record, 128, round, round + 1)));
 		await_written();
-		CHECK_EQ(rig__tell(core, rings[DATA], COMMAND_REMOVE), 0);
+		CHECK_EQ(rig__tell(rings[DATA], COMMAND_REMOVE), 0);
 		core__forget_ring(rings[DATA]);
 		check_ring_counts((const uint32_t[STREAMS]){0});
 	}
@@ -513,15 +513,15 @@ static void neither_a_snapshot_nor_a_stop_waits_for_the_disk_of_another(void)
 	while (sem_wait(&begun) < 0)
 		continue;
 	/* The windows are taken and written, and the segment is closed. */
-	CHECK_EQ(rig__tell(core, rings[1], COMMAND_HOLD), 0);
+	CHECK_EQ(rig__tell(rings[1], COMMAND_HOLD), 0);
 	while (stream__written(streams[1], core->writer.generation) < generation)
 		await_notice(core->events.fd);
 	core__request(core, streams[1], ROTATE);
 	CHECK_EQ(rig__prepare_records(core, streams[1], 2, files[1], 1 << 20, RIG_LIMIT, 0), 0);
-	CHECK_EQ(rig__tell(core, rings[1], COMMAND_LET_GO), 0);
+	CHECK_EQ(rig__tell(rings[1], COMMAND_LET_GO), 0);
 	/* And the end, which frees all that it had. */
 	CHECK(fake_ring__write(&fakes[1], record, record__sample(record, 128, 1, 2)));
-	CHECK_EQ(rig__tell(core, rings[1], COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(rings[1], COMMAND_REMOVE), 0);
 	core__forget_stream(core, streams[1]);
 	while (closed < 2) {
 		while ((event = core__event(core)) == NULL)
@@ -568,7 +568,7 @@ static void a_forgotten_ring_stays_until_the_writer_is_done_with_it(void)
 	CHECK(fake_ring__write(&sideband, record, record__comm(record, 7, 7, "x", 1, 1)));
 	(*stream)->ops = &ops;
 	CHECK_EQ(core__start(core), 0);
-	CHECK_EQ(rig__tell(core, ring, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(ring, COMMAND_REMOVE), 0);
 	core__forget_ring(ring);
 	while (sem_wait(&begun) < 0)
 		continue;
@@ -610,7 +610,7 @@ static void readers_are_told_of_what_the_last_ring_left(void)
 			       &(struct walk_ids){0}, false, false, &ring),
 		 0);
 	CHECK(fake_ring__write(&data, record, record__sample(record, sizeof(record), 1, 1000)));
-	CHECK_EQ(rig__tell(core, ring, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(ring, COMMAND_REMOVE), 0);
 	while (pread(file, &size, sizeof(size), SIZE_AT) != sizeof(size) || size == 0)
 		sched_yield();
 	CHECK_EQ(size, sizeof(record));

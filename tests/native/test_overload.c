@@ -297,12 +297,12 @@ static void what_is_posted_is_done_by_the_next_pass(void)
 		fill(1);
 		fake_ring__wake(&fakes[n % 2]);
 		before = counter__read(&shard->passes);
-		CHECK_EQ(shard__post(shard, ring, n % 4 < 2 ? COMMAND_HOLD : COMMAND_LET_GO), 0);
+		CHECK_EQ(shard__post(ring, n % 4 < 2 ? COMMAND_HOLD : COMMAND_LET_GO), 0);
 		for (;;) {
 			fill(0);
 			fill(1);
 			passes = counter__read(&shard->passes);
-			if (shard__has_answered(shard, ring))
+			if (shard__has_answered(ring))
 				break;
 			/* One that had begun before is over, not the next one. */
 			CHECK(passes - before <= 1);
@@ -316,16 +316,16 @@ static void letters_are_read_in_their_order(void)
 {
 	begin(1, 1, 4, RIG_NEVER_NS);
 	rig.shards[0].running = true; /* so that the test makes the passes */
-	CHECK_EQ(shard__post(&rig.shards[0], rings[0], COMMAND_HOLD), 0);
-	CHECK_EQ(-shard__post(&rig.shards[0], rings[0], COMMAND_HOLD), EBUSY);
-	CHECK_EQ(shard__post(&rig.shards[0], rings[0], COMMAND_LET_GO), 0);
-	CHECK(!shard__has_answered(&rig.shards[0], rings[0]));
+	CHECK_EQ(shard__post(rings[0], COMMAND_HOLD), 0);
+	CHECK_EQ(-shard__post(rings[0], COMMAND_HOLD), EBUSY);
+	CHECK_EQ(shard__post(rings[0], COMMAND_LET_GO), 0);
+	CHECK(!shard__has_answered(rings[0]));
 	CHECK(!rings[0]->held);
 	shard__serve(&rig.shards[0]);
-	CHECK(shard__has_answered(&rig.shards[0], rings[0]));
+	CHECK(shard__has_answered(rings[0]));
 	CHECK(!rings[0]->held);
-	CHECK_EQ(shard__post(&rig.shards[0], rings[0], COMMAND_LET_GO), 0);
-	CHECK_EQ(shard__post(&rig.shards[0], rings[0], COMMAND_HOLD), 0);
+	CHECK_EQ(shard__post(rings[0], COMMAND_LET_GO), 0);
+	CHECK_EQ(shard__post(rings[0], COMMAND_HOLD), 0);
 	shard__serve(&rig.shards[0]);
 	CHECK(rings[0]->held);
 	rig.shards[0].running = false;

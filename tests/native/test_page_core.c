@@ -207,12 +207,12 @@ static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
 	for (uint32_t i = 0; i < RINGS; i++)
 		start_feed(&feeds[i]);
 	for (uint32_t i = 0; i < 40; i++) {
-		rig__tell(core, feeds[3].ring, i % 2 == 0 ? COMMAND_HOLD : COMMAND_LET_GO);
+		rig__tell(feeds[3].ring, i % 2 == 0 ? COMMAND_HOLD : COMMAND_LET_GO);
 		if (i % 5 == 0)
 			core__request(core, stream, ROTATE);
 		flush();
 	}
-	rig__tell(core, feeds[3].ring, COMMAND_LET_GO);
+	rig__tell(feeds[3].ring, COMMAND_LET_GO);
 	for (uint32_t i = 0; i < RINGS; i++) {
 		while (!feeds[i].done || (counter__read(&feeds[i].ring->samples) < SERIALS &&
 					  feeds[i].transport != PAGE_SPLICE))
@@ -222,7 +222,7 @@ static void concurrent_rings_of_every_transport_lose_and_repeat_nothing(void)
 	/* Pages wait in sockets and pipes: a pass takes no more than a ring can hold. */
 	for (uint32_t i = 0; i < 30; i++)
 		flush();
-	CHECK_EQ(rig__tell(core, feeds[0].ring, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(feeds[0].ring, COMMAND_REMOVE), 0);
 	core__request(core, stream, FINISH);
 	while (!finished)
 		serve();

@@ -425,12 +425,12 @@ static void every_record_is_in_a_file_once(void)
 		CHECK_EQ(fcntl(fds[i][0], F_SETFL, O_NONBLOCK), 0);
 		relay_options.fd = fds[i][0];
 		CHECK_EQ(rig__add_relay_ring(core, 0, stream, &relay_options, &rings[i]), 0);
-		rig__tell(core, rings[i], COMMAND_HOLD);
+		rig__tell(rings[i], COMMAND_HOLD);
 	}
 	prepare(core, stream);
 	CHECK_EQ(core__start(core), 0);
 	for (int i = 0; i < 2; i++)
-		rig__tell(core, rings[i], COMMAND_LET_GO);
+		rig__tell(rings[i], COMMAND_LET_GO);
 	for (uint32_t n = 1; n <= RECORDS; n++)
 		for (int i = 0; i < 2; i++) {
 			const uint32_t size = blk_record__put(bytes, n, n, (uint16_t)(n % 50));
@@ -522,7 +522,7 @@ static void a_ring_that_leaves_counts_what_it_began(void)
 	give_record(fds[1], 1);
 	blk_record__put(bytes, 2, 2, 0);
 	CHECK_EQ(write(fds[1], bytes, 20), 20);
-	CHECK_EQ(rig__tell(core, added, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(added, COMMAND_REMOVE), 0);
 	CHECK_EQ(counter__read(&added->samples), 1);
 	CHECK_EQ(counter__read(&relay_ring__of(added)->torn_bytes), 20);
 	core__free(core);

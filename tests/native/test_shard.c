@@ -129,7 +129,7 @@ static void chunks_of_a_ring_that_left_wait_for_no_others(void)
 	fake_ring__wake(&fake);
 	while (counter__read(&ring->samples) < 70)
 		sched_yield();
-	CHECK_EQ(rig__tell_shard(&rig.shards[0], ring, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(ring, COMMAND_REMOVE), 0);
 	while (counter__read(&ring->stored) < 70)
 		sched_yield();
 	check_finished(0, fd, 70);
@@ -381,16 +381,16 @@ static void a_ring_that_leaves_is_drained_and_never_read_again(void)
 	start_writer();
 	start_shards();
 	fill(&fakes[0], 10, 0);
-	CHECK_EQ(rig__tell_shard(&rig.shards[0], rings[0], COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(rings[0], COMMAND_REMOVE), 0);
 	CHECK_EQ(counter__read(&rings[0]->samples), 10);
-	CHECK_EQ(rig__tell_shard(&rig.shards[0], rings[0], COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(rings[0], COMMAND_REMOVE), 0);
 	fake_ring__deinit(&fakes[0]); /* a read would trap */
 	fill(&fakes[1], 5, 10);
 	rig__await_written(&rig, writer__issue(&rig.writer));
 	CHECK_EQ(counter__read(&rings[0]->stored), 10);
 	/* The last ring of its lane: its chunk does not wait for a generation. */
 	fill(&fakes[1], 5, 15);
-	CHECK_EQ(rig__tell_shard(&rig.shards[0], rings[1], COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(rings[1], COMMAND_REMOVE), 0);
 	fake_ring__deinit(&fakes[1]);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	check_finished(0, fd, 20);
@@ -401,7 +401,7 @@ static void a_ring_that_leaves_is_drained_and_never_read_again(void)
 
 static void *remove_ring(void *ring)
 {
-	CHECK_EQ(rig__tell_shard(&rig.shards[0], ring, COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(ring, COMMAND_REMOVE), 0);
 	return NULL;
 }
 
@@ -444,7 +444,7 @@ static void a_ring_that_finds_no_chunk_is_left_undrained(void)
 	}
 	fill(&fakes[0], 200, 0);
 	start_shards();
-	CHECK_EQ(-rig__tell_shard(&rig.shards[0], rings[0], COMMAND_REMOVE), EAGAIN);
+	CHECK_EQ(-rig__tell(rings[0], COMMAND_REMOVE), EAGAIN);
 	CHECK(rings[0]->left);
 	CHECK(rig.shards[0].rings == rings[1] && rings[1]->next == NULL);
 	/* What is still in the ring is lost, and none is left out of the count. */
@@ -454,7 +454,7 @@ static void a_ring_that_finds_no_chunk_is_left_undrained(void)
 	CHECK_EQ(counter__read(&rings[0]->bytes), 200 * 1024);
 	CHECK_EQ(rings[0]->in_flight, 200 - abandoned);
 	CHECK_EQ(fakes[0].head - ring_map__tail(&fakes[0].map), abandoned * 1024);
-	CHECK_EQ(rig__tell_shard(&rig.shards[0], rings[0], COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(rings[0], COMMAND_REMOVE), 0);
 	/* Whatever has its descriptor's number next is not looked at; a read would trap. */
 	CHECK_EQ(epoll_ctl(rig.shards[0].epoll_fd, EPOLL_CTL_DEL, fakes[0].wakeup_fd, NULL), -1);
 	CHECK_EQ(errno, ENOENT);
@@ -465,7 +465,7 @@ static void a_ring_that_finds_no_chunk_is_left_undrained(void)
 	rig__await_written(&rig, writer__issue(&rig.writer));
 	CHECK_EQ(counter__read(&rings[0]->stored), 200 - abandoned);
 	fill(&fakes[1], 10, 200 - abandoned);
-	CHECK_EQ(rig__tell_shard(&rig.shards[0], rings[1], COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(rings[1], COMMAND_REMOVE), 0);
 	check_finished(0, fd, 200 - abandoned + 10);
 	fake_ring__deinit(&fakes[1]);
 	rig__deinit(&rig);
@@ -499,7 +499,7 @@ static void a_ring_with_a_fault_goes_on_and_leaves_the_others_alone(void)
 	fill(&fakes[0], 2, 4);
 	rig__await_written(&rig, writer__issue(&rig.writer));
 	CHECK_EQ(counter__read(&rings[0]->stored), 3);
-	CHECK_EQ(rig__tell_shard(&rig.shards[0], rings[0], COMMAND_REMOVE), 0);
+	CHECK_EQ(rig__tell(rings[0], COMMAND_REMOVE), 0);
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	check_finished(0, fd, 6);
 	rig__deinit(&rig);

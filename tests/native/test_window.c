@@ -289,8 +289,8 @@ static void a_window_that_is_left_is_counted(void)
 	serial = 0;
 	for (int i = 0; i < 200; i++)
 		write_sample(1024);
-	CHECK_EQ(rig__tell_shard(&rig.shards[0], added, COMMAND_LET_GO), 0);
-	CHECK_EQ(-rig__tell_shard(&rig.shards[0], added, COMMAND_REMOVE), EAGAIN);
+	CHECK_EQ(rig__tell(added, COMMAND_LET_GO), 0);
+	CHECK_EQ(-rig__tell(added, COMMAND_REMOVE), EAGAIN);
 	CHECK(counter__read(&added->abandoned) > 0 && added->in_flight > 0);
 	CHECK_EQ(added->in_flight + counter__read(&added->abandoned), 200);
 	CHECK_EQ(counter__read(&added->samples), 200);
@@ -531,9 +531,9 @@ static void a_core_stores_windows_while_records_come(void)
 	CHECK_EQ(core__start(core), 0);
 	CHECK_EQ(pthread_create(&thread, NULL, produce, NULL), 0);
 	for (int i = 0; i < ROUNDS; i++) {
-		core__warm(added);
+		window__warm(added);
 		pthread_mutex_lock(&producer.still);
-		rig__tell(core, added, COMMAND_LET_GO);
+		rig__tell(added, COMMAND_LET_GO);
 		pthread_mutex_unlock(&producer.still);
 		generation = writer__issue(&core->writer);
 		while (stream__written(stream, core->writer.generation) < generation)

@@ -26,7 +26,7 @@ static void begin_streams(uint32_t chunks, uint32_t streams)
 	ring = fake_ring__open(&fake);
 	CHECK_EQ(stream__add_ring(&rig.streams[0], ring), 0);
 	for (uint32_t i = 0; i < 2; i++) {
-		lanes[i] = (struct lane){.stream = &rig.streams[0], .shard = i, .rings = 1};
+		lanes[i] = (struct lane){.stream = &rig.streams[0], .rings = 1};
 		atomic_store(&rig.streams[0].lanes[i], &lanes[i]);
 	}
 }
