@@ -257,10 +257,9 @@ include "rings.pxi"
 @cython.no_gc_clear
 cdef class Core:
     cdef core *core
-    cdef list rings
-    # Keeps the maps of the rings until the core has stopped, even when both are garbage: the
-    # collector clears lists, but not tuples.
-    cdef tuple maps
+    # They keep their maps until the core has stopped, even when all are garbage: the collector
+    # clears lists, but not tuples.
+    cdef tuple rings
     cdef readonly int notify_fd
 
     def __cinit__(self, *, uint32_t shards=1, uint32_t chunks=64, uint32_t chunk_bytes=1 << 20,
@@ -269,8 +268,7 @@ cdef class Core:
                                                  floor_bytes)
         check(core__new(&options, &self.core))
         self.notify_fd = self.core.events.fd
-        self.rings = []
-        self.maps = ()
+        self.rings = ()
 
     def __dealloc__(self):
         if self.core != NULL:
@@ -301,19 +299,11 @@ cdef class Core:
         stream.id = stream.stream.id
         return stream
 
-    cdef int use(self, Ring ring, Mapped map) except -1:
-        if map is not None:
-            map.users += 1
-            ring.maps += (map,)
-            self.maps += (map,)
-        return 0
-
     cdef int leave(self, Ring ring) except -1:
         cdef Mapped map
         for map in ring.maps:
             map.users -= 1
-        self.maps = tuple(map for map in self.maps if map not in ring.maps)
-        self.rings.remove(ring)
+        self.rings = tuple(other for other in self.rings if other is not ring)
         return 0
 
     cdef int adopt(self, Drained drained, uint32_t shard, Stream stream, ring *made) except -1:
@@ -327,13 +317,15 @@ cdef class Core:
         drained.shard = shard
         return 0
 
-    cdef Ring take(self, uint32_t shard, Stream stream, ring *made, Mapped map, bint held):
+    cdef Ring take(self, uint32_t shard, Stream stream, ring *made, tuple maps, bint held):
         cdef Ring ring = Ring.__new__(Ring)
         made.held = held
         self.adopt(ring, shard, stream, made)
         ring.maps = ()
-        self.rings.append(ring)
-        self.use(ring, map)
+        self.rings += (ring,)
+        for map in maps:
+            if map is not None:
+                ring.use(map)
         return ring
 
     def add_ring(self, uint32_t shard, Stream stream not None, RingMap ring_map not None,
@@ -342,20 +334,14 @@ cdef class Core:
         cdef uint64_t[::1] listed = pairs_of(ids or {})
         cdef perf_ring_options options = perf_ring_options(
             &ring_map.map, wakeup_fd, walk_layout(time_offset, time_trailer, cpu_trailer, NULL),
-            ids_of(listed), sideband, NULL)
+            ids_of(listed), sideband, note_of(note))
         cdef ring *made
-        cdef Ring taken
         ring_map.usable()
-        if note is not None:
-            note.usable()
-            options.note = note.note
         if ring_map.map.overwrite:
             check(window__new(&options, &made))
         else:
             check(perf_ring__new(&options, &made))
-        taken = self.take(shard, stream, made, ring_map, held)
-        self.use(taken, note)
-        return taken
+        return self.take(shard, stream, made, (ring_map, note), held)
 
     def add_page_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                       uint32_t subbuf_bytes, uint32_t subbufs, str transport,
@@ -370,24 +356,18 @@ cdef class Core:
             page_map.usable()
             options.map = &page_map.map
         check(page_ring__new(&options, &made))
-        return self.take(shard, stream, made, page_map, held)
+        return self.take(shard, stream, made, (page_map,), held)
 
     def add_bpf_ring(self, uint32_t shard, Stream stream not None, BpfMap bpf_map not None,
                      int wakeup_fd, *, uint64_t id, uint32_t fields_bytes, uint16_t time_offset,
                      bint held=False, RingNote note=None):
         cdef bpf_ring_options options = bpf_ring_options(
             perf_ring_options(&bpf_map.map, wakeup_fd, walk_layout(time_offset, 0, 0, NULL),
-                              walk_ids(NULL, 0, False), False, NULL), id, fields_bytes)
+                              walk_ids(NULL, 0, False), False, note_of(note)), id, fields_bytes)
         cdef ring *made
-        cdef Ring taken
         bpf_map.usable()
-        if note is not None:
-            note.usable()
-            options.perf.note = note.note
         check(bpf_ring__new(&options, &made))
-        taken = self.take(shard, stream, made, bpf_map, held)
-        self.use(taken, note)
-        return taken
+        return self.take(shard, stream, made, (bpf_map, note), held)
 
     def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                        uint64_t capacity_bytes, uint32_t longest_bytes=0, bint blktrace=False,
@@ -396,7 +376,7 @@ cdef class Core:
             RELAY_BLKTRACE if blktrace else RELAY_BYTES, fd, capacity_bytes, longest_bytes)
         cdef ring *made
         check(relay_ring__new(&options, &made))
-        return self.take(shard, stream, made, None, held)
+        return self.take(shard, stream, made, (), held)
 
     def add_aux_ring(self, Ring ring not None, AuxMap aux_map not None, *, str framing, int idx,
                      int cpu, int tid, bint whole_records=False, bint reference_tsc=False,
@@ -417,7 +397,7 @@ cdef class Core:
             options.enable_fds = &fds[0]
         check(aux_ring__new(&options, ring.ring, &aux.ring))
         self.adopt(aux, ring.shard, ring.stream, aux.ring)
-        self.use(ring, aux_map)
+        ring.use(aux_map)
         return aux
 
     def remove_ring(self, Ring ring not None):
@@ -487,5 +467,5 @@ cdef class Core:
     def stop(self):
         with nogil:
             core__stop(self.core)
-        while self.rings:
-            self.leave(self.rings[-1])
+        for ring in self.rings:
+            self.leave(ring)

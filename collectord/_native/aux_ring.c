@@ -389,6 +389,7 @@ static void aux_ring__recycle(struct ring *ring)
 const struct ring_ops aux_ring__ops = {
 	.payload = true,
 	.waits = true,
+	.stream = &record_stream__ops,
 	.join = aux_ring__join,
 	.begin = aux_ring__begin,
 	.is_unread = ring__is_unread,

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "stream.h"
+
 #define LENGTH_MASK (~(BPF_RINGBUF_BUSY_BIT | BPF_RINGBUF_DISCARD_BIT))
 #define SAMPLE_HEAD_BYTES (WALK_HEADER_BYTES + 8u) /* header, id */
 #define RAW_HEAD_BYTES 4u			   /* u32 size */
@@ -148,6 +150,7 @@ static void bpf_ring__leave(struct ring *ring, bool drained)
 const struct ring_ops bpf_ring__ops = {
 	.poll = EPOLLIN | EPOLLET,
 	.records = true,
+	.stream = &record_stream__ops,
 	.join = perf_ring__join,
 	.begin = perf_ring__begin,
 	.is_unread = ring__is_unread,

@@ -143,8 +143,8 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, str
 
 	if (ring->front != NULL && ring->front->partner != NULL)
 		ret = -EEXIST;
-	else if (shard < core->writer.shard_count)
-		ret = ring->ops->join(ring, stream);
+	else if (shard < core->writer.shard_count && stream->ops == ring->ops->stream)
+		ret = ring->ops->join != NULL ? ring->ops->join(ring, stream) : 0;
 	ring->id = core->ring_ids++;
 	/* The stream knows it before a pass can take from it. */
 	if (ret == 0)
@@ -209,12 +209,17 @@ struct event *core__event(struct core *core)
 
 struct ring *core__find_ring(struct core *core, bool (*is)(struct ring *ring))
 {
-	struct ring *found = NULL;
+	for (uint32_t i = 0; i < writer__streams(&core->writer); i++) {
+		struct stream *const stream = writer__stream(&core->writer, i);
 
-	for (uint32_t i = 0; found == NULL && i < writer__streams(&core->writer); i++)
-		if (writer__stream(&core->writer, i) != NULL)
-			found = stream__find_ring(writer__stream(&core->writer, i), is);
-	return found;
+		if (stream == NULL)
+			continue;
+		HOLD(&stream->lock);
+		for (uint32_t j = 0; j < stream->ring_count; j++)
+			if (is(stream->rings[j]))
+				return stream->rings[j];
+	}
+	return NULL;
 }
 
 void core__read_counters(struct core *core, struct core_counters *counters)

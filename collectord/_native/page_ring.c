@@ -93,10 +93,7 @@ int page_ring__new(const struct page_ring_options *options, struct ring **out)
 
 static int page_ring__join(struct ring *ring, struct stream *stream)
 {
-	const bool fits = stream->ops == &page_stream__ops &&
-			  stream->page_bytes == page_ring__of(ring)->options.page_bytes;
-
-	return fits ? 0 : -EINVAL;
+	return stream->page_bytes == page_ring__of(ring)->options.page_bytes ? 0 : -EINVAL;
 }
 
 /* Begin a pass; only the last pass shows how much the ring held. */
@@ -111,12 +108,6 @@ static void page_ring__begin(struct ring *ring)
 	pages->pass_spliced = false;
 	/* The generation's goal: the ring may hold this much, and the reader's page. */
 	ring->head = ring->position + (ring->first ? capacity + page_bytes : 0);
-}
-
-/* Returns the largest size of a sub-buffer's data. */
-static uint32_t page_ring__capacity(const struct page_ring *pages)
-{
-	return pages->options.page_bytes - SUBBUF_HEADER_BYTES;
 }
 
 static struct page_fetched fetch_by_read(struct page_ring *pages, uint8_t *page)
@@ -137,7 +128,8 @@ static struct page_fetched fetch_by_read(struct page_ring *pages, uint8_t *page)
 	/* The kernel makes a page of the rest, and stamps it with the time of the data read. */
 	found.goes_on = pages->taken > 0 && (commit & SUBBUF_LOST) == 0 &&
 			subbuf__timestamp(page) == pages->last_ns - pages->behind_ns &&
-			(commit & SUBBUF_LENGTH_MASK) <= page_ring__capacity(pages) - pages->taken;
+			(commit & SUBBUF_LENGTH_MASK) <=
+				pages->options.page_bytes - SUBBUF_HEADER_BYTES - pages->taken;
 	return found;
 }
 
@@ -229,7 +221,8 @@ static enum fault page_ring__accept(struct page_ring *pages, struct chunk *chunk
 				  walk.rest_unused || fault != FAULT_NONE);
 
 	pages->taken = data + (found->goes_on ? pages->taken : 0);
-	if (walk.rest_unused || page_ring__capacity(pages) - pages->taken < SUBBUF_EVENT_BYTES_MIN)
+	if (walk.rest_unused ||
+	    pages->options.page_bytes - SUBBUF_HEADER_BYTES - pages->taken < SUBBUF_EVENT_BYTES_MIN)
 		pages->taken = 0;
 	pages->last_ns = walk.now_ns;
 	pages->behind_ns = walk.skipped_ns;
@@ -311,6 +304,7 @@ static struct item *page_ring__ticket(struct ring *ring)
 
 const struct ring_ops page_ring__ops = {
 	.poll = EPOLLIN | EPOLLONESHOT,
+	.stream = &page_stream__ops,
 	.join = page_ring__join,
 	.begin = page_ring__begin,
 	.take = page_ring__take,

@@ -143,16 +143,6 @@ static void pass__begin_generation(struct shard *shard, uint64_t generation, uin
 	}
 }
 
-/* Load all heads first: the copies are then of one instant. Heads of sideband come last: so the
- * pass has all names of its samples. */
-static void pass__begin(struct shard *shard, bool all)
-{
-	for (int sideband = 0; sideband <= 1; sideband++)
-		for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
-			if ((ring->sideband != NULL) == sideband)
-				pass__load_heads(ring, all);
-}
-
 static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
 {
 	uint64_t most = 0;
@@ -161,6 +151,20 @@ static bool ring__is_due(const struct ring *ring, uint64_t floor_bytes)
 		if (each->head - each->position > most)
 			most = each->head - each->position;
 	return ring->woken || ring->swept || (most > 0 && most >= floor_bytes);
+}
+
+/* Load all heads first: the copies are then of one instant. Heads of sideband come last: so the
+ * pass has all names of its samples. */
+static void pass__begin(struct shard *shard, bool all)
+{
+	for (int sideband = 0; sideband <= 1; sideband++)
+		for (struct ring *ring = shard->rings; ring != NULL; ring = ring->next) {
+			if ((ring->sideband != NULL) != sideband)
+				continue;
+			pass__load_heads(ring, all);
+			ring->lane->due |= !sideband && !ring__is_held(ring) &&
+					   ring__is_due(ring, shard->floor_bytes);
+		}
 }
 
 /* Drain a ring behind one that was read to its head, or past its goal: then as far as this one's
@@ -230,13 +234,6 @@ static enum drained pass__drain_due(struct shard *shard, struct ring *ring, uint
 	if (drained == DRAINED)
 		pass__rearm(shard, ring);
 	return drained;
-}
-
-static void pass__find_due(struct shard *shard)
-{
-	for (const struct ring *ring = shard->rings; ring != NULL; ring = ring->next)
-		ring->lane->due |= ring->sideband == NULL && !ring__is_held(ring) &&
-				   ring__is_due(ring, shard->floor_bytes);
 }
 
 /* Drain all sideband rings completely: they are small. */
@@ -366,7 +363,6 @@ void pass__run(struct shard *shard, uint64_t generation)
 	pass__begin(shard, all);
 	/* No sample gets into a chunk before its names: a segment may end between the two, and
 	 * the next one replays only sideband read by then. */
-	pass__find_due(shard);
 	pass__drain_sideband(shard);
 	pass__drain_data(shard);
 	if (load_relaxed(&shard->starved))

@@ -90,19 +90,12 @@ void perf_ring__free(struct ring *ring)
 
 int perf_ring__join(struct ring *ring, struct stream *stream)
 {
-	struct perf_ring *const perf = perf_ring__of(ring);
-	int ret;
+	const struct perf_ring *const perf = perf_ring__of(ring);
 
-	if (stream->ops != &record_stream__ops)
-		return -EINVAL;
 	if (!perf->names)
 		return 0;
-	ret = sideband__join_layout(&stream->sideband, &perf->layout);
-	if (ret == 0) {
-		ring->sideband = &stream->sideband;
-		perf->absorbed = stream->snapshots;
-	}
-	return ret;
+	ring->sideband = &stream->sideband;
+	return sideband__join_layout(ring->sideband, &perf->layout);
 }
 
 void perf_ring__begin(struct ring *ring)
@@ -145,8 +138,8 @@ static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t 
 	counter__add(&perf->relabelled, tally->relabelled);
 	perf_ring__note(perf, records, bytes, tally);
 	ring__count(ring, tally->samples, tally->records, bytes);
-	if (perf->absorbed) {
-		/* Rings of sideband have no samples. */
+	if (ring->sideband != NULL && ring->lane->stream->snapshots) {
+		/* It is used as sideband only, and has no samples. */
 		atomic_fetch_sub_explicit(&ring->in_flight, tally->samples, memory_order_relaxed);
 		sideband__append(ring->sideband, records, bytes);
 		return;
@@ -300,6 +293,7 @@ static void perf_ring__wake(struct ring *ring, uint32_t events)
 const struct ring_ops perf_ring__ops = {
 	.poll = EPOLLIN | EPOLLET,
 	.records = true,
+	.stream = &record_stream__ops,
 	.join = perf_ring__join,
 	.begin = perf_ring__begin,
 	.is_unread = ring__is_unread,

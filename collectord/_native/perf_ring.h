@@ -54,7 +54,6 @@ struct perf_ring {
 	struct ring_note own;
 	uint64_t taken;		  /* samples that earlier processes took */
 	bool names;		  /* it carries the sideband of its stream */
-	bool absorbed;		  /* its records are used for sideband only */
 
 	counter_t lost_records, lost_samples;
 	counter_t neutralised, relabelled;
@@ -135,13 +134,6 @@ struct window_step {
 	uint64_t since_ns, begun_ns;
 };
 
-/* Adjacent records in the copy, newest first; they are delivered as one piece: of PIECE_BYTES at
- * most, or one record. */
-struct window_piece {
-	size_t at;
-	size_t bytes;
-};
-
 /*
  * An overwritable ring, and the window that a snapshot took out of it.
  *
@@ -157,8 +149,8 @@ struct window_piece {
  * meanwhile, and must not wait for chunks, and so for a disk. From the copy it goes into chunks as
  * these come free, oldest record first, so that a segment is in time order.
  *
- * The unread bytes of the ring, head - position, are the window's bytes that are still in the
- * copy.
+ * The unread bytes of the ring, head - position, are those at the start of the copy that are not
+ * delivered yet.
  */
 struct window {
 	struct perf_ring perf;
@@ -166,8 +158,10 @@ struct window {
 	size_t copy_bytes; /* data_bytes of the map */
 	uint64_t last;	   /* head of the last window */
 	bool wanted;	   /* another one is to be taken when the last one is delivered */
-	struct window_piece *pieces;
-	uint32_t piece_count;	/* not delivered yet; the last one is the oldest */
+	/* Where the pieces of the unread bytes begin, each delivered as a whole, the last one first:
+	 * of PIECE_BYTES at most, or one record. */
+	size_t *pieces;
+	uint32_t piece_count;
 	uint64_t seen, seen_ns; /* bytes written to the ring up to the last check, and its time */
 	struct window_step steps[WINDOW_STEPS];
 

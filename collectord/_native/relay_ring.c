@@ -43,12 +43,6 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 	return 0;
 }
 
-static int relay_ring__join(struct ring *ring, struct stream *stream)
-{
-	(void)ring;
-	return stream->ops == &relay_stream__ops ? 0 : -EINVAL;
-}
-
 static void relay_ring__begin(struct ring *ring)
 {
 	struct relay_ring *relay = relay_ring__of(ring);
@@ -268,7 +262,7 @@ static void relay_ring__wake(struct ring *ring, uint32_t events)
 const struct ring_ops relay_ring__ops = {
 	.poll = EPOLLIN | EPOLLET,
 	.waits = true,
-	.join = relay_ring__join,
+	.stream = &relay_stream__ops,
 	.begin = relay_ring__begin,
 	.is_unread = relay_ring__is_unread,
 	.take = relay_ring__take,

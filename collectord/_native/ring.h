@@ -91,6 +91,7 @@ enum ring_take {
 struct ring;
 struct sideband;
 struct stream;
+struct stream_ops;
 
 /* Commands to the shard of a ring, which carries them out at the start of its next pass. */
 enum command {
@@ -125,7 +126,8 @@ struct ring_ops {
 	bool records;  /* perf records: its struct begins with a struct perf_ring */
 	bool waits;    /* passes leave data that may continue, until the last write was made */
 
-	/* Join the ring to `stream`. -EINVAL: the stream does not take this kind. */
+	const struct stream_ops *stream; /* the kind of stream that takes it */
+	/* Optional: join the ring to such a stream. -EINVAL: it does not take this ring. */
 	int (*join)(struct ring *ring, struct stream *stream);
 
 	/* Begin a pass: load the head. */

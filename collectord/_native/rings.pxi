@@ -188,6 +188,8 @@ cdef class RingMap(DataMap):
         return ret == 0
 
 
+# `note` points into `memory`.
+@cython.no_gc_clear
 cdef class RingNote(Mapped):
     cdef ring_note *note
     cdef uint8_t[::1] memory
@@ -210,6 +212,13 @@ cdef class RingNote(Mapped):
         self.usable()
         ring_note__read(self.note, &position, &samples)
         return samples
+
+
+cdef ring_note *note_of(RingNote note) except? NULL:
+    if note is None:
+        return NULL
+    note.usable()
+    return note.note
 
 
 cdef class BpfMap(DataMap):
@@ -281,6 +290,11 @@ cdef class Drained:
 cdef class Ring(Drained):
     cdef tuple maps
     cdef bint leaves
+
+    cdef int use(self, Mapped map) except -1:
+        map.users += 1
+        self.maps += (map,)
+        return 0
 
     def hold(self, bint held):
         check(shard__post(self.ring, COMMAND_HOLD if held else COMMAND_LET_GO))

@@ -31,6 +31,7 @@ int shard__init(struct shard *shard, uint32_t index, struct pool *pool, struct w
 	shard->pool = pool;
 	shard->writer = writer;
 	shard->floor_bytes = floor_bytes;
+	shard->slack_ns = index == 0 ? 0 : writer->flush_ns / SLACK_PART;
 	sem_init(&shard->begun, 0, 0);
 	shard->poke_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	shard->epoll_fd = shard->poke_fd < 0 ? -1 : epoll_create1(EPOLL_CLOEXEC);
@@ -73,11 +74,6 @@ uint64_t shard__drained(const struct shard *shard)
 	return load_acquire(&shard->drained);
 }
 
-static uint64_t shard__slack_ns(const struct shard *shard)
-{
-	return shard->index == 0 ? 0 : shard->writer->flush_ns / SLACK_PART;
-}
-
 static void shard__collect_wakeups(struct shard *shard, const struct epoll_event *events, int n)
 {
 	eventfd_t pokes;
@@ -102,8 +98,8 @@ static void shard__collect_wakeups(struct shard *shard, const struct epoll_event
 static int shard__pause_ms(const struct shard *shard)
 {
 	const uint64_t now_ns = clock__now_ns();
-	const uint64_t due_ns = load_relaxed(&shard->writer->issued_ns) + shard->writer->flush_ns +
-				shard__slack_ns(shard);
+	const uint64_t due_ns =
+		load_relaxed(&shard->writer->issued_ns) + shard->writer->flush_ns + shard->slack_ns;
 
 	if (shard->again || due_ns <= now_ns)
 		return 0;
@@ -130,7 +126,7 @@ static void *shard__run(void *context)
 			continue; /* EINTR: a debugger; signals are blocked */
 		counter__add(&shard->wakeups, 1);
 		shard__collect_wakeups(shard, events, n);
-		writer__issue_due(shard->writer, shard, shard__slack_ns(shard));
+		writer__issue_due(shard->writer, shard, shard->slack_ns);
 		/* Acquire; the partner is the release in writer__issue(): letters posted before
 		 * the generation was issued are found, and carried out before it begins. */
 		generation = load_acquire(&shard->writer->generation);

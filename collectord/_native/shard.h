@@ -29,6 +29,7 @@ struct shard {
 	struct pool *pool;
 	struct writer *writer;
 	uint64_t floor_bytes;
+	uint64_t slack_ns; /* its timer lags behind the first shard's by this */
 	bool again; /* a ring's turn ended early, or a generation waits: pass again at once */
 	uint32_t index;
 	int epoll_fd, poke_fd;

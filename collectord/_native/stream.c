@@ -114,15 +114,6 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 	return 0;
 }
 
-struct ring *stream__find_ring(struct stream *stream, bool (*is)(struct ring *ring))
-{
-	HOLD(&stream->lock);
-	for (uint32_t i = 0; i < stream->ring_count; i++)
-		if (is(stream->rings[i]))
-			return stream->rings[i];
-	return NULL;
-}
-
 void stream__forget_ring(struct stream *stream)
 {
 	HOLD(&stream->lock);

@@ -255,7 +255,6 @@ void stream__free(struct stream *stream);
 int stream__prepare(struct stream *stream, const struct segment *segment);
 /* -ESHUTDOWN: the stream is finished; -ENOMEM. */
 int stream__add_ring(struct stream *stream, struct ring *ring);
-struct ring *stream__find_ring(struct stream *stream, bool (*is)(struct ring *ring));
 /* Forget the ring that was added last, which never was in a shard. */
 void stream__forget_ring(struct stream *stream);
 /* Keep the share of a ring that is over until the running segment ends; under `lock`. False: the

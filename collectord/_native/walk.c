@@ -172,14 +172,12 @@ static void known_ids__check(struct known_ids *known, uint8_t *record, uint16_t 
 /*
  * Returns the length of the samples at the start that only need counting: those with a time and a
  * known id. Nearly all records are such samples, so this loop determines the cost of a record: it
- * has few branches, and keeps its counts in registers, which a tally that may alias the records
- * would prevent. It is compiled for rings with renamed ids and for those without.
+ * has few branches, and keeps its counts in registers, for which it is not inlined: a tally that may
+ * alias the records would prevent it.
  */
-static inline __attribute__((always_inline)) size_t walk__samples(uint8_t *records, size_t bytes,
-								  size_t time_at,
-								  const struct known_ids *known,
-								  bool renames,
-								  struct walk_tally *tally)
+static __attribute__((noinline)) size_t walk__samples(uint8_t *records, size_t bytes,
+						      size_t time_at, const struct known_ids *known,
+						      bool renames, struct walk_tally *tally)
 {
 	const size_t word = sizeof(uint64_t);
 	const size_t least = (time_at < WALK_ID_AT ? WALK_ID_AT : time_at) + word;
@@ -212,23 +210,6 @@ static inline __attribute__((always_inline)) size_t walk__samples(uint8_t *recor
 	if (samples > 0)
 		note_times(&tally->first_ns, &tally->last_ns, first_ns, last_ns);
 	return bytes - left;
-}
-
-/* Neither may be inlined, to save registers. */
-static __attribute__((noinline)) size_t walk__plain_samples(uint8_t *records, size_t bytes,
-							    size_t time_at,
-							    const struct known_ids *known,
-							    struct walk_tally *tally)
-{
-	return walk__samples(records, bytes, time_at, known, false, tally);
-}
-
-static __attribute__((noinline)) size_t walk__renamed_samples(uint8_t *records, size_t bytes,
-							      size_t time_at,
-							      const struct known_ids *known,
-							      struct walk_tally *tally)
-{
-	return walk__samples(records, bytes, time_at, known, true, tally);
 }
 
 size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
@@ -267,8 +248,8 @@ size_t walk__run(uint8_t *copy, size_t bytes, const struct walk_layout *layout,
 		tally->records++;
 		at += size;
 		if (plain && type == PERF_RECORD_SAMPLE)
-			at += (renames ? walk__renamed_samples : walk__plain_samples)(
-				copy + at, bytes - at, layout->time_offset, &known, tally);
+			at += walk__samples(copy + at, bytes - at, layout->time_offset, &known,
+					    renames, tally);
 	}
 	return at;
 }

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "clock.h"
+#include "stream.h"
 
 /* How often a copy is repeated because a record was completed meanwhile. */
 #define COPIES_MAX 3
@@ -149,17 +150,6 @@ static uint64_t window__copy(const struct window *window, uint64_t *stable)
 	return head;
 }
 
-static void window__add(struct window *window, size_t at, size_t bytes)
-{
-	struct window_piece *piece =
-		window->piece_count > 0 ? &window->pieces[window->piece_count - 1] : NULL;
-
-	if (piece == NULL || piece->bytes + bytes > PIECE_BYTES)
-		window->pieces[window->piece_count++] = (struct window_piece){at, bytes};
-	else
-		piece->bytes += bytes;
-}
-
 struct window_walk {
 	size_t kept;	 /* whole records, from the start of the copy on */
 	size_t margin;	 /* at the end of the copy, not to be trusted */
@@ -193,11 +183,12 @@ static struct window_walk window__walk(const struct window *window, size_t bytes
 	return walk;
 }
 
-/* Make pieces of new records, and count the others. `trusted`: no record lies beyond. */
-static void window__sort(struct window *window, size_t kept, size_t fresh, size_t trusted)
+/* Divide new records into pieces, and count the others. `trusted`: no record lies beyond. Returns
+ * the bytes of the new ones. */
+static size_t window__sort(struct window *window, size_t kept, size_t fresh, size_t trusted)
 {
 	uint64_t taken = 0, repeated = 0, repeated_bytes = 0;
-	size_t at, size;
+	size_t at, size, end = 0;
 
 	window->piece_count = 0;
 	for (at = 0; at < kept; at += size) {
@@ -208,7 +199,10 @@ static void window__sort(struct window *window, size_t kept, size_t fresh, size_
 		if (at + size > trusted)
 			break;
 		if (at < fresh) {
-			window__add(window, at, size);
+			end = at + size;
+			if (window->piece_count == 0 ||
+			    end - window->pieces[window->piece_count - 1] > PIECE_BYTES)
+				window->pieces[window->piece_count++] = at;
 			taken += sample;
 		} else {
 			repeated += sample;
@@ -218,13 +212,14 @@ static void window__sort(struct window *window, size_t kept, size_t fresh, size_
 	counter__add(&window->taken, taken);
 	counter__add(&window->repeated, repeated);
 	counter__add(&window->repeated_bytes, repeated_bytes);
+	return end;
 }
 
 static void window__take(struct window *window)
 {
 	struct ring *const ring = &window->perf.ring;
 	const uint64_t data_bytes = window->perf.map->data_bytes;
-	uint64_t stable, fresh, bytes = 0, unread = 0;
+	uint64_t stable, fresh, bytes, unread = 0;
 	const uint64_t head = window__copy(window, &stable);
 	const bool wrapped = written_to(head) > stable;
 	struct window_walk walk;
@@ -241,10 +236,8 @@ static void window__take(struct window *window)
 	/* A ring that was never full has overwritten nothing, so all must be records. */
 	if (walk.fault == FAULT_NONE && !wrapped && walk.kept != stable)
 		walk.fault = WALK_PAST_HEAD;
-	window__sort(window, walk.kept, (size_t)least(fresh, data_bytes),
-		     (size_t)stable - walk.margin);
-	for (uint32_t i = 0; i < window->piece_count; i++)
-		bytes += window->pieces[i].bytes;
+	bytes = window__sort(window, walk.kept, (size_t)least(fresh, data_bytes),
+			     (size_t)stable - walk.margin);
 	/* Nobody reads the bytes behind a fault; but records that the last window had are not
 	 * lost by it. */
 	if (walk.fault != FAULT_NONE && walk.kept < least(fresh, stable))
@@ -285,23 +278,24 @@ static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint3
 {
 	struct window *const window = window__of(ring);
 	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
-	const struct window_piece *piece;
-	size_t from, size;
+	const size_t end = (size_t)(ring->head - ring->position);
+	size_t at, bytes, size;
 	uint8_t *to;
 
 	if (window->piece_count == 0)
 		return RING_EMPTY;
-	piece = &window->pieces[window->piece_count - 1];
-	if (piece->bytes > room)
+	at = window->pieces[window->piece_count - 1];
+	bytes = end - at;
+	if (bytes > room)
 		return RING_CHUNK_FULL;
-	to = chunk->data + chunk->used + piece->bytes;
-	for (from = piece->at; from < piece->at + piece->bytes; from += size) {
-		size = walk__size(walk__load(window->copy + from));
+	to = chunk->data + chunk->used + bytes;
+	for (; at < end; at += size) {
+		size = walk__size(walk__load(window->copy + at));
 		to -= size;
-		memcpy(to, window->copy + from, size);
+		memcpy(to, window->copy + at, size);
 	}
-	perf_ring__put(&window->perf, chunk, piece->bytes);
-	ring->position += piece->bytes;
+	perf_ring__put(&window->perf, chunk, bytes);
+	ring->position += bytes;
 	window->piece_count--;
 	if (window->piece_count == 0)
 		window__next(window);
@@ -312,14 +306,13 @@ static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint3
 static void window__leave(struct ring *ring, bool drained)
 {
 	struct window *const window = window__of(ring);
+	const size_t unread = (size_t)(ring->head - ring->position);
 	struct walk_tally tally = {0};
 	enum fault fault;
 
 	(void)drained; /* then there are none */
-	for (uint32_t i = 0; i < window->piece_count; i++)
-		(void)walk__run(window->copy + window->pieces[i].at, window->pieces[i].bytes,
-				&window->perf.layout, &tally, &fault);
-	ring__count_abandoned(ring, tally.samples, tally.records, ring->head - ring->position);
+	(void)walk__run(window->copy, unread, &window->perf.layout, &tally, &fault);
+	ring__count_abandoned(ring, tally.samples, tally.records, unread);
 	ring->position = ring->head;
 	window->piece_count = 0;
 	window->wanted = false;
@@ -330,6 +323,7 @@ static void window__leave(struct ring *ring, bool drained)
 const struct ring_ops window__ops = {
 	.copied = true,
 	.records = true,
+	.stream = &record_stream__ops,
 	.join = perf_ring__join,
 	.begin = window__begin,
 	.is_unread = ring__is_unread,

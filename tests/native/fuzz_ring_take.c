@@ -7,7 +7,7 @@
 #include "guarded.h"
 #include "records.h"
 #include "ring.h"
-#include "sideband.h"
+#include "stream.h"
 
 #define CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
 #define PAGES_LOG_MAX 5u
@@ -25,7 +25,8 @@ struct shape {
 
 static struct fake_ring rings[PAGES_LOG_MAX];
 static struct guarded staging;
-static struct sideband sideband;
+static struct stream stream; /* has no more than its sideband */
+static struct lane lane = {.stream = &stream};
 
 static void set_up(void)
 {
@@ -34,7 +35,7 @@ static void set_up(void)
 	guarded__init(&staging, CHUNK_BYTES, -1);
 	for (uint32_t i = 0; i < PAGES_LOG_MAX; i++)
 		fake_ring__init(&rings[i], 1u << i);
-	CHECK_EQ(sideband__init(&sideband, 1 << 18), 0);
+	CHECK_EQ(sideband__init(&stream.sideband, 1 << 18), 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -68,8 +69,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		.cpu_trailer = shape.time_trailer > 8 ? 8 : 0,
 	};
 	ring = fake_ring__open_with(fake, &layout);
-	ring->sideband = &sideband;
-	sideband.layout = layout;
+	ring->lane = &lane;
+	ring->sideband = &stream.sideband;
+	stream.sideband.layout = layout;
 	unread = ring__begin(ring);
 	CHECK(unread <= fake->map.data_bytes);
 	records__chunk(&chunk, staging.data);
@@ -93,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	CHECK_EQ(ring->position, shape.head);
 	CHECK_EQ(ring_map__tail(&fake->map), ring->position);
 	CHECK(unread == 0 || taken + counter__read(&ring->quarantined_bytes) == unread);
-	sideband__settle(&sideband, UINT64_MAX);
-	sideband.log_used = 0; /* what carries the highest time of all */
+	sideband__settle(&stream.sideband, UINT64_MAX);
+	stream.sideband.log_used = 0; /* what carries the highest time of all */
 	return 0;
 }

@@ -326,6 +326,7 @@ static void no_record_stands_twice(void)
 	struct event *event;
 
 	begin();
+	ring->lane = &(struct lane){.stream = stream};
 	ring->sideband = &stream->sideband;
 	CHECK_EQ(rig__prepare(&rig, 0, one, 0, RIG_LIMIT), 0);
 	CHECK_EQ(write_exec(20, 200), 0);
