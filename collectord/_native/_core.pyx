@@ -94,6 +94,7 @@ cdef extern from "core.h":
         int tell_error
     struct lane:
         stream *stream
+    lane *stream__lane(const stream *s, uint32_t shard)
     uint64_t stream__drained(const stream *s, uint64_t issued)
     uint64_t stream__written(const stream *s, uint64_t issued)
     uint64_t stream__round_ns(const stream *s, uint64_t issued)
@@ -127,6 +128,7 @@ cdef extern from "core.h":
     void *writer__disk(writer *w, uint64_t device)
     struct shard:
         int tid
+        uint64_t passed
     uint64_t disk__waits_ns(stream *s) nogil
     struct core:
         event_list events
@@ -151,7 +153,6 @@ cdef extern from "core.h":
     int shard__post(ring *r, command command)
     bint shard__has_answered(const ring *r)
     bint shard__has_left(const ring *r)
-    bint core__is_silent(const core *c, const stream *s, uint32_t shard, uint64_t generation)
     int core__prepare(core *c, stream *st, segment *s) nogil
     void core__request(core *c, stream *s, request r) nogil
     event *core__event(core *c) nogil
@@ -425,7 +426,7 @@ cdef class Core:
 
     def silent_shards(self, uint64_t generation):
         return tuple(i for i in range(self.core.writer.shard_count)
-                     if core__is_silent(self.core, NULL, i, generation))
+                     if self.core.shards[i].passed < generation)
 
     def events(self):
         cdef list found = []

@@ -53,7 +53,6 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *front, st
 	else
 		counter__set(&aux->ring.horizon_ns, 0);
 	aux->start = aux->ring.head;
-	counter__set(&aux->head_rule, options->head_rule);
 	*out = &aux->ring;
 	return 0;
 }
@@ -358,15 +357,14 @@ static void aux_ring__hold(struct ring *ring, bool held)
 		ring__skip(ring, WALK_BAD_HEAD, aux->options.map->data_bytes);
 		return;
 	}
+	counter__add(&aux->overwritten_bytes, extent.overwritten);
 	ring->position = extent.begin;
 	ring->head = extent.end;
 	aux->window_ns = clock__now_ns();
 	counter__add(&aux->windows, 1);
-	counter__set(&aux->head_rule, aux->window.rule);
 	counter__set(&aux->window_bytes, extent.held);
 	counter__set(&aux->window_taken_bytes, extent.end - extent.begin);
 	counter__add(&aux->repeated_bytes, extent.begin - (extent.end - extent.held));
-	counter__add(&aux->overwritten_bytes, extent.overwritten);
 }
 
 static void aux_ring__leave(struct ring *ring, bool drained)

@@ -40,7 +40,7 @@ uint64_t aux_ends__pop(struct aux_ends *ends, uint64_t limit);
 enum aux_head_rule { AUX_MONOTONIC, AUX_OFFSET, AUX_LEARNED, AUX_HEAD_RULES };
 
 struct aux_window {
-	enum aux_head_rule rule; /* AUX_LEARNED until a window decides */
+	_Atomic enum aux_head_rule rule; /* AUX_LEARNED until a window decides */
 	uint64_t end; /* not AUX_MONOTONIC: end of the last window, and its last bytes: */
 	uint8_t edge[AUX_EDGE_BYTES];
 	bool any, wrapped;
@@ -117,7 +117,6 @@ struct aux_ring {
 	counter_t unrecorded_bytes, orphan_bytes;
 	counter_t enables, restarts, disabled_ns;
 	counter_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes;
-	counter_t head_rule; /* rule of the windows, as known so far */
 
 	int enable_fds[]; /* copy of the options' list */
 };

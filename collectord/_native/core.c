@@ -151,8 +151,10 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, str
 		ret = stream__add_ring(stream, ring);
 	if (ret == 0) {
 		ret = shard__add(&core->shards[shard], stream, ring);
-		if (ret < 0)
-			stream__forget_ring(stream);
+		if (ret < 0) {
+			HOLD(&stream->lock);
+			stream->ring_count--; /* it was never in a shard */
+		}
 	}
 	if (ret < 0)
 		ring->ops->free(ring);
@@ -163,13 +165,6 @@ void core__forget_ring(struct ring *ring)
 {
 	/* Release; the partner is the acquire in ring__is_over(). */
 	store_release(&ring->forgotten, true);
-}
-
-bool core__is_silent(const struct core *core, const struct stream *stream, uint32_t shard,
-		     uint64_t generation)
-{
-	return (stream == NULL || stream__lane(stream, shard) != NULL) &&
-	       load_relaxed(&core->shards[shard].passed) < generation;
 }
 
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment)

@@ -55,10 +55,6 @@ int core__add_ring(struct core *core, uint32_t shard, struct stream *stream, str
 /* The caller no longer uses the ring, which later calls free once it has left, none of its data is
  * in flight, and the segments that have some of them are closed. Any thread may call it. */
 void core__forget_ring(struct ring *ring);
-/* Whether the shard has rings of the stream, or, if that is NULL, exists, and made no pass since
- * this generation was issued, an empty one too. */
-bool core__is_silent(const struct core *core, const struct stream *stream, uint32_t shard,
-		     uint64_t generation);
 /* Prepare a segment whose token, fd, offset, limit and places are set; the core owns the
  * places, even on an error. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);

@@ -81,20 +81,6 @@ void lane__close(struct lane *lane)
 	lane__queue(lane, &chunk->item);
 }
 
-/* Tell the writer that a full pass found no data. False: the last mark is still queued. */
-static bool lane__mark(struct lane *lane, uint64_t begun_ns)
-{
-	/* The partner is the store in work__end(). */
-	if (atomic_load(&lane->mark_queued))
-		return false;
-	store_relaxed(&lane->mark_queued, true);
-	lane->mark = (struct item){.stamp = lane->stamp,
-				   .begun_ns = begun_ns,
-				   .cut = lane__end(lane, lane->stamp)};
-	lane__queue(lane, &lane->mark);
-	return true;
-}
-
 void lane__yield(struct lane *lane, struct pool *pool)
 {
 	if (lane->open != NULL && lane->open->used > 0) {
@@ -116,8 +102,15 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 		    pool__is_short(pool))
 			return false;
 		lane__close(lane);
-	} else if (!lane__mark(lane, filled ? 0 : lane->stamp_ns)) {
-		return false;
+	} else {
+		/* The partner is the store in work__end(). */
+		if (atomic_load(&lane->mark_queued))
+			return false;
+		store_relaxed(&lane->mark_queued, true);
+		lane->mark = (struct item){.stamp = lane->stamp,
+					   .begun_ns = filled ? 0 : lane->stamp_ns,
+					   .cut = lane__end(lane, lane->stamp)};
+		lane__queue(lane, &lane->mark);
 	}
 	lane->stamp = 0;
 	return true;
@@ -126,13 +119,6 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 uint64_t lane__asked(const struct lane *lane)
 {
 	return load_relaxed(&lane->drained) != lane->begun ? lane->begun : 0;
-}
-
-uint64_t lane__drained(const struct lane *lane)
-{
-	/* Acquire; the partner is the release in pass__end(): the counters of the passes are
-	 * visible. */
-	return load_acquire(&lane->drained);
 }
 
 uint64_t lane__written(const struct lane *lane)

@@ -298,15 +298,6 @@ static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, str
 	return true;
 }
 
-static bool page_stream__load(struct stream *stream, const struct item *item)
-{
-	struct load *const load = &stream->work.load;
-
-	if (item->ticket != NULL && load->span.bytes == 0)
-		return page_stream__load_pipe(stream, item->ticket, load);
-	return stream__load(stream, item);
-}
-
 static int page_stream__write(struct stream *stream, struct item *item, uint64_t *bytes)
 {
 	struct load *const load = &stream->work.load;
@@ -316,7 +307,10 @@ static int page_stream__write(struct stream *stream, struct item *item, uint64_t
 	struct span written;
 	int64_t went;
 
-	if (moves ? page_ring__of(item->ticket)->pipe_bytes == 0 : !page_stream__load(stream, item))
+	if (moves ? page_ring__of(item->ticket)->pipe_bytes == 0
+		  : !stream__load(stream, item) &&
+			    (item->ticket == NULL ||
+			     !page_stream__load_pipe(stream, item->ticket, load)))
 		return 0;
 	pages = page_ring__of(moves ? item->ticket : load->span.ring);
 	track = &pages->track;

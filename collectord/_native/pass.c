@@ -323,13 +323,13 @@ static void pass__end(struct shard *shard, uint64_t generation)
 		if (lane__asked(lane) != 0 && !lane->owes) {
 			lane->stamp = lane->begun;
 			lane->stamp_ns = lane->begun_ns;
-			asked |= writer__is_asked(shard->writer, lane__drained(lane));
-			/* Release; the partner is the acquire in lane__drained(). */
+			asked |= writer__is_asked(shard->writer, load_relaxed(&lane->drained));
+			/* Release; the partner is the acquire in drained_of(). */
 			store_release(&lane->drained, lane->begun);
 			shard->again |= lane->begun < generation;
 		}
 		lane->owes = false;
-		done = least(done, lane__drained(lane));
+		done = least(done, load_relaxed(&lane->drained));
 	}
 	if (!pass__stamp(shard)) {
 		/* First set it, then try again: the writer wakes those that waited before it

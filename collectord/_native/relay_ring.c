@@ -193,22 +193,12 @@ static void relay_ring__place(struct relay_ring *relay)
 	relay->placed = true;
 }
 
-/* Returns the number of bytes to read, 0 when the pass is complete. */
-static uint32_t relay_ring__wanted(const struct relay_ring *relay, uint32_t room)
-{
-	if (relay->partly)
-		return room;
-	if (relay->position >= relay->completed)
-		return 0;
-	return (uint32_t)least(relay->completed - relay->position, room);
-}
-
 static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, uint32_t chunk_bytes)
 {
 	struct relay_ring *relay = relay_ring__of(ring);
 	/* Room for the rest of the incomplete record, and for the start of the next. */
-	const uint32_t least =
-		relay->options.contents == RELAY_BLKTRACE ? BLK_RECORD_BYTES_MAX : CHUNK_ALIGN_BYTES;
+	const uint32_t least_room = relay->options.contents == RELAY_BLKTRACE ? BLK_RECORD_BYTES_MAX
+									      : CHUNK_ALIGN_BYTES;
 
 	while (relay->pass_bytes < relay->options.capacity) {
 		uint8_t *const data = chunk->data + chunk->used;
@@ -217,11 +207,14 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 		ssize_t n;
 		bool gone;
 
-		if (room < least)
+		if (room < least_room)
 			return RING_CHUNK_FULL;
-		room = relay_ring__wanted(relay, room - relay->carry_bytes);
-		if (room == 0)
-			return RING_EMPTY;
+		room -= relay->carry_bytes;
+		if (!relay->partly) {
+			if (relay->position >= relay->completed)
+				return RING_EMPTY;
+			room = (uint32_t)least(relay->completed - relay->position, room);
+		}
 		memcpy(data, relay->carry, relay->carry_bytes);
 		n = TEMP_FAILURE_RETRY(read(relay->options.fd, data + relay->carry_bytes, room));
 		gone = n < 0 && errno != EAGAIN;

@@ -35,11 +35,13 @@ cdef extern from "aux_ring.h":
     struct aux_origin:
         uint32_t idx, tid, cpu
     const uint64_t HIDDEN_MAGIC "AUX_HIDDEN_MAGIC"
+    struct aux_window:
+        aux_head_rule rule
     struct aux_ring:
         uint64_t pieces, aux_records, truncated, partial, collisions
         uint64_t unrecorded_bytes, orphan_bytes, enables, restarts, disabled_ns
         uint64_t windows, window_bytes, window_taken_bytes, repeated_bytes, overwritten_bytes
-        uint64_t head_rule
+        aux_window window
     struct aux_ring_options:
         ring_map *map
         aux_framing framing
@@ -336,7 +338,7 @@ cdef class AuxRing(Drained):
             *common_counters(self.ring), a.pieces, a.aux_records, a.truncated, a.partial,
             a.collisions, a.unrecorded_bytes, a.orphan_bytes, a.enables, a.restarts,
             a.disabled_ns, a.windows, a.window_bytes, a.window_taken_bytes, a.repeated_bytes,
-            a.overwritten_bytes, a.head_rule)
+            a.overwritten_bytes, a.window.rule)
 
 
 cdef segment segment__new(uint64_t token, int fd, uint64_t limit, uint64_t step):
@@ -419,7 +421,8 @@ cdef class Stream:
     def silent_shard(self, uint64_t generation):
         cdef const core *owner = self.owner.core
         return next((i for i in range(owner.writer.shard_count)
-                     if core__is_silent(owner, self.stream, i, generation)), -1)
+                     if owner.shards[i].passed < generation and
+                     stream__lane(self.stream, i) != NULL), -1)
 
     def waits_ns(self):
         return disk__waits_ns(self.stream)

@@ -34,7 +34,7 @@ int sums__reserve(struct sums *sums, uint64_t bytes, uint32_t calls);
 void sums__take(struct sums *sums, const uint8_t *data, uint64_t bytes);
 /* Add bytes whose checksum is known. */
 void sums__add(struct sums *sums, const uint8_t *data, uint64_t bytes, uint64_t xxh3);
-/* End the last part and return all of them, which the caller frees; NULL if there is none. */
+/* End the last part and return all of them, which the caller frees. */
 struct sum *sums__give(struct sums *sums, uint32_t *count);
 
 #define NO_PLACE UINT64_MAX

@@ -278,33 +278,25 @@ static void shard__obey(struct shard *shard, struct ring *ring, enum command com
 	}
 }
 
-/* Take all letters and return the oldest. */
-static struct letter *shard__take_letters(struct shard *shard, uint64_t *number)
-{
-	/* Acquire; the partner is the release in shard__post(): the letter's ring is visible. */
-	struct letter *newest =
-		atomic_exchange_explicit(&shard->letters, NULL, memory_order_acquire);
-	struct letter *first = NULL;
-
-	*number = newest->number;
-	while (newest != NULL) {
-		struct letter *const next = newest->next;
-
-		newest->next = first;
-		first = newest;
-		newest = next;
-	}
-	return first;
-}
-
 void shard__serve(struct shard *shard)
 {
+	struct letter *first = NULL, *newest = NULL;
 	uint64_t number;
 
 	if (load_relaxed(&shard->letters) != NULL) {
-		for (struct letter *letter = shard__take_letters(shard, &number); letter != NULL;
-		     letter = letter->next)
-			shard__obey(shard, letter->ring, letter->command);
+		/* Acquire; the partner is the release in shard__post(): the letter's ring is
+		 * visible. */
+		newest = atomic_exchange_explicit(&shard->letters, NULL, memory_order_acquire);
+		number = newest->number;
+		while (newest != NULL) {
+			struct letter *const next = newest->next;
+
+			newest->next = first;
+			first = newest;
+			newest = next;
+		}
+		for (; first != NULL; first = first->next)
+			shard__obey(shard, first->ring, first->command);
 		/* Release; the partner is the acquires in shard__has_answered() and shard__post(). */
 		store_release(&shard->answered, number);
 		event_list__poke(shard->writer->events);
@@ -337,7 +329,7 @@ int shard__post(struct ring *ring, enum command command)
 	*letter = (struct letter){.ring = ring, .number = ++shard->posted, .command = command};
 	ring->asked = letter->number;
 	letter->next = load_relaxed(&shard->letters);
-	/* Release; the partner is the acquire in shard__take_letters(). */
+	/* Release; the partner is the acquire in shard__serve(). */
 	while (!atomic_compare_exchange_weak_explicit(&shard->letters, &letter->next, letter,
 						      memory_order_release,
 						      memory_order_relaxed))

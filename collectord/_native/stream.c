@@ -114,12 +114,6 @@ int stream__add_ring(struct stream *stream, struct ring *ring)
 	return 0;
 }
 
-void stream__forget_ring(struct stream *stream)
-{
-	HOLD(&stream->lock);
-	stream->ring_count--;
-}
-
 static struct event_ring stream__share(const struct ring *ring)
 {
 	return (struct event_ring){
@@ -296,23 +290,16 @@ void stream__make_evictable(struct stream *stream, uint64_t bytes)
 		stream__close_current(stream, false, cut__is_needed(stream));
 }
 
-static bool stream__has_queued(const struct stream *stream)
-{
-	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
-		const struct lane *lane = stream__lane(stream, i);
-
-		if (lane != NULL && load_acquire(&lane->queued) > 0)
-			return true;
-	}
-	return false;
-}
-
 bool stream__serve(struct stream *stream)
 {
 	const struct segment *segment = &stream->current;
-	const bool queued = stream__has_queued(stream);
-	bool finish;
+	bool queued = false, finish;
 
+	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
+		const struct lane *const lane = stream__lane(stream, i);
+
+		queued |= lane != NULL && load_acquire(&lane->queued) > 0;
+	}
 	pthread_mutex_lock(&stream->lock);
 	finish = stream->finish_wanted;
 	if (!segment->open || (segment->chunks == 0 && !stream->turn_wanted))
@@ -388,7 +375,9 @@ static uint64_t stream__least(const struct stream *stream, uint64_t most,
 
 static uint64_t drained_of(const struct lane *lane)
 {
-	return load_relaxed(&lane->rings) > 0 ? lane__drained(lane) : UINT64_MAX;
+	/* Acquire; the partner is the release in pass__end(): the counters of the passes are
+	 * visible. */
+	return load_relaxed(&lane->rings) > 0 ? load_acquire(&lane->drained) : UINT64_MAX;
 }
 
 static uint64_t settled_of(const struct lane *lane)

@@ -104,8 +104,6 @@ void lane__yield(struct lane *lane, struct pool *pool);
 bool lane__stamp(struct lane *lane, struct pool *pool, bool holds);
 /* Returns the generation in progress, 0: none. */
 uint64_t lane__asked(const struct lane *lane);
-/* Returns the last generation done. Any thread may call it. */
-uint64_t lane__drained(const struct lane *lane);
 /* Returns the last generation whose data of this lane is written or counted as lost. */
 uint64_t lane__written(const struct lane *lane);
 
@@ -255,8 +253,6 @@ void stream__free(struct stream *stream);
 int stream__prepare(struct stream *stream, const struct segment *segment);
 /* -ESHUTDOWN: the stream is finished; -ENOMEM. */
 int stream__add_ring(struct stream *stream, struct ring *ring);
-/* Forget the ring that was added last, which never was in a shard. */
-void stream__forget_ring(struct stream *stream);
 /* Keep the share of a ring that is over until the running segment ends; under `lock`. False: the
  * ring has to stay until then, as its share is a part of a split segment, or memory is short. */
 bool stream__keep_share(struct stream *stream, const struct ring *ring);

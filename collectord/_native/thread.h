@@ -16,15 +16,8 @@
  * much as a plain addition; readers see a recent value, never a torn one. */
 typedef _Atomic uint64_t counter_t;
 
-static inline uint64_t counter__read(const counter_t *counter)
-{
-	return load_relaxed(counter);
-}
-
-static inline void counter__set(counter_t *counter, uint64_t value)
-{
-	store_relaxed(counter, value);
-}
+#define counter__read(counter) load_relaxed(counter)
+#define counter__set(counter, value) store_relaxed(counter, value)
 
 static inline void counter__add(counter_t *counter, uint64_t n)
 {

@@ -183,7 +183,7 @@ void work__end(struct disk *disk, struct stream *stream, struct item *ended)
 	else if (item.ticket != NULL)
 		ring__drop(item.ticket);
 	else
-		/* The partner is the load in lane__mark(). */
+		/* The partner is the load in lane__stamp(). */
 		atomic_store(&lane->mark_queued, false);
 	/* A flush ends here, which is not in flight beside others; or none follows. */
 	if (item.stamp != 0 || load_relaxed(&lane->rings) == 0)
