@@ -10,7 +10,6 @@
 #include <x86intrin.h>
 #endif
 
-#include "clock.h"
 #include "stream.h"
 
 /* If less room than this is left, the chunk is closed rather than filled with a small piece. */

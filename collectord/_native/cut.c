@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stream.h"
 
-#include "clock.h"
 #include "shard.h"
 
 /* How long data may wait while chunks are short and nothing can be written: the awaited shard

@@ -5,8 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "clock.h"
-
 /* A step for a stream, taken without the lock. */
 typedef void disk_step_fn(struct disk *disk, struct stream *stream);
 

@@ -5,8 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "clock.h"
-
 /* A write that took longer waited for others: with more of them in flight all would wait
  * longer, and so would anyone who syncs a file there. */
 #define SLOW_NS 50000000u

@@ -3,7 +3,6 @@
 
 #include <sys/epoll.h>
 
-#include "clock.h"
 #include "event_list.h"
 
 enum drained {

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ring.h"
 
-#include "clock.h"
-
 void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd)
 {
 	ring->ops = ops;

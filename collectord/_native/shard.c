@@ -10,7 +10,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "clock.h"
 #include "event_list.h"
 
 #define EPOLL_BATCH 64

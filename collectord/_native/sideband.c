@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "clock.h"
 #include "sideband_table.h"
 
 #define LOG_SHARE 4 /* the log has this fraction of the bytes */

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <time.h>
 
 /* Relaxed: it orders nothing else. */
 #define load_relaxed(object) atomic_load_explicit(object, memory_order_relaxed)
@@ -61,4 +62,13 @@ static inline int thread__start(pthread_t *thread, void *(*run)(void *context), 
 	ret = -pthread_create(thread, NULL, run, context);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return ret;
+}
+
+/* CLOCK_MONOTONIC in ns: the clock that the rings' records carry (attr.clockid). */
+static inline uint64_t clock__now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "clock.h"
 #include "stream.h"
 
 /* How often a copy is repeated because a record was completed meanwhile. */

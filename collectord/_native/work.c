@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 
-#include "clock.h"
 #include "event_list.h"
 #include "shard.h"
 

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "clock.h"
 #include "event_list.h"
 #include "shard.h"
 

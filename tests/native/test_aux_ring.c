@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "clock.h"
 #include "dummy_event.h"
 #include "fake_aux.h"
 #include "output.h"

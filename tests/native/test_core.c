@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "clock.h"
 #include "fake_ring.h"
 #include "output.h"
 #include "records.h"

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "clock.h"
 #include "fake_ring.h"
 #include "records.h"
 #include "rig.h"

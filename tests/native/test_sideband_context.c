@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "check.h"
-#include "clock.h"
 #include "records.h"
 #include "sideband_table.h"
 

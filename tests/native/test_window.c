@@ -8,7 +8,6 @@
 
 #include "check.h"
 #include "chunk.h"
-#include "clock.h"
 #include "core.h"
 #include "fake_ring.h"
 #include "output.h"
