@@ -300,13 +300,6 @@ cdef class Core:
         stream.id = stream.stream.id
         return stream
 
-    cdef int leave(self, Ring ring) except -1:
-        cdef Mapped map
-        for map in ring.maps:
-            map.users -= 1
-        self.rings = tuple(other for other in self.rings if other is not ring)
-        return 0
-
     cdef int adopt(self, Drained drained, uint32_t shard, Stream stream, ring *made) except -1:
         drained.ring = NULL  # on an error it is freed
         with nogil:
@@ -409,7 +402,8 @@ cdef class Core:
             ring.leaves = True
         if not shard__has_left(ring.ring):
             return False
-        self.leave(ring)
+        ring.release()
+        self.rings = tuple(other for other in self.rings if other is not ring)
         return True
 
     def request_flush(self):
@@ -469,4 +463,5 @@ cdef class Core:
         with nogil:
             core__stop(self.core)
         for ring in self.rings:
-            self.leave(ring)
+            (<Ring>ring).release()
+        self.rings = ()

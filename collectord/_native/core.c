@@ -92,7 +92,6 @@ static bool core__free_rings(struct stream *stream)
 	return all_left;
 }
 
-/* Free forgotten streams and rings that have nothing in flight. */
 static void core__reap(struct core *core)
 {
 	for (uint32_t i = 0; i < writer__streams(&core->writer); i++) {

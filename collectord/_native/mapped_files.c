@@ -122,8 +122,6 @@ uint8_t *mapped_files__copy(struct mapped_files *files, uint64_t *since, size_t 
 		memcpy(copy, before->records + old_at, before->used - old_at);
 		memcpy(copy + (before->used - old_at), now->records + new_at, now->used - new_at);
 		*since = now->first + now->count;
-	} else {
-		*bytes = 0;
 	}
 	return copy;
 }

@@ -385,8 +385,7 @@ bool pass__last(struct shard *shard, struct ring *ring)
 		lane__begin_names(ring->lane);
 	drained = ring__is_held(ring) || pass__drain(shard, ring, false, false) == DRAINED;
 	lane__end_names(ring->lane, shard->pool);
-	if (drained)
-		return true;
-	pass__yield_chunks(shard);
-	return false;
+	if (!drained)
+		pass__yield_chunks(shard);
+	return drained;
 }

@@ -26,7 +26,6 @@ static int record_stream__claim(struct stream *stream, uint32_t bytes, uint32_t 
 					segment->offset + sent->bytes + bytes + tail, UINT64_MAX);
 }
 
-/* Note that the bytes are now written behind the data. */
 static void record_stream__extend(struct stream *stream, const uint8_t *data, uint32_t bytes,
 				  uint64_t xxh3)
 {

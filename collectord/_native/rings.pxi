@@ -298,6 +298,12 @@ cdef class Ring(Drained):
         self.maps += (map,)
         return 0
 
+    cdef int release(self) except -1:
+        cdef Mapped map
+        for map in self.maps:
+            map.users -= 1
+        return 0
+
     def hold(self, bint held):
         check(shard__post(self.ring, COMMAND_HOLD if held else COMMAND_LET_GO))
 

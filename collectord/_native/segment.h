@@ -72,7 +72,6 @@ int segment__set_places(struct segment *segment, uint32_t first_id, const uint64
 uint64_t segment__place(const struct segment *segment, uint32_t ring_id);
 /* Returns its file, or one of them; -1: it has none. */
 int segment__fd(const struct segment *segment);
-/* Free its own memory. */
 void segment__forget(struct segment *segment);
 /* Whether the error means that the disk is full. */
 bool segment__is_short(int error);

@@ -241,7 +241,6 @@ bool sideband__is_crowded(struct sideband *sideband)
 	return sideband->log_used > sideband->log_bytes / 2;
 }
 
-/* Emit the first `bytes` of `scratch` unchanged. */
 static int emit_raw(const struct sideband *sideband, size_t bytes, const struct sideband_replay *to)
 {
 	uint16_t size;

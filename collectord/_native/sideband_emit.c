@@ -138,14 +138,11 @@ int sideband_replay__change(const struct sideband_replay *to, const uint8_t *rec
 	const uint64_t header = walk__load(record);
 
 	sideband_table__apply(to->table, record);
-	switch (walk__type(header)) {
-	case PERF_RECORD_EXIT:
+	if (walk__type(header) == PERF_RECORD_EXIT)
 		return 0;
-	case PERF_RECORD_FORK:
+	if (walk__type(header) == PERF_RECORD_FORK)
 		return walk__size(header) < FORK_BODY_BYTES ? 0 : emit_forked(to, record);
-	default:
-		memcpy(renamed, record, walk__size(header));
-		walk__store(renamed, without_exec(header));
-		return to->emit(to->context, renamed, walk__size(header));
-	}
+	memcpy(renamed, record, walk__size(header));
+	walk__store(renamed, without_exec(header));
+	return to->emit(to->context, renamed, walk__size(header));
 }

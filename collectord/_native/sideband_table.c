@@ -43,7 +43,6 @@ struct entry *entries__next(const struct entries *entries, const struct entry *e
 	return i < 1u << SIDEBAND_BUCKET_BITS ? entries->buckets[i] : NULL;
 }
 
-/* Returns zeroed memory, or NULL. */
 static void *table__alloc(struct sideband_table *table, size_t bytes)
 {
 	void *memory = NULL;
@@ -83,7 +82,6 @@ static void table__drop(struct sideband_table *table, struct entries *entries, s
 	table__release(table, entry, bytes);
 }
 
-/* Returns a copy of the whole record at `record`, or NULL. */
 static struct blob *blob__new(struct sideband_table *table, const uint8_t *record)
 {
 	const uint16_t size = walk__size(walk__load(record));

@@ -68,7 +68,6 @@ void stream__deinit(struct stream *stream)
 	memset(stream, 0, sizeof(*stream));
 }
 
-/* Whether the segment is of its kind. */
 static bool stream__takes(const struct stream *stream, const struct segment *segment)
 {
 	const bool extents = segment->capacity > 0;

@@ -94,21 +94,12 @@ static void walk_ids__rename_other(const struct walk_layout *layout, uint8_t *re
 static void tally__other(struct walk_tally *tally, const uint8_t *record, uint32_t type,
 			 uint16_t size)
 {
-	switch (type) {
-	case PERF_RECORD_LOST: /* u64 id, u64 lost */
-		if (size >= 24)
-			tally->lost_records += walk__load(record + 16);
-		break;
-	case PERF_RECORD_LOST_SAMPLES: /* u64 lost */
-		if (size >= 16)
-			tally->lost_samples += walk__load(record + 8);
-		break;
-	case PERF_RECORD_THROTTLE:
+	if (type == PERF_RECORD_LOST && size >= 24) /* u64 id, u64 lost */
+		tally->lost_records += walk__load(record + 16);
+	else if (type == PERF_RECORD_LOST_SAMPLES && size >= 16) /* u64 lost */
+		tally->lost_samples += walk__load(record + 8);
+	else if (type == PERF_RECORD_THROTTLE)
 		tally->throttles++;
-		break;
-	default:
-		break;
-	}
 }
 
 /* Own ids seen so far, at the index of their low bits: the kernel numbers events consecutively. */
