@@ -67,25 +67,16 @@ static void walk_ids__rename_other(const struct walk_layout *layout, uint8_t *re
 	const uint16_t id_bytes = sizeof(uint64_t);
 	uint32_t body_bytes = WALK_HEADER_BYTES; /* at least; the trailer is behind them */
 
-	switch (type) {
-	case PERF_RECORD_LOST: /* u64 id, u64 lost */
+	if (type == PERF_RECORD_LOST) { /* u64 id, u64 lost */
 		body_bytes = 24;
 		if (size >= body_bytes)
 			walk_ids__rename(layout->ids, record + 8);
-		break;
-	case PERF_RECORD_LOST_SAMPLES: /* u64 lost */
+	} else if (type == PERF_RECORD_LOST_SAMPLES) { /* u64 lost */
 		body_bytes = 16;
-		break;
-	case PERF_RECORD_THROTTLE: /* u64 time, u64 id, u64 stream id */
-	case PERF_RECORD_UNTHROTTLE:
-		body_bytes = 32;
-		if (size >= body_bytes) {
-			walk_ids__rename(layout->ids, record + 16);
-			walk_ids__rename(layout->ids, record + 24);
-		}
-		break;
-	default:
-		break;
+	} else if (type == PERF_RECORD_THROTTLE || type == PERF_RECORD_UNTHROTTLE) {
+		body_bytes = 32; /* u64 time, u64 id, u64 stream id */
+		for (uint32_t at = 16; size >= body_bytes && at < body_bytes; at += id_bytes)
+			walk_ids__rename(layout->ids, record + at);
 	}
 	if (layout->time_trailer > id_bytes && body_bytes + layout->time_trailer <= size)
 		walk_ids__rename(layout->ids, record + size - id_bytes);
