@@ -35,11 +35,8 @@ struct event *event__new(enum event_kind kind, uint32_t stream, uint32_t ring_co
 {
 	struct event *event = calloc(1, sizeof(*event) + ring_count * sizeof(struct event_ring));
 
-	if (event == NULL)
-		return NULL;
-	event->kind = kind;
-	event->stream = stream;
-	event->ring_count = ring_count;
+	if (event != NULL)
+		*event = (struct event){.kind = kind, .stream = stream, .ring_count = ring_count};
 	return event;
 }
 

@@ -32,8 +32,7 @@ enum fault subbuf__run(const uint8_t *page, uint32_t end, struct subbuf_walk *wa
 
 	while (at < end) {
 		const uint32_t left = end - at;
-		uint32_t word, type, delta, second;
-		uint32_t bytes;
+		uint32_t word, type, delta, second, bytes;
 
 		if (left < SUBBUF_WORD_BYTES) {
 			fault = SUBBUF_SHORT_EVENT;
