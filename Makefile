@@ -28,6 +28,11 @@ SOAK_SECONDS ?= 7200
 # Versions of what is installed for development: `make LOCK= setup` takes the newest instead.
 LOCK ?= constraints.txt
 PYTHONS ?= 3.11 3.12 3.13
+# Of the lanes without a kernel, what runs nothing of the program: it says the same under each Python.
+OF_ANY_PYTHON := tests/unit/docs tests/unit/vm tests/unit/test_again.py tests/unit/test_lanes.py \
+    tests/unit/test_soak.py tests/golden/test_prometheus_rules.py
+# What CMake calls how the core is compiled; by default pyproject.toml says it.
+BUILD_TYPE ?=
 # Debian's release of the guest: trixie has Linux 6.12, bookworm 6.1.
 VM_SUITE ?= trixie
 
@@ -172,7 +177,7 @@ $(STAMPS)/modules-$(MODULES): | $(STAMPS)/venv
 # Editable: Python modules are read from this tree, by a list of them that the installation makes;
 # the core is built again when its sources change.
 $(STAMPS)/run: $(STAMPS)/requirements collectord/__init__.py $(NATIVE) $(STAMPS)/modules-$(MODULES)
-	@$(BIN)/pip install -q --no-build-isolation --no-deps -e .
+	@$(BIN)/pip install -q --no-build-isolation --no-deps $(addprefix -C cmake.build-type=,$(BUILD_TYPE)) -e .
 	touch $@
 
 # The dependency groups of pyproject.toml.
@@ -227,8 +232,10 @@ test-pythons: packages-test ## run the lanes without a kernel under each of PYTH
 	    venv=build/python$$version
 	    began=$$SECONDS
 	    result=ok
-	    $(MAKE) VENV="$$venv" PYTHON="$$found" "$$venv/.stamps/test" "$$venv/.stamps/run" &&
+	    $(MAKE) VENV="$$venv" PYTHON="$$found" BUILD_TYPE=Debug \
+	            "$$venv/.stamps/test" "$$venv/.stamps/run" &&
 	        COLLECTORD_EXAMPLES=0.1 "$$venv/bin/pytest" -q -n 2 -p no:cacheprovider \
+	            $(addprefix --ignore=,$(OF_ANY_PYTHON)) \
 	            --lanes=$(FREE_LANES) $(addprefix tests/,$(subst $(COMMA), ,$(FREE_LANES))) ||
 	        result=FAILED status=1
 	    told+="  Python $$version: $$result, $$((SECONDS - began)) s"$$'\n'
@@ -300,7 +307,7 @@ soak: setup ## run a daemon under load and disturbances for SOAK_SECONDS (7200),
 .PHONY: fuzz
 fuzz: setup packages-clang ## run libFuzzer on every parser of the core, for FUZZ_SECONDS in all (600)
 	@cmake -S tests/native -B build/fuzz -G Ninja -DCMAKE_C_COMPILER=clang -DCOLLECTORD_FUZZ=ON
-	cmake --build build/fuzz
+	cmake --build build/fuzz --target fuzzers
 	mapfile -t targets < <(find build/fuzz -type f -name 'fuzz_*' -perm -u+x)
 	[ $${#targets[@]} -gt 0 ] || { echo "no fuzz target was built" >&2; exit 1; }
 	for target in "$${targets[@]}"; do

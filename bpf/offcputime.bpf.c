@@ -157,6 +157,18 @@ static inline void count_stack(struct offcputime_counts *found, s32 id)
 		found->stacks_failed++;
 }
 
+/*
+ * Count a time whose end was not seen. What is noted of it must not stay: the next return would end
+ * it, be it of this task or of a later one at its address.
+ */
+static inline void forget(u64 task)
+{
+	if (!left.lookup(&task))
+		return;
+	count_unmatched();
+	left.delete(&task);
+}
+
 /* Note that the current task leaves. The idle task of each CPU has the id 0. */
 static inline void leave(struct bpf_raw_tracepoint_args *ctx, u64 now_ns)
 {
@@ -169,8 +181,10 @@ static inline void leave(struct bpf_raw_tracepoint_args *ctx, u64 now_ns)
 	    (PARAMETER_TID && entry.pid != PARAMETER_TID))
 		return;
 	check_states();
-	if (!(state_of((u8)ctx->args[0], ctx->args[3]) & STATES))
+	if (!(state_of((u8)ctx->args[0], ctx->args[3]) & STATES)) {
+		forget(task);
 		return;
+	}
 	entry.kernel_stack_id = NO_STACK;
 	entry.user_stack_id = NO_STACK;
 #if !PARAMETER_USER_ONLY

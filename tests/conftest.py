@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import hypothesis
 import pytest
 
-from tests.support import features, leaks, perf_tools
+from tests.support import cpus, features, leaks, perf_tools
 from tests.support import generator as generator_support
 from tests.support import mutant as mutant_support
 from tests.support import trace_cmds as trace_cmd_support
@@ -176,6 +176,15 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     left = leaks.leaked_since(before, instances=instances)
     if left:
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _has_all_cpus(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have no CPU taken offline under a test that runs beside those that do so."""
+    with ExitStack() as stack:
+        if request.node.get_closest_marker("beside"):
+            stack.enter_context(cpus.all_stay())
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -49,20 +50,31 @@ def _within(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
 
 
-def _imports(path: Path) -> Iterator[str]:
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(_tree(path)))
+
+
+@cache
+def _imports(path: Path) -> tuple[str, ...]:
     """Modules that a file imports at run time; those under `if TYPE_CHECKING` do not count."""
-    tree = ast.parse(path.read_text())
+    found: list[str] = []
     package = _name(path) if path.name == "__init__.py" else _name(path).rpartition(".")[0]
-    for node in _walk_run_time(tree):
+    for node in _walk_run_time(_tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, base] if base else above)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            found += (base, *(f"{base}.{alias.name}" for alias in node.names))
+    return tuple(found)
 
 
 def _walk_run_time(node: ast.AST) -> Iterator[ast.AST]:
@@ -107,8 +119,7 @@ def test_a_modules_name_says_which_it_is() -> None:
 )
 def test_nobody_behind_the_opening_names_a_kind_of_ring(path: Path) -> None:
     """Sources make rings of a kind; everybody else knows what all of them have."""
-    tree = ast.parse(path.read_text())
-    froms = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    froms = (node for node in _nodes(path) if isinstance(node, ast.ImportFrom))
     names = {
         alias.name
         for node in froms
@@ -126,7 +137,7 @@ def test_system_calls_are_made_by_the_binding(path: Path) -> None:
     for imported in _imports(path):
         assert imported.partition(".")[0] not in FOREIGN_FUNCTIONS, imported
         assert imported != "fcntl.ioctl"
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes(path):
         if isinstance(node, ast.Attribute):
             assert ast.unparse(node) != "fcntl.ioctl", f"{path}:{node.lineno}"
 
@@ -144,7 +155,7 @@ def test_privileged_calls_stay_behind_the_seam(path: Path) -> None:
     """Outside kernel/ nobody imports the system calls or makes a raw one."""
     for imported in _imports(path):
         assert not _within(imported, SYSTEM_CALLS), imported
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _nodes(path):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             last = called.rpartition(".")[2]
@@ -157,7 +168,7 @@ def test_the_kernel_is_passed_in() -> None:
     """The entry alone chooses who carries privileged calls out; all else is given a `Kernel`."""
     naming = set()
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in _nodes(path):
             names: list[str] = []
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -175,7 +186,7 @@ def test_others_know_the_port_and_its_values() -> None:
     for path in MODULES:
         if _name(path) == "collectord.__main__" or _within(_name(path), "collectord.kernel"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in _nodes(path):
             if not isinstance(node, ast.ImportFrom) or node.module is None:
                 continue
             full = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -195,7 +206,7 @@ def test_packages_know_few_others() -> None:
     pairs = set()
     for path in MODULES:
         own = path.relative_to(PACKAGE).parts[0]
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in _nodes(path):
             if isinstance(node, ast.ImportFrom) and _within(node.module or "", "collectord"):
                 told = (node.module or "").split(".")[1:2] or [node.names[0].name]
                 pairs |= {(own, other) for other in told if {other, f"{other}.py"} & known}

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.kernel.bpf import bpf_calls
+from tests.support.bpf import map_named
 from tests.support.bpf_counts import COMM, Child, Switches, child, counting, program, total
 from tests.support.daemons import wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from tests.support.bpf_counts import Counted, Start
 
@@ -23,6 +27,7 @@ TIMES: Final = 300
 PREEMPTIONS: Final = 100
 SLEEP_NS: Final = 1_000_000
 NS_PER_US: Final = 1000
+SOME_TICKS_NS: Final = 20_000_000
 # Some hosts switch now and then to a task or from it without telling tracepoints.
 UNSEEN_PERCENT: Final = 5
 SLEEP_FRAME: Final = re.compile(r"\w*nanosleep\w*_\[k\]")
@@ -123,6 +128,59 @@ def test_preemption(start_cli: Start, tmp_path: Path) -> None:
             switches = spinner.switches().since(before)
     _check_seen(_waits(counted), "waits", sum(switches))
     _check_seen(_off_cpu(counted)[0], "times", switches.involuntary)
+
+
+def test_a_return_that_is_not_seen(
+    start_cli: Start, tmp_path: Path, require: Callable[[str], None]
+) -> None:
+    """Its time is reported as unmatched when the task leaves next, in whatever state.
+
+    What the program notes of a task that left is written again while that task runs.
+    """
+    require("two CPUs")
+    *others, cpu = sorted(os.sched_getaffinity(0))
+    known = {*bpf_calls.ids("map")}
+    with ExitStack() as stack:
+        spinner = stack.enter_context(child(cpu=cpu))
+        before = spinner.switches()
+        words = program("offcputime", pid=spinner.pid, state="S")
+        counted = stack.enter_context(counting(start_cli, tmp_path, *words, "--json"))
+        left = stack.enter_context(map_named("left", known))
+        info = bpf_calls.map_info(left)
+        spinner.do("sleep", 1)
+        task = bpf_calls.map_next_key(left, None, info)
+        assert task is not None
+        noted = bpf_calls.map_lookup(left, task, info=info)
+        assert noted is not None
+        os.sched_setaffinity(0, others)
+        stack.callback(os.sched_setaffinity, 0, {*others, cpu})
+        # In real time nobody takes it off its CPU.
+        os.sched_setscheduler(spinner.pid, os.SCHED_FIFO, os.sched_param(1))
+        spinner.begin("spin")
+        _await_running(spinner)
+        assert bpf_calls.map_lookup(left, task, info=info) is None
+        bpf_calls.map_update(left, task, noted, info=info)
+        held = spinner.switches().involuntary
+        os.sched_setscheduler(spinner.pid, os.SCHED_OTHER, os.sched_param(0))
+        stack.enter_context(child(cpu=cpu))  # its start takes the CPU off the other
+        wait_for(lambda: spinner.switches().involuntary > held, "a preemption")
+        spinner.stop()
+        switches = spinner.switches().since(before)
+    counts, _ = _off_cpu(counted)
+    assert counts["unmatched"] >= 1
+    # The last time has not ended, and one has been noted twice.
+    assert counts["times"] + counts["unmatched"] == switches.voluntary, counts
+    assert counts["times"] <= switches.voluntary - 1, counts
+
+
+def _await_running(spinner: Child) -> None:
+    """Wait until a process has its CPU, and has had it for some ticks."""
+
+    def on_cpu_ns() -> int:
+        return int(Path(f"/proc/{spinner.pid}/schedstat").read_text().split()[0])
+
+    start_ns = on_cpu_ns()
+    wait_for(lambda: on_cpu_ns() > start_ns + SOME_TICKS_NS, "a process that runs")
 
 
 @pytest.mark.parametrize("chosen", ["pid", "tid"])

@@ -295,8 +295,8 @@ def test_no_room_for_the_next_segment(  # noqa: PLR0917  # fixtures
         load.burst(SOME)
         load.settled(daemon)
         # All that is closed is sealed, and the next one needs no other file.
-        daemons.wait_for(lambda: _claimed_manifests(inodes.state) == 2, "a prepared segment")
-        sealed = len(daemons.sealed(inodes.state))
+        daemons.wait_for(lambda: _runs_with_a_prepared_one(inodes.state), "a prepared segment")
+        prepared = _claimed(inodes.state)[-1]
         taken = inodes.take_all_inodes()
         load.burst(2 * SOME)
         stuck = load.settled(daemon)
@@ -304,7 +304,7 @@ def test_no_room_for_the_next_segment(  # noqa: PLR0917  # fixtures
         assert stuck["state"] == "degraded"
         assert _is_degraded(daemon, "cannot create a segment")
         # The prepared segment took over, and there is none behind it; what it followed is sealed.
-        daemons.wait_for(lambda: len(daemons.sealed(inodes.state)) == sealed + 1, "its seal")
+        daemons.wait_for(lambda: _claimed(inodes.state) == [prepared], "its seal")
 
         for path in taken:
             path.unlink()
@@ -323,9 +323,21 @@ def _partials(state: Path) -> int:
     return len(list(state.rglob("*.perf.data.partial")))
 
 
-def _claimed_manifests(state: Path) -> int:
-    """Count the files that are created last for a segment."""
-    return len(list(state.rglob(f"*{NEW_MANIFEST}")))
+def _claimed(state: Path) -> list[str]:
+    """Return the names of unsealed segments, by age; the new manifest of one is made last."""
+    return sorted(path.name.removesuffix(NEW_MANIFEST) for path in state.rglob(f"*{NEW_MANIFEST}"))
+
+
+def _running(state: Path) -> str:
+    """Return the name of the running segment, as the link beside it says."""
+    links = [path.readlink().name for path in state.rglob("current-*")]
+    return links[0].removesuffix(".partial") if links else ""
+
+
+def _runs_with_a_prepared_one(state: Path) -> bool:
+    """Whether there are two segments that are not sealed, of which the first one runs."""
+    claimed = _claimed(state)
+    return len(claimed) == _partials(state) == 2 and _running(state) == claimed[0]
 
 
 def test_other_write_errors_are_dropped(

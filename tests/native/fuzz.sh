@@ -15,7 +15,7 @@ commit=$(git -C "$here" -c safe.directory='*' rev-parse --short=7 HEAD 2>/dev/nu
 seed=${FUZZ_SEED:-$((16#$commit))}
 
 cmake -S "$here" -B "$build" -G Ninja -DCMAKE_C_COMPILER=clang -DCOLLECTORD_FUZZ=ON >/dev/null
-cmake --build "$build"
+cmake --build "$build" --target fuzzers
 echo "FUZZ_SEED=$seed"
 
 run_target() {

@@ -7,13 +7,13 @@ import ctypes
 import fcntl
 import os
 import struct
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from collectord.kernel.bpf import bpf_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
 HASH: Final = 1
 ARRAY: Final = 2
@@ -27,6 +27,7 @@ _BPF: Final = {"x86_64": 321, "aarch64": 280}
 _MAP_CREATE: Final = 0
 _MAP_UPDATE: Final = 2
 _MAP_DELETE: Final = 3
+_MAP_OF_ID: Final = 14
 _PROG_LOAD: Final = 5
 _PROG_RUN: Final = 10
 _RAW_TRACEPOINT_OPEN: Final = 17
@@ -54,6 +55,20 @@ def _call(command: int, attr: bytes) -> int:
 def attach(event_fd: int, program_fd: int) -> None:
     """Attach a program to the tracepoint of an event, as long as that is open."""
     fcntl.ioctl(event_fd, _PERF_SET_BPF, program_fd)
+
+
+@contextmanager
+def map_named(name: str, known: Collection[int]) -> Iterator[int]:
+    """Provide the one map of this name that is new: its id is not among those that are known."""
+    with ExitStack() as stack:
+        found = []
+        for number in {*bpf_calls.ids("map")}.difference(known):
+            fd = _call(_MAP_OF_ID, struct.pack("<I", number))
+            stack.callback(os.close, fd)
+            if bpf_calls.map_info(fd).name == name:
+                found.append(fd)
+        (one,) = found
+        yield one
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from collectord.control import client
 from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
 from collectord.sink.covered_note import PREFIX
 from tests.support.patience import patient
-from tests.support.perf_tools import complaints
+from tests.support.perf_tools import complaints, in_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -333,18 +333,16 @@ def readable_samples(perfs: tuple[Perf, ...], segments: list[Path]) -> int:
     Raises:
         AssertionError: a perf complains, or counts something else than the manifest.
     """
-    total = 0
-    for segment in segments:
-        said = manifest(segment)
-        expected = said["samples"]
-        losses = any(said["ledger"].get("lost", {}).values())  # what is recovered has none
-        total += expected
-        for perf in perfs:
-            lines = perf.script(segment, losses=losses)
-            assert len(lines) == expected, f"perf {perf.version}: {segment}"
-            if not expected:  # a report without samples is an error to perf
-                continue
-            done = perf.run("report", "--stdio", "--force", "-i", segment)
-            answer = (done.returncode, complaints(done.stderr, losses=losses))
-            assert answer == (0, ""), f"perf {perf.version}: {segment}"
-    return total
+    in_each(perfs, segments, _check_readable)
+    return sum(manifest(segment)["samples"] for segment in segments)
+
+
+def _check_readable(perf: Perf, segment: Path) -> None:
+    said = manifest(segment)
+    losses = any(said["ledger"].get("lost", {}).values())  # what is recovered has none
+    lines = perf.script(segment, losses=losses)
+    assert len(lines) == said["samples"], f"perf {perf.version}: {segment}"
+    if lines:  # a report without samples is an error to perf
+        done = perf.run("report", "--stdio", "--force", "-i", segment)
+        answer = (done.returncode, complaints(done.stderr, losses=losses))
+        assert answer == (0, ""), f"perf {perf.version}: {segment}"

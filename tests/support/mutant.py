@@ -30,7 +30,7 @@ def build(directory: Path) -> Path:
     native = _ROOT / "collectord/_native"
     commands: tuple[list[str | Path], ...] = (
         ["cmake", "-S", native, "-B", directory, "-G", "Ninja", *words],
-        ["cmake", "--build", directory],
+        ["cmake", "--build", directory, "--target", "_core"],
     )
     for command in commands:
         done = subprocess.run(

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
 
 _FETCH_6_12: Final = Path(__file__).with_name("perf612.sh")
 _LOST: Final = re.compile(
@@ -60,6 +65,19 @@ class Perf:
     def samples(self, segments: Sequence[Path]) -> int:
         """Return how many samples `perf script` lists in all of `segments`."""
         return sum(len(self.script(segment)) for segment in segments)
+
+
+def in_each(
+    perfs: Sequence[Perf], segments: Sequence[Path], read: Callable[[Perf, Path], T]
+) -> dict[tuple[Perf, Path], T]:
+    """Return what `read` gives for each segment in each perf, which has one CPU for each reading.
+
+    Raises:
+        AssertionError: of the first reading that fails.
+    """
+    pairs = [*product(perfs, segments)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return dict(zip(pairs, pool.map(lambda pair: read(*pair), pairs), strict=True))
 
 
 def complaints(stderr: str, *, losses: bool) -> str:

@@ -18,6 +18,7 @@ from collectord.codec.perf_data import parse_header
 from collectord.codec.perf_record import iter_records
 from tests.support import daemons
 from tests.support.daemons import FILTER
+from tests.support.perf_tools import in_each
 
 if TYPE_CHECKING:
     import subprocess
@@ -83,10 +84,14 @@ def check_balance(
 
 def check_listed(session: dict[str, Any], perfs: Sequence[Perf]) -> None:
     """Assert that each perf lists exactly the samples that are said to be stored."""
-    fields = ("-F", "comm,tid,time,event")
+
+    def count(perf: Perf, segment: Path) -> int:
+        return len(script(perf, segment, "-F", "comm,tid,time,event"))
+
+    listed = in_each(perfs, segments_of(session), count)
     for perf in perfs:
-        listed = sum(len(script(perf, segment, *fields)) for segment in segments_of(session))
-        assert listed == session["stored"], f"perf {perf.version}"
+        found = sum(lines for (by, _), lines in listed.items() if by is perf)
+        assert found == session["stored"], f"perf {perf.version}"
 
 
 def script(perf: Perf, segment: Path, *words: str) -> list[str]:
