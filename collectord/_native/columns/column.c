@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STORE_FIRST_BYTES 4096u
-
 #define NUMBER(called, told, bytes)                                                      \
 	{.name = (called), .format = (told), .width = (bytes), .fill = number__fill},    \
 	{                                                                                \
@@ -23,6 +21,8 @@ static const struct column_kind kinds[] = {
 	NUMBER("u32", "I", 4),
 	NUMBER("i64", "l", 8),
 	NUMBER("u64", "L", 8),
+	NUMBER("f32", "f", 4),
+	NUMBER("f64", "g", 8),
 	{.name = "time", .format = "tsn:", .width = 8, .fill = number__fill},
 	{.name = "text", .format = "u", .has_offsets = true, .fill = text__fill},
 	{.name = "bytes", .format = "z", .has_offsets = true, .fill = bytes__fill},
@@ -34,23 +34,6 @@ const struct column_kind *column_kind__find(const char *name)
 		if (strcmp(kinds[i].name, name) == 0)
 			return &kinds[i];
 	return NULL;
-}
-
-int store__reserve(struct store *store, size_t more)
-{
-	size_t room = store->room > 0 ? store->room : STORE_FIRST_BYTES;
-	uint8_t *data;
-
-	if (store->room - store->bytes >= more && store->data != NULL)
-		return 0;
-	while (room - store->bytes < more)
-		room *= 2;
-	data = realloc(store->data, room);
-	if (data == NULL)
-		return -ENOMEM;
-	store->data = data;
-	store->room = room;
-	return 0;
 }
 
 /* Make the bits of validity those of `rows` rows; new ones are valid. */

@@ -17,6 +17,8 @@ struct row {
 	int32_t pid;
 	int32_t tid;
 	uint64_t stamp_ns; /* in the clock of the file */
+	uint32_t chain;	   /* offset of its call chain in the payload, 0: it has none */
+	int32_t label;	   /* number of its text, or ROW_NONE */
 };
 
 struct rows {

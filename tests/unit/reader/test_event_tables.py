@@ -11,8 +11,9 @@ import duckdb
 import pytest
 
 from collectord.codec.ftrace_format import parse_format
-from collectord.reader.event_file import Window, open_trace
+from collectord.reader.event_file import Window
 from collectord.reader.event_tables import EventTable, tables_of
+from collectord.reader.segment_tables import open_tables
 from tests.support.ftrace_pages import event, page
 from tests.support.query_files import (
     COMM,
@@ -37,7 +38,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def _tables(stack: ExitStack, *paths: Path) -> dict[str, EventTable]:
-    files = [open_trace(path, stack) for path in paths]
+    files = [open_tables(path, stack) for path in paths]
     return tables_of([file for file in files if file is not None])
 
 
