@@ -74,13 +74,15 @@ def sample_columns(sample_type: int) -> tuple[FieldColumn, ...]:
         offset = word_offset(sample_type, bit)
         return _number(name, "u64", offset) if offset else FieldColumn(name, "u64", MISSING)
 
+    has_chain = sample_type & SampleType.CALLCHAIN
+    chain = ("chain", 0, 0, _WORD_BYTES, False) if has_chain else MISSING
     return (
         *COMMON_COLUMNS,
         FieldColumn("event", "text", _LABEL),
         word("ip", SampleType.IP),
         word("addr", SampleType.ADDR),
         word("period", SampleType.PERIOD),
-        FieldColumn("callchain", "list_u64", ("chain", 0, 0, _WORD_BYTES, False)),
+        FieldColumn("callchain", "list_u64", chain),
     )
 
 

@@ -92,14 +92,6 @@ static int put_known(struct column *column, const char *text, uint32_t bytes)
 	return text == NULL ? column__set_null(column, column->rows) : put(column, text, bytes);
 }
 
-static int put_comm(struct column *column, const struct names *names, const struct row *row)
-{
-	uint32_t bytes = 0;
-	const char *const comm = names__find(names, row->tid, row->stamp_ns, &bytes);
-
-	return put_known(column, comm, bytes);
-}
-
 static int put_label(struct column *column, const struct fill *fill, const struct row *row)
 {
 	const bool is_known = row->label >= 0 && (size_t)row->label < fill->label_count;
@@ -139,20 +131,97 @@ __attribute__((always_inline)) static inline int fill_arrays(
 	return ret;
 }
 
+/* Returns how many bytes of a word, as it lies in memory, precede its first NUL; 8 without one. */
+static inline uint32_t word_length(uint64_t word)
+{
+	const uint64_t low = UINT64_C(0x0101010101010101), high = low << 7;
+	const uint64_t nuls = (word - low) & ~word & high;
+
+	return nuls == 0 ? 8 : (uint32_t)__builtin_ctzll(nuls) / 8;
+}
+
+/* Texts in an array of SHORT_BYTES, as names of tasks are: nearly all of them are ASCII, and are
+ * copied whole. */
+#define SHORT_BYTES 16u
+static int fill_short_texts(struct column *column, const struct field *field,
+			    const struct rows *rows)
+{
+	struct store *const values = &column->values;
+	int ret = reserve_offsets(column, rows->count);
+
+	if (ret == 0)
+		ret = store__reserve(values, rows->count * SHORT_BYTES);
+	for (size_t i = 0; i < rows->count && ret == 0; i++) {
+		const struct row *const row = &rows->row[i];
+		const uint8_t *const text = row->payload + field->offset;
+		uint64_t words[2];
+
+		if (row->bytes < SHORT_BYTES || row->bytes - SHORT_BYTES < field->offset) {
+			ret = column__set_null(column, column->rows);
+		} else {
+			memcpy(words, text, sizeof(words));
+			if (((words[0] | words[1]) & UINT64_C(0x8080808080808080)) != 0) {
+				ret = store__put_text(values, text, SHORT_BYTES);
+				/* What the others need, as this one may have taken more. */
+				if (ret == 0)
+					ret = store__reserve(values,
+							     (rows->count - i) * SHORT_BYTES);
+			} else {
+				const uint32_t first = word_length(words[0]);
+
+				memcpy(values->data + values->bytes, words, sizeof(words));
+				values->bytes += first < 8 ? first : 8 + word_length(words[1]);
+			}
+		}
+		end_row(column);
+	}
+	return ret;
+}
+
+static int fill_comms(struct column *column, const struct names *names, const struct rows *rows)
+{
+	struct store *const values = &column->values;
+	struct named name = {.tid = ROW_NONE};
+	int ret = reserve_offsets(column, rows->count);
+
+	for (size_t i = 0; i < rows->count && ret == 0; i++) {
+		const struct row *const row = &rows->row[i];
+
+		/* One thread often makes several records in a row. */
+		if (row->tid != name.tid || row->stamp_ns < name.since_ns ||
+		    row->stamp_ns > name.until_ns)
+			name = names__find(names, row->tid, row->stamp_ns);
+		if (name.text == NULL) {
+			ret = column__set_null(column, column->rows);
+		} else if (name.bytes <= NAME_SLACK_BYTES) {
+			ret = store__reserve(values, NAME_SLACK_BYTES);
+			if (ret == 0)
+				memcpy(values->data + values->bytes, name.text, NAME_SLACK_BYTES);
+			values->bytes += name.bytes;
+		} else {
+			ret = put(column, name.text, name.bytes);
+		}
+		end_row(column);
+	}
+	return ret;
+}
+
 int text__fill(struct column *column, const struct field *field, const struct fill *fill)
 {
 	const struct rows *const rows = fill->rows;
 	int ret;
 
+	if (field->place == FIELD_INLINE && field->bytes == SHORT_BYTES && field->element <= 1)
+		return fill_short_texts(column, field, rows);
 	if (field->place >= FIELD_INLINE)
 		return fill_arrays(column, field, rows, put_text);
+	if (field->place == FIELD_COMM)
+		return fill_comms(column, fill->names, rows);
 	if (field->place < FIELD_COMM)
 		return column__nulls(column, rows->count);
 	ret = reserve_offsets(column, rows->count);
 	for (size_t i = 0; i < rows->count && ret == 0; i++) {
-		if (field->place == FIELD_COMM)
-			ret = put_comm(column, fill->names, &rows->row[i]);
-		else if (field->place == FIELD_LABEL)
+		if (field->place == FIELD_LABEL)
 			ret = put_label(column, fill, &rows->row[i]);
 		else
 			ret = put_known(column, field->text, field->text_bytes);

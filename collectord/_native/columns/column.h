@@ -8,6 +8,7 @@
 #include "clocks.h"
 #include "names.h"
 #include "rows.h"
+#include "spares.h"
 #include "store.h"
 
 /*
@@ -65,6 +66,8 @@ struct column {
 	struct store offsets; /* of text, bytes and lists: int32, one more than rows */
 	struct store values;
 	size_t rows, nulls;
+	struct spares *spares; /* of its stream */
+	size_t slot;	       /* its first one */
 };
 
 struct column_kind {
@@ -97,6 +100,8 @@ static inline size_t column__bytes(const struct column *column)
 
 /* Describe the column. Returns -errno. */
 int column__schema(const struct column *column, struct ArrowSchema *schema);
+/* Take spare memory for a batch. */
+void column__begin(struct column *column);
 /* Hand over what was filled, and begin anew. Returns -errno. */
 int column__export(struct column *column, struct ArrowArray *array);
 void column__deinit(struct column *column);

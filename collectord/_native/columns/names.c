@@ -120,8 +120,9 @@ int names__settle(struct names *names)
 		places *= 2;
 	names->mask = places - 1;
 	names->place = malloc(places * sizeof(*names->place));
-	if (names->place == NULL)
+	if (names->place == NULL || store__reserve(&names->text, NAME_SLACK_BYTES) < 0)
 		return -ENOMEM;
+	memset(names->text.data + names->text.bytes, 0, NAME_SLACK_BYTES);
 	if (names->count == 0) {
 		clear(names);
 		return 0;
@@ -156,17 +157,18 @@ int names__settle(struct names *names)
 	return 0;
 }
 
-const char *names__find(const struct names *names, int32_t tid, uint64_t stamp_ns, uint32_t *bytes)
+struct named names__find(const struct names *names, int32_t tid, uint64_t stamp_ns)
 {
+	struct named found = {.tid = tid, .until_ns = UINT64_MAX};
 	const struct name_place *place;
 	const struct name *name;
 	uint32_t low = 0, high;
 
 	if (names->place == NULL || tid == ROW_NONE)
-		return NULL;
+		return found;
 	place = place_of(names, tid);
 	if (place->tid != tid)
-		return NULL;
+		return found;
 	/* The last one that is not later. */
 	name = &names->name[place->first];
 	for (high = place->count; low < high;) {
@@ -177,10 +179,16 @@ const char *names__find(const struct names *names, int32_t tid, uint64_t stamp_n
 		else
 			high = middle;
 	}
-	if (low == 0 || name[low - 1].bytes == NAME_UNKNOWN)
-		return NULL;
-	*bytes = name[low - 1].bytes;
-	return (const char *)names->text.data + name[low - 1].at;
+	if (low < place->count)
+		found.until_ns = name[low].since_ns - 1;
+	if (low == 0)
+		return found;
+	found.since_ns = name[low - 1].since_ns;
+	if (name[low - 1].bytes != NAME_UNKNOWN) {
+		found.text = (const char *)names->text.data + name[low - 1].at;
+		found.bytes = name[low - 1].bytes;
+	}
+	return found;
 }
 
 void names__deinit(struct names *names)

@@ -11,6 +11,17 @@
  * exec: later ones are ignored. */
 #define NAMES_MAX (1u << 20)
 
+/* Bytes that may be read behind the end of any name. */
+#define NAME_SLACK_BYTES 16u
+
+/* The name that a thread has in a span of time. */
+struct named {
+	const char *text; /* NULL: it is not known */
+	uint32_t bytes;
+	int32_t tid;
+	uint64_t since_ns, until_ns; /* until_ns is the last one */
+};
+
 /* The names of tasks in a file, by the id of the thread and the time from which it has the name. */
 struct names {
 	struct name {
@@ -34,6 +45,6 @@ int names__add(struct names *names, int32_t tid, uint64_t since_ns, const char *
 int names__fork(struct names *names, int32_t tid, int32_t parent, uint64_t since_ns);
 /* Make what was noted ready to be found; nothing may be added then. Returns -errno. */
 int names__settle(struct names *names);
-/* Returns the name at a time, NULL if it is not known. */
-const char *names__find(const struct names *names, int32_t tid, uint64_t stamp_ns, uint32_t *bytes);
+/* Returns the name at a time. */
+struct named names__find(const struct names *names, int32_t tid, uint64_t stamp_ns);
 void names__deinit(struct names *names);

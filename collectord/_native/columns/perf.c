@@ -10,6 +10,8 @@
 /* Records of perf.data, framed as include/uapi/linux/perf_event.h has them. */
 
 #define WORD_BYTES 8u
+/* How far ahead of a record memory is loaded into the nearest cache: a few records. */
+#define AHEAD_BYTES 512
 #define CHUNK_BYTES 4096u /* writers of this program begin a chunk at a multiple of it */
 #define AT_PID 8u	  /* in COMM, MMAP, MMAP2, FORK and EXIT: the thread they are about */
 #define AT_TID 12u	  /* but in FORK and EXIT: the parent */
@@ -319,15 +321,33 @@ static int take(struct piece *piece, size_t at, uint64_t header)
 {
 	const uint32_t type = walk__type(header);
 
-	if (type == PERF_RECORD_SAMPLE)
-		return take_sample(piece, at, walk__size(header));
 	if (piece->wanted == WANT_NAMES)
 		return take_name(piece, at, header);
+	if (type == PERF_RECORD_SAMPLE)
+		return take_sample(piece, at, walk__size(header));
 	if (type == PERF_RECORD_LOST || type == PERF_RECORD_LOST_SAMPLES)
 		return take_loss(piece, at, type, walk__size(header));
 	return piece->wanted == WANT_EVENTS && piece->source->perf_rows >= PERF_ROWS_TASKS
 		       ? take_note(piece, at, header)
 		       : 0;
+}
+
+/* Returns the bytes of the whole samples from `at` on, which tell no names. */
+static size_t skip_samples(const struct piece *piece, size_t at)
+{
+	const size_t start = at;
+
+	while (piece->bytes - at >= WALK_HEADER_BYTES) {
+		const uint64_t header = walk__load(piece->data + at);
+		const uint16_t size = walk__size(header);
+
+		if (walk__type(header) != PERF_RECORD_SAMPLE || size < WALK_HEADER_BYTES ||
+		    size % WORD_BYTES != 0 || size > piece->bytes - at)
+			break;
+		__builtin_prefetch(piece->data + at + AHEAD_BYTES);
+		at += size;
+	}
+	return at - start;
 }
 
 static int find(struct piece *piece, uint64_t *used)
@@ -338,11 +358,17 @@ static int find(struct piece *piece, uint64_t *used)
 	if (piece->source->perf.count == 0)
 		return -EINVAL;
 	while (ret == 0 && at < piece->bytes) {
-		const size_t left = piece->bytes - (size_t)at;
 		uint64_t header = 0, whole;
 		struct aux_piece aux;
 		enum fault fault = WALK_PAST_HEAD;
+		size_t left;
 
+		if (piece->wanted == WANT_NAMES)
+			at += skip_samples(piece, (size_t)at);
+		left = piece->bytes - (size_t)at;
+		if (left == 0)
+			break;
+		__builtin_prefetch(piece->data + at + AHEAD_BYTES);
 		if (left >= WALK_HEADER_BYTES) {
 			header = walk__load(piece->data + at);
 			fault = check(header, left);

@@ -18,6 +18,7 @@
 struct stream {
 	struct scan *scan;
 	struct column *columns;
+	struct spares *spares;
 	struct counts *counts; /* one for each source */
 	struct rows rows;
 	struct names names; /* of the source `names_of`, if its records tell them */
@@ -300,6 +301,9 @@ static int next(struct ArrowArrayStream *handle, struct ArrowArray *array)
 	int ret = 0;
 
 	*array = (struct ArrowArray){0};
+	if (stream->batch_rows == 0)
+		for (size_t i = 0; i < scan->column_count; i++)
+			column__begin(&stream->columns[i]);
 	while (ret == 0 && stream->span < scan->span_count && !is_full(stream)) {
 		const struct span *const span = &scan->spans[stream->span];
 
@@ -344,6 +348,8 @@ static void release(struct ArrowArrayStream *handle)
 	}
 	for (size_t i = 0; stream->columns != NULL && i < scan->column_count; i++)
 		column__deinit(&stream->columns[i]);
+	if (stream->spares != NULL)
+		spares__drop(stream->spares);
 	free(stream->columns);
 	free(stream->counts);
 	names__deinit(&stream->names);
@@ -422,6 +428,7 @@ int scan__stream(struct scan *scan, struct ArrowArrayStream *handle)
 	stream->scan = scan__hold(scan);
 	stream->clocks_of = stream->names_of = SIZE_MAX;
 	stream->columns = calloc(columns > 0 ? columns : 1, sizeof(*stream->columns));
+	stream->spares = spares__new(columns);
 	stream->counts = calloc(sources, sizeof(*stream->counts));
 	*handle = (struct ArrowArrayStream){
 		.get_schema = get_schema,
@@ -430,10 +437,13 @@ int scan__stream(struct scan *scan, struct ArrowArrayStream *handle)
 		.release = release,
 		.private_data = stream,
 	};
-	if (stream->columns == NULL || stream->counts == NULL)
+	if (stream->columns == NULL || stream->counts == NULL || stream->spares == NULL)
 		ret = -ENOMEM;
-	for (size_t i = 0; i < columns && ret == 0; i++)
+	for (size_t i = 0; i < columns && ret == 0; i++) {
 		stream->columns[i].kind = scan->columns[i].kind;
+		stream->columns[i].spares = stream->spares;
+		stream->columns[i].slot = SPARES_EACH * i;
+	}
 	if (ret < 0)
 		release(handle);
 	return ret;
