@@ -37,12 +37,15 @@ class Window(NamedTuple):
         return self.since_ns is None and self.until_ns is None
 
 
+Span = tuple[int, int, int]  # {CPU or -1, offset, bytes}
+
+
 class Source(NamedTuple):
     """Records in an open file, as `Scan.add` of the decoder takes them."""
 
     fd: int
     kind: str
-    spans: tuple[tuple[int, int, int], ...]  # {CPU or -1, offset, bytes}
+    spans: tuple[Span, ...]
     options: Mapping[str, Any]
 
 
@@ -91,6 +94,13 @@ class EventFile:
         self._stamps = (0, 0)
         if isinstance(manifest, Manifest):
             self._stamps = manifest.first_ns, manifest.last_ns
+
+    def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
+        """Return the open file with the records of a source, and where they are in it.
+
+        Compressed files are unpacked when they are first read; what is damaged is noted.
+        """
+        return source.fd, source.spans
 
     @property
     def path_text(self) -> str:

@@ -123,12 +123,13 @@ class TableScan:
                 for name, kind in columns.items()
             ]
             for source in sources:
+                fd, spans = file.contents(source)
                 self._sources.append((file, source))
                 self._scan.add(
-                    source.fd,
+                    fd,
                     source.kind,  # type: ignore[arg-type]  # of the decoder
                     fields,
-                    source.spans,
+                    spans,
                     since_ns=span.since_ns,
                     until_ns=span.until_ns,
                     comms=file.comms if "comm" in columns else {},

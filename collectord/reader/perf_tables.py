@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collectord.codec.ftrace_format import EventFormat
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.perf_data import Head, Section
+    from collectord.reader.event_file import Span
 
 _PERF: Final = "perf"
 _BPF: Final = "bpf"
@@ -70,8 +71,9 @@ class PerfTables(EventFile):
 
     def __init__(self, fd: int, path: Path, stack: ExitStack) -> None:
         super().__init__(path)
-        with plain_errors(path):
-            self._fd = stack.enter_context(unpacked(fd))
+        self._fd = fd
+        self._stack = stack
+        self._contents: tuple[int, tuple[Span, ...]] | None = None
         with sink_errors(UNREADABLE, path, reading=True):
             try:
                 head = read_head(self._fd)
@@ -81,7 +83,7 @@ class PerfTables(EventFile):
                     path=str(path),
                     hint="`perf script` may still read it",
                 ) from error
-            self._spans = self._data(head)
+            self._spans = self._data(fd, head)
             sections = self._sections(head)
             self._attrs = tuple(self._named(head, sections))
             formats = self._read(sections, Feature.TRACING_DATA, parse_events) or {}
@@ -92,10 +94,26 @@ class PerfTables(EventFile):
         layouts = {layout.id: (system, layout) for system, layout in self.layouts(formats.items())}
         self.records = (*self._events(layouts), *self._of_all())
 
-    def _data(self, head: Head) -> tuple[tuple[int, int, int], ...]:
+    def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
+        """Return where the records are; a file that cannot be unpacked has none."""
+        del source  # all of them are in one section
+        if self._contents is None:
+            try:
+                with plain_errors(self.path):
+                    plain = self._stack.enter_context(unpacked(self._fd))
+                    spans = self._spans
+                    if plain != self._fd:
+                        spans = self._data(plain, read_head(plain))
+                self._contents = plain, spans
+            except SinkError as error:
+                self.damage = error.message
+                self._contents = self._fd, ()
+        return self._contents
+
+    def _data(self, fd: int, head: Head) -> tuple[Span, ...]:
         """Return where the records are: what the header shows, or up to the end if it does not."""
         offset, size = head.header.data
-        size = size or max(os.fstat(self._fd).st_size - offset, 0)
+        size = size or max(os.fstat(fd).st_size - offset, 0)
         if offset + size > INT64_MAX:
             self.damage = f"its header tells of {size:,} bytes of records"
             return ()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from collectord.codec.ftrace_format import EventFormat
     from collectord.codec.trace_cmd_dat import TraceDat, Track
+    from collectord.reader.event_file import Span
 
 _IDLE: Final = "<idle>"
 _FTRACE: Final = "ftrace"
@@ -54,7 +55,11 @@ class TraceTables(EventFile):
                     hint="`trace-cmd convert -i FILE -o NEW --file-version 7` makes a file of "
                     "version 7 from an older one",
                 ) from error
-            self.sources = tuple(self._pages(fd, found, stack))
+        self._stack = stack
+        self._compression = found.compression
+        self._packed: dict[tuple[Span, ...], Sequence[Track]] = {}
+        self._unpacked: dict[tuple[Span, ...], tuple[int, tuple[Span, ...]]] = {}
+        self.sources = tuple(self._pages(fd, found))
         self.comms = {0: _IDLE} | {
             tid: comm.decode(errors="backslashreplace")
             for tid, comm in found.comms.items()
@@ -76,35 +81,37 @@ class TraceTables(EventFile):
         sources = tuple(one._replace(options={**one.options, **options}) for one in self.sources)
         return Records(system, layout.name, tuple(columns_of(layout)), sources)
 
-    def _pages(self, fd: int, found: TraceDat, stack: ExitStack) -> Iterator[Source]:
-        """Yield the sub-buffers of each instance."""
+    def _pages(self, fd: int, found: TraceDat) -> Iterator[Source]:
+        """Yield the sub-buffers of each instance, packed or not."""
         for buffer in found.buffers:
             tracks = [track for track in buffer.tracks if track.bytes]
             for track in [*tracks]:
                 if track.cpu > INT32_MAX or track.offset + track.bytes > INT64_MAX:
                     self.damage = f"its head places data of CPU {track.cpu} nowhere"
                     tracks.remove(track)
-            options = {"page_bytes": buffer.page_bytes}
-            if not buffer.packed:
-                yield Source(fd, _FTRACE, tuple(tracks), options)
-            elif tracks:
-                copy, spans = self._unpacked(fd, tracks, found.compression, stack)
-                yield Source(copy, _FTRACE, spans, options)
+            if buffer.packed:
+                self._packed[tuple(tracks)] = tracks
+            if tracks or not buffer.packed:
+                yield Source(fd, _FTRACE, tuple(tracks), {"page_bytes": buffer.page_bytes})
 
-    def _unpacked(
-        self,
-        fd: int,
-        tracks: Sequence[Track],
-        compression: str,
-        stack: ExitStack,
-    ) -> tuple[int, tuple[tuple[int, int, int], ...]]:
-        """Write the pages of an instance to a nameless file; return it and where they are."""
-        copy = _nameless(stack)
+    def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
+        """Return where the sub-buffers are, which are unpacked to a nameless file if need be."""
+        if source.spans not in self._packed:
+            return source.fd, source.spans
+        if source.spans not in self._unpacked:
+            with sink_errors(UNREADABLE, self.path, reading=True):
+                self._unpacked[source.spans] = self._unpack(source)
+        return self._unpacked[source.spans]
+
+    def _unpack(self, source: Source) -> tuple[int, tuple[Span, ...]]:
+        copy = _nameless(self._stack)
         spans, end = [], 0
-        for track in tracks:
+        for track in self._packed[source.spans]:
             start = end
             try:
-                for piece in unpack(lambda at, size: os.pread(fd, size, at), track, compression):
+                for piece in unpack(
+                    lambda at, size: os.pread(source.fd, size, at), track, self._compression
+                ):
                     write_all(copy, piece, end)
                     end += len(piece)
             except CodecError as error:

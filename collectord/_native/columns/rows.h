@@ -26,6 +26,15 @@ struct rows {
 	size_t count, room;
 };
 
+/* Make room for more rows. Returns -errno. */
+int rows__grow(struct rows *rows);
+
 /* Returns a new row, NULL without memory. */
-struct row *rows__add(struct rows *rows);
+static inline struct row *rows__add(struct rows *rows)
+{
+	if (rows->count == rows->room && rows__grow(rows) < 0)
+		return NULL;
+	return &rows->row[rows->count++];
+}
+
 void rows__deinit(struct rows *rows);

@@ -141,10 +141,8 @@ def test_a_tracepoint_has_the_fields_of_its_format(tmp_path: Path, stack: ExitSt
     assert samples == [(segments.EVENT, 0xFFFF_FFFF_8100_0000, 1, None, None)] * 3
 
 
-def test_a_compressed_segment_and_a_running_one_have_the_same_rows(
-    tmp_path: Path, stack: ExitStack
-) -> None:
-    """What is asked for need not know which form a file has."""
+def test_a_compressed_segment_has_the_same_rows(tmp_path: Path, stack: ExitStack) -> None:
+    """One that cannot be unpacked has none, and says why."""
     path = segments.write_segment(segments.make_sink(tmp_path / "sealed"), samples=300).path
     expected = _rows(_tables(stack, path)["samples"])
     packed = tmp_path / "packed.perf.data"
@@ -156,6 +154,14 @@ def test_a_compressed_segment_and_a_running_one_have_the_same_rows(
     found = _rows(_tables(stack, packed)["samples"], "mono_ns", "cpu", "comm")
     assert found == [(row[1], row[2], row[5]) for row in expected]
     assert len(found) == 300
+    data = bytearray(packed.read_bytes())
+    data[data.index(b"\x28\xb5\x2f\xfd") + 40] ^= 0xFF  # in the first frame
+    packed.write_bytes(data)
+    tables = _tables(stack, packed)
+    (file,) = tables["samples"].files
+    assert not file.damage  # nothing is unpacked before it is asked for
+    assert _rows(tables["samples"], "mono_ns") == []
+    assert "compressed" in file.damage
 
 
 def test_losses_have_a_place_or_an_event(tmp_path: Path, stack: ExitStack) -> None:
