@@ -91,6 +91,18 @@ def test_text_of_every_kind_is_shown_as_the_codecs_show_it(
     assert [row[0] for row in found] == [*shown, None]
 
 
+def test_names_of_every_length_are_cut_at_their_end(tmp_path: Path, stack: ExitStack) -> None:
+    """Arrays of 16 bytes: plain ones, what is left behind a NUL, and bytes that take four."""
+    names = [
+        *(b"abcdefghijklmnop"[:length] for length in range(17)),
+        *(b"ab\0\xff", b"12345678\0\xff\xff", b"\xff" * 16, b"\xc3\xa9" * 8, b"abc\xff", b"last"),
+    ]
+    path = tmp_path / "trace.dat"
+    write_trace(path, {0: [page(1000, *(event(switch(1, next_comm=name), 5) for name in names))]})
+    found = [row[0] for row in _rows(_tables(stack, path)["sched_switch"], "next_comm")]
+    assert found == [name.partition(b"\0")[0].decode(errors="backslashreplace") for name in names]
+
+
 def test_common_columns_come_first_and_others_keep_clear_of_them(
     tmp_path: Path, stack: ExitStack
 ) -> None:
