@@ -92,7 +92,7 @@ def test_every_value_of_every_sample_is_perfs(
     recorded: Path, query: Callable[..., list[dict[str, Any]]], perf: Perf, tmp_path: Path
 ) -> None:
     """Stamp, CPU, task, name and all fields; addresses, periods; and as many as perf has."""
-    told: dict[tuple[str, int, int, int], list[Sample]] = {}
+    told: dict[tuple[str, int, int, int | None], list[Sample]] = {}
     for one in samples(perf, recorded, tmp_path):
         place = one.event.rpartition("__")[2], one.time_ns, one.cpu, one.tid
         told.setdefault(place, []).append(one)
@@ -100,7 +100,7 @@ def test_every_value_of_every_sample_is_perfs(
     for name in sorted({place[0] for place in told} - {"cpu-clock"}):
         for row in query(f'FROM "{name}" ORDER BY mono_ns', recorded):
             seen = told[name, row["mono_ns"], row["cpu"], row["tid"]].pop(0)
-            assert row["pid"] == seen.pid
+            assert row["pid"] == (seen.pid if seen.pid >= 0 else None)
             assert _named(row["comm"], seen), (row, seen)
             own = {key.removeprefix("event_"): row[key] for key in row if key not in COMMON}
             assert own.keys() == seen.fields.keys()

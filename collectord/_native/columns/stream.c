@@ -338,11 +338,9 @@ static void release(struct ArrowArrayStream *handle)
 
 	for (size_t i = 0; stream->counts != NULL && i < scan->source_count; i++) {
 		raise_to(&scan->sources[i]->rows, stream->counts[i].rows);
-		/* Losses at the end of a ring have no place, and those in all are not told twice. */
-		raise_to(&scan->sources[i]->lost,
-			 stream->counts[i].lost > stream->counts[i].lost_in_all
-				 ? stream->counts[i].lost
-				 : stream->counts[i].lost_in_all);
+		/* Losses at the end of a ring have no place, and no loss is told twice. */
+		raise_to(&scan->sources[i]->lost, stream->counts[i].lost);
+		raise_to(&scan->sources[i]->lost, stream->counts[i].lost_in_all);
 		raise_to(&scan->sources[i]->lost_untold, stream->counts[i].lost_untold);
 		raise_to(&scan->sources[i]->damaged, stream->counts[i].damaged);
 	}
@@ -444,7 +442,10 @@ int scan__stream(struct scan *scan, struct ArrowArrayStream *handle)
 		stream->columns[i].spares = stream->spares;
 		stream->columns[i].slot = SPARES_EACH * i;
 	}
-	if (ret < 0)
+	if (ret < 0) {
+		free(stream->counts);
+		stream->counts = NULL; /* nothing was counted */
 		release(handle);
+	}
 	return ret;
 }
