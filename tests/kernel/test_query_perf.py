@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.cli import query as query_verb
 from tests.support.perf_values import dump, samples
 from tests.support.recording import result_of, segments_of
 
@@ -40,13 +41,14 @@ _TASKS: Final = {
 
 
 @pytest.fixture
-def query(run_cli: Cli) -> Callable[..., list[dict[str, Any]]]:
+def query(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[dict[str, Any]]]:
     """Return the rows of a statement, of which nothing is missing."""
 
     def rows(*words: str | Path) -> list[dict[str, Any]]:
-        done = run_cli("query", "--json", *words)
-        assert (done.returncode, done.stderr) == (0, "")
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        status = query_verb.run(["--json", *map(str, words)])
+        told = capsys.readouterr()
+        assert (status, told.err) == (0, "")
+        return [json.loads(line) for line in told.out.splitlines()]
 
     return rows
 

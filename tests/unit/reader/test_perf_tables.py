@@ -154,14 +154,14 @@ def test_a_compressed_segment_has_the_same_rows(tmp_path: Path, stack: ExitStack
     found = _rows(_tables(stack, packed)["samples"], "mono_ns", "cpu", "comm")
     assert found == [(row[1], row[2], row[5]) for row in expected]
     assert len(found) == 300
-    data = bytearray(packed.read_bytes())
-    data[data.index(b"\x28\xb5\x2f\xfd") + 40] ^= 0xFF  # in the first frame
-    packed.write_bytes(data)
+    torn = bytearray(packed.read_bytes())
+    torn[torn.index(b"\x28\xb5\x2f\xfd") + 40] ^= 0xFF  # in the first frame
+    packed.write_bytes(torn)
     tables = _tables(stack, packed)
-    (file,) = tables["samples"].files
-    assert not file.damage  # nothing is unpacked before it is asked for
+    (broken,) = tables["samples"].files
+    assert not broken.damage  # nothing is unpacked before it is asked for
     assert _rows(tables["samples"], "mono_ns") == []
-    assert "compressed" in file.damage
+    assert "compressed" in broken.damage
 
 
 def test_losses_have_a_place_or_an_event(tmp_path: Path, stack: ExitStack) -> None:
