@@ -50,7 +50,7 @@ class Source(NamedTuple):
 
 
 class Records(NamedTuple):
-    """What a file has for one table.
+    """The records of a file that are one table's.
 
     Attributes:
         system: of the event, "" for a table of all events.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stock perf reads in the records of a file, by values and not as it prints them."""
+"""Records of a file as stock perf reads them: by values, and not as it prints them."""
 
 from __future__ import annotations
 

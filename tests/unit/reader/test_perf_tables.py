@@ -165,7 +165,7 @@ def test_a_compressed_segment_has_the_same_rows(tmp_path: Path, stack: ExitStack
 
 
 def test_losses_have_a_place_or_an_event(tmp_path: Path, stack: ExitStack) -> None:
-    """What the kernel counted for an event in all is not added to what rings tell of."""
+    """The number that the kernel counted for an event is not added to those that rings tell."""
     path = bpf_segments.write(
         tmp_path,
         chunk(lost(TIME_NS, 4, cpu=1), lost(TIME_NS + 1, 2), sample(TIME_NS + 2, exited(1))),
