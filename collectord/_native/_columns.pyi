@@ -11,16 +11,31 @@ from typing import Literal, TypeAlias
 # Where a column's value is: {place, offset, bytes, bytes of an element, signed?}; a text is the
 # same for all rows.
 Place: TypeAlias = Literal[
-    "missing", "stamp", "utc", "cpu", "pid", "tid", "comm", "inline", "data_loc", "rel_loc"
+    "missing",
+    "stamp",
+    "utc",
+    "cpu",
+    "pid",
+    "tid",
+    "comm",
+    "label",
+    "inline",
+    "data_loc",
+    "rel_loc",
+    "chain",
 ]
 Where: TypeAlias = tuple[Place, int, int, int, bool]
+# An event of a perf.data file: {sample_type, read_format, sample_id_all, wanted?, ids}.
+Attr: TypeAlias = tuple[int, int, bool, bool, Sequence[int]]
+Rows: TypeAlias = Literal["raw", "samples", "tasks", "mmap", "mmap2", "build_id"]
 
 class Scan:
     """A table that is read anew from files for each stream.
 
     Args:
         wanted: records of one event, or the losses or the damage that the files tell of.
-        columns: name and kind: `i8` to `u64`, `list_` and one of these, `text`, `bytes`, `time`.
+        columns: name and kind: `i8` to `u64`, `f32`, `f64`, `list_` and one of these, `text`,
+            `bytes`, `time`.
 
     Raises:
         OSError: there is no such kind.
@@ -32,13 +47,16 @@ class Scan:
     def add(
         self,
         fd: int,
-        kind: Literal["ftrace"],
+        kind: Literal["ftrace", "perf"],
         fields: Sequence[Where | str],
         spans: Iterable[tuple[int, int, int]],
         *,
         page_bytes: int = 4096,
         event: int = 0,
         tid_offset: int = 4,
+        rows: Rows = "raw",
+        attrs: Iterable[Attr] = (),
+        labels: Iterable[str] = (),
         since_ns: int | None = None,
         until_ns: int | None = None,
         comms: Mapping[int, str] = {},
@@ -51,12 +69,16 @@ class Scan:
             kind: how records lie in it.
             fields: one for each column.
             spans: parts of the file: {CPU or -1, offset, bytes}.
-            page_bytes: size of a sub-buffer.
-            event: `common_type` of the records.
-            tid_offset: of `common_pid` in them.
+            page_bytes: of ftrace, the size of a sub-buffer.
+            event: of ftrace, `common_type` of the records.
+            tid_offset: of ftrace, of `common_pid` in them.
+            rows: of perf, which records: of `raw` the payload is the raw data of samples, else the
+                whole record.
+            attrs: of perf, all events of the file, at least one.
+            labels: of perf, the names of the events, or the four kinds of `enum perf_task`.
             since_ns: the first stamp that is asked for; None: any.
             until_ns: the last one; None: any.
-            comms: the names of tasks by thread.
+            comms: of ftrace, the names of tasks by thread; perf's records tell them.
             clock: the stamp and UTC of readings of both, the earliest first.
 
         Raises:

@@ -21,13 +21,26 @@ cdef extern from "columns/clocks.h":
 cdef extern from "columns/names.h":
     struct c_names "names":
         pass
-    int names__init(c_names *names, size_t count, size_t text_bytes)
-    void names__add(c_names *names, int32_t tid, const char *text, size_t bytes)
+    int names__add(c_names *names, int32_t tid, uint64_t since_ns, const char *text, size_t bytes)
+    int names__settle(c_names *names)
+
+cdef extern from "columns/perf.h":
+    enum perf_rows:
+        PERF_ROWS_RAW, PERF_ROWS_SAMPLES, PERF_ROWS_TASKS, PERF_ROWS_MMAP, PERF_ROWS_MMAP2
+        PERF_ROWS_BUILD_ID
+    struct perf_event:
+        uint64_t sample_type, read_format
+        bint has_trailer, is_wanted
+        int32_t label
+    struct perf_events:
+        pass
+    int perf_events__add(perf_events *events, const perf_event *event)
+    int perf_events__add_id(perf_events *events, uint64_t id)
 
 cdef extern from "columns/column.h":
     enum field_place:
         FIELD_MISSING, FIELD_STAMP, FIELD_UTC, FIELD_CPU, FIELD_PID, FIELD_TID, FIELD_COMM
-        FIELD_INLINE, FIELD_DATA_LOC, FIELD_REL_LOC
+        FIELD_LABEL, FIELD_INLINE, FIELD_DATA_LOC, FIELD_REL_LOC, FIELD_CHAIN
     struct field:
         field_place place
         uint32_t offset, bytes
@@ -44,6 +57,8 @@ cdef extern from "columns/scan.h":
         field *fields
         c_names names
         uint32_t page_bytes, event, tid_offset
+        perf_events perf
+        perf_rows rows_of "perf_rows"
     struct c_scan "scan":
         size_t column_count
     c_scan *scan__new(c_wanted wanted)
@@ -51,6 +66,7 @@ cdef extern from "columns/scan.h":
     int scan__add_column(c_scan *scan, const char *kind, const char *name)
     int scan__add_source(c_scan *scan, const char *kind, int fd, c_source **source)
     int scan__add_span(c_scan *scan, int32_t cpu, uint64_t offset, uint64_t bytes)
+    int source__add_label(c_source *source, const char *text, size_t bytes)
     int source__set_text(c_source *source, size_t column, const char *text, size_t bytes)
     int source__set_readings(c_source *source, const clock_reading *readings, size_t count)
     c_counts source__counts(const c_source *source)
@@ -60,8 +76,13 @@ cdef extern from "columns/scan.h":
 cdef dict WANTED = {"events": WANT_EVENTS, "losses": WANT_LOSSES, "damage": WANT_DAMAGE}
 cdef dict PLACES = {
     "missing": FIELD_MISSING, "stamp": FIELD_STAMP, "utc": FIELD_UTC, "cpu": FIELD_CPU,
-    "pid": FIELD_PID, "tid": FIELD_TID, "comm": FIELD_COMM, "inline": FIELD_INLINE,
-    "data_loc": FIELD_DATA_LOC, "rel_loc": FIELD_REL_LOC,
+    "pid": FIELD_PID, "tid": FIELD_TID, "comm": FIELD_COMM, "label": FIELD_LABEL,
+    "inline": FIELD_INLINE, "data_loc": FIELD_DATA_LOC, "rel_loc": FIELD_REL_LOC,
+    "chain": FIELD_CHAIN,
+}
+cdef dict PERF_ROWS = {
+    "raw": PERF_ROWS_RAW, "samples": PERF_ROWS_SAMPLES, "tasks": PERF_ROWS_TASKS,
+    "mmap": PERF_ROWS_MMAP, "mmap2": PERF_ROWS_MMAP2, "build_id": PERF_ROWS_BUILD_ID,
 }
 
 
@@ -103,9 +124,10 @@ cdef class Scan:
             scan__drop(self.scan)
 
     def add(self, int fd, str kind, fields, spans, *, uint32_t page_bytes=4096,
-            uint32_t event=0, uint32_t tid_offset=4, since_ns=None, until_ns=None, comms=(),
-            clock=()):
+            uint32_t event=0, uint32_t tid_offset=4, str rows="raw", attrs=(), labels=(),
+            since_ns=None, until_ns=None, comms=(), clock=()):
         cdef c_source *source
+        cdef bytes text
         if len(fields) != self.scan.column_count:
             raise ValueError(f"{len(fields)} fields of {self.scan.column_count} columns")
         check(scan__add_source(self.scan, kind.encode(), fd, &source))
@@ -113,6 +135,11 @@ cdef class Scan:
         source.page_bytes = page_bytes
         source.event = event
         source.tid_offset = tid_offset
+        source.rows_of = PERF_ROWS[rows]
+        set_attrs(source, attrs)
+        for label in labels:
+            text = label.encode()
+            check(source__add_label(source, text, len(text)))
         if since_ns is not None:
             source.since_ns = since_ns
         if until_ns is not None:
@@ -165,10 +192,23 @@ cdef int set_field(c_source *source, size_t at, told) except -1:
 
 cdef int set_comms(c_source *source, dict comms) except -1:
     cdef bytes text
-    known = {tid: name.encode() for tid, name in comms.items()}
-    check(names__init(&source.names, len(known), sum(map(len, known.values()))))
-    for tid, text in known.items():
-        names__add(&source.names, tid, text, len(text))
+    for tid, name in comms.items():
+        text = name.encode()
+        check(names__add(&source.names, tid, 0, text, len(text)))
+    return check(names__settle(&source.names))
+
+
+cdef int set_attrs(c_source *source, attrs) except -1:
+    cdef perf_event event
+    for at, (sample_type, read_format, has_trailer, is_wanted, ids) in enumerate(attrs):
+        event.sample_type = sample_type
+        event.read_format = read_format
+        event.has_trailer = has_trailer
+        event.is_wanted = is_wanted
+        event.label = at
+        check(perf_events__add(&source.perf, &event))
+        for number in ids:
+            check(perf_events__add_id(&source.perf, number))
     return 0
 
 

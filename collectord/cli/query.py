@@ -58,8 +58,8 @@ def parser() -> Parser:
         metavar="SQL DIR|FILE",
         nargs="*",
         help="one SELECT, then what it reads: state directories, session directories, "
-        "segments and files of trace-cmd, sealed or still written; with --schema only these "
-        f"(default of these: {STATE_DIRECTORY})",
+        "segments and files of perf and trace-cmd, sealed or still written; with --schema only "
+        f"these (default of these: {STATE_DIRECTORY})",
     )
     made.add_argument(
         "--since",
@@ -173,8 +173,8 @@ def _complain_of(catalogue: Catalogue, scans: Iterable[TableScan]) -> int:
         complain(str(error))
     if catalogue.unread:
         complain(
-            f"{len(catalogue.unread)} files were not read: query reads trace.dat so far; "
-            f"the first is {catalogue.unread[0]}"
+            f"{len(catalogue.unread)} files were not read: query reads trace.dat and perf.data so "
+            f"far; the first is {catalogue.unread[0]}"
         )
     files = dict.fromkeys(file for table in catalogue.tables.values() for file in table.files)
     damaged = [file for file in files if file.damage]

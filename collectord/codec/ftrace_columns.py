@@ -24,7 +24,7 @@ COMMON: Final = {
     "tid": ("i32", "tid"),
     "comm": ("text", "comm"),
 }
-PREFIX: Final = "event_"
+_PREFIX: Final = "event_"
 _PLACES: Final = {
     Placement.INLINE: "inline",
     Placement.DATA_LOC: "data_loc",
@@ -44,17 +44,25 @@ class FieldColumn(NamedTuple):
     where: Where
 
 
+COMMON_COLUMNS: Final = tuple(
+    FieldColumn(name, kind, (place, 0, 0, 0, False)) for name, (kind, place) in COMMON.items()
+)
+
+
+def own_name(name: str) -> str:
+    """Return the name of the column of an event's own field."""
+    return _PREFIX + name if name.lower() in COMMON else name
+
+
 def columns_of(layout: EventFormat) -> Iterator[FieldColumn]:
     """Yield the columns of an event: the common ones, then its own fields."""
-    for name, (kind, place) in COMMON.items():
-        yield FieldColumn(name, kind, (place, 0, 0, 0, False))
+    yield from COMMON_COLUMNS
     for field in layout.fields:
         if max(field.offset, field.size_bytes) <= _U32_MAX:
             yield _column(field)
 
 
 def _column(field: Field) -> FieldColumn:
-    name = PREFIX + field.name if field.name.lower() in COMMON else field.name
     is_signed = field.signed and "*" not in field.type
     element = field.element_bytes
     if not element and field.placement is Placement.INLINE:
@@ -67,7 +75,8 @@ def _column(field: Field) -> FieldColumn:
     else:
         kind, element = "bytes", 1
     place = _PLACES[field.placement]
-    return FieldColumn(name, kind, (place, field.offset, field.size_bytes, element, is_signed))
+    where = (place, field.offset, field.size_bytes, element, is_signed)
+    return FieldColumn(own_name(field.name), kind, where)
 
 
 def _number(size_bytes: int, is_signed: bool) -> str:

@@ -281,6 +281,15 @@ def decode_auxtrace_index(section: bytes) -> tuple[int, ...]:
     return tuple(offset for offset, _ in numbers)
 
 
+def decode_clock_data(section: bytes) -> ClockData:
+    """Read a CLOCK_DATA section. Raises CodecError."""
+    cursor = Cursor(section)
+    version = cursor.number(U32)
+    if version != _CLOCK_DATA_VERSION:
+        raise CodecError(f"clock data of version {version}", offset=0, reason="version")
+    return ClockData(cursor.number(U32), cursor.number(U64), cursor.number(U64))
+
+
 def _nrcpus(value: tuple[int, int]) -> bytes:
     online, available = value
     return U32.pack(available) + U32.pack(online)

@@ -230,6 +230,15 @@ def payload_bytes(data: bytes | memoryview, at: int) -> int:
     return -1 if payload & 7 else payload
 
 
+def word_offset(sample_type: int, field: SampleType) -> int:
+    """Return the offset of a field before READ from the start of a SAMPLE, 0 without it."""
+    if not sample_type & field:
+        return 0
+    return HEADER_BYTES + _U64.size * sum(
+        bool(sample_type & bit) for bit in _WORDS[: _WORDS.index(field)]
+    )
+
+
 class RawSample(NamedTuple):
     """The fields of a sample that `RawSamples` reads."""
 

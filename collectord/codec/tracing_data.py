@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"\x17\x08\x44tracing"
 _VERSION: Final = b"0.6\0"
+_FTRACE: Final = "ftrace"
 _HEADER_PAGE: Final = b"header_page\0"
 _HEADER_EVENT: Final = b"header_event\0"
 
@@ -64,12 +65,29 @@ def build(tracing: TracingData) -> bytes:
     parts = [MAGIC, _VERSION, bytes((0, tracing.long_size_bytes))]
     parts.append(U32.pack(tracing.page_size_bytes))
     parts.append(build_header_files(tracing.header_page, tracing.header_event))
-    parts.append(build_formats("ftrace", tracing.ftrace_events))
+    parts.append(build_formats(_FTRACE, tracing.ftrace_events))
     parts.append(build_systems(tracing.events))
     parts.append(U32.pack(0))
     parts += [U32.pack(len(tracing.printk_formats)), tracing.printk_formats]
     parts += [U64.pack(len(tracing.saved_cmdlines)), tracing.saved_cmdlines]
     return b"".join(parts)
+
+
+def parse_events(data: bytes) -> dict[str, Sequence[bytes]]:
+    """Read the formats in a section: system to the texts of its events.
+
+    Raises:
+        CodecError: it is not such a section, the data end too early, or they are big-endian.
+    """
+    cursor = Cursor(data)
+    cursor.expect(MAGIC)
+    cursor.string()
+    if any(cursor.take(1)):
+        raise CodecError("big-endian formats", offset=cursor.at, reason="byte_order")
+    cursor.take(1 + U32.size)
+    read_header_files(cursor)
+    ftrace_events = read_formats(cursor)
+    return {**read_systems(cursor), _FTRACE: ftrace_events}
 
 
 def build_header_files(header_page: bytes, header_event: bytes) -> bytes:

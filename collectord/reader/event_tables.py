@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord._native._columns import Scan
-from collectord.codec.ftrace_columns import COMMON, MISSING, columns_of, fits, widest
+from collectord.codec.ftrace_columns import COMMON, MISSING, fits, widest
+from collectord.codec.perf_columns import FIXED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from collectord.codec.ftrace_columns import Where
-    from collectord.reader.event_file import Event, EventFile, Window
+    from collectord.reader.event_file import EventFile, Records, Source, Window
 
 LOSSES: Final = "losses"
 DAMAGE: Final = "damage"
@@ -26,6 +27,7 @@ _INCIDENTS: Final[Mapping[str, Mapping[str, tuple[str, Where]]]] = {
         "mono_ns": ("u64", ("stamp", 0, 0, 0, False)),
         "cpu": ("i32", ("cpu", 0, 0, 0, False)),
         "events": ("u64", ("inline", 8, 8, 8, False)),
+        "event": ("text", ("label", 0, 0, 0, False)),
     },
     DAMAGE: {
         "time": ("time", ("utc", 0, 0, 0, False)),
@@ -68,12 +70,12 @@ class EventTable:
     name: str
     system: str
     columns: Mapping[str, str]
-    _rows_of: Sequence[tuple[EventFile, Event | None]] = field(repr=False)
+    _rows_of: Sequence[tuple[EventFile, Records | None]] = field(repr=False)
 
     @property
     def files(self) -> Sequence[EventFile]:
         """The files that have such records."""
-        return [file for file, _ in self._rows_of]
+        return [*dict.fromkeys(file for file, _ in self._rows_of)]
 
     def scan(self, names: Iterable[str], window: Window) -> TableScan:
         """Return a scan of some columns, in the table's order; at least one is read."""
@@ -95,48 +97,58 @@ class TableScan:
         self,
         table: EventTable,
         columns: Mapping[str, str],
-        rows_of: Sequence[tuple[EventFile, Event | None]],
+        rows_of: Sequence[tuple[EventFile, Records | None]],
         window: Window,
     ) -> None:
         self.table = table
         wanted: Any = table.name if table.name in _INCIDENTS else "events"
         self._scan = Scan(wanted, columns.items())
-        self._files: list[EventFile] = []
+        self._sources: list[tuple[EventFile, Source]] = []
         self.untimed: list[EventFile] = []
-        for file, event in rows_of:
+        for file, records in rows_of:
             span = file.window(window)
             if span is None:
-                self.untimed.append(file)
+                if file not in self.untimed:
+                    self.untimed.append(file)
                 continue
             if file.is_outside(span) and table.name != DAMAGE:
                 continue
-            places = _incident_places(table.name, file) if event is None else _places(event)
+            if records is None:
+                places, sources = _incident_places(table.name, file), file.sources
+            else:
+                places = {column.name: (column.kind, column.where) for column in records.columns}
+                sources = records.sources
             fields: list[Any] = [
                 places[name][1] if name in places and fits(places[name][0], kind) else MISSING
                 for name, kind in columns.items()
             ]
-            for pages in file.pages:
-                self._files.append(file)
+            for source in sources:
+                fd, spans = file.contents(source)
+                self._sources.append((file, source))
                 self._scan.add(
-                    pages.fd,
-                    "ftrace",
+                    fd,
+                    source.kind,  # type: ignore[arg-type]  # of the decoder
                     fields,
-                    pages.spans,
-                    page_bytes=pages.page_bytes,
-                    event=event.layout.id if event else 0,
-                    tid_offset=event.tid_offset if event else 0,
+                    spans,
                     since_ns=span.since_ns,
                     until_ns=span.until_ns,
                     comms=file.comms if "comm" in columns else {},
                     clock=file.clock,
+                    **source.options,
                 )
 
     def found(self) -> dict[EventFile, Found]:
         """Return what was found in each file so far."""
+        by_place: dict[tuple[EventFile, int, object], list[Found]] = {}
+        for (file, source), counts in zip(self._sources, self._scan.counts(), strict=True):
+            by_place.setdefault((file, source.fd, source.spans), []).append(Found(*counts))
         totals: dict[EventFile, Found] = {}
-        for file, counts in zip(self._files, self._scan.counts(), strict=True):
+        for (file, *_), found in by_place.items():
+            # Each of several reads of one place finds its losses and its damage.
+            once = Found(*map(max, zip(*found, strict=True)))
+            once = once._replace(rows=sum(one.rows for one in found))
             before = totals.get(file, Found())
-            totals[file] = Found(*map(sum, zip(before, counts, strict=True)))
+            totals[file] = Found(*map(sum, zip(before, once, strict=True)))
         return totals
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -149,16 +161,20 @@ def tables_of(files: Sequence[EventFile]) -> dict[str, EventTable]:
 
     An event is a table by its name; two of different systems are SYSTEM:NAME each.
     """
-    by_event: dict[tuple[str, str], list[tuple[EventFile, Event | None]]] = {}
+    by_event: dict[tuple[str, str], list[tuple[EventFile, Records | None]]] = {
+        ("", name): [] for name in FIXED
+    }
     for file in files:
-        for event in file.events:
-            by_event.setdefault((event.system, event.layout.name), []).append((file, event))
+        for records in file.records:
+            by_event.setdefault((records.system, records.name), []).append((file, records))
     taken = Counter(name.lower() for _, name in by_event)
     taken.update([*_INCIDENTS, SEGMENTS])
     tables = {}
     for (system, name), rows_of in by_event.items():
-        shown = name if taken[name.lower()] == 1 else f"{system}:{name}"
-        tables[shown] = EventTable(shown, system, _columns(rows_of), rows_of)
+        is_alone = taken[name.lower()] == 1 or not system
+        shown = name if is_alone else f"{system}:{name}"
+        columns = _columns(rows_of) if system else FIXED[name]
+        tables[shown] = EventTable(shown, system, columns, rows_of)
     for name, places in _INCIDENTS.items():
         more = (_OF_LOSSES if name == LOSSES else {}) | _OF_FILES
         columns = {column: kind for column, (kind, _) in places.items()} | more
@@ -166,21 +182,16 @@ def tables_of(files: Sequence[EventFile]) -> dict[str, EventTable]:
     return tables
 
 
-def _columns(rows_of: Iterable[tuple[EventFile, Event | None]]) -> dict[str, str]:
+def _columns(rows_of: Iterable[tuple[EventFile, Records | None]]) -> dict[str, str]:
     """Return the columns that the layouts of an event have together."""
     kinds: dict[str, list[str]] = {}
     names: dict[str, str] = {}
-    for _, event in rows_of:
-        if event is not None:
-            for column in columns_of(event.layout):
-                # SQL does not tell names apart that differ in case.
-                name = names.setdefault(column.name.lower(), column.name)
-                kinds.setdefault(name, []).append(column.kind)
+    for _, records in rows_of:
+        for column in records.columns if records else ():
+            # SQL does not tell names apart that differ in case.
+            name = names.setdefault(column.name.lower(), column.name)
+            kinds.setdefault(name, []).append(column.kind)
     return {name: widest(found) for name, found in kinds.items()}
-
-
-def _places(event: Event) -> dict[str, tuple[str, Where | str]]:
-    return {column.name: (column.kind, column.where) for column in columns_of(event.layout)}
 
 
 def _incident_places(table: str, file: EventFile) -> dict[str, tuple[str, Where | str]]:

@@ -17,6 +17,7 @@ from tests.bench import (
     rows_idle,
     rows_imposed,
     rows_overload,
+    rows_query,
     rows_scrape,
 )
 from tests.bench.row import Row
@@ -161,4 +162,5 @@ ROWS: Final = {
     "overload": rows_overload.overloaded,
     "disk": rows_disk.disk,
     "scrape": rows_scrape.scrape,
+    "query": rows_query.query,
 }

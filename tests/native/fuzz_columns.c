@@ -46,57 +46,114 @@ static uint64_t read_all(struct scan *scan)
 	return rows + (sum & 0);
 }
 
-/* {u8 of each of three fields: place, offset, bytes, element}, pages. */
+#define COLUMNS 6u
+#define FIELD_BYTES 4u
+#define ATTR_BYTES 5u
+
+/* Make a scan of a file, with the fields that the input says. */
+static struct scan *scan_of(enum wanted wanted, const char *kind, int fd, size_t bytes,
+			    const uint8_t *fields, struct source **source)
+{
+	static const char *const kinds[COLUMNS] = {"text", "bytes", "list_u64",
+						   "u16",  "i64",   "time"};
+	struct scan *const scan = scan__new(wanted);
+
+	CHECK(scan != NULL);
+	for (size_t i = 0; i < COLUMNS; i++)
+		CHECK_EQ(scan__add_column(scan, kinds[i], "x"), 0);
+	CHECK_EQ(scan__add_source(scan, kind, fd, source), 0);
+	for (size_t i = 0; i < COLUMNS; i++)
+		(*source)->fields[i] = (struct field){
+			.place = fields[4 * i] % (FIELD_CHAIN + 1),
+			.offset = fields[4 * i + 1],
+			.bytes = fields[4 * i + 2],
+			.element = fields[4 * i + 3],
+		};
+	CHECK_EQ(scan__add_span(scan, 0, 0, bytes), 0);
+	return scan;
+}
+
+static void read_pages(enum wanted wanted, int fd, const uint8_t *fields, const uint8_t *pages,
+		       size_t bytes)
+{
+	struct subbuf_tally tally = {0};
+	struct source *source;
+	struct scan *const scan = scan_of(wanted, "ftrace", fd, bytes, fields, &source);
+	uint64_t rows;
+
+	source->page_bytes = PAGE_BYTES;
+	source->event = EVENT;
+	source->tid_offset = 4;
+	rows = read_all(scan);
+	for (size_t at = 0; at < bytes; at += PAGE_BYTES) {
+		const size_t rest = bytes - at < PAGE_BYTES ? bytes - at : PAGE_BYTES;
+		struct subbuf_walk walk;
+
+		(void)subbuf__page(pages + at, rest, &walk, &tally);
+	}
+	if (wanted == WANT_EVENTS)
+		CHECK(rows <= tally.events);
+	if (wanted == WANT_LOSSES)
+		CHECK(source__counts(source).lost == tally.lost &&
+		      source__counts(source).lost_untold == tally.lost_unknown);
+	scan__drop(scan);
+}
+
+/* Two events: {u32 sample_type, u8 read_format} of each. */
+static void read_records(enum wanted wanted, enum perf_rows rows_of, int fd, const uint8_t *fields,
+			 const uint8_t *attrs, const uint8_t *records, size_t bytes)
+{
+	const struct walk_layout layout = {0};
+	struct walk_tally tally = {0};
+	struct source *source;
+	struct scan *const scan = scan_of(wanted, "perf", fd, bytes, fields, &source);
+	enum fault fault;
+	uint64_t rows;
+	size_t last;
+	bool is_sound;
+
+	source->perf_rows = rows_of;
+	for (uint64_t i = 0; i < 2; i++) {
+		const struct perf_event event = {
+			.sample_type = load32(attrs + ATTR_BYTES * i) & 0x1ffffff,
+			.read_format = attrs[ATTR_BYTES * i + 4],
+			.has_trailer = attrs[4] >> 7,
+			.is_wanted = true,
+		};
+
+		CHECK_EQ(perf_events__add(&source->perf, &event), 0);
+		CHECK_EQ(perf_events__add_id(&source->perf, EVENT + i), 0);
+	}
+	rows = read_all(scan);
+	is_sound = walk__file(records, bytes, &layout, &tally, &fault, &last) == bytes;
+	if (wanted == WANT_EVENTS && rows_of <= PERF_ROWS_SAMPLES && is_sound)
+		CHECK(rows <= tally.samples);
+	if (wanted == WANT_EVENTS && rows_of > PERF_ROWS_SAMPLES && is_sound)
+		CHECK(rows <= tally.records - tally.samples);
+	scan__drop(scan);
+}
+
+/* {u8 of each of six fields: place, offset, bytes, element}, two events, pages or records. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const char *const kinds[] = {"text", "bytes", "list_u32", "u16", "i64", "time"};
-	const size_t count = sizeof(kinds) / sizeof(kinds[0]);
+	const uint8_t *const attrs = data + COLUMNS * FIELD_BYTES;
+	const uint8_t *const contents = attrs + 2 * ATTR_BYTES;
 	static int fd = -1;
+	size_t bytes;
 
 	if (fd < 0)
 		fd = memfd_create("pages", MFD_CLOEXEC);
-	if (size < 4 * count)
+	if (size < (size_t)(contents - data))
 		return 0;
-	for (enum wanted wanted = WANT_EVENTS; wanted <= WANT_DAMAGE; wanted++) {
-		struct scan *const scan = scan__new(wanted);
-		const uint8_t *const pages = data + 4 * count;
-		size_t bytes = size - 4 * count;
-		struct subbuf_tally tally = {0};
-		struct source *source;
-		uint64_t rows;
-
-		if (bytes > BYTES_MAX)
-			bytes = BYTES_MAX;
-		CHECK(scan != NULL);
-		CHECK_EQ(ftruncate(fd, 0), 0);
-		CHECK_EQ(pwrite(fd, pages, bytes, 0), bytes);
-		for (size_t i = 0; i < count; i++)
-			CHECK_EQ(scan__add_column(scan, kinds[i], "x"), 0);
-		CHECK_EQ(scan__add_source(scan, "ftrace", fd, &source), 0);
-		source->page_bytes = PAGE_BYTES;
-		source->event = EVENT;
-		source->tid_offset = 4;
-		for (size_t i = 0; i < count; i++)
-			source->fields[i] = (struct field){
-				.place = data[4 * i] % (FIELD_REL_LOC + 1),
-				.offset = data[4 * i + 1],
-				.bytes = data[4 * i + 2],
-				.element = data[4 * i + 3],
-			};
-		CHECK_EQ(scan__add_span(scan, 0, 0, bytes), 0);
-		rows = read_all(scan);
-		for (size_t at = 0; at < bytes; at += PAGE_BYTES) {
-			const size_t rest = bytes - at < PAGE_BYTES ? bytes - at : PAGE_BYTES;
-			struct subbuf_walk walk;
-
-			(void)subbuf__page(pages + at, rest, &walk, &tally);
-		}
-		if (wanted == WANT_EVENTS)
-			CHECK(rows <= tally.events);
-		if (wanted == WANT_LOSSES)
-			CHECK(source__counts(source).lost == tally.lost &&
-			      source__counts(source).lost_untold == tally.lost_unknown);
-		scan__drop(scan);
-	}
+	bytes = size - (size_t)(contents - data);
+	if (bytes > BYTES_MAX)
+		bytes = BYTES_MAX;
+	CHECK_EQ(ftruncate(fd, 0), 0);
+	CHECK_EQ(pwrite(fd, contents, bytes, 0), bytes);
+	for (enum wanted wanted = WANT_EVENTS; wanted <= WANT_DAMAGE; wanted++)
+		read_pages(wanted, fd, data, contents, bytes);
+	for (enum wanted wanted = WANT_EVENTS; wanted <= WANT_DAMAGE; wanted++)
+		read_records(wanted, attrs[9] % (PERF_ROWS_BUILD_ID + 1), fd, data, attrs, contents,
+			     bytes);
 	return 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE
+#include <linux/perf_event.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,6 +9,7 @@
 #include "check.h"
 #include "columns/scan.h"
 #include "pages.h"
+#include "walk.h"
 
 #define PAGE 4096u
 #define EVENT 7u
@@ -104,8 +106,8 @@ static void records_become_columns_of_their_kinds(void)
 	scan = scan_of(WANT_EVENTS, columns, 9);
 	source = source_of(scan, file_of(page, PAGE), PAGE);
 	memcpy(source->fields, fields, sizeof(fields));
-	CHECK_EQ(names__init(&source->names, 1, 4), 0);
-	names__add(&source->names, 42, "init", 4);
+	CHECK_EQ(names__add(&source->names, 42, 0, "init", 4), 0);
+	CHECK_EQ(names__settle(&source->names), 0);
 	CHECK_EQ(scan__stream(scan, &stream), 0);
 	batch = next_of(&stream);
 	CHECK_EQ(batch.length, 2);
@@ -250,11 +252,84 @@ static void only_the_time_that_is_asked_for_is_read(void)
 	scan__drop(scan);
 }
 
+/* Append a sample {id, u64 tid, u64 time} with the call chain {1, 2}; returns its bytes. */
+static size_t add_sample(uint8_t *to, uint64_t id, int32_t tid, uint64_t time_ns)
+{
+	const uint64_t words[] = {walk__header(PERF_RECORD_SAMPLE, 0, 56),
+				  id,
+				  (uint64_t)(uint32_t)tid << 32,
+				  time_ns,
+				  2,
+				  1,
+				  2};
+
+	memcpy(to, words, sizeof(words));
+	return sizeof(words);
+}
+
+static void samples_are_found_behind_the_payload_of_aux_data(void)
+{
+	static const char *const columns[][2] = {
+		{"i32", "tid"}, {"text", "comm"}, {"text", "event"}, {"list_u64", "chain"}};
+	static const struct field fields[] = {{.place = FIELD_TID},
+					      {.place = FIELD_COMM},
+					      {.place = FIELD_LABEL},
+					      {.place = FIELD_CHAIN, .element = 8}};
+	static uint8_t data[512u << 10];
+	const uint64_t type =
+		PERF_SAMPLE_IDENTIFIER | PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_CALLCHAIN;
+	const uint64_t comm[] = {walk__header(PERF_RECORD_COMM, 0, 48),
+				 UINT64_C(42) << 32,
+				 'c',
+				 UINT64_C(42) << 32,
+				 900,
+				 5};
+	const struct aux_piece aux = {.bytes = 300000};
+	struct ArrowArrayStream stream;
+	struct ArrowArray batch;
+	struct source *source;
+	struct scan *const scan = scan_of(WANT_EVENTS, columns, 4);
+	size_t bytes = add_sample(data, 5, 42, 1000);
+	const uint64_t *chain;
+
+	bytes += aux_piece__write(data + bytes, AUX_AUXTRACE, &aux);
+	bytes += add_sample(data + bytes, 6, 42, 800);
+	bytes += add_sample(data + bytes, 7, 42, 1000); /* of nobody */
+	memcpy(data + bytes, comm, sizeof(comm));
+	bytes += sizeof(comm);
+	CHECK_EQ(scan__add_source(scan, "perf", file_of(data, bytes), &source), 0);
+	CHECK_EQ(scan__add_span(scan, ROW_NONE, 0, bytes), 0);
+	memcpy(source->fields, fields, sizeof(fields));
+	source->perf_rows = PERF_ROWS_SAMPLES;
+	for (int32_t i = 0; i < 2; i++) {
+		const struct perf_event event = {
+			.sample_type = type, .has_trailer = true, .is_wanted = true, .label = i};
+
+		CHECK_EQ(perf_events__add(&source->perf, &event), 0);
+		CHECK_EQ(perf_events__add_id(&source->perf, 5 + (uint64_t)i), 0);
+		CHECK_EQ(source__add_label(source, i == 0 ? "first" : "second", 5), 0);
+	}
+	CHECK_EQ(scan__stream(scan, &stream), 0);
+	batch = next_of(&stream);
+	CHECK_EQ(batch.length, 2);
+	CHECK_EQ(((const int32_t *)batch.children[0]->buffers[1])[1], 42);
+	/* The thread has its name from 900 on. */
+	CHECK(is_valid(batch.children[1], 0) && !is_valid(batch.children[1], 1));
+	CHECK(memcmp(batch.children[2]->buffers[2], "firstsecon", 10) == 0);
+	chain = batch.children[3]->children[0]->buffers[1];
+	CHECK(chain[0] == 1 && chain[3] == 2);
+	batch.release(&batch);
+	stream.release(&stream);
+	CHECK_EQ(source__counts(source).damaged, 1);
+	scan__drop(scan);
+}
+
 int main(void)
 {
 	RUN(records_become_columns_of_their_kinds);
 	RUN(a_stream_outlives_its_scan_and_batches_are_bounded);
 	RUN(losses_and_damage_are_rows_and_end_nothing);
 	RUN(only_the_time_that_is_asked_for_is_read);
+	RUN(samples_are_found_behind_the_payload_of_aux_data);
 	return 0;
 }

@@ -5,14 +5,24 @@
 #include "column.h"
 
 #define LOCATION_BYTES 4u
-#define ESCAPED_BYTES 4u /* \xNN */
 
 bool field__array(const struct field *field, const struct row *row, const uint8_t **start,
 		  size_t *bytes)
 {
 	size_t at = field->offset, size = field->bytes;
 
-	if (field->place == FIELD_INLINE) {
+	if (field->place == FIELD_CHAIN) {
+		uint64_t count;
+
+		at = row->chain;
+		if (at == 0 || row->bytes < sizeof(count) || row->bytes - sizeof(count) < at)
+			return false;
+		memcpy(&count, row->payload + at, sizeof(count));
+		at += sizeof(count);
+		if (count > (row->bytes - at) / sizeof(count))
+			return false;
+		size = (size_t)count * sizeof(count);
+	} else if (field->place == FIELD_INLINE) {
 		/* Arrays of numbers may be cut: a record holds only as many as there were. */
 		if (size == 0 || field->element > 1) {
 			const size_t rest = row->bytes > at ? row->bytes - at : 0;
@@ -59,84 +69,9 @@ static int reserve_offsets(struct column *column, size_t rows)
 	return ret;
 }
 
-/* Returns the length of the sound UTF-8 sequence at `text`, 0 if there is none. */
-static size_t sequence(const uint8_t *text, size_t bytes)
+static int put_text(struct column *column, const uint8_t *text, size_t bytes)
 {
-	const uint8_t first = text[0];
-	const size_t size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-	uint8_t low = 0x80, high = 0xbf;
-
-	if (size == 1)
-		return 1;
-	if (first < 0xc2 || first > 0xf4 || size > bytes)
-		return 0;
-	/* No longer form of a short one, no surrogate, nothing behind U+10FFFF. */
-	if (first == 0xe0)
-		low = 0xa0;
-	else if (first == 0xed)
-		high = 0x9f;
-	else if (first == 0xf0)
-		low = 0x90;
-	else if (first == 0xf4)
-		high = 0x8f;
-	if (text[1] < low || text[1] > high)
-		return 0;
-	for (size_t i = 2; i < size; i++)
-		if ((text[i] & 0xc0) != 0x80)
-			return 0;
-	return size;
-}
-
-/* Returns how many bytes at the start of `text` are ASCII. */
-static inline size_t plain(const uint8_t *text, size_t bytes)
-{
-	size_t at = 0;
-
-	for (; bytes - at >= sizeof(uint64_t); at += sizeof(uint64_t)) {
-		uint64_t word;
-
-		memcpy(&word, text + at, sizeof(word));
-		if ((word & UINT64_C(0x8080808080808080)) != 0)
-			break;
-	}
-	while (at < bytes && text[at] < 0x80)
-		at++;
-	return at;
-}
-
-/* Append text up to its first NUL. Bytes that are no UTF-8 are written as \xNN. */
-static inline int put_text(struct column *column, const uint8_t *text, size_t bytes)
-{
-	static const char digits[] = "0123456789abcdef";
-	const uint8_t *const end = bytes > 0 ? memchr(text, 0, bytes) : NULL;
-	uint8_t *to;
-	int ret;
-
-	if (end != NULL)
-		bytes = (size_t)(end - text);
-	ret = store__reserve(&column->values, ESCAPED_BYTES * bytes);
-	if (ret < 0)
-		return ret;
-	to = column->values.data + column->values.bytes;
-	for (size_t at = 0; at < bytes;) {
-		size_t size = plain(text + at, bytes - at);
-
-		if (size == 0)
-			size = sequence(text + at, bytes - at);
-		if (size > 0) {
-			memcpy(to, text + at, size);
-			to += size;
-			at += size;
-			continue;
-		}
-		*to++ = '\\';
-		*to++ = 'x';
-		*to++ = (uint8_t)digits[text[at] >> 4];
-		*to++ = (uint8_t)digits[text[at] & 15];
-		at++;
-	}
-	column->values.bytes = (size_t)(to - column->values.data);
-	return 0;
+	return store__put_text(&column->values, text, bytes);
 }
 
 static int put(struct column *column, const void *data, size_t bytes)
@@ -157,12 +92,12 @@ static int put_known(struct column *column, const char *text, uint32_t bytes)
 	return text == NULL ? column__set_null(column, column->rows) : put(column, text, bytes);
 }
 
-static int put_comm(struct column *column, const struct names *names, const struct row *row)
+static int put_label(struct column *column, const struct fill *fill, const struct row *row)
 {
-	uint32_t bytes = 0;
-	const char *const comm = names__find(names, row->tid, &bytes);
+	const bool is_known = row->label >= 0 && (size_t)row->label < fill->label_count;
+	const struct label *const label = is_known ? &fill->labels[row->label] : NULL;
 
-	return put_known(column, comm, bytes);
+	return put_known(column, is_known ? label->text : NULL, is_known ? label->bytes : 0);
 }
 
 static inline int put_array(struct column *column, const struct field *field, const struct row *row,
@@ -196,19 +131,98 @@ __attribute__((always_inline)) static inline int fill_arrays(
 	return ret;
 }
 
+/* Returns how many bytes of a word, as it lies in memory, precede its first NUL; 8 without one. */
+static inline uint32_t word_length(uint64_t word)
+{
+	const uint64_t low = UINT64_C(0x0101010101010101), high = low << 7;
+	const uint64_t nuls = (word - low) & ~word & high;
+
+	return nuls == 0 ? 8 : (uint32_t)__builtin_ctzll(nuls) / 8;
+}
+
+/* Texts in an array of SHORT_BYTES, as names of tasks are: nearly all of them are ASCII, and are
+ * copied whole. */
+#define SHORT_BYTES 16u
+static int fill_short_texts(struct column *column, const struct field *field,
+			    const struct rows *rows)
+{
+	struct store *const values = &column->values;
+	int ret = reserve_offsets(column, rows->count);
+
+	if (ret == 0)
+		ret = store__reserve(values, rows->count * SHORT_BYTES);
+	for (size_t i = 0; i < rows->count && ret == 0; i++) {
+		const struct row *const row = &rows->row[i];
+		const uint8_t *const text = row->payload + field->offset;
+		uint64_t words[2];
+
+		if (row->bytes < SHORT_BYTES || row->bytes - SHORT_BYTES < field->offset) {
+			ret = column__set_null(column, column->rows);
+		} else {
+			memcpy(words, text, sizeof(words));
+			if (((words[0] | words[1]) & UINT64_C(0x8080808080808080)) != 0) {
+				ret = store__put_text(values, text, SHORT_BYTES);
+				/* What the others need, as this one may have taken more. */
+				if (ret == 0)
+					ret = store__reserve(values,
+							     (rows->count - i) * SHORT_BYTES);
+			} else {
+				const uint32_t first = word_length(words[0]);
+
+				memcpy(values->data + values->bytes, words, sizeof(words));
+				values->bytes += first < 8 ? first : 8 + word_length(words[1]);
+			}
+		}
+		end_row(column);
+	}
+	return ret;
+}
+
+static int fill_comms(struct column *column, const struct names *names, const struct rows *rows)
+{
+	struct store *const values = &column->values;
+	struct named name = {.tid = ROW_NONE};
+	int ret = reserve_offsets(column, rows->count);
+
+	for (size_t i = 0; i < rows->count && ret == 0; i++) {
+		const struct row *const row = &rows->row[i];
+
+		/* One thread often makes several records in a row. */
+		if (row->tid != name.tid || row->stamp_ns < name.since_ns ||
+		    row->stamp_ns > name.until_ns)
+			name = names__find(names, row->tid, row->stamp_ns);
+		if (name.text == NULL) {
+			ret = column__set_null(column, column->rows);
+		} else if (name.bytes <= NAME_SLACK_BYTES) {
+			ret = store__reserve(values, NAME_SLACK_BYTES);
+			if (ret == 0)
+				memcpy(values->data + values->bytes, name.text, NAME_SLACK_BYTES);
+			values->bytes += name.bytes;
+		} else {
+			ret = put(column, name.text, name.bytes);
+		}
+		end_row(column);
+	}
+	return ret;
+}
+
 int text__fill(struct column *column, const struct field *field, const struct fill *fill)
 {
 	const struct rows *const rows = fill->rows;
 	int ret;
 
+	if (field->place == FIELD_INLINE && field->bytes == SHORT_BYTES && field->element <= 1)
+		return fill_short_texts(column, field, rows);
 	if (field->place >= FIELD_INLINE)
 		return fill_arrays(column, field, rows, put_text);
-	if (field->place != FIELD_COMM && field->place != FIELD_CONSTANT)
+	if (field->place == FIELD_COMM)
+		return fill_comms(column, fill->names, rows);
+	if (field->place < FIELD_COMM)
 		return column__nulls(column, rows->count);
 	ret = reserve_offsets(column, rows->count);
 	for (size_t i = 0; i < rows->count && ret == 0; i++) {
-		if (field->place == FIELD_COMM)
-			ret = put_comm(column, fill->names, &rows->row[i]);
+		if (field->place == FIELD_LABEL)
+			ret = put_label(column, fill, &rows->row[i]);
 		else
 			ret = put_known(column, field->text, field->text_bytes);
 		if (ret == 0)

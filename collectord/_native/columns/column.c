@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STORE_FIRST_BYTES 4096u
-
 #define NUMBER(called, told, bytes)                                                      \
 	{.name = (called), .format = (told), .width = (bytes), .fill = number__fill},    \
 	{                                                                                \
@@ -23,6 +21,8 @@ static const struct column_kind kinds[] = {
 	NUMBER("u32", "I", 4),
 	NUMBER("i64", "l", 8),
 	NUMBER("u64", "L", 8),
+	NUMBER("f32", "f", 4),
+	NUMBER("f64", "g", 8),
 	{.name = "time", .format = "tsn:", .width = 8, .fill = number__fill},
 	{.name = "text", .format = "u", .has_offsets = true, .fill = text__fill},
 	{.name = "bytes", .format = "z", .has_offsets = true, .fill = bytes__fill},
@@ -34,23 +34,6 @@ const struct column_kind *column_kind__find(const char *name)
 		if (strcmp(kinds[i].name, name) == 0)
 			return &kinds[i];
 	return NULL;
-}
-
-int store__reserve(struct store *store, size_t more)
-{
-	size_t room = store->room > 0 ? store->room : STORE_FIRST_BYTES;
-	uint8_t *data;
-
-	if (store->room - store->bytes >= more && store->data != NULL)
-		return 0;
-	while (room - store->bytes < more)
-		room *= 2;
-	data = realloc(store->data, room);
-	if (data == NULL)
-		return -ENOMEM;
-	store->data = data;
-	store->room = room;
-	return 0;
 }
 
 /* Make the bits of validity those of `rows` rows; new ones are valid. */
@@ -164,9 +147,12 @@ int column__schema(const struct column *column, struct ArrowSchema *schema)
 	return 0;
 }
 
-/* What an array owns: its buffers, which were a column's stores. */
+/* What an array owns: its buffers, which were a column's stores, and the slots that they go to. */
 struct owned {
 	const void *buffers[3];
+	struct store stores[3];
+	size_t slots[3];
+	struct spares *spares;
 	struct ArrowArray *children[1];
 	struct ArrowArray child;
 };
@@ -176,20 +162,23 @@ static void release_array(struct ArrowArray *array)
 	struct owned *const owned = array->private_data;
 
 	for (int64_t i = 0; i < array->n_buffers; i++)
-		free((void *)(uintptr_t)array->buffers[i]);
+		if (owned->stores[i].data != NULL)
+			spares__put(owned->spares, owned->slots[i], owned->stores[i]);
 	if (array->n_children > 0 && owned->child.release != NULL)
 		owned->child.release(&owned->child);
+	spares__drop(owned->spares);
 	free(owned);
 	array->release = NULL;
 }
 
 /* Begin an array of numbers, or of anything; it owns nothing yet. */
-static int begin(struct ArrowArray *array, size_t rows)
+static int begin(const struct column *column, struct ArrowArray *array, size_t rows)
 {
 	struct owned *const owned = calloc(1, sizeof(*owned));
 
 	if (owned == NULL)
 		return -ENOMEM;
+	owned->spares = spares__hold(column->spares);
 	*array = (struct ArrowArray){
 		.length = (int64_t)rows,
 		.buffers = owned->buffers,
@@ -199,11 +188,28 @@ static int begin(struct ArrowArray *array, size_t rows)
 	return 0;
 }
 
+enum { SLOT_VALID, SLOT_OFFSETS, SLOT_VALUES, SLOTS };
+_Static_assert(SLOTS == SPARES_EACH, "a slot for each store");
+
 /* Give the memory of a store to the next buffer of an array. */
-static void give(struct ArrowArray *array, struct store *store)
+static void give(struct ArrowArray *array, struct store *store, size_t slot)
 {
-	array->buffers[array->n_buffers++] = store->data;
+	struct owned *const owned = array->private_data;
+	const int64_t at = array->n_buffers++;
+
+	array->buffers[at] = store->data;
+	owned->stores[at] = *store;
+	owned->slots[at] = slot;
 	*store = (struct store){0};
+}
+
+void column__begin(struct column *column)
+{
+	struct store *const stores[SLOTS] = {&column->valid, &column->offsets, &column->values};
+
+	for (size_t i = 0; i < SLOTS; i++)
+		if (stores[i]->data == NULL)
+			spares__take(column->spares, column->slot + i, stores[i]);
 }
 
 int column__export(struct column *column, struct ArrowArray *array)
@@ -222,27 +228,27 @@ int column__export(struct column *column, struct ArrowArray *array)
 		return ret;
 	if (kind->has_offsets && column->offsets.bytes == 0)
 		memset(column->offsets.data, 0, sizeof(int32_t));
-	ret = begin(array, column->rows);
+	ret = begin(column, array, column->rows);
 	if (ret < 0)
 		return ret;
 	array->null_count = (int64_t)column->nulls;
-	give(array, column->nulls > 0 ? &column->valid : &none);
+	give(array, column->nulls > 0 ? &column->valid : &none, column->slot + SLOT_VALID);
 	if (kind->has_offsets)
-		give(array, &column->offsets);
+		give(array, &column->offsets, column->slot + SLOT_OFFSETS);
 	owned = array->private_data;
 	if (kind->is_list) {
-		ret = begin(&owned->child, column->values.bytes / kind->width);
+		ret = begin(column, &owned->child, column->values.bytes / kind->width);
 		if (ret < 0) {
 			array->release(array);
 			return ret;
 		}
-		give(&owned->child, &none);
-		give(&owned->child, &column->values);
+		give(&owned->child, &none, 0);
+		give(&owned->child, &column->values, column->slot + SLOT_VALUES);
 		owned->children[0] = &owned->child;
 		array->children = owned->children;
 		array->n_children = 1;
 	} else {
-		give(array, &column->values);
+		give(array, &column->values, column->slot + SLOT_VALUES);
 	}
 	column->rows = column->nulls = 0;
 	return 0;

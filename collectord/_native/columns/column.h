@@ -8,6 +8,8 @@
 #include "clocks.h"
 #include "names.h"
 #include "rows.h"
+#include "spares.h"
+#include "store.h"
 
 /*
  * A column of a table is filled, batch by batch, with the values of one field of each row. Its kind
@@ -24,10 +26,12 @@ enum field_place {
 	FIELD_PID,
 	FIELD_TID,
 	FIELD_COMM,	/* the name of the row's thread */
+	FIELD_LABEL,	/* the text of its file that the row names */
 	FIELD_CONSTANT, /* the same text for all rows of a file */
 	FIELD_INLINE,	/* from here on: in the payload, at `offset` */
 	FIELD_DATA_LOC, /* at `offset` is a u32 that says where: size << 16 | offset */
 	FIELD_REL_LOC,	/* the same, but its offset counts from behind the u32 */
+	FIELD_CHAIN,	/* where the row says: a u64 that counts the u64s behind it */
 };
 
 struct field {
@@ -44,17 +48,16 @@ struct field {
 struct fill {
 	const struct rows *rows;
 	const struct names *names;
+	const struct label *labels;
+	size_t label_count;
 	struct clocks *clocks;
 };
 
-/* Memory that grows. */
-struct store {
-	uint8_t *data;
-	size_t bytes, room;
+/* A text of a file. */
+struct label {
+	char *text;
+	uint32_t bytes;
 };
-
-/* Make room for `more` bytes. Returns -errno. */
-int store__reserve(struct store *store, size_t more);
 
 struct column {
 	const struct column_kind *kind;
@@ -63,6 +66,8 @@ struct column {
 	struct store offsets; /* of text, bytes and lists: int32, one more than rows */
 	struct store values;
 	size_t rows, nulls;
+	struct spares *spares; /* of its stream */
+	size_t slot;	       /* its first one */
 };
 
 struct column_kind {
@@ -95,6 +100,8 @@ static inline size_t column__bytes(const struct column *column)
 
 /* Describe the column. Returns -errno. */
 int column__schema(const struct column *column, struct ArrowSchema *schema);
+/* Take spare memory for a batch. */
+void column__begin(struct column *column);
 /* Hand over what was filled, and begin anew. Returns -errno. */
 int column__export(struct column *column, struct ArrowArray *array);
 void column__deinit(struct column *column);

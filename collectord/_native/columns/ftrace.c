@@ -30,6 +30,7 @@ static int add(struct piece *piece, const uint8_t *payload, uint32_t bytes, uint
 		.pid = ROW_NONE,
 		.tid = (int32_t)tid,
 		.stamp_ns = stamp_ns,
+		.label = ROW_NONE,
 	};
 	return 0;
 }
@@ -135,8 +136,14 @@ static int find_in_page(struct piece *piece, size_t at, size_t bytes, const uint
 	place = (struct place){
 		.at = SUBBUF_HEADER_BYTES, .end = head.end, .now_ns = head.timestamp_ns};
 	if (head.lost_any) {
-		const int told = piece__lost(piece, piece->offset + at, head.timestamp_ns,
-					     piece->cpu, head.lost_known, head.lost);
+		const int told = piece__lost(piece, &(struct loss){
+							    .offset = piece->offset + at,
+							    .stamp_ns = head.timestamp_ns,
+							    .lost = head.lost,
+							    .cpu = piece->cpu,
+							    .label = ROW_NONE,
+							    .is_known = head.lost_known,
+						    });
 
 		if (told < 0)
 			return told;

@@ -17,6 +17,8 @@ struct row {
 	int32_t pid;
 	int32_t tid;
 	uint64_t stamp_ns; /* in the clock of the file */
+	uint32_t chain;	   /* offset of its call chain in the payload, 0: it has none */
+	int32_t label;	   /* number of its text, or ROW_NONE */
 };
 
 struct rows {
@@ -24,6 +26,15 @@ struct rows {
 	size_t count, room;
 };
 
+/* Make room for more rows. Returns -errno. */
+int rows__grow(struct rows *rows);
+
 /* Returns a new row, NULL without memory. */
-struct row *rows__add(struct rows *rows);
+static inline struct row *rows__add(struct rows *rows)
+{
+	if (rows->count == rows->room && rows__grow(rows) < 0)
+		return NULL;
+	return &rows->row[rows->count++];
+}
+
 void rows__deinit(struct rows *rows);

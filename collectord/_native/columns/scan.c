@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct source_kind *const kinds[] = {&source_kind__ftrace};
+static const struct source_kind *const kinds[] = {&source_kind__ftrace, &source_kind__perf};
 
 const struct source_kind *source_kind__find(const char *name)
 {
@@ -41,7 +41,11 @@ static void source__free(struct source *source, size_t columns)
 	free(source->texts);
 	free(source->fields);
 	free(source->readings);
+	for (size_t i = 0; i < source->label_count; i++)
+		free(source->labels[i].text);
+	free(source->labels);
 	names__deinit(&source->names);
+	perf_events__deinit(&source->perf);
 	if (source->fd >= 0)
 		(void)close(source->fd);
 	free(source);
@@ -134,13 +138,35 @@ int scan__add_span(struct scan *scan, int32_t cpu, uint64_t offset, uint64_t byt
 	return 0;
 }
 
-int source__set_text(struct source *source, size_t column, const char *text, size_t bytes)
+static char *copied(const char *text, size_t bytes)
 {
 	char *const copy = malloc(bytes > 0 ? bytes : 1);
 
+	if (copy != NULL)
+		memcpy(copy, text, bytes);
+	return copy;
+}
+
+int source__add_label(struct source *source, const char *text, size_t bytes)
+{
+	char *copy;
+
+	if (grow(&source->labels, source->label_count, sizeof(*source->labels)) < 0)
+		return -ENOMEM;
+	copy = copied(text, bytes);
 	if (copy == NULL)
 		return -ENOMEM;
-	memcpy(copy, text, bytes);
+	source->labels[source->label_count++] =
+		(struct label){.text = copy, .bytes = (uint32_t)bytes};
+	return 0;
+}
+
+int source__set_text(struct source *source, size_t column, const char *text, size_t bytes)
+{
+	char *const copy = copied(text, bytes);
+
+	if (copy == NULL)
+		return -ENOMEM;
 	free(source->texts[column]);
 	source->texts[column] = copy;
 	source->fields[column] =

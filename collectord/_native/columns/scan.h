@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "column.h"
+#include "perf.h"
 
 /*
  * A scan reads spans of files and makes a table of what it wants of them: records of one event, the
@@ -19,12 +20,13 @@
  * damage.
  */
 
-enum wanted { WANT_EVENTS, WANT_LOSSES, WANT_DAMAGE };
+enum wanted { WANT_EVENTS, WANT_LOSSES, WANT_DAMAGE, WANT_NAMES /* of tasks, for a stream */ };
 
 /* What one source held within the time that is asked for. */
 struct counts {
 	uint64_t rows;
 	uint64_t lost;	      /* records */
+	uint64_t lost_in_all; /* records of events that say it at their end */
 	uint64_t lost_untold; /* losses without a number */
 	uint64_t damaged;     /* places that could not be read */
 };
@@ -38,6 +40,15 @@ struct incident {
 		uint64_t lost; /* not a part of the payload if the number is not told */
 		char reason[INCIDENT_REASON_BYTES];
 	};
+};
+
+/* A loss that a file tells of. */
+struct loss {
+	uint64_t offset, stamp_ns;
+	uint64_t lost;
+	int32_t cpu;
+	int32_t label; /* ROW_NONE: at this place; else in all, of the event that it names */
+	bool is_known; /* the number */
 };
 
 struct source;
@@ -54,6 +65,7 @@ struct piece {
 	struct rows *rows;
 	struct incident *incidents; /* room for one for each 8 bytes, and 2 more; NULL if unwanted */
 	size_t incident_count;
+	struct names *names; /* if they are wanted */
 	struct counts *counts;
 };
 
@@ -64,9 +76,10 @@ struct source_kind {
 	 * behind the start of this one, which may be behind its end; 0 only if nothing of the last
 	 * piece is of use. Returns -errno. */
 	int (*find)(struct piece *piece, uint64_t *used);
+	bool tells_names; /* records tell the names of tasks, which are found before others */
 };
 
-extern const struct source_kind source_kind__ftrace;
+extern const struct source_kind source_kind__ftrace, source_kind__perf;
 
 const struct source_kind *source_kind__find(const char *name);
 
@@ -77,7 +90,9 @@ struct source {
 	uint64_t since_ns, until_ns; /* in stamps: the rows that are asked for, both included */
 	struct field *fields;	     /* one for each column */
 	char **texts;		     /* of constants, one for each column */
-	struct names names;
+	struct names names;	     /* unless its records tell them */
+	struct label *labels;
+	size_t label_count;
 	struct clock_reading *readings;
 	size_t reading_count;
 	atomic_uint_least64_t rows, lost, lost_untold, damaged; /* of the stream that saw the most */
@@ -85,6 +100,9 @@ struct source {
 	uint32_t page_bytes;
 	uint32_t event;	     /* common_type of the records */
 	uint32_t tid_offset; /* of common_pid */
+	/* perf: */
+	struct perf_events perf;
+	enum perf_rows perf_rows;
 };
 
 struct span {
@@ -117,6 +135,8 @@ int scan__add_source(struct scan *scan, const char *kind, int fd, struct source 
 int scan__add_span(struct scan *scan, int32_t cpu, uint64_t offset, uint64_t bytes);
 /* Make the field a constant. */
 int source__set_text(struct source *source, size_t column, const char *text, size_t bytes);
+/* Add the text of the next label. */
+int source__add_label(struct source *source, const char *text, size_t bytes);
 int source__set_readings(struct source *source, const struct clock_reading *readings, size_t count);
 struct counts source__counts(const struct source *source);
 
@@ -131,8 +151,7 @@ static inline bool piece__in_time(const struct piece *piece, uint64_t stamp_ns)
 	return stamp_ns >= piece->source->since_ns && stamp_ns <= piece->source->until_ns;
 }
 
-/* Note a loss, of a number that is not told if `known` is false. Returns -errno. */
-int piece__lost(struct piece *piece, uint64_t offset, uint64_t stamp_ns, int32_t cpu, bool known,
-		uint64_t lost);
+/* Returns -errno. */
+int piece__lost(struct piece *piece, const struct loss *loss);
 /* Note damage `at` bytes behind the piece's start. Returns -errno. */
 int piece__damaged(struct piece *piece, uint64_t at, uint64_t stamp_ns, const char *reason);

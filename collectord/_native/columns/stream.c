@@ -12,13 +12,17 @@
  * stay in the cache, and are given back to the heap instead of to the kernel. */
 #define BATCH_ROWS (8u << 10)
 #define BATCH_BYTES (16u << 20)
+#define IDLE_NAME "<idle>"
 
 /* The place where a stream is. */
 struct stream {
 	struct scan *scan;
 	struct column *columns;
+	struct spares *spares;
 	struct counts *counts; /* one for each source */
 	struct rows rows;
+	struct names names; /* of the source `names_of`, if its records tell them */
+	size_t names_of;
 	struct incident *incidents;
 	uint8_t *data;
 	size_t data_bytes;
@@ -42,23 +46,33 @@ static struct row *add_incident(struct piece *piece, uint64_t stamp_ns, int32_t 
 			.pid = ROW_NONE,
 			.tid = ROW_NONE,
 			.stamp_ns = stamp_ns,
+			.label = ROW_NONE,
 		};
 	return row;
 }
 
-int piece__lost(struct piece *piece, uint64_t offset, uint64_t stamp_ns, int32_t cpu, bool known,
-		uint64_t lost)
+int piece__lost(struct piece *piece, const struct loss *loss)
 {
-	const size_t bytes = offsetof(struct incident, lost) + (known ? sizeof(lost) : 0);
+	const size_t bytes = offsetof(struct incident, lost) + (loss->is_known ? 8 : 0);
+	struct row *row;
 
-	if (!piece__in_time(piece, stamp_ns))
+	if (!piece__in_time(piece, loss->stamp_ns))
 		return 0;
-	piece->counts->lost += known ? lost : 0;
-	piece->counts->lost_untold += !known;
+	if (loss->label != ROW_NONE)
+		piece->counts->lost_in_all += loss->lost;
+	else if (loss->is_known)
+		piece->counts->lost += loss->lost;
+	else
+		piece->counts->lost_untold++;
 	if (piece->wanted != WANT_LOSSES)
 		return 0;
-	piece->incidents[piece->incident_count] = (struct incident){.offset = offset, .lost = lost};
-	return add_incident(piece, stamp_ns, cpu, (uint32_t)bytes) == NULL ? -ENOMEM : 0;
+	piece->incidents[piece->incident_count] =
+		(struct incident){.offset = loss->offset, .lost = loss->lost};
+	row = add_incident(piece, loss->stamp_ns, loss->cpu, (uint32_t)bytes);
+	if (row == NULL)
+		return -ENOMEM;
+	row->label = loss->label;
+	return 0;
 }
 
 int piece__damaged(struct piece *piece, uint64_t at, uint64_t stamp_ns, const char *reason)
@@ -123,7 +137,12 @@ static int fill(struct stream *stream, size_t source_at)
 {
 	const struct source *const source = stream->scan->sources[source_at];
 	const struct fill fill = {
-		.rows = &stream->rows, .names = &source->names, .clocks = &stream->clocks};
+		.rows = &stream->rows,
+		.names = source->kind->tells_names ? &stream->names : &source->names,
+		.labels = source->labels,
+		.label_count = source->label_count,
+		.clocks = &stream->clocks,
+	};
 	int ret = 0;
 
 	if (stream->clocks_of != source_at) {
@@ -142,18 +161,20 @@ static int fill(struct stream *stream, size_t source_at)
 	return ret;
 }
 
-/* Read the next piece of a span, and append what is found in it. */
-static int take(struct stream *stream, const struct span *span)
+/* Read the piece of a span at `*at`, find what is wanted in it, and set `*at` to the next one. */
+static int read_piece(struct stream *stream, const struct span *span, uint64_t *at,
+		      enum wanted wanted, struct counts *counts)
 {
 	const struct source *const source = stream->scan->sources[span->source];
-	const uint64_t left = span->bytes - stream->at;
+	const uint64_t left = span->bytes - *at;
 	struct piece piece = {
 		.source = source,
-		.wanted = stream->scan->wanted,
+		.wanted = wanted,
 		.cpu = span->cpu,
-		.offset = span->offset + stream->at,
+		.offset = span->offset + *at,
 		.rows = &stream->rows,
-		.counts = &stream->counts[span->source],
+		.names = &stream->names,
+		.counts = counts,
 	};
 	size_t bytes = source->page_bytes > PIECE_BYTES ? source->page_bytes : PIECE_BYTES;
 	const char *fault;
@@ -172,10 +193,52 @@ static int take(struct stream *stream, const struct span *span)
 		ret = source->kind->find(&piece, &used);
 	if (ret == 0 && fault != NULL)
 		ret = piece__damaged(&piece, piece.bytes, 0, fault);
-	if (ret == 0)
-		ret = fill(stream, span->source);
-	stream->at = piece.is_last || used == 0 || used > left ? span->bytes : stream->at + used;
+	*at = piece.is_last || used == 0 || used > left ? span->bytes : *at + used;
 	return ret;
+}
+
+/* Whether a column has the names of tasks. */
+static bool needs_names(const struct scan *scan, const struct source *source)
+{
+	for (size_t i = 0; i < scan->column_count; i++)
+		if (source->fields[i].place == FIELD_COMM)
+			return true;
+	return false;
+}
+
+/* Find the names of tasks in all spans of a source. */
+static int find_names(struct stream *stream, size_t source_at)
+{
+	const struct scan *const scan = stream->scan;
+	struct counts ignored = {0};
+	int ret;
+
+	names__deinit(&stream->names);
+	stream->names_of = source_at;
+	ret = names__add(&stream->names, 0, 0, IDLE_NAME, strlen(IDLE_NAME));
+	for (size_t i = 0; i < scan->span_count; i++) {
+		const struct span *const span = &scan->spans[i];
+
+		for (uint64_t at = 0; span->source == source_at && at < span->bytes && ret == 0;)
+			ret = read_piece(stream, span, &at, WANT_NAMES, &ignored);
+	}
+	return ret == 0 ? names__settle(&stream->names) : ret;
+}
+
+/* Read the next piece of a span, and append what is found in it. */
+static int take(struct stream *stream, const struct span *span)
+{
+	const struct scan *const scan = stream->scan;
+	const struct source *const source = scan->sources[span->source];
+	int ret = 0;
+
+	if (source->kind->tells_names && stream->names_of != span->source &&
+	    needs_names(scan, source))
+		ret = find_names(stream, span->source);
+	if (ret == 0)
+		ret = read_piece(stream, span, &stream->at, scan->wanted,
+				 &stream->counts[span->source]);
+	return ret == 0 ? fill(stream, span->source) : ret;
 }
 
 static bool is_full(const struct stream *stream)
@@ -238,6 +301,9 @@ static int next(struct ArrowArrayStream *handle, struct ArrowArray *array)
 	int ret = 0;
 
 	*array = (struct ArrowArray){0};
+	if (stream->batch_rows == 0)
+		for (size_t i = 0; i < scan->column_count; i++)
+			column__begin(&stream->columns[i]);
 	while (ret == 0 && stream->span < scan->span_count && !is_full(stream)) {
 		const struct span *const span = &scan->spans[stream->span];
 
@@ -272,14 +338,19 @@ static void release(struct ArrowArrayStream *handle)
 
 	for (size_t i = 0; stream->counts != NULL && i < scan->source_count; i++) {
 		raise_to(&scan->sources[i]->rows, stream->counts[i].rows);
+		/* Losses at the end of a ring have no place, and no loss is told twice. */
 		raise_to(&scan->sources[i]->lost, stream->counts[i].lost);
+		raise_to(&scan->sources[i]->lost, stream->counts[i].lost_in_all);
 		raise_to(&scan->sources[i]->lost_untold, stream->counts[i].lost_untold);
 		raise_to(&scan->sources[i]->damaged, stream->counts[i].damaged);
 	}
 	for (size_t i = 0; stream->columns != NULL && i < scan->column_count; i++)
 		column__deinit(&stream->columns[i]);
+	if (stream->spares != NULL)
+		spares__drop(stream->spares);
 	free(stream->columns);
 	free(stream->counts);
+	names__deinit(&stream->names);
 	rows__deinit(&stream->rows);
 	free(stream->incidents);
 	free(stream->data);
@@ -353,8 +424,9 @@ int scan__stream(struct scan *scan, struct ArrowArrayStream *handle)
 	if (stream == NULL)
 		return -ENOMEM;
 	stream->scan = scan__hold(scan);
-	stream->clocks_of = SIZE_MAX;
+	stream->clocks_of = stream->names_of = SIZE_MAX;
 	stream->columns = calloc(columns > 0 ? columns : 1, sizeof(*stream->columns));
+	stream->spares = spares__new(columns);
 	stream->counts = calloc(sources, sizeof(*stream->counts));
 	*handle = (struct ArrowArrayStream){
 		.get_schema = get_schema,
@@ -363,11 +435,17 @@ int scan__stream(struct scan *scan, struct ArrowArrayStream *handle)
 		.release = release,
 		.private_data = stream,
 	};
-	if (stream->columns == NULL || stream->counts == NULL)
+	if (stream->columns == NULL || stream->counts == NULL || stream->spares == NULL)
 		ret = -ENOMEM;
-	for (size_t i = 0; i < columns && ret == 0; i++)
+	for (size_t i = 0; i < columns && ret == 0; i++) {
 		stream->columns[i].kind = scan->columns[i].kind;
-	if (ret < 0)
+		stream->columns[i].spares = stream->spares;
+		stream->columns[i].slot = SPARES_EACH * i;
+	}
+	if (ret < 0) {
+		free(stream->counts);
+		stream->counts = NULL; /* nothing was counted */
 		release(handle);
+	}
 	return ret;
 }

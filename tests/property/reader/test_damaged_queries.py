@@ -1,35 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged trace.dat files in a query: what is sound is read, or one line says what is wrong."""
+"""Damaged files in a query: what is sound is read, or one line says what is wrong."""
 
 from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING
 
+import pytest
+
 from collectord.cli import query
 from collectord.errors import CollectordError
+from tests.support import bpf_segments, segments
 from tests.support.examples import examples
 from tests.support.query_files import GOLDEN, switches, write_trace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    import pytest
-
-_STATEMENTS = (
-    "SELECT * FROM sched_switch",
-    "SELECT * FROM sys_enter",
-    "SELECT * FROM losses, damage",
-    "FROM segments",
-)
+_OF_ALL = ("SELECT * FROM losses, damage", "FROM segments")
 
 
-def test_any_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No change of bytes, and no cut, ends in anything but rows or an error of ours."""
-    path = tmp_path / "trace.dat"
+def _trace(directory: Path) -> Path:
+    path = directory / "trace.dat"
     captured = (GOLDEN / "sys_enter.page").read_bytes()
     write_trace(path, {0: [switches(1000, *range(20))], 1: [captured, switches(5000, 3, lost=2)]})
+    return path
+
+
+def _tracepoint(directory: Path) -> Path:
+    return segments.write_segment(segments.make_sink(directory), samples=40).path
+
+
+def _programs(directory: Path) -> Path:
+    sample, opened = bpf_segments.sample, bpf_segments.opened
+    names = [bpf_segments.comm(10, 500, b"a"), bpf_segments.fork(20, 500, 501)]
+    records = [sample(number, opened(number), tid=500 + number % 2) for number in range(1, 20)]
+    lost = bpf_segments.lost(30, 4)
+    return bpf_segments.write(
+        directory,
+        bpf_segments.chunk(*names, *records),
+        bpf_segments.chunk(*records, lost),
+        lost_samples={11: 9},
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "statements"),
+    [
+        (_trace, ("FROM sched_switch", "FROM sys_enter")),
+        (_tracepoint, ("FROM sys_enter_getppid", "FROM samples, tasks")),
+        (_programs, ("FROM opensnoop", "FROM samples", "FROM tasks", "FROM mappings, samples")),
+    ],
+)
+def test_any_damage(
+    make: Callable[[Path], Path],
+    statements: tuple[str, ...],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No change of bytes, and no cut, ends in anything but rows or an error of ours."""
+    path = make(tmp_path)
     sound = path.read_bytes()
+    asked = (*statements, *_OF_ALL)
     # The room for names of tasks fills most of a file, and holds nothing here.
     lively = [at for at in range(len(sound)) if sound[at] not in b"\0\n"]
     told: list[str] = []
@@ -46,7 +79,7 @@ def test_any_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             del data[made.randrange(len(data)) :]
         path.write_bytes(data)
         try:
-            query.run([_STATEMENTS[number % len(_STATEMENTS)], str(path)])
+            query.run([asked[number % len(asked)], str(path)])
         except CollectordError as error:
             told.append(str(error))
         capsys.readouterr()

@@ -11,8 +11,9 @@ import duckdb
 import pytest
 
 from collectord.codec.ftrace_format import parse_format
-from collectord.reader.event_file import Window, open_trace
+from collectord.reader.event_file import Window
 from collectord.reader.event_tables import EventTable, tables_of
+from collectord.reader.segment_tables import open_tables
 from tests.support.ftrace_pages import event, page
 from tests.support.query_files import (
     COMM,
@@ -37,7 +38,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def _tables(stack: ExitStack, *paths: Path) -> dict[str, EventTable]:
-    files = [open_trace(path, stack) for path in paths]
+    files = [open_tables(path, stack) for path in paths]
     return tables_of([file for file in files if file is not None])
 
 
@@ -88,6 +89,18 @@ def test_text_of_every_kind_is_shown_as_the_codecs_show_it(
     found = _rows(_tables(stack, path)["sched_process_exec"], "filename")
     shown = [text.partition(b"\0")[0].decode(errors="backslashreplace") for text in names]
     assert [row[0] for row in found] == [*shown, None]
+
+
+def test_names_of_every_length_are_cut_at_their_end(tmp_path: Path, stack: ExitStack) -> None:
+    """Arrays of 16 bytes: plain ones, what is left behind a NUL, and bytes that take four."""
+    names = [
+        *(b"abcdefghijklmnop"[:length] for length in range(17)),
+        *(b"ab\0\xff", b"12345678\0\xff\xff", b"\xff" * 16, b"\xc3\xa9" * 8, b"abc\xff", b"last"),
+    ]
+    path = tmp_path / "trace.dat"
+    write_trace(path, {0: [page(1000, *(event(switch(1, next_comm=name), 5) for name in names))]})
+    found = [row[0] for row in _rows(_tables(stack, path)["sched_switch"], "next_comm")]
+    assert found == [name.partition(b"\0")[0].decode(errors="backslashreplace") for name in names]
 
 
 def test_common_columns_come_first_and_others_keep_clear_of_them(

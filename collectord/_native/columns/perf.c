@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "perf.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+
+#include "../walk.h"
+#include "scan.h"
+
+/* Records of perf.data, framed as include/uapi/linux/perf_event.h has them. */
+
+#define WORD_BYTES 8u
+/* How far ahead of a record memory is loaded into the nearest cache: a few records. */
+#define AHEAD_BYTES 512
+#define CHUNK_BYTES 4096u /* writers of this program begin a chunk at a multiple of it */
+#define AT_PID 8u	  /* in COMM, MMAP, MMAP2, FORK and EXIT: the thread they are about */
+#define AT_TID 12u	  /* but in FORK and EXIT: the parent */
+#define AT_TASK_TID 16u
+#define AT_TASK_PARENT 20u
+#define AT_COMM 16u
+#define TASK_BYTES 32u
+#define MAP_BYTES 40u
+#define LOST_BYTES 24u
+#define LOST_SAMPLES_BYTES 16u
+#define UNKNOWN_ID "unknown_id"
+
+/* Returns the event with an id, NULL if there is none. */
+static inline const struct perf_event *event_of(const struct perf_events *events, uint64_t id)
+{
+	size_t at = (size_t)id & events->mask;
+
+	if (events->place == NULL)
+		return NULL;
+	while (events->place[at].event != 0 && events->place[at].id != id)
+		at = (at + 1) & events->mask;
+	return events->place[at].event != 0 ? &events->event[events->place[at].event - 1] : NULL;
+}
+
+/* Returns the event of a sample of `size` bytes, NULL if it is not known. */
+static inline const struct perf_event *sampled(const struct perf_events *events,
+					       const uint8_t *record, uint16_t size)
+{
+	if (events->id_at == 0 || events->id_count == 0)
+		return events->event;
+	if ((size_t)events->id_at + WORD_BYTES > size)
+		return NULL;
+	return event_of(events, walk__load(record + events->id_at));
+}
+
+/* The same of another record: one that a recorder made is of no event, and laid out as the first
+ * one's. */
+static const struct perf_event *noted(const struct perf_events *events, const uint8_t *record,
+				      uint16_t size)
+{
+	const struct perf_event *event = NULL;
+
+	if (events->id_back != 0 && WALK_HEADER_BYTES + (size_t)events->id_back <= size)
+		event = event_of(events, walk__load(record + size - events->id_back));
+	return event != NULL ? event : events->event;
+}
+
+/* Returns why a record with this header, of which `left` bytes are there, cannot be one. */
+static enum fault check(uint64_t header, size_t left)
+{
+	const uint16_t size = walk__size(header);
+
+	if (size < WALK_HEADER_BYTES || size % WORD_BYTES != 0)
+		return WALK_BAD_SIZE;
+	/* The payload of TRACING_DATA follows it, in pipes only. */
+	if (walk__type(header) == 0 || walk__type(header) == 66)
+		return WALK_BAD_TYPE;
+	return size > left ? WALK_PAST_HEAD : FAULT_NONE;
+}
+
+/* Returns the first chunk behind a damaged record that begins with a record of a known event, or
+ * where the next piece may find one. */
+static uint64_t resume(const struct piece *piece, size_t damaged)
+{
+	const struct perf_events *const events = &piece->source->perf;
+	uint64_t at = damaged + CHUNK_BYTES - (piece->offset + damaged) % CHUNK_BYTES;
+
+	for (; at < piece->bytes && piece->bytes - at >= 2 * WORD_BYTES; at += CHUNK_BYTES) {
+		const uint8_t *const record = piece->data + at;
+		const uint64_t header = walk__load(record);
+		const uint16_t size = walk__size(header);
+		const bool is_sample = walk__type(header) == PERF_RECORD_SAMPLE;
+
+		if (check(header, piece->bytes - at) != FAULT_NONE ||
+		    walk__type(header) >= WALK_USER_TYPE_MIN)
+			continue;
+		if (is_sample ? sampled(events, record, size) != NULL
+			      : events->id_back != 0 &&
+					WALK_HEADER_BYTES + (size_t)events->id_back <= size &&
+					event_of(events, walk__load(record + size -
+								    events->id_back)) != NULL)
+			break;
+	}
+	return at;
+}
+
+/* The parts of a sample behind those at fixed places; 0: absent. */
+struct parts {
+	uint32_t chain, raw, raw_bytes;
+};
+
+static inline uint32_t bits(uint64_t value)
+{
+	return (uint32_t)__builtin_popcountll(value);
+}
+
+/* Find the parts of a sample. False: they do not fit into it. */
+static inline bool find_parts(const struct perf_event *event, const uint8_t *record, uint32_t size,
+			      struct parts *parts)
+{
+	const uint64_t times = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+	const uint64_t each = PERF_FORMAT_ID | UINT64_C(1) << 4; /* PERF_FORMAT_LOST, Linux 6.0 */
+	uint32_t at = event->fixed_bytes;
+	uint64_t words = 0;
+
+	*parts = (struct parts){0};
+	if (at > size)
+		return false;
+	if ((event->sample_type & PERF_SAMPLE_READ) != 0) {
+		words = 1 + bits(event->read_format & times);
+		if ((event->read_format & PERF_FORMAT_GROUP) == 0) {
+			words += bits(event->read_format & each);
+		} else {
+			if (size - at < WORD_BYTES || walk__load(record + at) > size)
+				return false;
+			words += walk__load(record + at) * (1 + bits(event->read_format & each));
+		}
+		if (words > (size - at) / WORD_BYTES)
+			return false;
+		at += (uint32_t)words * WORD_BYTES;
+	}
+	if ((event->sample_type & PERF_SAMPLE_CALLCHAIN) != 0) {
+		if (size - at < WORD_BYTES)
+			return false;
+		words = walk__load(record + at);
+		if (words > (size - at) / WORD_BYTES - 1)
+			return false;
+		parts->chain = at;
+		at += (1 + (uint32_t)words) * WORD_BYTES;
+	}
+	if ((event->sample_type & PERF_SAMPLE_RAW) != 0) {
+		const uint32_t head = sizeof(uint32_t);
+
+		if (size - at < head || load32(record + at) > size - at - head)
+			return false;
+		parts->raw = at + head;
+		parts->raw_bytes = load32(record + at);
+	}
+	return true;
+}
+
+static int take_sample(struct piece *piece, size_t at, uint16_t size)
+{
+	const struct source *const source = piece->source;
+	const uint8_t *const record = piece->data + at;
+	const struct perf_event *const event = sampled(&source->perf, record, size);
+	struct parts parts;
+	struct row *row;
+	uint64_t stamp_ns = 0;
+
+	if (event == NULL)
+		return piece__damaged(piece, at, 0, UNKNOWN_ID);
+	if (piece->wanted == WANT_EVENTS ? !event->is_wanted || source->perf_rows > PERF_ROWS_SAMPLES
+					 : piece->wanted != WANT_DAMAGE)
+		return 0;
+	if (event->time_at != 0 && (size_t)event->time_at + WORD_BYTES <= size)
+		stamp_ns = walk__load(record + event->time_at);
+	if (piece->wanted == WANT_EVENTS && !piece__in_time(piece, stamp_ns))
+		return 0;
+	if (!find_parts(event, record, size, &parts))
+		return piece__damaged(piece, at, stamp_ns, fault_names[SUBBUF_SHORT_EVENT]);
+	if (piece->wanted != WANT_EVENTS)
+		return 0;
+	row = rows__add(piece->rows);
+	if (row == NULL)
+		return -ENOMEM;
+	*row = (struct row){
+		.payload = record,
+		.bytes = size,
+		.cpu = event->cpu_at != 0 ? (int32_t)load32(record + event->cpu_at) : ROW_NONE,
+		.pid = event->tid_at != 0 ? (int32_t)load32(record + event->tid_at) : ROW_NONE,
+		.tid = event->tid_at != 0 ? (int32_t)load32(record + event->tid_at + 4) : ROW_NONE,
+		.stamp_ns = stamp_ns,
+		.chain = parts.chain,
+		.label = event->label,
+	};
+	if (source->perf_rows == PERF_ROWS_RAW) {
+		row->payload = record + parts.raw;
+		row->bytes = parts.raw_bytes;
+		row->chain = 0;
+	}
+	return 0;
+}
+
+static uint64_t trailer_time(const struct perf_event *event, const uint8_t *record, uint16_t size)
+{
+	if (event->time_back == 0 || WALK_HEADER_BYTES + (size_t)event->time_back > size)
+		return 0;
+	return walk__load(record + size - event->time_back);
+}
+
+static int32_t trailer_cpu(const struct perf_event *event, const uint8_t *record, uint16_t size)
+{
+	if (event->cpu_back == 0 || WALK_HEADER_BYTES + (size_t)event->cpu_back > size)
+		return ROW_NONE;
+	return (int32_t)load32(record + size - event->cpu_back);
+}
+
+/* LOST tells what a ring lost before this record; LOST_SAMPLES what an event lost in all. */
+static int take_loss(struct piece *piece, size_t at, uint32_t type, uint16_t size)
+{
+	const struct perf_events *const events = &piece->source->perf;
+	const uint8_t *const record = piece->data + at;
+	const struct perf_event *const event = noted(events, record, size);
+	const bool is_total = type == PERF_RECORD_LOST_SAMPLES;
+	const uint32_t bytes = is_total ? LOST_SAMPLES_BYTES : LOST_BYTES;
+
+	if (size < bytes)
+		return piece__damaged(piece, at, 0, fault_names[SUBBUF_SHORT_EVENT]);
+	return piece__lost(piece,
+			   &(struct loss){
+				   .offset = piece->offset + at,
+				   .stamp_ns = trailer_time(event, record, size),
+				   .lost = walk__load(record + bytes - WORD_BYTES),
+				   .cpu = trailer_cpu(event, record, size),
+				   .label = is_total ? (int32_t)(event - events->event) : ROW_NONE,
+				   .is_known = true,
+			   });
+}
+
+/* What a record of a task or a mapping tells. */
+struct about {
+	uint32_t bytes; /* the least that it has, without its trailer */
+	uint32_t pid_at, tid_at;
+	int32_t label;
+};
+
+/* Whether a record is one of those that the source is about. */
+static bool is_about(enum perf_rows rows, uint64_t header, struct about *about)
+{
+	const uint32_t type = walk__type(header);
+	const uint16_t misc = walk__misc(header);
+	const bool has_id = (misc & PERF_RECORD_MISC_MMAP_BUILD_ID) != 0;
+
+	*about = (struct about){MAP_BYTES, AT_PID, AT_TID, ROW_NONE};
+	switch (type) {
+	case PERF_RECORD_COMM:
+		about->bytes = AT_COMM;
+		about->label =
+			(misc & PERF_RECORD_MISC_COMM_EXEC) != 0 ? PERF_TASK_EXEC : PERF_TASK_COMM;
+		return rows == PERF_ROWS_TASKS;
+	case PERF_RECORD_FORK:
+	case PERF_RECORD_EXIT:
+		about->bytes = TASK_BYTES;
+		about->tid_at = AT_TASK_TID;
+		about->label = type == PERF_RECORD_FORK ? PERF_TASK_FORK : PERF_TASK_EXIT;
+		return rows == PERF_ROWS_TASKS;
+	case PERF_RECORD_MMAP:
+		return rows == PERF_ROWS_MMAP;
+	case PERF_RECORD_MMAP2:
+		return rows == (has_id ? PERF_ROWS_BUILD_ID : PERF_ROWS_MMAP2);
+	default:
+		return false;
+	}
+}
+
+static int take_note(struct piece *piece, size_t at, uint64_t header)
+{
+	const struct source *const source = piece->source;
+	const uint8_t *const record = piece->data + at;
+	const uint16_t size = walk__size(header);
+	const struct perf_event *const event = noted(&source->perf, record, size);
+	const uint64_t stamp_ns = trailer_time(event, record, size);
+	struct about about;
+	struct row *row;
+
+	if (!is_about(source->perf_rows, header, &about) || !piece__in_time(piece, stamp_ns))
+		return 0;
+	if (size < about.bytes + event->trailer_bytes)
+		return piece__damaged(piece, at, stamp_ns, fault_names[SUBBUF_SHORT_EVENT]);
+	row = rows__add(piece->rows);
+	if (row == NULL)
+		return -ENOMEM;
+	*row = (struct row){
+		.payload = record,
+		.bytes = size - event->trailer_bytes,
+		.cpu = trailer_cpu(event, record, size),
+		.pid = (int32_t)load32(record + about.pid_at),
+		.tid = (int32_t)load32(record + about.tid_at),
+		.stamp_ns = stamp_ns,
+		.label = about.label,
+	};
+	if (walk__type(header) == PERF_RECORD_COMM)
+		row->bytes = 0; /* it has no parent: the other fields are null */
+	return 0;
+}
+
+static int take_name(struct piece *piece, size_t at, uint64_t header)
+{
+	const uint8_t *const record = piece->data + at;
+	const uint16_t size = walk__size(header);
+	const struct perf_event *const event = noted(&piece->source->perf, record, size);
+	const uint64_t stamp_ns = trailer_time(event, record, size);
+	const uint32_t least = AT_COMM + event->trailer_bytes;
+
+	if (walk__type(header) == PERF_RECORD_FORK && size >= TASK_BYTES)
+		return names__fork(piece->names, (int32_t)load32(record + AT_TASK_TID),
+				   (int32_t)load32(record + AT_TASK_PARENT), stamp_ns);
+	/* The idle threads have one name whatever the recorder says. */
+	if (walk__type(header) == PERF_RECORD_COMM && size >= least && load32(record + AT_TID) != 0)
+		return names__add(piece->names, (int32_t)load32(record + AT_TID), stamp_ns,
+				  (const char *)record + AT_COMM, size - least);
+	return 0;
+}
+
+static int take(struct piece *piece, size_t at, uint64_t header)
+{
+	const uint32_t type = walk__type(header);
+
+	if (piece->wanted == WANT_NAMES)
+		return take_name(piece, at, header);
+	if (type == PERF_RECORD_SAMPLE)
+		return take_sample(piece, at, walk__size(header));
+	if (type == PERF_RECORD_LOST || type == PERF_RECORD_LOST_SAMPLES)
+		return take_loss(piece, at, type, walk__size(header));
+	return piece->wanted == WANT_EVENTS && piece->source->perf_rows >= PERF_ROWS_TASKS
+		       ? take_note(piece, at, header)
+		       : 0;
+}
+
+/* Returns the bytes of the whole samples from `at` on, which tell no names. */
+static size_t skip_samples(const struct piece *piece, size_t at)
+{
+	const size_t start = at;
+
+	while (piece->bytes - at >= WALK_HEADER_BYTES) {
+		const uint64_t header = walk__load(piece->data + at);
+		const uint16_t size = walk__size(header);
+
+		if (walk__type(header) != PERF_RECORD_SAMPLE || size < WALK_HEADER_BYTES ||
+		    size % WORD_BYTES != 0 || size > piece->bytes - at)
+			break;
+		__builtin_prefetch(piece->data + at + AHEAD_BYTES);
+		at += size;
+	}
+	return at - start;
+}
+
+static int find(struct piece *piece, uint64_t *used)
+{
+	uint64_t at = 0;
+	int ret = 0;
+
+	if (piece->source->perf.count == 0)
+		return -EINVAL;
+	while (ret == 0 && at < piece->bytes) {
+		uint64_t header = 0, whole;
+		struct aux_piece aux;
+		enum fault fault = WALK_PAST_HEAD;
+		size_t left;
+
+		if (piece->wanted == WANT_NAMES)
+			at += skip_samples(piece, (size_t)at);
+		left = piece->bytes - (size_t)at;
+		if (left == 0)
+			break;
+		__builtin_prefetch(piece->data + at + AHEAD_BYTES);
+		if (left >= WALK_HEADER_BYTES) {
+			header = walk__load(piece->data + at);
+			fault = check(header, left);
+		}
+		if (fault == WALK_PAST_HEAD && !piece->is_last)
+			break;
+		whole = walk__size(header);
+		/* The payload of AUXTRACE follows it. */
+		if (fault == FAULT_NONE && walk__type(header) == WALK_AUXTRACE &&
+		    (!aux_piece__read(piece->data + at, left, &aux, &whole) || whole > INT64_MAX))
+			fault = WALK_BAD_SIZE;
+		if (fault != FAULT_NONE) {
+			ret = piece__damaged(piece, at, 0, fault_names[fault]);
+			at = resume(piece, (size_t)at);
+			continue;
+		}
+		ret = take(piece, (size_t)at, header);
+		at += whole;
+	}
+	*used = at;
+	return ret;
+}
+
+const struct source_kind source_kind__perf = {.name = "perf", .find = find, .tells_names = true};

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields of perf records as columns of tables, with the kinds and places of ftrace_columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.ftrace_columns import COMMON_COLUMNS, MISSING, FieldColumn, own_name
+from collectord.codec.perf_attr import SampleType
+from collectord.codec.perf_record import word_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from collectord.codec.bpf_struct import Field, Layout
+    from collectord.codec.ftrace_columns import Where
+
+SAMPLES: Final = "samples"
+TASKS: Final = "tasks"
+MAPPINGS: Final = "mappings"
+# The labels of the rows of `tasks`, as the core numbers them.
+TASK_LABELS: Final = ("comm", "exec", "fork", "exit")
+_LABEL: Final[Where] = ("label", 0, 0, 0, False)
+_WORD_BYTES: Final = 8
+_VALUE: Final = "value"
+
+
+def _number(name: str, kind: str, offset: int) -> FieldColumn:
+    size = int(kind[1:]) // 8
+    return FieldColumn(name, kind, ("inline", offset, size, size, kind.startswith("i")))
+
+
+def _text(name: str, offset: int) -> FieldColumn:
+    """Return a column of text up to its NUL, or the end of the record."""
+    return FieldColumn(name, "text", ("inline", offset, 0, 1, False))
+
+
+# The bodies are those of perf_sideband.
+TASK_COLUMNS: Final = (
+    *COMMON_COLUMNS,
+    FieldColumn("what", "text", _LABEL),
+    _number("parent_pid", "i32", 12),
+    _number("parent_tid", "i32", 20),
+)
+_MAPPED: Final = (
+    *COMMON_COLUMNS,
+    _number("address", "u64", 16),
+    _number("length", "u64", 24),
+    _number("file_offset", "u64", 32),
+)
+_ACCESS: Final = (_text("file", 72), _number("prot", "u32", 64), _number("flags", "u32", 68))
+# The columns of `mappings` by the kind of their records.
+MAPPING_COLUMNS: Final = {
+    "mmap2": (
+        *_MAPPED,
+        *_ACCESS,
+        _number("major", "u32", 40),
+        _number("minor", "u32", 44),
+        _number("inode", "u64", 48),
+    ),
+    "build_id": (
+        *_MAPPED,
+        *_ACCESS,
+        FieldColumn("build_id", "bytes", ("inline", 44, 20, 1, False)),
+    ),
+    "mmap": (*_MAPPED, _text("file", 40)),
+}
+
+
+def sample_columns(sample_type: int) -> tuple[FieldColumn, ...]:
+    """Return the columns of `samples` for events with these fields."""
+
+    def word(name: str, bit: SampleType) -> FieldColumn:
+        offset = word_offset(sample_type, bit)
+        return _number(name, "u64", offset) if offset else FieldColumn(name, "u64", MISSING)
+
+    has_chain = sample_type & SampleType.CALLCHAIN
+    chain = ("chain", 0, 0, _WORD_BYTES, False) if has_chain else MISSING
+    return (
+        *COMMON_COLUMNS,
+        FieldColumn("event", "text", _LABEL),
+        word("ip", SampleType.IP),
+        word("addr", SampleType.ADDR),
+        word("period", SampleType.PERIOD),
+        FieldColumn("callchain", "list_u64", chain),
+    )
+
+
+# Kinds by name, of the tables whose rows are of all events.
+FIXED: Final[Mapping[str, Mapping[str, str]]] = {
+    SAMPLES: {column.name: column.kind for column in sample_columns(0)},
+    TASKS: {column.name: column.kind for column in TASK_COLUMNS},
+    MAPPINGS: {
+        column.name: column.kind for columns in MAPPING_COLUMNS.values() for column in columns
+    },
+}
+
+
+def struct_columns(layout: Layout) -> Iterator[FieldColumn]:
+    """Yield the columns of an event of a BPF program: the common ones, then its members."""
+    yield from COMMON_COLUMNS
+    for field in layout.fields:
+        yield _member(field)
+
+
+def raw_columns() -> tuple[FieldColumn, ...]:
+    """Return the columns of an event whose data nothing describes."""
+    return (*COMMON_COLUMNS, FieldColumn("data", "bytes", ("inline", 0, 0, 1, False)))
+
+
+def _member(field: Field) -> FieldColumn:
+    each = field.size // (field.count or 1)
+    if field.kind in {"char", "bytes"} or each > _WORD_BYTES:
+        kind, each = "text" if field.kind == "char" else "bytes", 1
+    else:
+        letter = {"int": "i", "float": "f"}.get(field.kind, "u")
+        kind = f"{'list_' if field.count else ''}{letter}{8 * each}"
+    where = ("inline", field.offset, field.size, each, field.kind == "int")
+    return FieldColumn(own_name(field.name or _VALUE), kind, where)

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: the tables that a perf.data has, of a session or of `perf record`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from collectord.codec import bpf_struct
+from collectord.codec.ftrace_columns import columns_of
+from collectord.codec.perf_attr import EventType, SoftwareId
+from collectord.codec.perf_columns import (
+    MAPPING_COLUMNS,
+    MAPPINGS,
+    SAMPLES,
+    TASK_COLUMNS,
+    TASK_LABELS,
+    TASKS,
+    raw_columns,
+    sample_columns,
+    struct_columns,
+)
+from collectord.codec.perf_data import decode_event_desc, parse_feature_table
+from collectord.codec.perf_features import decode_clock_data
+from collectord.codec.perf_section import Feature
+from collectord.codec.tracing_data import parse_events
+from collectord.errors import CodecError, SinkError
+from collectord.reader.event_file import INT64_MAX, UNREADABLE, EventFile, Records, Source, shown
+from collectord.sink.packing import plain_errors, unpacked
+from collectord.sink.perf_file import read_head
+from collectord.sink.segment import sink_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from collectord.codec.ftrace_columns import FieldColumn
+    from collectord.codec.ftrace_format import EventFormat
+    from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.codec.perf_data import Head, Section
+    from collectord.reader.event_file import Span
+
+_PERF: Final = "perf"
+_BPF: Final = "bpf"
+# More than a kernel has of formats.
+_SECTION_MAX_BYTES: Final = 64 << 20
+_TABLE_BYTES: Final = 4096
+
+
+class _Attr(NamedTuple):
+    """An event of the file, by the name that tools print."""
+
+    name: str
+    attr: PerfEventAttr
+    ids: tuple[int, ...]
+
+    def told(self, wanted: Iterable[_Attr]) -> tuple[int, int, bool, bool, tuple[int, ...]]:
+        """Return it as the decoder takes it."""
+        attr = self.attr
+        is_wanted = any(one is self for one in wanted)
+        return attr.sample_type, attr.read_format, attr.sample_id_all, is_wanted, self.ids
+
+
+class PerfTables(EventFile):
+    """A perf.data whose records are tables.
+
+    Raises:
+        SinkError: it cannot be read, or its head is damaged.
+    """
+
+    def __init__(self, fd: int, path: Path, stack: ExitStack) -> None:
+        super().__init__(path)
+        self._fd = fd
+        self._stack = stack
+        self._contents: tuple[int, tuple[Span, ...]] | None = None
+        with sink_errors(UNREADABLE, path, reading=True):
+            try:
+                head = read_head(self._fd)
+            except CodecError as error:
+                raise SinkError(
+                    f"it does not have the layout of a segment, {error.message}",
+                    path=str(path),
+                    hint="`perf script` may still read it",
+                ) from error
+            self._spans = self._data(fd, head)
+            sections = self._sections(head)
+            self._attrs = tuple(self._named(head, sections))
+            formats = self._read(sections, Feature.TRACING_DATA, parse_events) or {}
+            if not self.clock:
+                found = self._read(sections, Feature.CLOCK_DATA, decode_clock_data)
+                self.clock = ((found.clockid_ns, found.wall_ns),) if found else ()
+        self.sources = (self._source("samples", ()),)
+        layouts = {layout.id: (system, layout) for system, layout in self.layouts(formats.items())}
+        self.records = (*self._events(layouts), *self._of_all())
+
+    def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
+        """Return where the records are; a file that cannot be unpacked has none."""
+        del source  # all of them are in one section
+        if self._contents is None:
+            try:
+                with plain_errors(self.path):
+                    plain = self._stack.enter_context(unpacked(self._fd))
+                    spans = self._spans
+                    if plain != self._fd:
+                        spans = self._data(plain, read_head(plain))
+                self._contents = plain, spans
+            except SinkError as error:
+                self.damage = error.message
+                self._contents = self._fd, ()
+        return self._contents
+
+    def _data(self, fd: int, head: Head) -> tuple[Span, ...]:
+        """Return where the records are: what the header shows, or up to the end if it does not."""
+        offset, size = head.header.data
+        size = size or max(os.fstat(fd).st_size - offset, 0)
+        if offset + size > INT64_MAX:
+            self.damage = f"its header tells of {size:,} bytes of records"
+            return ()
+        return ((-1, offset, size),)
+
+    def _sections(self, head: Head) -> Mapping[int, Section]:
+        """Find the features; those known at open are in the head of files of this program."""
+        if head.sections:
+            return head.sections
+        data = head.header.data
+        try:
+            table = os.pread(self._fd, _TABLE_BYTES, min(data.offset + data.size, INT64_MAX))
+            return parse_feature_table(table, head.header, os.fstat(self._fd).st_size)
+        except CodecError as error:
+            self.damage = f"its feature table: {error.message}"
+            return {}
+
+    def _read(self, sections: Mapping[int, Section], feature: Feature, decode: Any) -> Any:  # noqa: ANN401
+        """Return what a feature says, None if there is none, or it is damaged."""
+        section = sections.get(feature)
+        if section is None:
+            return None
+        data = os.pread(self._fd, min(section.size, _SECTION_MAX_BYTES), section.offset)
+        try:
+            return decode(data)
+        except CodecError as error:
+            self.damage = f"its feature {feature.name}: {error.message}"
+            return None
+
+    def _named(self, head: Head, sections: Mapping[int, Section]) -> Iterator[_Attr]:
+        described = self._read(sections, Feature.EVENT_DESC, decode_event_desc) or ()
+        names = [one.name for one in described]
+        for index, one in enumerate(head.attrs):
+            name = names[index] if index < len(names) else ""
+            fallback = f"{one.attr.type}:{one.attr.config:#x}"
+            yield _Attr(shown(name) or fallback, one.attr, one.ids)
+
+    def _source(
+        self, rows: str, wanted: Iterable[_Attr], labels: tuple[str, ...] | None = None
+    ) -> Source:
+        options = {
+            "rows": rows,
+            "attrs": [one.told(wanted) for one in self._attrs],
+            "labels": [one.name for one in self._attrs] if labels is None else labels,
+        }
+        return Source(self._fd, _PERF, self._spans, options)
+
+    def _events(self, layouts: Mapping[int, tuple[str, EventFormat]]) -> Iterator[Records]:
+        """Yield the tracepoints that are described, and the events of BPF programs."""
+        tracepoints: dict[int, list[_Attr]] = {}
+        for one in self._attrs:
+            if one.attr.type == EventType.TRACEPOINT and one.attr.config in layouts:
+                tracepoints.setdefault(one.attr.config, []).append(one)
+            elif (one.attr.type, one.attr.config) == (EventType.SOFTWARE, SoftwareId.BPF_OUTPUT):
+                columns = self._described(one.name)
+                yield Records(_BPF, one.name, columns, (self._source("raw", (one,)),))
+        for number, attrs in tracepoints.items():
+            system, layout = layouts[number]
+            columns = tuple(columns_of(layout))
+            yield Records(system, layout.name, columns, (self._source("raw", attrs),))
+
+    def _described(self, event: str) -> tuple[FieldColumn, ...]:
+        """Return the columns of a BPF program's event."""
+        described = self.manifest.layouts.get(event) if self.manifest else None
+        if described is None:
+            return raw_columns()
+        try:
+            bpf_struct.decoder(described.layout)
+        except CodecError as error:
+            self.damage = f"the layout of {event}: {error.message}"
+            return raw_columns()
+        return tuple(struct_columns(described.layout))
+
+    def _of_all(self) -> Iterator[Records]:
+        """Yield what there is for the tables of all events."""
+        kinds: dict[tuple[int, int], list[_Attr]] = {}
+        for one in self._attrs:
+            kinds.setdefault((one.attr.sample_type, one.attr.read_format), []).append(one)
+        for (sample_type, _), attrs in kinds.items():
+            source = self._source("samples", attrs)
+            yield Records("", SAMPLES, sample_columns(sample_type), (source,))
+        tasks = self._source(TASKS, (), TASK_LABELS)
+        yield Records("", TASKS, TASK_COLUMNS, (tasks,))
+        for rows, columns in MAPPING_COLUMNS.items():
+            yield Records("", MAPPINGS, columns, (self._source(rows, ()),))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: the tables that a trace.dat has, of an ftrace session or of trace-cmd."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING, Final
+
+from collectord.codec.ftrace_columns import columns_of
+from collectord.codec.trace_cmd_dat import parse, unpack
+from collectord.errors import CodecError, SinkError
+from collectord.folders.folder import write_all
+from collectord.reader.event_file import (
+    INT32_MAX,
+    INT64_MAX,
+    UNREADABLE,
+    EventFile,
+    Records,
+    Source,
+)
+from collectord.sink.segment import sink_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from collectord.codec.ftrace_format import EventFormat
+    from collectord.codec.trace_cmd_dat import TraceDat, Track
+    from collectord.reader.event_file import Span
+
+_IDLE: Final = "<idle>"
+_FTRACE: Final = "ftrace"
+_COMMON_PID: Final = "common_pid"
+_COMMON_PID_AT: Final = 4  # in all kernels since 2.6.39
+
+
+class TraceTables(EventFile):
+    """A trace.dat whose records are tables.
+
+    Raises:
+        SinkError: it cannot be read, or its head is damaged.
+    """
+
+    def __init__(self, fd: int, path: Path, stack: ExitStack) -> None:
+        super().__init__(path)
+        with sink_errors(UNREADABLE, path, reading=True):
+            try:
+                found = parse(lambda at, size: os.pread(fd, size, at))
+            except CodecError as error:
+                raise SinkError(
+                    f"it does not have the layout of a segment, {error.message}",
+                    path=str(path),
+                    hint="`trace-cmd convert -i FILE -o NEW --file-version 7` makes a file of "
+                    "version 7 from an older one",
+                ) from error
+        self._stack = stack
+        self._compression = found.compression
+        self._packed: dict[tuple[Span, ...], Sequence[Track]] = {}
+        self._unpacked: dict[tuple[Span, ...], tuple[int, tuple[Span, ...]]] = {}
+        self.sources = tuple(self._pages(fd, found))
+        self.comms = {0: _IDLE} | {
+            tid: comm.decode(errors="backslashreplace")
+            for tid, comm in found.comms.items()
+            if tid <= INT32_MAX
+        }
+        layouts: dict[int, tuple[str, EventFormat]] = {}
+        for system, layout in self.layouts(
+            [*found.events.items(), (_FTRACE, found.ftrace_events)]
+        ):
+            layouts.setdefault(layout.id, (system, layout))
+        self.records = tuple(self._of(system, layout) for system, layout in layouts.values())
+
+    def _of(self, system: str, layout: EventFormat) -> Records:
+        tids = (field.offset for field in layout.common if field.name == _COMMON_PID)
+        options = {
+            "event": layout.id,
+            "tid_offset": min(next(tids, _COMMON_PID_AT), INT32_MAX),
+        }
+        sources = tuple(one._replace(options={**one.options, **options}) for one in self.sources)
+        return Records(system, layout.name, tuple(columns_of(layout)), sources)
+
+    def _pages(self, fd: int, found: TraceDat) -> Iterator[Source]:
+        """Yield the sub-buffers of each instance, packed or not."""
+        for buffer in found.buffers:
+            tracks = [track for track in buffer.tracks if track.bytes]
+            for track in [*tracks]:
+                if track.cpu > INT32_MAX or track.offset + track.bytes > INT64_MAX:
+                    self.damage = f"its head places data of CPU {track.cpu} nowhere"
+                    tracks.remove(track)
+            if buffer.packed:
+                self._packed[tuple(tracks)] = tracks
+            if tracks or not buffer.packed:
+                yield Source(fd, _FTRACE, tuple(tracks), {"page_bytes": buffer.page_bytes})
+
+    def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
+        """Return where the sub-buffers are, which are unpacked to a nameless file if need be."""
+        if source.spans not in self._packed:
+            return source.fd, source.spans
+        if source.spans not in self._unpacked:
+            with sink_errors(UNREADABLE, self.path, reading=True):
+                self._unpacked[source.spans] = self._unpack(source)
+        return self._unpacked[source.spans]
+
+    def _unpack(self, source: Source) -> tuple[int, tuple[Span, ...]]:
+        copy = _nameless(self._stack)
+        spans, end = [], 0
+        for track in self._packed[source.spans]:
+            start = end
+            try:
+                for piece in unpack(
+                    lambda at, size: os.pread(source.fd, size, at), track, self._compression
+                ):
+                    write_all(copy, piece, end)
+                    end += len(piece)
+            except CodecError as error:
+                self.damage = f"of CPU {track.cpu}: {error.message}"
+            spans.append((track.cpu, start, end - start))
+        return copy, tuple(spans)
+
+
+def _nameless(stack: ExitStack) -> int:
+    """Return a file without a name, which goes when the stack ends."""
+    file = tempfile.TemporaryFile(prefix="collectord-")  # noqa: SIM115  # the stack closes it
+    return stack.enter_context(file).fileno()

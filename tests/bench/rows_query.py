@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`query`: the time that a record costs, beside those who print the same records."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.codec.perf_data import Section
+from collectord.codec.trace_dat import build_head
+from collectord.codec.trace_dat_head import Place
+from collectord.reader.event_file import Window
+from collectord.reader.event_tables import tables_of
+from collectord.reader.segment_tables import open_tables
+from collectord.sink import perf_file, trace_file
+from tests.bench.row import Row
+from tests.support.arrow_streams import drain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tests.bench.row import Settings
+
+_EVENT: Final = "sched_switch"
+# Two tasks that wake each other: about four switches each time.
+_LOOPS: Final = 250_000
+_ASKED_EVENTS: Final = 10_000_000
+_STATEMENT: Final = f"SELECT next_comm, count(*), max(mono_ns) FROM {_EVENT} GROUP BY 1"  # noqa: S608
+_DECODE_BUDGET_NS: Final = 50
+_QUERY_BUDGET_S: Final = 2
+_MEMORY_BUDGET_MIB: Final = 512
+
+
+class _Way(NamedTuple):
+    """A way to record.
+
+    Attributes:
+        via: of `record`.
+        peer: prints the file that its last word names.
+        repeat: writes a file with a number of copies of another one's records.
+    """
+
+    via: str
+    peer: Sequence[str]
+    repeat: Callable[[Path, Path, int], None]
+
+
+def _recorded(path: Path, via: str) -> None:
+    words = ("record", "-a", "-e", f"sched:{_EVENT}", "--via", via, "-m", "64MiB", "-o", path)
+    load = ("perf", "bench", "sched", "pipe", "-l", str(_LOOPS))
+    command = (sys.executable, "-m", "collectord", *words, "--json", "--", *load)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(done.stderr)
+
+
+def _repeat_records(source: Path, target: Path, times: int) -> None:
+    """Write a perf.data whose header tells of all, as that of a running one does."""
+    with source.open("rb") as file:
+        head = perf_file.read_head(file.fileno())
+        data = head.header.data
+        body = os.pread(
+            file.fileno(), data.offset + data.size - head.write_offset, head.write_offset
+        )
+    size = head.write_offset - data.offset + times * len(body)
+    header = head.header._replace(data=Section(data.offset, size)).encode()
+    with target.open("wb") as file:
+        file.write(header + head.image[len(header) :])
+        for _ in range(times):
+            file.write(body)
+
+
+def _repeat_pages(source: Path, target: Path, times: int) -> None:
+    """Write a trace.dat with the sub-buffers of each CPU again and again."""
+    with source.open("rb") as file:
+        head = trace_file.read_head(file.fileno())
+        pages = {
+            cpu: os.pread(file.fileno(), extent.size_bytes, extent.offset)
+            for cpu, extent in head.extents.items()
+        }
+    most = max(map(len, pages.values()))
+    made = build_head(head.metadata, sorted(pages), times * most)
+    with target.open("wb") as file:
+        file.write(made.image)
+        file.truncate(made.file_bytes)
+        places = {}
+        for cpu, data in pages.items():
+            file.seek(made.extents[cpu].offset)
+            places[cpu] = Place(made.extents[cpu].offset, times * len(data))
+            for _ in range(times):
+                file.write(data)
+        patch = made.places_patch(places)
+        file.seek(patch.offset)
+        file.write(patch.data)
+
+
+_WAYS: Final = (
+    _Way("ftrace", ("trace-cmd", "report", "-i"), _repeat_pages),
+    _Way("perf", ("perf", "script", "--force", "-i"), _repeat_records),
+)
+
+
+def _decoded(path: Path, repeats: int) -> tuple[int, list[float], int]:
+    """Return rows, ns for each in each run, and the number of columns."""
+    runs = []
+    with ExitStack() as stack:
+        file = open_tables(path, stack)
+        assert file is not None
+        table = tables_of([file])[_EVENT]
+        rows = drain(table.scan(table.columns, Window()))
+        for _ in range(repeats):
+            began = time.thread_time_ns()
+            drain(table.scan(table.columns, Window()))
+            runs.append((time.thread_time_ns() - began) / rows)
+    return rows, runs, len(table.columns)
+
+
+def _printed(command: Sequence[str], path: Path) -> float:
+    """Return the time of a peer in s."""
+    began = time.perf_counter()
+    subprocess.run(
+        [*command, path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+    )
+    return time.perf_counter() - began
+
+
+def _asked(path: Path, expected: int) -> tuple[float, float]:
+    """Return the time of a statement in s, start of the program included, and its MiB."""
+    command = (sys.executable, "-m", "collectord", "query", "--json", _STATEMENT, str(path))
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    with process.stdout as out:
+        counted = sum(json.loads(line)["count_star()"] for line in out)
+    _, status, usage = os.wait4(process.pid, 0)
+    taken = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode or counted != expected:
+        raise OSError(f"{counted} of {expected} events counted, status {process.returncode}")
+    return taken, usage.ru_maxrss / 1024
+
+
+def _rows(settings: Settings, way: _Way) -> list[Row]:
+    name = f"query of {way.via}"
+    path, large = (settings.directory / f"{way.via}{end}" for end in ("", "-large"))
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    _recorded(path, way.via)
+    count, runs, columns = _decoded(path, settings.repeats)
+    peer_ns = _printed(way.peer, path) / count * 1e9
+    times = -(-_ASKED_EVENTS // count)
+    way.repeat(path, large, times)
+    asked = [_asked(large, times * count) for _ in range(settings.repeats)]
+    size = large.stat().st_size
+    for used in (path, large):
+        used.unlink()
+    seconds, memory = (statistics.median(figures) for figures in zip(*asked, strict=True))
+    peer = f"{peer_ns:.0f} ns/event ({way.peer[0]} {way.peer[1]}, all fields as text)"
+    work = (
+        f"{name}: count, max and group of {times * count / 1e6:.1f} M events, {size / 1e6:.0f} MB"
+    )
+    return [
+        Row(
+            f"{name}: {count:,} events decoded into {columns} columns",
+            f"{statistics.median(runs):.0f} ns/event ({min(runs):.0f}-{max(runs):.0f})",
+            peer,
+            statistics.median(runs),
+            _DECODE_BUDGET_NS,
+            "ns/event",
+        ),
+        Row(
+            work,
+            f"{seconds:.2f} s",
+            f"{peer_ns * times * count / 1e9:.0f} s",
+            seconds,
+            _QUERY_BUDGET_S,
+            "s",
+        ),
+        Row(f"{work}: memory", f"{memory:.0f} MiB", "-", memory, _MEMORY_BUDGET_MIB, "MiB"),
+    ]
+
+
+def query(settings: Settings) -> list[Row]:
+    """Decode and ask records of two tasks that wake each other, by ftrace and by perf."""
+    return [row for way in _WAYS for row in _rows(settings, way)]
