@@ -72,7 +72,10 @@ max = "4MiB"
 
 
 class Look(NamedTuple):
-    """The daemon at rest."""
+    """The daemon at rest.
+
+    Records are those before the reload, after which a session that it changed counts anew.
+    """
 
     second: float
     rss_bytes: int
@@ -147,8 +150,11 @@ def soak(directory: Path, generator: Generator, seconds: float) -> Soaked:
         began = time.monotonic()
         while len(looks) < _FEWEST_LOOKS or time.monotonic() - began < seconds:
             _load(generator)
-            _disturb(daemon, directory, len(looks))
-            looks.append(_look(daemon, directory / "state", time.monotonic() - began))
+            _disturb(daemon)
+            sessions = _at_rest(daemon)
+            _reload(directory, len(looks))
+            second = time.monotonic() - began
+            looks.append(_look(daemon, directory / "state", second, sessions))
         return Soaked(looks, daemon.stop(), directory / "state")
 
 
@@ -184,11 +190,14 @@ def _load(generator: Generator) -> None:
             one.result()
 
 
-def _disturb(daemon: Daemon, directory: Path, cycle: int) -> None:
+def _disturb(daemon: Daemon) -> None:
     daemon.post("/v1/rotate", {})
     daemon.post("/v1/snapshot", {"sessions": [RECORDER]})
     for cpu in cpus.with_switch()[-1:]:
         cpus.bounce(daemon, cpu, [lambda: wait_for(lambda: _misses_a_cpu(daemon), "its end")])
+
+
+def _reload(directory: Path, cycle: int) -> None:
     if _RELOAD in VERBS:
         _write_config(directory, cycle + 1)
         words = (sys.executable, "-m", "collectord", _RELOAD)
@@ -199,7 +208,8 @@ def _misses_a_cpu(daemon: Daemon) -> bool:
     return daemon.metric(cpus.ONLINE) < cpus.CPUS
 
 
-def _look(daemon: Daemon, state: Path, second: float) -> Look:
+def _at_rest(daemon: Daemon) -> list[dict[str, Any]]:
+    """Wait until nothing is in flight; return what is told of the sessions then."""
     told: list[dict[str, Any]] = []
 
     def is_at_rest() -> bool:
@@ -208,6 +218,11 @@ def _look(daemon: Daemon, state: Path, second: float) -> Look:
         return not any(one["in_flight"] for one in told if one["name"] != RECORDER)
 
     wait_for(is_at_rest, "a daemon at rest")
+    return told
+
+
+def _look(daemon: Daemon, state: Path, second: float, sessions: Sequence[dict[str, Any]]) -> Look:
+    _at_rest(daemon)
     pages = int(Path(f"/proc/{daemon.pid}/statm").read_text().split()[1])
     held = cpus.holdings(daemon)
     return Look(
@@ -216,7 +231,7 @@ def _look(daemon: Daemon, state: Path, second: float) -> Look:
         fds=held.fds.total(),
         mappings=held.mappings.total(),
         disk_bytes=overload.retained_bytes(state),
-        produced=sum(one["produced"] or 0 for one in told),
-        lost=sum(sum(one["lost"].values()) for one in told),
-        unaccounted=sum(one["unaccounted"] or 0 for one in told),
+        produced=sum(one["produced"] or 0 for one in sessions),
+        lost=sum(sum(one["lost"].values()) for one in sessions),
+        unaccounted=sum(one["unaccounted"] or 0 for one in sessions),
     )

@@ -34,7 +34,7 @@ EVENT: Final = "raw_syscalls:sys_enter"
 FILTER: Final = f"id == {NUMBER}"
 # A hang is a failure, and not a slow machine.
 _PATIENCE_S: Final = patient(60)
-_LOOK_S: Final = 0.01
+_LOOK_S: Final = patient(0.01)  # a look takes long where processors are emulated
 _CONTROL: Final = "control.sock"
 _METRICS: Final = re.compile(r"^metrics +http://(\S+):(\d+)/metrics$", re.MULTILINE)
 

@@ -84,7 +84,7 @@ printf '127.0.0.1 localhost guest\n::1 localhost\n' >"$folder/hosts"
 : >"$tree/etc/machine-id"
 printf '/dev/vda / ext4 defaults,noatime 0 0\n' >"$tree/etc/fstab"
 ln -sfn /lib/systemd/system/multi-user.target "$tree/etc/systemd/system/default.target"
-# What a machine without network, terminal and second boot has no use for.
+# What a machine without network, terminal and second boot has no use for; a test starts Prometheus itself.
 for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \
     e2scrub_reap.service fstrim.timer getty.target man-db.timer systemd-firstboot.service \
     systemd-logind.service systemd-pstore.service systemd-random-seed.service \
@@ -92,7 +92,7 @@ for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub
     systemd-tpm2-setup-early.service systemd-tpm2-setup.service systemd-pcrphase.service \
     systemd-ask-password-console.path systemd-ask-password-wall.path \
     systemd-update-done.service ldconfig.service systemd-journal-catalog-update.service \
-    tmp.mount; do
+    prometheus.service tmp.mount; do
     ln -sfn /dev/null "$tree/etc/systemd/system/$unit"
 done
 install -d "$tree/etc/systemd/journald.conf.d" "$tree/project"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from collectord.control import client
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ OPENER: Final = "collectord-opener.service"
 SOCKETS: Final = ("collectord-control.socket", "collectord-metrics.socket")
 METRICS: Final = "http://127.0.0.1:9590/metrics"
 STATE: Final = Path("/var/lib/collectord")
+RUNTIME: Final = Path("/run/collectord")
+CONTROL: Final = RUNTIME / "control.sock"
 CONFIG: Final = Path("/etc/collectord/collectord.d/test.toml")
 PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
 CAPABILITY_SETS: Final = ("AmbientCapabilities", "CapabilityBoundingSet")
@@ -85,11 +87,7 @@ def scrape() -> Scrape:
 
 def status_of() -> dict[str, Any]:
     """Return the service's `/v1/status`."""
-    words = ["curl", "--silent", "--show-error", "--fail", "--unix-socket"]
-    where = ["/run/collectord/control.sock", "http://localhost/v1/status"]
-    found = json.loads(subprocess.check_output([*words, *where], text=True))
-    assert isinstance(found, dict)
-    return found
+    return client.get(CONTROL, "/v1/status")
 
 
 def session(name: str) -> dict[str, Any]:

@@ -1,37 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Debian package in the release that it was built for: it is installed, upgraded and purged.
+"""The Debian package in the release that it was built for, installed once for all these tests.
 
-What `make install` has installed in the guest is away meanwhile: systemd would take its units. It
-is on the project's disk, from where the guest got it at its start (guest/init).
+It is scraped by a real Prometheus, disturbed under load while the opener holds its rings, and in
+the end removed and purged.
 """
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from collectord.control import client
 from tests.support import daemons
-from tests.support.daemons import wait_for
-from tests.vm.service import CONFIG, SOCKETS, STATE, UNIT, journal, scrape, shown, systemctl
+from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
+from tests.support.prometheus import prometheus
+from tests.vm import package
+from tests.vm.package import USER, dpkg_status, run, version_of
+from tests.vm.service import (
+    CONFIG,
+    CONTROL,
+    OPENER,
+    RUNTIME,
+    SOCKETS,
+    STATE,
+    UNIT,
+    is_again,
+    scrape,
+    session,
+    shown,
+    systemctl,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from collections.abc import Set as AbstractSet
 
-DIST: Final = Path(__file__).parents[2] / "dist"
-INSTALLED: Final = Path("/project")
+    from tests.support.generator import Generator
+
 ETC: Final = Path("/etc/collectord")
-RUNTIME: Final = Path("/run/collectord")
-USER: Final = "collectord"
+COMPLETION: Final = "/usr/share/bash-completion/completions/collectord"
 # What the manual says is installed; the program answers for the modules below /usr/lib.
 FILES: Final = (
     "/usr/bin/collectord",
     "/usr/lib/sysusers.d/collectord.conf",
     "/usr/lib/tmpfiles.d/collectord.conf",
-    "/usr/share/bash-completion/completions/collectord",
+    COMPLETION,
     "/usr/share/collectord/grafana/collectord.json",
     "/usr/share/collectord/prometheus/collectord.rules.yml",
     "/usr/share/fish/vendor_completions.d/collectord.fish",
@@ -39,11 +54,19 @@ FILES: Final = (
     "/usr/share/man/man5/collectord.toml.5.gz",
     "/usr/share/zsh/vendor-completions/_collectord",
 )
-# Where scripts of a package, debhelper's and systemd put files besides those that it contains.
-WRITTEN_TO: Final = (Path("/etc"), Path("/run"), Path("/var/lib"))
-# The list of dpkg and the user stay.
-KEPT: Final = "/var/lib/dpkg"
-SESSION: Final = """
+EXAMPLES: Final = Path("/usr/share/collectord/prometheus")
+PORT: Final = 9590
+# A call that the session `small` records, in rings that hold some hundred.
+OTHER: Final = NUMBER + 1
+TOO_MANY: Final = 20_000
+# Of the calls that `calls` records; an emulated processor makes some fewer.
+RATE: Final = 100_000
+CPU: Final = 0  # all on one, whose ring has room for those of 90 seconds
+LOAD: Final = 5_000  # calls before and after each disturbance
+SESSIONS: Final = f"""
+[daemon]
+opener = "/run/collectord-opener/opener.sock"
+
 [[session]]
 name = "traced"
 
@@ -51,86 +74,88 @@ name = "traced"
 kind = "tracefs"
 events = ["sched:sched_process_exec"]
 transport = "read"
+
+[[session]]
+name = "calls"
+segment_bytes = "2GiB"
+
+[session.target]
+scope = "cpus"
+cpus = "{CPU}"
+
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "{FILTER}"
+ring = "1GiB"
+
+[[session]]
+name = "small"
+class = "must-not-lose"
+
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "id == {OTHER}"
+ring = "32KiB"
 """
 TRACED: Final = '{session="traced",source="tracefs"}'
 CALLED: Final = '{session="exec",source="perf"}'
+LOST: Final = 'collectord_lost_records_total{session="small"}'
+LOSES: Final = ("CollectordMustNotLose", "small")
 GAP: Final = 'collectord_gap_seconds_total{cause="stop",session="exec",source="perf"}'
+UNCLEAN: Final = "collectord_unclean_stops_total"
 
 
-def run(*words: str | Path) -> str:
-    """Run a command that must succeed; returns what it prints."""
-    done = subprocess.run(
-        words,
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND": "noninteractive"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}{journal()}"
-    return done.stdout
+@pytest.fixture(scope="module")
+def installed(tracefs: Path) -> Iterator[set[Path]]:
+    """Install the package; yields what had its name before."""
+    del tracefs
+    first, _ = package.built()
+    with package.bare():
+        before = package.written()
+        run("apt-get", "-y", "install", first)
+        yield before
 
 
-def packages() -> tuple[Path, Path]:
-    """Return the package, and the one of a later version."""
-    found = {"+later" in path.name: path for path in DIST.glob("*.deb")}
-    return found[False], found[True]
-
-
-def version_of(package: Path) -> str:
-    """Return the version that a package has."""
-    return run("dpkg-deb", "--field", package, "Version").strip()
-
-
-def dpkg_status() -> str:
-    """Return dpkg's state and version of the package."""
-    shape = "${db:Status-Status} ${Version}"
-    return run("dpkg-query", "--show", f"--showformat={shape}", "collectord")
-
-
-def contained() -> set[Path]:
-    """Return the files of the installed package, and the folders that nothing else has."""
-    paths = {Path(line) for line in run("dpkg-query", "--listfiles", "collectord").splitlines()}
-    return {path for path in paths if not path.is_dir() or "collectord" in path.name}
-
-
-def written() -> set[Path]:
-    """Return what else has its name."""
-    found = {path for folder in WRITTEN_TO for path in folder.rglob("*collectord*")}
-    return {path for path in found if not path.is_relative_to(KEPT)}
+@pytest.fixture(scope="module")
+def held(installed: set[Path]) -> float:
+    """Let the opener hold the rings, with some more sessions; returns the gap that it cost."""
+    del installed
+    await_stored(CALLED)
+    CONFIG.write_text(SESSIONS)
+    systemctl("enable", "--now", "--quiet", OPENER)
+    systemctl("restart", UNIT)
+    gap_s = scrape().value(GAP)
+    assert gap_s > 0
+    return gap_s
 
 
 @pytest.fixture
-def bare() -> Iterator[None]:
-    """Provide a system without what `make install` installed; it is back afterwards."""
-    assert shown("ActiveState") == ("inactive",)
-    copied = [*(INSTALLED / "usr/local").rglob("*collectord*"), INSTALLED / "etc/collectord"]
-    for path in copied:
-        here = Path("/") / path.relative_to(INSTALLED)
-        if here.is_dir():
-            shutil.rmtree(here)
-        else:
-            here.unlink(missing_ok=True)
-    try:
-        for folder in (STATE, RUNTIME):
-            if folder.exists():  # the service has run before
-                shutil.rmtree(folder)
-        run("userdel", USER)
-        systemctl("daemon-reload")
-        yield
-    finally:
-        _install_again()
+def check_load(
+    held: float, generator: Generator, record_property: Callable[[str, object], None]
+) -> Callable[..., None]:
+    """Return what disturbs the service under load, and checks that all calls are stored."""
 
+    def check(disturb: Callable[[], None], losses: AbstractSet[str] = frozenset()) -> None:
+        """Only what was lost in these ways may be missing, and no time."""
+        before = counted()
+        with generator.start("count", nr=NUMBER, cpu=CPU, rate=RATE, endless=1) as running:
+            running.go()
+            await_load()
+            disturb()
+            await_load()
+            made = running.end()
+        record_property("calls", made["events"])
+        record_property("calls per second", round(made["events"] / made["seconds"]))
+        wait_for(lambda: counted() == before + made["events"], "all calls")
+        told = session("calls")
+        assert (told["ledger_basis"], told["unaccounted"], told["degraded"]) == ("exact", 0, [])
+        assert {way for way, count in told["lost"].items() if count} <= losses, told["lost"]
+        assert not any(told["gaps_ns"].values()), told["gaps_ns"]
+        assert scrape().value(GAP) == held
 
-def _install_again() -> None:
-    """Purge the package, and bring back what `make install` installed."""
-    run("dpkg", "--purge", "collectord")
-    run("cp", "-a", INSTALLED / "usr/local", "/usr")
-    run("cp", "-a", INSTALLED / "etc/collectord", "/etc")
-    run("systemd-sysusers", "collectord.conf")
-    run("systemd-tmpfiles", "--create", "collectord.conf")
-    systemctl("daemon-reload")
-    run("journalctl", "--rotate", "--vacuum-size=1", "--quiet")
+    return check
 
 
 def await_stored(labels: str) -> None:
@@ -142,21 +167,28 @@ def await_stored(labels: str) -> None:
     )
 
 
-def segments() -> list[Path]:
-    """Return the sealed segments of the two streaming sessions."""
-    return [*(STATE / "exec").glob("*.perf.data"), *(STATE / "traced").glob("*.trace.dat")]
+def await_load() -> None:
+    """Wait until this daemon has stored some more calls."""
+    before = session("calls")["stored"]
+    wait_for(lambda: session("calls")["stored"] >= before + LOAD, "records of the load")
 
 
-@pytest.mark.usefixtures("bare", "tracefs")
-def test_a_package_from_its_installation_to_its_purge() -> None:
-    """It needs no network, and records; configuration and data outlive upgrade and removal."""
-    first, later = packages()
-    before = written()
-    run("apt-get", "-y", "install", first)
+def counted() -> int:
+    """Return how many calls are in sealed segments, or stored or lost by this daemon."""
+    sealed = sum(daemons.manifest(path)["samples"] for path in daemons.sealed(STATE / "calls"))
+    told = session("calls")
+    return int(sealed + told["stored"] + sum(told["lost"].values()))
+
+
+def test_an_installed_package_records(installed: set[Path]) -> None:
+    """It needs no network: the service runs, the opener does not, all has place and owner."""
+    del installed
+    first, _ = package.built()
     assert dpkg_status() == f"installed {version_of(first)}"
     assert shown("ActiveState", "UnitFileState", "User") == ("active", "enabled", USER)
     for unit in SOCKETS:
         assert shown("ActiveState", unit=unit) == ("active",)
+    assert shown("ActiveState", "UnitFileState", unit=OPENER) == ("inactive", "disabled")
     assert [path for path in FILES if not Path(path).is_file()] == []
     owned = {
         path: (path.owner(), path.group(), path.stat().st_mode & 0o777)
@@ -167,39 +199,94 @@ def test_a_package_from_its_installation_to_its_purge() -> None:
         RUNTIME: (USER, USER, 0o755),
         ETC / "collectord.d": ("root", "root", 0o755),
     }
-    run("bash", "-c", f"source {FILES[3]} && complete -p collectord")
+    run("bash", "-c", f"source {COMPLETION} && complete -p collectord")
     await_stored(CALLED)
 
-    CONFIG.write_text(SESSION)
-    systemctl("restart", UNIT)
-    await_stored(TRACED)
-    stopped = scrape().value(GAP)
-    assert stopped > 0
-    (kept,) = (STATE / "exec").glob("*.perf.data")
 
+@pytest.mark.usefixtures("held")
+def test_the_alert_of_a_loss_fires_and_ends(tmp_path: Path, generator: Generator) -> None:
+    """Prometheus scrapes the service, and tells of a session `must-not-lose` that lost calls."""
+    with prometheus(Path("/usr/bin/prometheus"), EXAMPLES, tmp_path, PORT) as server:
+        wait_for(server.is_up, "a scrape")
+        wait_for(lambda: server.get("/api/v1/query", query=LOST)["result"], "its series")
+        assert LOSES not in server.firing()
+        systemctl("kill", "--kill-whom=main", "--signal=STOP", UNIT)
+        try:
+            with generator.start("count", nr=OTHER, count=TOO_MANY) as running:
+                assert running.run()["events"] == TOO_MANY
+        finally:
+            systemctl("kill", "--kill-whom=main", "--signal=CONT", UNIT)
+        wait_for(lambda: LOSES in server.firing(), "an alert")
+        wait_for(has_all_others, "all calls, stored or lost")
+        assert session("small")["unaccounted"] == 0
+        wait_for(lambda: server.is_up() and LOSES not in server.firing(), "the alert's end")
+
+
+def has_all_others() -> bool:
+    """Whether the session `small` has stored or lost all calls."""
+    told = session("small")
+    return bool(sum(told["lost"].values()) + told["stored"] == TOO_MANY)
+
+
+@pytest.mark.parametrize("verb", ["reload", "restart"])
+def test_systemctl_costs_no_call(check_load: Callable[..., None], verb: str) -> None:
+    """A reload keeps the process, a restart ends it in order; the opener keeps the rings."""
     (pid,) = shown("MainPID")
-    run("apt-get", "-y", "install", later)
+    check_load(lambda: systemctl(verb, UNIT))
+    assert (shown("MainPID") == (pid,)) == (verb == "reload")
+    assert scrape().value(UNCLEAN) == 0
+
+
+def test_an_upgrade_costs_no_call(check_load: Callable[..., None]) -> None:
+    """The service is another process then, and the opener is not."""
+    _, later = package.built()
+    run("dpkg", "--unpack", later)
+    service, opener = (shown("MainPID", unit=unit) for unit in (UNIT, OPENER))
+    check_load(lambda: run("dpkg", "--configure", package.NAME))
     assert dpkg_status() == f"installed {version_of(later)}"
     assert shown("ActiveState", "NRestarts") == ("active", "0")
-    assert shown("MainPID") != (pid,)
-    after = scrape()
-    assert after.value("collectord_unclean_stops_total") == 0
-    assert after.value(GAP) > stopped
-    assert kept.exists()
+    assert shown("MainPID") != service
+    assert shown("MainPID", unit=OPENER) == opener
+    assert scrape().value(UNCLEAN) == 0
+
+
+def test_a_killed_daemon_loses_only_what_it_had_taken(check_load: Callable[..., None]) -> None:
+    """Systemd starts it again; only what it had taken out of a ring and not written is lost."""
+
+    def kill() -> None:
+        # The successor repairs the segment first of all: a short one.
+        client.post(CONTROL, "/v1/rotate", {"sessions": ["calls"]})
+        systemctl("kill", "--kill-whom=main", "--signal=KILL", UNIT)
+        wait_for(lambda: is_again(UNIT), "a restart of the service")
+
+    check_load(kill, losses={"staging/dropped"})
+    assert scrape().value(UNCLEAN) == 1
+
+
+@pytest.mark.usefixtures("held")
+def test_removal_keeps_configuration_and_data_and_a_purge_keeps_none(
+    installed: set[Path], tracefs: Path
+) -> None:
+    """What a removal keeps is sound, and nothing records on; a purge leaves but the user."""
     await_stored(TRACED)
-
     run("collectord", "segments", "verify", STATE)
-    own = contained()
-    run("apt-get", "-y", "remove", "collectord")
-    assert dpkg_status() == f"config-files {version_of(later)}"
-    assert CONFIG.read_text() == SESSION
-    assert shown("LoadState", "ActiveState") == ("not-found", "inactive")
-    assert {path.parent.name for path in segments()} == {"exec", "traced"}
-    for path in segments():
-        ledger = daemons.manifest(path)["ledger"]
-        assert (ledger["basis"], ledger["closed"], ledger["unaccounted"]) == ("exact", True, 0)
-        assert ledger["stored"] == ledger["produced"] > 0
+    own, had = package.contained(), dpkg_status()
+    run("apt-get", "-y", "remove", package.NAME)
+    assert dpkg_status() == had.replace("installed", "config-files")
+    assert CONFIG.read_text() == SESSIONS
+    for unit in (UNIT, OPENER):
+        assert shown("LoadState", "ActiveState", unit=unit) == ("not-found", "inactive")
+    assert not list((tracefs / "instances").glob("collectord*"))
+    segments = [*(STATE / "exec").glob("*.perf.data"), *(STATE / "traced").glob("*.trace.dat")]
+    assert {path.parent.name for path in segments} == {"exec", "traced"}
+    for path in segments:
+        told = daemons.manifest(path)
+        assert told["recovered"] or told["ledger"]["unaccounted"] == 0
+    # That of the daemon that ran without the opener.
+    ledger = daemons.manifest(min((STATE / "exec").glob("*.perf.data")))["ledger"]
+    assert (ledger["basis"], ledger["closed"], ledger["unaccounted"]) == ("exact", True, 0)
+    assert ledger["stored"] == ledger["produced"] > 0
 
-    run("apt-get", "-y", "purge", "collectord")
+    run("apt-get", "-y", "purge", package.NAME)
     assert {path for path in own if path.exists()} == set()
-    assert written() - before == set()
+    assert package.written() - installed == set()

@@ -8,18 +8,17 @@ import os
 import random
 import signal
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from collectord.sink.repair import repair
-from tests.support import block_traces, daemons, kills, relay_segments
+from tests.support import block_traces, daemons, kills, recording, relay_segments
 from tests.support.block_traces import bases, disk, events, parsed, traces_of, write_requests
 from tests.support.daemons import wait_for
 from tests.support.kills import Instant
 from tests.support.patience import patient
-from tests.support.recording import result_of
 from tests.support.relay_records import requests
 from tests.vm.support_modules import RelayRecord, loaded_relay, relay_records
 
@@ -90,7 +89,7 @@ def test_blktrace_counts_the_same(tmp_path: Path, run_cli: Run, device: Path) ->
     load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", f"count={REQUESTS}", "oflag=direct")
     done = run_cli("record", "--relay", device, "-o", "ours", "--json", "--", *load)
     assert done.returncode == 0, done.stderr
-    session = result_of(done.stdout)
+    session = recording.result_of(done.stdout)
     balanced(session)
     assert sum(session["lost"].values()) == 0
     ours = parsed(tmp_path / "ours")
@@ -167,11 +166,9 @@ def test_tiny_buffers(tmp_path: Path, start_cli: Start, device: Path, *, stopped
     """The kernel counts records that found no room; with them the balance is complete."""
     source = f'device = "{device}"\nsubbuf = "4KiB"\nsubbufs = 2'
     with daemons.running(start_cli, write_config(tmp_path, source)) as daemon:
+        with recording.stopped(daemon.process) if stopped else nullcontext():
+            write_requests(device, REQUESTS)
         if stopped:
-            os.kill(daemon.pid, signal.SIGSTOP)
-        write_requests(device, REQUESTS)
-        if stopped:
-            os.kill(daemon.pid, signal.SIGCONT)
             wait_for(
                 lambda: daemon.session("disk")["lost"]["kernel_ring/dropped"], "dropped records"
             )
@@ -364,10 +361,9 @@ def test_full_channel(tmp_path: Path, start_cli: Start, *, mode: str) -> None:
         with daemons.running(start_cli, config) as daemon:
             relay.write(0, 4)
             wait_for(lambda: daemon.session("disk")["stored"] >= 4 * 32, "stored")
-            os.kill(daemon.pid, signal.SIGSTOP)
-            relay.write(0, 1000)
-            relay.flush()
-            os.kill(daemon.pid, signal.SIGCONT)
+            with recording.stopped(daemon.process):
+                relay.write(0, 1000)
+                relay.flush()
             want = relay.counts()[0].written_bytes
             wait_for(lambda: told(daemon.session("disk")) == want, "the rest")
             ended = daemon.stop()
@@ -400,11 +396,10 @@ def test_reset(tmp_path: Path, start_cli: Start) -> None:
             relay.reset()
             relay.write(0, 4)
             await_stored(daemon, 24 * 32)
-            os.kill(daemon.pid, signal.SIGSTOP)
-            relay.write(0, 3)
-            relay.reset()
-            relay.write(0, 40)
-            os.kill(daemon.pid, signal.SIGCONT)
+            with recording.stopped(daemon.process):
+                relay.write(0, 3)
+                relay.reset()
+                relay.write(0, 40)
             await_stored(daemon, 64 * 32)
             assert daemon.session("disk")["degraded"] == []
             ended = daemon.stop()

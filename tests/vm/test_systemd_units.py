@@ -23,7 +23,6 @@ from tests.vm.service import (
     SOCKETS,
     STATE,
     UNIT,
-    hung_drain_thread,
     is_again,
     journal,
     scrape,
@@ -36,7 +35,6 @@ from tests.vm.service import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
 
 PROGRAM: Final = "/usr/local/bin/collectord"
@@ -200,20 +198,6 @@ def test_a_socket_elsewhere_than_configured_is_an_error() -> None:
     systemctl("start", UNIT, status=1)
     assert shown("ActiveState", "ExecMainStatus") == ("failed", str(STATUS_CONFIG))
     assert "listens on 127.0.0.1:9590, and not on 127.0.0.1:9591" in journal()
-
-
-@pytest.mark.usefixtures("service")
-def test_a_hung_drain_thread_ends_in_a_restart(generator: Generator) -> None:
-    """The watchdog sees it, and the journal has the thread and the stacks."""
-    with hung_drain_thread(generator):
-        (pid,) = shown("MainPID")
-        wait_for(lambda: is_again(UNIT), "a service that runs again")
-    assert shown("MainPID") != (pid,)
-    told = journal()
-    assert '"event": "drain_thread_silent"' in told
-    assert "Fatal Python error: Aborted" in told
-    systemctl("stop", UNIT)
-    assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
 
 
 @pytest.mark.usefixtures("service")
