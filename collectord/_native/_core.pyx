@@ -128,7 +128,12 @@ cdef extern from "core.h":
     struct shard:
         int tid
     uint64_t disk__waits_ns(stream *s) nogil
+    struct pool:
+        pass
+    size_t pool__bytes(const pool *p)
+    void pool__keep(pool *p, uint8_t *memory)
     struct core:
+        pool pool
         event_list events
         writer writer
         shard *shards
@@ -263,6 +268,7 @@ cdef class Core:
     # Keeps the maps of the rings until the core has stopped, even when both are garbage: the
     # collector clears lists, but not tuples.
     cdef tuple maps
+    cdef uint8_t[::1] staging
     cdef readonly int notify_fd
 
     def __cinit__(self, *, uint32_t shards=1, uint32_t chunks=64, uint32_t chunk_bytes=1 << 20,
@@ -278,6 +284,12 @@ cdef class Core:
         if self.core != NULL:
             with nogil:
                 core__free(self.core)
+
+    def keep_staging(self, uint8_t[::1] memory not None):
+        if memory.shape[0] < <Py_ssize_t>pool__bytes(&self.core.pool):
+            raise ValueError("too little memory")
+        self.staging = memory
+        pool__keep(&self.core.pool, &memory[0])
 
     def start(self):
         check(core__start(self.core))

@@ -12,18 +12,21 @@ struct ring_note {
 	_Atomic uint64_t turn; /* at[turn & 1] is valid */
 	struct {
 		uint64_t position, samples;
+		uint64_t place; /* behind the samples in staging, see chunk__place() */
 	} at[2];
-	uint64_t unused[3];
+	uint64_t unused;
 };
 
 _Static_assert(sizeof(struct ring_note) == 64, "other processes read it");
 
-static inline void ring_note__write(struct ring_note *note, uint64_t position, uint64_t samples)
+static inline void ring_note__write(struct ring_note *note, uint64_t position, uint64_t samples,
+				    uint64_t place)
 {
 	const uint64_t turn = load_relaxed(&note->turn) + 1;
 
 	note->at[turn & 1].position = position;
 	note->at[turn & 1].samples = samples;
+	note->at[turn & 1].place = place;
 	/* Release: a kill leaves the old pair or the new one. The partner is the acquire in
 	 * ring_note__read(). */
 	store_release(&note->turn, turn);

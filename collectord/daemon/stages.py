@@ -20,6 +20,7 @@ from collectord.daemon.claims import Places, await_salvages
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.hotplug import Hotplug
+from collectord.daemon.kept_memory import KeptMemory
 from collectord.daemon.packer import Packer, share_of
 from collectord.daemon.process_watch import ProcessWatch
 from collectord.daemon.reloader import Running
@@ -125,6 +126,7 @@ class Stages:
         self._host = kernel.host()
         self.clock = kernel.clocks()
         self.drain = Drain(plan.core, kernel)
+        self._kept_memory = KeptMemory(kernel, plan)
         self.watch = BpfWatch()
         self.sessions = SessionSet(self.watch)
         self.timed = TimedSessions(kernel, config, self.sessions)
@@ -190,7 +192,8 @@ class Stages:
         run.service.status("sealing what earlier runs left")
         run.service.extend(_RECOVERY_S)
         place = Path(self._config.daemon.state_dir)
-        self.repaired = repair_leftovers(self._plan, place)
+        with self._kept_memory.left() as staging:
+            self.repaired = repair_leftovers(self._plan, place, staging)
         noted = self._kernel.noted_instance
         left = (left_instance(session, noted) for session in self._plan.sessions)
         self.left_records = salvage_traces(
@@ -206,6 +209,7 @@ class Stages:
 
     def _start_core(self, run: Run) -> CpuWatch:
         """Start the threads of the core and of this process, and watch the CPUs."""
+        self._kept_memory.use(self.drain.core, run.stack)
         run.stack.enter_context(self.drain)
         for device in self._workers.devices:
             self.drain.core.add_disk(device)

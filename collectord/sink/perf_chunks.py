@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MAGIC: Final = int.from_bytes(b"CHNKEND1", "little")
 _WORD: Final = 8
+_FOOTER_BYTES: Final = 3 * _WORD
 _WORDS: Final = PAGE_BYTES // _WORD
 _HEADER: Final = struct.Struct("<IHH")
 _KNOWN: Final = frozenset(RecordType)
@@ -128,6 +129,34 @@ def _told(data: memoryview, base: int) -> Iterator[Part]:
 def _is_as_told(chunk: memoryview) -> bool:
     with chunk[:-_WORD] as hashed:
         return int(xxh3(hashed), 16) == int.from_bytes(chunk[-_WORD:], "little")
+
+
+def sound_end(data: memoryview, base: int) -> int:
+    """Return the end of the last sound chunk of a section; see `examine`."""
+    for part in sorted(_told(data, base), key=lambda part: part.end, reverse=True):
+        with data[part.offset : part.end] as chunk:
+            if _is_as_told(chunk):
+                return part.end
+    return 0
+
+
+def padded(records: bytes, offset: int, table: bytes, *, ends_round: bool) -> bytes:
+    """Return records as a chunk, as the core writes it (`chunk__pad`).
+
+    Args:
+        records: whole ones.
+        offset: of the chunk in the file.
+        table: what the padding of a running file begins with; its first word is replaced.
+        ends_round: a FINISHED_ROUND follows the records.
+    """
+    if ends_round:
+        records += _HEADER.pack(RecordType.FINISHED_ROUND, 0, HEADER_BYTES)
+    least = max(len(table), HEADER_BYTES) + _FOOTER_BYTES
+    size = least + -(len(records) + least) % PAGE_BYTES
+    head = _HEADER.pack(RecordType.FINISHED_INIT, 0, size) + table[HEADER_BYTES:]
+    filled = records + head.ljust(size - _FOOTER_BYTES, b"\0")
+    told = filled + struct.pack("<QQ", _MAGIC, offset)
+    return told + int(xxh3(told), 16).to_bytes(_WORD, "little")
 
 
 def _look_without_footers(data: memoryview, time_offset: int, keeping: _Keeping) -> None:

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 of daemons whose rings and staging the opener holds, also before a slow disk."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support import daemons, kills
+from tests.support.daemons import wait_for
+from tests.support.disks import slow_ext4
+from tests.support.openers import all_counted, allowed, configured, lost, opening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from tests.support.generator import Generator
+    from tests.support.perf_tools import Perf
+    from tests.support.recording import Start
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+RATE: Final = 100_000.0
+KILLS: Final = 4
+CALLS: Final = 800_000
+FLUSH_S: Final = 0.1
+DISK_BYTES: Final = 512 << 20
+DISK_BYTES_PER_SECOND: Final = 12 << 20  # little more than comes
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["quick disk", "slow disk"])
+def test_kills_lose_nothing(  # noqa: PLR0917  # fixtures
+    tmp_path: Path,
+    start_cli: Start,
+    generator: Generator,
+    perfs: tuple[Perf, ...],
+    require: Callable[[str], None],
+    slow: bool,  # a case
+) -> None:
+    """Each daemon writes what the one before it had in staging: every call is stored once."""
+    dice = random.Random(f"opener {slow}")  # noqa: S311  # no secret
+    with ExitStack() as stack:
+        root = tmp_path
+        prefix: tuple[str, ...] = ()
+        if slow:
+            require("loop devices")
+            require("write cgroups")
+            root, prefix = stack.enter_context(
+                slow_ext4(tmp_path / "disk", DISK_BYTES, DISK_BYTES_PER_SECOND)
+            )
+        state = root / "state"
+        # As large as the time without a daemon is long. It wakes often, so that a part of a chunk
+        # waits for the flush at nearly any instant.
+        config = configured(tmp_path, "128MiB", state=state, watermark="64KiB")
+        stack.enter_context(opening(start_cli, config))
+        running = stack.enter_context(
+            generator.start("count", count=CALLS, rate=RATE, nr=daemons.NUMBER)
+        )
+        for number in range(KILLS):
+            with daemons.running(start_cli, config, prefix=prefix) as daemon:
+                if number == 0:
+                    running.go()
+                    daemon.await_stored(1)
+                kills.pause(dice, 2 * FLUSH_S)
+                daemon.kill()
+        made = running.result()["events"]
+        with daemons.running(start_cli, config, prefix=prefix) as daemon:
+            wait_for(lambda: all_counted(daemon, made, state), "all events")
+            balance = daemon.session()
+            ended = daemon.stop()
+        assert balance["unaccounted"] == 0
+        assert set(lost(balance)) <= allowed(ended)
+        manifests = [daemons.manifest(path) for path in daemons.sealed(state)]
+        *killed, last = (one["recovered"] for one in manifests)
+        assert (all(killed), last) == (True, False)
+        assert sum(one["staged"] for one in manifests) > 0
+        assert not any(one["cut"] for one in manifests)
+        read = Counter(calls(daemons.sealed(state), perfs[0]))
+    assert [call for call, times in read.items() if times > 1] == []
+    assert len(read) + sum(lost(balance).values()) == made
+
+
+def calls(segments: Iterable[Path], perf: Perf) -> Iterator[str]:
+    """Yield the number of each call in segments, as perf reads it."""
+    for path in segments:
+        for line in perf.run("script", "-F", "trace", "-i", path).stdout.splitlines():
+            yield line.rpartition("(")[2].partition(",")[0]
