@@ -129,8 +129,9 @@ cdef extern from "core.h":
         int tid
     uint64_t disk__waits_ns(stream *s) nogil
     struct pool:
-        pass
-    size_t pool__bytes(const pool *p)
+        uint32_t count
+        uint32_t chunk_bytes
+    size_t pool__bytes(uint32_t count, uint32_t chunk_bytes)
     void pool__keep(pool *p, uint8_t *memory)
     struct core:
         pool pool
@@ -286,10 +287,11 @@ cdef class Core:
                 core__free(self.core)
 
     def keep_staging(self, uint8_t[::1] memory not None):
-        if memory.shape[0] < <Py_ssize_t>pool__bytes(&self.core.pool):
+        cdef pool *own = &self.core.pool
+        if memory.shape[0] < <Py_ssize_t>pool__bytes(own.count, own.chunk_bytes):
             raise ValueError("too little memory")
         self.staging = memory
-        pool__keep(&self.core.pool, &memory[0])
+        pool__keep(own, &memory[0])
 
     def start(self):
         check(core__start(self.core))

@@ -11,55 +11,48 @@
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
-size_t pool__bytes(const struct pool *pool)
+size_t pool__bytes(uint32_t count, uint32_t chunk_bytes)
 {
-	return (size_t)pool->count * (pool->chunk_bytes + sizeof(struct chunk_note)) +
+	return (size_t)count * (chunk_bytes + sizeof(struct chunk_note)) +
 	       STREAMS_MAX * sizeof(struct stream_note);
 }
 
 /* Place the chunks, and their notes behind them. */
 static void pool__lay_out(struct pool *pool, uint8_t *memory)
 {
-	uint8_t *const notes = memory + (size_t)pool->count * pool->chunk_bytes;
+	void *const behind = memory + (size_t)pool->count * pool->chunk_bytes;
+	struct chunk_note *const notes = behind;
+	void *const last = notes + pool->count;
 
 	for (uint32_t i = 0; i < pool->count; i++) {
 		pool->chunks[i].data = memory + (size_t)i * pool->chunk_bytes;
-		pool->chunks[i].note = (struct chunk_note *)(void *)notes + i;
+		pool->chunks[i].note = &notes[i];
 	}
-	pool->streams = (struct stream_note *)(void *)((struct chunk_note *)(void *)notes +
-						       pool->count);
-}
-
-static void pool__unmap(struct pool *pool)
-{
-	if (pool->mapping != MAP_FAILED && pool->mapping != NULL)
-		munmap(pool->mapping, pool->mapping_bytes);
-	pool->mapping = NULL;
+	pool->streams = last;
 }
 
 void pool__keep(struct pool *pool, uint8_t *memory)
 {
 	pool__lay_out(pool, memory);
-	pool__unmap(pool);
+	munmap(pool->mapping, pool->mapping_bytes);
+	pool->mapping = MAP_FAILED;
 }
 
 void pool__note_file(struct pool *pool, uint64_t stream, uint64_t device, uint64_t file)
 {
 	struct stream_note *const note = &pool->streams[stream % STREAMS_MAX];
 
-	if (load_relaxed(&note->id) != stream + 1 || note->device != device) {
-		/* Release: a kill finds no stream, or this one with a file. */
-		store_release(&note->id, 0);
-		note->device = device;
-	}
-	store_release(&note->file, file);
+	/* Release: a kill finds no stream, or this one with its file. */
+	store_release(&note->id, 0);
+	note->device = device;
+	note->file = file;
 	store_release(&note->id, stream + 1);
 }
 
 int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 {
+	const size_t bytes = pool__bytes(count, chunk_bytes);
 	uint8_t *memory;
-	size_t bytes;
 
 	memset(pool, 0, sizeof(*pool));
 	if (count == 0 || chunk_bytes % CHUNK_ALIGN_BYTES != 0 ||
@@ -67,10 +60,6 @@ int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 		return -EINVAL;
 	pthread_mutex_init(&pool->lock, NULL);
 	pool->chunk_bytes = chunk_bytes;
-	pool->count = pool->free_count = pool->free_min = count;
-	/* No process of this boot has used it: none takes a chunk every 16 us of its life. */
-	pool->serial = clock__now_ns() >> 14;
-	bytes = pool__bytes(pool);
 	pool->mapping_bytes = bytes + HUGE_PAGE_BYTES;
 	memory = mmap(NULL, pool->mapping_bytes, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -84,6 +73,9 @@ int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 	/* Copying into 4 KiB pages, and pinning them for O_DIRECT, costs about 15 ns for 128 bytes
 	 * more than with huge pages. A kernel without them returns EINVAL, which is harmless. */
 	(void)madvise(memory, bytes, MADV_HUGEPAGE);
+	pool->count = pool->free_count = pool->free_min = count;
+	/* No process of this boot has used it: none takes a chunk every 16 us of its life. */
+	pool->serial = clock__now_ns() >> 14;
 	pool__lay_out(pool, memory);
 	/* Lowest first: an idle host touches only one or two chunks. */
 	for (uint32_t i = count; i-- > 0;) {
@@ -102,10 +94,11 @@ void pool__deinit(struct pool *pool)
 {
 	if (pool->chunk_bytes == 0)
 		return;
-	for (uint32_t i = 0; pool->chunks != NULL && i < pool->count; i++)
+	for (uint32_t i = 0; i < pool->count; i++)
 		XXH3_freeState(pool->chunks[i].hash);
 	free(pool->chunks);
-	pool__unmap(pool);
+	if (pool->mapping != MAP_FAILED)
+		munmap(pool->mapping, pool->mapping_bytes);
 	pthread_mutex_destroy(&pool->lock);
 	memset(pool, 0, sizeof(*pool));
 }

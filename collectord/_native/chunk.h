@@ -51,9 +51,7 @@ struct chunk_note {
 /* The stream whose chunks these are, and the last file that was prepared for it. */
 struct stream_note {
 	_Atomic uint64_t id; /* and 1; 0: the place is not used */
-	uint64_t device;
-	_Atomic uint64_t file;
-	uint64_t unused;
+	uint64_t device, file, unused;
 };
 
 _Static_assert(sizeof(struct chunk_note) == 64 && sizeof(struct stream_note) == 32,
@@ -163,8 +161,8 @@ struct pool {
  * largest record. */
 int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes);
 void pool__deinit(struct pool *pool);
-/* Returns the size of the chunks with their notes. */
-size_t pool__bytes(const struct pool *pool);
+/* Returns the size of so many chunks with their notes. */
+size_t pool__bytes(uint32_t count, uint32_t chunk_bytes);
 /* Use this zeroed memory of the caller's from now on. No chunk is in use. */
 void pool__keep(struct pool *pool, uint8_t *memory);
 /* Note the last file that was prepared for a stream. */

@@ -121,8 +121,8 @@ static void record_stream__account(struct stream *stream, const struct chunk *ch
 	segment->end = offset + chunk__records(chunk->used, round);
 }
 
-/* Pad the chunk for this place, where it is written next. It uses a copy of the hash, since it may be written again
- * elsewhere. */
+/* Pad the chunk for this place, where it is written next. It uses a copy of the hash, since it may
+ * be written again elsewhere. */
 static uint64_t record_stream__pad(struct stream *stream, const struct chunk *chunk, bool round,
 				   uint64_t offset)
 {

@@ -20,12 +20,12 @@ from collectord.daemon.claims import Places, await_salvages
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.hotplug import Hotplug
-from collectord.daemon.kept_memory import KeptMemory
 from collectord.daemon.packer import Packer, share_of
 from collectord.daemon.process_watch import ProcessWatch
 from collectord.daemon.reloader import Running
 from collectord.daemon.session_polls import SessionPolls
 from collectord.daemon.session_set import SessionSet
+from collectord.daemon.staging_memory import StagingMemory
 from collectord.daemon.timed_sessions import Surroundings, TimedSessions
 from collectord.errors import KernelError, SinkError
 from collectord.plan.session_plan import RetentionPlan
@@ -126,7 +126,7 @@ class Stages:
         self._host = kernel.host()
         self.clock = kernel.clocks()
         self.drain = Drain(plan.core, kernel)
-        self._kept_memory = KeptMemory(kernel, plan)
+        self._staging = StagingMemory(kernel, config.daemon.opener, plan.core)
         self.watch = BpfWatch()
         self.sessions = SessionSet(self.watch)
         self.timed = TimedSessions(kernel, config, self.sessions)
@@ -192,7 +192,7 @@ class Stages:
         run.service.status("sealing what earlier runs left")
         run.service.extend(_RECOVERY_S)
         place = Path(self._config.daemon.state_dir)
-        with self._kept_memory.left() as staging:
+        with self._staging.left() as staging:
             self.repaired = repair_leftovers(self._plan, place, staging)
         noted = self._kernel.noted_instance
         left = (left_instance(session, noted) for session in self._plan.sessions)
@@ -209,7 +209,7 @@ class Stages:
 
     def _start_core(self, run: Run) -> CpuWatch:
         """Start the threads of the core and of this process, and watch the CPUs."""
-        self._kept_memory.use(self.drain.core, run.stack)
+        self._staging.use(self.drain.core, run.stack)
         run.stack.enter_context(self.drain)
         for device in self._workers.devices:
             self.drain.core.add_disk(device)

@@ -232,10 +232,10 @@ class Opener:
             if isinstance(ask, AskFacts):
                 one.send(msgspec.json.encode(FactsAnswer(msgspec.Raw(self._facts))))
                 return
-            if isinstance(ask, AskLeft):
-                self._send_left(one)
-                return
             loop = asyncio.get_running_loop()
+            if isinstance(ask, AskLeft):
+                await loop.run_in_executor(self._opening, self._send_left, one)
+                return
             if isinstance(ask, AskStaging):
                 made = await loop.run_in_executor(self._opening, self._make_staging, one, ask)
                 told = StagingAnswer("", made.chunks, made.chunk_bytes)
@@ -269,15 +269,21 @@ class Opener:
         if left is None:
             one.send(msgspec.json.encode(StagingAnswer()))
             return
-        notes = [held.memory for held in tuple(self._held.values())]
+        notes = [held.memory for held in self._held.values()]
         answer = StagingAnswer("", left.chunks, left.chunk_bytes, len(notes))
         socket.send_fds(one, [msgspec.json.encode(answer)], [left.memory])
         for fd in notes:
             socket.send_fds(one, [msgspec.json.encode(StagingAnswer())], [fd])
 
     def _make_staging(self, one: socket.socket, ask: AskStaging) -> HeldStaging:
-        """Replace the memory by a new one, for a peer. Raises Refused, or as `_look_again`."""
+        """Make new memory for a peer, who has written what was left, or never will.
+
+        Raises Refused, or as `_look_again`.
+        """
         self._check_staging()
+        if self._staging is not None:
+            os.close(self._staging.memory)
+            self._staging = None
         if not self._plans(ask) and self._is_changed():
             self._look_again()
         if not self._plans(ask) or ask.chunk_bytes > CHUNK_MAX_BYTES:
@@ -286,8 +292,6 @@ class Opener:
             made = make_staging(ask.chunks, ask.chunk_bytes)
         except OSError as error:
             raise Refused(f"there is no staging memory: {error}") from error
-        if self._staging is not None:
-            os.close(self._staging.memory)
         self._staging, self._staging_user = made, one
         return made
 

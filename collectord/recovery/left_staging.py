@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import defaultdict
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -21,8 +21,6 @@ import structlog
 from collectord.codec.perf_record import PAGE_BYTES
 from collectord.errors import CodecError, SinkError
 from collectord.folders.folder import opened, write_all
-from collectord.folders.trust import Trust
-from collectord.folders.walk import open_folder
 from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES
 from collectord.kernel.values.kept_staging import (
     CHUNK_MAX_BYTES,
@@ -32,8 +30,9 @@ from collectord.kernel.values.kept_staging import (
     staging_bytes,
 )
 from collectord.sink.manifest import OpenManifest, decode, encode
-from collectord.sink.perf_chunks import padded, sound_end
+from collectord.sink.perf_chunks import names, padded, sound_end
 from collectord.sink.perf_file import read_head, time_offset
+from collectord.sink.run_so_far import last_segment
 from collectord.sink.scan import mapped, scan
 from collectord.sink.segment import (
     MANIFEST,
@@ -42,16 +41,11 @@ from collectord.sink.segment import (
     group_files,
     lock,
     read_manifest,
-    session_folder,
-    session_names,
-    sink_errors,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
-    from collectord.codec.perf_data import Head
     from collectord.folders.folder import Folder
     from collectord.kernel.values.kept_staging import LeftStaging
     from collectord.sink.segment import SegmentPaths
@@ -64,6 +58,7 @@ _RING_NOTE: Final = struct.Struct("<7Q")
 _PLACE_BITS: Final = 22
 _WORD: Final = 8
 _ROUND: Final = 1
+_TAIL_BYTES: Final = 64 << 10  # more than a repair writes behind the data
 # More rings than a session can have.
 _NOTES_MAX_BYTES: Final = 16 << 20
 
@@ -157,19 +152,25 @@ class _Orphan:
 
     Attributes:
         key: its device and inode.
-        samples: of the chunks that were written here.
+        manifest: None if it cannot be read.
     """
 
-    def __init__(self, folder: Folder, paths: SegmentPaths, fd: int, head: Head) -> None:
+    def __init__(self, folder: Folder, paths: SegmentPaths, fd: int) -> None:
         self._folder = folder
         self._paths = paths
         self._fd = fd
-        self._head = head
+        self._head = head = read_head(fd)
         self._time_offset = time_offset(head.attrs)
+        self._start = head.write_offset
         status = os.fstat(fd)
         self.key = status.st_dev, status.st_ino
-        self._start = head.write_offset
-        self.samples = 0
+        self.manifest = decode(read_manifest(folder, paths.open_manifest), OpenManifest)
+        self._samples = 0
+
+    @property
+    def run(self) -> str:
+        """The run of segments that it belongs to."""
+        return self.manifest.run if self.manifest is not None else ""
 
     def holds_data(self) -> bool:
         """Whether anything was written behind its head."""
@@ -195,14 +196,32 @@ class _Orphan:
     def append(self, memory: Memory, chunks: Iterable[Chunk]) -> None:
         """Write chunks behind all that is sound. Raises OSError."""
         size = os.fstat(self._fd).st_size
-        with mapped(self._fd, size) as view, view[self._start :] as data:
+        with mapped(self._fd, size, again=True) as view, view[self._start :] as data:
             at = self._start + sound_end(data, self._start)
         # What is behind it is half of something that is in no chunk, as a replay.
         os.ftruncate(self._fd, at)
+        if at == self._start and (named := self._names()):
+            replay = padded(named, at, self._head.table)
+            write_all(self._fd, replay, at)
+            at += len(replay)
         for chunk in chunks:
             aimed = chunk._replace(file=self.key[1], at=at)
             memory.aim(aimed, aimed.file, at)
             at += self._write(memory, aimed, at)
+
+    def _names(self) -> bytes:
+        """Return what the segment before it knows of tasks and code, in place of a replay."""
+        try:
+            with last_segment(self._folder) as last:
+                before, own = last.manifest, self.manifest
+                if before is None or own is None or before.boot_id != own.boot_id:
+                    return b""
+                # Ids of events are never used again while a host runs: they are the same rings.
+                if read_head(last.fd).attrs == self._head.attrs:
+                    return names(last.records)
+        except (CodecError, SinkError, OSError) as error:
+            _LOG.warning("names_not_loaded", path=str(self._paths.partial), error=str(error))
+        return b""
 
     def _write(self, memory: Memory, chunk: Chunk, at: int) -> int:
         """Write a chunk, unless it is there; return its length. 0: it holds no sound records."""
@@ -213,71 +232,45 @@ class _Orphan:
             return 0
         data = padded(records, at, self._head.table, ends_round=bool(chunk.at & _ROUND))
         if os.pread(self._fd, len(data), at) != data:
+            # What a full disk has no room for is not even begun: the segment can still be sealed.
+            os.posix_fallocate(self._fd, at, len(data) + _TAIL_BYTES)
             write_all(self._fd, data, at)
-            self.samples += found.samples
+            self._samples += found.samples
         return len(data)
 
     def tell(self) -> None:
         """Note in its manifest what was written here. Raises OSError."""
-        path = self._paths.open_manifest
-        manifest = decode(read_manifest(self._folder, path), OpenManifest)
-        if manifest is None or not self.samples:
+        if self.manifest is None or not self._samples:
             return
-        told = msgspec.structs.replace(manifest, staged=manifest.staged + self.samples)
-        self._folder.put(path.name, encode(told))
-        _LOG.info("staging_written", path=str(self._paths.partial), samples=self.samples)
+        _LOG.info("staging_written", path=str(self._paths.partial), samples=self._samples)
+        staged = self.manifest.staged + self._samples
+        told = msgspec.structs.replace(self.manifest, staged=staged)
+        self._folder.put(self._paths.open_manifest.name, encode(told))
 
 
-def forget_left(left: LeftStaging) -> None:
-    """Note that nothing in the memory is needed any more: all that was written is sealed.
-
-    Inodes may be used again: another daemon, of a time without the opener, may have left others.
-    """
-    notes_at = left.chunks * left.chunk_bytes
-    size = staging_bytes(left.chunks, left.chunk_bytes) - notes_at
-    os.pwrite(left.memory, bytes(size), notes_at)
-
-
-def write_left(left: LeftStaging, places: Iterable[Path]) -> None:
-    """Write what was in a killed daemon's staging memory to its unsealed segments.
+def write_left(memory: Memory, folder: Folder) -> None:
+    """Write what was in staging to the unsealed segments of a folder, for those who wrote there.
 
     What cannot be written is missing in their manifests, and so the rings' account counts it.
-
-    Args:
-        left: the memory.
-        places: folders of segments, and folders that have such folders in them.
-
-    Raises:
-        SinkError: a folder cannot be read.
     """
-    memory = Memory(left)
-    for place in places:
-        with sink_errors("cannot read the directory", place, reading=True):
-            root = open_folder(place, Trust.WRITE)
-        with root:
-            for name in session_names(root):
-                try:
-                    with session_folder(root, name) as folder:
-                        _finish(folder, memory)
-                except (SinkError, OSError) as error:
-                    _LOG.error("staging_not_written", path=str(place / name), error=str(error))
-
-
-def _finish(folder: Folder, memory: Memory) -> None:
-    """Write the chunks of the streams that wrote in this folder. Raises SinkError, OSError."""
-    with _orphans(folder) as orphans:
-        files = {orphan.key: orphan for orphan in orphans}
-        for stream, key in memory.streams.items():
-            chunks = memory.chunks.get(stream)
-            if key in files and chunks:
-                _write(orphans, memory, chunks)
+    try:
+        with _orphans(folder) as orphans:
+            runs = {orphan.key: orphan.run for orphan in orphans}
+            for stream, key in memory.streams.items():
+                chunks = memory.chunks.get(stream)
+                if key in runs and chunks:
+                    # While a session takes the place of another, both have segments here.
+                    _write([one for one in orphans if one.run == runs[key]], memory, chunks)
+    except (SinkError, OSError) as error:
+        _LOG.error("staging_not_written", path=str(folder.path), error=str(error))
 
 
 def _write(orphans: list[_Orphan], memory: Memory, chunks: list[Chunk]) -> None:
+    """Write the chunks of a stream to the segments of its run, of which there is one."""
     try:
         aimed = {chunk for chunk in chunks if chunk.file}
         loose = set(chunks) - aimed
-        last = None  # the newest that has data
+        last = orphans[0]  # the newest that has data
         for orphan in orphans:
             own = {chunk for chunk in aimed if chunk.file == orphan.key[1]}
             aimed -= own
@@ -287,8 +280,7 @@ def _write(orphans: list[_Orphan], memory: Memory, chunks: list[Chunk]) -> None:
                 last = orphan
         loose |= aimed  # their segment is sealed: they were to go to the next one
         if loose:
-            ordered = sorted(loose, key=lambda chunk: chunk.serial)
-            (last or orphans[0]).append(memory, ordered)
+            last.append(memory, sorted(loose, key=lambda chunk: chunk.serial))
     finally:
         for orphan in orphans:
             orphan.tell()
@@ -308,8 +300,6 @@ def _orphans(folder: Folder) -> Iterator[list[_Orphan]]:
             fd = stack.enter_context(opened(folder.open(paths.partial.name, write=True)))
             if not lock(fd) or not folder.is_named(paths.partial.name, fd):
                 continue
-            try:
-                found.append(_Orphan(folder, paths, fd, read_head(fd)))
-            except CodecError:  # it was cut short while it was created
-                continue
+            with suppress(CodecError):  # it was cut short while it was created
+                found.append(_Orphan(folder, paths, fd))
         yield found

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,7 +12,7 @@ import structlog
 from collectord.errors import SinkError
 from collectord.recovery.ftrace_rings import SOURCE, salvage_leftovers
 from collectord.recovery.gap import extend_covered
-from collectord.recovery.left_staging import forget_left, write_left
+from collectord.recovery.left_staging import Memory, write_left
 from collectord.sink.outcome import UNREPAIRED, Action
 from collectord.sink.repair import repair
 from collectord.sink.segment import PARTIAL
@@ -54,11 +55,8 @@ def repair_leftovers(plan: Plan, state: Path, left: LeftStaging | None = None) -
     places = [path for path in (state, *sorted(elsewhere)) if rotated and path.is_dir()]
     if not places:
         return Repaired()
-    if left is not None:
-        write_left(left, places)
-    outcomes = [outcome for place in places for outcome in repair(place)]
-    if left is not None:
-        forget_left(left)
+    first = partial(write_left, Memory(left)) if left is not None else None
+    outcomes = [outcome for place in places for outcome in repair(place, first=first)]
     _tell_repairs(outcomes)
     unclean = any(map(_tells_of_a_kill, outcomes))
     return Repaired(

@@ -268,8 +268,8 @@ static void notes_tell_of_a_chunk_what_a_successor_needs(void)
 	uint8_t *memory;
 
 	CHECK_EQ(pool__init(&pool, 2, CHUNK_BYTES), 0);
-	CHECK_EQ(pool__bytes(&pool), 2 * (CHUNK_BYTES + 64) + STREAMS_MAX * 32);
-	memory = mmap(NULL, pool__bytes(&pool), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+	CHECK_EQ(pool__bytes(2, CHUNK_BYTES), 2 * (CHUNK_BYTES + 64) + STREAMS_MAX * 32);
+	memory = mmap(NULL, pool__bytes(2, CHUNK_BYTES), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
 		      -1, 0);
 	CHECK(memory != MAP_FAILED);
 	pool__keep(&pool, memory);
@@ -295,7 +295,7 @@ static void notes_tell_of_a_chunk_what_a_successor_needs(void)
 	CHECK_EQ(pool.streams[1].id, 2 * STREAMS_MAX + 2);
 	CHECK(pool.streams[1].device == 5 && pool.streams[1].file == 6);
 	pool__deinit(&pool);
-	CHECK_EQ(munmap(memory, 2 * (CHUNK_BYTES + 64) + STREAMS_MAX * 32), 0);
+	CHECK_EQ(munmap(memory, pool__bytes(2, CHUNK_BYTES)), 0);
 }
 
 static void spans_follow_the_rings_in_turn(void)

@@ -552,12 +552,8 @@ static bool send_refused(struct stream *stream, struct chunk *chunk)
 	return sent;
 }
 
-/* From now on their places may be others'. */
-static void recall_unaimed(struct stream *stream)
+static void recall_counted(struct stream *stream)
 {
-	const struct item *item = stream->first;
-
-	CHECK_EQ(item->chunk->note->file, 0);
 	record_stream__ops.recall(stream);
 	recalled++;
 }
@@ -571,6 +567,9 @@ static void land_counted(struct stream *stream, const struct chunk *chunk)
 
 static int write_refused(struct stream *stream, struct item *item, uint64_t *bytes)
 {
+	/* The place of the next one may be another's now. */
+	if (recalled > 0 && item->next != NULL)
+		CHECK_EQ(item->next->chunk->note->file, 0);
 	if (refused_always && item->chunk != NULL && stream->work.span == 0 &&
 	    is_refused(item->chunk))
 		return -EIO;
@@ -585,7 +584,7 @@ static void refuse(uint64_t serial, bool always)
 	ops.send = send_refused;
 	ops.land = land_counted;
 	ops.write = write_refused;
-	ops.recall = recall_unaimed;
+	ops.recall = recall_counted;
 	refused_serial = serial;
 	refused_always = always;
 	many_sent = most_at_once = recalled = 0;

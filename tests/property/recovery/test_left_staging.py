@@ -11,6 +11,8 @@ import struct
 import time
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -22,6 +24,8 @@ from hypothesis import strategies as st
 from collectord._native import _core
 from collectord.codec.perf_attr import RecordType, sample_time_offset
 from collectord.codec.perf_record import iter_records
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES
 from collectord.kernel.values.kept_staging import (
     STREAMS_MAX,
@@ -29,27 +33,28 @@ from collectord.kernel.values.kept_staging import (
     staging_bytes,
 )
 from collectord.reader.verify import verify
-from collectord.recovery.left_staging import write_left
+from collectord.recovery.left_staging import Memory, write_left
 from collectord.sink.manifest import Manifest, decode
-from collectord.sink.repair import repair
+from collectord.sink.repair import repair, repair_steps
+from collectord.sink.segment import group_files
 from tests.support import segments
 from tests.support.examples import examples
-from tests.support.samples import Sample, encode_sample
+from tests.support.staging import (
+    CHUNK_BYTES,
+    CHUNKS,
+    NOTES_BYTES,
+    RINGS,
+    SAMPLE,
+    left_memory,
+    memory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE: Final = mmap.PAGESIZE
-CHUNKS: Final = 8
-CHUNK_BYTES: Final = 65536 + 4096
 RING_BYTES: Final = 64 << 10
-RINGS: Final = 2
-NOTES_BYTES: Final = STATE_BYTES + NOTE_BYTES * RINGS
 KILLS: Final = 30
-SAMPLE: Final = encode_sample(
-    Sample(id=11, pid=1, tid=1, time_ns=segments.TIME_NS, period=1, raw=b"\xee" * 12),
-    segments.ATTR,
-)
 NUMBER_AT: Final = SAMPLE.index(b"\xee" * 12)
 NUMBER: Final = struct.Struct("=IQ")
 
@@ -59,7 +64,7 @@ class Shared:
 
     def __init__(self, stack: ExitStack) -> None:
         self.fds = {
-            name: stack.enter_context(_memory(size))
+            name: stack.enter_context(memory(size))
             for name, size in {
                 "staging": staging_bytes(CHUNKS, CHUNK_BYTES),
                 "notes": NOTES_BYTES,
@@ -137,19 +142,6 @@ def _record(ring: int, serial: int) -> bytes:
     return SAMPLE[:NUMBER_AT] + NUMBER.pack(ring, serial) + SAMPLE[NUMBER_AT + NUMBER.size :]
 
 
-class _memory:  # noqa: N801  # a context manager that reads as a call
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __enter__(self) -> int:
-        self._fd = os.memfd_create("shared")
-        os.ftruncate(self._fd, self._size)
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
-
-
 def stored(directory: Path) -> Iterator[tuple[int, int]]:
     """Yield the ring and the number of each sample in sealed segments."""
     for path in directory.glob("*.perf.data"):
@@ -163,6 +155,15 @@ def stored(directory: Path) -> Iterator[tuple[int, int]]:
                 found += 1
                 yield NUMBER.unpack_from(data, header.offset + NUMBER_AT)
         assert found == manifest.samples
+
+
+def recover(left: LeftStaging, directory: Path, steps: int) -> None:
+    """Write what was left, and begin the repair as far as so many steps."""
+    with open_folder(directory, Trust.WRITE) as folder:
+        write_left(Memory(left), folder)
+        for group in group_files(folder):
+            for _ in islice(repair_steps(folder, group), steps):
+                pass
 
 
 @pytest.mark.parametrize("seed", range(examples(KILLS)))
@@ -183,10 +184,9 @@ def test_a_kill_at_any_instant_leaves_each_record_once(tmp_path: Path, seed: int
             time.sleep(0)
         os.kill(child, signal.SIGKILL)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        if dice.random() < 0.5:
-            segments.killed(lambda: write_left(shared.left(), [tmp_path]))
-        write_left(shared.left(), [tmp_path])
-        repair(tmp_path)
+        for steps in dice.choice([(), (0,), (0, dice.randrange(1, 10)), (dice.randrange(1, 10),)]):
+            segments.killed(partial(recover, shared.left(), tmp_path, steps))
+        repair(tmp_path, first=partial(write_left, Memory(shared.left())))
         found = Counter([*stored(tmp_path), *shared.unread()])
         numbers = struct.unpack("=2Q", made[: 8 * RINGS])
     assert set(found.values()) == {1}
@@ -194,19 +194,6 @@ def test_a_kill_at_any_instant_leaves_each_record_once(tmp_path: Path, seed: int
         own = {number for which, number in found if which == ring}
         # The last one may not have been written.
         assert own in (set(range(count)), set(range(count - 1)))
-
-
-def memory_of(stack: ExitStack, notes: bytes, rings: bytes) -> LeftStaging:
-    """Return memory with chunks of valid samples, and these notes."""
-    size = staging_bytes(CHUNKS, CHUNK_BYTES)
-    memory = stack.enter_context(_memory(size))
-    whole = SAMPLE * (CHUNK_BYTES // len(SAMPLE))
-    for chunk in range(CHUNKS):
-        os.pwrite(memory, whole, chunk * CHUNK_BYTES)
-    os.pwrite(memory, notes[: size - CHUNKS * CHUNK_BYTES], CHUNKS * CHUNK_BYTES)
-    kept = stack.enter_context(_memory(NOTES_BYTES))
-    os.pwrite(kept, rings[: NOTE_BYTES * RINGS], STATE_BYTES)
-    return LeftStaging(memory, CHUNKS, CHUNK_BYTES, (kept,))
 
 
 WORDS: Final = st.one_of(
@@ -239,8 +226,9 @@ def test_memory_that_lies_harms_nothing(data: st.DataObject) -> None:
             file = data.draw(word) if stream else 0
             notes += struct.pack("=3Q8x", stream, status.st_dev, file)
         rings = struct.pack("=7Q8x", *data.draw(st.tuples(*[WORDS] * 7))) * RINGS
-        left = memory_of(stack, bytes(notes), rings)
-        write_left(left, [directory, sealed])
+        left = left_memory(stack, bytes(notes), rings)
+        for each in (directory, sealed):
+            recover(left, each, 0)
         size = orphan.stat().st_size
         assert size <= status.st_size + (CHUNKS + 1) * (CHUNK_BYTES + PAGE)
         repair(directory)

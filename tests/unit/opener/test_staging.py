@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord._native import _core
-from collectord.daemon.kept_memory import KeptMemory
+from collectord.daemon.staging_memory import StagingMemory
 from collectord.errors import KernelError
 from collectord.kernel.local.opener_client import kept_staging, left_staging
 from collectord.kernel.values.kept_staging import CHUNK_MAX_BYTES, staging_bytes
@@ -105,17 +105,14 @@ def test_a_clean_end_gives_the_pages_back(tmp_path: Path) -> None:
         kernel: Any = SimpleNamespace(
             kept_staging=kept_staging, left_staging=left_staging, close=os.close
         )
-        plan: Any = SimpleNamespace(
-            core=SimpleNamespace(chunks=CHUNKS, chunk_bytes=CHUNK_BYTES),
-            sessions=(SimpleNamespace(opener=place),),
-        )
+        plan: Any = SimpleNamespace(chunks=CHUNKS, chunk_bytes=CHUNK_BYTES)
 
         async def use() -> None:
             async with AsyncExitStack() as stack:
-                kept_memory = KeptMemory(kernel, plan)
+                staging = StagingMemory(kernel, place, plan)
                 core = _core.Core(chunks=CHUNKS, chunk_bytes=CHUNK_BYTES)
-                kept_memory.use(core, stack)
-                with kept_memory.left() as nothing:  # it is in use
+                staging.use(core, stack)
+                with staging.left() as nothing:  # it is in use
                     assert nothing is None
                 core.start()
                 stack.callback(core.stop)
@@ -147,10 +144,12 @@ def test_the_size_is_the_configured_one(tmp_path: Path) -> None:
     """A daemon cannot have the opener hold as much as it likes."""
 
     def work(place: str) -> None:
+        with kept(place):
+            pass
         for chunks, chunk_bytes in ((CHUNKS + 1, CHUNK_BYTES), (CHUNKS, 1), (-1, -1)):
             with pytest.raises(KernelError, match="not planned so"):
                 kept_staging(place, chunks, chunk_bytes)
-        assert left_staging(place) is None
+        assert left_staging(place) is None  # whoever asks has written it
 
     served(tmp_path / "opener", work)
 

@@ -18,23 +18,24 @@ if TYPE_CHECKING:
     from collectord._native._core import Core
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.kept_staging import LeftStaging
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.session_plan import CorePlan
 
 _LOG: Final = structlog.get_logger()
 
 
-class KeptMemory:
-    """The opener's memory, if it holds a session's rings; none otherwise.
+class StagingMemory:
+    """The opener's memory; none without an opener.
 
     Args:
-        kernel: asks the opener.
-        plan: has its socket, and the size of staging.
+        kernel: asks it.
+        opener: its socket, "" if there is none.
+        plan: the size of staging.
     """
 
-    def __init__(self, kernel: Kernel, plan: Plan) -> None:
+    def __init__(self, kernel: Kernel, opener: str, plan: CorePlan) -> None:
         self._kernel = kernel
-        self._core = plan.core
-        self._opener = next((one.opener for one in plan.sessions if one.opener), "")
+        self._opener = opener
+        self._plan = plan
 
     @contextmanager
     def left(self) -> Iterator[LeftStaging | None]:
@@ -53,9 +54,9 @@ class KeptMemory:
         """Let the core stage in memory that the opener keeps, until the stack is left."""
         if not self._opener:
             return
-        plan = self._core
+        chunks, chunk_bytes = self._plan.chunks, self._plan.chunk_bytes
         try:
-            kept = self._kernel.kept_staging(self._opener, plan.chunks, plan.chunk_bytes)
+            kept = self._kernel.kept_staging(self._opener, chunks, chunk_bytes)
         except KernelError as error:
             _LOG.warning("staging_not_kept", error=str(error))
             return
