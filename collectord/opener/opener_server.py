@@ -269,7 +269,7 @@ class Opener:
         if left is None:
             one.send(msgspec.json.encode(StagingAnswer()))
             return
-        notes = [held.memory for held in self._held.values()]
+        notes = [held.memory for held in self._held.values() if not held.is_drained]
         answer = StagingAnswer("", left.chunks, left.chunk_bytes, len(notes))
         socket.send_fds(one, [msgspec.json.encode(answer)], [left.memory])
         for fd in notes:

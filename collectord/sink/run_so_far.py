@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,7 +78,7 @@ def last_segment(folder: Folder) -> Iterator[Last]:
     with (
         opened(folder.open(paths.data.name)) as fd,
         unpacked(fd) as plain,
-        mapped(plain, manifest.bytes) as data,
+        mapped(plain, os.fstat(plain).st_size) as data,
         data[manifest.data_offset : manifest.data_offset + manifest.data_bytes] as records,
     ):
         yield Last(manifest, plain, records)

@@ -86,7 +86,8 @@ def test_kills_lose_nothing(  # noqa: PLR0917  # fixtures
 
 
 def calls(segments: Iterable[Path], perf: Perf) -> Iterator[str]:
-    """Yield the number of each call in segments, as perf reads it."""
+    """Yield the number of each call in segments, as perf reads it: of a task whose name it knows."""
     for path in segments:
-        for line in perf.run("script", "-F", "trace", "-i", path).stdout.splitlines():
+        for line in perf.run("script", "-F", "comm,trace", "-i", path).stdout.splitlines():
+            assert not line.lstrip().startswith(":"), (path, line)
             yield line.rpartition("(")[2].partition(",")[0]

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pytest
 
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import PAGE_BYTES, iter_records
@@ -73,6 +74,18 @@ def test_names_come_before_samples_that_no_replay_precedes(tmp_path: Path) -> No
     manifest = written(tmp_path, empty(tmp_path), [3, 2])
     assert (manifest.samples, manifest.staged) == (5, 5)
     assert kinds(tmp_path) == [RecordType.COMM, *[RecordType.SAMPLE] * 5]
+
+
+@pytest.mark.parametrize("kept", [PAGE_BYTES, 8])
+def test_a_segment_that_was_cut_short_has_names_still(tmp_path: Path, kept: int) -> None:
+    """Those in front are taken, and the samples are written in any case."""
+    before = segments.write_segment(segments.make_sink(tmp_path))
+    os.truncate(before.path, before.manifest.data_offset + kept)
+    with ExitStack() as stack:
+        memory = Memory(left_chunks(stack, [3], empty(tmp_path)))
+        repair(tmp_path, first=partial(write_left, memory))
+    named = [RecordType.COMM] if kept > len(segments.comm_record()) else []
+    assert kinds(tmp_path) == [*named, *[RecordType.SAMPLE] * 3]
 
 
 def test_names_of_another_boot_are_not_taken(tmp_path: Path) -> None:
