@@ -202,7 +202,7 @@ class _Orphan:
         os.ftruncate(self._fd, at)
         if at == self._start and (named := self._names()):
             replay = padded(named, at, self._head.table)
-            write_all(self._fd, replay, at)
+            self._put(replay, at)
             at += len(replay)
         for chunk in chunks:
             aimed = chunk._replace(file=self.key[1], at=at)
@@ -232,11 +232,14 @@ class _Orphan:
             return 0
         data = padded(records, at, self._head.table, ends_round=bool(chunk.at & _ROUND))
         if os.pread(self._fd, len(data), at) != data:
-            # What a full disk has no room for is not even begun: the segment can still be sealed.
-            os.posix_fallocate(self._fd, at, len(data) + _TAIL_BYTES)
-            write_all(self._fd, data, at)
+            self._put(data, at)
             self._samples += found.samples
         return len(data)
+
+    def _put(self, data: bytes, at: int) -> None:
+        # What a full disk has no room for is not even begun: the segment can still be sealed.
+        os.posix_fallocate(self._fd, at, len(data) + _TAIL_BYTES)
+        write_all(self._fd, data, at)
 
     def tell(self) -> None:
         """Note in its manifest what was written here. Raises OSError."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a killed daemon had in staging goes to the segments of its run, behind names of tasks."""
+"""Chunks of a killed daemon are written to segments of its run, behind the names of tasks."""
 
 from __future__ import annotations
 
