@@ -3,21 +3,25 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.support import daemons, kills
+from collectord.folders.folder import opened
+from collectord.sink.repair import repair
+from collectord.sink.run_so_far import last_records
+from tests.support import daemons, kills, segments
 from tests.support.daemons import wait_for
-from tests.support.disks import slow_ext4
+from tests.support.disks import ext4, slow_ext4
 from tests.support.openers import all_counted, allowed, configured, lost, opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from tests.support.generator import Generator
     from tests.support.perf_tools import Perf
@@ -85,9 +89,35 @@ def test_kills_lose_nothing(  # noqa: PLR0917  # fixtures
     assert len(read) + sum(lost(balance).values()) == made
 
 
-def calls(segments: Iterable[Path], perf: Perf) -> Iterator[str]:
-    """Yield the number of each call in segments, as perf reads it: of a task whose name it knows."""
-    for path in segments:
+def test_the_segment_of_a_killed_daemon_is_read_once(
+    tmp_path: Path, require: Callable[[str], None]
+) -> None:
+    """The repair reads it, and the names come from the page cache then, however slow the disk."""
+    require("loop devices")
+    with ext4(tmp_path / "disk", 64 << 20) as root:
+        orphan = segments.orphan(root / "calls", samples=100_000)
+        with opened(os.open(orphan, os.O_RDWR)) as fd:
+            size = os.fstat(fd).st_size
+            os.fsync(fd)
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        before = read_bytes(root)
+        repair(root / "calls")
+        with last_records(root / "calls") as records:
+            assert bytes(records)
+        read = read_bytes(root) - before
+    assert 0.9 * size < read < 1.2 * size
+
+
+def read_bytes(root: Path) -> int:
+    """Return what was ever read from a file system's device."""
+    device = root.stat().st_dev
+    stat = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
+    return int(stat.read_text().split()[2]) * 512
+
+
+def calls(paths: Iterable[Path], perf: Perf) -> Iterator[str]:
+    """Yield the number of each call, as perf reads it with the name of its task."""
+    for path in paths:
         for line in perf.run("script", "-F", "comm,trace", "-i", path).stdout.splitlines():
             assert not line.lstrip().startswith(":"), (path, line)
             yield line.rpartition("(")[2].partition(",")[0]
