@@ -88,8 +88,8 @@ class RingMap:
 class RingNote:
     """The note of how far a ring was read, in memory that outlives this process.
 
-    The note has 64 bytes: u64 turn; twice u64 position, samples, and the place in staging behind
-    the last of them, of which those of number `turn & 1` are valid.
+    The note has 64 bytes: u64 turn; two pairs of u64 position and u64 samples; and two u64 places
+    behind the samples in staging. Those of number `turn & 1` are valid.
     """
 
     def __init__(self, memory: mmap, offset: int) -> None:

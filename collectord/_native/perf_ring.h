@@ -12,8 +12,8 @@ struct ring_note {
 	_Atomic uint64_t turn; /* at[turn & 1] is valid */
 	struct {
 		uint64_t position, samples;
-		uint64_t place; /* behind the samples in staging, see chunk__place() */
 	} at[2];
+	uint64_t place[2]; /* behind the samples in staging, see chunk__place() */
 	uint64_t unused;
 };
 
@@ -26,7 +26,7 @@ static inline void ring_note__write(struct ring_note *note, uint64_t position, u
 
 	note->at[turn & 1].position = position;
 	note->at[turn & 1].samples = samples;
-	note->at[turn & 1].place = place;
+	note->place[turn & 1] = place;
 	/* Release: a kill leaves the old pair or the new one. The partner is the acquire in
 	 * ring_note__read(). */
 	store_release(&note->turn, turn);

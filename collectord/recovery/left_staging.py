@@ -140,8 +140,8 @@ def _places(notes: Iterable[int]) -> Mapping[int, int]:
         size = min(os.fstat(fd).st_size, _NOTES_MAX_BYTES)
         data = os.pread(fd, size, 0)
         for at in range(STATE_BYTES, len(data) - NOTE_BYTES + 1, NOTE_BYTES):
-            turn, *two = _RING_NOTE.unpack_from(data, at)
-            place = two[3 * (turn & 1) + 2]
+            turn, *_, even, odd = _RING_NOTE.unpack_from(data, at)
+            place = odd if turn & 1 else even
             serial, words = place >> _PLACE_BITS, place & ((1 << _PLACE_BITS) - 1)
             found[serial] = max(found.get(serial, 0), words * _WORD)
     return found

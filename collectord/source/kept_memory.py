@@ -19,7 +19,7 @@ from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-# Of a ring, see `_core.RingNote`: the turn, and the first of two positions with its samples.
+# Of a ring, see `_core.RingNote`: the turn, and the first pair.
 _RING: Final = struct.Struct("<3Q")
 # Of a program: whether it was let to count, and the runs that the kernel had skipped by then.
 _PROGRAM: Final = struct.Struct("<2Q")

@@ -80,7 +80,6 @@ def left_chunks(
     rings = b""
     for turn, (number, count) in enumerate(taken.items()):
         place = (number + 1) << 22 | count * len(SAMPLE) // 8
-        rings += struct.pack(
-            "=7Q8x", turn, *(0, 0, 0 if turn & 1 else place), *(0, 0, place * turn)
-        )
+        rings += struct.pack("=5Q", turn, 0, 0, 0, 0)
+        rings += struct.pack("=2Q8x", *((0, place) if turn & 1 else (place, 0)))
     return left_memory(stack, notes.ljust(CHUNKS * 64, b"\0") + stream, rings)

@@ -128,8 +128,8 @@ class Shared:
         """Yield the ring and the number of each record that is behind its note."""
         for number in range(RINGS):
             note = os.pread(self.fds["notes"], NOTE_BYTES, STATE_BYTES + NOTE_BYTES * number)
-            turn, *two = struct.unpack_from("=7Q", note)
-            at = two[3 * (turn & 1)]
+            turn, *two = struct.unpack_from("=5Q", note)
+            at = two[2 * (turn & 1)]
             ring = os.pread(self.fds[f"ring{number}"], PAGE + RING_BYTES, 0)
             (head,) = struct.unpack_from("=Q", ring, 1024)
             data = ring[PAGE:]

@@ -49,7 +49,7 @@ def test_a_new_ring_goes_on_with_the_note_of_the_old_one() -> None:
     """It is read from its own begin, and the samples of both are counted together."""
     with memory() as (fd, kept):
         at = STATE_BYTES + NOTE_BYTES
-        os.pwrite(fd, struct.pack("<7Q", 7, 1, 2, 0, 4096, 55, 0), at)
+        os.pwrite(fd, struct.pack("<5Q", 7, 1, 2, 4096, 55), at)
         assert [kept.taken(number) for number in range(RINGS)] == [0, 55, 0]
         assert kept.restart(1) == 55
         assert kept.taken(1) == 55
