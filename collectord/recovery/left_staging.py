@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from collectord.codec.perf_record import PAGE_BYTES
-from collectord.errors import CodecError, SinkError
+from collectord.errors import CodecError, SinkError, UnsafePath
 from collectord.folders.folder import opened, write_all
 from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES
 from collectord.kernel.values.kept_staging import (
@@ -300,9 +300,9 @@ def _orphans(folder: Folder) -> Iterator[list[_Orphan]]:
                 continue
             if MANIFEST in group.suffixes:  # all of it was written
                 continue
-            fd = stack.enter_context(opened(folder.open(paths.partial.name, write=True)))
-            if not lock(fd) or not folder.is_named(paths.partial.name, fd):
-                continue
-            with suppress(CodecError):  # it was cut short while it was created
-                found.append(_Orphan(folder, paths, fd))
+            # It was cut short while it was created, is no file, or somebody has repaired it.
+            with suppress(CodecError, UnsafePath, FileNotFoundError):
+                fd = stack.enter_context(opened(folder.open(paths.partial.name, write=True)))
+                if lock(fd) and folder.is_named(paths.partial.name, fd):
+                    found.append(_Orphan(folder, paths, fd))
         yield found

@@ -113,6 +113,19 @@ def test_a_ring_may_tell_of_more_than_its_chunk(tmp_path: Path) -> None:
     assert manifest.samples == 2 + 4
 
 
+def test_a_file_of_somebody_else_keeps_no_chunk_from_its_segment(tmp_path: Path) -> None:
+    """It is left alone."""
+    orphan = empty(tmp_path)
+    planted = tmp_path / orphan.name.replace("-000001", "-000002")
+    planted.touch()
+    os.chown(planted, 1, 1)
+    with ExitStack() as stack:
+        memory = Memory(left_chunks(stack, [5], orphan))
+        repair(tmp_path, first=partial(write_left, memory))
+    assert kinds(tmp_path) == [RecordType.SAMPLE] * 5
+    assert planted.read_bytes() == b""
+
+
 def test_a_round_ends_where_it_was_to_end(tmp_path: Path) -> None:
     """A chunk is written with the same bytes as the daemon would have written."""
     orphan = empty(tmp_path)
