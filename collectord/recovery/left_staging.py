@@ -197,10 +197,14 @@ class _Orphan:
         """Write chunks behind all that is sound. Raises OSError."""
         size = os.fstat(self._fd).st_size
         with mapped(self._fd, size, again=True) as view, view[self._start :] as data:
-            at = self._start + sound_end(data, self._start)
+            end = sound_end(data, self._start)
+            with data[:end] as sound:
+                is_begun = scan(sound, self._time_offset).samples > 0
+        at = self._start + end
         # What is behind it is half of something that is in no chunk, as a replay.
         os.ftruncate(self._fd, at)
-        if at == self._start and (named := self._names()):
+        # The replay is in several chunks: some may be missing.
+        if not is_begun and (named := self._names()):
             replay = padded(named, at, self._head.table)
             self._put(replay, at)
             at += len(replay)

@@ -116,8 +116,7 @@ def read_bytes(root: Path) -> int:
 
 
 def calls(paths: Iterable[Path], perf: Perf) -> Iterator[str]:
-    """Yield the number of each call, as perf reads it with the name of its task."""
+    """Yield the number of each call in segments, as perf reads it."""
     for path in paths:
-        for line in perf.run("script", "-F", "comm,trace", "-i", path).stdout.splitlines():
-            assert not line.lstrip().startswith(":"), (path, line)
+        for line in perf.run("script", "-F", "trace", "-i", path).stdout.splitlines():
             yield line.rpartition("(")[2].partition(",")[0]

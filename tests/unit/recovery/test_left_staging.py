@@ -76,6 +76,18 @@ def test_names_come_before_samples_that_no_replay_precedes(tmp_path: Path) -> No
     assert kinds(tmp_path) == [RecordType.COMM, *[RecordType.SAMPLE] * 5]
 
 
+def test_names_complete_a_replay_that_was_cut_short(tmp_path: Path) -> None:
+    """A replay has several chunks: that one of them is whole tells nothing of the others."""
+    segments.write_segment(segments.make_sink(tmp_path))
+    orphan = empty(tmp_path)
+    with orphan.open("r+b") as file:
+        head = read_head(file.fileno())
+        part = padded(segments.comm_record(b"part"), head.write_offset, head.table)
+        os.pwrite(file.fileno(), part, head.write_offset)
+    assert written(tmp_path, orphan, [3]).samples == 3
+    assert kinds(tmp_path) == [*[RecordType.COMM] * 2, *[RecordType.SAMPLE] * 3]
+
+
 @pytest.mark.parametrize("kept", [PAGE_BYTES, 8])
 def test_a_segment_that_was_cut_short_has_names_still(tmp_path: Path, kept: int) -> None:
     """Those in front are taken, and the samples are written in any case."""
