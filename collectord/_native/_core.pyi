@@ -88,8 +88,8 @@ class RingMap:
 class RingNote:
     """The note of how far a ring was read, in memory that outlives this process.
 
-    The note has 64 bytes: u64 turn; two pairs of u64 position and u64 samples, of which the one of
-    number `turn & 1` is valid.
+    The note has 64 bytes: u64 turn; two pairs of u64 position and u64 samples; and two u64 places
+    behind the samples in staging. Those of number `turn & 1` are valid.
     """
 
     def __init__(self, memory: mmap, offset: int) -> None:
@@ -362,6 +362,11 @@ class Core:
     @property
     def notify_fd(self) -> int:
         """An eventfd, readable when `events()` has an event or a generation completed."""
+    def keep_staging(self, memory: mmap) -> None:
+        """Use this zeroed memory for chunks and their notes, before a stream is added.
+
+        Its size is that of `kept_staging.staging_bytes`. Raises ValueError if it is smaller.
+        """
     def start(self) -> None: ...
     def add_disk(self, device: int) -> None:
         """Create a queue and a writer for the file system with this number (`st_dev`).

@@ -130,7 +130,13 @@ cdef extern from "core.h":
         int tid
         uint64_t passed
     uint64_t disk__waits_ns(stream *s) nogil
+    struct pool:
+        uint32_t count
+        uint32_t chunk_bytes
+    size_t pool__bytes(uint32_t count, uint32_t chunk_bytes)
+    void pool__keep(pool *p, uint8_t *memory)
     struct core:
+        pool pool
         event_list events
         writer writer
         shard *shards
@@ -261,6 +267,7 @@ cdef class Core:
     # They keep their maps until the core has stopped, even when all are garbage: the collector
     # clears lists, but not tuples.
     cdef tuple rings
+    cdef uint8_t[::1] staging
     cdef readonly int notify_fd
 
     def __cinit__(self, *, uint32_t shards=1, uint32_t chunks=64, uint32_t chunk_bytes=1 << 20,
@@ -275,6 +282,13 @@ cdef class Core:
         if self.core != NULL:
             with nogil:
                 core__free(self.core)
+
+    def keep_staging(self, uint8_t[::1] memory not None):
+        cdef pool *own = &self.core.pool
+        if memory.shape[0] < <Py_ssize_t>pool__bytes(own.count, own.chunk_bytes):
+            raise ValueError("too little memory")
+        self.staging = memory
+        pool__keep(own, &memory[0])
 
     def start(self):
         check(core__start(self.core))

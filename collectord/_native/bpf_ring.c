@@ -126,7 +126,7 @@ static enum ring_take bpf_ring__take(struct ring *ring, struct chunk *chunk, uin
 		took = RING_FAULTY;
 	}
 	ring_note__write(bpf->perf.note, ring->position,
-			 bpf->perf.taken + counter__read(&ring->samples));
+			 bpf->perf.taken + counter__read(&ring->samples), chunk__place(chunk));
 	ring_map__publish_tail(bpf->perf.map, ring->position);
 	return took;
 }

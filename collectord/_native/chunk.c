@@ -6,13 +6,52 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "clock.h"
 #include "ring.h"
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
+size_t pool__bytes(uint32_t count, uint32_t chunk_bytes)
+{
+	return (size_t)count * (chunk_bytes + sizeof(struct chunk_note)) +
+	       STREAMS_MAX * sizeof(struct stream_note);
+}
+
+/* Place the chunks, and their notes behind them. */
+static void pool__lay_out(struct pool *pool, uint8_t *memory)
+{
+	void *const behind = memory + (size_t)pool->count * pool->chunk_bytes;
+	struct chunk_note *const notes = behind;
+	void *const last = notes + pool->count;
+
+	for (uint32_t i = 0; i < pool->count; i++) {
+		pool->chunks[i].data = memory + (size_t)i * pool->chunk_bytes;
+		pool->chunks[i].note = &notes[i];
+	}
+	pool->streams = last;
+}
+
+void pool__keep(struct pool *pool, uint8_t *memory)
+{
+	pool__lay_out(pool, memory);
+	munmap(pool->mapping, pool->mapping_bytes);
+	pool->mapping = MAP_FAILED;
+}
+
+void pool__note_file(struct pool *pool, uint64_t stream, uint64_t device, uint64_t file)
+{
+	struct stream_note *const note = &pool->streams[stream % STREAMS_MAX];
+
+	/* Release: a kill finds no stream, or this one with its file. */
+	store_release(&note->id, 0);
+	note->device = device;
+	note->file = file;
+	store_release(&note->id, stream + 1);
+}
+
 int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 {
-	const size_t bytes = (size_t)count * chunk_bytes;
+	const size_t bytes = pool__bytes(count, chunk_bytes);
 	uint8_t *memory;
 
 	memset(pool, 0, sizeof(*pool));
@@ -35,9 +74,11 @@ int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 	 * more than with huge pages. A kernel without them returns EINVAL, which is harmless. */
 	(void)madvise(memory, bytes, MADV_HUGEPAGE);
 	pool->count = pool->free_count = pool->free_min = count;
+	/* No process of this boot has used it: none takes a chunk every 16 us of its life. */
+	pool->serial = clock__now_ns() >> 14;
+	pool__lay_out(pool, memory);
 	/* Lowest first: an idle host touches only one or two chunks. */
 	for (uint32_t i = count; i-- > 0;) {
-		pool->chunks[i].data = memory + (size_t)i * chunk_bytes;
 		pool->chunks[i].next = pool->free;
 		pool->chunks[i].hash = XXH3_createState();
 		if (pool->chunks[i].hash == NULL) {
@@ -99,7 +140,8 @@ void pool__join(struct pool *pool, struct share *share, uint32_t wanted)
 		return;
 	while (*last != NULL)
 		last = &(*last)->next;
-	*share = (struct share){.wanted = wanted, .held = share->held};
+	share->wanted = wanted;
+	share->next = NULL;
 	*last = share;
 	pool__divide(pool);
 }
@@ -153,6 +195,11 @@ struct chunk *pool__take(struct pool *pool, struct share *share)
 	chunk->next = NULL;
 	chunk->share = share;
 	chunk->item = (struct item){.chunk = chunk};
+	chunk->note->stream = share != NULL ? share->stream : UINT64_MAX;
+	store_relaxed(&chunk->note->used, 0);
+	store_relaxed(&chunk->note->file, 0);
+	/* Release: with the serial, the note is this use's. The partner is the kill. */
+	store_release(&chunk->note->serial, ++pool->serial & UINT64_MAX >> PLACE_BITS);
 	return chunk;
 }
 
@@ -162,6 +209,8 @@ void pool__give(struct pool *pool, struct chunk *chunk)
 		ring__drop(chunk->spans[i].ring);
 	HOLD(&pool->lock);
 	pool__hold(pool, chunk->share, false);
+	/* Release: it is in its file, or counted. The partner is the kill. */
+	store_release(&chunk->note->serial, 0);
 	chunk->next = pool->free;
 	pool->free = chunk;
 	pool->free_count++;

@@ -34,6 +34,34 @@ struct chunk_table {
 	uint8_t data[CHUNK_TABLE_BYTES];
 };
 
+/*
+ * What a successor needs to know of a chunk whose process was killed, behind the chunks in staging
+ * memory that another process keeps. Python reads it (recovery/left_staging.py), and docs/ledger.md
+ * argues why a kill at any instant leaves each record once.
+ */
+struct chunk_note {
+	_Atomic uint64_t serial; /* of this use of the chunk; 0: it is free */
+	uint64_t stream;
+	_Atomic uint64_t used; /* whole records that it holds; a ring's note may tell of more */
+	_Atomic uint64_t file; /* inode of the file that it is written to; 0: not decided */
+	uint64_t at; /* its offset there, and 1 if a FINISHED_ROUND goes with it */
+	uint64_t unused[3];
+};
+
+/* The stream whose chunks these are, and the last file that was prepared for it. */
+struct stream_note {
+	_Atomic uint64_t id; /* and 1; 0: the place is not used */
+	uint64_t device, file, unused;
+};
+
+_Static_assert(sizeof(struct chunk_note) == 64 && sizeof(struct stream_note) == 32,
+	       "other processes read them");
+
+#define STREAMS_MAX 64u /* at the same time */
+/* A place in a chunk is one number for a ring's note: the serial, and the offset in words. */
+#define PLACE_BITS 22u
+#define PLACE_MASK ((UINT64_C(1) << PLACE_BITS) - 1)
+
 /* Chunks reserved for a stream's data and for its sideband, from at most half of the pool: no share
  * wants more than the first. */
 #define SHARE_DATA_CHUNKS 2u
@@ -43,6 +71,7 @@ struct chunk_table {
  * `held` are available to no one else. The pool's lock guards it. */
 struct share {
 	struct share *next;
+	uint64_t stream; /* its id */
 	uint32_t wanted; /* one of the constants above; 0: it has not joined */
 	uint32_t kept;	 /* its reserve, as the pool has room for all who joined */
 	uint32_t held;
@@ -98,6 +127,7 @@ struct flight {
  * the pool while free, by the lane while open, and by the writer once queued. */
 struct chunk {
 	uint8_t *data;
+	struct chunk_note *note;
 	uint32_t used;
 	uint32_t span_count;
 	struct chunk *next;
@@ -117,6 +147,8 @@ struct pool {
 	struct chunk *free;
 	void *mapping;
 	size_t mapping_bytes;
+	struct stream_note *streams; /* by id % STREAMS_MAX */
+	uint64_t serial;
 	uint32_t chunk_bytes;
 	uint32_t count;
 	uint32_t free_count;
@@ -129,6 +161,12 @@ struct pool {
  * largest record. */
 int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes);
 void pool__deinit(struct pool *pool);
+/* Returns the size of so many chunks with their notes. */
+size_t pool__bytes(uint32_t count, uint32_t chunk_bytes);
+/* Use this zeroed memory of the caller's from now on. No chunk is in use. */
+void pool__keep(struct pool *pool, uint8_t *memory);
+/* Note the last file that was prepared for a stream. */
+void pool__note_file(struct pool *pool, uint64_t stream, uint64_t device, uint64_t file);
 /* Reserve `wanted` chunks for `share` from now on, or fewer if there are many shares; call it
  * once. */
 void pool__join(struct pool *pool, struct share *share, uint32_t wanted);
@@ -149,6 +187,28 @@ bool pool__is_beyond(struct pool *pool, const struct share *share);
  * has no bytes, the data were merged into the ring's page at the end of the chunk. `hashed`: the
  * chunk's checksum includes it, and it changes no more. */
 void chunk__append(struct chunk *chunk, const struct span *more, bool hashed);
+/* Returns the place behind the chunk's data. */
+static inline uint64_t chunk__place(const struct chunk *chunk)
+{
+	return load_relaxed(&chunk->note->serial) << PLACE_BITS | (chunk->used / 8 & PLACE_MASK);
+}
+
+/* Note that all its data were taken: their rings' notes say so. */
+static inline void chunk__publish(struct chunk *chunk)
+{
+	/* Release: the data, and the rings' notes, come first. The partner is the kill. */
+	store_release(&chunk->note->used, chunk->used);
+}
+
+/* Note where it is about to be written; 0: nowhere. */
+static inline void chunk__aim(const struct chunk *chunk, uint64_t file, uint64_t at)
+{
+	/* Release: in between it is aimed nowhere. The partner is the kill. */
+	store_release(&chunk->note->file, 0);
+	chunk->note->at = at;
+	store_release(&chunk->note->file, file);
+}
+
 /* Copy a table. -EINVAL: it is too long, or not of whole words. */
 int chunk_table__set(struct chunk_table *table, const uint8_t *data, size_t bytes);
 

@@ -172,7 +172,7 @@ int core__prepare(struct core *core, struct stream *stream, struct segment *segm
 
 	segment->begin = segment->allocated = segment->offset;
 	segment->open = true;
-	writer__place(&core->writer, stream, segment__fd(segment));
+	writer__place(&core->writer, stream, segment);
 	ret = stream__prepare(stream, segment);
 	if (ret == 0)
 		writer__poke(&core->writer);

@@ -151,6 +151,9 @@ static void disk__recall(struct disk *disk, struct stream *stream)
 	stream->sent = (struct sent){0};
 	stream->ops->recall(stream);
 	HOLD(&disk->lock);
+	/* A successor does not write them where others may be by then. */
+	for (const struct item *item = stream->first; item != stream->unsent; item = item->next)
+		chunk__aim(item->chunk, 0, 0);
 	stream->unsent = stream->first;
 }
 

@@ -58,6 +58,7 @@ static enum drained pass__fill(struct shard *shard, struct ring *ring, bool boun
 		}
 		used = lane->open->used;
 		took = ring->ops->take(ring, lane->open, shard->pool->chunk_bytes);
+		chunk__publish(lane->open);
 		taken += lane->open->used - used;
 		if (took == RING_TICKET) {
 			/* Data read earlier come earlier in the file. */

@@ -202,7 +202,8 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 	}
 	if (fault != FAULT_NONE)
 		ring__skip(ring, fault, perf->map->data_bytes);
-	ring_note__write(perf->note, ring->position, perf->taken + counter__read(&ring->samples));
+	ring_note__write(perf->note, ring->position, perf->taken + counter__read(&ring->samples),
+			 chunk__place(chunk));
 	ring_map__publish_tail(perf->map, ring->position);
 	if (fault != FAULT_NONE)
 		return RING_FAULTY;

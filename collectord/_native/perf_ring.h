@@ -13,17 +13,20 @@ struct ring_note {
 	struct {
 		uint64_t position, samples;
 	} at[2];
-	uint64_t unused[3];
+	uint64_t place[2]; /* behind the samples in staging, see chunk__place() */
+	uint64_t unused;
 };
 
 _Static_assert(sizeof(struct ring_note) == 64, "other processes read it");
 
-static inline void ring_note__write(struct ring_note *note, uint64_t position, uint64_t samples)
+static inline void ring_note__write(struct ring_note *note, uint64_t position, uint64_t samples,
+				    uint64_t place)
 {
 	const uint64_t turn = load_relaxed(&note->turn) + 1;
 
 	note->at[turn & 1].position = position;
 	note->at[turn & 1].samples = samples;
+	note->place[turn & 1] = place;
 	/* Release: a kill leaves the old pair or the new one. The partner is the acquire in
 	 * ring_note__read(). */
 	store_release(&note->turn, turn);

@@ -120,11 +120,12 @@ static void record_stream__account(struct stream *stream, const struct chunk *ch
 	segment->end = offset + chunk__records(chunk->used, round);
 }
 
-/* Pad the chunk for this place. It uses a copy of the hash, since it may be written again
- * elsewhere. */
+/* Pad the chunk for this place, where it is written next. It uses a copy of the hash, since it may
+ * be written again elsewhere. */
 static uint64_t record_stream__pad(struct stream *stream, const struct chunk *chunk, bool round,
 				   uint64_t offset)
 {
+	chunk__aim(chunk, stream->current.file, offset | round);
 	XXH3_copyState(stream->hash, chunk->hash);
 	chunk__pad(chunk->data, chunk->used, round, &stream->current.table, offset, stream->hash);
 	return XXH3_64bits_digest(stream->hash);

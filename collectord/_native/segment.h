@@ -43,6 +43,7 @@ struct sum *sums__give(struct sums *sums, uint32_t *count);
 /* One output file. The fd is the caller's. */
 struct segment {
 	uint64_t token;
+	uint64_t file; /* its inode's number; 0: unknown */
 	uint64_t begin, offset, limit; /* file positions of the data section */
 	uint64_t allocated, step;
 	/* Records: where the last written padding begins; 0: nothing is written. What is before

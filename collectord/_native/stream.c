@@ -27,6 +27,7 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 	stream->last = &stream->first;
 	stream->ops = options->ops;
 	stream->snapshots = options->snapshots;
+	stream->data_share.stream = stream->sideband_share.stream = id;
 	stream->events = events;
 	stream->space_answer = SPACE_UNANSWERED;
 	stream->hash = XXH3_createState();

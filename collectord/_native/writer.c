@@ -95,13 +95,15 @@ struct disk *writer__disk(struct writer *writer, dev_t device)
 	return disk;
 }
 
-void writer__place(struct writer *writer, struct stream *stream, int fd)
+void writer__place(struct writer *writer, struct stream *stream, struct segment *segment)
 {
 	struct disk *disk;
 	struct stat status;
 
-	if (fstat(fd, &status) < 0)
+	if (fstat(segment__fd(segment), &status) < 0)
 		return;
+	segment->file = status.st_ino;
+	pool__note_file(writer->pool, stream->id, status.st_dev, status.st_ino);
 	disk = writer__disk(writer, status.st_dev);
 	if (disk != NULL)
 		disk__move(stream, disk);

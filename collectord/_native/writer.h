@@ -107,7 +107,6 @@ void work__count(struct disk *disk, struct stream *stream, uint64_t bytes, uint6
 /* End a complete item. Its lane may reuse it at once. */
 void work__end(struct disk *disk, struct stream *stream, struct item *ended);
 
-#define STREAMS_MAX 64u /* at the same time */
 #define DISKS_MAX 8u
 
 struct shard;
@@ -156,9 +155,9 @@ bool writer__forget(struct writer *writer, struct stream *stream);
 /* Returns the queue of a file system, a new one if needed; NULL if there are DISKS_MAX already,
  * or its thread cannot start. */
 struct disk *writer__disk(struct writer *writer, dev_t device);
-/* Move the stream to the queue of the file system of `fd`, its next file. If there is no queue,
- * it stays. */
-void writer__place(struct writer *writer, struct stream *stream, int fd);
+/* Move the stream to the queue of the file system of `segment`, its next one. If there is no
+ * queue, it stays. */
+void writer__place(struct writer *writer, struct stream *stream, struct segment *segment);
 /* Returns the number of stream places; and the stream at one of them, or NULL. */
 uint32_t writer__streams(const struct writer *writer);
 struct stream *writer__stream(const struct writer *writer, uint32_t place);

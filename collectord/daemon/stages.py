@@ -25,6 +25,7 @@ from collectord.daemon.process_watch import ProcessWatch
 from collectord.daemon.reloader import Running
 from collectord.daemon.session_polls import SessionPolls
 from collectord.daemon.session_set import SessionSet
+from collectord.daemon.staging_memory import StagingMemory
 from collectord.daemon.timed_sessions import Surroundings, TimedSessions
 from collectord.errors import KernelError, SinkError
 from collectord.plan.session_plan import RetentionPlan
@@ -125,6 +126,7 @@ class Stages:
         self._host = kernel.host()
         self.clock = kernel.clocks()
         self.drain = Drain(plan.core, kernel)
+        self._staging = StagingMemory(kernel, config.daemon.opener, plan.core)
         self.watch = BpfWatch()
         self.sessions = SessionSet(self.watch)
         self.timed = TimedSessions(kernel, config, self.sessions)
@@ -190,7 +192,8 @@ class Stages:
         run.service.status("sealing what earlier runs left")
         run.service.extend(_RECOVERY_S)
         place = Path(self._config.daemon.state_dir)
-        self.repaired = repair_leftovers(self._plan, place)
+        with self._staging.left() as staging:
+            self.repaired = repair_leftovers(self._plan, place, staging)
         noted = self._kernel.noted_instance
         left = (left_instance(session, noted) for session in self._plan.sessions)
         self.left_records = salvage_traces(
@@ -206,6 +209,7 @@ class Stages:
 
     def _start_core(self, run: Run) -> CpuWatch:
         """Start the threads of the core and of this process, and watch the CPUs."""
+        self._staging.use(self.drain.core, run.stack)
         run.stack.enter_context(self.drain)
         for device in self._workers.devices:
             self.drain.core.add_disk(device)

@@ -24,6 +24,7 @@ from collectord.kernel.values.kept_rings import (
     Prior,
 )
 from collectord.model import Produced, Reason, Stage, loss_name
+from collectord.opener.held_staging import SEALS, sealed_memory
 from collectord.source import SOURCES
 from collectord.source.bpf import OpenBpf
 from collectord.source.bpf_kept import noted_missed
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.ring import CounterFd, RingHandle
 
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
 
 
@@ -71,8 +71,8 @@ class HeldSession:
             self._described = [_sealed(one.loaded.described, own) for one in self._programs]
             size = memory_bytes(len(plan.rings), len(self._programs))
             # Whoever drains writes notes into it, and must not take them away.
-            self.memory = _memory("collectord-notes", size + -size % kernel.page_bytes, own)
-            fcntl.fcntl(self.memory, fcntl.F_ADD_SEALS, _SEALS)
+            self.memory = sealed_memory("collectord-notes", size + -size % kernel.page_bytes)
+            own.callback(os.close, self.memory)
             self._notes = KeptMemory(self.memory, len(plan.rings), own)
             self._labels = {n: ring.label for n, ring in enumerate(opened.rings)}
             # By the same numbers; without those of a CPU that could not get new ones.
@@ -225,5 +225,5 @@ def _sealed(content: bytes, own: ExitStack) -> int:
     """Return the descriptor of memory with a content that nobody can change."""
     fd = _memory("collectord-program", len(content), own)
     os.pwrite(fd, content, 0)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_WRITE)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_WRITE)
     return fd

@@ -4,7 +4,8 @@
 What is opened follows from the configuration, which the opener reads and plans by itself. A
 request can name a session of it and nothing else; the digest that it carries shows that the daemon
 has planned the same, with the opener's privileges, for which it asks first. One process at a time
-drains a session: until its connection ends.
+drains a session: until its connection ends. The same holds for staging memory, whose size follows
+from the configuration.
 
 Sessions are opened in a thread, one after the other, since a program may take long to compile.
 """
@@ -37,7 +38,14 @@ from collectord.kernel.values.kept_rings import (
     question_of,
     request_of,
 )
+from collectord.kernel.values.kept_staging import (
+    CHUNK_MAX_BYTES,
+    AskLeft,
+    AskStaging,
+    StagingAnswer,
+)
 from collectord.opener.held_session import HeldSession
+from collectord.opener.held_staging import HeldStaging, make_staging
 from collectord.source.perf_kept import digest_of
 
 if TYPE_CHECKING:
@@ -92,6 +100,8 @@ class Opener:
         self._held: dict[str, HeldSession] = {}
         self._prior: dict[str, Prior] = {}  # of sessions that could not be opened again
         self._connections: dict[socket.socket, str] = {}  # with the session that it drains
+        self._staging: HeldStaging | None = None
+        self._staging_user: socket.socket | None = None
         self._asked: set[asyncio.Task[None]] = set()  # requests that are being answered
         self._opening = ThreadPoolExecutor(1, "open")  # makes all changes of what is held
         self._abort = os.eventfd(0, os.EFD_CLOEXEC)
@@ -106,6 +116,8 @@ class Opener:
         for name in tuple(self._held):
             self._opening.submit(self._end, name).result()
         self._opening.shutdown()
+        if self._staging is not None:
+            os.close(self._staging.memory)
         os.close(self._abort)
 
     async def serve(self, listening: socket.socket, stop: asyncio.Event) -> None:
@@ -149,7 +161,7 @@ class Opener:
             return
         loop = asyncio.get_running_loop()
         loop.remove_reader(one)
-        if data and not self._connections[one]:
+        if data and not self._connections[one] and one is not self._staging_user:
             task = loop.create_task(self._answer(one, data))
             self._asked.add(task)
             task.add_done_callback(self._asked.discard)
@@ -197,6 +209,8 @@ class Opener:
         if name:
             self._held[name].is_drained = False
             _LOG.info("session_left", session=name)
+        if one is self._staging_user:
+            self._staging_user = None
 
     async def _answer(self, one: socket.socket, data: bytes) -> None:
         """Answer a request, and listen to the connection again."""
@@ -219,6 +233,15 @@ class Opener:
                 one.send(msgspec.json.encode(FactsAnswer(msgspec.Raw(self._facts))))
                 return
             loop = asyncio.get_running_loop()
+            if isinstance(ask, AskLeft):
+                await loop.run_in_executor(self._opening, self._send_left, one)
+                return
+            if isinstance(ask, AskStaging):
+                made = await loop.run_in_executor(self._opening, self._make_staging, one, ask)
+                told = StagingAnswer("", made.chunks, made.chunk_bytes)
+                socket.send_fds(one, [msgspec.json.encode(told)], [made.memory])
+                _LOG.info("staging_handed_out", chunks=made.chunks, chunk_bytes=made.chunk_bytes)
+                return
             held = await loop.run_in_executor(self._opening, self._session, ask)
         except (Refused, CollectordError, msgspec.MsgspecError) as error:
             _LOG.warning("request_refused", error=str(error))
@@ -238,6 +261,47 @@ class Opener:
             rings=held.ring_count,
             programs=held.program_count,
         )
+
+    def _send_left(self, one: socket.socket) -> None:
+        """Send the memory that the last daemon has left, and the notes. Raises Refused."""
+        self._check_staging()
+        left = self._staging
+        if left is None:
+            one.send(msgspec.json.encode(StagingAnswer()))
+            return
+        notes = [held.memory for held in self._held.values() if not held.is_drained]
+        answer = StagingAnswer("", left.chunks, left.chunk_bytes, len(notes))
+        socket.send_fds(one, [msgspec.json.encode(answer)], [left.memory])
+        for fd in notes:
+            socket.send_fds(one, [msgspec.json.encode(StagingAnswer())], [fd])
+
+    def _make_staging(self, one: socket.socket, ask: AskStaging) -> HeldStaging:
+        """Make new memory for a peer, who has written what was left, or never will.
+
+        Raises Refused, or as `_look_again`.
+        """
+        self._check_staging()
+        if self._staging is not None:
+            os.close(self._staging.memory)
+            self._staging = None
+        if not self._plans(ask) and self._is_changed():
+            self._look_again()
+        if not self._plans(ask) or ask.chunk_bytes > CHUNK_MAX_BYTES:
+            raise Refused("staging memory is not planned so by the opener's configuration")
+        try:
+            made = make_staging(ask.chunks, ask.chunk_bytes)
+        except OSError as error:
+            raise Refused(f"there is no staging memory: {error}") from error
+        self._staging, self._staging_user = made, one
+        return made
+
+    def _check_staging(self) -> None:
+        if self._staging_user is not None:
+            raise Refused("another process uses the staging memory")
+
+    def _plans(self, ask: AskStaging) -> bool:
+        core = self._planned.core
+        return (core.chunks, core.chunk_bytes) == (ask.chunks, ask.chunk_bytes)
 
     def _session(self, ask: Ask) -> HeldSession:
         """Return the session for the peer to drain, opened anew if it is another than planned.
@@ -270,17 +334,21 @@ class Opener:
     def _find(self, ask: Ask) -> SessionPlan:
         """Return the plan of a session, of which the daemon has the same."""
         if self._matching(ask) is None and self._is_changed():
-            planned, self._facts = self._plan()
-            self._before, self._planned = self._planned, planned
-            self._before_ends_s = time.monotonic() + _BEFORE_S
-            names = {plan.name for plan in self._planned.sessions if plan.opener}
-            for name in [name for name in self._held if name not in names]:
-                if not self._held[name].is_drained:
-                    self._end(name)
+            self._look_again()
         found = self._matching(ask)
         if found is None:
             raise Refused("they are not planned so by the opener's configuration, on this host")
         return found
+
+    def _look_again(self) -> None:
+        """Plan anew, and close the rings of sessions that are no more. Raises CollectordError."""
+        planned, self._facts = self._plan()
+        self._before, self._planned = self._planned, planned
+        self._before_ends_s = time.monotonic() + _BEFORE_S
+        names = {plan.name for plan in self._planned.sessions if plan.opener}
+        for name in [name for name in self._held if name not in names]:
+            if not self._held[name].is_drained:
+                self._end(name)
 
     def _matching(self, ask: Ask) -> SessionPlan | None:
         plans = self._planned.sessions

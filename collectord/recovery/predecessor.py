@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,6 +12,7 @@ import structlog
 from collectord.errors import SinkError
 from collectord.recovery.ftrace_rings import SOURCE, salvage_leftovers
 from collectord.recovery.gap import extend_covered
+from collectord.recovery.left_staging import Memory, write_left
 from collectord.sink.outcome import UNREPAIRED, Action
 from collectord.sink.repair import repair
 from collectord.sink.segment import PARTIAL
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.host import Host
+    from collectord.kernel.values.kept_staging import LeftStaging
     from collectord.plan.session_plan import Plan
     from collectord.sink.outcome import Outcome
 
@@ -39,10 +42,10 @@ class Repaired(NamedTuple):
     damaged_files: int = 0
 
 
-def repair_leftovers(plan: Plan, state: Path) -> Repaired:
+def repair_leftovers(plan: Plan, state: Path, left: LeftStaging | None = None) -> Repaired:
     """Seal unsealed segments where the plan's sessions write, and below the state directory.
 
-    A single file is left to its own sink.
+    A single file is left to its own sink. First, what was left in staging is written.
 
     Raises:
         SinkError: a directory cannot be read, or the count not written.
@@ -52,7 +55,8 @@ def repair_leftovers(plan: Plan, state: Path) -> Repaired:
     places = [path for path in (state, *sorted(elsewhere)) if rotated and path.is_dir()]
     if not places:
         return Repaired()
-    outcomes = [outcome for place in places for outcome in repair(place)]
+    first = partial(write_left, Memory(left)) if left is not None else None
+    outcomes = [outcome for place in places for outcome in repair(place, first=first)]
     _tell_repairs(outcomes)
     unclean = any(map(_tells_of_a_kill, outcomes))
     return Repaired(

@@ -198,6 +198,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
             not described elsewhere.
         clock: the clock of a `ClockReading` that stamps the records.
         gap: the gap before the first segment of this run; None if no earlier run is known.
+        staged: events that the process was killed with, which its successor wrote out of staging.
     """
 
     schema: int = SCHEMA
@@ -221,6 +222,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     layouts: Mapping[str, EventLayout] = {}
     clock: Literal["monotonic", "perf"] = "monotonic"
     gap: Gap | None = None
+    staged: Count = 0
 
 
 class OpenManifest(Common, frozen=True, kw_only=True):

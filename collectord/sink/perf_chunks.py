@@ -13,23 +13,35 @@ resumes at the next place where records lead to a chunk's end.
 from __future__ import annotations
 
 import struct
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from collectord._native._core import scan_records
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_record import HEADER_BYTES, PAGE_BYTES
+from collectord.codec.perf_record import HEADER_BYTES, PAGE_BYTES, iter_records
 from collectord.sink.scan import scan, scan_torn, xxh3
 from collectord.sink.stored_file import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from collectord.sink.scan import Scan
 
 _MAGIC: Final = int.from_bytes(b"CHNKEND1", "little")
 _WORD: Final = 8
+_FOOTER_BYTES: Final = 3 * _WORD
 _WORDS: Final = PAGE_BYTES // _WORD
 _HEADER: Final = struct.Struct("<IHH")
 _KNOWN: Final = frozenset(RecordType)
+_NAMES: Final = frozenset(
+    {
+        *(RecordType.COMM, RecordType.FORK, RecordType.EXIT, RecordType.NAMESPACES),
+        *(RecordType.MMAP, RecordType.MMAP2, RecordType.KSYMBOL, RecordType.BPF_EVENT),
+        *(RecordType.CGROUP, RecordType.TEXT_POKE),
+    }
+)
+# Longer than a record; most parts of this length have events alone.
+_LOOK_BYTES: Final = 128 << 10
 # Replaces damage, after a header: no piece of AUX data begins with it.
 _CUT: Final = b"CUT OUT\0"
 _PADDING_MAX_BYTES: Final = 65528
@@ -113,13 +125,14 @@ def examine(data: memoryview, base: int, time_offset: int, *, torn: bool) -> Kep
     return keeping.kept()
 
 
-def _told(data: memoryview, base: int) -> Iterator[Part]:
-    """Yield the chunks described by footers, sound or not."""
+def _told(data: memoryview, base: int) -> Generator[Part]:
+    """Yield the chunks described by footers, sound or not, from the end on."""
     size = len(data) // PAGE_BYTES * PAGE_BYTES
     with data[:size] as whole, whole.cast("Q") as words:
         magics, places = words[_WORDS - 3 :: _WORDS], words[_WORDS - 2 :: _WORDS]
-        for page, magic in enumerate(magics):
+        for behind, magic in enumerate(magics[::-1]):
             if magic == _MAGIC:
+                page = len(magics) - 1 - behind
                 start, end = places[page] - base, (page + 1) * PAGE_BYTES
                 if 0 <= start < end and start % PAGE_BYTES == 0:
                     yield Part(start, end - start)
@@ -128,6 +141,51 @@ def _told(data: memoryview, base: int) -> Iterator[Part]:
 def _is_as_told(chunk: memoryview) -> bool:
     with chunk[:-_WORD] as hashed:
         return int(xxh3(hashed), 16) == int.from_bytes(chunk[-_WORD:], "little")
+
+
+def sound_end(data: memoryview, base: int) -> int:
+    """Return the end of the last sound chunk of a section, 0 if there is none; see `examine`."""
+    with closing(_told(data, base)) as told:
+        for part in told:
+            with data[part.offset : part.end] as chunk:
+                if _is_as_told(chunk):
+                    return part.end
+    return 0
+
+
+def names(data: memoryview) -> bytes:
+    """Return the records of a sound section that tell of tasks and code, without its events."""
+    found: list[bytes] = []
+    at = 0
+    while at < len(data):
+        with data[at : at + _LOOK_BYTES] as some:
+            seen = scan_records(some)
+            if seen.records > seen.samples:
+                told = (one for one in iter_records(bytes(some[: seen.end])) if one.type in _NAMES)
+                found += (bytes(some[one.offset : one.offset + one.size]) for one in told)
+        if not seen.end:
+            break
+        at += seen.end
+    return b"".join(found)
+
+
+def padded(records: bytes, offset: int, table: bytes, *, ends_round: bool = False) -> bytes:
+    """Return records as a chunk, as the core writes it (`chunk__pad`).
+
+    Args:
+        records: whole ones.
+        offset: of the chunk in the file.
+        table: what the padding of a running file begins with; its first word is replaced.
+        ends_round: a FINISHED_ROUND follows the records.
+    """
+    if ends_round:
+        records += _HEADER.pack(RecordType.FINISHED_ROUND, 0, HEADER_BYTES)
+    least = max(len(table), HEADER_BYTES) + _FOOTER_BYTES
+    size = least + -(len(records) + least) % PAGE_BYTES
+    head = _HEADER.pack(RecordType.FINISHED_INIT, 0, size) + table[HEADER_BYTES:]
+    filled = records + head.ljust(size - _FOOTER_BYTES, b"\0")
+    told = filled + struct.pack("<QQ", _MAGIC, offset)
+    return told + int(xxh3(told), 16).to_bytes(_WORD, "little")
 
 
 def _look_without_footers(data: memoryview, time_offset: int, keeping: _Keeping) -> None:

@@ -88,8 +88,12 @@ def read_head(fd: int) -> Head:
     return parse_head(read_first(fd, head_bytes(os.pread(fd, FIRST_BYTES, 0))))
 
 
-def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, FinishedFile]:
+def finish(
+    fd: int, head: Head, data: DataSection, *, again: bool = False
+) -> Generator[str, None, FinishedFile]:
     """Write the tail behind the data, cut the file there, write the header, wait for the disk.
+
+    The file is in the page cache no longer then, unless it is read `again` soon.
 
     The tail goes into room that the writer has reserved for it: if the file were cut first,
     another file could take that room on a full disk.
@@ -110,7 +114,8 @@ def finish(fd: int, head: Head, data: DataSection) -> Generator[str, None, Finis
     write_all(fd, header, 0)
     yield "header written"
     os.fdatasync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if not again:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     yield "file synced"
     spans = (
         Span(
@@ -179,7 +184,9 @@ class PerfFile:
         if sealed is not None:
             written = sum(span.bytes for span in sealed.spans if span.part == "data")
             end = min(start + written, size_bytes)
-        with mapped(self._fd, size_bytes) as view, view[start : max(start, end)] as data:
+        # Of an orphan the next session reads the names as well: its disk may be slow.
+        mapping = mapped(self._fd, size_bytes, again=sealed is None)
+        with mapping as view, view[start : max(start, end)] as data:
             found = examine(data, start, time_offset(self._head.attrs), torn=sealed is None)
             with data[: found.end] as kept:
                 sums = () if found.cuts else sums_of(kept)
@@ -233,7 +240,7 @@ class PerfFile:
             last_ns=found.last_ns,
             auxtrace_index=self._auxtrace_index(track.bytes),
         )
-        file = yield from finish(self._fd, self._head, data)
+        file = yield from finish(self._fd, self._head, data, again=self._sealed is None)
         return replace(file, cuts=found.cuts)
 
     def _standing(self, data: Span, cuts: tuple[Part, ...]) -> FinishedFile | None:

@@ -69,7 +69,7 @@ from collectord.sink.segment import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -79,7 +79,9 @@ _RECOVERED: Final = ".recovered"
 _UNKNOWN_CLOCK: Final = ClockReading(monotonic_ns=0, realtime_ns=0, perf_ns=0, bracket_ns=0)
 
 
-def repair(target: Path, *, sealed: bool = False) -> list[Outcome]:
+def repair(
+    target: Path, *, sealed: bool = False, first: Callable[[Folder], None] | None = None
+) -> list[Outcome]:
     """Repair all segments in a folder and in the session folders directly below it, or one file.
 
     Files that are no segments are left alone and not mentioned. Segments that cannot be repaired
@@ -88,6 +90,7 @@ def repair(target: Path, *, sealed: bool = False) -> list[Outcome]:
     Args:
         target: the folder, or a segment's data file.
         sealed: also check the data of sealed segments, and cut out damage.
+        first: called with each folder before its segments are repaired.
 
     Raises:
         SinkError: the folder cannot be read, or a repair must not write to it.
@@ -101,6 +104,8 @@ def repair(target: Path, *, sealed: bool = False) -> list[Outcome]:
         for name in [""] if only else session_names(opened):
             try:
                 with session_folder(opened, name) as folder:
+                    if first is not None:
+                        first(folder)
                     outcomes += _repair_all(folder, only, sealed=sealed)
             except SinkError as error:
                 outcomes.append(Outcome(root / name, Action.FAILED, str(error)))

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
@@ -47,23 +48,40 @@ def last_records(directory: Path) -> Iterator[memoryview]:
         CodecError: it is compressed, and damaged.
         SinkError: the folder cannot be read.
     """
-    with _reading(directory) as folder:
-        groups = _sealed(folder)
-        if not groups:
-            yield memoryview(b"")
-            return
-        paths = groups[-1].paths
-        manifest = decode(read_other_manifest(folder, paths.manifest), Manifest)
-        if manifest is None:
-            yield memoryview(b"")
-            return
-        with (
-            opened(folder.open(paths.data.name)) as fd,
-            unpacked(fd) as plain,
-            mapped(plain, manifest.bytes) as data,
-            data[manifest.data_offset : manifest.data_offset + manifest.data_bytes] as records,
-        ):
-            yield records
+    with _reading(directory) as folder, last_segment(folder) as last:
+        yield last.records
+
+
+class Last(NamedTuple):
+    """The newest sealed segment of a folder.
+
+    Attributes:
+        manifest: None if there is none, or it cannot be read.
+        fd: the file, not compressed.
+        records: its data.
+    """
+
+    manifest: Manifest | None = None
+    fd: int = -1
+    records: memoryview = memoryview(b"")
+
+
+@contextmanager
+def last_segment(folder: Folder) -> Iterator[Last]:
+    """Open the newest sealed segment. Raises CodecError, SinkError, OSError."""
+    groups = _sealed(folder)
+    paths = groups[-1].paths if groups else None
+    manifest = decode(read_other_manifest(folder, paths.manifest), Manifest) if paths else None
+    if paths is None or manifest is None:
+        yield Last()
+        return
+    with (
+        opened(folder.open(paths.data.name)) as fd,
+        unpacked(fd) as plain,
+        mapped(plain, os.fstat(plain).st_size) as data,
+        data[manifest.data_offset : manifest.data_offset + manifest.data_bytes] as records,
+    ):
+        yield Last(manifest, plain, records)
 
 
 @contextmanager

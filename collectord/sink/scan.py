@@ -142,8 +142,11 @@ def widest(times: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 @contextmanager
-def mapped(fd: int, size_bytes: int) -> Iterator[memoryview]:
-    """Map a whole file for one reading pass; its pages leave the cache when the block ends."""
+def mapped(fd: int, size_bytes: int, *, again: bool = False) -> Iterator[memoryview]:
+    """Map a whole file for one reading pass.
+
+    Its pages leave the cache when the block ends, unless it is read `again` soon.
+    """
     if not size_bytes:
         yield memoryview(b"")
         return
@@ -151,7 +154,8 @@ def mapped(fd: int, size_bytes: int) -> Iterator[memoryview]:
         pages.madvise(mmap.MADV_SEQUENTIAL)
         with memoryview(pages) as view:
             yield view
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    if not again:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def xxh3(data: memoryview | bytes) -> str:

@@ -91,32 +91,6 @@ def test_a_restart_loses_nothing(
         assert held(opener) == events > 0
 
 
-def test_a_kill_counts_what_it_loses(
-    tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
-) -> None:
-    """Events that the killed daemon had taken and not written are counted, others stored."""
-    config = configured(tmp_path, "16MiB")
-    state = tmp_path / "state"
-    with opening(start_cli, config):
-        with generator.start("count", count=CALLS, rate=RATE, nr=daemons.NUMBER) as running:
-            with daemons.running(start_cli, config) as daemon:
-                running.go()
-                daemon.await_stored(CALLS // 10)
-                daemon.kill()
-            made = running.result()["events"]
-        with daemons.running(start_cli, config) as daemon:
-            wait_for(lambda: all_counted(daemon, made, state), "all events")
-            balance = daemon.session()
-            ended = daemon.stop()
-    dropped = balance["lost"]["staging/dropped"]
-    assert balance["unaccounted"] == 0
-    assert set(lost(balance)) <= {"staging/dropped", *allowed(ended)}
-    assert stored(state, perfs) + sum(lost(balance).values()) == made
-    manifests = [daemons.manifest(path) for path in daemons.sealed(state)]
-    assert [one["recovered"] for one in manifests] == [True, False]
-    assert manifests[-1]["ledger"]["lost"]["staging/dropped"] == dropped
-
-
 def test_a_full_ring_is_counted_by_the_next_daemon(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
 ) -> None:

@@ -174,12 +174,14 @@ uint16_t record__context(uint8_t *to, uint32_t type, uint16_t misc, uint32_t pid
 void records__chunk(struct chunk *chunk, uint8_t *data)
 {
 	static XXH3_state_t *hash;
+	static struct chunk_note note;
 
 	if (hash == NULL)
 		hash = XXH3_createState();
 	CHECK(hash != NULL);
 	memset(chunk, 0, sizeof(*chunk));
 	chunk->data = data;
+	chunk->note = &note;
 	chunk->hash = hash;
 	chunk__begin(chunk);
 }

@@ -58,6 +58,7 @@ int rig__prepare(struct rig *rig, uint32_t stream, int fd, uint64_t offset, uint
 	static uint64_t token;
 	const struct segment segment = {
 		.token = ++token,
+		.file = RIG_FILE,
 		.begin = offset,
 		.offset = offset,
 		.allocated = offset,

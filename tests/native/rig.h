@@ -15,6 +15,7 @@
 
 #define RIG_CHUNK_BYTES (65536u + CHUNK_ALIGN_BYTES)
 #define RIG_STREAMS 8u
+#define RIG_FILE 77u /* the number of every segment */
 #define RIG_LIMIT (UINT64_C(1) << 40)
 #define RIG_NEVER_NS (UINT64_C(3600) * 1000000000) /* no generation comes by itself */
 

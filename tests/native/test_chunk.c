@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "check.h"
 #include "chunk.h"
@@ -255,6 +256,48 @@ static void the_first_chunk_of_each_comes_before_the_second_of_any(void)
 	pool__deinit(&pool);
 }
 
+/* A successor reads them in memory that is not the pool's own. */
+static void notes_tell_of_a_chunk_what_a_successor_needs(void)
+{
+	struct share share = {.stream = 7};
+	const struct chunk_note *note;
+	struct ring ring = {0};
+	struct chunk *chunk;
+	struct pool pool;
+	uint64_t serial;
+	uint8_t *memory;
+
+	CHECK_EQ(pool__init(&pool, 2, CHUNK_BYTES), 0);
+	CHECK_EQ(pool__bytes(2, CHUNK_BYTES), 2 * (CHUNK_BYTES + 64) + STREAMS_MAX * 32);
+	memory = mmap(NULL, pool__bytes(2, CHUNK_BYTES), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+		      -1, 0);
+	CHECK(memory != MAP_FAILED);
+	pool__keep(&pool, memory);
+	note = (const struct chunk_note *)(const void *)(memory + (size_t)2 * CHUNK_BYTES);
+	chunk = pool__take(&pool, &share);
+	CHECK(chunk->data == memory && chunk->note == note);
+	serial = note->serial;
+	CHECK(serial != 0 && serial >> (64 - PLACE_BITS) == 0);
+	CHECK_EQ(note->stream, 7);
+	chunk__append(chunk, &(struct span){.ring = &ring, .bytes = 128}, true);
+	CHECK_EQ(note->used, 0); /* before the rings' notes */
+	CHECK_EQ(chunk__place(chunk), serial << PLACE_BITS | 16);
+	chunk__publish(chunk);
+	CHECK_EQ(note->used, 128);
+	chunk__aim(chunk, 11, 4096 | 1);
+	CHECK(note->file == 11 && note->at == 4097);
+	pool__give(&pool, chunk);
+	CHECK_EQ(note->serial, 0);
+	/* Another use of it is another chunk, and nothing of the last one is left. */
+	CHECK(pool__take(&pool, NULL) == chunk);
+	CHECK(note->serial == serial + 1 && note->used == 0 && note->file == 0);
+	pool__note_file(&pool, 2 * STREAMS_MAX + 1, 5, 6);
+	CHECK_EQ(pool.streams[1].id, 2 * STREAMS_MAX + 2);
+	CHECK(pool.streams[1].device == 5 && pool.streams[1].file == 6);
+	pool__deinit(&pool);
+	CHECK_EQ(munmap(memory, pool__bytes(2, CHUNK_BYTES)), 0);
+}
+
 static void spans_follow_the_rings_in_turn(void)
 {
 	static uint8_t data[144];
@@ -310,6 +353,7 @@ int main(void)
 	RUN(what_is_kept_for_one_is_for_nobody_else);
 	RUN(no_more_than_half_is_kept);
 	RUN(the_first_chunk_of_each_comes_before_the_second_of_any);
+	RUN(notes_tell_of_a_chunk_what_a_successor_needs);
 	RUN(spans_follow_the_rings_in_turn);
 	XXH3_freeState(hash);
 	return 0;

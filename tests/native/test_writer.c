@@ -532,6 +532,7 @@ static uint64_t refused_serial;
 static int refusing_fd; /* a write of it fails, and not its submission */
 static uint32_t many_sent, most_at_once;
 static bool refused_always;
+static uint32_t recalled;
 
 static bool is_refused(const struct chunk *chunk)
 {
@@ -542,10 +543,19 @@ static bool send_refused(struct stream *stream, struct chunk *chunk)
 {
 	const bool sent = record_stream__ops.send(stream, chunk);
 
+	/* A successor writes it there if this process is killed now. */
+	if (sent)
+		CHECK(chunk->note->file == RIG_FILE && chunk->note->at == chunk->flight.offset);
 	if (sent && is_refused(chunk))
 		chunk->flight.fd = refusing_fd;
 	many_sent += sent;
 	return sent;
+}
+
+static void recall_counted(struct stream *stream)
+{
+	record_stream__ops.recall(stream);
+	recalled++;
 }
 
 static void land_counted(struct stream *stream, const struct chunk *chunk)
@@ -557,6 +567,9 @@ static void land_counted(struct stream *stream, const struct chunk *chunk)
 
 static int write_refused(struct stream *stream, struct item *item, uint64_t *bytes)
 {
+	/* The place of the next one may be another's now. */
+	if (recalled > 0 && item->next != NULL)
+		CHECK_EQ(item->next->chunk->note->file, 0);
 	if (refused_always && item->chunk != NULL && stream->work.span == 0 &&
 	    is_refused(item->chunk))
 		return -EIO;
@@ -571,9 +584,10 @@ static void refuse(uint64_t serial, bool always)
 	ops.send = send_refused;
 	ops.land = land_counted;
 	ops.write = write_refused;
+	ops.recall = recall_counted;
 	refused_serial = serial;
 	refused_always = always;
-	many_sent = most_at_once = 0;
+	many_sent = most_at_once = recalled = 0;
 	refusing_fd = memfd_create("refusing", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	CHECK(refusing_fd >= 0 && fcntl(refusing_fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
 	rig.streams[0].ops = &ops;
@@ -711,6 +725,7 @@ static void what_is_behind_a_refused_write_is_written_again(void)
 		queue(&lanes[i % 2], 0, i);
 	start(fd);
 	finish_and_check(fd, "0123456789");
+	CHECK_EQ(recalled, 1);
 	CHECK_EQ(counter__read(&ring->stored), 10);
 	CHECK_EQ(counter__read(&ring->lost_dropped), 0);
 	CHECK_EQ(counter__read(&rig.writer.disks[0].write_errors), 0);
@@ -794,7 +809,8 @@ static void a_stuck_file_system_delays_no_other(void)
 	streams[0].ops = &ops;
 	CHECK_EQ(writer__start(&rig.writer), 0);
 	for (uint32_t i = 0; i < 2; i++) {
-		writer__place(&rig.writer, &streams[i], i == 0 ? fd : other);
+		writer__place(&rig.writer, &streams[i],
+			      &(struct segment){.fd = i == 0 ? fd : other});
 		CHECK_EQ(rig__prepare(&rig, i, i == 0 ? fd : other, 0, RIG_LIMIT), 0);
 		rig__expect(&rig, EVENT_SEGMENT_WANTED);
 	}

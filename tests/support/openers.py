@@ -43,9 +43,14 @@ def place_of(config: Path) -> Path:
     return config.parent / "opener.sock"
 
 
-def configured(directory: Path, ring: str = "8MiB") -> Path:
+def configured(
+    directory: Path, ring: str = "8MiB", *, state: Path | None = None, watermark: str = "25%"
+) -> Path:
     """Write a configuration whose rings the opener holds."""
-    return with_opener(daemons.write_config(directory, ring=ring))
+    config = daemons.write_config(directory, state, ring=ring)
+    text = config.read_text()
+    config.write_text(text.replace("ring = ", f'watermark = "{watermark}"\nring = '))
+    return with_opener(config)
 
 
 def with_opener(config: Path) -> Path:

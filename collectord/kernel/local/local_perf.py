@@ -15,6 +15,8 @@ from collectord.kernel.local.local_host import LocalHost
 from collectord.kernel.local.opener_client import (
     hiding_programs,
     kept_rings,
+    kept_staging,
+    left_staging,
     opener_facts,
     opener_listens,
     reopened_rings,
@@ -38,6 +40,8 @@ class LocalPerf(DescriptorCalls, LocalHost):
     kept_rings = staticmethod(kept_rings)
     hiding_programs = staticmethod(hiding_programs)
     reopened_rings = staticmethod(reopened_rings)
+    left_staging = staticmethod(left_staging)
+    kept_staging = staticmethod(kept_staging)
 
     def perf_event_open(
         self,

@@ -33,6 +33,13 @@ from collectord.kernel.values.kept_rings import (
     KeptRing,
     KeptRings,
 )
+from collectord.kernel.values.kept_staging import (
+    AskLeft,
+    AskStaging,
+    KeptStaging,
+    LeftStaging,
+    StagingAnswer,
+)
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
@@ -176,8 +183,44 @@ def _await(one: socket.socket, wait_s: float, abort: int) -> None:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 
 
+def left_staging(place: str) -> LeftStaging | None:
+    """See `Kernel.left_staging`."""
+    with ExitStack() as undo:
+        with _asked(place, AskLeft(), undo) as one:
+            answer, fds = _staging(one, undo)
+            notes = [_staging(one, undo)[1] for _ in range(answer.notes)]
+        if not fds:
+            return None
+        undo.pop_all()
+    one.close()
+    return LeftStaging(fds[0], answer.chunks, answer.chunk_bytes, tuple(fd for (fd,) in notes))
+
+
+def kept_staging(place: str, chunks: int, chunk_bytes: int) -> KeptStaging:
+    """See `Kernel.kept_staging`."""
+    with ExitStack() as undo:
+        # The size may be of a kind that JSON has not.
+        with _asked(place, AskStaging(chunks, int(chunk_bytes)), undo) as one:
+            _, (memory,) = _staging(one, undo)
+        one.settimeout(None)
+        undo.pop_all()
+    return KeptStaging(memory, one.detach())
+
+
+def _staging(one: socket.socket, undo: ExitStack) -> tuple[StagingAnswer, tuple[int, ...]]:
+    answer, fds = _receive(one, StagingAnswer, undo)
+    if answer.refused:
+        raise KernelError(
+            f"the opener refuses staging memory: {answer.refused}",
+            hint="journalctl -u collectord-opener",
+        )
+    return answer, fds
+
+
 @contextmanager
-def _asked(place: str, request: Ask | AskFacts, undo: ExitStack) -> Iterator[socket.socket]:
+def _asked(
+    place: str, request: Ask | AskFacts | AskLeft | AskStaging, undo: ExitStack
+) -> Iterator[socket.socket]:
     """Yield a connection on which this was asked. Raises KernelError for what goes wrong then."""
     try:
         one = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))

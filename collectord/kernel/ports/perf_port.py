@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collectord.facts.kernel_facts import OpenerFacts
     from collectord.kernel.values.counter_reading import CounterReading
     from collectord.kernel.values.kept_rings import GivenRing, KeptRings
+    from collectord.kernel.values.kept_staging import KeptStaging, LeftStaging
     from collectord.kernel.values.limits import Purpose
 
 
@@ -94,6 +95,30 @@ class PerfPort(Protocol):
 
         Raises:
             KernelError: the opener does not give them.
+        """
+
+    def left_staging(self, place: str) -> LeftStaging | None:
+        """Return the staging memory of the daemon before this one; None if there was none.
+
+        Args:
+            place: the opener's socket.
+
+        Raises:
+            KernelError: no opener answers, or another daemon uses it.
+        """
+
+    def kept_staging(self, place: str, chunks: int, chunk_bytes: int) -> KeptStaging:
+        """Return new staging memory, which an opener keeps; it gives up that of the one before.
+
+        It is the caller's alone until it closes `KeptStaging.connection`, or ends.
+
+        Args:
+            place: the opener's socket.
+            chunks: the number that the opener has planned for itself.
+            chunk_bytes: likewise.
+
+        Raises:
+            KernelError: no opener answers, or it refuses.
         """
 
     def enable(self, fd: int) -> None:

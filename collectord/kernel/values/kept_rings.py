@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
+from collectord.kernel.values.kept_staging import AskLeft, AskStaging
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
@@ -104,13 +105,13 @@ class HidingAnswer(msgspec.Struct, frozen=True, tag="hiding"):
     refused: str = ""
 
 
-_REQUEST: Final[Any] = Ask | AskFacts
+_REQUEST: Final[Any] = Ask | AskFacts | AskLeft | AskStaging
 _QUESTION: Final[Any] = AskHiding | AskCpu
 
 
-def request_of(data: bytes) -> Ask | AskFacts:
+def request_of(data: bytes) -> Ask | AskFacts | AskLeft | AskStaging:
     """Return the request that a message has. Raises msgspec.MsgspecError."""
-    return cast("Ask | AskFacts", decode_json(data, _REQUEST))
+    return cast("Ask | AskFacts | AskLeft | AskStaging", decode_json(data, _REQUEST))
 
 
 def question_of(data: bytes) -> AskHiding | AskCpu:
