@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "clock.h"
 #include "ring.h"
+#include "thread.h"
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
