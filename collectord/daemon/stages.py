@@ -209,7 +209,7 @@ class Stages:
 
     def _start_core(self, run: Run) -> CpuWatch:
         """Start the threads of the core and of this process, and watch the CPUs."""
-        self._staging.use(self.drain.core, run.stack)
+        self._staging.use(self.drain, run.stack)
         run.stack.enter_context(self.drain)
         for device in self._workers.devices:
             self.drain.core.add_disk(device)

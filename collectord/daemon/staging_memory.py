@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AsyncExitStack
 
-    from collectord._native._core import Core
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.kept_staging import LeftStaging
     from collectord.plan.session_plan import CorePlan
+    from collectord.session.drain_loop import Drain
 
 _LOG: Final = structlog.get_logger()
 
@@ -50,8 +50,8 @@ class StagingMemory:
                 stack.callback(self._kernel.close, fd)
             yield left
 
-    def use(self, core: Core, stack: AsyncExitStack) -> None:
-        """Let the core stage in memory that the opener keeps, until the stack is left."""
+    def use(self, drain: Drain, stack: AsyncExitStack) -> None:
+        """Let the drain stage in memory that the opener keeps, until the stack is left."""
         if not self._opener:
             return
         chunks, chunk_bytes = self._plan.chunks, self._plan.chunk_bytes
@@ -65,12 +65,12 @@ class StagingMemory:
         memory = mmap(kept.memory, 0)
         with suppress(OSError):  # a kernel without huge pages
             memory.madvise(MADV_HUGEPAGE)
-        core.keep_staging(memory)
-        stack.callback(_give_back, core, memory)
+        drain.core.keep_staging(memory)
+        stack.callback(_give_back, drain, memory)
 
 
-def _give_back(core: Core, memory: mmap) -> None:
+def _give_back(drain: Drain, memory: mmap) -> None:
     """Free the pages, which the opener would keep until the next start, if nothing is in them."""
-    now = core.counters()
+    now = drain.core.counters()
     if now.chunks_free == now.chunks:
         memory.madvise(MADV_REMOVE)

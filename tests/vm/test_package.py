@@ -267,7 +267,7 @@ def test_a_killed_daemon_loses_only_what_it_had_taken(check_load: Callable[..., 
 def test_removal_keeps_configuration_and_data_and_a_purge_keeps_none(
     installed: set[Path], tracefs: Path
 ) -> None:
-    """What a removal keeps is sound, and nothing records on; a purge leaves but the user."""
+    """All that a removal keeps is sound, and nothing records on; a purge leaves but the user."""
     await_stored(TRACED)
     run("collectord", "segments", "verify", STATE)
     own, had = package.contained(), dpkg_status()
