@@ -111,7 +111,8 @@ def test_a_clean_end_gives_the_pages_back(tmp_path: Path) -> None:
             async with AsyncExitStack() as stack:
                 staging = StagingMemory(kernel, place, plan)
                 core = _core.Core(chunks=CHUNKS, chunk_bytes=CHUNK_BYTES)
-                staging.use(core, stack)
+                drain: Any = SimpleNamespace(core=core)
+                staging.use(drain, stack)
                 with staging.left() as nothing:  # it is in use
                     assert nothing is None
                 core.start()
