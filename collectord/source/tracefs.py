@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -208,8 +208,14 @@ class OpenTracefs:
     disable_events = disable  # its sideband is not recorded but looked up
 
     def outlive(self) -> bool:
-        """See `source.base.Outliving`: a ring that nobody drained would be stored at the end."""
-        self._leaves = not self.tracing.late.read(last=False)
+        """See `source.base.Outliving`.
+
+        Not if it is paused, as the next process would not know; nor if there are rings that nobody
+        drained, whose contents are stored at the end.
+        """
+        with suppress(KernelError):
+            is_on = self._kernel.is_recording(self._id)
+            self._leaves = is_on and not self.tracing.late.read(last=False)
         if self._leaves:
             self.tracing.lasting.leave(self._taken)
         return self._leaves

@@ -162,3 +162,11 @@ def test_its_end_tells_what_is_unread(
         ended = run_cli("opener", "--end")
     told = [json.loads(line) for line in ended.stderr.splitlines()]
     assert [(line["event"], line["unread"]) for line in told] == [("instance_ended", made)]
+
+
+def test_a_paused_session_ends(config: Path, start_cli: Start, run_cli: Run) -> None:
+    """The next process would take its silence for a time without events."""
+    with opening(start_cli, run_cli, config), daemons.running(start_cli, config) as daemon:
+        daemon.post("/v1/sessions/calls/pause", {})
+        assert daemon.stop().status == 0
+        assert not any(INSTANCES.glob("collectord-calls*"))
