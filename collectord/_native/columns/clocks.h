@@ -24,7 +24,7 @@ static inline int64_t clocks__utc(struct clocks *clocks, uint64_t stamp_ns)
 	const int64_t stamp = (int64_t)stamp_ns;
 	size_t at = clocks->at;
 	double share;
-	int64_t before, behind;
+	int64_t before, gain;
 
 	while (at > 0 && stamp < all[at].stamp_ns)
 		at--;
@@ -34,11 +34,12 @@ static inline int64_t clocks__utc(struct clocks *clocks, uint64_t stamp_ns)
 	before = (int64_t)((uint64_t)all[at].utc_ns - (uint64_t)all[at].stamp_ns);
 	if (at + 1 == clocks->count || stamp <= all[at].stamp_ns)
 		return (int64_t)((uint64_t)stamp + (uint64_t)before);
-	behind = (int64_t)((uint64_t)all[at + 1].utc_ns - (uint64_t)all[at + 1].stamp_ns);
-	if (behind == before)
+	gain = (int64_t)((uint64_t)all[at + 1].utc_ns - (uint64_t)all[at + 1].stamp_ns -
+			 (uint64_t)before);
+	if (gain == 0)
 		return (int64_t)((uint64_t)stamp + (uint64_t)before);
 	share = (double)(stamp - all[at].stamp_ns) /
 		(double)(all[at + 1].stamp_ns - all[at].stamp_ns);
 	return (int64_t)((uint64_t)stamp + (uint64_t)before +
-			 (uint64_t)(int64_t)(share * ((double)behind - (double)before)));
+			 (uint64_t)(int64_t)(share * (double)gain));
 }
