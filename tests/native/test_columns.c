@@ -229,7 +229,7 @@ static void only_the_time_that_is_asked_for_is_read(void)
 	static const char *const columns[][2] = {{"time", "utc"}};
 	static uint8_t pages[3 * PAGE];
 	static const struct clock_reading readings[] = {{1000, TODAY_NS + 500000},
-							 {2000, TODAY_NS + 501100}};
+							{2000, TODAY_NS + 501100}};
 	struct ArrowArrayStream stream;
 	struct ArrowArray batch;
 	struct source *source;
