@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.bench.row import Settings
 
 _EVENT: Final = "sched_switch"
-# Two tasks that wake each other: about four switches each time.
+# Two tasks that wake each other: two switches each time.
 _LOOPS: Final = 500_000
 _ASKED_EVENTS: Final = 10_000_000
 _STATEMENT: Final = f"SELECT next_comm, count(*), max(mono_ns) FROM {_EVENT} GROUP BY 1"  # noqa: S608
