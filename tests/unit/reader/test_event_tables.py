@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import struct
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
 
 from collectord.codec.ftrace_format import parse_format
 from collectord.reader.event_file import Window
-from collectord.reader.event_tables import EventTable, tables_of
-from collectord.reader.segment_tables import open_tables
 from tests.support.ftrace_pages import event, page
 from tests.support.query_files import (
     COMM,
@@ -24,30 +21,11 @@ from tests.support.query_files import (
     switches,
     write_trace,
 )
+from tests.support.query_tables import rows_of, tables_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import ExitStack
     from pathlib import Path
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """A stack that closes all that the test opens."""
-    with ExitStack() as made:
-        yield made
-
-
-def _tables(stack: ExitStack, *paths: Path) -> dict[str, EventTable]:
-    files = [open_tables(path, stack) for path in paths]
-    return tables_of([file for file in files if file is not None])
-
-
-def _rows(table: EventTable, *names: str, window: Window | None = None) -> list[tuple[Any, ...]]:
-    columns = ", ".join(f'"{name}"' for name in names or table.columns)
-    with duckdb.connect() as connection:
-        connection.register("t", table.scan(names or table.columns, window or Window()))
-        rows: list[tuple[Any, ...]] = connection.execute(f"FROM t SELECT {columns}").fetchall()
-    return rows
 
 
 @pytest.mark.parametrize("name", ["sys_enter", "sys_exit"])
@@ -58,9 +36,9 @@ def test_captured_records_have_the_values_that_the_codecs_read(
     path = tmp_path / "trace.dat"
     write_trace(path, {1: [(GOLDEN / f"{name}.page").read_bytes()]})
     expected = [one for one in decoded(path) if one[0] == name]
-    table = _tables(stack, path)[name]
+    table = tables_in(stack, path)[name]
     own = list(expected[0][3])
-    found = _rows(table, "mono_ns", "cpu", *own)
+    found = rows_of(table, "mono_ns", "cpu", *own)
     assert len(found) == len(expected) > 10
     for (stamp_ns, cpu, *values), (_, told_ns, told_cpu, fields) in zip(
         found, expected, strict=True
@@ -86,7 +64,7 @@ def test_text_of_every_kind_is_shown_as_the_codecs_show_it(
     cut = event(struct.pack("<HBBiI", layout.id, 0, 0, TID, 50 << 16 | 20), 5)
     path = tmp_path / "trace.dat"
     write_trace(path, {0: [page(1000, *records, cut)]})
-    found = _rows(_tables(stack, path)["sched_process_exec"], "filename")
+    found = rows_of(tables_in(stack, path)["sched_process_exec"], "filename")
     shown = [text.partition(b"\0")[0].decode(errors="backslashreplace") for text in names]
     assert [row[0] for row in found] == [*shown, None]
 
@@ -99,7 +77,7 @@ def test_names_of_every_length_are_cut_at_their_end(tmp_path: Path, stack: ExitS
     ]
     path = tmp_path / "trace.dat"
     write_trace(path, {0: [page(1000, *(event(switch(1, next_comm=name), 5) for name in names))]})
-    found = [row[0] for row in _rows(_tables(stack, path)["sched_switch"], "next_comm")]
+    found = [row[0] for row in rows_of(tables_in(stack, path)["sched_switch"], "next_comm")]
     assert found == [name.partition(b"\0")[0].decode(errors="backslashreplace") for name in names]
 
 
@@ -109,11 +87,11 @@ def test_common_columns_come_first_and_others_keep_clear_of_them(
     """An event's own `pid` is `event_pid`; the thread, its name and the CPU are the record's."""
     path = tmp_path / "trace.dat"
     write_trace(path, {2: [switches(1000, 5)]})
-    tables = _tables(stack, path)
+    tables = tables_in(stack, path)
     assert list(tables["sched_process_exec"].columns) == [
         *("time", "mono_ns", "cpu", "pid", "tid", "comm", "filename", "event_pid", "old_pid"),
     ]
-    found = _rows(tables["sched_switch"], "time", "mono_ns", "cpu", "pid", "tid", "comm")
+    found = rows_of(tables["sched_switch"], "time", "mono_ns", "cpu", "pid", "tid", "comm")
     assert found == [(None, 1010, 2, None, TID, COMM)]
 
 
@@ -121,7 +99,7 @@ def test_only_what_is_asked_for_is_decoded(tmp_path: Path, stack: ExitStack) -> 
     """A scan has the named columns, and one if none is named."""
     path = tmp_path / "trace.dat"
     write_trace(path, {0: [switches(1000, 5)]})
-    table = _tables(stack, path)["sched_switch"]
+    table = tables_in(stack, path)["sched_switch"]
     with duckdb.connect() as connection:
         for names, columns in ((("next_pid", "comm"), ["comm", "next_pid"]), ((), ["cpu"])):
             connection.register("t", table.scan(names, Window()))
@@ -136,8 +114,8 @@ def test_losses_are_rows_and_are_counted(tmp_path: Path, stack: ExitStack) -> No
         path,
         {0: [switches(1000, 5), switches(2000, 6, lost=9)], 1: [switches(3000, 7, lost=None)]},
     )
-    tables = _tables(stack, path)
-    found = _rows(tables["losses"], "mono_ns", "cpu", "events", "how", "file")
+    tables = tables_in(stack, path)
+    found = rows_of(tables["losses"], "mono_ns", "cpu", "events", "how", "file")
     assert found == [(2000, 0, 9, "lost", str(path)), (3000, 1, None, "lost", str(path))]
     scan = tables["sched_switch"].scan(["next_pid"], Window())
     with duckdb.connect() as connection:
@@ -154,9 +132,9 @@ def test_damage_is_a_row_and_the_rest_is_read(tmp_path: Path, stack: ExitStack) 
     broken[16 + 72 : 16 + 76] = struct.pack("<I", 1)
     path = tmp_path / "trace.dat"
     write_trace(path, {0: [switches(1000, 5), bytes(broken), switches(3000, 8)]})
-    tables = _tables(stack, path)
-    assert [row[0] for row in _rows(tables["sched_switch"], "next_pid")] == [5, 6, 8]
-    ((mono_ns, reason),) = _rows(tables["damage"], "mono_ns", "reason")
+    tables = tables_in(stack, path)
+    assert [row[0] for row in rows_of(tables["sched_switch"], "next_pid")] == [5, 6, 8]
+    ((mono_ns, reason),) = rows_of(tables["damage"], "mono_ns", "reason")
     assert (mono_ns, reason) == (2010, "bad_length")
 
 
@@ -166,6 +144,6 @@ def test_records_outside_the_window_are_left_out_without_a_clock(
     """A file that cannot tell times of day is left out of a window, and is named."""
     path = tmp_path / "trace.dat"
     write_trace(path, {0: [switches(1000, 5)]})
-    scan = _tables(stack, path)["sched_switch"].scan(["cpu"], Window(since_ns=1))
+    scan = tables_in(stack, path)["sched_switch"].scan(["cpu"], Window(since_ns=1))
     assert [file.path for file in scan.untimed] == [path]
     assert scan.found() == {}

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import struct
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +17,6 @@ from collectord.codec.perf_record import SampleId
 from collectord.codec.perf_sideband import Mmap, Mmap2
 from collectord.errors import SinkError
 from collectord.reader.event_file import Window
-from collectord.reader.event_tables import EventTable, Found, tables_of
-from collectord.reader.segment_tables import open_tables
 from tests.support import bpf_segments, segments
 from tests.support.bpf_segments import (
     EXITS,
@@ -33,32 +30,15 @@ from tests.support.bpf_segments import (
     sample,
 )
 from tests.support.query_files import switches, write_trace
+from tests.support.query_tables import rows_of, tables_in
 from tests.support.sideband import Exit, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import ExitStack
+
+    from collectord.reader.event_tables import EventTable, Found
 
 TIME_NS: Final = segments.TIME_NS
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """A stack that closes all that the test opens."""
-    with ExitStack() as made:
-        yield made
-
-
-def _tables(stack: ExitStack, *paths: Path) -> dict[str, EventTable]:
-    files = [open_tables(path, stack) for path in paths]
-    return tables_of([file for file in files if file is not None])
-
-
-def _rows(table: EventTable, *names: str, window: Window | None = None) -> list[tuple[Any, ...]]:
-    columns = ", ".join(f'"{name}"' for name in names or table.columns)
-    with duckdb.connect() as connection:
-        connection.register("t", table.scan(names or table.columns, window or Window()))
-        rows: list[tuple[Any, ...]] = connection.execute(f"FROM t SELECT {columns}").fetchall()
-    return rows
 
 
 def _exit(time_ns: int, *, tid: int = 500) -> bytes:
@@ -80,15 +60,15 @@ def test_events_of_programs_are_tables_of_their_members(tmp_path: Path, stack: E
     path = bpf_segments.write(
         tmp_path, chunk(sample(TIME_NS, opened(7, b"/etc/\xff"), cpu=1), sample(5, exited(9, -2)))
     )
-    tables = _tables(stack, path)
+    tables = tables_in(stack, path)
     names = ("mono_ns", "cpu", "pid", "tid", "event_pid", "result", "took", "event_comm", "path")
-    found = _rows(tables[OPENS], *names)
+    found = rows_of(tables[OPENS], *names)
     assert found[0] == (TIME_NS, 1, 500, 500, 7, 3, 1500, "task 7", "/etc/\\xff")
     assert tables[EXITS].columns["code"] == "i32"
     # A payload that is too short for a layout has the members that it has.
     assert found[1][4:] == (9, -2, None, None, None)
     (Path(f"{path}.json")).unlink()
-    ((data,),) = _rows(_tables(stack, path)[OPENS], "data")[1:]
+    ((data,),) = rows_of(tables_in(stack, path)[OPENS], "data")[1:]
     assert data[:8] == exited(9, -2)
 
 
@@ -105,7 +85,7 @@ def test_names_are_those_of_the_time_of_a_record(tmp_path: Path, stack: ExitStac
             comm(30, 71, b"child\xff"), fork(12, 70, 71), comm(20, 70, b"b"), comm(10, 70, b"a")
         ),
     )
-    found = _rows(_tables(stack, path)[EXITS], "mono_ns", "tid", "comm")
+    found = rows_of(tables_in(stack, path)[EXITS], "mono_ns", "tid", "comm")
     assert found == [
         *((5, 70, None), (15, 70, "a"), (25, 70, "b")),
         *((15, 71, "a"), (35, 71, "child\\xff"), (1, 0, "<idle>")),
@@ -128,39 +108,39 @@ def _bare(path: Path, *records: bytes, features: Features | None = None) -> Path
 def test_a_tracepoint_has_the_fields_of_its_format(tmp_path: Path, stack: ExitStack) -> None:
     """And times by the manifest; outside of the time that is asked for nothing is a row."""
     path = segments.write_segment(segments.make_sink(tmp_path), samples=3).path
-    tables = _tables(stack, path)
+    tables = tables_in(stack, path)
     table = tables["sys_enter_getppid"]
-    rows = _rows(table, "mono_ns", "cpu", "pid", "comm", "__syscall_nr")
+    rows = rows_of(table, "mono_ns", "cpu", "pid", "comm", "__syscall_nr")
     told = (segments.PID, "generator", 0)
     assert rows == [(TIME_NS + 1000 * at, at % 2, *told) for at in range(3)]
-    assert str(_rows(table, "time")[1][0]) == "1970-01-01 00:00:01.000001"
+    assert str(rows_of(table, "time")[1][0]) == "1970-01-01 00:00:01.000001"
     window = Window(TIME_NS + 1, TIME_NS + 1500)
-    assert [row[0] for row in _rows(table, "mono_ns", window=window)] == [TIME_NS + 1000]
+    assert [row[0] for row in rows_of(table, "mono_ns", window=window)] == [TIME_NS + 1000]
     names = ("event", "ip", "period", "addr", "callchain")
-    samples = _rows(tables["samples"], *names)
+    samples = rows_of(tables["samples"], *names)
     assert samples == [(segments.EVENT, 0xFFFF_FFFF_8100_0000, 1, None, None)] * 3
 
 
-def test_a_compressed_segment_has_the_same_rows(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_compressed_segment_has_the_samerows_of(tmp_path: Path, stack: ExitStack) -> None:
     """One that cannot be unpacked has none, and says why."""
     path = segments.write_segment(segments.make_sink(tmp_path / "sealed"), samples=300).path
-    expected = _rows(_tables(stack, path)["samples"])
+    expected = rows_of(tables_in(stack, path)["samples"])
     packed = tmp_path / "packed.perf.data"
     with packed.open("w+b") as file, memoryview(path.read_bytes()) as plain:
         for offset, data in perf_packed.pack(plain):
             file.seek(offset)
             file.write(data)
     assert packed.stat().st_size < path.stat().st_size
-    found = _rows(_tables(stack, packed)["samples"], "mono_ns", "cpu", "comm")
+    found = rows_of(tables_in(stack, packed)["samples"], "mono_ns", "cpu", "comm")
     assert found == [(row[1], row[2], row[5]) for row in expected]
     assert len(found) == 300
     torn = bytearray(packed.read_bytes())
     torn[torn.index(b"\x28\xb5\x2f\xfd") + 40] ^= 0xFF  # in the first frame
     packed.write_bytes(torn)
-    tables = _tables(stack, packed)
+    tables = tables_in(stack, packed)
     (broken,) = tables["samples"].files
     assert not broken.damage  # nothing is unpacked before it is asked for
-    assert _rows(tables["samples"], "mono_ns") == []
+    assert rows_of(tables["samples"], "mono_ns") == []
     assert "compressed" in broken.damage
 
 
@@ -171,8 +151,8 @@ def test_losses_have_a_place_or_an_event(tmp_path: Path, stack: ExitStack) -> No
         chunk(lost(TIME_NS, 4, cpu=1), lost(TIME_NS + 1, 2), sample(TIME_NS + 2, exited(1))),
         lost_samples={bpf_segments.IDS[EXITS][0]: 9},
     )
-    tables = _tables(stack, path)
-    found = _rows(tables["losses"], "mono_ns", "cpu", "events", "event", "how", "session")
+    tables = tables_in(stack, path)
+    found = rows_of(tables["losses"], "mono_ns", "cpu", "events", "event", "how", "session")
     rest = ("lost", segments.IDENTITY.session)
     assert found == [
         (TIME_NS, 1, 4, None, *rest),
@@ -200,9 +180,9 @@ def test_damage_is_a_row_and_the_next_chunk_is_read(tmp_path: Path, stack: ExitS
     at = data.index(sound[0])
     data[at + 6 : at + 8] = struct.pack("<H", 4)
     path.write_bytes(data)
-    tables = _tables(stack, path)
-    assert [row[0] for row in _rows(tables[EXITS], "event_pid")] == [3, 4, 6]
-    damage = _rows(tables["damage"], "byte", "reason")
+    tables = tables_in(stack, path)
+    assert [row[0] for row in rows_of(tables[EXITS], "event_pid")] == [3, 4, 6]
+    damage = rows_of(tables["damage"], "byte", "reason")
     start = damage[0][0]
     assert damage == [
         (start, "unknown_id"),
@@ -228,8 +208,8 @@ def test_tasks_and_mappings(tmp_path: Path, stack: ExitStack) -> None:
         fork(20, 70, 71),
         *(encode(record, bpf_segments.DUMMY, at) for record in records),
     )
-    tables = _tables(stack, path)
-    assert _rows(
+    tables = tables_in(stack, path)
+    assert rows_of(
         tables["tasks"], "mono_ns", "pid", "tid", "comm", "what", "parent_pid", "parent_tid"
     ) == [
         (10, 70, 70, "shell", "comm", None, None),
@@ -238,7 +218,7 @@ def test_tasks_and_mappings(tmp_path: Path, stack: ExitStack) -> None:
     ]
     names = ("cpu", "tid", "address", "length", "file_offset", "prot", "inode", "build_id", "file")
     common = (1, 71, 4096, 8192, 1)
-    assert _rows(tables["mappings"], *names) == [
+    assert rows_of(tables["mappings"], *names) == [
         (*common, 5, 99, None, "/bin/a"),
         (*common, 5, None, bytes(range(20)), "/bin/b"),
         (*common, None, None, None, "[kernel.kallsyms]_text"),
@@ -251,8 +231,8 @@ def test_a_file_without_a_manifest_may_tell_the_time(tmp_path: Path, stack: Exit
     clocks = Features(clock_data=ClockData(1, 2 * TIME_NS, TIME_NS))
     timed = _bare(tmp_path / "timed", one, features=clocks)
     timeless = _bare(tmp_path / "timeless", one)
-    table = _tables(stack, timed, timeless)[EXITS]
-    assert [str(row[0]) for row in _rows(table, "time")] == ["1970-01-01 00:00:02", "None"]
+    table = tables_in(stack, timed, timeless)[EXITS]
+    assert [str(row[0]) for row in rows_of(table, "time")] == ["1970-01-01 00:00:02", "None"]
     scan = table.scan(["cpu"], Window(since_ns=2 * TIME_NS))
     assert [file.path for file in scan.untimed] == [timeless]
 
@@ -265,20 +245,20 @@ def test_a_file_that_its_recorder_left_is_read_to_its_end(
     data = bytearray(path.read_bytes())
     data[48:56] = bytes(8)
     path.write_bytes(data[:-20])  # within the last record
-    tables = _tables(stack, path)
-    assert _rows(tables["samples"], "mono_ns") == [(1,)]
-    assert _rows(tables["damage"], "reason") == [("past_head",)]
+    tables = tables_in(stack, path)
+    assert rows_of(tables["samples"], "mono_ns") == [(1,)]
+    assert rows_of(tables["damage"], "reason") == [("past_head",)]
     head = bytearray(data)
     head[16:24] = bytes(8)
     path.write_bytes(head)
     with pytest.raises(SinkError):
-        _tables(stack, path)
+        tables_in(stack, path)
 
 
 def test_tables_of_all_files_exist_without_a_file(tmp_path: Path, stack: ExitStack) -> None:
     """A statement about samples is right where there are none."""
     path = tmp_path / "trace.dat"
     write_trace(path, {0: [switches(1000, 5)]})
-    tables = _tables(stack, path)
+    tables = tables_in(stack, path)
     for name in ("samples", "tasks", "mappings"):
-        assert _rows(tables[name]) == []
+        assert rows_of(tables[name]) == []
