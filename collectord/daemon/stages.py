@@ -195,7 +195,7 @@ class Stages:
         with self._staging.left() as staging:
             self.repaired = repair_leftovers(self._plan, place, staging)
         noted = self._kernel.noted_instance
-        left = (left_instance(session, noted) for session in self._plan.sessions)
+        left = [left_instance(session, noted) for session in self._plan.sessions]
         self.left_records = salvage_traces(
             self._plan,
             place,
@@ -203,7 +203,7 @@ class Stages:
             host=self._host,
             room_for=self._state_dir.room_for,
             everything=run.salvage_all,
-            resumable=tuple(filter(None, left)),
+            resumable=[name for name, _ in filter(None, left)],
         )
         await await_salvages(self._plan, self._kernel, run.stop)  # those that began meanwhile
 

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 _LOG: Final = structlog.get_logger()
 
 
-def left_instance(plan: SessionPlan, noted: Callable[[str], InstanceNote | None]) -> str | None:
-    """Return the name of the instance that a process has left for a plan; None without one.
+def left_instance(
+    plan: SessionPlan, noted: Callable[[str], InstanceNote | None]
+) -> tuple[str, InstanceNote] | None:
+    """Return the instance that a process has left for a plan, with its note; None without one.
 
     Args:
         plan: of the session.
@@ -45,7 +47,7 @@ def left_instance(plan: SessionPlan, noted: Callable[[str], InstanceNote | None]
     for name in (PREFIX + plan.name, PREFIX + plan.name + ASIDE_MARK):
         note = noted(name)
         if note is not None and note.digest == digest_:
-            return name
+            return name, note
     return None
 
 
@@ -104,13 +106,13 @@ def open_instance(
     kernel: Kernel, plan: SessionPlan, settings: InstanceSettings
 ) -> LastingInstance:
     """Go on with the instance that was left for a plan, or make one. Raises as these do."""
-    name = left_instance(plan, kernel.noted_instance)
-    if name is not None:
-        left = kernel.noted_instance(name)
+    left = left_instance(plan, kernel.noted_instance)
+    if left is not None:
+        name, note = left
         try:
             opened = kernel.resume_instance(replace(settings, session=name.removeprefix(PREFIX)))
         except NoSuchTarget as error:  # the host was booted, or somebody has removed it
             _LOG.warning("instance_not_resumed", session=plan.name, error=str(error))
         else:
-            return LastingInstance(kernel, plan, opened, left)
+            return LastingInstance(kernel, plan, opened, note)
     return LastingInstance(kernel, plan, kernel.create_instance(settings), None)

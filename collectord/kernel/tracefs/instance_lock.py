@@ -99,12 +99,8 @@ def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
         NoSuchTarget: there is no such instance, or another process salvages it.
         KernelError: EBUSY; a process holds its lock.
     """
-    path = tracefs.root / "instances" / name
     with _changing(tracefs, proc):
-        try:
-            fd = os.open(path, _FOLDER_FLAGS)
-        except FileNotFoundError as error:
-            raise NoSuchTarget(f"no tracefs instance {name}") from error
+        fd = _open_existing(tracefs, name)
         if _locked(fd):
             fcntl.flock(fd, fcntl.LOCK_SH)
             return fd
@@ -127,10 +123,7 @@ def resume_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
         NoSuchTarget: there is no such instance, or a process holds its lock.
     """
     with _changing(tracefs, proc):
-        try:
-            fd = os.open(tracefs.root / "instances" / name, _FOLDER_FLAGS)
-        except FileNotFoundError as error:
-            raise NoSuchTarget(f"no tracefs instance {name}") from error
+        fd = _open_existing(tracefs, name)
         if not _locked(fd):
             os.close(fd)
             raise NoSuchTarget(f"tracefs instance {name} is in use")
@@ -191,6 +184,14 @@ def _survey(tracefs: Tracefs, prefix: str, proc: Path) -> list[tuple[str, bool]]
             with opened(fd):
                 found.append((path.name, not _locked(fd)))
     return found
+
+
+def _open_existing(tracefs: Tracefs, name: str) -> int:
+    """Open an instance's directory. Raises NoSuchTarget."""
+    try:
+        return os.open(tracefs.root / "instances" / name, _FOLDER_FLAGS)
+    except FileNotFoundError as error:
+        raise NoSuchTarget(f"no tracefs instance {name}") from error
 
 
 def _locked(fd: int, kind: int = fcntl.LOCK_EX) -> bool:

@@ -98,7 +98,7 @@ def test_an_instance_of_ftrace_is_left_to_the_same_plan() -> None:
     other = plan(switches(source=(tracefs_source("sched:sched_wakeup"),)))
     assert trace_digest(made) != trace_digest(other)
     notes = {"collectord-calls+": InstanceNote(Path("/x"), digest=trace_digest(made))}
-    assert left_instance(made, notes.get) == "collectord-calls+"
+    assert left_instance(made, notes.get) == ("collectord-calls+", *notes.values())
     assert left_instance(other, notes.get) is None
     assert left_instance(plan(session, opener=""), notes.get) is None
     assert left_instance(plan(switches()), notes.get) is None
