@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import gc
+import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from collectord.control import stray
 
@@ -18,18 +19,22 @@ if TYPE_CHECKING:
 _COLLECTING: Final = {"run": (signal.SIGHUP,), "opener": (signal.SIGHUP,), "record": ()}
 
 
-def main() -> int:
-    """Run the command line and return its exit status."""
+def main() -> NoReturn:
+    """Run the command line, and end the process with its exit status.
+
+    It ends without the interpreter's teardown, which takes 10 ms to free all memory object by
+    object and runs no code that matters here: a verb has undone what it did.
+    """
     for verb in sys.argv[1:2]:
         if verb in _COLLECTING:
             stray.ignore(*_COLLECTING[verb])
     with stray.abrupt_interrupt():
         from collectord import cli  # noqa: PLC0415  # a tenth of a second
     status = cli.main(make_kernel)
-    # The interpreter at its end traverses all imported objects three times; frozen ones are
-    # skipped.
-    gc.freeze()
-    return status
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # it was reported, or there is no place to report it
+            stream.flush()
+    os._exit(status)
 
 
 def make_kernel() -> Kernel:
@@ -40,4 +45,4 @@ def make_kernel() -> Kernel:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -33,7 +33,7 @@ static bool chunk__adjoins(const struct chunk *chunk, const struct chunk *next, 
 }
 
 /* Whether there are unsent items, and room for another one in the same write. */
-static bool flight__has_room(const struct stream *stream)
+static bool flight__has_room(const struct disk *disk, const struct stream *stream)
 {
 	const struct chunk *before = NULL;
 	uint64_t left = stream->gathers;
@@ -42,7 +42,7 @@ static bool flight__has_room(const struct stream *stream)
 	for (const struct item *item = stream->unsent; item != NULL; item = item->next) {
 		const struct chunk *const chunk = item->chunk;
 
-		if (++count == WRITE_CHUNKS || chunk == NULL || item->stamp != 0 ||
+		if (++count == disk->chunks || chunk == NULL || item->stamp != 0 ||
 		    chunk->used > left || load_relaxed(&item->lane->rings) == 0 ||
 		    (before != NULL && !chunk__adjoins(before, chunk, stream->ops->split)))
 			return false;
@@ -56,7 +56,7 @@ uint64_t flight__gathers(const struct disk *disk, const struct stream *stream)
 {
 	const uint64_t end = stream->current.offset + stream->sent.bytes;
 
-	if (disk->aio == 0 || disk->slow || disk->left || disk->stopping ||
+	if (disk->aio == 0 || disk->chunks == 1 || disk->left || disk->stopping ||
 	    stream->ops->send == NULL || stream->settling || stream->snapshots ||
 	    stream->work.since_ns != 0 || !stream->current.open || cut__is_needed(stream))
 		return 0;
@@ -65,12 +65,12 @@ uint64_t flight__gathers(const struct disk *disk, const struct stream *stream)
 
 bool flight__holds(const struct disk *disk, const struct stream *stream)
 {
-	return flight__has_room(stream) && !pool__is_short(disk->writer->pool);
+	return flight__has_room(disk, stream) && !pool__is_short(disk->writer->pool);
 }
 
 bool flight__may_send(const struct disk *disk, const struct stream *stream)
 {
-	return disk->aio != 0 && disk->in_flight < (disk->slow ? 1 : DISK_DEPTH) &&
+	return disk->aio != 0 && disk->in_flight < (disk->chunks == 1 ? 1 : DISK_DEPTH) &&
 	       flight__can_send(stream);
 }
 
@@ -87,7 +87,7 @@ static void flight__land(struct disk *disk, const struct chunk *first, int64_t r
 		item->chunk->flight.refused = refused;
 		item->chunk->flight.landed = true;
 	}
-	disk->slow = ns > SLOW_NS;
+	disk->chunks = ns > SLOW_NS ? 1 : ns > disk->writer->fast_ns ? WRITE_CHUNKS / 2 : WRITE_CHUNKS;
 	disk->in_flight--;
 }
 
@@ -138,7 +138,7 @@ void flight__send(struct disk *disk, struct stream *stream)
 {
 	struct batch batch = {0};
 
-	for (uint32_t left = disk->slow ? 1 : WRITE_CHUNKS; left > 0; left--) {
+	for (uint32_t left = disk->chunks; left > 0; left--) {
 		struct chunk *const chunk = flight__prepare(disk, stream);
 		const struct flight *first;
 

@@ -10,6 +10,8 @@
 #define SEGMENT_WAIT_NS 10000000000u
 #define CUT_WAIT_NS 1000000000u
 #define HURRY_NS 1000000000u
+/* A disk on which a write takes less gets longer ones. */
+#define FAST_NS 10000000u
 
 void writer__init(struct writer *writer, struct pool *pool, struct event_list *events,
 		  uint64_t flush_ns)
@@ -21,6 +23,7 @@ void writer__init(struct writer *writer, struct pool *pool, struct event_list *e
 	writer->segment_wait_ns = SEGMENT_WAIT_NS;
 	writer->cut_wait_ns = CUT_WAIT_NS;
 	writer->hurry_ns = HURRY_NS;
+	writer->fast_ns = FAST_NS;
 	writer->issued_ns = clock__now_ns();
 	disk__init(&writer->disks[0], writer, 0);
 	writer->disk_count = 1;

@@ -8,8 +8,9 @@
 
 /* Writes in flight. */
 #define DISK_DEPTH 4u
-/* The maximal number of chunks in one write: adjacent ones in a file. */
-#define WRITE_CHUNKS 4u
+/* The maximal number of chunks in one write: adjacent ones in a file. A fast disk takes all of them,
+ * another one half: a write that has begun is not divided, and others wait for its end. */
+#define WRITE_CHUNKS 8u
 /* A turn that began below the limit of writes in flight continues to its end. */
 #define WRITES_MAX (DISK_DEPTH - 1 + WRITE_CHUNKS)
 
@@ -30,9 +31,9 @@ struct disk {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	bool poked, stopping, running;
-	bool slow;     /* the last write took long: one at a time */
 	bool left;     /* a request waits until an item is written */
 	uint32_t turn; /* index of the next stream */
+	uint32_t chunks; /* in the next write, by the time of the last one; 1: one at a time */
 	uint32_t in_flight;
 	aio_context_t aio; /* 0: not available, so no writes in flight */
 	struct stream *at; /* the stream whose item is being written, or NULL */
@@ -136,6 +137,7 @@ struct writer {
 	uint64_t segment_wait_ns; /* how long to wait for a missing segment */
 	uint64_t cut_wait_ns;	  /* how long data wait for the names in the ending segment */
 	uint64_t hurry_ns;	  /* how long streams let one pass that hurries */
+	uint64_t fast_ns;	  /* what a write on a fast disk takes at most */
 };
 
 void writer__init(struct writer *writer, struct pool *pool, struct event_list *events,

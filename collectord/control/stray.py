@@ -7,13 +7,12 @@ default action until a loop handles it: the process ends at once, and nothing ha
 
 from __future__ import annotations
 
-import atexit
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from types import FrameType
 
 # Their default action ends the process without a flush, whatever it is about to do.
@@ -24,16 +23,13 @@ def ignore(*more: signal.Signals) -> None:
     """Ignore signals that have no use here, until the process ends.
 
     An empty handler is used instead of SIG_IGN because an exec resets it, so that commands and
-    workers have their defaults. The interpreter would reset it at its end too: from then on
-    SIG_IGN is used.
+    workers have their defaults.
 
     Args:
         more: beyond SIGUSR1, SIGUSR2 and SIGALRM.
     """
-    numbers = (*_STRAY, *more)
-    for number in numbers:
+    for number in (*_STRAY, *more):
         signal.signal(number, _do_nothing)
-    atexit.register(_ignore, numbers)
 
 
 @contextmanager
@@ -50,11 +46,6 @@ def abrupt_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _ignore(numbers: Iterable[signal.Signals]) -> None:
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:

@@ -604,6 +604,7 @@ static void await_stored(uint64_t samples)
 static void begin_to_gather(uint32_t chunks, uint32_t with_lanes, int fd)
 {
 	begin(chunks);
+	rig.writer.fast_ns = 0;
 	lanes[1].rings = with_lanes - 1;
 	refuse(UINT64_MAX, false);
 	queue(&lanes[0], 0, 0);
@@ -628,6 +629,23 @@ static void chunks_wait_until_they_are_enough_for_one_write(void)
 	await_stored(5);
 	finish_and_check(fd, "01234");
 	CHECK_EQ(most_at_once, 4);
+	end_of_gathering(fd);
+}
+
+static void a_fast_disk_gets_twice_as_many(void)
+{
+	const int fd = output__file();
+
+	begin_to_gather(32, 1, fd);
+	rig.writer.fast_ns = UINT64_MAX;
+	for (uint64_t i = 1; i < 5; i++)
+		queue(&lanes[0], 0, i);
+	await_stored(5); /* of the first one nobody knew that the disk is fast */
+	for (uint64_t i = 5; i < 13; i++)
+		queue(&lanes[0], 0, i);
+	await_stored(13);
+	finish_and_check(fd, "0123456789:;<");
+	CHECK_EQ(most_at_once, 8);
 	end_of_gathering(fd);
 }
 
@@ -701,6 +719,7 @@ static void many_in_flight_stand_in_their_order(void)
 	const int fd = output__file();
 
 	begin(many);
+	rig.writer.fast_ns = 0;
 	refuse(UINT64_MAX, false);
 	for (uint64_t i = 0; i < many; i++)
 		queue(&lanes[i % 2], 0, i);
@@ -855,6 +874,7 @@ int main(void)
 	RUN(stop_does_not_wait_for_room);
 	RUN(stop_does_not_wait_for_a_segment);
 	RUN(chunks_wait_until_they_are_enough_for_one_write);
+	RUN(a_fast_disk_gets_twice_as_many);
 	RUN(chunks_wait_no_longer_than_for_the_next_flush);
 	RUN(none_waits_for_more_while_chunks_are_short);
 	RUN(none_waits_for_more_from_a_lane_that_was_left);
