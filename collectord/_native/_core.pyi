@@ -330,8 +330,21 @@ class Stream:
         From then on the stream takes no segment (BrokenPipeError), drops a prepared one, and
         counts what its rings deliver as lost_dropped.
         """
-    def load_sideband(self, records: bytes | bytearray | memoryview | mmap) -> None:
-        """Apply whole records (perf layout, sample_id trailer included) to the state table."""
+    def left_ns(self) -> int:
+        """Return the time from which on `load_sideband` keeps records for unread data.
+
+        It is that of the oldest record which an earlier process left unread in a ring that is held
+        since, less what a record may be late; 0 if it cannot be told, the highest number if
+        nothing is unread.
+        """
+    def load_sideband(
+        self, records: bytes | bytearray | memoryview | mmap, until_ns: int = ...
+    ) -> None:
+        """Apply whole records (perf layout, sample_id trailer included) to the state table.
+
+        Those from `until_ns` on, in the time of the records, take effect once what is unread now
+        is written, as if they came from a ring: a task that ends there has its name until then.
+        """
     def mapped_files(self, since: int = 0) -> tuple[int, bytes]:
         """Return the files whose code is mapped, as records, and the number to continue from.
 

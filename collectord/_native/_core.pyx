@@ -8,7 +8,7 @@ from itertools import chain
 
 cimport cython
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 from posix.types cimport off_t
@@ -63,7 +63,8 @@ cdef extern from "core.h":
         mapped_files files
         const sideband_table *table
         uint64_t log_dropped
-    int sideband__load(sideband *sb, const uint8_t *records, size_t bytes) nogil
+    int sideband__load(sideband *sb, const uint8_t *records, size_t bytes,
+                       uint64_t until_ns) nogil
     struct chunk_table:
         pass
     int chunk_table__set(chunk_table *table, const uint8_t *data, size_t bytes) nogil
@@ -98,6 +99,7 @@ cdef extern from "core.h":
     uint64_t stream__drained(const stream *s, uint64_t issued)
     uint64_t stream__written(const stream *s, uint64_t issued)
     uint64_t stream__round_ns(const stream *s, uint64_t issued)
+    uint64_t stream__left_ns(stream *s)
     struct sum:
         uint64_t bytes, xxh3
     enum event_kind:

@@ -15,23 +15,6 @@
 #define RAW_HEAD_BYTES 4u			   /* u32 size */
 #define SAMPLE_BYTES_MAX 65528u
 
-int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
-{
-	struct bpf_ring *bpf;
-
-	if (options->fields_bytes % 8 != 0 || options->fields_bytes > SAMPLE_BYTES_MAX / 2)
-		return -EINVAL;
-	bpf = calloc(1, sizeof(*bpf));
-	if (bpf == NULL)
-		return -ENOMEM;
-	/* Without ids it cannot fail. */
-	(void)perf_ring__init(&bpf->perf, &options->perf);
-	bpf->perf.ring.ops = &bpf_ring__ops;
-	bpf->options = *options;
-	*out = &bpf->perf.ring;
-	return 0;
-}
-
 /* A record in the ring. */
 struct bpf_record {
 	const uint8_t *data;
@@ -62,6 +45,44 @@ static bool bpf_ring__look(const struct bpf_ring *bpf, struct bpf_record *record
 	if (record->whole > unread)
 		record->whole = 0;
 	return true;
+}
+
+/* Note the time of what a predecessor left unread. */
+static void bpf_ring__look_before(struct bpf_ring *bpf)
+{
+	struct ring *const ring = &bpf->perf.ring;
+	const uint32_t at = bpf->perf.layout.time_offset - SAMPLE_HEAD_BYTES;
+	struct bpf_record record;
+
+	ring->head = ring_map__head(bpf->perf.map);
+	if (ring->head == ring->position)
+		counter__set(&ring->left_ns, UINT64_MAX);
+	else if (bpf->perf.layout.time_offset < SAMPLE_HEAD_BYTES ||
+		 !bpf_ring__look(bpf, &record) || record.whole == 0 || record.discarded ||
+		 record.bytes < at + sizeof(uint64_t))
+		counter__set(&ring->left_ns, 0);
+	else
+		counter__set(&ring->left_ns, walk__load(record.data + at));
+	ring->head = ring->position;
+}
+
+int bpf_ring__new(const struct bpf_ring_options *options, struct ring **out)
+{
+	struct bpf_ring *bpf;
+
+	if (options->fields_bytes % 8 != 0 || options->fields_bytes > SAMPLE_BYTES_MAX / 2)
+		return -EINVAL;
+	bpf = calloc(1, sizeof(*bpf));
+	if (bpf == NULL)
+		return -ENOMEM;
+	/* Without ids it cannot fail. */
+	(void)perf_ring__init(&bpf->perf, &options->perf);
+	bpf->perf.ring.ops = &bpf_ring__ops;
+	bpf->options = *options;
+	if (options->perf.note != NULL)
+		bpf_ring__look_before(bpf);
+	*out = &bpf->perf.ring;
+	return 0;
 }
 
 static uint64_t sample_bytes(const struct bpf_record *record)

@@ -112,6 +112,18 @@ static bool ring__is_done(const struct ring *ring)
 	       (int64_t)(ring->position - ring->goal) >= 0;
 }
 
+/* While a ring is held with what a predecessor left unread in it, no generation shows that all older
+ * data are written: the names of tasks that have ended since are kept. */
+static void pass__look_before(struct ring *ring)
+{
+	if (counter__read(&ring->left_ns) == UINT64_MAX)
+		return;
+	if (!ring__is_held(ring))
+		counter__set(&ring->left_ns, UINT64_MAX);
+	else if (ring->first)
+		ring->lane->begun_ns = 0;
+}
+
 /* Load the head, of a ring behind it first: records that describe the data before that one are then
  * before this ring's. At a generation's first pass it is the goal; an invalid head is none. `all`:
  * the pass also reads data below the watermark. */
@@ -126,6 +138,7 @@ static void pass__load_heads(struct ring *ring, bool all)
 		ring->goal = ring->head;
 		ring->owes = ring__is_sound(ring);
 	}
+	pass__look_before(ring);
 }
 
 /* Begin the last issued generation in each lane that is done with its own. */

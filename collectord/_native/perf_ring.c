@@ -38,6 +38,26 @@ static int perf_ring__take_ids(struct perf_ring *perf, const struct walk_ids *fr
 	return 0;
 }
 
+/* Returns the time of the first record from `position` on, UINT64_MAX if there is none. */
+static uint64_t perf_ring__first_ns(const struct perf_ring *perf, uint64_t position)
+{
+	const uint64_t unread = ring_map__head(perf->map) - position;
+	uint8_t record[RECORD_MAX_BYTES];
+	uint64_t header;
+
+	if (unread == 0)
+		return UINT64_MAX;
+	if (unread < WALK_HEADER_BYTES || unread > perf->map->data_bytes)
+		return 0;
+	ring_map__copy(perf->map, position, &header, sizeof(header));
+	if (walk__check(header) != FAULT_NONE || walk__size(header) > unread)
+		return 0;
+	ring_map__copy(perf->map, position, record, walk__size(header));
+	/* Others map the ring: this is the header that was checked. */
+	walk__store(record, header);
+	return walk__time(record, &perf->layout);
+}
+
 int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *options)
 {
 	const uint64_t tail = ring_map__tail(options->map);
@@ -55,6 +75,8 @@ int perf_ring__init(struct perf_ring *perf, const struct perf_ring_options *opti
 	if ((int64_t)(position - tail) < 0 || options->note == NULL)
 		position = tail;
 	perf->ring.position = perf->ring.head = position;
+	if (options->note != NULL)
+		counter__set(&perf->ring.left_ns, perf_ring__first_ns(perf, position));
 	return options->ids.count == 0 ? 0 : perf_ring__take_ids(perf, &options->ids);
 }
 

@@ -6,6 +6,7 @@ void ring__init(struct ring *ring, const struct ring_ops *ops, int wakeup_fd)
 	ring->ops = ops;
 	ring->wakeup_fd = wakeup_fd;
 	counter__set(&ring->horizon_ns, UINT64_MAX);
+	counter__set(&ring->left_ns, UINT64_MAX);
 }
 
 bool ring__is_unread(const struct ring *ring)

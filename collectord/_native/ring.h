@@ -212,6 +212,8 @@ struct ring {
 	counter_t abandoned; /* samples left at its removal for lack of chunks; lost */
 	counter_t horizon_ns; /* all that it holds for a snapshot is younger than this;
 			       * UINT64_MAX: it holds nothing */
+	counter_t left_ns; /* time of the first record that a predecessor left unread in it, 0:
+			    * unknown; UINT64_MAX: there is none, or passes read it meanwhile */
 	_Atomic uint64_t in_flight;
 };
 

@@ -448,9 +448,13 @@ cdef class Stream:
     def finish(self):
         core__request(self.owner.core, self.stream, FINISH)
 
-    def load_sideband(self, const uint8_t[::1] records not None):
+    def left_ns(self):
+        return stream__left_ns(self.stream)
+
+    def load_sideband(self, const uint8_t[::1] records not None, uint64_t until_ns=UINT64_MAX):
         with nogil:
-            check(sideband__load(&self.stream.sideband, begin_of(records), records.shape[0]))
+            check(sideband__load(&self.stream.sideband, begin_of(records), records.shape[0],
+                                 until_ns))
 
     def mapped_files(self, uint64_t since=0):
         cdef size_t size = 0

@@ -115,25 +115,6 @@ static void sideband__lock_table(struct sideband *sideband)
 	sideband->table->layout = sideband->layout;
 }
 
-int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes)
-{
-	struct walk_tally tally = {0};
-	enum fault fault;
-	int ret = -EINVAL;
-	size_t last;
-
-	sideband__lock_table(sideband);
-	if (walk__file(records, bytes, &sideband->table->layout, &tally, &fault, &last) == bytes &&
-	    tally.aux_pieces == 0)
-		ret = 0;
-	for (size_t at = 0; ret == 0 && at < bytes; at += walk__size(walk__load(records + at))) {
-		mapped_files__note(&sideband->files, records + at);
-		sideband_table__apply(sideband->table, records + at);
-	}
-	pthread_mutex_unlock(&sideband->table_lock);
-	return ret;
-}
-
 struct dated {
 	uint64_t time_ns;
 	size_t at;
@@ -196,27 +177,79 @@ static size_t log__cut(struct sideband *sideband, uint64_t until_ns)
 	return cut;
 }
 
-/* Returns the first `bytes` of `scratch` in time order, `*count` records, or NULL; the caller
- * frees it. Called under `table_lock`. */
-static struct dated *in_order(const struct sideband *sideband, size_t bytes, size_t *count)
+/* Returns those of whole records that the table takes, in the order of time, `*count` of them; or NULL.
+ * The caller frees it. Called under `table_lock`. */
+static struct dated *in_order(const struct sideband *sideband, const uint8_t *records, size_t bytes,
+			      size_t *count)
 {
-	const uint8_t *const records = sideband->scratch;
+	const struct walk_layout *const layout = &sideband->table->layout;
 	struct dated *order;
 	size_t at, i = 0;
 
 	*count = 0;
 	for (at = 0; at < bytes; at += walk__size(walk__load(records + at)))
-		(*count)++;
+		*count += sideband_table__takes(walk__load(records + at), layout);
 	order = malloc((*count + 1) * sizeof(*order));
 	if (order == NULL)
 		return NULL;
 	for (at = 0; at < bytes; at += walk__size(walk__load(records + at)))
-		order[i++] = (struct dated){
-			.time_ns = walk__trailer_time(records + at, &sideband->table->layout),
-			.at = at,
-		};
+		if (sideband_table__takes(walk__load(records + at), layout))
+			order[i++] = (struct dated){
+				.time_ns = walk__trailer_time(records + at, layout),
+				.at = at,
+			};
 	qsort(order, *count, sizeof(*order), dated__compare);
 	return order;
+}
+
+/* Put the newest of these records into the log: those from `until_ns` on that fit into half of it.
+ * Returns the number of the others. */
+static size_t log__keep(struct sideband *sideband, const uint8_t *records,
+			const struct dated *order, size_t count, uint64_t until_ns)
+{
+	size_t bytes = 0, older = count;
+
+	HOLD(&sideband->log_lock);
+	while (older > 0 && order[older - 1].time_ns >= until_ns) {
+		bytes += walk__size(walk__load(records + order[older - 1].at));
+		if (sideband->log_used + bytes > sideband->log_bytes / 2)
+			break;
+		older--;
+	}
+	for (size_t i = older; i < count; i++) {
+		const uint8_t *const record = records + order[i].at;
+		const uint16_t size = walk__size(walk__load(record));
+
+		memcpy(log__place(sideband, record, size), record, size);
+	}
+	return older;
+}
+
+int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes,
+		   uint64_t until_ns)
+{
+	struct walk_tally tally = {0};
+	struct dated *order = NULL;
+	size_t last, count, older;
+	enum fault fault;
+	int ret = -EINVAL;
+
+	sideband__lock_table(sideband);
+	if (walk__file(records, bytes, &sideband->table->layout, &tally, &fault, &last) == bytes &&
+	    tally.aux_pieces == 0) {
+		order = in_order(sideband, records, bytes, &count);
+		ret = order != NULL ? 0 : -ENOMEM;
+	}
+	if (ret == 0) {
+		for (size_t i = 0; i < count; i++)
+			mapped_files__note(&sideband->files, records + order[i].at);
+		older = log__keep(sideband, records, order, count, until_ns);
+		for (size_t i = 0; i < older; i++)
+			sideband_table__apply(sideband->table, records + order[i].at);
+	}
+	pthread_mutex_unlock(&sideband->table_lock);
+	free(order);
+	return ret;
 }
 
 void sideband__settle(struct sideband *sideband, uint64_t until_ns)
@@ -226,7 +259,7 @@ void sideband__settle(struct sideband *sideband, uint64_t until_ns)
 	size_t count;
 
 	sideband__lock_table(sideband);
-	order = in_order(sideband, bytes, &count);
+	order = in_order(sideband, sideband->scratch, bytes, &count);
 	for (size_t i = 0; order != NULL && i < count; i++)
 		sideband_table__apply(sideband->table, sideband->scratch + order[i].at);
 	if (order == NULL)
@@ -263,7 +296,7 @@ static int emit_changes(const struct sideband *sideband, size_t bytes, struct si
 
 	to.table = sideband_table__copy_tasks(sideband->table);
 	if (to.table != NULL)
-		order = in_order(sideband, bytes, &count);
+		order = in_order(sideband, sideband->scratch, bytes, &count);
 	/* Without memory for it, a duplicate record is better than none. */
 	if (order == NULL)
 		ret = emit_raw(sideband, bytes, &to);

@@ -101,8 +101,12 @@ void sideband__deinit(struct sideband *sideband);
 int sideband__join_layout(struct sideband *sideband, const struct walk_layout *layout);
 /* Note whole, walked records of any type; only sideband is kept. */
 void sideband__append(struct sideband *sideband, const uint8_t *records, size_t bytes);
-/* Apply whole records at once: the state at the session's start. -EINVAL: invalid records. */
-int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes);
+/* Apply whole records at once, in the order of time: the state at the session's start. Those from
+ * `until_ns` on, in their own time, settle like records that come from a ring: older data are unread
+ * still, in which tasks occur that end here. If half of the log has no room for all of these, the
+ * oldest are applied too. -EINVAL: invalid records; -ENOMEM. */
+int sideband__load(struct sideband *sideband, const uint8_t *records, size_t bytes,
+		   uint64_t until_ns);
 
 /* Move records older than `until_ns`, in the time of clock__now_ns(), from the log into the table,
  * in time order. The lag of a foreign clock is taken as the least delay of any record: if the real

@@ -256,7 +256,8 @@ static void table__fork(struct sideband_table *table, const uint8_t *record)
 	task->comm = comm;
 	task->fork = blob__new(table, record);
 	task->since_ns = walk__load(record + AT_FORK_TIME);
-	if (pid == ppid)
+	/* That of a replay: its own mappings follow. */
+	if (pid == ppid || (walk__misc(walk__load(record)) & PERF_RECORD_MISC_FORK_EXEC) != 0)
 		return;
 	process = process__find(table, pid);
 	parent_process = process__find(table, ppid);

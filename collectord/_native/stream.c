@@ -443,6 +443,18 @@ static uint64_t stream__horizon(struct stream *stream, uint64_t settled_ns)
 	return horizon_ns;
 }
 
+uint64_t stream__left_ns(struct stream *stream)
+{
+	uint64_t left_ns = UINT64_MAX;
+
+	HOLD(&stream->lock);
+	for (uint32_t i = 0; i < stream->ring_count; i++)
+		left_ns = least(left_ns, counter__read(&stream->rings[i]->left_ns));
+	if (left_ns == UINT64_MAX)
+		return left_ns;
+	return left_ns > PUBLISH_DELAY_NS ? left_ns - PUBLISH_DELAY_NS : 0;
+}
+
 static void stream__note_end(struct stream *stream, uint64_t generation)
 {
 	const uint64_t before = load_relaxed(&stream->ended);

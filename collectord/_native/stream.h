@@ -299,5 +299,8 @@ uint64_t stream__written(const struct stream *stream, uint64_t issued);
 uint64_t stream__round_ns(const struct stream *stream, uint64_t issued);
 /* Returns the shard's lane of this stream if it has rings or unwritten items, else NULL. */
 struct lane *stream__lane(const struct stream *stream, uint32_t shard);
+/* Returns the time from which on records that name tasks may belong to what a predecessor left unread
+ * in the stream's rings; UINT64_MAX: that is nothing. Any thread may call it. */
+uint64_t stream__left_ns(struct stream *stream);
 /* Settle sideband that no unwritten sample needs: the writer is done with this item of `lane`. */
 void stream__pass_written(struct stream *stream, struct lane *lane, const struct item *item);

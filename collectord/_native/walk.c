@@ -13,6 +13,23 @@ uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *lay
 	return walk__load(record + size - layout->time_trailer);
 }
 
+static inline uint64_t sample_time(const uint8_t *record, uint16_t size,
+				   const struct walk_layout *layout)
+{
+	if (layout->time_offset == 0 || (uint32_t)layout->time_offset + sizeof(uint64_t) > size)
+		return 0;
+	return walk__load(record + layout->time_offset);
+}
+
+uint64_t walk__time(const uint8_t *record, const struct walk_layout *layout)
+{
+	const uint64_t header = walk__load(record);
+
+	return walk__type(header) == PERF_RECORD_SAMPLE
+		       ? sample_time(record, walk__size(header), layout)
+		       : walk__trailer_time(record, layout);
+}
+
 bool walk__trailer_cpu(const uint8_t *record, const struct walk_layout *layout, uint32_t *cpu)
 {
 	const uint16_t size = walk__size(walk__load(record));
@@ -27,12 +44,9 @@ bool walk__trailer_cpu(const uint8_t *record, const struct walk_layout *layout, 
 static inline void tally__sample(struct walk_tally *tally, const uint8_t *record, uint16_t size,
 				 const struct walk_layout *layout)
 {
-	uint64_t time_ns;
+	const uint64_t time_ns = sample_time(record, size, layout);
 
 	tally->samples++;
-	if (layout->time_offset == 0 || (uint32_t)layout->time_offset + sizeof(uint64_t) > size)
-		return;
-	time_ns = walk__load(record + layout->time_offset);
 	note_times(&tally->first_ns, &tally->last_ns, time_ns, time_ns);
 }
 

@@ -104,7 +104,9 @@ size_t walk__file(const uint8_t *data, size_t bytes, const struct walk_layout *l
 		  struct walk_tally *tally, enum fault *fault, size_t *last);
 /* Returns the time of the non-sample record at `record`, 0 if it carries none. */
 uint64_t walk__trailer_time(const uint8_t *record, const struct walk_layout *layout);
-/* Read the CPU of such a record. False: it carries none. */
+/* Returns the time of any record, 0 if it carries none. */
+uint64_t walk__time(const uint8_t *record, const struct walk_layout *layout);
+/* Read the CPU of a record that is no sample. False: it carries none. */
 bool walk__trailer_cpu(const uint8_t *record, const struct walk_layout *layout, uint32_t *cpu);
 
 static inline uint64_t least(uint64_t a, uint64_t b)

@@ -98,7 +98,8 @@ class LastingAccount:
     def load_names(self, stream: Stream) -> None:
         """Load the names and mappings that the last segment ends with, for a worker.
 
-        They are those of the oldest unread records: of tasks too that have ended since.
+        They are those of the oldest unread records: of tasks too that have ended since, be it in
+        that segment, as the sideband is read ahead of the data.
 
         Raises:
             SinkError: the folder cannot be read.
@@ -109,7 +110,7 @@ class LastingAccount:
         try:
             with last_records(self._directory) as records:
                 try:
-                    stream.load_sideband(records)
+                    stream.load_sideband(records, stream.left_ns())
                 except OSError as error:  # a part is no record
                     damage = error
         except CodecError as error:

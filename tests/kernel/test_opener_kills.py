@@ -35,6 +35,9 @@ CALLS: Final = 800_000
 FLUSH_S: Final = 0.1
 DISK_BYTES: Final = 512 << 20
 DISK_BYTES_PER_SECOND: Final = 12 << 20  # little more than comes
+SLOW_BYTES_PER_SECOND: Final = 1 << 20
+ENDED_CALLS: Final = 60_000
+PASSES: Final = "collectord_drain_duration_seconds_count"
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["quick disk", "slow disk"])
@@ -87,6 +90,41 @@ def test_kills_lose_nothing(  # noqa: PLR0917  # fixtures
         read = Counter(calls(daemons.sealed(state), perfs[0]))
     assert [call for call, times in read.items() if times > 1] == []
     assert len(read) + sum(lost(balance).values()) == made
+
+
+def test_tasks_that_ended_before_a_kill_have_names(
+    tmp_path: Path,
+    start_cli: Start,
+    generator: Generator,
+    perfs: tuple[Perf, ...],
+    require: Callable[[str], None],
+) -> None:
+    """Their end is in the old segment, since names are read first, and samples are in the ring."""
+    require("loop devices")
+    require("write cgroups")
+    with slow_ext4(tmp_path / "disk", DISK_BYTES, SLOW_BYTES_PER_SECOND) as (root, prefix):
+        state = root / "state"
+        config = configured(tmp_path, "16MiB", state=state)
+        text = config.read_text()
+        config.write_text(text.replace('staging = "16MiB"', 'staging = "1MiB"'))
+        with opening(start_cli, config):
+            with daemons.running(start_cli, config, prefix=prefix) as daemon:
+                with generator.start("count", count=ENDED_CALLS, nr=daemons.NUMBER) as running:
+                    made = running.run()["events"]
+                passes = daemon.metric(PASSES)
+                wait_for(lambda: daemon.metric(PASSES) > passes + 1, "a pass after its end")
+                assert daemon.session()["stored"] < made / 2
+                daemon.kill()
+            with daemons.running(start_cli, config) as daemon:
+                wait_for(lambda: all_counted(daemon, made, state), "all events")
+                assert daemon.session()["stored"] > 0
+                daemon.stop()
+        names = Counter(
+            name
+            for path in daemons.sealed(state)
+            for name in perfs[0].script(path, "-F", "comm", losses=True)
+        )
+    assert {name.strip() for name in names} == {"generator"}
 
 
 def test_the_segment_of_a_killed_daemon_is_read_once(

@@ -243,6 +243,8 @@ static void a_successor_goes_on_behind_what_is_noted(void)
 		ring_note__read(&note, &position, &samples);
 		CHECK_EQ(ring->position, position);
 		CHECK_EQ(samples, expected);
+		/* The time of the one that the last life has left. */
+		CHECK_EQ(counter__read(&ring->left_ns), life > 1 ? 1000 + expected : UINT64_MAX);
 		CHECK(put());
 		CHECK(put());
 		(void)ring__begin(ring);

@@ -418,6 +418,106 @@ static void options_that_make_no_core_are_refused(void)
 	fake_ring__deinit(&fake);
 }
 
+static int count_record(void *context, const uint8_t *record, uint16_t size)
+{
+	(void)record;
+	(void)size;
+	(*(uint32_t *)context)++;
+	return 0;
+}
+
+/* Returns how many records the next segment would begin with. */
+static uint32_t replayed(struct stream *stream)
+{
+	uint32_t count = 0;
+
+	CHECK_EQ(sideband__replay(&stream->sideband, true, count_record, &count), 0);
+	return count;
+}
+
+static void await_generation(struct stream *stream)
+{
+	const uint64_t generation = writer__issue(&core->writer);
+
+	while (stream__written(stream, core->writer.generation) < generation)
+		await_notice(core->events.fd);
+}
+
+static const struct core_options lone = {.shards = 1, .chunks = 2, .chunk_bytes = RIG_CHUNK_BYTES,
+					 .flush_ns = RIG_NEVER_NS};
+
+/* The ring is held until names are known; whatever generations pass by then, the task that has ended
+ * is named where its sample is written. */
+static void names_of_what_a_predecessor_left_stay_until_it_is_written(void)
+{
+	const uint64_t now_ns = clock__now_ns(), ended_ns = now_ns - 500000000;
+	struct ring_note note = {0};
+	struct fake_ring fake;
+	struct perf_ring_options options = {.layout = records__layout, .note = &note};
+	struct stream *stream;
+	struct ring *ring;
+	uint8_t record[128];
+	uint16_t bytes;
+
+	CHECK_EQ(core__new(&lone, &core), 0);
+	CHECK_EQ(rig__add_stream(core, 1 << 20, 0, false, &stream), 0);
+	CHECK_EQ(stream__left_ns(stream), UINT64_MAX);
+	sideband__join_layout(&stream->sideband, &records__layout);
+	fake_ring__init(&fake, 1);
+	CHECK(fake_ring__write(&fake, record, record__sample(record, 64, 1, ended_ns - 1)));
+	options.map = &fake.map;
+	options.wakeup_fd = fake.wakeup_fd;
+	CHECK_EQ(perf_ring__new(&options, &ring), 0);
+	ring->held = true;
+	CHECK_EQ(core__add_ring(core, 0, stream, ring), 0);
+	CHECK_EQ(core__start(core), 0);
+	/* A record may become visible some time after its own. */
+	CHECK(stream__left_ns(stream) < ended_ns - 1);
+	bytes = record__comm(record, 10, 10, "ended", 0, ended_ns - 2);
+	bytes += record__exit(record + bytes, 10, 10, ended_ns);
+	CHECK_EQ(sideband__load(&stream->sideband, record, bytes, stream__left_ns(stream)), 0);
+	for (int i = 0; i < 3; i++)
+		await_generation(stream);
+	CHECK_EQ(replayed(stream), 1);
+	check_prepared(rig__prepare_records(core, stream, 1, output__file(), 0, RIG_LIMIT, 0));
+	CHECK_EQ(rig__tell(ring, COMMAND_LET_GO), 0);
+	for (int i = 0; i < 2; i++)
+		await_generation(stream);
+	CHECK_EQ(counter__read(&ring->stored), 1);
+	CHECK_EQ(stream->current.replayed, 1);
+	CHECK_EQ(replayed(stream), 0);
+	CHECK_EQ(stream__left_ns(stream), UINT64_MAX);
+	close(stream->current.fd);
+	core__free(core);
+	fake_ring__deinit(&fake);
+}
+
+static void what_has_no_time_is_older_than_all_names(void)
+{
+	struct ring_note note = {0};
+	struct fake_ring fake;
+	struct perf_ring_options options = {.note = &note};
+	const uint64_t headers[] = {
+		walk__header(PERF_RECORD_SAMPLE, 0, 16), walk__header(PERF_RECORD_COMM, 0, 8),
+		walk__header(PERF_RECORD_SAMPLE, 0, 64), walk__header(0, 0, 16), 0, UINT64_MAX,
+	};
+
+	fake_ring__init(&fake, 1);
+	fake_ring__set_head(&fake, 16);
+	options.map = &fake.map;
+	options.wakeup_fd = fake.wakeup_fd;
+	options.layout = records__layout;
+	for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
+		struct ring *ring;
+
+		fake_ring__poke(&fake, 0, &headers[i], sizeof(headers[i]));
+		CHECK_EQ(perf_ring__new(&options, &ring), 0);
+		CHECK_EQ(counter__read(&ring->left_ns), 0);
+		ring->ops->free(ring);
+	}
+	fake_ring__deinit(&fake);
+}
+
 int main(void)
 {
 	RUN(options_that_make_no_core_are_refused);
@@ -426,5 +526,7 @@ int main(void)
 	RUN(likewise_with_fewer_chunks_than_lanes);
 	RUN(rings_come_and_go_while_others_run);
 	RUN(stop_while_data_flows_keeps_the_books);
+	RUN(names_of_what_a_predecessor_left_stay_until_it_is_written);
+	RUN(what_has_no_time_is_older_than_all_names);
 	return 0;
 }

@@ -449,12 +449,106 @@ static void loaded_records_are_the_state_at_once(void)
 	begin(&sideband, 1 << 20);
 	bytes += record__comm(records + bytes, 10, 10, "old", 0, 0);
 	bytes += record__mmap2(records + bytes, 10, 0x1000, 0x1000, "/old", 0);
-	CHECK_EQ(sideband__load(&sideband, records, bytes), 0);
+	CHECK_EQ(sideband__load(&sideband, records, bytes, UINT64_MAX), 0);
 	CHECK_EQ(counters_of(&sideband).tasks, 1);
 	CHECK_EQ(replay_of(&sideband)->records, 2);
-	CHECK_EQ(-sideband__load(&sideband, records, bytes - 8), EINVAL);
-	CHECK_EQ(-sideband__load(&sideband, records, 4), EINVAL);
-	CHECK_EQ(sideband__load(&sideband, records, 0), 0);
+	CHECK_EQ(-sideband__load(&sideband, records, bytes - 8, UINT64_MAX), EINVAL);
+	CHECK_EQ(-sideband__load(&sideband, records, 4, UINT64_MAX), EINVAL);
+	CHECK_EQ(sideband__load(&sideband, records, 0, UINT64_MAX), 0);
+	sideband__deinit(&sideband);
+}
+
+/* The sideband of a killed process was read ahead of the data, so the segment has an exit of which
+ * older samples are unread. */
+static void a_task_that_ended_in_a_loaded_segment_is_named_until_older_data_are_written(void)
+{
+	struct sideband sideband;
+	const struct replay *replay;
+	uint8_t records[512];
+	size_t bytes = 0;
+
+	begin(&sideband, 1 << 20);
+	bytes += record__comm(records + bytes, 10, 10, "ended", 1, 100);
+	bytes += record__mmap2(records + bytes, 10, 0x1000, 0x1000, "/ended", 110);
+	bytes += record__comm(records + bytes, 20, 20, "before", 1, 100);
+	bytes += record__exit(records + bytes, 20, 20, 490);
+	bytes += record__exit(records + bytes, 10, 10, 500);
+	CHECK_EQ(sideband__load(&sideband, records, bytes, 495), 0);
+	replay = replay_as(&sideband, true);
+	CHECK_EQ(time_of(find(replay, PERF_RECORD_COMM, 10, 0)), 100);
+	CHECK(find(replay, PERF_RECORD_MMAP2, 10, 0x1000) != NULL);
+	CHECK(find(replay, PERF_RECORD_COMM, 20, 0) == NULL);
+	CHECK(find(replay, PERF_RECORD_EXIT, 10, 0) == NULL); /* it is in that segment */
+	sideband__settle(&sideband, 500);
+	CHECK(find(replay_as(&sideband, true), PERF_RECORD_COMM, 10, 0) != NULL);
+	sideband__settle(&sideband, 501);
+	CHECK_EQ(replay_as(&sideband, true)->records, 0);
+	CHECK_EQ(counters_of(&sideband).dropped, 0);
+	sideband__deinit(&sideband);
+}
+
+/* Each CPU's records are in chunks of their own. */
+static void a_segment_is_loaded_in_the_order_of_time(void)
+{
+	struct sideband sideband;
+	const struct replay *replay;
+	uint8_t records[512];
+	size_t bytes = 0;
+
+	begin(&sideband, 1 << 20);
+	bytes += record__comm(records + bytes, 20, 20, "child", 1, 300);
+	bytes += record__exit(records + bytes, 30, 30, 400);
+	bytes += record__comm(records + bytes, 10, 10, "parent", 1, 100);
+	bytes += record__fork(records + bytes, 20, 10, 20, 10, 200);
+	bytes += record__fork(records + bytes, 30, 10, 30, 10, 310);
+	CHECK_EQ(sideband__load(&sideband, records, bytes, UINT64_MAX), 0);
+	replay = replay_of(&sideband);
+	CHECK(strcmp((const char *)find(replay, PERF_RECORD_COMM, 20, 0) + 16, "child") == 0);
+	CHECK(find(replay, PERF_RECORD_COMM, 30, 0) == NULL);
+	CHECK_EQ(counters_of(&sideband).tasks, 2);
+	sideband__deinit(&sideband);
+}
+
+/* An exec of the child, which a replay tells as a name alone, has unmapped what it inherited. */
+static void a_loaded_replay_gives_each_task_its_own_mappings(void)
+{
+	struct sideband sideband;
+	static struct replay before;
+	const struct replay *replay;
+
+	begin(&sideband, 1 << 20);
+	add(&sideband, record__comm(record, 10, 10, "parent", 1, 100));
+	add(&sideband, record__mmap2(record, 10, 0x1000, 0x1000, "/parent", 110));
+	add(&sideband, record__fork(record, 20, 10, 20, 10, 200));
+	add(&sideband, record__comm(record, 20, 20, "child", 1, 300));
+	add(&sideband, record__mmap2(record, 20, 0x5000, 0x1000, "/child", 310));
+	sideband__settle(&sideband, 1000);
+	before = *replay_of(&sideband);
+	sideband__deinit(&sideband);
+	begin(&sideband, 1 << 20);
+	CHECK_EQ(sideband__load(&sideband, before.bytes, before.used, UINT64_MAX), 0);
+	replay = replay_of(&sideband);
+	CHECK_EQ(replay->records, before.records);
+	CHECK(find(replay, PERF_RECORD_MMAP2, 20, 0x1000) == NULL);
+	CHECK(find(replay, PERF_RECORD_MMAP2, 20, 0x5000) != NULL);
+	sideband__deinit(&sideband);
+}
+
+static void more_than_half_of_the_log_is_not_kept_back(void)
+{
+	static uint8_t records[1 << 16];
+	struct sideband sideband;
+	size_t bytes = 0;
+
+	begin(&sideband, 1 << 16);
+	for (uint32_t pid = 1; pid <= 1000; pid++)
+		bytes += record__exit(records + bytes, pid, pid, pid);
+	CHECK_EQ(sideband__load(&sideband, records, bytes, 0), 0);
+	CHECK_EQ(counters_of(&sideband).dropped, 0);
+	CHECK(sideband.log_used > 0 && sideband.log_used <= sideband.log_bytes / 2);
+	CHECK(!sideband__is_crowded(&sideband));
+	/* The last of them. */
+	CHECK_EQ(time_of(sideband.log), 1001 - sideband.log_used / (bytes / 1000));
 	sideband__deinit(&sideband);
 }
 
@@ -613,6 +707,10 @@ int main(void)
 	RUN(symbols_and_programs_live_until_they_are_unregistered);
 	RUN(other_records_are_passed_over);
 	RUN(loaded_records_are_the_state_at_once);
+	RUN(a_task_that_ended_in_a_loaded_segment_is_named_until_older_data_are_written);
+	RUN(a_segment_is_loaded_in_the_order_of_time);
+	RUN(a_loaded_replay_gives_each_task_its_own_mappings);
+	RUN(more_than_half_of_the_log_is_not_kept_back);
 	RUN(an_error_of_the_taker_ends_the_replay);
 	RUN(memory_is_bounded_and_what_does_not_fit_is_counted);
 	RUN(a_long_random_life_leaves_nothing_behind);

@@ -287,7 +287,7 @@ static void pieces_are_no_state_to_load(void)
 
 	begin(1 << 20);
 	walk__store(piece, walk__header(WALK_AUXTRACE, 0, 48));
-	CHECK_EQ(-sideband__load(&sideband, piece, 48), EINVAL);
+	CHECK_EQ(-sideband__load(&sideband, piece, 48, UINT64_MAX), EINVAL);
 	sideband__deinit(&sideband);
 }
 
