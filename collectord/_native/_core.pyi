@@ -330,6 +330,11 @@ class Stream:
         From then on the stream takes no segment (BrokenPipeError), drops a prepared one, and
         counts what its rings deliver as lost_dropped.
         """
+    def reserve(self, device: int, file: int) -> None:
+        """Let what is drained wait in chunks until the first segment is prepared, however long.
+
+        Its file is noted, for a successor that finds chunks which wait for it.
+        """
     def left_ns(self) -> int:
         """Return the time from which on `load_sideband` keeps records for unread data.
 

@@ -162,6 +162,7 @@ cdef extern from "core.h":
     bint shard__has_answered(const ring *r)
     bint shard__has_left(const ring *r)
     int core__prepare(core *c, stream *st, segment *s) nogil
+    void core__reserve(core *c, stream *s, uint64_t device, uint64_t file)
     void core__request(core *c, stream *s, request r) nogil
     event *core__event(core *c) nogil
     ring *core__find_ring(core *c, bint (*told)(ring *))

@@ -181,6 +181,12 @@ int core__prepare(struct core *core, struct stream *stream, struct segment *segm
 	return ret;
 }
 
+void core__reserve(struct core *core, struct stream *stream, uint64_t device, uint64_t file)
+{
+	pool__note_file(&core->pool, stream->id, device, file);
+	store_relaxed(&stream->reserved, true);
+}
+
 void core__request(struct core *core, struct stream *stream, enum request request)
 {
 	pthread_mutex_lock(&stream->lock);

@@ -58,6 +58,9 @@ void core__forget_ring(struct ring *ring);
 /* Prepare a segment whose token, fd, offset, limit and places are set; the core owns the
  * places, even on an error. */
 int core__prepare(struct core *core, struct stream *stream, struct segment *segment);
+/* Note the file that the stream's first segment will be, so that a successor finds the chunks that wait
+ * for it. Call it before anything is drained. */
+void core__reserve(struct core *core, struct stream *stream, uint64_t device, uint64_t file);
 void core__request(struct core *core, struct stream *stream, enum request request);
 
 struct event *core__event(struct core *core);

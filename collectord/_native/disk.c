@@ -199,6 +199,16 @@ static bool disk__is_reserved(const struct disk *disk)
 	return reserved;
 }
 
+/* Under the lock: whether its chunks wait for the reserved segment, however long that takes. */
+static bool disk__waits_to_begin(const struct disk *disk, struct stream *stream)
+{
+	if (!load_relaxed(&stream->reserved) || load_relaxed(&stream->begun) || disk->stopping ||
+	    stream->first->chunk == NULL)
+		return false;
+	HOLD(&stream->lock);
+	return !stream->finish_wanted;
+}
+
 /* Decide the next step, under the lock; NULL: no step before something else happens. `held`: it
  * begins no write. */
 static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool held, bool *waits)
@@ -209,6 +219,8 @@ static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool h
 		return disk__tell;
 	stream->gathers = cuts ? 0 : flight__gathers(disk, stream);
 	if (stream->first == NULL && !cuts)
+		return NULL;
+	if (stream->first != NULL && disk__waits_to_begin(disk, stream))
 		return NULL;
 	if (stream->sent.items == 0) {
 		if (!work__is_ready(disk, stream) ||

@@ -448,6 +448,9 @@ cdef class Stream:
     def finish(self):
         core__request(self.owner.core, self.stream, FINISH)
 
+    def reserve(self, uint64_t device, uint64_t file):
+        core__reserve(self.owner.core, self.stream, device, file)
+
     def left_ns(self):
         return stream__left_ns(self.stream)
 

@@ -218,6 +218,9 @@ struct stream {
 
 	_Atomic(struct lane *) lanes[SHARDS_MAX];
 	_Atomic bool begun; /* a segment was prepared; until then lanes keep their chunks open */
+	/* The first segment exists, and is prepared once it is known what it begins with: until
+	 * then what its rings hold is drained into chunks. */
+	_Atomic bool reserved;
 	struct sideband sideband;
 	struct event_list *events;
 	uint32_t id;

@@ -129,7 +129,7 @@ class Daemon:
             cpus_covered=len(now.coverage.online & now.coverage.covered),
             uncovered_ns=now.coverage.uncovered_ns(),
             uncovered_by_session=now.coverage.uncovered_by_session(),
-            **now.repaired._asdict(),
+            **now.leftovers.repaired._asdict(),
             left_records=now.left_records,
             store_limit_bytes=now.store_limit_bytes,
             bpf=now.watch.status(),

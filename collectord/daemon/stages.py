@@ -29,7 +29,7 @@ from collectord.daemon.staging_memory import StagingMemory
 from collectord.daemon.timed_sessions import Surroundings, TimedSessions
 from collectord.errors import KernelError, SinkError
 from collectord.plan.session_plan import RetentionPlan
-from collectord.recovery.predecessor import Repaired, repair_leftovers, salvage_traces
+from collectord.recovery.predecessor import Leftovers, salvage_traces
 from collectord.session.cost_meter import CostMeter
 from collectord.session.drain_loop import Drain
 from collectord.session.file_workers import FileWorkers
@@ -106,7 +106,7 @@ class Stages:
         sessions: the live ones.
         counted: the tables for answers of BPF programs, by session, if they are kept.
         coverage: of the CPUs.
-        repaired: what was repaired at the start.
+        leftovers: what killed processes left unsealed.
         left_records: records of block traces that a killed run left behind.
         store_limit_bytes: the most that all segments may take, 0 for no limit.
         polls: the schedule of the sessions' polls; None while nothing is collected.
@@ -132,7 +132,6 @@ class Stages:
         self.timed = TimedSessions(kernel, config, self.sessions)
         self.counted: dict[str, Contents] = {}
         self.coverage = Coverage((), kernel.online_cpus())
-        self.repaired = Repaired()
         self.left_records = 0
         self.polls: SessionPolls | None = None
         self._hotplug: Hotplug | None = None  # while something is collected
@@ -145,6 +144,7 @@ class Stages:
         limits = _retention(plan)
         self.store_limit_bytes = limits.bytes
         self._state_dir = StateDir(Path(config.daemon.state_dir), limits)
+        self.leftovers = Leftovers(plan, Path(config.daemon.state_dir))
         self.opening = OpeningThread()
         self._places: Places  # from `_claim` on
         self._workers: FileWorkers  # likewise
@@ -193,7 +193,7 @@ class Stages:
         run.service.extend(_RECOVERY_S)
         place = Path(self._config.daemon.state_dir)
         with self._staging.left() as staging:
-            self.repaired = repair_leftovers(self._plan, place, staging)
+            self.leftovers.begin(staging)
         noted = self._kernel.noted_instance
         left = [left_instance(session, noted) for session in self._plan.sessions]
         self.left_records = salvage_traces(
@@ -243,6 +243,7 @@ class Stages:
             await changeover.start(self._config, self._plan, some)
             if run.stop.is_set():
                 return
+        await self.opening.run(self.leftovers.repair_rest)
         await self._serve(run)
         self.timed.allow(around)
         reloads = Running(changeover, self.opening, run.service, self._apply)
@@ -379,6 +380,7 @@ class Stages:
             stats=self._count_costs(run.stack),
             child=self._child,
             opening=self.opening,
+            repair=self.leftovers.repair,
             lasting=run.salvage_all,
         )
 

@@ -30,7 +30,7 @@ from collectord.kernel.values.kept_staging import (
     staging_bytes,
 )
 from collectord.sink.manifest import OpenManifest, decode, encode
-from collectord.sink.perf_chunks import names, padded, sound_end
+from collectord.sink.perf_chunks import has_events, names, padded, sound_end
 from collectord.sink.perf_file import read_head, time_offset
 from collectord.sink.run_so_far import last_segment
 from collectord.sink.scan import mapped, scan
@@ -172,6 +172,16 @@ class _Orphan:
         """The run of segments that it belongs to."""
         return self.manifest.run if self.manifest is not None else ""
 
+    def has_same_rings(self, other: _Orphan) -> bool:
+        """Whether another segment is of the same rings: it knows the names of their tasks."""
+        if self.manifest is None or other.manifest is None:
+            return False
+        # Ids of events are never used again while a host runs.
+        return (self.manifest.boot_id, self._head.attrs) == (
+            other.manifest.boot_id,
+            other._head.attrs,
+        )
+
     def holds_data(self) -> bool:
         """Whether anything was written behind its head."""
         return bool(os.pread(self._fd, 1, self._start).strip(b"\0"))
@@ -199,7 +209,7 @@ class _Orphan:
         with mapped(self._fd, size, again=True) as view, view[self._start :] as data:
             end = sound_end(data, self._start)
             with data[:end] as sound:
-                is_begun = scan(sound, self._time_offset).samples > 0
+                is_begun = has_events(sound)
         at = self._start + end
         # What is behind it is half of something that is in no chunk, as a replay.
         os.ftruncate(self._fd, at)
@@ -220,7 +230,6 @@ class _Orphan:
                 before, own = last.manifest, self.manifest
                 if before is None or own is None or before.boot_id != own.boot_id:
                     return b""
-                # Ids of events are never used again while a host runs: they are the same rings.
                 if read_head(last.fd).attrs == self._head.attrs:
                     return names(last.records)
         except (CodecError, SinkError, OSError) as error:
@@ -266,14 +275,26 @@ def write_left(memory: Memory, folder: Folder) -> None:
             for stream, key in memory.streams.items():
                 chunks = memory.chunks.get(stream)
                 if key in runs and chunks:
-                    # While a session takes the place of another, both have segments here.
-                    _write([one for one in orphans if one.run == runs[key]], memory, chunks)
+                    _write(_of_run(orphans, runs[key]), memory, chunks)
     except (SinkError, OSError) as error:
         _LOG.error("staging_not_written", path=str(folder.path), error=str(error))
 
 
+def _of_run(orphans: list[_Orphan], run: str) -> list[_Orphan]:
+    """Return the segments of a run, of which there is one, behind the last one before them.
+
+    A daemon drains what another one left before that one's segment is sealed: what it has taken by
+    then goes there. While a session takes the place of another, both have segments in the folder,
+    of different rings.
+    """
+    first = next(n for n, one in enumerate(orphans) if one.run == run)
+    own = [one for one in orphans if one.run == run]
+    before = [one for one in orphans[:first] if one.has_same_rings(own[0]) and one.holds_data()]
+    return [*before[-1:], *own]
+
+
 def _write(orphans: list[_Orphan], memory: Memory, chunks: list[Chunk]) -> None:
-    """Write the chunks of a stream to the segments of its run, of which there is one."""
+    """Write the chunks of a stream to these segments."""
     try:
         aimed = {chunk for chunk in chunks if chunk.file}
         loose = set(chunks) - aimed

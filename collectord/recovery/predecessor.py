@@ -13,19 +13,19 @@ from collectord.errors import SinkError
 from collectord.recovery.ftrace_rings import SOURCE, salvage_leftovers
 from collectord.recovery.gap import extend_covered
 from collectord.recovery.left_staging import Memory, write_left
-from collectord.sink.outcome import UNREPAIRED, Action
-from collectord.sink.repair import repair
-from collectord.sink.segment import PARTIAL
+from collectord.sink.outcome import UNREPAIRED, Action, Outcome
+from collectord.sink.repair import is_left, repair
+from collectord.sink.segment import PARTIAL, group_files
 from collectord.sink.state_dir import count_unclean_stops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from collectord.folders.folder import Folder
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.host import Host
     from collectord.kernel.values.kept_staging import LeftStaging
     from collectord.plan.session_plan import Plan
-    from collectord.sink.outcome import Outcome
 
 _LOG: Final = structlog.get_logger()
 
@@ -42,27 +42,71 @@ class Repaired(NamedTuple):
     damaged_files: int = 0
 
 
-def repair_leftovers(plan: Plan, state: Path, left: LeftStaging | None = None) -> Repaired:
-    """Seal unsealed segments where the plan's sessions write, and below the state directory.
+class Leftovers:
+    """The unsealed segments of killed processes, where a plan's sessions write.
 
-    A single file is left to its own sink. First, what was left in staging is written.
+    Those of sessions whose rings the opener holds are sealed later, while the rings are drained. A
+    single file is left to its own sink.
 
-    Raises:
-        SinkError: a directory cannot be read, or the count not written.
+    Args:
+        plan: has the sessions.
+        state: the directory of sessions that are otherwise unknown.
+
+    Attributes:
+        repaired: the result so far.
     """
-    rotated = [Path(s.sink.directory) for s in plan.sessions if not s.sink.single_file]
-    elsewhere = {path for path in rotated if state not in (path, path.parent)}
-    places = [path for path in (state, *sorted(elsewhere)) if rotated and path.is_dir()]
-    if not places:
-        return Repaired()
-    first = partial(write_left, Memory(left)) if left is not None else None
-    outcomes = [outcome for place in places for outcome in repair(place, first=first)]
-    _tell_repairs(outcomes)
-    unclean = any(map(_tells_of_a_kill, outcomes))
-    return Repaired(
-        unclean_stops=count_unclean_stops(places[0], add=unclean),
-        damaged_files=sum(outcome.damaged for outcome in outcomes),
-    )
+
+    def __init__(self, plan: Plan, state: Path) -> None:
+        rotated = {Path(s.sink.directory): s for s in plan.sessions if not s.sink.single_file}
+        elsewhere = {path for path in rotated if state not in (path, path.parent)}
+        self._places = [path for path in (state, *sorted(elsewhere)) if rotated]
+        self._lasting = {path for path, session in rotated.items() if session.opener}
+        self._later: dict[Path, tuple[str, ...]] = {}  # names of segments, by their folder
+        self.repaired = Repaired()
+
+    def begin(self, left: LeftStaging | None = None) -> None:
+        """Write what was left in staging, and seal the segments that are not sealed later.
+
+        Raises:
+            SinkError: a directory cannot be read, or the count not written.
+        """
+        places = [path for path in self._places if path.is_dir()]
+        if not places:
+            return
+        first = partial(self._first, Memory(left) if left is not None else None)
+        outcomes = [outcome for place in places for outcome in repair(place, first=first)]
+        _tell_repairs(outcomes)
+        unclean = any(map(_tells_of_a_kill, outcomes)) or any(self._later.values())
+        self.repaired = Repaired(
+            unclean_stops=count_unclean_stops(places[0], add=unclean),
+            damaged_files=sum(outcome.damaged for outcome in outcomes),
+        )
+
+    def _first(self, memory: Memory | None, folder: Folder) -> bool:
+        if memory is not None:
+            write_left(memory, folder)
+        if folder.path not in self._lasting or not is_left(folder):
+            return False
+        self._later[folder.path] = tuple(group.paths.name for group in group_files(folder))
+        return True
+
+    def repair(self, directory: Path) -> None:
+        """Seal the segments of a folder that are sealed later. Any thread may call it."""
+        names = self._later.pop(directory, ())
+        if not names:
+            return
+        try:
+            outcomes = repair(directory, names=names)
+        except SinkError as error:
+            outcomes = [Outcome(directory, Action.FAILED, str(error))]
+        _tell_repairs(outcomes)
+        damaged = self.repaired.damaged_files + sum(outcome.damaged for outcome in outcomes)
+        self.repaired = self.repaired._replace(damaged_files=damaged)
+
+    def repair_rest(self) -> None:
+        """Seal those that are left, of sessions that could not be opened."""
+        for directory in tuple(self._later):
+            self.repair(directory)
 
 
 def _tells_of_a_kill(outcome: Outcome) -> bool:

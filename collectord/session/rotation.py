@@ -70,6 +70,7 @@ class Rotation:
         self._running = RunningFile(parts, self._open)
         self._unsealed: list[tuple[OpenSegment, _core.SegmentClosed, Closing]] = []
         self._token = 0
+        self._reserved: OpenSegment | None = None  # by `reserve`
         self._wanted = False
         self._has_next = False
         self._since_ns = 0
@@ -87,8 +88,21 @@ class Rotation:
 
     # Life: begin, tick .. tick, end, finish, close.
 
+    async def reserve(self) -> None:
+        """Create the first segment, for what is drained before `begin` prepares it.
+
+        A successor finds the chunks that wait for it by its file.
+
+        Raises:
+            SinkError: it cannot be created.
+        """
+        async with self._preparing:
+            self._reserved = await self._create()
+            status = os.fstat(self._reserved.fd)
+            self._stream.reserve(status.st_dev, status.st_ino)
+
     async def begin(self) -> None:
-        """Create the first segment. Raises SinkError."""
+        """Create the first segment, if it is not reserved. Raises SinkError."""
         await self._prepare()
         self._since_ns = time.monotonic_ns()
 
@@ -283,15 +297,19 @@ class Rotation:
         async with self._preparing:
             if self._has_next:  # another task was quicker, and the stream takes only one
                 return
-            self._token += 1
-            opening = self._accounting.opening()
-            segment = await self._tasks.in_worker(self._sink.next_segment, self._token, opening)
-            self._open[segment.token] = segment
+            segment, self._reserved = self._reserved or await self._create(), None
             try:
                 self._hand_over(segment)
             except BrokenPipeError:
                 return  # the stream has ended meanwhile: the sink removes the file
             self._has_next = True
+
+    async def _create(self) -> OpenSegment:
+        self._token += 1
+        opening = self._accounting.opening()
+        segment = await self._tasks.in_worker(self._sink.next_segment, self._token, opening)
+        self._open[segment.token] = segment
+        return segment
 
     def _hand_over(self, segment: OpenSegment) -> None:
         """Give the stream its next file, as its format requires."""

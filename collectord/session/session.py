@@ -9,7 +9,7 @@ flush interval, and the order in which things begin and end. `rotation` handles 
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -89,6 +89,10 @@ class Session:
         self._aux_flush = AuxFlush(parts.kernel, self._handles, parts.health)
         self._covered = parts.covered
         self._lasting = parts.lasting
+        self._recover = parts.recover
+        self._sink = parts.sink
+        self._left_ns: int | None = None  # since when what was left in the rings is drained
+        self._begun = False
         self._accounting = Accounting(parts)
         self._lost = parts.counter_reader.lost  # as of the last tick
         self._losses = LossWatch(plan.name, parts.counter_reader.losses, self._health)
@@ -105,28 +109,64 @@ class Session:
         self.readers: tuple[FirstReading, ...] = ()
         self._stopping = asyncio.Event()
 
-    # Life: begin, tick .. tick, close.
+    # Life: take_over, begin, tick .. tick, close.
+
+    async def take_over(self) -> None:
+        """Drain rings that an earlier process has drained, from now on, into staging memory.
+
+        They would fill up while `begin` seals and reads what that process has left. Nothing is
+        written before. If no segment can be reserved yet they wait for `begin`.
+        """
+        if not any(account.drains_first for account in self._lasting):
+            return
+        await self._find_gap()
+        try:
+            await self._rotation.reserve()
+        except SinkError as error:
+            self._log.warning("rings_not_taken_over", error=str(error))
+            return
+        self._left_ns = self._stream.left_ns()
+        self._begin_rings()
+
+    async def abandon(self) -> None:
+        """Begin and end, if it has taken over rings and does nothing else: so all is written."""
+        if self._left_ns is None or self._begun:
+            return
+        with suppress(CollectordError):
+            await self.begin()
+        await self.close()
+
+    def _begin_rings(self) -> None:
+        """Let rings be drained, those with names first."""
+        for drained in sorted(self._rings.values(), key=lambda one: one.handle.label.has_data):
+            drained.handle.begin(drained.ring)
 
     async def begin(self) -> None:
         """Start: learn what already runs, create the first segment, and then enable the events.
 
         Raises:
-            SinkError: the first segment cannot be created.
+            SinkError: the first segment cannot be created, or what was left cannot be read.
         """
+        self._begun = True
         self._listen()
+        if self._lasting:
+            await self._recover()
+            await self._tasks.in_worker(self._sink.look_again)
         for sideband in self.abilities.sideband:
             sideband.enable_sideband()
             self._stream.load_sideband(await self._tasks.in_worker(sideband.running_state))
         if self._programs is not None:
             self._stream.load_sideband(await self._tasks.in_worker(self._programs.running))
+        left_ns = self._stream.left_ns() if self._left_ns is None else self._left_ns
         for account in self._lasting:
+            await self._tasks.in_worker(account.settle)
             # After what runs now: these are the names as of the oldest unread record.
-            await self._tasks.in_worker(account.load_names, self._stream)
-        await self._find_gap()
+            await self._tasks.in_worker(account.load_names, self._stream, left_ns)
+        if self._left_ns is None:
+            await self._find_gap()
         await self._rotation.begin()
         self.source.enable()
-        for drained in self._rings.values():
-            drained.handle.begin(drained.ring)
+        self._begin_rings()
         if self.recorder is not None:
             self.recorder.begin()
         self._covered.begin()

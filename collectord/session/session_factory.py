@@ -64,6 +64,7 @@ class SessionContext:
         stats: whether the kernel counts the run time of BPF programs.
         child: pid of the process that sessions of the `command` scope observe.
         opening: where sources are opened.
+        repair: seals what earlier processes left in a folder, unless that is done.
         lasting: the sessions go on in the next process, which is to know when they were open.
     """
 
@@ -78,6 +79,7 @@ class SessionContext:
     stats: bool
     child: int | None
     opening: OpeningThread
+    repair: Callable[[Path], None]
     lasting: bool = False
 
     async def open(
@@ -137,9 +139,18 @@ class SessionContext:
             reader = BpfReader(self.kernel, plan.name, programs, names, stats=self.stats)
             readers.append((reader, reader.read()))
             own.callback(self.watch.remove, reader)  # before the descriptors close
+        drains_first = any(one.resumed for one in source.abilities.lasting)
+        if not drains_first:
+            await self._recover(plan)
         opened = self._opened(plan, source, own)
         opened.readers = tuple(readers)
+        if isinstance(opened, Session):
+            own.push_async_callback(opened.abandon)
+            await opened.take_over()
         return opened
+
+    async def _recover(self, plan: SessionPlan) -> None:
+        await self.opening.run(partial(self.repair, Path(plan.sink.directory)))
 
     def _opened(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> AnySession:
         if not source.rings:
@@ -206,6 +217,7 @@ class SessionContext:
             tasks=TaskGroup(self.workers.of(plan.name), self.workers.short(plan.name)),
             covered=covered,
             lasting=lasting,
+            recover=partial(self._recover, plan),
         )
         followers = tuple(
             Follower(parts, one, self._name_feed(plan, source, stream, own))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from collectord._native._core import Stream
     from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import SessionPlan
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from collectord.sink.base import Sink
     from collectord.sink.state_dir import StateDir
     from collectord.source.base import OpenSource
+
+
+async def _nothing_left() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,7 @@ class SessionParts:
         tasks: runs file work, so that the event loop never waits for a disk.
         covered: notes the time that the rings are open.
         lasting: keep account of rings that outlive this process.
+        recover: seals what earlier processes left in the folder, unless that is done.
     """
 
     plan: SessionPlan
@@ -54,3 +61,4 @@ class SessionParts:
     tasks: TaskGroup
     covered: Unnoted
     lasting: tuple[LastingAccount, ...] = ()
+    recover: Callable[[], Awaitable[None]] = _nothing_left

@@ -155,6 +155,10 @@ class FileSink(ABC):
         with self._lock:
             return SoFar(self._identity, self._run, self._stored)
 
+    def look_again(self) -> None:
+        """Refer to what a repair has sealed in the folder meanwhile. Raises SinkError."""
+        self._output_dir.look()
+
     # Defined by each format.
 
     @abstractmethod

@@ -56,10 +56,12 @@ class OutputDir:
         self._borrowed = folder is not None
         self.folder = folder or open_output_dir(Path(plan.directory))
         self._made = self.folder.made
-        if plan.single_file is None:
-            self._continue()
+        self.look()
 
-    def _continue(self) -> None:
+    def look(self) -> None:
+        """Continue behind the segments that are in the folder now. Raises SinkError."""
+        if self._plan.single_file is not None:
+            return
         for group in group_files(self.folder):
             if group.paths.format != self._format:
                 continue

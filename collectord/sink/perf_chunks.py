@@ -25,6 +25,7 @@ from collectord.sink.stored_file import Part
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from collectord._native.values import RecordScan
     from collectord.sink.scan import Scan
 
 _MAGIC: Final = int.from_bytes(b"CHNKEND1", "little")
@@ -156,17 +157,29 @@ def sound_end(data: memoryview, base: int) -> int:
 def names(data: memoryview) -> bytes:
     """Return the records of a sound section that tell of tasks and code, without its events."""
     found: list[bytes] = []
+    for some, seen in _pieces(data):
+        if seen.records > seen.samples:
+            told = (one for one in iter_records(bytes(some[: seen.end])) if one.type in _NAMES)
+            found += (bytes(some[one.offset : one.offset + one.size]) for one in told)
+    return b"".join(found)
+
+
+def has_events(data: memoryview) -> bool:
+    """Whether a sound section has events; it is read up to the first one."""
+    with closing(_pieces(data)) as pieces:
+        return any(seen.samples for _, seen in pieces)
+
+
+def _pieces(data: memoryview) -> Generator[tuple[memoryview, RecordScan]]:
+    """Yield a section piece by piece, each with what its whole records are."""
     at = 0
     while at < len(data):
         with data[at : at + _LOOK_BYTES] as some:
             seen = scan_records(some)
-            if seen.records > seen.samples:
-                told = (one for one in iter_records(bytes(some[: seen.end])) if one.type in _NAMES)
-                found += (bytes(some[one.offset : one.offset + one.size]) for one in told)
+            yield some, seen
         if not seen.end:
             break
         at += seen.end
-    return b"".join(found)
 
 
 def padded(records: bytes, offset: int, table: bytes, *, ends_round: bool = False) -> bytes:

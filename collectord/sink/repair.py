@@ -10,11 +10,12 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from collectord.errors import CodecError, SinkError
+from collectord.errors import CodecError, SinkError, UnsafePath
 from collectord.folders.folder import opened
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
@@ -69,7 +70,7 @@ from collectord.sink.segment import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterator
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -80,7 +81,11 @@ _UNKNOWN_CLOCK: Final = ClockReading(monotonic_ns=0, realtime_ns=0, perf_ns=0, b
 
 
 def repair(
-    target: Path, *, sealed: bool = False, first: Callable[[Folder], None] | None = None
+    target: Path,
+    *,
+    sealed: bool = False,
+    first: Callable[[Folder], bool | None] | None = None,
+    names: Collection[str] = (),
 ) -> list[Outcome]:
     """Repair all segments in a folder and in the session folders directly below it, or one file.
 
@@ -90,7 +95,8 @@ def repair(
     Args:
         target: the folder, or a segment's data file.
         sealed: also check the data of sealed segments, and cut out damage.
-        first: called with each folder before its segments are repaired.
+        first: called with each folder before its segments are repaired; True: they are not.
+        names: of the segments to be repaired; empty for all.
 
     Raises:
         SinkError: the folder cannot be read, or a repair must not write to it.
@@ -98,24 +104,24 @@ def repair(
     outcomes: list[Outcome] = []
     only = target.name.removesuffix(PARTIAL) if target.is_file() else ""
     root = target.parent if only else target
+    wanted = (only,) if only else names
     with sink_errors("cannot read the directory", root, reading=True):
         opened = open_folder(root, Trust.WRITE)
     with opened:
         for name in [""] if only else session_names(opened):
             try:
                 with session_folder(opened, name) as folder:
-                    if first is not None:
-                        first(folder)
-                    outcomes += _repair_all(folder, only, sealed=sealed)
+                    if first is None or not first(folder):
+                        outcomes += _repair_all(folder, wanted, sealed=sealed)
             except SinkError as error:
                 outcomes.append(Outcome(root / name, Action.FAILED, str(error)))
     return outcomes
 
 
-def _repair_all(folder: Folder, only: str, *, sealed: bool) -> Iterator[Outcome]:
-    """Repair the segments of a folder, or one of them. Raises SinkError if it cannot be read."""
+def _repair_all(folder: Folder, names: Collection[str], *, sealed: bool) -> Iterator[Outcome]:
+    """Repair the segments of a folder, or some of them. Raises SinkError if it cannot be read."""
     for group in group_files(folder):
-        if only and group.paths.name != only:
+        if names and group.paths.name not in names:
             continue
         try:
             with sink_errors("cannot repair the segment", group.paths.partial):
@@ -126,6 +132,22 @@ def _repair_all(folder: Folder, only: str, *, sealed: bool) -> Iterator[Outcome]
             outcome = Outcome(group.paths.partial, Action.FAILED, str(error))
         if outcome is not None:
             yield outcome
+
+
+def is_left(folder: Folder) -> bool:
+    """Whether a killed process has left an unsealed segment in a folder; see `repair`.
+
+    Raises:
+        SinkError: the folder cannot be read.
+    """
+    names = [g.paths.partial.name for g in group_files(folder) if PARTIAL in g.suffixes]
+    return any(_is_left(folder, name) for name in names)
+
+
+def _is_left(folder: Folder, name: str) -> bool:
+    with suppress(FileNotFoundError, UnsafePath), opened(folder.open(name, write=True)) as fd:
+        return lock(fd)
+    return False
 
 
 def make_way(folder: Folder, paths: SegmentPaths) -> None:

@@ -12,7 +12,13 @@ from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.packing import unpacked
 from collectord.sink.scan import mapped
-from collectord.sink.segment import group_files, read_other_manifest, sink_errors
+from collectord.sink.segment import (
+    MANIFEST,
+    PARTIAL,
+    group_files,
+    read_other_manifest,
+    sink_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,15 +74,16 @@ class Last(NamedTuple):
 
 @contextmanager
 def last_segment(folder: Folder) -> Iterator[Last]:
-    """Open the newest sealed segment. Raises CodecError, SinkError, OSError."""
-    groups = _sealed(folder)
+    """Open the newest segment that was sealed. Raises CodecError, SinkError, OSError."""
+    groups = [one for one in group_files(folder) if one.sealed or _is_whole(one)]
     paths = groups[-1].paths if groups else None
     manifest = decode(read_other_manifest(folder, paths.manifest), Manifest) if paths else None
     if paths is None or manifest is None:
         yield Last()
         return
+    path = paths.data if groups[-1].sealed else paths.partial
     with (
-        opened(folder.open(paths.data.name)) as fd,
+        opened(folder.open(path.name)) as fd,
         unpacked(fd) as plain,
         mapped(plain, os.fstat(plain).st_size) as data,
         data[manifest.data_offset : manifest.data_offset + manifest.data_bytes] as records,
@@ -89,6 +96,11 @@ def _reading(directory: Path) -> Iterator[Folder]:
     telling = sink_errors("cannot read the directory", directory, reading=True)
     with telling, open_folder(directory) as folder:
         yield folder
+
+
+def _is_whole(group: Group) -> bool:
+    """Whether a kill has left its file without its name alone, before a repair."""
+    return group.suffixes >= {MANIFEST, PARTIAL}
 
 
 def _sealed(folder: Folder) -> list[Group]:

@@ -134,6 +134,7 @@ def lives(directory: Path) -> list[Held]:
                 workers=workers,
                 watch=BpfWatch(),
                 opening=opening,
+                repair=lambda _directory: None,
                 stats=False,
                 child=None,
             )

@@ -91,6 +91,30 @@ def test_a_restart_loses_nothing(
         assert held(opener) == events > 0
 
 
+def test_a_start_that_fails_leaves_what_it_has_drained(
+    tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
+) -> None:
+    """The rings are drained as soon as they are open, and another session cannot be opened."""
+    config = configured(tmp_path)
+    good = config.read_text()
+    state = tmp_path / "state"
+    with opening(start_cli, config):
+        with daemons.running(start_cli, config) as daemon:
+            daemon.kill()
+        with generator.start("count", count=20_000, nr=daemons.NUMBER) as running:
+            made = running.run()["events"]
+        wrong = SAMPLED.replace('"cpu-clock"', f'"{daemons.EVENT}"') + 'filter = "nowhere == 1"\n'
+        config.write_text(good + wrong)
+        failed = start_cli("run", "--config", config)
+        assert "nowhere" in failed.communicate(timeout=60)[1]
+        assert failed.returncode
+        assert stored(state, perfs) == made
+        config.write_text(good)
+        with daemons.running(start_cli, config) as daemon:
+            assert (daemon.session()["stored"], lost(daemon.session())) == (0, {})
+            assert daemon.stop().status == 0
+
+
 def test_a_full_ring_is_counted_by_the_next_daemon(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
 ) -> None:

@@ -37,6 +37,9 @@ DISK_BYTES: Final = 512 << 20
 DISK_BYTES_PER_SECOND: Final = 12 << 20  # little more than comes
 SLOW_BYTES_PER_SECOND: Final = 1 << 20
 ENDED_CALLS: Final = 60_000
+READ_BYTES_PER_SECOND: Final = 8 << 20
+LEFT_CALLS: Final = 300_000
+NEW_CALLS: Final = 350_000
 PASSES: Final = "collectord_drain_duration_seconds_count"
 
 
@@ -125,6 +128,51 @@ def test_tasks_that_ended_before_a_kill_have_names(
             for name in perfs[0].script(path, "-F", "comm", losses=True)
         )
     assert {name.strip() for name in names} == {"generator"}
+
+
+def test_rings_are_drained_while_what_was_left_is_sealed(
+    tmp_path: Path,
+    start_cli: Start,
+    generator: Generator,
+    perfs: tuple[Perf, ...],
+    require: Callable[[str], None],
+) -> None:
+    """They are too small for the time in which it is read; a kill meanwhile loses nothing either."""
+    require("loop devices")
+    require("write cgroups")
+    slow = slow_ext4(tmp_path / "disk", DISK_BYTES, READ_BYTES_PER_SECOND, reads=True)
+    with slow as (root, prefix):
+        state = root / "state"
+        config = configured(tmp_path, "16MiB", state=state)
+        text = config.read_text()
+        config.write_text(text.replace('staging = "16MiB"', 'staging = "96MiB"'))
+        with opening(start_cli, config), ExitStack() as stack:
+            with daemons.running(start_cli, config) as daemon:
+                with generator.start("count", count=LEFT_CALLS, nr=daemons.NUMBER) as burst:
+                    made = burst.run()["events"]
+                daemon.await_stored(made)
+                running = stack.enter_context(
+                    generator.start("count", count=NEW_CALLS, rate=RATE / 2, nr=daemons.NUMBER)
+                )
+                running.go()
+                daemon.await_stored(made + 1)
+                daemon.kill()
+            left = set(state.rglob("*.data.partial"))
+            killed = start_cli("run", "--config", config, prefix=prefix)
+            wait_for(lambda: set(state.rglob("*.data.partial")) - left, "its own segment")
+            killed.kill()
+            killed.wait()
+            with daemons.running(start_cli, config, prefix=prefix) as daemon:
+                made += running.result()["events"]
+                wait_for(lambda: all_counted(daemon, made, state), "all events")
+                balance = daemon.session()
+                ended = daemon.stop()
+        assert (balance["unaccounted"], set(lost(balance)) - allowed(ended)) == (0, set())
+        first, *others = daemons.sealed(state)
+        assert first.with_name(f"{first.name}.partial") in left
+        read = Counter(calls(others, perfs[0]))
+        assert set(read.values()) == {1}
+        assert daemons.manifest(first)["samples"] + len(read) == made
 
 
 def test_the_segment_of_a_killed_daemon_is_read_once(

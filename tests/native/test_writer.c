@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -349,6 +350,54 @@ static void what_comes_before_the_first_segment_waits_for_it(void)
 	CHECK_EQ(counter__read(&ring->lost_disk_full), 0);
 	end();
 	close(fd);
+}
+
+/* It is prepared once it is known what it begins with. Another stream shows that the writer looked. */
+static void what_comes_before_a_reserved_segment_waits_and_asks_for_nothing(void)
+{
+	const int fd = output__file();
+	struct lane other = {.stream = &rig.streams[1], .rings = 1};
+	struct event *event;
+
+	begin_streams(8, 2);
+	CHECK_EQ(stream__add_ring(&rig.streams[1], ring), 0);
+	atomic_store(&rig.streams[1].lanes[0], &other);
+	store_relaxed(&rig.streams[0].reserved, true);
+	rig.writer.segment_wait_ns = 0;
+	queue(&lanes[0], 0, 0);
+	queue(&other, 0, 1);
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	event = rig__event(&rig, EVENT_SPACE_WANTED);
+	CHECK_EQ(event->stream, 1);
+	event__free(event);
+	while (counter__read(&ring->lost_disk_full) == 0)
+		sched_yield();
+	rig__expect_none(&rig);
+	CHECK_EQ(ring->in_flight, 1);
+	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
+	rig__expect(&rig, EVENT_SEGMENT_WANTED);
+	finish_and_check(fd, "0");
+	CHECK_EQ(counter__read(&ring->lost_disk_full), 1);
+	CHECK_EQ(ring->in_flight, 0);
+	end();
+	close(fd);
+}
+
+static void the_end_of_a_stream_does_not_wait_for_a_reserved_segment(void)
+{
+	begin(8);
+	store_relaxed(&rig.streams[0].reserved, true);
+	rig.writer.segment_wait_ns = 0;
+	queue(&lanes[0], 0, 0);
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	pthread_mutex_lock(&rig.streams[0].lock);
+	rig.streams[0].finish_wanted = true;
+	pthread_mutex_unlock(&rig.streams[0].lock);
+	writer__poke(&rig.writer);
+	expect_wanted(EXFULL);
+	while (counter__read(&ring->lost_disk_full) == 0)
+		sched_yield();
+	end();
 }
 
 /* The disk has room: chunks may run out, and then the rings hold what comes. */
@@ -865,6 +914,8 @@ int main(void)
 	RUN(with_few_free_chunks_nobody_waits_for_room);
 	RUN(other_errors_lose_the_chunk_and_are_told_once);
 	RUN(what_comes_before_the_first_segment_waits_for_it);
+	RUN(what_comes_before_a_reserved_segment_waits_and_asks_for_nothing);
+	RUN(the_end_of_a_stream_does_not_wait_for_a_reserved_segment);
 	RUN(a_missing_segment_is_waited_for_without_a_free_chunk);
 	RUN(a_segment_that_cannot_be_made_gives_the_chunk_up);
 	RUN(a_segment_that_came_late_may_be_on_a_full_disk);

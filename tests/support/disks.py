@@ -50,8 +50,10 @@ def ext4(directory: Path, size_bytes: int) -> Iterator[Path]:
 
 
 @contextmanager
-def slow_ext4(directory: Path, size_bytes: int, bytes_per_second: int) -> Iterator[SlowDisk]:
-    """Make an ext4 file system where a cgroup limits writes that bypass the page cache.
+def slow_ext4(
+    directory: Path, size_bytes: int, bytes_per_second: int, *, reads: bool = False
+) -> Iterator[SlowDisk]:
+    """Make an ext4 file system where a cgroup limits writes that bypass the page cache, or reads.
 
     Processes started with the prefix must have ended when the block ends.
     """
@@ -60,7 +62,7 @@ def slow_ext4(directory: Path, size_bytes: int, bytes_per_second: int) -> Iterat
     with ext4(directory, size_bytes) as root:
         number = root.stat().st_dev
         device = f"{os.major(number)}:{os.minor(number)}"
-        name, rule = cgroups.limit
+        name, rule = cgroups.read_limit if reads else cgroups.limit
         group = cgroups.root / f"collectord-test-{os.getpid()}"
         group.mkdir()
         try:

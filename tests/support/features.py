@@ -97,15 +97,17 @@ class MemoryCgroups(NamedTuple):
 
 
 class WriteCgroups(NamedTuple):
-    """A directory for cgroups with a write limit, and the file that sets it.
+    """A directory for cgroups with limits of writes and reads, and the files that set them.
 
     Attributes:
         root: the directory to make them in.
-        limit: name of the file for the limit, and the format of a device's entry.
+        limit: name of the file for the limit of writes, and the format of a device's entry.
+        read_limit: likewise for reads.
     """
 
     root: Path
     limit: tuple[str, str]
+    read_limit: tuple[str, str]
 
 
 def memory_cgroups() -> MemoryCgroups | None:
@@ -124,8 +126,11 @@ def write_cgroups() -> WriteCgroups | None:
     if root is None:
         return None
     if unified:
-        return WriteCgroups(root, ("io.max", "{device} wbps={limit}"))
-    return WriteCgroups(root, ("blkio.throttle.write_bps_device", "{device} {limit}"))
+        files = [("io.max", f"{{device}} {key}={{limit}}") for key in ("wbps", "rbps")]
+    else:
+        names = [f"blkio.throttle.{kind}_bps_device" for kind in ("write", "read")]
+        files = [(name, "{device} {limit}") for name in names]
+    return WriteCgroups(root, *files)
 
 
 def _controller(name: str, unified_name: str) -> tuple[Path | None, bool]:

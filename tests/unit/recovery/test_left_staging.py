@@ -13,6 +13,8 @@ import pytest
 
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import PAGE_BYTES, iter_records
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.reader.verify import verify
 from collectord.recovery.left_staging import Memory, write_left
 from collectord.sink.manifest import Manifest, OpenManifest, decode, encode
@@ -117,6 +119,58 @@ def test_a_segment_of_another_run_gets_none_of_its_chunks(tmp_path: Path) -> Non
     with last_records(tmp_path) as records:
         found = [one.type for one in iter_records(bytes(records))]
     assert found.count(RecordType.SAMPLE) == KEPT
+
+
+def drained_first(directory: Path) -> tuple[Path, Path]:
+    """Leave the segment of a killed daemon, and one of a successor that has written nothing."""
+    before = empty(directory)
+    with before.open("r+b") as file:
+        head = read_head(file.fileno())
+        chunk = padded(segments.comm_record() + SAMPLE * KEPT, head.write_offset, head.table)
+        os.pwrite(file.fileno(), chunk, head.write_offset)
+    return before, empty(directory)
+
+
+def test_what_was_drained_before_a_segment_was_sealed_goes_there(tmp_path: Path) -> None:
+    """It has the names; the next segment, which is empty, is removed."""
+    before, orphan = drained_first(tmp_path)
+    with ExitStack() as stack:
+        memory = Memory(left_chunks(stack, [3, 2], orphan))
+        repair(tmp_path, first=partial(write_left, memory))
+    with last_records(tmp_path) as records:
+        found = [one.type for one in iter_records(bytes(records))]
+    assert found.count(RecordType.SAMPLE) == KEPT + 5
+    assert not before.exists()
+    assert not orphan.exists()
+
+
+def test_a_kill_while_it_is_written_there_leaves_it_once(tmp_path: Path) -> None:
+    """Where it goes is noted, also if the segment is not the one of its own run."""
+    _, orphan = drained_first(tmp_path)
+    with ExitStack() as stack:
+        left = left_chunks(stack, [3, 2], orphan)
+        with open_folder(tmp_path, Trust.WRITE) as folder:
+            for _ in range(2):
+                write_left(Memory(left), folder)
+        repair(tmp_path, first=partial(write_left, Memory(left)))
+    with last_records(tmp_path) as records:
+        found = [one.type for one in iter_records(bytes(records))]
+    assert found.count(RecordType.SAMPLE) == KEPT + 5
+
+
+def test_of_other_rings_nothing_goes_there(tmp_path: Path) -> None:
+    """Nor to a segment of another boot."""
+    before, orphan = drained_first(tmp_path)
+    change(before, boot_id="11111111-1111-1111-1111-111111111111")
+    assert written(tmp_path, orphan, [3]).samples == 3
+
+
+def test_a_segment_without_its_name_alone_has_the_names(tmp_path: Path) -> None:
+    """The kill came between the renames of a seal: it is no segment to write to any more."""
+    info = segments.write_segment(segments.make_sink(tmp_path))
+    info.path.rename(f"{info.path}.partial")
+    assert written(tmp_path, empty(tmp_path), [3]).samples == 3
+    assert kinds(tmp_path) == [RecordType.COMM, *[RecordType.SAMPLE] * 3]
 
 
 def test_a_ring_may_tell_of_more_than_its_chunk(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from collectord.kernel.values.kept_rings import Prior
+from collectord.kernel.values.kept_rings import STATE_BYTES, Prior
 from collectord.model import loss_name
 from collectord.session.lasting_account import LastingAccount
 from tests.support.segments import make_sink, write_segment
@@ -65,10 +65,17 @@ def after(before: Rings, *, taken: int, lost: int = 0, left: int = 0, skipped: i
     )
 
 
+def settled(rings: Rings, directory: Path, run: str) -> LastingAccount:
+    """Return the account of a process that has sealed what was left."""
+    account = LastingAccount(rings, directory, run)
+    account.settle()
+    return account
+
+
 def test_new_rings_have_lost_nothing(tmp_path: Path) -> None:
     """The first process counts what it loses by itself."""
     rings = Rings(resumed=False)
-    LastingAccount(rings, tmp_path, "first")
+    settled(rings, tmp_path, "first")
     assert rings.lost == {}
     assert rings.state
 
@@ -77,79 +84,138 @@ def test_what_a_killed_process_took_and_did_not_store_is_lost(tmp_path: Path) ->
     """It is what the notes count and the manifests do not have, less what was told as lost."""
     sink = make_sink(tmp_path)
     first = Rings(resumed=False)
-    account = LastingAccount(first, tmp_path, sink.so_far.run)
+    account = settled(first, tmp_path, sink.so_far.run)
     info = write_segment(sink, samples=250)
     told = {**LOST, "sink/disk_full": 7, "kernel_ring/ring_full": 5}
     account.told(Sealed({"lost": told}, 0, 250))  # type: ignore[arg-type]
     assert info.manifest.samples == 250
     second = after(first, taken=300, lost=9)
-    LastingAccount(second, tmp_path, "second")
+    settled(second, tmp_path, "second")
     assert second.lost == {"staging/dropped": 300 - 250 - 7, "kernel_ring/ring_full": 9 - 5}
 
 
 def test_losses_that_no_manifest_has_are_passed_on(tmp_path: Path) -> None:
     """A process that is killed before its first manifest leaves them to the next, once."""
     first = Rings(resumed=False)
-    LastingAccount(first, tmp_path, "first")
+    settled(first, tmp_path, "first")
     second = after(first, taken=10, lost=3)
-    LastingAccount(second, tmp_path, "second")
+    settled(second, tmp_path, "second")
     assert second.lost == {"staging/dropped": 10, "kernel_ring/ring_full": 3}
     third = after(second, taken=14, lost=4)
-    account = LastingAccount(third, tmp_path, "third")
+    account = settled(third, tmp_path, "third")
     assert third.lost == {"staging/dropped": 14, "kernel_ring/ring_full": 4}
     told = {**LOST, "staging/dropped": 14, "kernel_ring/ring_full": 4}
     account.told(Sealed({"lost": told}, 0, 0))  # type: ignore[arg-type]
     account.end()
     fourth = after(third, taken=14, lost=4)
-    LastingAccount(fourth, tmp_path, "fourth")
+    settled(fourth, tmp_path, "fourth")
     assert fourth.lost == {}
 
 
 def test_each_loss_of_programs_is_passed_on_under_its_name(tmp_path: Path) -> None:
     """Runs that the kernel skipped while no process drained are told by the next one, once."""
     first = Rings(resumed=False)
-    account = LastingAccount(first, tmp_path, "first")
+    account = settled(first, tmp_path, "first")
     account.told(Sealed({"lost": {**LOST, "program/recursion": 4}}, 0, 0))  # type: ignore[arg-type]
     account.end()
     second = after(first, taken=0, skipped=7)
-    account = LastingAccount(second, tmp_path, "second")
+    account = settled(second, tmp_path, "second")
     assert second.lost == {"program/recursion": 7 - 4}
     account.told(Sealed({"lost": {**LOST, "program/recursion": 3 + 2}}, 0, 0))  # type: ignore[arg-type]
     account.end()
     third = after(second, taken=0, skipped=7 + 2)
-    LastingAccount(third, tmp_path, "third")
+    settled(third, tmp_path, "third")
     assert third.lost == {}
 
 
 def test_a_clean_end_has_told_all_but_full_rings(tmp_path: Path) -> None:
     """The next process tells what the rings refused after the last manifest."""
     first = Rings(resumed=False)
-    account = LastingAccount(first, tmp_path, "first")
+    account = settled(first, tmp_path, "first")
     account.told(Sealed({"lost": {**LOST, "sink/disk_full": 9}}, 0, 1))  # type: ignore[arg-type]
     account.end()
     second = after(first, taken=50, lost=2)
-    LastingAccount(second, tmp_path, "second")
+    settled(second, tmp_path, "second")
     assert second.lost == {"kernel_ring/ring_full": 2}
 
 
 def test_replaced_rings_hand_on_what_was_unread(tmp_path: Path) -> None:
     """The new ones count from 0, and their process has the losses of the old ones."""
     first = Rings(resumed=False)
-    LastingAccount(first, tmp_path, "first").end()
+    settled(first, tmp_path, "first").end()
     second = after(first, taken=5, lost=2, left=8)
     second.resumed = False
-    account = LastingAccount(second, tmp_path, "second")
+    account = settled(second, tmp_path, "second")
     assert second.lost == {"kernel_ring/ring_full": 2, "kernel_ring/dropped": 8}
     told = {**LOST, "kernel_ring/ring_full": 2 + 1, "kernel_ring/dropped": 8}
     account.told(Sealed({"lost": told}, 0, 0))  # type: ignore[arg-type]
     account.end()
     third = after(second, taken=0, lost=1)
-    LastingAccount(third, tmp_path, "third")
+    settled(third, tmp_path, "third")
     assert third.lost == {}
 
 
 def test_a_text_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     """Then nothing is known of the process before, and its losses of full rings are counted."""
     rings = Rings(Prior("{", 5, {"kernel_ring/ring_full": 1}, 0))
-    LastingAccount(rings, tmp_path, "next")
+    settled(rings, tmp_path, "next")
     assert rings.lost == {"kernel_ring/ring_full": 1}
+
+
+def killed_run(directory: Path, samples: int) -> str:
+    """Seal a segment with so many samples; return its run."""
+    sink = make_sink(directory)
+    write_segment(sink, samples=samples)
+    return sink.so_far.run
+
+
+def test_a_process_that_drains_before_it_settles_continues_the_account(tmp_path: Path) -> None:
+    """If it is killed by then, the next one looks for all that was taken in the runs of both."""
+    first = Rings(resumed=False)
+    runs = [killed_run(tmp_path, samples) for samples in (250, 30, 4)]
+    settled(first, tmp_path, runs[0])
+    second = after(first, taken=300, lost=5)
+    account = LastingAccount(second, tmp_path, runs[1])
+    assert account.drains_first
+    third = after(second, taken=360, lost=7)
+    LastingAccount(third, tmp_path, runs[2])
+    fourth = after(third, taken=370, lost=7)
+    account = LastingAccount(fourth, tmp_path, "fourth")
+    assert fourth.lost == {}
+    account.settle()
+    assert fourth.lost == {"staging/dropped": 370 - 250 - 30 - 4, "kernel_ring/ring_full": 7}
+    account.told(Sealed({"lost": LOST | fourth.lost}, 0, 0))  # type: ignore[arg-type]
+    account.end()
+    fifth = after(fourth, taken=370, lost=7)
+    settled(fifth, tmp_path, "fifth")
+    assert fifth.lost == {}
+
+
+def test_a_process_after_a_clean_end_has_an_account_before_it_drains(tmp_path: Path) -> None:
+    """If it is killed before it settles, what it took is looked for in its run."""
+    first = Rings(resumed=False)
+    settled(first, tmp_path, "first").end()
+    second = after(first, taken=50)
+    assert LastingAccount(second, tmp_path, "second").drains_first
+    third = after(second, taken=57)
+    settled(third, tmp_path, "third")
+    assert third.lost == {"staging/dropped": 7}
+
+
+def test_new_rings_are_not_drained_first(tmp_path: Path) -> None:
+    """Nobody has left anything in them."""
+    assert not LastingAccount(Rings(resumed=False), tmp_path, "first").drains_first
+
+
+def test_the_text_of_many_kills_fits_into_its_page(tmp_path: Path) -> None:
+    """After some of them the next process settles before it drains."""
+    rings = Rings(resumed=False)
+    settled(rings, tmp_path, "0" * 32)
+    for number in range(20):
+        rings = after(rings, taken=number)
+        account = LastingAccount(rings, tmp_path, f"{number:032}")
+        assert account.drains_first == (number < 16)
+        rings.state = rings.state or rings.prior.state
+        assert len(rings.state) < STATE_BYTES / 2
+    account.settle()
+    assert rings.lost == {"staging/dropped": 19}
