@@ -137,7 +137,7 @@ def test_rings_are_drained_while_what_was_left_is_sealed(
     perfs: tuple[Perf, ...],
     require: Callable[[str], None],
 ) -> None:
-    """They are too small for the time in which it is read; a kill meanwhile loses nothing either."""
+    """They are too small for the time that takes; a kill meanwhile loses nothing either."""
     require("loop devices")
     require("write cgroups")
     slow = slow_ext4(tmp_path / "disk", DISK_BYTES, READ_BYTES_PER_SECOND, reads=True)

@@ -227,7 +227,7 @@ def check_each_once(shared: Shared, directory: Path, made: mmap.mmap, *, kills: 
 def test_a_kill_of_who_drains_before_it_seals_leaves_each_record_once(
     tmp_path: Path, seed: int
 ) -> None:
-    """Its chunks go behind those of the one before, whose segment may be sealed by then in part."""
+    """Its chunks go behind those of the one before, whose segment may be half sealed by then."""
     dice = random.Random(seed)  # noqa: S311  # no secret
     with ExitStack() as stack:
         shared = Shared(stack)
