@@ -28,6 +28,7 @@ from collectord.session.loss_watch import LossWatch
 from collectord.session.pause import Pause
 from collectord.session.ring_snapshot import LAST_PAUSE_S
 from collectord.session.rotation import Rotation
+from collectord.session.takeover import Takeover
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -89,9 +90,6 @@ class Session:
         self._aux_flush = AuxFlush(parts.kernel, self._handles, parts.health)
         self._covered = parts.covered
         self._lasting = parts.lasting
-        self._recover = parts.recover
-        self._sink = parts.sink
-        self._left_ns: int | None = None  # since when what was left in the rings is drained
         self._begun = False
         self._accounting = Accounting(parts)
         self._lost = parts.counter_reader.lost  # as of the last tick
@@ -101,6 +99,7 @@ class Session:
         self._programs = programs
         self.followers = followers
         self._rotation = Rotation(parts, self._accounting, self._describe)
+        self._takeover = Takeover(parts, self._rotation)
         self.recorder = None
         if plan.mode == FLIGHT_RECORDER:
             self.recorder = FlightRecorder(parts, self._rotation, self._accounting)
@@ -114,23 +113,16 @@ class Session:
     async def take_over(self) -> None:
         """Drain rings that an earlier process has drained, from now on, into staging memory.
 
-        They would fill up while `begin` seals and reads what that process has left. Nothing is
-        written before. If no segment can be reserved yet they wait for `begin`.
+        They would fill up while `begin` seals and reads what that process has left.
         """
-        if not any(account.drains_first for account in self._lasting):
-            return
-        await self._find_gap()
-        try:
-            await self._rotation.reserve()
-        except SinkError as error:
-            self._log.warning("rings_not_taken_over", error=str(error))
-            return
-        self._left_ns = self._stream.left_ns()
-        self._begin_rings()
+        if self._takeover.is_due:
+            await self._find_gap()
+            if await self._takeover.reserve():
+                self._begin_rings()
 
     async def abandon(self) -> None:
         """Begin and end, if it has taken over rings and does nothing else: so all is written."""
-        if self._left_ns is None or self._begun:
+        if self._begun or not self._takeover.is_done:
             return
         with suppress(CollectordError):
             await self.begin()
@@ -149,20 +141,14 @@ class Session:
         """
         self._begun = True
         self._listen()
-        if self._lasting:
-            await self._recover()
-            await self._tasks.in_worker(self._sink.look_again)
+        await self._takeover.settle()
         for sideband in self.abilities.sideband:
             sideband.enable_sideband()
             self._stream.load_sideband(await self._tasks.in_worker(sideband.running_state))
         if self._programs is not None:
             self._stream.load_sideband(await self._tasks.in_worker(self._programs.running))
-        left_ns = self._stream.left_ns() if self._left_ns is None else self._left_ns
-        for account in self._lasting:
-            await self._tasks.in_worker(account.settle)
-            # After what runs now: these are the names as of the oldest unread record.
-            await self._tasks.in_worker(account.load_names, self._stream, left_ns)
-        if self._left_ns is None:
+        await self._takeover.load_names()
+        if not self._takeover.is_done:
             await self._find_gap()
         await self._rotation.begin()
         self.source.enable()

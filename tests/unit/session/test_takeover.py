@@ -180,7 +180,7 @@ async def taken(state: Path, *, refused: int = 0) -> AsyncIterator[Taken]:
 
 
 def test_rings_are_drained_before_what_was_left_is_sealed(tmp_path: Path) -> None:
-    """Nothing of them is written before it is known what the first segment begins with."""
+    """The first segment is written once it is known what it begins with."""
 
     async def scenario() -> None:
         async with taken(tmp_path) as one:
