@@ -18,7 +18,7 @@ from collectord.sink.run_so_far import last_records
 from tests.support import daemons, kills, segments
 from tests.support.daemons import wait_for
 from tests.support.disks import ext4, slow_ext4
-from tests.support.openers import all_counted, allowed, configured, lost, opening
+from tests.support.openers import all_counted, allowed, configured, lost, notes, opening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -146,7 +146,7 @@ def test_rings_are_drained_while_what_was_left_is_sealed(
         config = configured(tmp_path, "16MiB", state=state)
         text = config.read_text()
         config.write_text(text.replace('staging = "16MiB"', 'staging = "96MiB"'))
-        with opening(start_cli, config), ExitStack() as stack:
+        with opening(start_cli, config) as opener, ExitStack() as stack:
             with daemons.running(start_cli, config) as daemon:
                 with generator.start("count", count=LEFT_CALLS, nr=daemons.NUMBER) as burst:
                     made = burst.run()["events"]
@@ -157,9 +157,9 @@ def test_rings_are_drained_while_what_was_left_is_sealed(
                 running.go()
                 daemon.await_stored(made + 1)
                 daemon.kill()
-            left = set(state.rglob("*.data.partial"))
+            left, read_to = set(state.rglob("*.data.partial")), notes(opener)
             killed = start_cli("run", "--config", config, prefix=prefix)
-            wait_for(lambda: set(state.rglob("*.data.partial")) - left, "its own segment")
+            wait_for(lambda: notes(opener) != read_to, "a first drain")
             killed.kill()
             killed.wait()
             with daemons.running(start_cli, config, prefix=prefix) as daemon:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collectord.kernel.values.kept_rings import STATE_BYTES
 from tests.support import daemons
 from tests.support.daemons import wait_for
 
@@ -58,6 +59,17 @@ def with_opener(config: Path) -> Path:
     text = config.read_text()
     config.write_text(text.replace("[daemon]\n", f'[daemon]\nopener = "{place_of(config)}"\n'))
     return config
+
+
+def notes(opener: subprocess.Popen[str]) -> list[bytes]:
+    """Return what the opener's memory says of how far the rings were read."""
+    found = []
+    for path in Path(f"/proc/{opener.pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # a connection that has ended
+            target = str(path.readlink())
+            if target.startswith("/memfd:") and "staging" not in target:
+                found.append(path.read_bytes()[STATE_BYTES:])
+    return found
 
 
 def held(opener: subprocess.Popen[str]) -> int:
