@@ -88,8 +88,8 @@ class RingMap:
 class RingNote:
     """The note of how far a ring was read, in memory that outlives this process.
 
-    The note has 64 bytes: u64 turn; two pairs of u64 position and u64 samples; and two u64 places
-    behind the samples in staging. Those of number `turn & 1` are valid.
+    The note has 64 bytes: u64 turn; two pairs of u64 position and u64 samples; two u64 places
+    behind the samples in staging, where those of number `turn & 1` are valid; and u64 overwritten.
     """
 
     def __init__(self, memory: mmap, offset: int) -> None:
@@ -97,6 +97,11 @@ class RingNote:
     @property
     def taken(self) -> int:
         """The samples that were ever taken out of the ring."""
+    @property
+    def overwritten(self) -> int:
+        """Of an overwritable ring, the samples that no window had, as they were counted last."""
+    @overwritten.setter
+    def overwritten(self, count: int) -> None: ...
     def close(self) -> None:
         """Release the memory. Raises ValueError while a core still drains the ring."""
 

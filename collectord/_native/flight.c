@@ -82,10 +82,13 @@ static void flight__land(struct disk *disk, const struct chunk *first, int64_t r
 	const bool refused = result != (int64_t)first->flight.whole;
 	const struct item *item = &first->item;
 
-	for (uint32_t left = first->flight.chunks; left > 0; left--, item = item->next) {
+	for (uint32_t left = first->flight.chunks; left > 0; left--) {
 		item->chunk->flight.ns = ns;
 		item->chunk->flight.refused = refused;
 		item->chunk->flight.landed = true;
+		/* A shard may be queueing behind the last one. */
+		if (left > 1)
+			item = item->next;
 	}
 	disk->chunks = ns > SLOW_NS ? 1 : ns > disk->writer->fast_ns ? WRITE_CHUNKS / 2 : WRITE_CHUNKS;
 	disk->in_flight--;

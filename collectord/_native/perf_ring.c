@@ -112,21 +112,49 @@ void perf_ring__free(struct ring *ring)
 
 int perf_ring__join(struct ring *ring, struct stream *stream)
 {
-	const struct perf_ring *const perf = perf_ring__of(ring);
+	struct perf_ring *const perf = perf_ring__of(ring);
 
 	if (!perf->names)
 		return 0;
+	if (stream->snapshots && perf->note != &perf->own) {
+		perf->keeps = true;
+		perf->known = ring->position;
+		perf->kept[0] = perf->kept[1] = ring_map__tail(perf->map);
+		ring->position = ring->head = perf->kept[0];
+	}
 	ring->sideband = &stream->sideband;
 	return sideband__join_layout(ring->sideband, &perf->layout);
 }
 
+/* Note that the ring was read up to the beginning of a record. */
+static void perf_ring__keep_behind(struct perf_ring *perf)
+{
+	const uint64_t position = perf->ring.position, size = perf->map->data_bytes;
+
+	if (position - perf->kept[1] < size / 4)
+		return;
+	perf->kept[0] = perf->kept[1];
+	perf->kept[1] = position;
+	/* Whatever comes at once, the kernel has room. */
+	if (position - perf->kept[0] > size / 2)
+		perf->kept[0] = position;
+}
+
+/* Give to the kernel what was read. */
+static void perf_ring__give_back(const struct perf_ring *perf)
+{
+	ring_map__publish_tail(perf->map, perf->keeps ? perf->kept[0] : perf->ring.position);
+}
+
 void perf_ring__begin(struct ring *ring)
 {
-	const struct ring_map *const map = perf_ring__of(ring)->map;
+	struct perf_ring *const perf = perf_ring__of(ring);
 
-	if (ring__is_sound(ring) &&
-	    !ring__load(ring, ring_map__head(map), map->data_bytes, RECORD_ALIGN))
-		ring_map__publish_tail(map, ring->position);
+	if (!ring__is_sound(ring) || ring__load(ring, ring_map__head(perf->map),
+						perf->map->data_bytes, RECORD_ALIGN))
+		return;
+	perf->kept[0] = perf->kept[1] = ring->position;
+	perf_ring__give_back(perf);
 }
 
 /* Note losses, throttles and sideband in walked records. */
@@ -146,6 +174,22 @@ static void perf_ring__note(struct perf_ring *perf, const uint8_t *records, size
 	counter__add(&perf->throttles, tally->throttles);
 }
 
+/* Whether an earlier process has read what comes next. */
+static bool perf_ring__is_known(const struct perf_ring *perf)
+{
+	return perf->keeps && (int64_t)(perf->known - perf->ring.position) > 0;
+}
+
+/* Returns how much there is to read in one go. */
+static uint64_t perf_ring__unread(const struct perf_ring *perf)
+{
+	const uint64_t unread = perf->ring.head - perf->ring.position;
+
+	if (!perf_ring__is_known(perf))
+		return unread;
+	return least(unread, perf->known - perf->ring.position);
+}
+
 /* Add walked records that lie behind the end of `chunk`. */
 static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t bytes,
 			    struct walk_tally *tally)
@@ -163,7 +207,10 @@ static void perf_ring__keep(struct perf_ring *perf, struct chunk *chunk, size_t 
 	if (ring->sideband != NULL && ring->lane->stream->snapshots) {
 		/* It is used as sideband only, and has no samples. */
 		atomic_fetch_sub_explicit(&ring->in_flight, tally->samples, memory_order_relaxed);
-		sideband__append(ring->sideband, records, bytes);
+		if (perf_ring__is_known(perf))
+			sideband__append_past(ring->sideband, records, bytes);
+		else
+			sideband__append(ring->sideband, records, bytes);
 		return;
 	}
 	span = (struct span){
@@ -199,7 +246,7 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 	HOLD(&perf->ids_lock);
 	while (ring->position != ring->head && fault == FAULT_NONE) {
 		uint8_t *const to = chunk->data + chunk->used;
-		const uint64_t unread = ring->head - ring->position;
+		const uint64_t unread = perf_ring__unread(perf);
 		const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
 		const size_t span = unread < room ? (size_t)unread : room;
 		const size_t copied = span < piece ? span : piece;
@@ -221,12 +268,15 @@ static enum ring_take perf_ring__take(struct ring *ring, struct chunk *chunk, ui
 		}
 		perf_ring__keep(perf, chunk, walked, &tally);
 		ring->position += walked;
+		perf_ring__keep_behind(perf);
 	}
-	if (fault != FAULT_NONE)
+	if (fault != FAULT_NONE) {
 		ring__skip(ring, fault, perf->map->data_bytes);
+		perf->kept[0] = perf->kept[1] = ring->position;
+	}
 	ring_note__write(perf->note, ring->position, perf->taken + counter__read(&ring->samples),
 			 chunk__place(chunk));
-	ring_map__publish_tail(perf->map, ring->position);
+	perf_ring__give_back(perf);
 	if (fault != FAULT_NONE)
 		return RING_FAULTY;
 	return ring->position == ring->head ? RING_EMPTY : RING_CHUNK_FULL;

@@ -6,7 +6,8 @@
 /*
  * How far a perf ring was read, and how many samples came out of it: in memory that outlives this
  * process, if another one keeps the ring. Its shard writes it before it gives the bytes back to
- * the kernel, so a successor that begins here repeats no record and misses none.
+ * the kernel, so a successor that begins here repeats no record and misses none. The position of
+ * an overwritable ring counts down: what lies above it is in a window, or was overwritten.
  */
 struct ring_note {
 	_Atomic uint64_t turn; /* at[turn & 1] is valid */
@@ -14,7 +15,7 @@ struct ring_note {
 		uint64_t position, samples;
 	} at[2];
 	uint64_t place[2]; /* behind the samples in staging, see chunk__place() */
-	uint64_t unused;
+	uint64_t overwritten; /* of an overwritable ring, as it was counted last; not the shard's */
 };
 
 _Static_assert(sizeof(struct ring_note) == 64, "other processes read it");
@@ -57,6 +58,12 @@ struct perf_ring {
 	struct ring_note own;
 	uint64_t taken;		  /* samples that earlier processes took */
 	bool names;		  /* it carries the sideband of its stream */
+	/* The names of a recorder's tasks are needed as long as their samples are in its rings, and
+	 * are in no file. So a ring that another process keeps holds its last records on, up to a
+	 * half of it, for a successor: from `kept[0]`, the beginning of a record like `kept[1]`. It
+	 * reads up to `known` what an earlier process has read. */
+	bool keeps;
+	uint64_t kept[2], known;
 
 	counter_t lost_records, lost_samples;
 	counter_t neutralised, relabelled;
@@ -175,7 +182,8 @@ struct window {
 	counter_t held_ns;		    /* approximate time span in the ring */
 };
 
-/* Make a ring whose map is still empty, and reserve the memory for its windows. -ENOMEM. */
+/* Make a ring whose map is still empty, unless another process keeps it, and reserve the memory for
+ * its windows. -ENOMEM. */
 int window__new(const struct perf_ring_options *options, struct ring **ring);
 /* Prepare the memory that its next window is copied to, so that the copy causes no faults. Any
  * thread may call it, for a ring of any kind. */

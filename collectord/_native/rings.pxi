@@ -3,7 +3,7 @@
 
 cdef extern from "aux_ring.h":
     struct ring_note:
-        pass
+        uint64_t overwritten
     void ring_note__read(const ring_note *note, uint64_t *position, uint64_t *samples)
     struct ring_map:
         uint64_t data_bytes
@@ -214,6 +214,16 @@ cdef class RingNote(Mapped):
         self.usable()
         ring_note__read(self.note, &position, &samples)
         return samples
+
+    @property
+    def overwritten(self):
+        self.usable()
+        return self.note.overwritten
+
+    @overwritten.setter
+    def overwritten(self, uint64_t count):
+        self.usable()
+        self.note.overwritten = count
 
 
 cdef ring_note *note_of(RingNote note) except? NULL:

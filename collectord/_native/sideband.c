@@ -107,6 +107,21 @@ void sideband__append(struct sideband *sideband, const uint8_t *records, size_t 
 	}
 }
 
+void sideband__append_past(struct sideband *sideband, const uint8_t *records, size_t bytes)
+{
+	size_t at, size;
+
+	HOLD(&sideband->table_lock);
+	for (at = 0; at < bytes; at += size) {
+		const uint64_t header = walk__load(records + at);
+
+		size = walk__size(header);
+		if (!sideband_table__takes(header, &sideband->layout) ||
+		    !sideband_table__has_task_of(sideband->table, records + at))
+			sideband__append(sideband, records + at, size);
+	}
+}
+
 /* Lock the table, for records of the present layout. */
 static void sideband__lock_table(struct sideband *sideband)
 {

@@ -101,6 +101,9 @@ void sideband__deinit(struct sideband *sideband);
 int sideband__join_layout(struct sideband *sideband, const struct walk_layout *layout);
 /* Note whole, walked records of any type; only sideband is kept. */
 void sideband__append(struct sideband *sideband, const uint8_t *records, size_t bytes);
+/* Likewise of a time before sideband__load(), which knows better about tasks that still run: other
+ * records of theirs may be gone. */
+void sideband__append_past(struct sideband *sideband, const uint8_t *records, size_t bytes);
 /* Apply whole records at once, in the order of time: the state at the session's start. Those from
  * `until_ns` on, in their own time, settle like records that come from a ring: older data are unread
  * still, in which tasks occur that end here. If half of the log has no room for all of these, the

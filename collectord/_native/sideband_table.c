@@ -411,6 +411,27 @@ void sideband_table__apply(struct sideband_table *table, const uint8_t *record)
 		types[walk__type(header)].apply(table, record);
 }
 
+bool sideband_table__has_task_of(struct sideband_table *table, const uint8_t *record)
+{
+	const uint32_t type = walk__type(walk__load(record)), pid = load32(record + AT_PID);
+	const struct task *task;
+
+	switch (type) {
+	case PERF_RECORD_MMAP:
+	case PERF_RECORD_MMAP2:
+		return process__find(table, pid) != NULL;
+	case PERF_RECORD_COMM:
+	case PERF_RECORD_FORK:
+	case PERF_RECORD_EXIT:
+		task = task__find(
+			table,
+			load32(record + (type == PERF_RECORD_COMM ? AT_TID : AT_FORK_TID)));
+		return task != NULL && task->pid == pid;
+	default:
+		return false;
+	}
+}
+
 struct sideband_table *sideband_table__new(size_t bytes_max)
 {
 	struct sideband_table *table = calloc(1, sizeof(*table));

@@ -81,6 +81,8 @@ void sideband_table__free(struct sideband_table *table);
 bool sideband_table__takes(uint64_t header, const struct walk_layout *layout);
 /* Apply one whole record; types that the table does not take are ignored. */
 void sideband_table__apply(struct sideband_table *table, const uint8_t *record);
+/* Whether a record that it takes is about a task, or the mappings of a process, that it has. */
+bool sideband_table__has_task_of(struct sideband_table *table, const uint8_t *record);
 /* Returns the entry behind this one, the first one for NULL, or NULL at the end. */
 struct entry *entries__next(const struct entries *entries, const struct entry *entry);
 struct process *process__find(struct sideband_table *table, uint32_t pid);

@@ -36,17 +36,73 @@ static void window__free(struct ring *ring)
 	perf_ring__free(ring);
 }
 
+/*
+ * Copy the ring, the newest record first. Returns the head, and in `stable` how much of the copy
+ * cannot have been overwritten meanwhile.
+ *
+ * A record begun before the ring was paused is completed all the same. It belongs to the window,
+ * and overwrites its oldest bytes.
+ */
+static uint64_t window__copy(const struct window *window, uint64_t *stable)
+{
+	const struct ring_map *const map = window->perf.map;
+	const uint64_t data_bytes = map->data_bytes;
+	uint64_t head = ring_map__head(map), moved = 0;
+
+	for (int copies = 0; copies < COPIES_MAX; copies++) {
+		uint64_t now;
+
+		ring_map__copy(map, head, window->copy,
+			       (size_t)least(written_to(head), data_bytes));
+		/* The copy is complete before the head is read again. */
+		__atomic_thread_fence(__ATOMIC_ACQUIRE);
+		now = ring_map__head(map);
+		moved = head - now;
+		if (moved == 0)
+			break;
+		if (copies + 1 < COPIES_MAX)
+			head = now;
+	}
+	*stable = least(written_to(head), data_bytes - least(moved, data_bytes));
+	return head;
+}
+
+/* Continue with a ring that earlier processes had, up to `position`. */
+static void window__resume(struct window *window, uint64_t position)
+{
+	struct walk_layout layout = window->perf.layout;
+	struct walk_tally tally = {0};
+	uint64_t stable, begun_ns = window->seen_ns;
+	enum fault fault;
+	const uint64_t head = window__copy(window, &stable);
+
+	layout.ids = NULL;
+	(void)walk__run(window->copy, (size_t)stable, &layout, &tally, &fault);
+	(void)madvise(window->copy, window->copy_bytes, MADV_DONTNEED);
+	if (tally.first_ns != 0 && tally.first_ns < begun_ns)
+		begun_ns = tally.first_ns;
+	/* Names of any age may be needed, until all of it is overwritten. */
+	for (uint32_t i = 0; i < WINDOW_STEPS; i++)
+		window->steps[i] = (struct window_step){.begun_ns = begun_ns};
+	window->seen = written_to(head);
+	/* The note may be wrong: a window has no less than nothing. */
+	window->last = (position & 7u) == 0 && position - head <= INT64_MAX ? position : head;
+}
+
 int window__new(const struct perf_ring_options *options, struct ring **out)
 {
 	const struct ring_map *const map = options->map;
 	/* Two neighbours together have at least one and a half PIECE_BYTES. */
 	const size_t pieces = (size_t)(map->data_bytes / (PIECE_BYTES / 2)) + 2;
 	struct window *window = calloc(1, sizeof(*window));
+	uint64_t position, samples;
 	int ret;
 
 	if (window == NULL)
 		return -ENOMEM;
 	ret = perf_ring__init(&window->perf, options);
+	ring_note__read(window->perf.note, &position, &samples);
+	window->perf.ring.position = window->perf.ring.head = 0;
 	window->pieces = calloc(pieces, sizeof(*window->pieces));
 	window->copy_bytes = (size_t)map->data_bytes;
 	window->copy = mmap(NULL, window->copy_bytes, PROT_READ | PROT_WRITE,
@@ -57,9 +113,11 @@ int window__new(const struct perf_ring_options *options, struct ring **out)
 		window__free(&window->perf.ring);
 		return -ENOMEM;
 	}
-	/* The ring was empty then: later contents came after it. */
+	/* A new ring was empty then: later contents came after it. */
 	window->seen_ns = clock__now_ns();
 	window->steps[0] = (struct window_step){window->seen_ns, window->seen_ns};
+	if (options->note != NULL && ring_map__head(map) != 0)
+		window__resume(window, position);
 	*out = &window->perf.ring;
 	return 0;
 }
@@ -116,37 +174,6 @@ static void window__begin(struct ring *ring)
 	if (ring->head == ring->position && load_relaxed(&ring->in_flight) == 0)
 		counter__set(&ring->horizon_ns, oldest->since_ns);
 	counter__set(&window->held_ns, now_ns - oldest->begun_ns);
-}
-
-/*
- * Copy the ring, the newest record first. Returns the head, and in `stable` how much of the copy
- * cannot have been overwritten meanwhile.
- *
- * A record begun before the ring was paused is completed all the same. It belongs to the window,
- * and overwrites its oldest bytes.
- */
-static uint64_t window__copy(const struct window *window, uint64_t *stable)
-{
-	const struct ring_map *const map = window->perf.map;
-	const uint64_t data_bytes = map->data_bytes;
-	uint64_t head = ring_map__head(map), moved = 0;
-
-	for (int copies = 0; copies < COPIES_MAX; copies++) {
-		uint64_t now;
-
-		ring_map__copy(map, head, window->copy,
-			       (size_t)least(written_to(head), data_bytes));
-		/* The copy is complete before the head is read again. */
-		__atomic_thread_fence(__ATOMIC_ACQUIRE);
-		now = ring_map__head(map);
-		moved = head - now;
-		if (moved == 0)
-			break;
-		if (copies + 1 < COPIES_MAX)
-			head = now;
-	}
-	*stable = least(written_to(head), data_bytes - least(moved, data_bytes));
-	return head;
 }
 
 struct window_walk {
@@ -279,6 +306,7 @@ static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint3
 	const size_t room = chunk_bytes - CHUNK_MARKER_BYTES - chunk->used;
 	const size_t end = (size_t)(ring->head - ring->position);
 	size_t at, bytes, size;
+	uint64_t begin;
 	uint8_t *to;
 
 	if (window->piece_count == 0)
@@ -288,12 +316,16 @@ static enum ring_take window__give(struct ring *ring, struct chunk *chunk, uint3
 	if (bytes > room)
 		return RING_CHUNK_FULL;
 	to = chunk->data + chunk->used + bytes;
+	begin = window->last + at;
 	for (; at < end; at += size) {
 		size = walk__size(walk__load(window->copy + at));
 		to -= size;
 		memcpy(to, window->copy + at, size);
 	}
 	perf_ring__put(&window->perf, chunk, bytes);
+	/* A successor takes what is newer out of the ring again: this copy ends with the process. */
+	ring_note__write(window->perf.note, begin,
+			 window->perf.taken + counter__read(&ring->samples), chunk__place(chunk));
 	ring->position += bytes;
 	window->piece_count--;
 	if (window->piece_count == 0)

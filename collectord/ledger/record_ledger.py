@@ -367,12 +367,13 @@ def balance_session(
     shared: Mapping[LossKey, int] | None = None,
     suppressed: Iterable[Mapping[str, Any]] = (),
     pauses: Iterable[Mapping[str, Any]] = (),
+    overwritten: int = 0,
     aux: tuple[AuxBalance, ...] = (),
 ) -> SessionBalance:
     """Add up a session's data rings. Its basis is the weakest of theirs.
 
-    `shared` are the losses that belong to no single ring. The files and troubles of the session
-    are for the caller to add.
+    `shared` are the losses that belong to no single ring, and `overwritten` events that an earlier
+    process left to tell of. The files and troubles of the session are for the caller to add.
     """
     data = tuple(ring for ring in rings if ring.label.has_data)
     basis = Basis.weakest([ring.basis for ring in data])
@@ -391,7 +392,7 @@ def balance_session(
         produced=produced + sum(by_name.values()) if produced is not None else None,
         stored=sum(ring.stored for ring in data),
         lost=dict(lost),
-        overwritten=sum_known(ring.overwritten for ring in data),
+        overwritten=sum_known((overwritten, *(ring.overwritten for ring in data))),
         in_flight=sum(ring.in_flight for ring in data),
         unaccounted=sum_known(ring.unaccounted for ring in data) if exact else None,
         rings=rings,

@@ -28,7 +28,7 @@ from collectord.opener.held_staging import SEALS, sealed_memory
 from collectord.source import SOURCES
 from collectord.source.bpf import OpenBpf
 from collectord.source.bpf_kept import noted_missed
-from collectord.source.kept_memory import KeptMemory, memory_bytes
+from collectord.source.kept_memory import Gone, KeptMemory, memory_bytes
 from collectord.source.perf_kept import digest_of
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collectord.source.ring import CounterFd, RingHandle
 
 _FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
+_PAUSED: Final = loss_name((Stage.KERNEL_RING, Reason.PAUSED))
 
 
 class HeldSession:
@@ -59,9 +60,10 @@ class HeldSession:
         self.digest = digest_of(kernel, plan)
         self.prior = prior
         self.is_drained = False
+        self.is_over = False  # whoever drains it has said so
         self._gone: set[int] = set()
         # Of rings in whose places there are new ones: samples that the notes have, and losses.
-        self._earlier: dict[int, int] = {}
+        self._earlier: dict[int, Gone] = {}
         self.lost: Counter[str] = Counter()
         self._tracepoints = [e.index for e in plan.events if e.tracepoint is not None]
         with ExitStack() as own:
@@ -97,16 +99,20 @@ class HeldSession:
             ring = self._rings[number]
             if ring.label.cpu < 0:
                 continue
-            for at in range(0, len(ring.counters), EVENTS_MAX):
-                some = ring.counters[at : at + EVENTS_MAX]
+            kept = all(counter.fd != ring.fd for counter in ring.counters)
+            keeper = [ring.fd] if kept else []
+            for at in range(0, len(ring.counters), EVENTS_MAX - 1):
+                some = ring.counters[at : at + EVENTS_MAX - 1]
                 part = KeptRing(
                     number,
                     ring.geometry.data_bytes,
                     ring.geometry.watermark_bytes,
                     tuple(map(_event, some)),
-                    self._earlier.get(number, 0),
+                    *self._earlier.get(number, Gone()),
+                    kept,
                 )
-                yield part, [counter.fd for counter in some]
+                yield part, [*keeper, *(counter.fd for counter in some)]
+                keeper = []
 
     def reopen(self, cpu: int) -> list[tuple[KeptRing, list[int]]]:
         """Replace the rings of a CPU that is back, and return the new ones, as `parts` does.
@@ -167,7 +173,7 @@ class HeldSession:
         state = self._notes.state
         before = Prior(state) if state else self.prior
         lost = Counter(before.lost) + self.lost
-        taken, left = before.taken, before.left
+        taken, left, overwritten = before.taken, before.left, before.overwritten
         if isinstance(self._source, OpenBpf):
             missed = noted_missed(self._source.programs, self._notes)
             self._source.count_missed_from(missed)
@@ -176,24 +182,27 @@ class HeldSession:
         for number, label in self._labels.items():
             if not label.has_data:
                 continue
-            own = self._notes.taken(number)
+            gone = self._notes.gone(number)
+            own = gone.taken
             taken += own
+            overwritten += gone.overwritten
             ring = self._rings.get(number)
             if ring is None:
                 continue
             if not self._programs:
-                own -= self._earlier.get(number, 0)
+                own -= self._earlier.get(number, Gone()).taken
             reading = self._last_reading(ring)
-            lost.update(_losses(reading))
+            lost.update(_losses(ring, reading))
             # A program counts on, in whatever ring its CPU has got since.
             counts_all = label.cpu in self._gone and bool(self._programs)
             if ring.is_exact and not counts_all:
                 left += max(0, (reading.value or 0) - (reading.lost or 0) - own)
         self._stack.close()
-        return Prior(before.state, taken, {name: n for name, n in lost.items() if n}, left)
+        told = {name: n for name, n in lost.items() if n}
+        return Prior(before.state, taken, told, left, overwritten)
 
     def _losses_of(self, ring: RingHandle) -> dict[str, int]:
-        return _losses(self._last_reading(ring)) if ring.label.has_data else {}
+        return _losses(ring, self._last_reading(ring)) if ring.label.has_data else {}
 
     def _last_reading(self, ring: RingHandle) -> Produced:
         try:
@@ -206,10 +215,10 @@ def _event(counter: CounterFd) -> KeptEvent:
     return KeptEvent(counter.event_index, counter.event_id, counter.read_format, counter.kernel_id)
 
 
-def _losses(reading: Produced) -> dict[str, int]:
+def _losses(ring: RingHandle, reading: Produced) -> dict[str, int]:
     """Return the losses of a reading by name; perf tells of one reason only."""
     if not reading.losses:
-        return {_FULL: reading.lost or 0}
+        return {_PAUSED if ring.has_window else _FULL: reading.lost or 0}
     return {loss_name(key): count for key, count in reading.losses.items()}
 
 

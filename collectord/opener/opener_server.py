@@ -30,6 +30,7 @@ from collectord.kernel.values.kept_rings import (
     ASK_BYTES,
     Answer,
     Ask,
+    AskEnd,
     AskFacts,
     AskHiding,
     CpuAnswer,
@@ -175,6 +176,8 @@ class Opener:
             ask = question_of(data)
             if isinstance(ask, AskHiding):
                 one.send(msgspec.json.encode(held.hiding(ask)), socket.MSG_DONTWAIT)
+            elif isinstance(ask, AskEnd):
+                held.is_over = True
             else:
                 self._reopen(one, held, ask.cpu)
         except (msgspec.MsgspecError, OSError) as error:
@@ -207,8 +210,12 @@ class Opener:
         name = self._connections.pop(one)
         one.close()
         if name:
-            self._held[name].is_drained = False
+            held = self._held[name]
             _LOG.info("session_left", session=name)
+            if held.is_over:
+                self._opening.submit(self._end, name)
+            else:
+                held.is_drained = False
         if one is self._staging_user:
             self._staging_user = None
 
@@ -359,5 +366,8 @@ class Opener:
 
     def _end(self, name: str) -> None:
         """Close the rings of a session, and keep in mind what was in them."""
-        self._prior[name] = prior = self._held.pop(name).end()
+        held = self._held.pop(name, None)
+        if held is None:  # whoever drained it has ended it
+            return
+        self._prior[name] = prior = held.end()
         _LOG.info("session_closed", session=name, unread=prior.left)

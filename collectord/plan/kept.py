@@ -52,11 +52,13 @@ def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> Sessi
     ftrace = plan.payload if isinstance(plan.payload, FtracePlan) else None
     held = plan.kind in HELD_KINDS or ftrace is not None
     probes = ftrace is not None and bool(ftrace.probes)
+    window = ftrace is not None and session.mode == FLIGHT_RECORDER
     reasons = (
         (not held, f"it opens no {plan.kind} sources yet"),
         (plan.is_absent, "there is nothing to open"),
         (any(ring.aux is not None for ring in plan.rings), "it opens no AUX areas yet"),
         (probes, "probes end with the daemon"),
+        (window, "flight recorders of ftrace end with the daemon"),
     )
     reason = next(
         (reason for applies, reason in reasons if applies), not_held(session, plan.scope)
@@ -80,7 +82,6 @@ def not_held(session: SessionConfig, scope: Scope) -> str:
     """
     reasons = (
         (session.ends_ns > 0, "it ends by itself"),
-        (session.mode == FLIGHT_RECORDER, "it opens no flight recorders yet"),
         (scope.kind not in (ScopeKind.SYSTEM, ScopeKind.CPUS), "it opens whole CPUs alone"),
     )
     return next((reason for applies, reason in reasons if applies), "")

@@ -42,6 +42,17 @@ def gap_since(before: Covered, boot_id: str, now: ClockReading, *, changed: bool
     )
 
 
+def pause_since(since_ns: int, now: ClockReading) -> Gap:
+    """Return the gap in rings that stood still for a snapshot as their process was killed.
+
+    Args:
+        since_ns: MONOTONIC time since when.
+        now: the present time.
+    """
+    length_ns = max(0, now.monotonic_ns - since_ns)
+    return Gap(from_ns=now.realtime_ns - length_ns, until_ns=now.realtime_ns, cause=GapCause.KILL)
+
+
 def extend_covered(directory: Path, source: str, boot_id: str, now: ClockReading) -> None:
     """Note that a killed session's rings, which outlived their process, recorded until now.
 

@@ -175,6 +175,7 @@ class Accounting:
             suppressed=self._counter_reader.suppression.to_json(since_ns or 0),
             pauses=self._counter_reader.pauses.to_json(since_ns or 0),
             shared=self._counter_reader.shared_losses,
+            overwritten=sum(account.overwritten for account in self._lasting),
             aux=self._aux.balances(),
         )
 

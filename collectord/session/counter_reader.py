@@ -119,7 +119,7 @@ class CounterReader:
         counters = self._counters(drained)
         try:
             if drained.handle.has_window:
-                self._count_overwritten(one, self._source.read_produced(drained.handle))
+                self._count_overwritten(one, self._reading(drained))
             one.next = self._read(one, counters)
         except KernelError as error:
             _LOG.error("counters_not_read", ring=str(drained.handle.label), error=str(error))
@@ -192,8 +192,10 @@ class CounterReader:
         return self._produced(one.drained, counters, one.overwritten)
 
     def _produced(self, drained: Drained, counters: RingCounters, gone: int) -> Produced:
-        reading = self._source.read_produced(drained.handle)
-        return drained.handle.produced(reading, counters, gone)
+        return drained.handle.produced(self._reading(drained), counters, gone)
+
+    def _reading(self, drained: Drained) -> Produced:
+        return drained.handle.own(self._source.read_produced(drained.handle))
 
     def _read_shared(self) -> None:
         self._shared_before, self._shared = self._shared, self._lost_of_all()
@@ -244,7 +246,7 @@ class CounterReader:
     def close(self) -> None:
         """Take the final reading, once the events are disabled and all is drained and written."""
         self.suppression.end()
-        self.count_overwritten()
+        self._count_last_overwritten()
         for one, counters in self._all_counters():
             if one.gone:
                 self._follow(one, closed=True)
@@ -259,12 +261,12 @@ class CounterReader:
     def before_windows(self) -> Mapping[int, Produced]:
         """Read the counters of overwritable rings, for a later call of `count_overwritten`."""
         return {
-            number: self._source.read_produced(one.drained.handle)
+            number: self._reading(one.drained)
             for number, one in self._rings.items()
             if one.drained.handle.has_window and not one.gone
         }
 
-    def count_overwritten(self, before: Mapping[int, Produced] | None = None) -> None:
+    def count_overwritten(self, before: Mapping[int, Produced]) -> None:
         """Count the records that were overwritten before any window was taken of them.
 
         The kernel counts a ring's records as they are written, and the core counts them as a
@@ -273,14 +275,22 @@ class CounterReader:
         arrive.
 
         Args:
-            before: of `before_windows`; None: the events are disabled and the last windows are
-                taken.
+            before: of `before_windows`.
         """
-        readings = before if before is not None else self.before_windows()
-        for number, reading in readings.items():
+        for number, reading in before.items():
             one = self._rings.get(number)
             if one is not None and not one.gone:
                 self._count_overwritten(one, reading)
+
+    def _count_last_overwritten(self) -> None:
+        """Count them in rings whose events are disabled, and whose last windows are taken."""
+        self.count_overwritten(
+            {
+                number: reading
+                for number, reading in self.before_windows().items()
+                if not self._rings[number].drained.handle.goes_on()
+            }
+        )
 
     def _count_overwritten(self, one: _Read, reading: Produced) -> None:
         if reading.value is None:
@@ -288,6 +298,7 @@ class CounterReader:
         counters = one.drained.ring.counters()
         lost = reading.lost if reading.lost is not None else counters.lost_records
         one.overwritten = max(reading.value - lost - counters.window_taken, one.overwritten)
+        one.drained.handle.note_overwritten(one.overwritten)
 
     def found(self, samples: Mapping[int, int]) -> None:
         """Count the events that the seal of a segment found, by the core's ring id."""
@@ -359,7 +370,7 @@ class CounterReader:
         if not one.drained.handle.has_window or one.gone:
             return one.bracket.happened
         with suppress(KernelError):  # the next snapshot reports it
-            return self._source.read_produced(one.drained.handle).value or 0
+            return self._reading(one.drained).value or 0
         return one.bracket.after.value or 0
 
     def foreign_reads(self) -> int:

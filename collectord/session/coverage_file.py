@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from collectord.model import GapCause
-from collectord.recovery.gap import gap_since
+from collectord.recovery.gap import gap_since, pause_since
 from collectord.sink import covered_note
 from collectord.sink.covered_note import Covered
 
@@ -73,7 +73,8 @@ class CoverageFile(Unnoted):
         boot_id: of this boot.
         clocks: reads the clocks.
         process: names this process.
-        goes_on: the rings were open all the time since the last note, so there is no gap.
+        goes_on: the rings were open all the time since the last note, so there is no gap, but for
+        paused_ns: MONOTONIC time since when a killed process had them stand still; 0: it had not.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class CoverageFile(Unnoted):
         process: str = _PROCESS,
         *,
         goes_on: bool = False,
+        paused_ns: int = 0,
     ) -> None:
         self.gaps_ns = {str(cause): 0 for cause in GapCause}
         self._directory = directory
@@ -93,6 +95,7 @@ class CoverageFile(Unnoted):
         self._clocks = clocks
         self._process = process
         self._goes_on = goes_on
+        self._paused_ns = paused_ns
         self._is_open = False
         self._stopped: ClockReading | None = None
         self._writing = False
@@ -106,8 +109,11 @@ class CoverageFile(Unnoted):
         gaps_ns = {cause: before.gaps_ns.get(cause, 0) for cause in self.gaps_ns}
         changed = before.process == self._process
         if (before.stopped or not changed) and not self._goes_on:
-            self.gap = gap = gap_since(before, self._boot_id, self._clocks(), changed=changed)
-            gaps_ns[gap.cause] += gap.until_ns - gap.from_ns
+            self.gap = gap_since(before, self._boot_id, self._clocks(), changed=changed)
+        elif self._goes_on and self._paused_ns:
+            self.gap = pause_since(self._paused_ns, self._clocks())
+        if self.gap is not None:
+            gaps_ns[self.gap.cause] += self.gap.until_ns - self.gap.from_ns
         self.gaps_ns = gaps_ns
 
     def begin(self) -> None:

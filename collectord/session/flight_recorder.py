@@ -137,6 +137,12 @@ class FlightRecorder:
             self.snapshots.append(made)
         self.poll()  # a ring that froze meanwhile would have to wait for the next tick
 
+    async def rest(self) -> None:
+        """Complete a snapshot in progress, and make no other: the next process has the rings."""
+        async with self._one:
+            self._ended = True
+        self._watch(())
+
     def end(self) -> None:
         """Prepare for the final stop of the source: stopped rings are not started again."""
         self._ended = True

@@ -5,6 +5,9 @@ A process that is killed takes with it what it had taken out of the rings and no
 rings' notes have the number of samples that were taken; the manifests of its run, that of the
 recovered segment included, have the number that is stored. The rest is lost, and the next process
 counts it, together with what the kernel has counted as lost since the last manifest.
+
+Likewise a flight recorder's rings: their notes have the number of events that were overwritten by
+the last snapshot, of which the manifests may not tell yet.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import msgspec
 import structlog
 
 from collectord.errors import CodecError
+from collectord.kernel.values.kept_rings import Prior
 from collectord.model import Reason, Stage, loss_key, loss_name
-from collectord.sink.run_so_far import last_records, stored_in_run
+from collectord.sink.run_so_far import last_records, told_by, told_in_run
 from collectord.text.foreign import decode_json, encode_json
 
 if TYPE_CHECKING:
@@ -25,11 +29,13 @@ if TYPE_CHECKING:
 
     from collectord._native._core import Stream
     from collectord.sink.manifest import Manifest
+    from collectord.sink.run_so_far import Told
     from collectord.source.base import Lasting
 
 _LOG: Final = structlog.get_logger()
 _TAKEN: Final = (Stage.STAGING, Reason.DROPPED)
 _LEFT: Final = (Stage.KERNEL_RING, Reason.DROPPED)
+_PAUSED: Final = loss_name((Stage.KERNEL_RING, Reason.PAUSED))
 NOT_HELD: Final = "the opener does not hold its rings: they end with this process"
 # So many fit into the text's page.
 _MORE_MAX: Final = 16
@@ -43,20 +49,52 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         run: of the segments of the process that wrote it; "" once all that it took is sealed.
         more: likewise of processes since, which were killed before they settled its account.
+        left: samples in rings that those gave up.
         taken: samples that were taken out of the rings before that process.
         stored: samples that it has stored, as of its last manifest.
         lost: what had not got into the rings, as of the last manifest, by the loss's name.
         gone: samples that the process took, and counted as lost in a manifest.
         untold: losses of earlier processes that are in no manifest yet.
+        overwritten: events of these rings that manifests tell of as overwritten.
+        before: by the loss's name, what manifests told of these rings before that process; less
+            what it tells of for earlier ones.
+        overwritten_before: likewise, of those overwritten.
+        paused_ns: MONOTONIC time since when the rings are paused for a snapshot; 0: they are not.
+        refused: events that they had refused by then.
     """
 
     run: str = ""
     more: tuple[str, ...] = ()
+    left: int = 0
     taken: int = 0
     stored: int = 0
     lost: dict[str, int] = {}
     gone: int = 0
     untold: dict[str, int] = {}
+    overwritten: int = 0
+    before: dict[str, int] = {}
+    overwritten_before: int = 0
+    paused_ns: int = 0
+    refused: int = 0
+
+    def with_told(self, told: Told) -> Account:
+        """Return the account with what manifests of its process tell, be it known or not."""
+        if not told.lost:  # those of recovered segments know what is stored alone
+            return msgspec.structs.replace(self, stored=max(self.stored, told.stored))
+        lost = {name: n + self.before.get(name, 0) for name, n in told.lost.items()}
+        behind = [n for name, n in lost.items() if name.startswith(_BEHIND_RING)]
+        return msgspec.structs.replace(
+            self,
+            stored=max(self.stored, told.stored),
+            lost={
+                name: max(n, self.lost.get(name, 0))
+                for name, n in lost.items()
+                if not name.startswith(_BEHIND_RING)
+            },
+            gone=max(self.gone, sum(behind)),
+            untold={},
+            overwritten=max(self.overwritten, self.overwritten_before + told.overwritten),
+        )
 
 
 class LastingAccount:
@@ -72,6 +110,10 @@ class LastingAccount:
 
     Attributes:
         drains_first: the rings are an earlier process's, and may be drained before `settle`.
+        overwritten: events that earlier processes knew as overwritten, and that no manifest has;
+            known once it is settled.
+        paused_ns: MONOTONIC time since when the rings had stood still, as the process before was
+            killed during a snapshot; 0: nothing was refused meanwhile.
 
     Raises:
         KernelError: the account cannot be noted.
@@ -80,29 +122,22 @@ class LastingAccount:
     def __init__(self, source: Lasting, directory: Path, run: str) -> None:
         self._source = source
         self._directory = directory
+        self._run = run
         prior = source.prior
-        self._before = before = _decode(prior.state)
-        lost = {name: max(0, n - before.lost.get(name, 0)) for name, n in prior.lost.items()}
-        self._lost = lost | {loss_name(_TAKEN): 0, loss_name(_LEFT): prior.left}
-        untold = Counter(self._lost)
-        untold.update(before.untold)
-        self._earlier = dict(untold)
-        resumed = source.resumed
-        self._lost_before = prior.lost if resumed else {}
-        self._account = Account(
-            run=run,
-            taken=prior.taken if resumed else 0,
-            lost=self._lost_before,
-            untold=self._earlier,
-        )
-        self.drains_first = resumed and len(before.more) < _MORE_MAX
+        self._known = prior if source.resumed else Prior()
+        self.overwritten = 0
+        self._lost: dict[str, int] = {}
+        self._before = self._account = before = _decode(prior.state)
+        refused = prior.lost.get(_PAUSED, 0)
+        self.paused_ns = before.paused_ns if refused > before.refused else 0
+        self.drains_first = source.resumed and len(before.more) < _MORE_MAX
         if not before.run:
-            self._write(self._account)
+            self._go_on(before, 0)
         elif self.drains_first:
-            goes_on = msgspec.structs.replace(
-                before, more=(*before.more, run), lost=self._lost_before, untold=self._earlier
+            self._account = msgspec.structs.replace(
+                before, more=(*before.more, run), left=before.left + prior.left
             )
-            self._write(goes_on)
+            self._write()
 
     def settle(self) -> None:
         """Count what earlier processes lost, for a worker: their segments are sealed.
@@ -113,16 +148,41 @@ class LastingAccount:
         """
         before = self._before
         if before.run:
-            stored = max(before.stored, stored_in_run(self._directory, before.run))
-            stored += sum(stored_in_run(self._directory, run) for run in before.more)
-            dropped = max(0, self._source.prior.taken - before.taken - before.gone - stored)
-            self._lost[loss_name(_TAKEN)] = dropped
-            self._earlier[loss_name(_TAKEN)] += dropped
-            self._account = msgspec.structs.replace(self._account, untold=self._earlier)
-            self._write(self._account)
-        self._source.count_lost({loss_key(name): n for name, n in self._earlier.items()})
+            # A kill may have come between a manifest and the note of it.
+            before = before.with_told(told_in_run(self._directory, before.run))
+            stored = before.stored
+            stored += sum(told_in_run(self._directory, run).stored for run in before.more)
+            taken = self._source.prior.taken - before.taken - before.gone
+            self._go_on(before, max(0, taken - stored))
+        self._source.count_lost({loss_key(name): n for name, n in self._account.untold.items()})
         if any(self._lost.values()):
             _LOG.warning("events_of_killed_lost", path=str(self._directory), **self._lost)
+
+    def _go_on(self, before: Account, dropped: int) -> None:
+        """Begin this process's account.
+
+        Args:
+            before: the one of the processes before.
+            dropped: samples that they took, and neither stored nor counted as lost.
+        """
+        prior, known = self._source.prior, self._known
+        self.overwritten = max(0, prior.overwritten - before.overwritten)
+        lost = {name: max(0, n - before.lost.get(name, 0)) for name, n in prior.lost.items()}
+        lost |= {loss_name(_TAKEN): dropped, loss_name(_LEFT): before.left + prior.left}
+        self._lost = lost
+        untold = Counter(lost)
+        untold.update(before.untold)
+        told = known.overwritten - self.overwritten
+        self._account = Account(
+            run=self._run,
+            taken=known.taken,
+            lost=known.lost,
+            untold=dict(untold),
+            overwritten=told,
+            before={name: known.lost.get(name, 0) - n for name, n in untold.items()},
+            overwritten_before=told,
+        )
+        self._write()
 
     def load_names(self, stream: Stream, left_ns: int) -> None:
         """Load the names and mappings that the last segment ends with, for a worker.
@@ -153,29 +213,32 @@ class LastingAccount:
 
     def told(self, manifest: Manifest) -> None:
         """Note what a manifest tells."""
-        lost = manifest.ledger["lost"]
-        behind = sum(count for name, count in lost.items() if name.startswith(_BEHIND_RING))
-        own = {name: n - self._earlier.get(name, 0) for name, n in lost.items()}
-        self._account = msgspec.structs.replace(
-            self._account,
-            stored=manifest.stored_before + manifest.samples,
-            lost={
-                name: n + self._lost_before.get(name, 0)
-                for name, n in own.items()
-                if not name.startswith(_BEHIND_RING)
-            },
-            gone=behind - self._earlier.get(loss_name(_TAKEN), 0),
-            untold={},
-        )
-        self._write(self._account)
+        self._account = self._account.with_told(told_by([manifest]))
+        self._write()
+
+    def pausing(self, since_ns: int, refused: int) -> None:
+        """Note that the rings are about to stand still.
+
+        Args:
+            since_ns: MONOTONIC time.
+            refused: events that they have refused by now, since this process has them.
+        """
+        refused += self._known.lost.get(_PAUSED, 0)
+        self._account = msgspec.structs.replace(self._account, paused_ns=since_ns, refused=refused)
+        self._write()
+
+    def going_on(self) -> None:
+        """Note that they stand still no more."""
+        self._account = msgspec.structs.replace(self._account, paused_ns=0, refused=0)
+        self._write()
 
     def end(self) -> None:
         """Note that all that was taken out of the rings is in sealed segments."""
         self._account = msgspec.structs.replace(self._account, run="")
-        self._write(self._account)
+        self._write()
 
-    def _write(self, account: Account) -> None:
-        self._source.note(encode_json(account).decode())
+    def _write(self) -> None:
+        self._source.note(encode_json(self._account).decode())
 
 
 def _decode(state: str) -> Account:

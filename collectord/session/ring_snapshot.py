@@ -151,6 +151,7 @@ class RingSnapshot:
         self._counter_reader = parts.counter_reader
         self._drain = parts.drain
         self._kernel = parts.kernel
+        self._lasting = parts.lasting
         self._repeated = (0, 0)
         self._given = 0  # of rings that are gone
         self._ended = False
@@ -206,6 +207,9 @@ class RingSnapshot:
         before = self._counter_reader.before_windows()
         for drained in self._rings:
             drained.ring.warm()
+        refused = sum(reading.lost or 0 for reading in before.values())
+        for account in self._lasting:
+            account.pausing(time.monotonic_ns(), refused)
         begun_ns = time.monotonic_ns()
         try:
             self._recording.pause()
@@ -219,6 +223,8 @@ class RingSnapshot:
         finally:
             if not self._ended:
                 self._recording.resume()
+                for account in self._lasting:
+                    account.going_on()
         paused_ns = time.monotonic_ns() - begun_ns if self._recording.stands_still else 0
         self.paused_ns += paused_ns
         self._counter_reader.count_overwritten(before)

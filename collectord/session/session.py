@@ -106,6 +106,7 @@ class Session:
         self.heart = Heart(plan, self.abilities.tracing, self._accounting.balance)
         self.pause = Pause(plan, self.abilities, parts.counter_reader.pauses, parts.covered)
         self.readers: tuple[FirstReading, ...] = ()
+        self._outlives = False
         self._stopping = asyncio.Event()
 
     # Life: take_over, begin, tick .. tick, close.
@@ -115,7 +116,7 @@ class Session:
 
         They would fill up while `begin` seals and reads what that process has left.
         """
-        if self._takeover.is_due:
+        if self.recorder is None and self._takeover.is_due:
             await self._find_gap()
             if await self._takeover.reserve():
                 self._begin_rings()
@@ -147,7 +148,8 @@ class Session:
             self._stream.load_sideband(await self._tasks.in_worker(sideband.running_state))
         if self._programs is not None:
             self._stream.load_sideband(await self._tasks.in_worker(self._programs.running))
-        await self._takeover.load_names()
+        if self.recorder is None:
+            await self._takeover.load_names()
         if not self._takeover.is_done:
             await self._find_gap()
         await self._rotation.begin()
@@ -367,6 +369,7 @@ class Session:
         """Have what can record on after this process do so; nobody drains it from now on."""
         for one in self.abilities.outliving:
             if one.outlive():
+                self._outlives = True
                 for drained in self._rings.values():
                     drained.ring.hold(True)  # noqa: FBT003 - the binding's
 
@@ -375,16 +378,19 @@ class Session:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        recorder = None if self._outlives else self.recorder
+        if self.recorder is not None and self._outlives:
+            await self.recorder.rest()
         self._rotation.end()
         for follower in self.followers:
             follower.end()
-        if self.recorder is not None:
-            self.recorder.end()
+        if recorder is not None:
+            recorder.end()
         self.pause.close()
         await self._stop_source()
         self._covered.stop()
-        if self.recorder is not None:
-            await self._health.heard(self.recorder.take_last())
+        if recorder is not None:
+            await self._health.heard(recorder.take_last())
         self._health.look_for_suppression()
         if self._programs is not None:
             await self._tasks.in_worker(self._programs.poll)
@@ -394,8 +400,8 @@ class Session:
         self._health.poll()
         await self._rotation.finish()
         await self._tasks.join()
-        if self.recorder is not None:
-            self.recorder.notify_last()
+        if recorder is not None:
+            recorder.notify_last()
         if self._rotation.all_sealed:
             self._accounting.settle()
         await self._rotation.add_last(self._accounting.take_late)

@@ -202,6 +202,7 @@ class SessionContext:
                 self.host.boot_id,
                 self.kernel.clocks,
                 goes_on=any(goes_on),
+                paused_ns=max((account.paused_ns for account in lasting), default=0),
             )
         parts = SessionParts(
             plan=plan,

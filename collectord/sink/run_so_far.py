@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,7 +22,7 @@ from collectord.sink.segment import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -35,15 +36,40 @@ def of_run(folder: Folder, groups: Iterable[Group], name: str) -> list[Manifest]
     return [manifest for manifest in manifests if manifest is not None and manifest.run == name]
 
 
-def stored_in_run(directory: Path, name: str) -> int:
-    """Return the events that a run has stored, by its manifests in a folder.
+class Told(NamedTuple):
+    """The events of a process that its manifests tell of so far.
+
+    Attributes:
+        stored: stored ones.
+        overwritten: those that a flight recorder's rings overwrote.
+        lost: lost ones by the loss's name; empty if none of them tells of any, as after a kill.
+    """
+
+    stored: int
+    overwritten: int
+    lost: Mapping[str, int]
+
+
+def told_by(manifests: Iterable[Manifest]) -> Told:
+    """Return what some manifests of a run tell of; all their figures only rise."""
+    stored = overwritten = 0
+    lost: Counter[str] = Counter()
+    for one in manifests:
+        stored = max(stored, one.stored_before + one.samples)
+        overwritten = max(overwritten, one.ledger.get("overwritten") or 0)
+        own = one.ledger.get("lost", {})
+        lost.update({name: max(0, n - lost[name]) for name, n in own.items()})
+    return Told(stored, overwritten, lost)
+
+
+def told_in_run(directory: Path, name: str) -> Told:
+    """Return what the manifests of a run in a folder tell of.
 
     Raises:
         SinkError: the folder cannot be read.
     """
     with _reading(directory) as folder:
-        found = of_run(folder, _sealed(folder), name)
-    return max((one.stored_before + one.samples for one in found), default=0)
+        return told_by(of_run(folder, _sealed(folder), name))
 
 
 @contextmanager

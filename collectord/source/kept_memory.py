@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from mmap import mmap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord._native._core import RingNote
 from collectord.errors import KernelError
@@ -28,6 +28,13 @@ _PROGRAM: Final = struct.Struct("<2Q")
 def memory_bytes(rings: int, programs: int) -> int:
     """Return how much memory the notes of so many rings and programs take."""
     return STATE_BYTES + NOTE_BYTES * (rings + programs)
+
+
+class Gone(NamedTuple):
+    """The samples of a ring that were taken out of it, and those that a recorder's overwrote."""
+
+    taken: int = 0
+    overwritten: int = 0
 
 
 class KeptMemory:
@@ -67,20 +74,20 @@ class KeptMemory:
         stack.callback(note.close)
         return note
 
-    def taken(self, number: int) -> int:
-        """Return the samples that were ever taken out of a ring."""
+    def gone(self, number: int) -> Gone:
+        """Return what has ever left a ring, in whatever way."""
         note = RingNote(self._map, STATE_BYTES + NOTE_BYTES * number)
         try:
-            return note.taken
+            return Gone(note.taken, note.overwritten)
         finally:
             note.close()
 
-    def restart(self, number: int) -> int:
-        """Begin the note of a new ring, which nobody drains yet; return what was taken by now."""
-        taken = self.taken(number)
+    def restart(self, number: int) -> Gone:
+        """Begin the note of a new ring, which nobody drains yet; return what is gone by now."""
+        gone = self.gone(number)
         at = STATE_BYTES + NOTE_BYTES * number
-        _RING.pack_into(self._map, at, 0, 0, taken)
-        return taken
+        _RING.pack_into(self._map, at, 0, 0, gone.taken)
+        return gone
 
     def missed_before(self, program: int) -> int | None:
         """Return the skipped runs of a program before it was let to count; None: it was not yet.

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from collectord.kernel.values.kept_rings import Prior
 from collectord.model import loss_name
-from collectord.source.ring import PerfRing, RingHandle
+from collectord.source.ring import OverwritableRing, PerfRing, RingHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from collectord._native._core import Core, Ring, RingCounters, RingNote, Stream
+    from collectord._native._core import Core, Ring, RingNote, Stream
     from collectord.kernel.values.kept_rings import KeptRings
     from collectord.model import LossKey, Produced
     from collectord.source.kept_memory import KeptMemory
@@ -29,18 +29,21 @@ class Before:
         taken: samples that they took out of it, of those that its counters count.
         lost: events that were lost by then, by stage and reason.
         by_event: those of them that the kernel tells by event, by its id.
+        overwritten: events that had been overwritten at the last snapshot.
     """
 
     taken: int = 0
     lost: Mapping[LossKey, int] = field(default_factory=dict)
     by_event: Mapping[int, int] = field(default_factory=dict)
+    overwritten: int = 0
 
     def rest(self, reading: Produced) -> Produced:
         """Return a reading of the kernel's counters without it."""
         lost = sum(self.lost.values())
+        gone = self.taken + lost + self.overwritten
         return replace(
             reading,
-            value=None if reading.value is None else reading.value - self.taken - lost,
+            value=None if reading.value is None else reading.value - gone,
             lost=None if reading.lost is None else reading.lost - lost,
             losses={key: n - self.lost.get(key, 0) for key, n in reading.losses.items()},
             per_event=tuple(
@@ -48,6 +51,17 @@ class Before:
                 for event_id, value, count in reading.per_event
             ),
         )
+
+
+@dataclass(slots=True)
+class Use:
+    """The use that a process makes of a session's rings.
+
+    Attributes:
+        ended: it has disabled their events: its end is that of their recording.
+    """
+
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +72,20 @@ class Hold:
         note: how far it was read.
         connection: to its holder.
         before: see `Before`.
+        use: see `Use`.
+        overwritten: as its note had it at first, of all rings in its place.
     """
 
     note: RingNote
     connection: int
     before: Before = field(default_factory=Before)
+    use: Use = field(default_factory=Use)
+    overwritten: int = 0
 
     @property
     def lasts(self) -> bool:
-        """Whether the holder lives."""
-        return holds(self.connection)
+        """Whether it goes on for the next process: the holder lives."""
+        return not self.use.ended and holds(self.connection)
 
 
 def holds(connection: int) -> bool:
@@ -112,9 +130,8 @@ class Lasting(RingHandle):
         if self.hold.lasts:
             ring.hold(True)  # noqa: FBT003 - the binding's
 
-    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
+    def own(self, reading: Produced) -> Produced:
         """See `RingHandle`: without what earlier processes took and what was lost by then."""
-        del counters, gone
         return self.hold.before.rest(reading)
 
 
@@ -127,6 +144,24 @@ class LastingRing(Lasting, PerfRing):
     """
 
     hold: Hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastingWindow(Lasting, OverwritableRing):
+    """An overwritable perf ring that another process holds.
+
+    Attributes:
+        hold: see `Hold`.
+    """
+
+    hold: Hold
+
+    def begin(self, ring: Ring) -> None:
+        """See `RingHandle`: nothing is taken before the first snapshot."""
+
+    def note_overwritten(self, count: int) -> None:
+        """See `RingHandle`."""
+        self.hold.note.overwritten = self.hold.overwritten + count
 
 
 class Legacy:
@@ -150,8 +185,12 @@ class Legacy:
             lost = Counter(given.lost)
             for one in data:
                 lost.update({loss_name(key): n for key, n in one.before.lost.items()})
-            taken = sum(one.note.taken for one in data)
-            self.prior = Prior(state, taken=taken, lost=dict(lost))
+            self.prior = Prior(
+                state,
+                taken=sum(one.note.taken for one in data),
+                lost=dict(lost),
+                overwritten=sum(one.overwritten for one in data),
+            )
 
     def note(self, state: str) -> None:
         """See `source.base.Lasting`."""

@@ -9,6 +9,7 @@ sideband of its session is streamed all the same.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from collectord._native._core import RingMap
 from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_offset
 from collectord.kernel.values.kept_rings import KeptRings
-from collectord.model import FOLLOWING, Basis, Geometry, Produced, RingRole
+from collectord.model import FLIGHT_RECORDER, FOLLOWING, Basis, Geometry, Produced, RingRole
 from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
 from collectord.source.event_counts import OwnCounts
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collectord._native._core import Core, Stream
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.port import Kernel
+    from collectord.kernel.values.counter_reading import CounterReading
     from collectord.model import RingLabel
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.base import Following, Hotplug
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from collectord.source.ring import CounterFd, RingHandle
 
 _FED_BYTES: Final = 256 << 10
+_TICK_S: Final = 0.001  # in which the time of an enabled event goes on, whatever its clock
 
 
 def open_session(
@@ -112,7 +115,7 @@ def open_kept(
         legacy: what earlier processes leave; none if somebody else accounts for it.
     """
     maker, found = made
-    opened = OpenKept(kernel, found, plan, connection=maker.connection, legacy=legacy)
+    opened = OpenKept(kernel, found, plan, maker=maker, legacy=legacy)
     if can_reopen(plan):
         reopening = KeptReopening(
             kernel,
@@ -404,11 +407,16 @@ class OpenKept(OpenPerf):
         opened: Opened,
         plan: SessionPlan,
         *,
-        connection: int,
+        maker: RingMaker,
         legacy: tuple[Legacy, ...],
     ) -> None:
         super().__init__(kernel, opened, plan, OwnCounts(kernel))
-        self._connection = connection
+        self._connection = maker.connection
+        self._use = maker.use
+        # A stream's rings go on in any case; those of a recorder hold the window of its end.
+        self._recorder = plan.mode == FLIGHT_RECORDER
+        self._outlives = False
+        self._armed: set[int] = set()  # events that an earlier process has armed
         # Answers that were not asked for yet: a poll asks for each event once.
         self._told: dict[int, tuple[int, ...] | None] = {}
         self._legacy = legacy
@@ -416,12 +424,51 @@ class OpenKept(OpenPerf):
     @property
     def abilities(self) -> Abilities:
         """See `source.base.OpenSource`."""
-        own = super().abilities
-        return replace(own, pausable=(), lasting=self._legacy, shared=self._legacy)
+        return replace(
+            super().abilities,
+            pausable=(),
+            lasting=self._legacy,
+            shared=self._legacy,
+            outliving=(self,) if self._recorder else (),
+        )
+
+    def outlive(self) -> bool:
+        """See `source.base.Outliving`."""
+        self._outlives = holds(self._connection)
+        return self._outlives
+
+    def enable(self) -> None:
+        """Start counting where an earlier process has not.
+
+        An event that freezes its ring is armed once, and off as soon as that has frozen: one that
+        did so, and was not armed again, is left to be found.
+        """
+        before = {fd: self._reading(fd) for fd in self._freezers}
+        if before:
+            time.sleep(_TICK_S)
+        for fd, reading in before.items():
+            if self._reading(fd).time_enabled_ns > reading.time_enabled_ns:
+                self._happened[fd] = reading.value
+                self._armed.add(fd)
+            elif reading.value:
+                self._armed.add(fd)
+        super().enable()
+
+    def _reading(self, fd: int) -> CounterReading:
+        return self._kernel.read_counter(fd, self._freezers[fd].read_format)
+
+    def _enable(self, counter: CounterFd) -> None:
+        if counter.fd in self._armed:
+            self._armed.remove(counter.fd)
+        else:
+            super()._enable(counter)
 
     def disable(self) -> None:
         """Stop counting in rings that end now; the others count on for the next process."""
+        self._use.ended = self._recorder and not self._outlives
         self.disable_rings([ring for ring in self.rings if not ring.goes_on()])
+        if self._use.ended and holds(self._connection):
+            self._kernel.end_kept(self._connection)
 
     def suppressed_by(self, event_index: int) -> tuple[int, ...] | None:
         """See `OpenPerf`. The opener looks, as long as it lives: it takes a privilege."""

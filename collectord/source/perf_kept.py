@@ -14,7 +14,7 @@ from collectord.kernel.mappings import map_ring
 from collectord.model import Geometry, Reason, RingLabel, Stage
 from collectord.plan.kept import digest
 from collectord.source.bpf_texts import program_texts
-from collectord.source.kept_ring import Before, Hold, LastingRing
+from collectord.source.kept_ring import Before, Hold, LastingRing, LastingWindow, Use
 from collectord.source.perf_opening import Opened
 from collectord.source.ring import CounterFd
 from collectord.text.units import NS_PER_SECOND
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from collectord._native._core import RingNote
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.kept_rings import GivenRing, KeptRing, KeptRings
+    from collectord.model import LossKey
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.kept_memory import KeptMemory
 
 _LOG: Final = structlog.get_logger()
 _RING_FULL: Final = (Stage.KERNEL_RING, Reason.RING_FULL)
+_PAUSED: Final = (Stage.KERNEL_RING, Reason.PAUSED)  # an overwritable ring refuses only then
 # The opener may look at the host, and then open thousands of events; it compiles programs too.
 _WAIT_S: Final = 60.0
 
@@ -121,6 +123,9 @@ class RingMaker:
         plan: of the session.
         memory: has the rings' notes.
         connection: to the opener.
+
+    Attributes:
+        use: what this process makes of the rings.
     """
 
     def __init__(
@@ -130,20 +135,29 @@ class RingMaker:
         self._plan = plan
         self._memory = memory
         self.connection = connection
+        self.use = Use()
 
-    def map(self, given: GivenRing, stack: ExitStack) -> LastingRing:
-        """Map a ring, whose descriptors the caller closes; the stack unmaps it."""
+    def map(self, given: GivenRing, stack: ExitStack) -> LastingRing | LastingWindow:
+        """Map a ring, whose descriptors the caller closes; the stack unmaps it.
+
+        One that a process had paused as it was killed goes on.
+        """
         kept, fds = given
+        planned = self._plan.rings[kept.number]
         note = self._memory.ring(kept.number, stack)
-        ring_map = map_ring(fds[0], kept.data_bytes, self._kernel.limits)
+        ring_map = map_ring(
+            fds[0], kept.data_bytes, self._kernel.limits, overwrite=planned.overwrite
+        )
         stack.callback(ring_map.close)
+        if planned.overwrite:
+            self._kernel.pause_output(fds[0], paused=False)
         counters = tuple(
             CounterFd(fd, event.index, event.id, event.read_format, kernel_id=event.kernel_id)
-            for event, fd in zip(kept.events, fds, strict=True)
+            for event, fd in zip(kept.events, fds[1:] if kept.keeper else fds, strict=True)
         )
-        planned = self._plan.rings[kept.number]
         attr = planned.events[0].attr
-        return LastingRing(
+        kind = LastingWindow if planned.overwrite else LastingRing
+        return kind(
             map=ring_map,
             fd=fds[0],
             basis=planned.basis,
@@ -153,14 +167,21 @@ class RingMaker:
             time_offset=sample_time_offset(attr),
             time_trailer=id_trailer_from(attr, SampleType.TIME),
             cpu_trailer=id_trailer_from(attr, SampleType.CPU),
-            hold=Hold(note, self.connection, self._before(note, kept, counters)),
+            held=planned.overwrite,
+            hold=Hold(
+                note,
+                self.connection,
+                self._before(note, kept, counters, _PAUSED if planned.overwrite else _RING_FULL),
+                self.use,
+                note.overwritten,
+            ),
         )
 
     def has(self, cpu: int) -> bool:
         """Whether the session has rings on a CPU, by its plan."""
         return any(ring.cpu == cpu for ring in self._plan.rings)
 
-    def reopen(self, cpu: int, stack: ExitStack) -> tuple[LastingRing, ...]:
+    def reopen(self, cpu: int, stack: ExitStack) -> tuple[LastingRing | LastingWindow, ...]:
         """Return new rings of a CPU; the stack closes them. Raises KernelError."""
         given = self._kernel.reopened_rings(self.connection, cpu)
         for _, fds in given:
@@ -168,13 +189,22 @@ class RingMaker:
                 stack.callback(self._kernel.close, fd)
         return tuple(self.map(one, stack) for one in given)
 
-    def _before(self, note: RingNote, kept: KeptRing, counters: tuple[CounterFd, ...]) -> Before:
-        """Return what earlier processes have had of a ring; of a new one there is nothing."""
-        taken = note.taken - kept.taken
+    def _before(
+        self, note: RingNote, kept: KeptRing, counters: tuple[CounterFd, ...], loss: LossKey
+    ) -> Before:
+        """Return what earlier processes have had of a ring; of a new one there is nothing.
+
+        Args:
+            note: of the ring.
+            kept: the ring.
+            counters: its events.
+            loss: what the kernel counts as lost.
+        """
+        taken, overwritten = note.taken - kept.taken, note.overwritten - kept.overwritten
         if not self._memory.state:
-            return Before(taken)
+            return Before(taken, overwritten=overwritten)
         readings = (
             (one.event_id, self._kernel.read_counter(one.fd, one.read_format)) for one in counters
         )
         by_event = {event_id: reading.lost or 0 for event_id, reading in readings}
-        return Before(taken, {_RING_FULL: sum(by_event.values())}, by_event)
+        return Before(taken, {loss: sum(by_event.values())}, by_event, overwritten)

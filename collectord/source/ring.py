@@ -144,11 +144,18 @@ class RingHandle(ABC):
         """Return the meaning of its hang-up, "" where it is expected, as when a task ends."""
         return ""
 
+    def own(self, reading: Produced) -> Produced:
+        """Return a reading of the source without what other processes have had before."""
+        return reading
+
+    def note_overwritten(self, count: int) -> None:  # noqa: B027 - most leave nothing
+        """Note for a later process how many of its records no snapshot had, of this one's."""
+
     def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
         """Complete a reading of the kernel's counters by what the core finds in the ring.
 
         Args:
-            reading: reading of the source.
+            reading: reading of the source, see `own`.
             counters: counters of the core, read before that.
             gone: known number of its records that were overwritten before a snapshot.
         """

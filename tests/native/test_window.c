@@ -28,17 +28,23 @@ static struct ring *ring;
 static uint8_t record[65536];
 static uint64_t serial; /* of the next record */
 
-static struct ring *new_ring(int wakeup_fd)
+static struct ring *new_noted_ring(int wakeup_fd, struct ring_note *note)
 {
 	const struct perf_ring_options options = {
 		.map = &fake.map,
 		.wakeup_fd = wakeup_fd,
 		.layout = records__layout,
+		.note = note,
 	};
 	struct ring *made;
 
 	CHECK_EQ(window__new(&options, &made), 0);
 	return made;
+}
+
+static struct ring *new_ring(int wakeup_fd)
+{
+	return new_noted_ring(wakeup_fd, NULL);
 }
 
 static void open_ring(uint32_t pages)
@@ -571,6 +577,154 @@ static void a_core_stores_windows_while_records_come(void)
 	close(fd);
 }
 
+/* Killed while it delivers a window, it leaves the rest to the next one, which has it in its ring. */
+static void a_successor_takes_what_is_not_noted(void)
+{
+	struct ring_note note = {0};
+	uint64_t position, samples, first;
+
+	open_ring(16);
+	ring->ops->free(ring);
+	ring = new_noted_ring(-1, &note);
+	for (int i = 0; i < 900; i++)
+		write_sample(64);
+	ring->ops->hold(ring, false);
+	empty_chunk(0);
+	CHECK_EQ(ring->ops->take(ring, &chunk, CHUNK_BYTES), RING_MORE);
+	first = chunk.used / 64;
+	CHECK(first > 0 && first < 900);
+	ring_note__read(&note, &position, &samples);
+	CHECK_EQ(samples, first);
+	CHECK_EQ(position, 0 - first * 64);
+
+	ring->ops->free(ring);
+	ring = new_noted_ring(-1, &note);
+	for (int i = 0; i < 10; i++)
+		write_sample(64);
+	CHECK_EQ(take_all(), 910 - first);
+	CHECK_EQ(counter__read(&window__of(ring)->repeated), first);
+	ring_note__read(&note, &position, &samples);
+	CHECK_EQ(samples, 910);
+	CHECK_EQ(position, fake.head);
+
+	ring->ops->free(ring);
+	ring = new_noted_ring(-1, &note);
+	CHECK_EQ(take_all(), 0);
+	close_ring();
+}
+
+/* What is in the ring is as old as its oldest record, also for one who comes late. */
+static void a_successor_knows_how_far_it_reaches(void)
+{
+	struct ring_note note = {0};
+	const uint64_t age_ns = 5000000000u, begun_ns = clock__now_ns() - age_ns;
+
+	open_ring(1);
+	ring->ops->free(ring);
+	fake_ring__write_backward(&fake, record, record__sample(record, 64, 0, begun_ns));
+	ring = new_noted_ring(-1, &note);
+	look();
+	CHECK(counter__read(&window__of(ring)->held_ns) >= age_ns);
+	CHECK(counter__read(&window__of(ring)->held_ns) <= clock__now_ns() - begun_ns);
+	CHECK_EQ(counter__read(&ring->horizon_ns), 0);
+	close_ring();
+}
+
+static struct lane names_lane;
+
+/* Read the ring of names to its end, for a stream. */
+static void read_names(void)
+{
+	do {
+		empty_chunk(0);
+		(void)ring__begin(ring);
+	} while (ring->ops->take(ring, &chunk, CHUNK_BYTES) != RING_EMPTY);
+	CHECK_EQ(ring->position, fake.head);
+	CHECK(fake.head - ring_map__tail(&fake.map) <= fake.map.data_bytes / 2);
+}
+
+static void open_names(struct stream *stream, struct ring_note *note)
+{
+	const struct perf_ring_options options = {
+		.map = &fake.map,
+		.wakeup_fd = -1,
+		.layout = records__layout,
+		.sideband = true,
+		.note = note,
+	};
+
+	stream->snapshots = true;
+	names_lane.stream = stream;
+	CHECK_EQ(perf_ring__new(&options, &ring), 0);
+	ring->lane = &names_lane;
+	CHECK_EQ(perf_ring__join(ring, stream), 0);
+}
+
+static uint16_t write_name(uint32_t tid)
+{
+	const uint16_t size = record__comm(record, tid, tid, "name", 0, 1000 + tid);
+
+	CHECK(fake_ring__write(&fake, record, size));
+	return size;
+}
+
+/* They stay in the ring as long as there is room, and a successor reads them again, except those
+ * of tasks that it knows already. */
+static void names_are_kept_for_a_successor(void)
+{
+	static struct rig rig;
+	struct ring_note note = {0};
+	uint16_t size = 0;
+
+	rig__init(&rig, 1, 2, 2, RIG_NEVER_NS);
+	fake_ring__init(&fake, 1);
+	open_names(&rig.streams[0], &note);
+	for (uint32_t tid = 1; tid <= 10; tid++)
+		size = write_name(tid);
+	read_names();
+	CHECK_EQ(ring_map__tail(&fake.map), 0);
+	CHECK_EQ(rig.streams[0].sideband.log_used, 10u * size);
+	write_name(11);
+	ring->ops->free(ring);
+
+	open_names(&rig.streams[1], &note);
+	for (uint32_t tid = 3; tid <= 11; tid += 8)
+		CHECK_EQ(sideband__load(&rig.streams[1].sideband, record,
+					record__comm(record, tid, tid, "now", 0, 1), UINT64_MAX),
+			 0);
+	read_names();
+	/* One that no process has read yet is news. */
+	CHECK_EQ(rig.streams[1].sideband.log_used, 10u * size);
+	for (uint32_t tid = 12; tid <= 1000; tid++) {
+		write_name(tid);
+		if (tid % 7 == 0)
+			read_names();
+	}
+	read_names();
+	CHECK(fake.head - ring_map__tail(&fake.map) >= fake.map.data_bytes / 4);
+	CHECK_EQ(ring->fault, FAULT_NONE);
+	ring->ops->free(ring);
+	fake_ring__deinit(&fake);
+	rig__deinit(&rig);
+}
+
+static void a_position_that_cannot_be_is_none(void)
+{
+	const uint64_t wrong[] = {4, 64, UINT64_MAX / 2, 0 - UINT64_C(1024)};
+
+	for (uint32_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct ring_note note = {.at = {{.position = wrong[i]}}};
+
+		open_ring(1);
+		ring->ops->free(ring);
+		write_sample(64);
+		ring = new_noted_ring(-1, &note);
+		(void)take_all();
+		CHECK_EQ(ring->fault, FAULT_NONE);
+		close_ring();
+	}
+}
+
 int main(void)
 {
 	guarded__init(&staging, CHUNK_BYTES, -1);
@@ -591,6 +745,10 @@ int main(void)
 	RUN(any_order_of_calls_is_right);
 	RUN(names_give_way_where_they_are_too_many);
 	RUN(a_core_stores_windows_while_records_come);
+	RUN(a_successor_takes_what_is_not_noted);
+	RUN(a_successor_knows_how_far_it_reaches);
+	RUN(names_are_kept_for_a_successor);
+	RUN(a_position_that_cannot_be_is_none);
 	guarded__deinit(&staging);
 	return 0;
 }

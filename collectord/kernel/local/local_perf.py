@@ -13,6 +13,7 @@ from collectord.kernel.host.clocks import read_time_conversion
 from collectord.kernel.local.descriptor_calls import DescriptorCalls
 from collectord.kernel.local.local_host import LocalHost
 from collectord.kernel.local.opener_client import (
+    end_kept,
     hiding_programs,
     kept_rings,
     kept_staging,
@@ -40,6 +41,7 @@ class LocalPerf(DescriptorCalls, LocalHost):
     kept_rings = staticmethod(kept_rings)
     hiding_programs = staticmethod(hiding_programs)
     reopened_rings = staticmethod(reopened_rings)
+    end_kept = staticmethod(end_kept)
     left_staging = staticmethod(left_staging)
     kept_staging = staticmethod(kept_staging)
 

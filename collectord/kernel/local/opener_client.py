@@ -22,6 +22,7 @@ from collectord.kernel.values.kept_rings import (
     Answer,
     Ask,
     AskCpu,
+    AskEnd,
     AskFacts,
     AskHiding,
     CpuAnswer,
@@ -118,6 +119,17 @@ def reopened_rings(connection: int, cpu: int) -> tuple[GivenRing, ...]:
     return tuple(rings[number] for number in sorted(rings))
 
 
+def end_kept(connection: int) -> None:
+    """See `Kernel.end_kept`."""
+    with socket.socket(fileno=os.dup(connection)) as one:
+        try:
+            one.send(msgspec.json.encode(AskEnd()), socket.MSG_DONTWAIT)
+        except OSError as error:
+            raise KernelError(
+                "cannot tell the opener of a session's end", syscall="send", errno=error.errno or 0
+            ) from error
+
+
 def hiding_programs(connection: int) -> Mapping[int, tuple[int, ...] | None]:
     """See `Kernel.hiding_programs`."""
     serial = next(_SERIALS)
@@ -155,7 +167,8 @@ def _parts(
             continue
         before, known = rings.get(part.number, GivenRing(part, ()))
         if known:
-            part = msgspec.structs.replace(part, events=(*before.events, *part.events))
+            events = (*before.events, *part.events)
+            part = msgspec.structs.replace(part, events=events, keeper=before.keeper)
         rings[part.number] = GivenRing(part, (*known, *fds))
     return rings, programs
 

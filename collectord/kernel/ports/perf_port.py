@@ -97,6 +97,16 @@ class PerfPort(Protocol):
             KernelError: the opener does not give them.
         """
 
+    def end_kept(self, connection: int) -> None:
+        """Have an opener close the rings of a session at the end of the connection.
+
+        Args:
+            connection: `KeptRings.connection`.
+
+        Raises:
+            KernelError: the opener has ended.
+        """
+
     def left_staging(self, place: str) -> LeftStaging | None:
         """Return the staging memory of the daemon before this one; None if there was none.
 

@@ -6,7 +6,7 @@ sends a digest of its plan. The opener answers with one message, and then with t
 programs, in as many messages as their descriptors take. All are JSON. The description of a
 program, which may be long, is in sealed memory, whose descriptor comes first. From then on the
 daemon may ask, by the same connection, which BPF programs may hide the session's events, and for
-new rings on a CPU that was offline.
+new rings on a CPU that was offline; and it says if the session ends.
 
 Beside the rings goes memory that the opener holds too: a page of text for the daemon that drains
 them, then a note of 64 bytes for each ring, see `_core.RingNote`, and one for each program, see
@@ -79,6 +79,13 @@ class AskCpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cpu")
     cpu: int
 
 
+class AskEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="end"):
+    """The notice, by whoever drains a session, that it ends, and that nobody is to go on with it.
+
+    It has no answer: the rings are closed at the end of the connection.
+    """
+
+
 class CpuAnswer(msgspec.Struct, frozen=True, tag="cpu"):
     """The answer to it.
 
@@ -106,7 +113,7 @@ class HidingAnswer(msgspec.Struct, frozen=True, tag="hiding"):
 
 
 _REQUEST: Final[Any] = Ask | AskFacts | AskLeft | AskStaging
-_QUESTION: Final[Any] = AskHiding | AskCpu
+_QUESTION: Final[Any] = AskHiding | AskCpu | AskEnd
 
 
 def request_of(data: bytes) -> Ask | AskFacts | AskLeft | AskStaging:
@@ -114,9 +121,9 @@ def request_of(data: bytes) -> Ask | AskFacts | AskLeft | AskStaging:
     return cast("Ask | AskFacts | AskLeft | AskStaging", decode_json(data, _REQUEST))
 
 
-def question_of(data: bytes) -> AskHiding | AskCpu:
+def question_of(data: bytes) -> AskHiding | AskCpu | AskEnd:
     """Return the question that a message has. Raises msgspec.MsgspecError."""
-    return cast("AskHiding | AskCpu", decode_json(data, _QUESTION))
+    return cast("AskHiding | AskCpu | AskEnd", decode_json(data, _QUESTION))
 
 
 class Prior(msgspec.Struct, frozen=True):
@@ -128,12 +135,14 @@ class Prior(msgspec.Struct, frozen=True):
         lost: events that did not get into the data rings, as far as kernel and programs tell, by
             the loss's name.
         left: events that were unread as the rings were closed.
+        overwritten: events of flight recorders that no snapshot had, as they were counted last.
     """
 
     state: str = ""
     taken: int = 0
     lost: dict[str, int] = {}
     left: int = 0
+    overwritten: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -174,8 +183,10 @@ class KeptRing(msgspec.Struct, frozen=True, tag="ring"):
     Attributes:
         number: its place among the plan's rings.
         data_bytes, watermark_bytes: effective sizes.
-        events: the first one of the ring owns it.
+        events: the first one of the ring owns it, unless it has a keeper.
         taken: samples that were taken out of earlier rings in its place, which its note has too.
+        overwritten: likewise those that were overwritten in them.
+        keeper: an event that is none of these owns it; the first descriptor of all is that one's.
     """
 
     number: int
@@ -183,6 +194,8 @@ class KeptRing(msgspec.Struct, frozen=True, tag="ring"):
     watermark_bytes: int
     events: tuple[KeptEvent, ...]
     taken: int = 0
+    overwritten: int = 0
+    keeper: bool = False
 
 
 class KeptPart(msgspec.Struct, frozen=True, tag="program"):
@@ -196,7 +209,7 @@ class KeptPart(msgspec.Struct, frozen=True, tag="program"):
 
 
 class GivenRing(NamedTuple):
-    """A ring with the descriptors of its events."""
+    """A ring with the descriptors of its events, and of its keeper if it has one."""
 
     kept: KeptRing
     fds: tuple[int, ...]

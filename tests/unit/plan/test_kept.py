@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from collectord.config.event_spec import parse_one
 from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
 from collectord.errors import MissingFeature
 from collectord.facts.kernel_facts import CAP_SYS_ADMIN, BpfFacts, FtraceFacts
 from collectord.kernel.values.left_instance import InstanceNote
-from collectord.model import ScopeKind
+from collectord.model import RingRole, ScopeKind
 from collectord.plan.build import build
 from collectord.plan.kept import digest, held_part, trace_digest
 from collectord.source.trace_end import left_instance
@@ -56,6 +57,15 @@ def test_streams_on_whole_cpus_are_held() -> None:
     assert PLACE in "".join(held.describe())
 
 
+def test_flight_recorders_on_whole_cpus_are_held() -> None:
+    """Their rings overwrite, whoever opens them; without an opener they end with the daemon."""
+    held = plan(switches(**RECORDER))
+    assert held.opener == PLACE
+    assert all(ring.overwrite for ring in held.rings if ring.role is RingRole.DATA)
+    assert plan(switches(**RECORDER, freeze_on=parse_one("cpu-clock"))).opener == PLACE
+    assert digest(held) != digest(plan(switches()))
+
+
 def test_what_is_never_held_is_nothing_to_an_opener() -> None:
     """It may neither try ftrace instances nor see devices; what it holds is planned as before."""
     traced = tracefs_source("sched:sched_switch")
@@ -76,11 +86,10 @@ def test_what_is_never_held_is_nothing_to_an_opener() -> None:
 @pytest.mark.parametrize(
     ("session", "reason"),
     [
-        (switches(**RECORDER), "flight recorders"),
         (switches(target=TargetConfig(scope=ScopeKind.PROCESS, pids=(1,))), "whole CPUs"),
         (switches(source=(tracefs_source("sched:sched_switch"),), **RECORDER), "flight recorders"),
     ],
-    ids=["flight recorder", "process", "ftrace flight recorder"],
+    ids=["process", "ftrace flight recorder"],
 )
 def test_others_say_why_not(session: SessionConfig, reason: str) -> None:
     """The daemon opens them, as without an opener."""
@@ -115,10 +124,9 @@ def test_rings_are_planned_with_the_privileges_of_who_opens_them() -> None:
         digest(plan(sampled, facts=asked)) == digest(theirs) != digest(plan(sampled, facts=bare))
     )
     assert not plan(sampled, facts=asked).rings[0].events[0].attr.exclude_kernel
-    recorder = SessionConfig(
-        name="last", mode="flight-recorder", source=(perf_source("cpu-clock"),)
-    )
-    for alone in (plan(recorder, facts=asked), plan(sampled, opener="", facts=asked)):
+    some = TargetConfig(scope=ScopeKind.PROCESS, pids=(1,))
+    of_some = SessionConfig(name="some", target=some, source=(perf_source("cpu-clock"),))
+    for alone in (plan(of_some, facts=asked), plan(sampled, opener="", facts=asked)):
         assert alone.rings[0].events[0].attr.exclude_kernel
 
 
@@ -129,8 +137,9 @@ def test_rings_are_as_large_as_who_opens_them_may_lock() -> None:
     asked = replace(bare, opener=theirs.as_opener())
     large = perf_source("sched:sched_switch", ring=RingSize(8 << 20))
     held = SessionConfig(name="held", source=(large,))
-    recorder = SessionConfig(name="last", mode="flight-recorder", source=(large,))
-    config = Config(daemon=DaemonConfig(opener=PLACE), session=(held, recorder))
+    target = TargetConfig(scope=ScopeKind.PROCESS, pids=(1,))
+    other = SessionConfig(name="other", target=target, source=(large,))
+    config = Config(daemon=DaemonConfig(opener=PLACE), session=(held, other))
     made = build(config, asked)
     first, second = made.sessions
     assert (first.rings[0].data_bytes, first.opener) == (8 << 20, PLACE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from collectord.kernel.values.kept_rings import STATE_BYTES, Prior
 from collectord.model import loss_name
 from collectord.session.lasting_account import LastingAccount
-from tests.support.segments import make_sink, write_segment
+from tests.support.segments import LEDGER, OPENING, closing, fill, make_sink, write_segment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +53,15 @@ class Sealed:
     samples: int
 
 
-def after(before: Rings, *, taken: int, lost: int = 0, left: int = 0, skipped: int = 0) -> Rings:
+def after(
+    before: Rings,
+    *,
+    taken: int,
+    lost: int = 0,
+    left: int = 0,
+    skipped: int = 0,
+    overwritten: int = 0,
+) -> Rings:
     """Return the rings as the next process finds them."""
     return Rings(
         Prior(
@@ -61,6 +69,7 @@ def after(before: Rings, *, taken: int, lost: int = 0, left: int = 0, skipped: i
             taken,
             {"kernel_ring/ring_full": lost, "program/recursion": skipped},
             left,
+            overwritten,
         )
     )
 
@@ -153,6 +162,71 @@ def test_replaced_rings_hand_on_what_was_unread(tmp_path: Path) -> None:
     third = after(second, taken=0, lost=1)
     settled(third, tmp_path, "third")
     assert third.lost == {}
+
+
+def test_what_was_overwritten_is_told_once(tmp_path: Path) -> None:
+    """By the process that counted it, unless that was killed before its manifest."""
+    first = Rings(resumed=False)
+    account = settled(first, tmp_path, "first")
+    assert account.overwritten == 0
+    account.told(Sealed({"lost": LOST, "overwritten": 30}, 0, 5))  # type: ignore[arg-type]
+    second = after(first, taken=5, overwritten=50)
+    account = settled(second, tmp_path, "second")
+    assert account.overwritten == 50 - 30
+    third = after(second, taken=5, overwritten=60)  # it has told nothing
+    account = settled(third, tmp_path, "third")
+    assert account.overwritten == 60 - 30
+    account.told(Sealed({"lost": LOST, "overwritten": 30 + 7}, 0, 5))  # type: ignore[arg-type]
+    account.told(Sealed({"lost": LOST, "overwritten": None}, 0, 5))  # type: ignore[arg-type]
+    fourth = after(third, taken=5, overwritten=67)
+    fourth.resumed = False  # the opener has replaced the rings
+    account = settled(fourth, tmp_path, "fourth")
+    assert account.overwritten == 0
+    fifth = after(fourth, taken=0, overwritten=3)
+    assert settled(fifth, tmp_path, "fifth").overwritten == 3
+
+
+def test_a_manifest_that_was_sealed_just_before_a_kill_has_told(tmp_path: Path) -> None:
+    """The folder is looked at, and not only what the process has noted."""
+    sink = make_sink(tmp_path)
+    first = Rings(resumed=False)
+    settled(first, tmp_path, sink.so_far.run)
+    segment = sink.next_segment(1, OPENING)
+    lost = {**LOST, "kernel_ring/ring_full": 5, "sink/disk_full": 7}
+    ledger = {**LEDGER, "overwritten": 40, "lost": lost}
+    sink.seal(segment, fill(segment, 2), closing(ledger=ledger))
+    sink.close()
+    second = after(first, taken=2 + 7 + 3, lost=6, overwritten=50)
+    assert settled(second, tmp_path, "second").overwritten == 50 - 40
+    assert second.lost == {"staging/dropped": 3, "kernel_ring/ring_full": 6 - 5}
+
+
+def test_what_a_recovered_segment_holds_is_stored(tmp_path: Path) -> None:
+    """Its manifest has no losses: those that the killed process knew of are still to be told."""
+    sink = make_sink(tmp_path)
+    first = after(Rings(resumed=False), taken=0, lost=4)
+    settled(first, tmp_path, sink.so_far.run)
+    segment = sink.next_segment(1, OPENING)
+    sink.seal(segment, fill(segment, 20), closing(ledger={"basis": "none"}))
+    sink.close()
+    second = after(first, taken=20 + 3, lost=4)
+    settled(second, tmp_path, "second")
+    assert second.lost == {"staging/dropped": 3, "kernel_ring/ring_full": 4}
+
+
+def test_a_pause_that_a_kill_leaves_is_known_by_what_was_refused(tmp_path: Path) -> None:
+    """Without a refusal nothing was missed; a pause that is over is none."""
+    first = Rings(resumed=False)
+    account = settled(first, tmp_path, "first")
+    account.pausing(1000, 2)
+    for refused, found in ((2, 0), (3, 1000)):
+        lost = {"kernel_ring/paused": refused}
+        second = Rings(Prior(first.state, 0, lost))
+        assert settled(second, tmp_path, "second").paused_ns == found
+        assert second.lost == lost
+    account.going_on()
+    third = Rings(Prior(first.state, 0, {"kernel_ring/paused": 3}))
+    assert settled(third, tmp_path, "third").paused_ns == 0
 
 
 def test_a_text_that_cannot_be_read_is_none(tmp_path: Path) -> None:

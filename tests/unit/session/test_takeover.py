@@ -48,6 +48,7 @@ class Account:
     """Notes what is asked of it."""
 
     drains_first = True
+    overwritten = 0
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -174,12 +174,12 @@ def test_a_successor_counts_what_its_predecessors_did_not() -> None:
         second.enable()
         ring = second.rings[0]
         counters: Any = None
-        found = ring.produced(second.read_produced(ring), counters, 0)
+        found = ring.produced(ring.own(second.read_produced(ring)), counters, 0)
         assert (found.value, found.lost) == (100 - 60 - 4, 0)
 
         kernel.misses = 11
         kernel.counts[0] = Counts(attempts=130, no_space=4)
-        found = ring.produced(second.read_produced(ring), counters, 0)
+        found = ring.produced(ring.own(second.read_produced(ring)), counters, 0)
         assert found.value == 130 - 60 - 4 + 1
         assert found.losses == {RECURSION: 1, DROPPED: 0, FULL: 0}
         theirs.close()

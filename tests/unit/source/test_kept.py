@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 import struct
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES
 from collectord.model import Produced, Reason, Stage
-from collectord.source.kept_memory import KeptMemory, memory_bytes
+from collectord.source.kept_memory import Gone, KeptMemory, memory_bytes
 from collectord.source.kept_ring import Before
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def test_the_rest_of_a_reading_is_without_what_was_before() -> None:
     assert before.rest(reading) == Produced(
         value=40, lost=5, per_event=((11, 90, 2), (12, 10, 0)), losses={FULL: 2, SKIPPED: 3}
     )
+    assert replace(before, overwritten=15).rest(reading).value == 40 - 15
     unknown = before.rest(Produced(value=None, lost=None))
     assert (unknown.value, unknown.lost) == (None, None)
 
@@ -49,10 +51,11 @@ def test_a_new_ring_goes_on_with_the_note_of_the_old_one() -> None:
     """It is read from its own begin, and the samples of both are counted together."""
     with memory() as (fd, kept):
         at = STATE_BYTES + NOTE_BYTES
-        os.pwrite(fd, struct.pack("<5Q", 7, 1, 2, 4096, 55), at)
-        assert [kept.taken(number) for number in range(RINGS)] == [0, 55, 0]
-        assert kept.restart(1) == 55
-        assert kept.taken(1) == 55
+        os.pwrite(fd, struct.pack("<8Q", 7, 1, 2, 4096, 55, 0, 0, 9), at)
+        gone = Gone(taken=55, overwritten=9)
+        assert [kept.gone(number) for number in range(RINGS)] == [Gone(), gone, Gone()]
+        assert kept.restart(1) == gone
+        assert kept.gone(1) == gone
         assert os.pread(fd, 24, at) == struct.pack("<3Q", 0, 0, 55)
 
 
@@ -64,7 +67,7 @@ def test_a_program_counts_from_where_the_first_process_let_it() -> None:
         assert [kept.missed_before(number) for number in range(PROGRAMS)] == [None, 0]
         kept.note_missed(0, 12)
         assert kept.missed_before(0) == 12
-        assert [kept.taken(number) for number in range(RINGS)] == [0, 0, 0]
+        assert [kept.gone(number) for number in range(RINGS)] == [Gone()] * RINGS
         assert kept.state == ""
         kept.write('{"run":"x"}')
         assert kept.state == '{"run":"x"}'
