@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+CONTROL_SOCKET: Final = "/run/collectord/control.sock"
+
 
 class Basis(StrEnum):
     """The basis of a ring's balance (docs/ledger.md)."""

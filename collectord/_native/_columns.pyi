@@ -6,7 +6,7 @@ an object reads them, and no Arrow library is needed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 # Where a column's value is: {place, offset, bytes, bytes of an element, signed?}; a text is the
 # same for all rows.
@@ -33,7 +33,8 @@ class Scan:
     """A table that is read anew from files for each stream.
 
     Args:
-        wanted: records of one event, or the losses or the damage that the files tell of.
+        wanted: records of one event, or the losses or the damage that the files tell of; all of
+            them, for `Lines`.
         columns: name and kind: `i8` to `u64`, `f32`, `f64`, `list_` and one of these, `text`,
             `bytes`, `time`.
 
@@ -42,7 +43,9 @@ class Scan:
     """
 
     def __init__(
-        self, wanted: Literal["events", "losses", "damage"], columns: Iterable[tuple[str, str]]
+        self,
+        wanted: Literal["events", "losses", "damage", "all"],
+        columns: Iterable[tuple[str, str]],
     ) -> None: ...
     def add(
         self,
@@ -98,3 +101,105 @@ class Scan:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a capsule `arrow_array_stream`, which outlives this object."""
+
+# An operation of a program: {name, a, b, c, d} of `lines/machine.h`.
+Op: TypeAlias = tuple[str, int, int, int, int]
+
+class Note(NamedTuple):
+    """What is no line: damage, or losses, in a count or of one event in the whole file.
+
+    Attributes:
+        kind: of it.
+        cpu: of it, -1 if it is not known.
+        label: the key of the event, -1 if it is not known.
+        lost: events; None: nothing tells their number.
+        offset: of damage, in the file.
+        reason: of damage.
+    """
+
+    kind: Literal["damaged", "lost", "lost_in_all"]
+    cpu: int
+    label: int
+    lost: int | None
+    offset: int
+    reason: str
+
+class Lines:
+    """The records of one file in the order of time, each made into a line by a program.
+
+    Args:
+        scan: of "all", without columns, and with the sources of the file.
+        texts: that operations name by their numbers.
+        tables: of {value, number of its text}.
+        widths: of columns, which grow with what they hold.
+
+    Raises:
+        OSError: a table is not sound.
+    """
+
+    def __init__(
+        self,
+        scan: Scan,
+        texts: Sequence[bytes],
+        tables: Sequence[Sequence[tuple[int, int]]],
+        widths: Sequence[int],
+    ) -> None: ...
+    def add(
+        self,
+        keys: Iterable[int],
+        ops: Sequence[Op],
+        *,
+        role: Literal["event", "loss", "unknown"] = "event",
+        of_raw: bool = False,
+        least: int = 0,
+    ) -> int:
+        """Add a program for the records with these keys, and return its number.
+
+        Args:
+            keys: `common_type` of ftrace, or the places of the events among those of a perf.data.
+            ops: of the program; none: the line is empty.
+            role: what it is for: unknown are records with other keys.
+            of_raw: of perf, the payload is the raw data of samples, not the whole record.
+            least: bytes of a sound payload.
+
+        Raises:
+            OSError: an operation is not sound.
+        """
+
+    def read(self, size: int, end: int, *, everything: bool = True) -> bytes | None:
+        """Return lines of about `size` bytes; None: there is nothing up to an end of the file.
+
+        Args:
+            size: in bytes; lines are whole.
+            end: of perf.data, the offset up to which records are read.
+            everything: False: records are kept back that later ones may be older than.
+
+        Raises:
+            OSError: there is no memory, or a program fails.
+        """
+
+    def mute(self, key: int) -> None:
+        """Say that what is lost of an event with this key is none of the events."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether records of perf.data were read and wait for later ones."""
+
+    def limit(self, lines: int) -> None:
+        """Have no more than this number of lines made."""
+
+    def count(self, end: int) -> list[tuple[int, int, int]]:
+        """Count all records up to an offset, as `read` takes it.
+
+        Returns {number of the program, CPU or -1, records}.
+        """
+
+    def notes(self) -> list[Note]:
+        """Return what was noted since the last call."""
+
+def settled(fd: int, offset: int) -> int:
+    """Return the end of the last FINISHED_ROUND in whole records from `offset` on, else `offset`.
+
+    Raises:
+        OSError: there is no memory.
+    """

@@ -2,10 +2,11 @@
 # cython: language_level=3, embedsignature=True
 """Binding of the columnar decoder. Contracts are in `_columns.pyi`."""
 
+import collections
 import os
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 cdef extern from "columns/arrow.h":
@@ -49,7 +50,7 @@ cdef extern from "columns/column.h":
 
 cdef extern from "columns/scan.h":
     enum c_wanted "wanted":
-        WANT_EVENTS, WANT_LOSSES, WANT_DAMAGE
+        WANT_EVENTS, WANT_LOSSES, WANT_DAMAGE, WANT_ALL
     struct c_counts "counts":
         uint64_t rows, lost, lost_untold, damaged
     struct c_source "source":
@@ -73,7 +74,9 @@ cdef extern from "columns/scan.h":
     int scan__stream(c_scan *scan, ArrowArrayStream *stream)
     int scan__schema(const c_scan *scan, ArrowSchema *schema)
 
-cdef dict WANTED = {"events": WANT_EVENTS, "losses": WANT_LOSSES, "damage": WANT_DAMAGE}
+cdef dict WANTED = {
+    "events": WANT_EVENTS, "losses": WANT_LOSSES, "damage": WANT_DAMAGE, "all": WANT_ALL,
+}
 cdef dict PLACES = {
     "missing": FIELD_MISSING, "stamp": FIELD_STAMP, "utc": FIELD_UTC, "cpu": FIELD_CPU,
     "pid": FIELD_PID, "tid": FIELD_TID, "comm": FIELD_COMM, "label": FIELD_LABEL,
@@ -223,3 +226,6 @@ cdef int set_clock(c_source *source, clock) except -1:
         return check(source__set_readings(source, readings, len(clock)))
     finally:
         free(readings)
+
+
+include "lines.pxi"

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from collectord import __version__
-from collectord.cli import log
 from collectord.cli.output import complain, emit, flush, open_standard_streams, say
 from collectord.control import stray
 from collectord.errors import CollectordError, UsageError
@@ -42,6 +41,9 @@ VERBS: Final = {
 # Verbs that make privileged calls, or read what only the kernel tells.
 KERNEL_VERBS: Final = frozenset({"run", "opener", "record", "list", "check", "bpf", "doctor"})
 
+# Verbs that log nothing.
+_WITHOUT_LOG: Final = (["events"], ["query"])
+
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1
 # `record -- COMMAND`: other statuses are the command's, as with env(1) and timeout(1).
@@ -74,7 +76,10 @@ def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -
     arguments = [*(sys.argv[1:] if argv is None else argv)]
     open_standard_streams()
     try:
-        log.configure()
+        if arguments[:1] not in _WITHOUT_LOG:
+            with stray.abrupt_interrupt():
+                from collectord.cli import log  # noqa: PLC0415  # a third of the start
+            log.configure()
         status = _dispatch(arguments, make_kernel)
         flush()
     except CollectordError as error:
@@ -85,6 +90,8 @@ def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -
     except BrokenPipeError:
         return _failure_status(arguments, EXIT_FAILURE)
     except Exception:  # noqa: BLE001  # the last resort: a command's status must not be imitated
+        from collectord.cli import log  # noqa: PLC0415
+
         log.get_logger().exception("internal_error")
         return _failure_status(arguments, EXIT_FAILURE)
     return status
@@ -92,6 +99,8 @@ def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -
 
 def _tell(error: CollectordError) -> None:
     """Print why the program ends; in the journal as its other lines."""
+    from collectord.cli import log  # noqa: PLC0415
+
     if log.is_journal():
         code = error.exit_code
         log.get_logger().error("ended_by_error", error=str(error), exit_code=code)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import EXIT_OK
-from collectord.cli.mark import add_socket
 from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.config.load import config_files, load
@@ -67,7 +66,7 @@ def parser() -> Parser:
         help="print how the plan differs from that of the running daemon (default: print the "
         "plan)",
     )
-    add_socket(made, "--diff: ")
+    made.add_socket("--diff: ")
     made.add_json("print the plan, or the difference, as JSON (default: text)")
     return made
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from collectord.codec.record_filter import Term
 
-    Predicate = Callable[[Any], bool]
-
 
 class Choosable(NamedTuple):
     """An event that can be chosen.
@@ -24,13 +22,14 @@ class Choosable(NamedTuple):
         key: the key of its predicate in `Choice.predicates`.
         names: the names that globs are matched with.
         fields: the fields that a filter may name.
-        bind: returns the predicate of its records for given terms. Raises UsageError.
+        bind: returns what chooses its records for given terms: a predicate, or what makes
+            the core's. Raises UsageError.
     """
 
     key: Hashable
     names: tuple[str, ...]
     fields: frozenset[str]
-    bind: Callable[[Sequence[Term]], Predicate]
+    bind: Callable[[Sequence[Term]], Any]
 
 
 class Choice(NamedTuple):
@@ -79,7 +78,7 @@ class Choice(NamedTuple):
         if len(refusals) == len(complete):
             raise refusals[0]
 
-    def predicates(self, events: Iterable[Choosable]) -> dict[Hashable, Predicate]:
+    def predicates(self, events: Iterable[Choosable]) -> dict[Hashable, Any]:
         """Return the predicates of the events that may match, by the event's key."""
         found = {}
         for event in events:

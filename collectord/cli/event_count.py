@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli.output import Column, print_json, print_table, say
 from collectord.model import LOSS_PAIRS, loss_name
-from collectord.reader.perf_events import RING_FULL
+from collectord.reader.segment_losses import RING_FULL
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:

@@ -3,38 +3,25 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Final
 
-from collectord.cli import (
-    EXIT_FAILURE,
-    EXIT_OK,
-    events_bpf,
-    events_relay,
-    events_trace,
-    follow,
-)
+from collectord.cli import EXIT_FAILURE, EXIT_OK
 from collectord.cli.event_choice import Choice
-from collectord.cli.event_count import EventCount
-from collectord.cli.events_bpf import BpfStyle, BpfView
-from collectord.cli.events_relay import RelayView
-from collectord.cli.events_trace import TraceView
-from collectord.cli.mark import add_socket
-from collectord.cli.output import print_line, say
 from collectord.cli.parser import Parser
+from collectord.cli.times import joined, parse_time
 from collectord.codec.record_filter import parse_filter
 from collectord.errors import UsageError
-from collectord.reader.any_events import open_events
-from collectord.reader.perf_events import BpfSegment
-from collectord.reader.relay_events import RelaySegment
-from collectord.session.maps.device_names import HostNames
+from collectord.reader.event_file import EventFile, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from collectord.cli.event_choice import Choosable
-    from collectord.reader.perf_events import BpfEvent
-    from collectord.reader.trace_events import TraceSegment
+    from collectord.reader.relay_events import RelaySegment
+
+_FORMATS: Final = ("text", "json", "csv")
 
 
 def parser() -> Parser:
@@ -44,15 +31,19 @@ def parser() -> Parser:
         (
             "[-e GLOB]...",
             "[--filter FILTER]",
+            "[--since TIME]",
+            "[--until TIME]",
+            "[-n NUMBER]",
             "[--count | -f]",
             "[--socket PATH]",
-            "[--json]",
+            "[-o FORMAT | --json]",
             "[SEGMENT...]",
         ),
         (
             "collectord events trace.dat",
             "collectord events -e 'sched:*' --filter 'prev_prio < 100' trace.dat",
             "collectord events --count out/*.trace.dat",
+            "collectord events --since -10m -n 20 -o csv out/*.perf.data",
             "collectord events -e complete --filter 'error != 0' vdb",
             "collectord events --json trace.dat | jq -c 'select(.event) | .fields'",
             "collectord events -f",
@@ -63,8 +54,9 @@ def parser() -> Parser:
         "segments",
         metavar="SEGMENT",
         nargs="*",
-        help="trace.dat files, perf.data files with events of BPF programs, and sets of blktrace "
-        "files, named by one of the files or without .blktrace.N; they may still be written; "
+        help="trace.dat files, perf.data files and sets of blktrace "
+        "files, named by one of the files or without .blktrace.N; they may still be written, and "
+        "be of perf or trace-cmd; "
         "each is printed in the order of time, one after the other; with -f also "
         "sessions of the daemon and directories (default with -f: all sessions with BPF events)",
     )
@@ -81,6 +73,26 @@ def parser() -> Parser:
         help="print only records that match FIELD OP VALUE [&& ...]; OP is == != < <= > >= & for "
         "numbers, == != ~ for text; events without the field do not match (default: all)",
     )
+    made.add_argument(
+        "--since",
+        metavar="TIME",
+        type=parse_time,
+        help="print only records from this time on: RFC 3339, HH:MM[:SS] of today, or such as "
+        "-10m (default: all)",
+    )
+    made.add_argument(
+        "--until",
+        metavar="TIME",
+        type=parse_time,
+        help="print only records up to this time (default: all)",
+    )
+    made.add_argument(
+        "-n",
+        metavar="NUMBER",
+        dest="number",
+        type=int,
+        help="print no more than this number of records and losses (default: all)",
+    )
     how = made.add_mutually_exclusive_group()
     how.add_argument(
         "--count",
@@ -95,90 +107,125 @@ def parser() -> Parser:
         "Ctrl-C; from a SEGMENT on, print it and all that follow it; events are printed in the "
         "order of time, one to two flush intervals late (default: print what is stored, and end)",
     )
-    add_socket(made, "-f: ")
-    made.add_json("print one JSON object per line, with --count one document (default: text)")
+    made.add_socket("-f: ")
+    form = made.add_mutually_exclusive_group()
+    form.add_argument(
+        "-o",
+        metavar="FORMAT",
+        dest="form",
+        choices=_FORMATS,
+        default="text",
+        help="text; json, an object per line, with --count one document; or csv, with a column "
+        "for each field of the events that are shown (default: text)",
+    )
+    form.add_argument(
+        "--json",
+        dest="form",
+        action="store_const",
+        const="json",
+        help="the same as -o json (default: text)",
+    )
     return made
-
-
-class View(Protocol):
-    """The chosen records of a segment.
-
-    Attributes:
-        damaged: something could not be read, and was reported.
-    """
-
-    damaged: bool
-
-    def texts(self) -> Iterator[str]:
-        """Yield a line for each record and loss, in the order of time."""
-
-    def objects(self) -> Iterator[dict[str, Any]]:
-        """Yield the records and losses as plain data."""
-
-    def count(self, into: EventCount) -> None:
-        """Add up the records and losses."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the records, or their numbers; return 1 if a part of a segment is damaged."""
-    args = parser().parse_intermixed_args(arguments)
+    args = parser().parse_intermixed_args(joined(arguments, ("--since", "--until")))
     choice = Choice(
         tuple(glob for word in args.globs or () for glob in word.split(",")),
         parse_filter(args.filter) if args.filter is not None else (),
     )
+    window = Window(args.since, args.until)
+    if args.number is not None and args.number < 0:
+        raise UsageError("-n takes a number of records", hint="such as -n 20")
     if args.follow:
-        return follow.run(args.segments, args.socket, choice, as_json=args.json)
+        from collectord.cli import follow  # noqa: PLC0415  # what only -f needs
+
+        if not window.everything or args.number is not None:
+            raise UsageError("-f takes no --since, --until and -n", hint="leave them out")
+        return follow.run(args.segments, args.socket, choice, args.form)
     if not args.segments:
         raise UsageError(
             "the following arguments are required: SEGMENT", hint="without -f, name a segment"
         )
-    paths = [Path(word) for word in args.segments]
-    style = _agree(paths, choice)
-    counted = EventCount()
+    if args.count and args.form == "csv":
+        raise UsageError("--count has no CSV", hint="-o json is for programs")
+    with ExitStack() as stack:
+        files = _opened([Path(word) for word in args.segments], choice, window, stack)
+        if args.count:
+            return _count(files, choice, window, as_json=args.form == "json")
+        return _print(files, choice, window, args.form, args.number)
+
+
+def _opened(
+    paths: Sequence[Path], choice: Choice, window: Window, stack: ExitStack
+) -> list[EventFile | RelaySegment]:
+    """Open segments, and check that they match the choice, before anything is printed."""
+    from collectord.cli.event_view import choosables  # noqa: PLC0415  # see `_print`
+    from collectord.reader.any_events import open_any  # noqa: PLC0415
+
+    files = [open_any(path, stack) for path in paths]
+    known: dict[str, Choosable] = {}
+    for file in files:
+        if isinstance(file, EventFile):
+            found = choosables(file)
+        else:
+            from collectord.cli import events_relay  # noqa: PLC0415
+
+            if not window.everything:
+                raise UsageError(
+                    f"{file.path} has no times of day", hint="leave out --since and --until"
+                )
+            found = events_relay.choosables(file)
+        known.update({one.names[0]: one for one in found})
+    choice.check(tuple(known.values()))
+    return files
+
+
+def _print(
+    files: Sequence[EventFile | RelaySegment],
+    choice: Choice,
+    window: Window,
+    form: str,
+    number: int | None,
+) -> int:
+    # What only printing needs is loaded here: counting is over before it would be.
+    from collectord.cli.event_view import Printer, print_file  # noqa: PLC0415
+    from collectord.session.maps.device_names import HostNames  # noqa: PLC0415
+
+    events = [event for file in files if isinstance(file, EventFile) for event in file.events]
+    printer = Printer(choice, form, HostNames())
+    printer.knows(events)
     damaged = False
-    for path in paths:
-        with open_events(path) as segment:
-            view = _view(segment, choice, style)
-            if args.count:
-                view.count(counted)
-            elif args.json:
-                for found in view.objects():
-                    print_line(found)
-            else:
-                for line in view.texts():
-                    say(line)
-            damaged |= view.damaged
-    if args.count:
-        counted.show(as_json=args.json)
+    for file in files:
+        if isinstance(file, EventFile):
+            found = print_file(file, printer, window, number)
+        else:
+            from collectord.cli.events_relay import print_relay  # noqa: PLC0415
+
+            found = print_relay(file, choice, form, number)
+        damaged |= found.damaged
+        if number is not None:
+            number -= found.printed
     return EXIT_FAILURE if damaged else EXIT_OK
 
 
-def _agree(paths: Sequence[Path], choice: Choice) -> BpfStyle:
-    """Check that the segments can be read and match the choice, before anything is printed."""
-    known: dict[str, Choosable] = {}
-    programs: dict[str, BpfEvent] = {}
-    for path in paths:
-        with open_events(path) as segment:
-            known.update({one.names[0]: one for one in _choosables(segment)})
-            if isinstance(segment, BpfSegment):
-                programs.update({event.name: event for event in segment.events})
-    choice.check(tuple(known.values()))
-    return BpfStyle(HostNames(), choice, programs.values())
+def _count(
+    files: Sequence[EventFile | RelaySegment], choice: Choice, window: Window, *, as_json: bool
+) -> int:
+    from collectord.cli.event_count import EventCount  # noqa: PLC0415
+    from collectord.cli.event_view import count_file  # noqa: PLC0415
 
+    counted = EventCount()
+    damaged = False
+    for file in files:
+        if isinstance(file, EventFile):
+            damaged |= count_file(file, choice, window, counted)
+        else:
+            from collectord.cli.events_relay import RelayView  # noqa: PLC0415
 
-def _choosables(segment: BpfSegment | TraceSegment | RelaySegment) -> list[Choosable]:
-    if isinstance(segment, RelaySegment):
-        return events_relay.choosables(segment)
-    if isinstance(segment, BpfSegment):
-        return events_bpf.choosables(segment)
-    return events_trace.choosables(segment)
-
-
-def _view(
-    segment: BpfSegment | TraceSegment | RelaySegment, choice: Choice, style: BpfStyle
-) -> View:
-    if isinstance(segment, RelaySegment):
-        return RelayView(segment, choice)
-    if isinstance(segment, BpfSegment):
-        return BpfView(segment, choice, style)
-    return TraceView(segment, choice)
+            view = RelayView(file, choice)
+            view.count(counted)
+            damaged |= view.damaged
+    counted.show(as_json=as_json)
+    return EXIT_FAILURE if damaged else EXIT_OK

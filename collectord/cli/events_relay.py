@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli.event_choice import Choosable
-from collectord.cli.events_trace import time_text
-from collectord.cli.output import complain
+from collectord.cli.event_view import Found
+from collectord.cli.output import complain, print_line, say
 from collectord.codec.blktrace import event_names, note_names
 from collectord.codec.record_filter import number_test, text_test
 from collectord.errors import UsageError
 from collectord.reader.relay_events import Damage
 from collectord.text.foreign import visible
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +41,23 @@ def choosables(segment: RelaySegment) -> list[Choosable]:
         Choosable(name, (f"blktrace:{name}", name, letter), fields, _bind)
         for name, letter in named.items()
     ]
+
+
+def print_relay(segment: RelaySegment, choice: Choice, form: str, left: int | None) -> Found:
+    """Print the chosen records of a segment, and return what there was to say."""
+    if form == "csv":
+        raise UsageError(f"{segment.path} has no CSV", hint="-o json is for programs")
+    view = RelayView(segment, choice)
+    printed = 0
+    if form == "json":
+        for found in islice(view.objects(), left):
+            print_line(found)
+            printed += 1
+    else:
+        for line in islice(view.texts(), left):
+            say(line)
+            printed += 1
+    return Found(printed, view.damaged)
 
 
 def _refuse(terms: Sequence[Term]) -> Callable[[Any], bool]:
@@ -130,7 +149,7 @@ def _data(record: BlkRecord, comm: str) -> dict[str, Any]:
 
 def _text(data: dict[str, Any]) -> str:
     task = visible(f"{data['comm'] or '<...>'}-{data['pid']}")
-    head = f"{time_text(data['time_ns'])} [{data['cpu']:03}] {task:<22} {data['device']:>7} "
+    head = f"{_time_text(data['time_ns'])} [{data['cpu']:03}] {task:<22} {data['device']:>7} "
     if data["sequence"] is None:
         return f"{head}{data['action']:>2} {data['event']} {visible(data['text'])}".rstrip()
     where = f"{data['sector']} + {data['sectors']}" if data["bytes"] else str(data["sector"])
@@ -141,3 +160,9 @@ def _text(data: dict[str, Any]) -> str:
 def _dump(piece: Piece) -> str:
     shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in piece.data)  # noqa: PLR2004
     return f"[{piece.number:03}] {piece.offset:08x}  {piece.data.hex(' '):<47}  {shown}"
+
+
+def _time_text(time_ns: int) -> str:
+    """Return a time in seconds."""
+    seconds, rest_ns = divmod(time_ns, NS_PER_SECOND)
+    return f"{seconds}.{rest_ns:09}"

@@ -8,11 +8,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli import EXIT_FAILURE, EXIT_OK, events_bpf
-from collectord.cli.events_bpf import BpfStyle, BpfView
-from collectord.cli.output import complain, flush, print_line, say
+from collectord.cli import EXIT_FAILURE, EXIT_OK
+from collectord.cli.event_view import Printer, choosables
+from collectord.cli.output import complain, flush
 from collectord.control import client
 from collectord.errors import CollectordError, UsageError
+from collectord.reader.event_file import Window
+from collectord.reader.event_lines import EventLines
 from collectord.reader.live import LiveStreams
 from collectord.session.maps.device_names import HostNames
 from collectord.sink.segment import PARTIAL, SegmentPaths, segment_directories
@@ -22,29 +24,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from collectord.cli.event_choice import Choice
-    from collectord.reader.perf_events import BpfSegment
+    from collectord.reader.event_file import EventFile
+    from collectord.reader.live_segment import LinesOf
 
 _PAUSE_S: Final = 0.2
 _SOURCE: Final = "bpf"
 _FAILED: Final = "failed"
 
 
-def run(words: Sequence[str], socket: Path, choice: Choice, *, as_json: bool) -> int:
+def run(words: Sequence[str], socket: Path, choice: Choice, form: str) -> int:
     """Print events as they are submitted, until nothing is running any more, or until Ctrl-C.
 
     Args:
         words: sessions of the daemon, directories and segments; empty for all its BPF sessions.
         socket: the daemon's.
         choice: chooses the events.
-        as_json: print an object per line.
+        form: of the output.
 
     Raises:
         UsageError: there is nothing to follow, or nothing in it matches the choice.
     """
+    follower = _Follower(choice, form)
     with ExitStack() as stack:
         try:
-            streams = [stack.enter_context(closing(one)) for one in _streams(words, socket)]
-            return _Follower(streams, choice, as_json=as_json).run()
+            streams = _streams(words, socket, follower.lines_of)
+            return follower.run([stack.enter_context(closing(one)) for one in streams])
         except KeyboardInterrupt:
             return EXIT_OK
 
@@ -52,25 +56,27 @@ def run(words: Sequence[str], socket: Path, choice: Choice, *, as_json: bool) ->
 class _Follower:
     """Prints the new records of some streams."""
 
-    def __init__(self, streams: Sequence[LiveStreams], choice: Choice, *, as_json: bool) -> None:
-        events = {e.name: e for one in streams for segment in one.segments for e in segment.events}
-        known = [c for one in streams for s in one.segments for c in events_bpf.choosables(s)]
-        choice.check(known)
-        self._streams = streams
+    def __init__(self, choice: Choice, form: str) -> None:
         self._choice = choice
-        self._style = BpfStyle(HostNames(), choice, events.values())
-        self._as_json = as_json
-        self._views: dict[BpfSegment, BpfView] = {}
+        self._printer = Printer(choice, form, HostNames())
         self._failed = False
 
-    def run(self) -> int:
+    def lines_of(self, file: EventFile) -> EventLines:
+        """Begin to read a file."""
+        self._printer.knows(file.events)
+        return EventLines(file, self._printer.programs(file), Window())
+
+    def run(self, streams: Sequence[LiveStreams]) -> int:
         """Follow until all streams have ended, and return the exit status."""
+        files = [segment.file for one in streams for segment in one.segments]
+        self._choice.check([one for file in files for one in choosables(file)])
+        self._printer.knows([event for file in files for event in file.events])
         while True:
             # Not any(): each stream must be polled.
-            printed = sum(self._print(stream) for stream in self._streams)
+            printed = sum(self._print(stream) for stream in streams)
             if printed:
                 flush()
-            elif all(stream.ended for stream in self._streams):
+            elif all(stream.ended for stream in streams):
                 return EXIT_FAILURE if self._failed else EXIT_OK
             else:
                 time.sleep(_PAUSE_S)
@@ -78,49 +84,46 @@ class _Follower:
     def _print(self, stream: LiveStreams) -> bool:
         """Print what is new; return whether there was anything."""
         printed = False
-        for segment, happening in stream.poll():
+        for segment, batch in stream.poll():
             printed = True
-            if segment not in self._views:
-                self._views[segment] = BpfView(segment, self._choice, self._style)
-            view = self._views[segment]
-            if self._as_json:
-                for found in view.data(happening):
-                    print_line(found)
+            if batch is None:
+                self._printer.end(segment.lines)
             else:
-                for line in view.text(happening):
-                    say(line)
-            self._failed |= view.damaged
+                self._failed |= self._printer.emit(segment.lines, batch)
         for complaint in stream.take_complaints():
             self._failed = True
             complain(complaint)
-        current = {segment for one in self._streams for segment in one.segments}
-        self._views = {one: view for one, view in self._views.items() if one in current}
         return printed
 
 
-def _streams(words: Sequence[str], socket: Path) -> Iterator[LiveStreams]:
+def _streams(words: Sequence[str], socket: Path, lines_of: LinesOf) -> Iterator[LiveStreams]:
     if not words:
         problem = "no session of the daemon has events of BPF programs"
-        yield from _running(_directories(_sessions(socket), problem), problem)
+        yield from _running(_directories(_sessions(socket), problem), problem, lines_of)
     for word in words:
         path = Path(word)
         paths = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
         if path.is_dir():
             yield from _running(
-                segment_directories(path), f"no segment with BPF events is being written in {word}"
+                segment_directories(path),
+                f"no segment with BPF events is being written in {word}",
+                lines_of,
             )
         elif paths.data.exists() or paths.partial.exists():
-            yield LiveStreams(paths.directory, paths)
+            yield LiveStreams(paths.directory, lines_of, paths)
         elif "/" in word:
             raise UsageError(f"there is no directory or segment {word}")
         else:
             problem = f"session {word} writes no BPF events"
-            yield from _running(_directories(_named(word, socket), problem), problem)
+            yield from _running(_directories(_named(word, socket), problem), problem, lines_of)
 
 
-def _running(directories: Iterable[Path], problem: str) -> Iterator[LiveStreams]:
+def _running(
+    directories: Iterable[Path], problem: str, lines_of: LinesOf
+) -> Iterator[LiveStreams]:
     """Follow those directories in which something is running."""
-    found = [stream for stream in map(LiveStreams, dict.fromkeys(directories)) if stream.found]
+    all_of = (LiveStreams(directory, lines_of) for directory in dict.fromkeys(directories))
+    found = [stream for stream in all_of if stream.found]
     if not found:
         raise UsageError(problem, hint="-f can follow only events of BPF programs")
     yield from found

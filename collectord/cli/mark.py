@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord.cli import EXIT_OK
 from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
-from collectord.config.schema import ControlConfig
 from collectord.control import client
 from collectord.errors import UsageError
 
@@ -43,15 +41,8 @@ def parser() -> Parser:
 
 def add_common(made: Parser) -> None:
     """Add the options of each verb that contacts a running daemon."""
-    add_socket(made)
+    made.add_socket()
     made.add_json("print the answer as JSON (default: text)")
-
-
-def add_socket(made: Parser, purpose: str = "") -> None:
-    """Add --socket; `purpose` begins its help."""
-    path = ControlConfig().socket
-    text = f"{purpose}the daemon's control socket (default: {path})"
-    made.add_argument("--socket", metavar="PATH", type=Path, default=Path(path), help=text)
 
 
 def run(arguments: Sequence[str]) -> int:

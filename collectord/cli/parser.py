@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from collectord.cli import VERBS
 from collectord.cli.output import emit, flush
 from collectord.errors import UsageError
+from collectord.model import CONTROL_SOCKET
 
 HELP_WIDTH: Final = 79
 
@@ -55,6 +57,13 @@ class Parser(argparse.ArgumentParser):
             epilog="\n  ".join(("examples:", *examples)),
             formatter_class=_HelpFormatter,
             allow_abbrev=False,
+        )
+
+    def add_socket(self, purpose: str = "") -> None:
+        """Add --socket; `purpose` begins its help."""
+        text = f"{purpose}the daemon's control socket (default: {CONTROL_SOCKET})"
+        self.add_argument(
+            "--socket", metavar="PATH", type=Path, default=Path(CONTROL_SOCKET), help=text
         )
 
     def add_json(self, text: str) -> None:

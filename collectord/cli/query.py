@@ -13,7 +13,7 @@ from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.cli.query_rows import print_csv, print_objects, print_rows
 from collectord.cli.segments import STATE_DIRECTORY
-from collectord.cli.times import parse_time
+from collectord.cli.times import joined, parse_time
 from collectord.errors import UsageError
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import Found, described
@@ -100,7 +100,7 @@ def parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out one statement; return 1 if something could not be read."""
-    args = parser().parse_intermixed_args(_joined(arguments))
+    args = parser().parse_intermixed_args(joined(arguments, _TIMES))
     words = list(args.words)
     if not args.schema and not words:
         raise UsageError("no statement is given", hint="see `collectord query --help`")
@@ -120,17 +120,6 @@ def run(arguments: Sequence[str]) -> int:
             show = print_objects if args.json else print_csv if args.csv else print_rows
             show(answer)
         return _complain_of(catalogue, database.scans)
-
-
-def _joined(arguments: Sequence[str]) -> list[str]:
-    """Join a time to its option: `-10m` would be taken for an option of its own."""
-    joined: list[str] = []
-    for word in arguments:
-        if joined and joined[-1] in _TIMES:
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
 
 
 def _print_schema(catalogue: Catalogue, *, as_json: bool) -> None:

@@ -6,10 +6,13 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UsageError
 from collectord.text.units import NS_PER_SECOND, Nanoseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
 
 _OF_TODAY: Final = re.compile(r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?", re.ASCII)
 _FRACTION: Final = re.compile(r"\.(\d{1,9})")
@@ -32,3 +35,14 @@ def parse_time(text: str) -> int:
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(f"{text!r} is no time", hint=_HINT) from error
     return seconds * NS_PER_SECOND + int(fraction[1].ljust(_NANO_DIGITS, "0") if fraction else 0)
+
+
+def joined(arguments: Sequence[str], options: Collection[str]) -> list[str]:
+    """Join a time to its option: `-10m` would be taken for an option of its own."""
+    made: list[str] = []
+    for word in arguments:
+        if made and made[-1] in options:
+            made[-1] += f"={word}"
+        else:
+            made.append(word)
+    return made

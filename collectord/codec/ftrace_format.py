@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Layouts of ftrace's records, as tracefs describes them in text, and records decoded by them.
+r"""Layouts of ftrace's records, as tracefs describes them in text.
 
     name: sched_switch
     ID: 372
@@ -17,20 +17,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from collectord.codec.record_filter import array_refusal, number_test, text_test
 from collectord.errors import CodecError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from collectord.codec.record_filter import Term
-    from collectord.codec.trace_dat_head import Metadata
-
-    Predicate = Callable[[bytes], bool]
-
-Value = int | str | bytes | tuple[int, ...]
 
 _NAME: Final = re.compile(rb"name: (.+)\n")
 _ID: Final = re.compile(rb"ID: (\d+)\n")
@@ -59,8 +48,6 @@ _SIGNED_ELEMENTS: Final = frozenset(
 )
 _NUMBER_BYTES: Final = (1, 2, 4, 8)
 _LOCATION_BYTES: Final = 4
-_FTRACE: Final = "ftrace"
-_UNKNOWN: Final = "unknown"
 
 
 class Placement(StrEnum):
@@ -110,12 +97,14 @@ class EventFormat:
         id: `common_type` of its records; unique, and valid until the next boot.
         common: common fields of all events.
         fields: the event's own.
+        print_format: how the kernel prints them.
     """
 
     name: str
     id: int
     common: tuple[Field, ...]
     fields: tuple[Field, ...]
+    print_format: bytes = b""
 
 
 class HeaderPage(NamedTuple):
@@ -175,12 +164,12 @@ def parse_format(text: bytes) -> EventFormat:
     common = lines.fields()
     lines.next(_EMPTY, "empty line behind the common fields")
     fields = lines.fields()
-    lines.next(_PRINT, "print fmt")
+    printed = lines.next(_PRINT, "print fmt")[1]
     names = [field.name for field in (*common, *fields)]
     for one in names:
         if names.count(one) > 1:
             raise CodecError(f"two fields {one} in {name}", offset=0, reason="duplicate")
-    return EventFormat(name, number, common, fields)
+    return EventFormat(name, number, common, fields, printed)
 
 
 def parse_header_page(text: bytes) -> HeaderPage:
@@ -240,168 +229,3 @@ def _elements(of_type: str, dimension: str | None, size: int) -> tuple[int, int 
     elif size % element:
         element = 1
     return element, size // element or None
-
-
-def decode_field(record: bytes, field: Field) -> Value:
-    r"""Return the value of one field.
-
-    Text ends at its first NUL; bytes that are not UTF-8 are shown as `\xNN`. Arrays of one-byte
-    numbers, and of types of unknown size, are bytes.
-
-    Args:
-        record: payload of an event in a sub-buffer or a perf sample.
-        field: of the event that `id_of(record)` names.
-
-    Raises:
-        CodecError: the field, or the value that it points to, reaches past the record's end.
-    """
-    if field.placement is not Placement.INLINE:
-        where = int.from_bytes(_part(record, field.offset, _LOCATION_BYTES), "little")
-        start, size = where & 0xFFFF, where >> 16
-        if field.placement is Placement.REL_LOC:
-            start += field.offset + _LOCATION_BYTES
-        return _array(_part(record, start, size), field)
-    if not field.element_bytes:
-        part = _part(record, field.offset, field.size_bytes)
-        return int.from_bytes(part, "little", signed=field.signed)
-    size = field.size_bytes
-    if not size or field.element_bytes > 1:
-        # kernel_stack declares 8 entries, but its records hold only as many as there were.
-        rest = max(0, len(record) - field.offset)
-        size = min(size or rest, rest)
-    return _array(_part(record, field.offset, size), field)
-
-
-def _part(record: bytes, start: int, size: int) -> bytes:
-    if start + size > len(record):
-        message = f"{size} bytes reach past the end of a record of {len(record)}"
-        raise CodecError(message, offset=start, reason="short")
-    return record[start : start + size]
-
-
-def _array(part: bytes, field: Field) -> Value:
-    if field.is_string:
-        return _text(part.partition(b"\0")[0])
-    step = field.element_bytes
-    if step == 1:
-        return part
-    whole = len(part) - len(part) % step
-    return tuple(
-        int.from_bytes(part[at : at + step], "little", signed=field.signed)
-        for at in range(0, whole, step)
-    )
-
-
-_INLINE: Final = Placement.INLINE
-# As every kernel since 2.6.39 has it; for records whose event has no format in the file.
-_COMMON_PID: Final = Field("common_pid", "int", 4, 4, True, _INLINE, 0, None)  # noqa: FBT003
-_DATA: Final = Field("data", "u8", 8, 0, False, _INLINE, 1, None)  # noqa: FBT003
-
-
-@dataclass(frozen=True, slots=True)
-class KnownEvent:
-    """An event of a file.
-
-    Attributes:
-        name: SYSTEM:NAME, text that UTF-8 can encode.
-        layout: of its records.
-        pid: the field with the task's id.
-    """
-
-    name: str
-    layout: EventFormat
-    pid: Field
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """The common fields of all events, then its own."""
-        return (*self.layout.common, *self.layout.fields)
-
-
-def known_events(metadata: Metadata) -> dict[int, KnownEvent]:
-    """Return the events whose formats are in the head, by `common_type`.
-
-    Raises:
-        CodecError: one of the formats is invalid.
-    """
-    found = {}
-    for raw, texts in (*metadata.events.items(), (_FTRACE, metadata.ftrace_events)):
-        system = raw.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        for text in texts:
-            layout = parse_format(text)
-            pid = next((field for field in layout.common if field.name == "common_pid"), None)
-            name = f"{system}:{layout.name}"
-            found[layout.id] = KnownEvent(name, layout, pid or _COMMON_PID)
-    return found
-
-
-def unknown_event(number: int) -> KnownEvent:
-    """Return a substitute for an event without a format: its records are bytes."""
-    layout = EventFormat(str(number), number, (_COMMON_PID,), (_DATA,))
-    return KnownEvent(f"{_UNKNOWN}:{number}", layout, _COMMON_PID)
-
-
-def id_of(record: bytes) -> int:
-    """Return the `common_type` of a record; for an empty one 0, which no event has."""
-    return int.from_bytes(record[:2], "little")
-
-
-def value_of(record: bytes, field: Field) -> Value | None:
-    """Return the value of one field, None if it, or its target, is past the record's end."""
-    try:
-        return decode_field(record, field)
-    except CodecError:
-        return None
-
-
-def pid_of(record: bytes, event: KnownEvent) -> int | None:
-    """Return the thread that made a record, None if the record is cut before it."""
-    pid = value_of(record, event.pid)
-    return pid if isinstance(pid, int) else None
-
-
-def value_text(value: Value | None, field: Field) -> str:
-    """Format a value: addresses are hexadecimal, bytes are hex digits, `?` if it is cut off."""
-    if value is None:
-        return "?"
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, str):
-        return value.rstrip("\n")
-    number = "{:#x}" if "*" in field.type or field.type == "unsigned long" else "{}"
-    if isinstance(value, int):
-        return number.format(value)
-    return f"[{','.join(map(number.format, value))}]"
-
-
-def bind(terms: Iterable[Term], event: KnownEvent) -> Predicate:
-    """Bind a filter to an event, which must have all its fields.
-
-    The predicate is false for a record that is cut before the end of such a field.
-
-    Raises:
-        UsageError: a field cannot be compared by this operator, or with this value.
-    """
-    by_name = {field.name: field for field in event.fields}
-    predicates = [_bind(term, by_name[term.field]) for term in terms]
-    return lambda record: all(predicate(record) for predicate in predicates)
-
-
-def _bind(term: Term, field: Field) -> Predicate:
-    if field.is_string:
-        is_text = text_test(term)
-
-        def fits_text(record: bytes) -> bool:
-            value = value_of(record, field)
-            return isinstance(value, str) and is_text(value)
-
-        return fits_text
-    if field.element_bytes or field.placement is not Placement.INLINE:
-        raise array_refusal(term)
-    is_number = number_test(term)
-
-    def fits_number(record: bytes) -> bool:
-        value = value_of(record, field)
-        return isinstance(value, int) and is_number(value)
-
-    return fits_number

@@ -26,14 +26,13 @@ from collectord.codec.cursor import U32, U64, Cursor
 from collectord.codec.perf_attr import FILE_ATTR_BYTES, PerfEventAttr, RecordType, SampleType
 from collectord.codec.perf_features import Features, encode_features
 from collectord.codec.perf_record import frame
-from collectord.codec.perf_section import Feature, encode_string
+from collectord.codec.perf_section import MAGIC, Feature, encode_string
 from collectord.codec.perf_table import DATA_SIZE_AT, feature_table, padding, running_table
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-MAGIC: Final = b"PERFILE2"
 HEADER_BYTES: Final = 104
 # Enough to know the size of a head.
 FIRST_BYTES: Final = HEADER_BYTES + 16

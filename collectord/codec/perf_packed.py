@@ -18,7 +18,6 @@ from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_data import (
     FIRST_BYTES,
     HEADER_BYTES,
-    MAGIC,
     Header,
     Section,
     head_bytes,
@@ -28,7 +27,7 @@ from collectord.codec.perf_data import (
 )
 from collectord.codec.perf_record import HEADER_BYTES as RECORD_BYTES
 from collectord.codec.perf_record import iter_records
-from collectord.codec.perf_section import Feature
+from collectord.codec.perf_section import MAGIC, Feature
 from collectord.codec.perf_table import feature_table
 from collectord.errors import CodecError
 

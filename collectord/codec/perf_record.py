@@ -42,9 +42,6 @@ _U64: Final = struct.Struct("<Q")
 _AUXTRACE: Final = int(RecordType.AUXTRACE)
 # Its payload follows the record and is not in `size`; it occurs in pipe mode only.
 _TRACING_DATA: Final = int(RecordType.HEADER_TRACING_DATA)
-RAW_SAMPLE_NEEDS: Final = (
-    SampleType.IDENTIFIER | SampleType.TID | SampleType.TIME | SampleType.CPU | SampleType.RAW
-)
 # The one-word fields before READ, in the record's order.
 _WORDS: Final = (
     SampleType.IDENTIFIER,
@@ -101,14 +98,6 @@ class SampleId:
     cpu: int = 0
 
 
-_TRAILER_FIELDS: Final = {
-    SampleType.TIME: "time_ns",
-    SampleType.ID: "id",
-    SampleType.STREAM_ID: "stream_id",
-    SampleType.IDENTIFIER: "id",
-}
-
-
 def frame(kind: int, misc: int, body: bytes) -> bytes:
     """Put a header before `body`.
 
@@ -136,30 +125,6 @@ def encode_sample_id(attr: PerfEventAttr, sample_id: SampleId) -> bytes:
     return b"".join(parts[bit] for bit in ID_TRAILER_ORDER if attr.sample_type & bit)
 
 
-def decode_sample_id(
-    data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr
-) -> SampleId:
-    """Read the trailer of a record that is not a SAMPLE; absent fields are 0.
-
-    Raises:
-        CodecError: the record is too short for its trailer.
-    """
-    at = body_end(header, attr)
-    values: dict[str, int] = {}
-    for bit in ID_TRAILER_ORDER if at < header.offset + header.size else ():
-        if not attr.sample_type & bit:
-            continue
-        low, high = _TWO_U32.unpack_from(data, at)
-        if bit is SampleType.TID:
-            values |= {"pid": low, "tid": high}
-        elif bit is SampleType.CPU:
-            values["cpu"] = low
-        else:
-            values[_TRAILER_FIELDS[bit]] = low | high << 32
-        at += 8
-    return SampleId(**values)
-
-
 def body_end(header: RecordHeader, attr: PerfEventAttr) -> int:
     """Return the offset in the buffer of the end of a record's body, where its trailer begins."""
     has_trailer = header.type <= RecordType.AUX_OUTPUT_HW_ID and header.type != RecordType.SAMPLE
@@ -167,26 +132,6 @@ def body_end(header: RecordHeader, attr: PerfEventAttr) -> int:
     if header.size < HEADER_BYTES + trailer:
         raise CodecError("no room for the ids", offset=header.offset, reason="record_size")
     return header.offset + header.size - trailer
-
-
-def header_at(data: bytes | memoryview, at: int) -> RecordHeader:
-    """Read the header of the record at `at`, which must be whole."""
-    kind, misc, size = _HEADER.unpack_from(data, at)
-    return RecordHeader(kind, misc, size, at)
-
-
-def identifier(data: bytes | memoryview, header: RecordHeader) -> int:
-    """Return the id of a record's event, if all events of the buffer carry IDENTIFIER.
-
-    PERF_SAMPLE_IDENTIFIER comes first in a SAMPLE and last in all other records, so that it can be
-    read without knowing the event.
-    """
-    if header.size < HEADER_BYTES + _U64.size:
-        raise CodecError("no room for an id", offset=header.offset, reason="record_size")
-    is_sample = header.type == RecordType.SAMPLE
-    at = header.offset + (HEADER_BYTES if is_sample else header.size - _U64.size)
-    (value,) = _U64.unpack_from(data, at)
-    return int(value)
 
 
 def iter_records(data: bytes | memoryview, start: int = 0) -> Iterator[RecordHeader]:
@@ -237,42 +182,3 @@ def word_offset(sample_type: int, field: SampleType) -> int:
     return HEADER_BYTES + _U64.size * sum(
         bool(sample_type & bit) for bit in _WORDS[: _WORDS.index(field)]
     )
-
-
-class RawSample(NamedTuple):
-    """The fields of a sample that `RawSamples` reads."""
-
-    pid: int
-    tid: int
-    time_ns: int
-    cpu: int
-    raw: bytes
-
-
-class RawSamples:
-    """Reads samples fast, for an event with all fields up to RAW at fixed offsets.
-
-    Args:
-        attr: the event; it carries RAW_SAMPLE_NEEDS, neither READ nor CALLCHAIN.
-
-    Raises:
-        CodecError: it carries other fields.
-    """
-
-    def __init__(self, attr: PerfEventAttr) -> None:
-        needed = attr.sample_type & (RAW_SAMPLE_NEEDS | SampleType.READ | SampleType.CALLCHAIN)
-        if needed != RAW_SAMPLE_NEEDS:
-            raise CodecError(f"sample_type {attr.sample_type:#x}", offset=24, reason="sample_type")
-        codes = {SampleType.TID: "II", SampleType.TIME: "Q", SampleType.CPU: "I4x"}
-        words = "".join(codes.get(bit, "8x") for bit in _WORDS if attr.sample_type & bit)
-        self._fields = struct.Struct(f"<{HEADER_BYTES}x{words}I")
-
-    def decode(self, data: bytes | memoryview, at: int, size: int) -> RawSample:
-        """Read the sample of `size` bytes at `at`. Raises CodecError if it is too short."""
-        start = at + self._fields.size
-        if start > at + size:
-            raise CodecError("sample too short", offset=at, reason="short")
-        pid, tid, time_ns, cpu, raw_bytes = self._fields.unpack_from(data, at)
-        if start + raw_bytes > at + size:
-            raise CodecError("raw data too long", offset=at, reason="raw")
-        return RawSample(pid, tid, time_ns, cpu, bytes(data[start : start + raw_bytes]))

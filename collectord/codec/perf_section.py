@@ -12,6 +12,7 @@ from collectord.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+MAGIC: Final = b"PERFILE2"
 # perf pads strings to this size, including a NUL.
 _STRING_ALIGN_BYTES: Final = 64
 _U32_MASK: Final = (1 << 32) - 1

@@ -16,6 +16,7 @@ from collectord.config.listen_address import ListenAddress
 from collectord.config.scheduling import DrainCpus, DrainPriority
 from collectord.config.schema_session import SessionConfig  # noqa: TC001 - decode reads annotations
 from collectord.config.users import group_id
+from collectord.model import CONTROL_SOCKET
 from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, Share
 
 # A file spells them as strings.
@@ -57,7 +58,7 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
 class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[control]`: the Unix socket, and limits of the sessions that its users may start."""
 
-    socket: str = "/run/collectord/control.sock"
+    socket: str = CONTROL_SOCKET
     admin_group: Group = None
     max_sessions: int = 0
     max_duration: Nanoseconds = Nanoseconds(600 * NS_PER_SECOND)

@@ -7,17 +7,19 @@ import bisect
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.codec.ftrace_format import parse_format
+from collectord.codec.perf_attr import SampleType
 from collectord.errors import CodecError
 from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, OpenManifest, decode
 from collectord.sink.segment import PARTIAL, SegmentPaths, read_other_manifest, sink_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from collectord.codec.ftrace_columns import FieldColumn
     from collectord.codec.ftrace_format import EventFormat
+    from collectord.sink.manifest import EventLayout
 
 UNREADABLE: Final = "cannot read the segment"
 INT32_MAX: Final = (1 << 31) - 1
@@ -65,6 +67,38 @@ class Records(NamedTuple):
     sources: tuple[Source, ...]
 
 
+class FileEvent(NamedTuple):
+    """An event of a file.
+
+    Attributes:
+        keys: `common_type` of its records, or the places of its attrs in a perf.data.
+        system: of a tracepoint, "" for others.
+        name: of the event.
+        layout: of a tracepoint, None for others.
+        is_program: a BPF program submits it.
+        described: the layout of what the program submits, None if nothing tells it.
+        sample_type: of its samples, None in ftrace.
+    """
+
+    keys: tuple[int, ...]
+    system: str
+    name: str
+    layout: EventFormat | None = None
+    is_program: bool = False
+    described: EventLayout | None = None
+    sample_type: int | None = None
+
+    @property
+    def full_name(self) -> str:
+        """SYSTEM:NAME of a tracepoint."""
+        return f"{self.system}:{self.name}" if self.system else self.name
+
+    @property
+    def has_chain(self) -> bool:
+        """Whether its samples have call chains."""
+        return bool((self.sample_type or 0) & SampleType.CALLCHAIN)
+
+
 class EventFile:
     """An open file, sealed or running, with what was in it when it was opened.
 
@@ -75,6 +109,8 @@ class EventFile:
         clock: readings of {stamp, UTC} in ns, the earliest first; empty if they are not known.
         wraps: its rings were a flight recorder's: what they lost was overwritten.
         comms: names of tasks by thread, unless the records tell them.
+        events: of which there may be records.
+        silent_keys: keys of others, which are there for the sake of other records.
         records: of each of its tables; an event without a sound layout has none.
         sources: all of its records, for losses and damage.
         damage: what is wrong with the part that describes the events, "" if nothing is.
@@ -83,11 +119,13 @@ class EventFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with sink_errors(UNREADABLE, path, reading=True):
-            self.manifest = manifest = _manifest(path)
+            self.manifest = manifest = read_manifest(path)
         self.session = manifest.session if manifest else ""
         self.wraps = isinstance(manifest, Manifest) and bool(manifest.ledger.get("overwritten"))
         self.clock = _readings(manifest) if manifest else ()
         self.comms: Mapping[int, str] = {}
+        self.events: tuple[FileEvent, ...] = ()
+        self.silent_keys: tuple[int, ...] = ()
         self.records: tuple[Records, ...] = ()
         self.sources: tuple[Source, ...] = ()
         self.damage = ""
@@ -101,6 +139,11 @@ class EventFile:
         Compressed files are unpacked when they are first read; what is damaged is noted.
         """
         return source.fd, source.spans
+
+    def line_sources(self, wanted: Collection[int]) -> tuple[Source, ...]:
+        """Return where the records of events with these keys are, for lines of them."""
+        del wanted
+        return self.sources
 
     @property
     def path_text(self) -> str:
@@ -157,8 +200,11 @@ def shown(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _manifest(path: Path) -> Manifest | OpenManifest | None:
-    """Read the manifest beside a segment, sealed or running."""
+def read_manifest(path: Path) -> Manifest | OpenManifest | None:
+    """Read the manifest beside a segment, sealed or running; None without one.
+
+    Raises OSError.
+    """
     paths = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
     with open_folder(path.parent) as folder:
         if path == paths.partial:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import SinkError, UsageError
 from collectord.folders.walk import open_folder
-from collectord.reader.any_events import open_events
-from collectord.reader.perf_events import BpfSegment, read_note
+from collectord.reader.event_file import read_manifest
+from collectord.reader.live_segment import LiveSegment
 from collectord.sink.segment import (
     PARTIAL,
     PERF_DATA,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from collectord.reader.perf_events import Happening
+    from collectord.reader.live_segment import LinesOf
 
 # After this time without new data nothing older can arrive: all rings are drained once per flush
 # interval, which is a second by default.
@@ -45,7 +45,7 @@ SETTLE_S: Final = 2.0
 class _Opened(NamedTuple):
     """An open segment, and the stack that closes it."""
 
-    segment: BpfSegment
+    segment: LiveSegment
     stack: ExitStack
 
     def close(self) -> None:
@@ -75,8 +75,8 @@ class _Tail:
         self._clock = clock
         self._grew_s = clock()
 
-    def read_new(self) -> Iterator[Happening]:
-        """Yield what was added since the last call. Raises as `BpfSegment.read_new`."""
+    def read_new(self) -> Iterator[bytes]:
+        """Yield lines of what was added since the last call. Raises as `LiveSegment.read_new`."""
         segment = self.segment
         deleted = segment.deleted  # asked before the poll, it has the last word
         grew, now_s = segment.poll(), self._clock()
@@ -120,6 +120,7 @@ class LiveStreams:
 
     Args:
         directory: the running segments are followed from now on.
+        lines_of: begins to read a segment.
         begin: a segment in it, sealed or not: only its stream is followed, from its beginning.
         clock: returns seconds that never decrease.
 
@@ -134,12 +135,14 @@ class LiveStreams:
     def __init__(
         self,
         directory: Path,
+        lines_of: LinesOf,
         begin: SegmentPaths | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._complaints: list[str] = []
         self._directory = directory
+        self._lines_of = lines_of
         self._clock = clock
         self._waiting: dict[str, deque[_Waiting]] = {}
         self._tails: dict[str, _Tail] = {}
@@ -150,8 +153,8 @@ class LiveStreams:
         if begin is not None:
             path = begin.partial if begin.partial.exists() else begin.data
             with sink_errors("cannot read the manifest", path, reading=True):
-                note = read_note(path)
-            self._run = note.run if note is not None else ""
+                manifest = read_manifest(path)
+            self._run = manifest.run if manifest is not None else ""
             self._alone = not (begin.rotated and self._run)
             self._waiting[self._run] = deque([_Waiting(begin, None)])
             self._known = {group.paths.name for group in _groups(directory, up_to=begin)}
@@ -164,8 +167,11 @@ class LiveStreams:
         self.found = bool(self._waiting)
         self._go_on()
 
-    def poll(self) -> Iterator[tuple[BpfSegment, Happening]]:
-        """Yield what was added since the last call, by stream. Raises as `BpfSegment.read_new`."""
+    def poll(self) -> Iterator[tuple[LiveSegment, bytes | None]]:
+        """Yield lines of what was added since the last call, by stream; None: a segment is over.
+
+        Raises as `LiveSegment.read_new`.
+        """
         if not self._alone:
             try:
                 if self._changes.are_recent():
@@ -176,9 +182,10 @@ class LiveStreams:
                 self._known.clear()  # the directory went with its last segment, and may return
         self._go_on()
         for run, tail in [*self._tails.items()]:
-            for happening in tail.read_new():
-                yield tail.segment, happening
+            for batch in tail.read_new():
+                yield tail.segment, batch
             if tail.over:
+                yield tail.segment, None
                 if tail.abandoned:
                     hint = "its writer died; run `collectord segments repair`"
                     self._complaints.append(f"{tail.segment.path}: {hint}")
@@ -196,7 +203,7 @@ class LiveStreams:
         return self._alone or self._clock() - self._ended_s >= GRACE_S
 
     @property
-    def segments(self) -> list[BpfSegment]:
+    def segments(self) -> list[LiveSegment]:
         """The open segments."""
         return [tail.segment for tail in self._tails.values()]
 
@@ -219,7 +226,7 @@ class LiveStreams:
         for run, waiting in [*self._waiting.items()]:
             while run not in self._tails and waiting:
                 paths, opened = waiting.popleft()
-                opened = opened or _open(paths)
+                opened = opened or self._open(paths)
                 if opened is None:
                     self._complaints.append(f"{paths.data}: deleted before it was read")
                     continue
@@ -243,35 +250,30 @@ class LiveStreams:
                 continue
             path = paths.partial if is_running else paths.data
             with sink_errors("cannot read the manifest", path, reading=True):
-                note = read_note(path)
-            if note is None:  # it is being created, or has lost its manifest
+                manifest = read_manifest(path)
+            if manifest is None:  # it is being created, or has lost its manifest
                 continue
             self._known.add(paths.name)
-            if not note.layouts or self._run not in (None, note.run):
+            if not manifest.layouts or self._run not in (None, manifest.run):
                 continue
-            opened = _open(paths) if is_running else None
+            opened = self._open(paths) if is_running else None
             if opened is not None or not is_running:
-                self._waiting.setdefault(note.run, deque()).append(_Waiting(paths, opened))
+                self._waiting.setdefault(manifest.run, deque()).append(_Waiting(paths, opened))
 
-
-def _open(paths: SegmentPaths) -> _Opened | None:
-    """Open a segment, running or sealed; None if it is gone."""
-    stack = ExitStack()
-    for path in (paths.partial, paths.data):  # it may have been sealed since it was listed
-        try:
-            segment = stack.enter_context(open_events(path))
-        except SinkError:
-            if path.exists():
+    def _open(self, paths: SegmentPaths) -> _Opened | None:
+        """Open a segment, running or sealed; None if it is gone."""
+        for path in (paths.partial, paths.data):  # it may have been sealed since it was listed
+            stack = ExitStack()
+            try:
+                return _Opened(LiveSegment(path, stack, self._lines_of), stack)
+            except SinkError:
+                stack.close()
+                if path.exists():
+                    raise
+            except UsageError:
+                stack.close()
                 raise
-            continue
-        if isinstance(segment, BpfSegment):
-            return _Opened(segment, stack)
-        stack.close()
-        raise UsageError(
-            f"{path} is trace.dat, and only events of BPF programs can be followed",
-            hint="without -f its present contents are shown",
-        )
-    return None
+        return None
 
 
 def _groups(directory: Path, *, up_to: SegmentPaths | None = None) -> list[Group]:

@@ -25,13 +25,21 @@ from collectord.codec.perf_features import decode_clock_data
 from collectord.codec.perf_section import Feature
 from collectord.codec.tracing_data import parse_events
 from collectord.errors import CodecError, SinkError
-from collectord.reader.event_file import INT64_MAX, UNREADABLE, EventFile, Records, Source, shown
+from collectord.reader.event_file import (
+    INT64_MAX,
+    UNREADABLE,
+    EventFile,
+    FileEvent,
+    Records,
+    Source,
+    shown,
+)
 from collectord.sink.packing import plain_errors, unpacked
 from collectord.sink.perf_file import read_head
 from collectord.sink.segment import sink_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.perf_data import Head, Section
     from collectord.reader.event_file import Span
+    from collectord.sink.manifest import EventLayout
 
 _PERF: Final = "perf"
 _BPF: Final = "bpf"
@@ -62,8 +71,23 @@ class _Attr(NamedTuple):
         return attr.sample_type, attr.read_format, attr.sample_id_all, is_wanted, self.ids
 
 
+def _is_program(attr: PerfEventAttr) -> bool:
+    return (attr.type, attr.config) == (EventType.SOFTWARE, SoftwareId.BPF_OUTPUT)
+
+
+def _is_sound(described: EventLayout) -> bool:
+    try:
+        bpf_struct.decoder(described.layout)
+    except CodecError:
+        return False
+    return True
+
+
 class PerfTables(EventFile):
     """A perf.data whose records are tables.
+
+    Attributes:
+        write_offset: where its writer began behind the records that were known at open.
 
     Raises:
         SinkError: it cannot be read, or its head is damaged.
@@ -84,6 +108,7 @@ class PerfTables(EventFile):
                     hint="`perf script` may still read it",
                 ) from error
             self._spans = self._data(fd, head)
+            self.write_offset = head.write_offset
             sections = self._sections(head)
             self._attrs = tuple(self._named(head, sections))
             formats = self._read(sections, Feature.TRACING_DATA, parse_events) or {}
@@ -93,6 +118,31 @@ class PerfTables(EventFile):
         self.sources = (self._source("samples", ()),)
         layouts = {layout.id: (system, layout) for system, layout in self.layouts(formats.items())}
         self.records = (*self._events(layouts), *self._of_all())
+        self.events = tuple(self._known(layouts))
+        of_events = {key for event in self.events for key in event.keys}
+        self.silent_keys = tuple({*range(len(self._attrs))} - of_events)
+
+    def line_sources(self, wanted: Collection[int]) -> tuple[Source, ...]:
+        """Return where the samples of some events are."""
+        return (self._source("samples", [self._attrs[key] for key in wanted]),)
+
+    def _known(self, layouts: Mapping[int, tuple[str, EventFormat]]) -> Iterator[FileEvent]:
+        """Yield the events; a tracepoint may have several attrs."""
+        tracepoints: dict[tuple[int, int], list[int]] = {}
+        for key, one in enumerate(self._attrs):
+            attr = one.attr
+            if attr.type == EventType.TRACEPOINT and attr.config in layouts:
+                tracepoints.setdefault((attr.config, attr.sample_type), []).append(key)
+            elif _is_program(attr):
+                layout = self.manifest.layouts.get(one.name) if self.manifest else None
+                if layout is not None and not _is_sound(layout):
+                    layout = None
+                yield FileEvent((key,), "", one.name, None, True, layout, attr.sample_type)  # noqa: FBT003
+            elif (attr.type, attr.config) != (EventType.SOFTWARE, SoftwareId.DUMMY):
+                yield FileEvent((key,), "", one.name, sample_type=attr.sample_type)
+        for (number, sample_type), keys in tracepoints.items():
+            system, format_ = layouts[number]
+            yield FileEvent(tuple(keys), system, format_.name, format_, sample_type=sample_type)
 
     def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
         """Return where the records are; a file that cannot be unpacked has none."""
@@ -167,7 +217,7 @@ class PerfTables(EventFile):
         for one in self._attrs:
             if one.attr.type == EventType.TRACEPOINT and one.attr.config in layouts:
                 tracepoints.setdefault(one.attr.config, []).append(one)
-            elif (one.attr.type, one.attr.config) == (EventType.SOFTWARE, SoftwareId.BPF_OUTPUT):
+            elif _is_program(one.attr):
                 columns = self._described(one.name)
                 yield Records(_BPF, one.name, columns, (self._source("raw", (one,)),))
         for number, attrs in tracepoints.items():

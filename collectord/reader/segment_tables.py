@@ -3,26 +3,19 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from collectord.codec.perf_data import MAGIC as PERF_MAGIC
-from collectord.codec.tracing_data import MAGIC as TRACE_MAGIC
 from collectord.errors import SinkError, UsageError
-from collectord.folders.folder import opened
-from collectord.folders.walk import open_file
-from collectord.reader.event_file import UNREADABLE, EventFile
+from collectord.reader.any_events import open_tables
 from collectord.reader.event_tables import EventTable, tables_of
-from collectord.reader.perf_tables import PerfTables
-from collectord.reader.trace_tables import TraceTables
 from collectord.reader.verify import list_segments
-from collectord.sink.segment import PARTIAL, sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
+    from collectord.reader.event_file import EventFile
     from collectord.reader.sql import Nearest
     from collectord.reader.verify import SegmentRow
 
@@ -82,27 +75,3 @@ def open_catalogue(
         else:
             files.append(file)
     return Catalogue(rows, tables_of(files), unread, failures)
-
-
-def open_tables(path: Path, stack: ExitStack) -> EventFile | None:
-    """Open a file until the stack ends; None for one whose format has no tables.
-
-    A running segment may have been sealed since its path was listed.
-
-    Raises:
-        SinkError: it cannot be read, or its head is damaged.
-        UnsafePath: it is not a plain file.
-    """
-    paths = (path, path.with_name(path.name.removesuffix(PARTIAL)))
-    with sink_errors(UNREADABLE, path, reading=True):
-        try:
-            fd = open_file(paths[0])
-        except FileNotFoundError:
-            fd, path = open_file(paths[1]), paths[1]
-        stack.enter_context(opened(fd))
-        first = os.pread(fd, len(TRACE_MAGIC), 0)
-    if first == TRACE_MAGIC:
-        return TraceTables(fd, path, stack)
-    if first.startswith(PERF_MAGIC):
-        return PerfTables(fd, path, stack)
-    return None

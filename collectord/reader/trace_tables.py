@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.ftrace_columns import columns_of
@@ -16,13 +17,14 @@ from collectord.reader.event_file import (
     INT64_MAX,
     UNREADABLE,
     EventFile,
+    FileEvent,
     Records,
     Source,
 )
 from collectord.sink.segment import sink_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -47,7 +49,7 @@ class TraceTables(EventFile):
         super().__init__(path)
         with sink_errors(UNREADABLE, path, reading=True):
             try:
-                found = parse(lambda at, size: os.pread(fd, size, at))
+                found = parse(partial(_read, fd))
             except CodecError as error:
                 raise SinkError(
                     f"it does not have the layout of a segment, {error.message}",
@@ -71,13 +73,20 @@ class TraceTables(EventFile):
         ):
             layouts.setdefault(layout.id, (system, layout))
         self.records = tuple(self._of(system, layout) for system, layout in layouts.values())
+        self.events = tuple(
+            FileEvent((layout.id,), system, layout.name, layout)
+            for system, layout in layouts.values()
+        )
+
+    def line_sources(self, wanted: Collection[int]) -> tuple[Source, ...]:
+        """Return where all records are; those of unknown events are shown as well."""
+        del wanted
+        offset = next((_tid_offset(one.layout) for one in self.events if one.layout), None)
+        options = {"tid_offset": _COMMON_PID_AT if offset is None else offset}
+        return tuple(one._replace(options={**one.options, **options}) for one in self.sources)
 
     def _of(self, system: str, layout: EventFormat) -> Records:
-        tids = (field.offset for field in layout.common if field.name == _COMMON_PID)
-        options = {
-            "event": layout.id,
-            "tid_offset": min(next(tids, _COMMON_PID_AT), INT32_MAX),
-        }
+        options = {"event": layout.id, "tid_offset": _tid_offset(layout)}
         sources = tuple(one._replace(options={**one.options, **options}) for one in self.sources)
         return Records(system, layout.name, tuple(columns_of(layout)), sources)
 
@@ -109,15 +118,24 @@ class TraceTables(EventFile):
         for track in self._packed[source.spans]:
             start = end
             try:
-                for piece in unpack(
-                    lambda at, size: os.pread(source.fd, size, at), track, self._compression
-                ):
+                for piece in unpack(partial(_read, source.fd), track, self._compression):
                     write_all(copy, piece, end)
                     end += len(piece)
             except CodecError as error:
                 self.damage = f"of CPU {track.cpu}: {error.message}"
             spans.append((track.cpu, start, end - start))
         return copy, tuple(spans)
+
+
+def _read(fd: int, at: int, size: int) -> bytes:
+    """Return a part of a file, as far as there is one where a damaged file places it."""
+    size = min(size, os.fstat(fd).st_size - at)
+    return os.pread(fd, size, at) if size > 0 else b""
+
+
+def _tid_offset(layout: EventFormat) -> int:
+    offsets = (field.offset for field in layout.common if field.name == _COMMON_PID)
+    return min(next(offsets, _COMMON_PID_AT), INT32_MAX)
 
 
 def _nameless(stack: ExitStack) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.perf_data import MAGIC as PERF_MAGIC
+from collectord.codec.perf_section import MAGIC as PERF_MAGIC
 from collectord.codec.tracing_data import MAGIC as TRACE_MAGIC
 from collectord.errors import CodecError
 from collectord.sink.perf_file import PerfFile

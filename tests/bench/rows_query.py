@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`query`: the time that a record costs, beside those who print the same records."""
+"""`query` and `events`: the time that a record costs, beside those who print the same records."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.codec.perf_data import Section
 from collectord.codec.trace_dat import build_head
 from collectord.codec.trace_dat_head import Place
+from collectord.reader.any_events import open_tables
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
-from collectord.reader.segment_tables import open_tables
 from collectord.sink import perf_file, trace_file
 from tests.bench.row import Row
 from tests.support.arrow_streams import drain
@@ -36,6 +36,9 @@ _STATEMENT: Final = f"SELECT next_comm, count(*), max(mono_ns) FROM {_EVENT} GRO
 _DECODE_BUDGET_NS: Final = 50
 _QUERY_BUDGET_S: Final = 2
 _MEMORY_BUDGET_MIB: Final = 512
+# Of the peer's time for the same file, start of the program included.
+_TEXT_BUDGET: Final = 0.7
+_COUNT_BUDGET: Final = 0.1
 
 
 class _Way(NamedTuple):
@@ -149,13 +152,41 @@ def _asked(path: Path, expected: int) -> tuple[float, float]:
     return taken, usage.ru_maxrss / 1024
 
 
+def _shown(settings: Settings, way: _Way, path: Path, count: int) -> tuple[list[Row], float]:
+    """Return the rows of `events` beside the peer in turns, and the peer's ns for an event."""
+    ours = (sys.executable, "-m", "collectord", "events")
+    words = {"text": (), "count": ("--count",)}
+    times: dict[str, list[float]] = {name: [] for name in (*words, "peer")}
+    for _ in range(settings.repeats):
+        times["peer"].append(_printed(way.peer, path))
+        for name, more in words.items():
+            times[name].append(_printed((*ours, *more), path))
+    peer_s = statistics.median(times["peer"])
+    peer = f"{peer_s:.2f} s ({way.peer[0]} {way.peer[1]}, all fields as text)"
+    rows = []
+    for name, budget in (("text", _TEXT_BUDGET), ("count", _COUNT_BUDGET)):
+        taken_s = statistics.median(times[name])
+        share = taken_s / peer_s
+        rows.append(
+            Row(
+                f"events of {way.via}: {name} of {count:,} events",
+                f"{taken_s:.2f} s, {taken_s / count * 1e9:.0f} ns/event, {share:.2f} x",
+                peer,
+                share,
+                budget,
+                "x",
+            )
+        )
+    return rows, peer_s / count * 1e9
+
+
 def _rows(settings: Settings, way: _Way) -> list[Row]:
     name = f"query of {way.via}"
     path, large = (settings.directory / f"{way.via}{end}" for end in ("", "-large"))
     settings.directory.mkdir(parents=True, exist_ok=True)
     _recorded(path, way.via)
     count, runs, columns = _decoded(path, settings.repeats)
-    peer_ns = _printed(way.peer, path) / count * 1e9
+    shown, peer_ns = _shown(settings, way, path, count)
     times = -(-_ASKED_EVENTS // count)
     way.repeat(path, large, times)
     asked = [_asked(large, times * count) for _ in range(settings.repeats)]
@@ -185,6 +216,7 @@ def _rows(settings: Settings, way: _Way) -> list[Row]:
             "s",
         ),
         Row(f"{work}: memory", f"{memory:.0f} MiB", "-", memory, _MEMORY_BUDGET_MIB, "MiB"),
+        *shown,
     ]
 
 

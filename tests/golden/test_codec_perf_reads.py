@@ -26,7 +26,7 @@ from collectord.codec.perf_data import (
     parse_head,
 )
 from collectord.codec.perf_features import BuildId, ClockData, Features, Group
-from collectord.codec.perf_record import Misc, SampleId, frame, identifier, iter_records
+from collectord.codec.perf_record import Misc, SampleId, frame, iter_records
 from collectord.codec.perf_sideband import (
     Comm,
     Fork,
@@ -37,6 +37,7 @@ from collectord.codec.perf_sideband import (
     Mmap,
     Mmap2,
 )
+from tests.support.perf_ids import identifier
 from tests.support.samples import Sample, encode_sample
 from tests.support.sideband import Exit, Record, encode
 from tests.support.whole_records import last_whole_record

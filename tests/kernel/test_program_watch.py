@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from collectord.codec.perf_data import parse_head
-from collectord.codec.perf_record import decode_sample_id, iter_records
+from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_sideband import KSYMBOL_UNREGISTER, BpfEvent, BpfEventType, Ksymbol
 from collectord.kernel.bpf import bpf_calls, program_image
 from collectord.kernel.linux import LinuxKernel
@@ -20,6 +20,7 @@ from collectord.plan.event_attrs import sideband_event
 from collectord.session.program_watch import ProgramWatch
 from tests.support import bpf as programs
 from tests.support.hosts import host
+from tests.support.perf_ids import decode_sample_id
 from tests.support.recording import recording, segments_of
 from tests.support.sideband import decode
 

@@ -27,7 +27,7 @@ from collectord.codec.perf_attr import (
     RecordType,
     SoftwareId,
 )
-from collectord.codec.perf_record import identifier, iter_records
+from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_sideband import Comm, decode
 from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel.linux import LinuxKernel
@@ -36,6 +36,7 @@ from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan
 from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
 from collectord.source import perf
 from tests.support import bpf
+from tests.support.perf_ids import identifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,17 +7,18 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.ftrace_format import decode_field, known_events, parse_format
+from collectord.codec.ftrace_format import parse_format
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.trace_dat import build_head
 from collectord.codec.trace_dat_head import Metadata, Place
 from collectord.sink.trace_file import read_head
 from tests.support.ftrace_pages import event, page
+from tests.support.ftrace_records import decode_field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collectord.codec.ftrace_format import Value
+    from tests.support.ftrace_records import Value
 
 GOLDEN: Final = Path(__file__).resolve().parent.parent / "golden" / "kernel-6.18"
 PAGE_BYTES: Final = 4096
@@ -80,7 +81,9 @@ def decoded(path: Path) -> list[tuple[str, int, int, dict[str, Value]]]:
     found: list[tuple[str, int, int, dict[str, Value]]] = []
     with path.open("rb") as file:
         head = read_head(file.fileno())
-        events = known_events(head.metadata)
+        texts = [text for all_of in head.metadata.events.values() for text in all_of]
+        layouts = [*map(parse_format, [*texts, *head.metadata.ftrace_events])]
+        events = {layout.id: layout for layout in layouts}
         for cpu, extent in head.extents.items():
             file.seek(extent.offset)
             data = file.read(extent.size_bytes)
@@ -88,9 +91,7 @@ def decoded(path: Path) -> list[tuple[str, int, int, dict[str, Value]]]:
                 one = data[at : at + head.sub_buffer_bytes]
                 for stamp_ns, offset, size in Walk(one):
                     record = one[offset : offset + size]
-                    known = events[int.from_bytes(record[:2], "little")]
-                    fields = {
-                        field.name: decode_field(record, field) for field in known.layout.fields
-                    }
-                    found.append((known.layout.name, stamp_ns, cpu, fields))
+                    layout = events[int.from_bytes(record[:2], "little")]
+                    fields = {field.name: decode_field(record, field) for field in layout.fields}
+                    found.append((layout.name, stamp_ns, cpu, fields))
     return found

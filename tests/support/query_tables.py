@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 
+from collectord.reader.any_events import open_tables
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import EventTable, tables_of
-from collectord.reader.segment_tables import open_tables
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

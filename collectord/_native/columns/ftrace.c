@@ -15,8 +15,10 @@ static int add(struct piece *piece, const uint8_t *payload, uint32_t bytes, uint
 	struct row *row;
 	uint32_t tid = (uint32_t)ROW_NONE;
 
-	if (bytes < TYPE_FIELD_BYTES || load16(payload) != source->event ||
-	    !piece__in_time(piece, stamp_ns))
+	if (!piece__in_time(piece, stamp_ns))
+		return 0;
+	if (piece->wanted != WANT_ALL &&
+	    (bytes < TYPE_FIELD_BYTES || load16(payload) != source->event))
 		return 0;
 	row = rows__add(piece->rows);
 	if (row == NULL)
@@ -30,7 +32,7 @@ static int add(struct piece *piece, const uint8_t *payload, uint32_t bytes, uint
 		.pid = ROW_NONE,
 		.tid = (int32_t)tid,
 		.stamp_ns = stamp_ns,
-		.label = ROW_NONE,
+		.label = bytes < TYPE_FIELD_BYTES ? 0 : load16(payload),
 	};
 	return 0;
 }
@@ -44,7 +46,7 @@ struct place {
 /* Walk the events of a page as subbuf__run() does. Returns a fault, or -errno. */
 static int walk(struct piece *piece, const uint8_t *page, struct place *place)
 {
-	const bool is_wanted = piece->wanted == WANT_EVENTS;
+	const bool is_wanted = piece->wanted == WANT_EVENTS || piece->wanted == WANT_ALL;
 	const uint32_t end = place->end;
 	uint64_t now_ns = place->now_ns;
 	uint32_t at = place->at;

@@ -12,17 +12,8 @@
 #define WORD_BYTES 8u
 /* How far ahead of a record memory is loaded into the nearest cache: a few records. */
 #define AHEAD_BYTES 512
-#define CHUNK_BYTES 4096u /* writers of this program begin a chunk at a multiple of it */
 #define AT_PID 8u	  /* in COMM, MMAP, MMAP2, FORK and EXIT: the thread they are about */
-#define AT_TID 12u	  /* but in FORK and EXIT: the parent */
-#define AT_TASK_TID 16u
-#define AT_TASK_PARENT 20u
-#define AT_COMM 16u
-#define TASK_BYTES 32u
 #define MAP_BYTES 40u
-#define LOST_BYTES 24u
-#define LOST_SAMPLES_BYTES 16u
-#define UNKNOWN_ID "unknown_id"
 
 /* Returns the event with an id, NULL if there is none. */
 static inline const struct perf_event *event_of(const struct perf_events *events, uint64_t id)
@@ -36,7 +27,6 @@ static inline const struct perf_event *event_of(const struct perf_events *events
 	return events->place[at].event != 0 ? &events->event[events->place[at].event - 1] : NULL;
 }
 
-/* Returns the event of a sample of `size` bytes, NULL if it is not known. */
 static inline const struct perf_event *sampled(const struct perf_events *events,
 					       const uint8_t *record, uint16_t size)
 {
@@ -47,10 +37,14 @@ static inline const struct perf_event *sampled(const struct perf_events *events,
 	return event_of(events, walk__load(record + events->id_at));
 }
 
-/* The same of another record: one that a recorder made is of no event, and laid out as the first
- * one's. */
-static const struct perf_event *noted(const struct perf_events *events, const uint8_t *record,
-				      uint16_t size)
+const struct perf_event *perf__sampled(const struct perf_events *events, const uint8_t *record,
+				       uint16_t size)
+{
+	return sampled(events, record, size);
+}
+
+const struct perf_event *perf__noted(const struct perf_events *events, const uint8_t *record,
+				     uint16_t size)
 {
 	const struct perf_event *event = NULL;
 
@@ -59,8 +53,7 @@ static const struct perf_event *noted(const struct perf_events *events, const ui
 	return event != NULL ? event : events->event;
 }
 
-/* Returns why a record with this header, of which `left` bytes are there, cannot be one. */
-static enum fault check(uint64_t header, size_t left)
+enum fault perf__check(uint64_t header, size_t left)
 {
 	const uint16_t size = walk__size(header);
 
@@ -72,52 +65,52 @@ static enum fault check(uint64_t header, size_t left)
 	return size > left ? WALK_PAST_HEAD : FAULT_NONE;
 }
 
+bool perf__begins_chunk(const struct perf_events *events, const uint8_t *record, size_t left)
+{
+	const uint64_t header = walk__load(record);
+	const uint16_t size = walk__size(header);
+
+	if (perf__check(header, left) != FAULT_NONE || walk__type(header) >= WALK_USER_TYPE_MIN)
+		return false;
+	if (walk__type(header) == PERF_RECORD_SAMPLE)
+		return sampled(events, record, size) != NULL;
+	return events->id_back != 0 && WALK_HEADER_BYTES + (size_t)events->id_back <= size &&
+	       event_of(events, walk__load(record + size - events->id_back)) != NULL;
+}
+
 /* Returns the first chunk behind a damaged record that begins with a record of a known event, or
  * where the next piece may find one. */
 static uint64_t resume(const struct piece *piece, size_t damaged)
 {
-	const struct perf_events *const events = &piece->source->perf;
-	uint64_t at = damaged + CHUNK_BYTES - (piece->offset + damaged) % CHUNK_BYTES;
+	uint64_t at = damaged + PERF_CHUNK_BYTES - (piece->offset + damaged) % PERF_CHUNK_BYTES;
 
-	for (; at < piece->bytes && piece->bytes - at >= 2 * WORD_BYTES; at += CHUNK_BYTES) {
-		const uint8_t *const record = piece->data + at;
-		const uint64_t header = walk__load(record);
-		const uint16_t size = walk__size(header);
-		const bool is_sample = walk__type(header) == PERF_RECORD_SAMPLE;
-
-		if (check(header, piece->bytes - at) != FAULT_NONE ||
-		    walk__type(header) >= WALK_USER_TYPE_MIN)
-			continue;
-		if (is_sample ? sampled(events, record, size) != NULL
-			      : events->id_back != 0 &&
-					WALK_HEADER_BYTES + (size_t)events->id_back <= size &&
-					event_of(events, walk__load(record + size -
-								    events->id_back)) != NULL)
+	for (; at < piece->bytes && piece->bytes - at >= 2 * WORD_BYTES; at += PERF_CHUNK_BYTES)
+		if (perf__begins_chunk(&piece->source->perf, piece->data + at, piece->bytes - at))
 			break;
-	}
 	return at;
 }
-
-/* The parts of a sample behind those at fixed places; 0: absent. */
-struct parts {
-	uint32_t chain, raw, raw_bytes;
-};
 
 static inline uint32_t bits(uint64_t value)
 {
 	return (uint32_t)__builtin_popcountll(value);
 }
 
-/* Find the parts of a sample. False: they do not fit into it. */
+uint64_t perf__sample_time(const struct perf_event *event, const uint8_t *record, uint16_t size)
+{
+	if (event->time_at == 0 || (size_t)event->time_at + WORD_BYTES > size)
+		return 0;
+	return walk__load(record + event->time_at);
+}
+
 static inline bool find_parts(const struct perf_event *event, const uint8_t *record, uint32_t size,
-			      struct parts *parts)
+			      struct perf_parts *parts)
 {
 	const uint64_t times = PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
 	const uint64_t each = PERF_FORMAT_ID | UINT64_C(1) << 4; /* PERF_FORMAT_LOST, Linux 6.0 */
 	uint32_t at = event->fixed_bytes;
 	uint64_t words = 0;
 
-	*parts = (struct parts){0};
+	*parts = (struct perf_parts){0};
 	if (at > size)
 		return false;
 	if ((event->sample_type & PERF_SAMPLE_READ) != 0) {
@@ -153,22 +146,27 @@ static inline bool find_parts(const struct perf_event *event, const uint8_t *rec
 	return true;
 }
 
+bool perf__find_parts(const struct perf_event *event, const uint8_t *record, uint32_t size,
+		      struct perf_parts *parts)
+{
+	return find_parts(event, record, size, parts);
+}
+
 static int take_sample(struct piece *piece, size_t at, uint16_t size)
 {
 	const struct source *const source = piece->source;
 	const uint8_t *const record = piece->data + at;
 	const struct perf_event *const event = sampled(&source->perf, record, size);
-	struct parts parts;
+	struct perf_parts parts;
 	struct row *row;
-	uint64_t stamp_ns = 0;
+	uint64_t stamp_ns;
 
 	if (event == NULL)
-		return piece__damaged(piece, at, 0, UNKNOWN_ID);
+		return piece__damaged(piece, at, 0, PERF_UNKNOWN_ID);
 	if (piece->wanted == WANT_EVENTS ? !event->is_wanted || source->perf_rows > PERF_ROWS_SAMPLES
 					 : piece->wanted != WANT_DAMAGE)
 		return 0;
-	if (event->time_at != 0 && (size_t)event->time_at + WORD_BYTES <= size)
-		stamp_ns = walk__load(record + event->time_at);
+	stamp_ns = perf__sample_time(event, record, size);
 	if (piece->wanted == WANT_EVENTS && !piece__in_time(piece, stamp_ns))
 		return 0;
 	if (!find_parts(event, record, size, &parts))
@@ -181,13 +179,11 @@ static int take_sample(struct piece *piece, size_t at, uint16_t size)
 	*row = (struct row){
 		.payload = record,
 		.bytes = size,
-		.cpu = event->cpu_at != 0 ? (int32_t)load32(record + event->cpu_at) : ROW_NONE,
-		.pid = event->tid_at != 0 ? (int32_t)load32(record + event->tid_at) : ROW_NONE,
-		.tid = event->tid_at != 0 ? (int32_t)load32(record + event->tid_at + 4) : ROW_NONE,
 		.stamp_ns = stamp_ns,
 		.chain = parts.chain,
 		.label = event->label,
 	};
+	perf__place(event, record, &row->cpu, &row->pid, &row->tid);
 	if (source->perf_rows == PERF_ROWS_RAW) {
 		row->payload = record + parts.raw;
 		row->bytes = parts.raw_bytes;
@@ -196,14 +192,14 @@ static int take_sample(struct piece *piece, size_t at, uint16_t size)
 	return 0;
 }
 
-static uint64_t trailer_time(const struct perf_event *event, const uint8_t *record, uint16_t size)
+uint64_t perf__trailer_time(const struct perf_event *event, const uint8_t *record, uint16_t size)
 {
 	if (event->time_back == 0 || WALK_HEADER_BYTES + (size_t)event->time_back > size)
 		return 0;
 	return walk__load(record + size - event->time_back);
 }
 
-static int32_t trailer_cpu(const struct perf_event *event, const uint8_t *record, uint16_t size)
+int32_t perf__trailer_cpu(const struct perf_event *event, const uint8_t *record, uint16_t size)
 {
 	if (event->cpu_back == 0 || WALK_HEADER_BYTES + (size_t)event->cpu_back > size)
 		return ROW_NONE;
@@ -215,18 +211,18 @@ static int take_loss(struct piece *piece, size_t at, uint32_t type, uint16_t siz
 {
 	const struct perf_events *const events = &piece->source->perf;
 	const uint8_t *const record = piece->data + at;
-	const struct perf_event *const event = noted(events, record, size);
+	const struct perf_event *const event = perf__noted(events, record, size);
 	const bool is_total = type == PERF_RECORD_LOST_SAMPLES;
-	const uint32_t bytes = is_total ? LOST_SAMPLES_BYTES : LOST_BYTES;
+	const uint32_t bytes = is_total ? PERF_LOST_SAMPLES_BYTES : PERF_LOST_BYTES;
 
 	if (size < bytes)
 		return piece__damaged(piece, at, 0, fault_names[SUBBUF_SHORT_EVENT]);
 	return piece__lost(piece,
 			   &(struct loss){
 				   .offset = piece->offset + at,
-				   .stamp_ns = trailer_time(event, record, size),
+				   .stamp_ns = perf__trailer_time(event, record, size),
 				   .lost = walk__load(record + bytes - WORD_BYTES),
-				   .cpu = trailer_cpu(event, record, size),
+				   .cpu = perf__trailer_cpu(event, record, size),
 				   .label = is_total ? (int32_t)(event - events->event) : ROW_NONE,
 				   .is_known = true,
 			   });
@@ -246,17 +242,17 @@ static bool is_about(enum perf_rows rows, uint64_t header, struct about *about)
 	const uint16_t misc = walk__misc(header);
 	const bool has_id = (misc & PERF_RECORD_MISC_MMAP_BUILD_ID) != 0;
 
-	*about = (struct about){MAP_BYTES, AT_PID, AT_TID, ROW_NONE};
+	*about = (struct about){MAP_BYTES, AT_PID, PERF_AT_TID, ROW_NONE};
 	switch (type) {
 	case PERF_RECORD_COMM:
-		about->bytes = AT_COMM;
+		about->bytes = PERF_AT_COMM;
 		about->label =
 			(misc & PERF_RECORD_MISC_COMM_EXEC) != 0 ? PERF_TASK_EXEC : PERF_TASK_COMM;
 		return rows == PERF_ROWS_TASKS;
 	case PERF_RECORD_FORK:
 	case PERF_RECORD_EXIT:
-		about->bytes = TASK_BYTES;
-		about->tid_at = AT_TASK_TID;
+		about->bytes = PERF_TASK_BYTES;
+		about->tid_at = PERF_AT_TASK_TID;
 		about->label = type == PERF_RECORD_FORK ? PERF_TASK_FORK : PERF_TASK_EXIT;
 		return rows == PERF_ROWS_TASKS;
 	case PERF_RECORD_MMAP:
@@ -273,8 +269,8 @@ static int take_note(struct piece *piece, size_t at, uint64_t header)
 	const struct source *const source = piece->source;
 	const uint8_t *const record = piece->data + at;
 	const uint16_t size = walk__size(header);
-	const struct perf_event *const event = noted(&source->perf, record, size);
-	const uint64_t stamp_ns = trailer_time(event, record, size);
+	const struct perf_event *const event = perf__noted(&source->perf, record, size);
+	const uint64_t stamp_ns = perf__trailer_time(event, record, size);
 	struct about about;
 	struct row *row;
 
@@ -288,7 +284,7 @@ static int take_note(struct piece *piece, size_t at, uint64_t header)
 	*row = (struct row){
 		.payload = record,
 		.bytes = size - event->trailer_bytes,
-		.cpu = trailer_cpu(event, record, size),
+		.cpu = perf__trailer_cpu(event, record, size),
 		.pid = (int32_t)load32(record + about.pid_at),
 		.tid = (int32_t)load32(record + about.tid_at),
 		.stamp_ns = stamp_ns,
@@ -303,17 +299,17 @@ static int take_name(struct piece *piece, size_t at, uint64_t header)
 {
 	const uint8_t *const record = piece->data + at;
 	const uint16_t size = walk__size(header);
-	const struct perf_event *const event = noted(&piece->source->perf, record, size);
-	const uint64_t stamp_ns = trailer_time(event, record, size);
-	const uint32_t least = AT_COMM + event->trailer_bytes;
+	const struct perf_event *const event = perf__noted(&piece->source->perf, record, size);
+	const uint64_t stamp_ns = perf__trailer_time(event, record, size);
+	const uint32_t least = PERF_AT_COMM + event->trailer_bytes;
 
-	if (walk__type(header) == PERF_RECORD_FORK && size >= TASK_BYTES)
-		return names__fork(piece->names, (int32_t)load32(record + AT_TASK_TID),
-				   (int32_t)load32(record + AT_TASK_PARENT), stamp_ns);
+	if (walk__type(header) == PERF_RECORD_FORK && size >= PERF_TASK_BYTES)
+		return names__fork(piece->names, (int32_t)load32(record + PERF_AT_TASK_TID),
+				   (int32_t)load32(record + PERF_AT_TASK_PARENT), stamp_ns);
 	/* The idle threads have one name whatever the recorder says. */
-	if (walk__type(header) == PERF_RECORD_COMM && size >= least && load32(record + AT_TID) != 0)
-		return names__add(piece->names, (int32_t)load32(record + AT_TID), stamp_ns,
-				  (const char *)record + AT_COMM, size - least);
+	if (walk__type(header) == PERF_RECORD_COMM && size >= least && load32(record + PERF_AT_TID) != 0)
+		return names__add(piece->names, (int32_t)load32(record + PERF_AT_TID), stamp_ns,
+				  (const char *)record + PERF_AT_COMM, size - least);
 	return 0;
 }
 
@@ -371,7 +367,7 @@ static int find(struct piece *piece, uint64_t *used)
 		__builtin_prefetch(piece->data + at + AHEAD_BYTES);
 		if (left >= WALK_HEADER_BYTES) {
 			header = walk__load(piece->data + at);
-			fault = check(header, left);
+			fault = perf__check(header, left);
 		}
 		if (fault == WALK_PAST_HEAD && !piece->is_last)
 			break;

@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../walk.h"
+#include "rows.h"
+
 /* The rows that a scan makes of the records of a perf.data file. */
 enum perf_rows {
 	PERF_ROWS_RAW,	    /* samples of the wanted events: what a tracepoint or program wrote */
@@ -46,3 +49,50 @@ int perf_events__add(struct perf_events *events, const struct perf_event *event)
 /* Add an id of the last event; an id that another one has is left there. Returns -errno. */
 int perf_events__add_id(struct perf_events *events, uint64_t id);
 void perf_events__deinit(struct perf_events *events);
+
+/* Used by those that walk over records: */
+
+#define PERF_CHUNK_BYTES 4096u /* writers of this program begin a chunk at a multiple of it */
+#define PERF_AT_TID 12u	       /* in COMM, MMAP and MMAP2; in FORK and EXIT the parent's process */
+#define PERF_AT_TASK_TID 16u
+#define PERF_AT_TASK_PARENT 20u
+#define PERF_AT_COMM 16u
+#define PERF_TASK_BYTES 32u
+#define PERF_LOST_BYTES 24u
+#define PERF_LOST_SAMPLES_BYTES 16u
+#define PERF_UNKNOWN_ID "unknown_id"
+
+/* The parts of a sample behind those at fixed places; 0: absent. */
+struct perf_parts {
+	uint32_t chain, raw, raw_bytes;
+};
+
+/* Returns why a record with this header, of which `left` bytes are there, cannot be one. */
+enum fault perf__check(uint64_t header, size_t left);
+/* Whether a record of a known event is at the start of a chunk. */
+bool perf__begins_chunk(const struct perf_events *events, const uint8_t *record, size_t left);
+/* Returns the event of a sample of `size` bytes, NULL if it is not known. */
+const struct perf_event *perf__sampled(const struct perf_events *events, const uint8_t *record,
+				       uint16_t size);
+/* The same of another record: one that a recorder made is of no event, and laid out as the first
+ * one's. */
+const struct perf_event *perf__noted(const struct perf_events *events, const uint8_t *record,
+				     uint16_t size);
+/* Returns the time of a sample, 0 if it has none. */
+uint64_t perf__sample_time(const struct perf_event *event, const uint8_t *record, uint16_t size);
+/* Find the parts of a sample, whose fixed places are in it then. False: they do not fit into it. */
+bool perf__find_parts(const struct perf_event *event, const uint8_t *record, uint32_t size,
+		      struct perf_parts *parts);
+/* Returns the time of another record, 0 if it has none. */
+uint64_t perf__trailer_time(const struct perf_event *event, const uint8_t *record, uint16_t size);
+/* The same for its CPU, or ROW_NONE. */
+int32_t perf__trailer_cpu(const struct perf_event *event, const uint8_t *record, uint16_t size);
+
+/* Where a sample was taken. */
+static inline void perf__place(const struct perf_event *event, const uint8_t *record, int32_t *cpu,
+			       int32_t *pid, int32_t *tid)
+{
+	*cpu = event->cpu_at != 0 ? (int32_t)load32(record + event->cpu_at) : ROW_NONE;
+	*pid = event->tid_at != 0 ? (int32_t)load32(record + event->tid_at) : ROW_NONE;
+	*tid = event->tid_at != 0 ? (int32_t)load32(record + event->tid_at + 4) : ROW_NONE;
+}

@@ -20,7 +20,17 @@
  * damage.
  */
 
-enum wanted { WANT_EVENTS, WANT_LOSSES, WANT_DAMAGE, WANT_NAMES /* of tasks, for a stream */ };
+enum wanted {
+	WANT_EVENTS,
+	WANT_LOSSES,
+	WANT_DAMAGE,
+	WANT_NAMES, /* of tasks, for a stream */
+	WANT_ALL,   /* records of all events, losses and damage, for lines: see `lines/lines.h` */
+};
+
+/* The labels of rows of losses and damage among others. */
+#define ROW_LOST (-2)
+#define ROW_DAMAGED (-3)
 
 /* What one source held within the time that is asked for. */
 struct counts {
@@ -151,6 +161,10 @@ static inline bool piece__in_time(const struct piece *piece, uint64_t stamp_ns)
 	return stamp_ns >= piece->source->since_ns && stamp_ns <= piece->source->until_ns;
 }
 
+/* Read up to `bytes` bytes. Returns their number; fewer: the file ends, or cannot be read, as
+ * `fault` says. */
+size_t source__read(const struct source *source, uint8_t *to, size_t bytes, uint64_t offset,
+		    const char **fault);
 /* Returns -errno. */
 int piece__lost(struct piece *piece, const struct loss *loss);
 /* Note damage `at` bytes behind the piece's start. Returns -errno. */

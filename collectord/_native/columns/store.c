@@ -23,8 +23,7 @@ int store__grow(struct store *store, size_t more)
 	return 0;
 }
 
-/* Returns the length of the sound UTF-8 sequence at `text`, 0 if there is none. */
-static size_t sequence(const uint8_t *text, size_t bytes)
+size_t utf8__sequence(const uint8_t *text, size_t bytes)
 {
 	const uint8_t first = text[0];
 	const size_t size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
@@ -85,7 +84,7 @@ int store__put_text(struct store *store, const uint8_t *text, size_t bytes)
 		size_t size = plain(text + at, bytes - at);
 
 		if (size == 0)
-			size = sequence(text + at, bytes - at);
+			size = utf8__sequence(text + at, bytes - at);
 		if (size > 0) {
 			memcpy(to, text + at, size);
 			to += size;

@@ -19,5 +19,7 @@ static inline int store__reserve(struct store *store, size_t more)
 									 : store__grow(store, more);
 }
 
+/* Returns the length of the sound UTF-8 sequence at `text`, 0 if there is none. */
+size_t utf8__sequence(const uint8_t *text, size_t bytes);
 /* Append text up to its first NUL. Bytes that are no UTF-8 are written as \xNN. Returns -errno. */
 int store__put_text(struct store *store, const uint8_t *text, size_t bytes);

@@ -64,39 +64,45 @@ int piece__lost(struct piece *piece, const struct loss *loss)
 		piece->counts->lost += loss->lost;
 	else
 		piece->counts->lost_untold++;
-	if (piece->wanted != WANT_LOSSES)
+	if (piece->wanted != WANT_LOSSES && piece->wanted != WANT_ALL)
 		return 0;
 	piece->incidents[piece->incident_count] =
 		(struct incident){.offset = loss->offset, .lost = loss->lost};
 	row = add_incident(piece, loss->stamp_ns, loss->cpu, (uint32_t)bytes);
 	if (row == NULL)
 		return -ENOMEM;
-	row->label = loss->label;
+	row->label = piece->wanted == WANT_ALL && loss->label == ROW_NONE ? ROW_LOST : loss->label;
 	return 0;
 }
 
 int piece__damaged(struct piece *piece, uint64_t at, uint64_t stamp_ns, const char *reason)
 {
 	struct incident *incident;
+	struct row *row;
 
 	/* A time of damage is no sure thing: damage counts whatever time is asked for. */
 	piece->counts->damaged++;
-	if (piece->wanted != WANT_DAMAGE)
+	if (piece->wanted != WANT_DAMAGE && piece->wanted != WANT_ALL)
 		return 0;
 	incident = &piece->incidents[piece->incident_count];
 	*incident = (struct incident){.offset = piece->offset + at};
 	strncpy(incident->reason, reason, sizeof(incident->reason) - 1);
-	return add_incident(piece, stamp_ns, piece->cpu, sizeof(*incident)) == NULL ? -ENOMEM : 0;
+	row = add_incident(piece, stamp_ns, piece->cpu, sizeof(*incident));
+	if (row == NULL)
+		return -ENOMEM;
+	row->label = ROW_DAMAGED;
+	return 0;
 }
 
-/* Read up to `bytes` bytes. Returns their number; fewer: the file ends, or cannot be read. */
-static size_t read_at(int fd, uint8_t *to, size_t bytes, uint64_t offset, const char **fault)
+size_t source__read(const struct source *source, uint8_t *to, size_t bytes, uint64_t offset,
+		    const char **fault)
 {
 	size_t have = 0;
 
 	*fault = NULL;
 	while (have < bytes) {
-		const ssize_t got = pread(fd, to + have, bytes - have, (off_t)(offset + have));
+		const ssize_t got =
+			pread(source->fd, to + have, bytes - have, (off_t)(offset + have));
 
 		if (got > 0) {
 			have += (size_t)got;
@@ -185,7 +191,7 @@ static int read_piece(struct stream *stream, const struct span *span, uint64_t *
 		return ret;
 	if (bytes > left)
 		bytes = (size_t)left;
-	piece.bytes = read_at(source->fd, stream->data, bytes, piece.offset, &fault);
+	piece.bytes = source__read(source, stream->data, bytes, piece.offset, &fault);
 	piece.data = stream->data;
 	piece.incidents = stream->incidents;
 	piece.is_last = piece.bytes == left || fault != NULL;

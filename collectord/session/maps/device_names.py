@@ -54,6 +54,19 @@ class HostNames:
             self._devices[dev] = name
         return self._devices[dev]
 
+    def interfaces(self) -> dict[int, str]:
+        """Return the names of all network interfaces."""
+        self.interface(0)
+        return self._interfaces
+
+    def devices(self) -> dict[int, str]:
+        """Return the names of all block devices by their `dev_t`."""
+        found = {}
+        for path in (self._sys / "dev/block").glob("*:*"):
+            major, minor = map(int, path.name.split(":"))
+            found[major << _MINOR_BITS | minor] = path.readlink().name
+        return found
+
 
 def _interfaces() -> dict[int, str]:
     """Return the names of all interfaces; none where netlink is out of reach."""

@@ -3,26 +3,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collectord.codec.ftrace_format import (
     EventFormat,
-    KnownEvent,
-    bind,
     parse_format,
     parse_header_page,
-    value_of,
-    value_text,
 )
 from collectord.codec.ftrace_page import PageEvent, Walk
+from collectord.codec.line_ops import Words, filter_ops, tracepoint_field
+from collectord.codec.print_format import compile_format
 from collectord.codec.record_filter import OPERATORS, Term, parse_filter
 from collectord.codec.trace_dat import build_head, head_bytes, parse_head
 from collectord.codec.trace_dat_head import Metadata
 from collectord.errors import CodecError, UsageError
+from tests.support.event_lines import shown
 from tests.support.ftrace_pages import (
     U64,
     UNUSED_REST,
@@ -35,6 +36,9 @@ from tests.support.ftrace_pages import (
 from tests.support.ftrace_records import decode
 from tests.support.header_events import parse_header_event
 from tests.support.trace_segments import cpustat
+
+if TYPE_CHECKING:
+    from collectord.codec.line_ops import Ops
 
 # A loaded machine makes no example wrong.
 KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
@@ -185,6 +189,10 @@ def test_any_names_of_tasks(comms: list[tuple[int, bytes]]) -> None:
     assert all(line.partition(b" ")[2].strip() for line in lines)
 
 
+def _no_words(ops: Ops, _words: Words) -> Ops:
+    return ops
+
+
 @given(
     record=st.binary(max_size=150),
     layout=st.sampled_from(LAYOUTS),
@@ -196,18 +204,38 @@ def test_any_bytes_are_shown_and_filtered(
     record: bytes, layout: EventFormat, data: st.DataObject, value: str
 ) -> None:
     """Each field of any bytes has a text; a filter fits or not, or is refused beforehand."""
-    event_ = KnownEvent(f"x:{layout.name}", layout, layout.common[-1])
-    for field in event_.fields:
-        assert isinstance(value_text(value_of(record, field), field), str)
-    names = [field.name for field in event_.fields]
-    term = Term(data.draw(st.sampled_from(names)), data.draw(st.sampled_from(OPERATORS)), value)
+    fields = {one.name: tracepoint_field(one) for one in (*layout.common, *layout.fields)}
+    for field in fields.values():
+        ops = [*field.plain, *field.quoted, *field.cell]
+        assert len(shown([record], partial(_no_words, ops))) == 1
+    assert len(shown([record], lambda words: compile_format(layout, words) or [])) == 1
+    name = data.draw(st.sampled_from([*fields]))
+    term = Term(name, data.draw(st.sampled_from(OPERATORS)), value)
     terms = parse_filter(f'{term.field}{term.operator}"{value}"')
     assert terms == (term,)
     try:
-        fits = bind(terms, event_)
+        filter_ops(terms, fields, Words())
     except UsageError:
         return
-    assert fits(record) in {True, False}
+    assert shown([record], lambda words: filter_ops(terms, fields, words)) in ([], [""])
+
+
+@given(
+    text=st.text(alphabet='"%sdxp-*.0 REC->ab12(),{}?:+&|<[]', max_size=40)
+    | st.lists(
+        st.sampled_from(
+            ['"%s %d"', '"%*.*s"', '"%pI4"', ",", "REC->next_comm", "REC->prev_pid", "(", ")", "1",
+             "__print_flags", "__print_symbolic", '"|"', '{ 1, "x" }', "? 1 : 2", "+", "<<",
+             "/", "-", "(u8)", "(long)", "~", "[0]", "__get_str(filename)", "vmemmap_base"]
+        ),
+        max_size=12,
+    ).map(" ".join),
+    record=st.binary(max_size=80),
+)  # fmt: skip
+def test_any_print_format_is_carried_out_or_left_alone(text: str, record: bytes) -> None:
+    """Whatever a file has for a format, its record is a line."""
+    layout = replace(LAYOUTS[-1], print_format=text.encode())
+    assert len(shown([record], lambda words: compile_format(layout, words) or [])) == 1
 
 
 @given(text=st.text(alphabet="ab=!<>&|~\"' 1*-", max_size=30))

@@ -24,15 +24,7 @@ from collectord.codec.perf_data import (
     parse_header,
 )
 from collectord.codec.perf_features import Features, decode_auxtrace_index
-from collectord.codec.perf_record import (
-    PAGE_BYTES,
-    RecordHeader,
-    SampleId,
-    decode_sample_id,
-    frame,
-    identifier,
-    iter_records,
-)
+from collectord.codec.perf_record import PAGE_BYTES, RecordHeader, SampleId, frame, iter_records
 from collectord.codec.perf_sideband import (
     BpfEvent,
     Comm,
@@ -47,6 +39,7 @@ from collectord.codec.tracing_data import TracingData, build
 from collectord.errors import CodecError
 from tests.support.aux_pieces import encode_piece
 from tests.support.aux_records import decode as decode_aux
+from tests.support.perf_ids import decode_sample_id, identifier
 from tests.support.samples import Sample, decode_sample, encode_sample
 from tests.support.sideband import Exit, Record, Throttle, decode, encode
 from tests.support.tracing_data import parse

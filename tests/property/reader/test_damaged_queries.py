@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged files in a query: what is sound is read, or one line says what is wrong."""
+"""Damaged files in `query` and `events`: sound records are read, or a line says what is wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectord.cli import query
+from collectord.cli import events, query
 from collectord.errors import CollectordError
 from tests.support import bpf_segments, segments
 from tests.support.examples import examples
@@ -78,9 +78,16 @@ def test_any_damage(
         if made.random() < 0.2:
             del data[made.randrange(len(data)) :]
         path.write_bytes(data)
-        try:
-            query.run([asked[number % len(asked)], str(path)])
-        except CollectordError as error:
-            told.append(str(error))
-        capsys.readouterr()
+        form = ("text", "json", "csv")[number % 3]
+        runs: tuple[tuple[Callable[[list[str]], int], list[str]], ...] = (
+            (query.run, [asked[number % len(asked)]]),
+            (events.run, ["-o", form]),
+            (events.run, ["--count"]),
+        )
+        for run, words in runs:
+            try:
+                run([*words, str(path)])
+            except CollectordError as error:
+                told.append(str(error))
+            capsys.readouterr()
     assert not [one for one in told if "\n" in one]

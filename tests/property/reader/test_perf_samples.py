@@ -21,9 +21,10 @@ from collectord.codec.perf_attr import (
 )
 from collectord.codec.perf_data import AttrSection, build_head, build_tail
 from collectord.codec.perf_record import frame
+from collectord.reader.any_events import open_tables
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
-from collectord.reader.segment_tables import open_tables
+from tests.support import event_lines
 from tests.support.examples import examples
 
 if TYPE_CHECKING:
@@ -138,3 +139,20 @@ def test_values_are_found_whatever_else_a_sample_has(
         told = values["raw"] if attr.sample_type & SampleType.RAW else b""
         assert raw.startswith(told)
         assert len(raw) - len(told) < 8
+    _check_lines(path, attr, samples)
+
+
+def _check_lines(path: Path, attr: PerfEventAttr, samples: list[dict[str, Any]]) -> None:
+    """Compare what `events` shows: the same values, in the order of time."""
+    has_time = bool(attr.sample_type & SampleType.TIME)
+    in_order = sorted(samples, key=lambda values: values["mono_ns"] if has_time else 0)
+    shown, lines = event_lines.read(path)
+    assert lines.problems == []
+    for one, values in zip(shown, in_order, strict=True):
+        numbers = {"cpu": SampleType.CPU, "pid": SampleType.TID, "tid": SampleType.TID}
+        for name, bit in numbers.items():
+            assert one[name] == (values[name] if attr.sample_type & bit else None)
+        has_chain = attr.sample_type & SampleType.CALLCHAIN
+        assert one.get("callchain") == (values["chain"] if has_chain else None)
+        told = values["raw"] if attr.sample_type & SampleType.RAW else b""
+        assert one["fields"]["data"].startswith(told.hex())

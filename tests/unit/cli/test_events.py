@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import struct
@@ -20,12 +21,13 @@ from collectord.cli import events
 from collectord.codec.ftrace_format import parse_format
 from collectord.errors import SinkError, UnknownEvent, UsageError
 from collectord.sink.trace_file import read_head
-from tests.support import segments as perf_support
 from tests.support import trace_segments as support
 from tests.support.ftrace_pages import event, page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from collectord.codec.trace_dat_head import Metadata
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 FORMATS: Final = {
@@ -86,10 +88,11 @@ def write(
     directory: Path,
     pages: Mapping[int, Sequence[bytes]],
     ledger: Mapping[str, int] = MappingProxyType({}),
+    metadata: Metadata = METADATA,
 ) -> Path:
     """A sealed segment that holds these pages, by ring; its ledger says this beside the usual."""
     comms = {5: b"five", 6: b"si\x7f\xffx"}
-    sink = support.make_sink(directory, metadata=METADATA, comms=lambda: comms)
+    sink = support.make_sink(directory, metadata=metadata, comms=lambda: comms)
     segment = sink.next_segment(1, support.opening())
     for ring, written in pages.items():
         support.write_pages(segment, ring, written)
@@ -120,22 +123,22 @@ def objects(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict
 
 def test_text(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CPUs are merged by time; each event is a line, each loss one before what came after it."""
-    args = "args=[0x1,0x2,0x3,0x4,0x5,0xffff800000000000]"
+    call = "(1, 2, 3, 4, 5, ffff800000000000)"
     assert shown(capsys, "-e", "raw*,*exec", segment) == [
-        f"7.000002000 [000] five-5                 raw_syscalls:sys_enter: id=39 {args}",
+        f"     7.000002000 [000] five-5                 raw_syscalls:sys_enter:   NR 39 {call}",
         (
-            r"8.000001000 [001] five-5                 sched:sched_process_exec: "
+            r"     8.000001000 [001] five-5                 sched:sched_process_exec: "
             r"filename=/bin/\x1b[2J pid=5 old_pid=5"
         ),
-        f"8.000002000 [001] five-5                 raw_syscalls:sys_enter: id=-1 {args}",
-        f"8.000003000 [001] <...>-77               raw_syscalls:sys_enter: id=39 {args}",
+        f"     8.000002000 [001] five-5                 raw_syscalls:sys_enter:   NR -1 {call}",
+        f"     8.000003000 [001] <...>-77               raw_syscalls:sys_enter:   NR 39 {call}",
         "CPU 0: 3 events lost",
-        rf"9.000002000 [000] si\x7f\xffx-6          raw_syscalls:sys_enter: id=39 {args}",
+        rf"     9.000002000 [000] si\x7f\xffx-6          raw_syscalls:sys_enter:   NR 39 {call}",
     ]
     first, *_ = shown(capsys, segment)
     assert first == (
-        "7.000001000 [000] <idle>-0               sched:sched_switch: prev_comm=a task "
-        "prev_pid=0 prev_prio=120 prev_state=1 next_comm=next next_pid=5 next_prio=100"
+        "     7.000001000 [000] <idle>-0               sched:sched_switch:       prev_comm=a task "
+        "prev_pid=0 prev_prio=120 prev_state=S ==> next_comm=next next_pid=5 next_prio=100"
     )
 
 
@@ -208,6 +211,70 @@ def test_count(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+def test_csv(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each record is a line with the fields of all events that are shown; stderr has losses."""
+    assert events.run(["-o", "csv", "-e", "raw_syscalls:*,*exec", str(segment)]) == 0
+    captured = capsys.readouterr()
+    titles, *rows = csv.reader(captured.out.splitlines())
+    assert titles == [
+        *("time_ns", "cpu", "pid", "tid", "comm", "event"),
+        *("filename", "event_pid", "old_pid", "id", "args"),
+    ]
+    args = "[1,2,3,4,5,18446603336221196288]"
+    assert rows[0] == [
+        *("7000002000", "0", "", "5", "five", "raw_syscalls:sys_enter"),
+        *("", "", "", "39", args),
+    ]
+    assert rows[1][5:] == ["sched:sched_process_exec", "/bin/\x1b[2J", "5", "5", "", ""]
+    assert len(rows) == 5
+    assert captured.err == f"collectord: {segment}: CPU 0: 3 events lost\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "stamps"),
+    [
+        (["--since", "1970-01-01T00:00:08.000003Z"], [8000003000, 9000001000, 9000002000]),
+        (["--until", "1970-01-01T00:00:07.000001Z"], [7000001000]),
+        (["--since", "1970-01-01T00:00:08Z", "-n", "2"], [8000001000, 8000002000]),
+        (["-n", "0"], []),
+        (["--since", "-1m"], []),
+    ],
+)  # fmt: skip
+def test_part(
+    segment: Path, capsys: pytest.CaptureFixture[str], words: list[str], stamps: list[int]
+) -> None:
+    """Only records of the time, and as many as are asked for, are printed; the time is UTC."""
+    found = objects(capsys, *words, segment)
+    assert [one["time_ns"] for one in found if "event" in one] == stamps
+
+
+def test_number_of_several_files(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The number is that of all files together, losses included."""
+    assert len(objects(capsys, "-n", "10", segment, segment)) == 10
+
+
+def test_time_that_nothing_tells(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file without its manifest is left out of a window, with the reason."""
+    segment.with_name(segment.name + ".json").unlink()
+    assert events.run(["--since", "-1m", str(segment)]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("was left out")) == ("", 1)
+
+
+def test_format_that_would_reach_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A format of a file is foreign text: its control characters and odd bytes are visible."""
+    text = FORMATS["sys_enter"].replace(b'"NR %ld', b'"\x1b[2J\xff\xe2\x80\xae%ld')
+    metadata = replace(METADATA, events={"raw\x1b": [text]})
+    segment = write(tmp_path, {10: [page(S_NS, call(5, 39))]}, metadata=metadata)
+    (line,) = shown(capsys, segment)
+    assert line.split("five-5", 1)[1].split(" (")[0].split() == [
+        r"raw\x1b:sys_enter:",
+        r"\x1b[2J\xff\u202e39",
+    ]
+
+
 def test_loss_of_unknown_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A number that no page tells is not made up, in a sum neither."""
     pages = [page(S_NS, call(5, 1), lost=1), page(2 * S_NS, call(5, 1), lost=None)]
@@ -236,8 +303,8 @@ def test_event_without_a_format(tmp_path: Path, capsys: pytest.CaptureFixture[st
     strange = event(struct.pack("<HBBiI", 9999, 0, 0, 5, 0x01020304), 1000)
     segment = write(tmp_path, {10: [page(S_NS, strange, call(5, 1), event(b"", long=True))]})
     first, _, empty = shown(capsys, segment)
-    assert first.endswith("five-5                 unknown:9999: data=04030201")
-    assert empty.endswith("<...>-?                unknown:0: data=?")
+    assert first.endswith("five-5                 unknown:9999:             data=04030201")
+    assert empty.endswith("<...>-?                unknown:0:                data=?")
     assert len(shown(capsys, "-e", "*", segment)) == 1
 
 
@@ -302,21 +369,16 @@ def test_choice_that_fits_nothing(
     assert capsys.readouterr().out == ""
 
 
-def test_files_that_are_no_trace_dat(tmp_path: Path, segment: Path) -> None:
-    """Each is refused in one line: perf.data with what reads it, even behind a good segment."""
-    other = tmp_path / "other"
-    other.mkdir()
-    perf_data = perf_support.write_segment(perf_support.make_sink(other), samples=1).path
-    with pytest.raises(UsageError, match=f"perf script -i {perf_data}` reads it"):
-        events.run([str(segment), str(perf_data)])
+def test_files_without_events(tmp_path: Path, segment: Path) -> None:
+    """Each is refused in one line, even behind a good segment."""
     text = tmp_path / "text"
     text.write_text("no trace")
     with pytest.raises(UsageError, match=r"neither trace\.dat nor perf\.data"):
-        events.run([str(text)])
+        events.run([str(segment), str(text)])
     cut = tmp_path / "cut.dat"
     with segment.open("rb") as file:
         cut.write_bytes(file.read(3000))
-    with pytest.raises(SinkError, match="trace-cmd report may still read it"):
+    with pytest.raises(SinkError, match="does not have the layout of a segment"):
         events.run([str(cut)])
     for path, why in ((tmp_path / "none", "cannot read the segment"), (tmp_path, "not a regular")):
         with pytest.raises(SinkError, match=why):

@@ -99,10 +99,10 @@ def test_lines_of_several_events(segment: Path, capsys: pytest.CaptureFixture[st
     """Each record says what it is of; a program without columns has all its fields shown."""
     first, second, *_ = shown(capsys, segment)
     assert first == (
-        r"7.000000000 [000] five\x1b[2J-500        opensnoop: "
+        r"     7.000000000 [000] five\x1b[2J-500        opensnoop: "
         "pid=5 comm=task 5 result=3 took=1.5us path=/etc/hosts"
     )
-    assert second == "8.000000000 [001] <idle>-0               exits: pid=5 code=-1"
+    assert second == "     8.000000000 [001] <idle>-0               exits:     pid=5 code=-1"
 
 
 def test_json(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -311,6 +311,7 @@ def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     whole = path.read_bytes()
     at = whole.index(sample(3, opened(3)))
+    short = whole.index(sample(2, exited(2)[:4], event=EXITS))
     with path.open("r+b") as file:
         file.seek(at)
         file.write(bytes(8))
@@ -318,8 +319,8 @@ def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert [line.split()[4] for line in captured.out.splitlines()] == ["pid=1", "pid=4"]
     assert captured.err.splitlines() == [
-        f"collectord: {path}: a record has size 0 at byte {at}, skipped up to the next chunk",
-        f"collectord: {path}: a record of exits has 4 bytes of a record of 8 at byte 4 (short)",
+        f"collectord: {path}: bad_size at byte {at}, skipped up to the next chunk",
+        f"collectord: {path}: short_event at byte {short}, a record of exits",
     ]
 
 

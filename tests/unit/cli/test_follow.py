@@ -345,14 +345,14 @@ def test_sessions_together(
     other = Writer(tmp_path / "opens", events=(OPENS,))
     with Following([tmp_path / "exits", tmp_path / "opens"]) as following:
         line, _ = following.first_line(writer)
-        assert " exits: pid=1" in line
+        assert " exits:     pid=1" in line
         other.write(chunk(sample(S_NS, b"short"), ends_round=True))
         other.seal()
         other.sink.close()
         writer.seal()
         writer.sink.close()
         assert following.rest()[0] == 1
-    assert "a record of opensnoop has" in capsys.readouterr().err
+    assert "a record of opensnoop" in capsys.readouterr().err
 
 
 def test_writer_that_is_killed(
@@ -386,7 +386,7 @@ def test_nothing_to_follow(tmp_path: Path, writer: Writer) -> None:
         (["x"], UsageError, "the daemon runs perf"),
         (["./x"], UsageError, "no directory or segment ./x"),
         ([str(tmp_path / "perf")], UsageError, "no segment with BPF events is being written in"),
-        ([str(trace)], UsageError, "is trace.dat, and only events of BPF programs"),
+        ([str(trace)], UsageError, "has no events of BPF programs, and only these"),
         (["-e", "nothing", str(writer.path)], UnknownEvent, "no event 'nothing'"),
         (["--filter", "cod == 1", str(writer.path)], UsageError, 'did you mean "code"?'),
     ]

@@ -136,11 +136,12 @@ def test_console_lines_escape_foreign_text(capsys: pytest.CaptureFixture[str]) -
 AS_A_SERVICE = """
 import os, sys
 from collectord import cli
+from collectord.cli import log
 status = os.fstat(2)
 os.environ["JOURNAL_STREAM"] = f"{status.st_dev}:{status.st_ino + int(sys.argv[1])}"
-cli.log.configure()
+log.configure()
 for level in ("info", "warning", "error"):
-    getattr(cli.log.get_logger(), level)("said", text="a\\nb")
+    getattr(log.get_logger(), level)("said", text="a\\nb")
 sys.exit(cli.main(lambda: None, ["run", "--config", "/nonexistent.toml"]))
 """
 

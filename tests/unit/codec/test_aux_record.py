@@ -15,9 +15,7 @@ from collectord.codec.perf_record import (
     RECORD_MAX_BYTES,
     RecordHeader,
     SampleId,
-    decode_sample_id,
     frame,
-    header_at,
     iter_records,
 )
 from collectord.errors import CodecError
@@ -31,6 +29,7 @@ from tests.support.aux_records import (
     decode,
     encode,
 )
+from tests.support.perf_ids import decode_sample_id, header_at
 
 ATTR: Final = PerfEventAttr(
     sample_id_all=True,

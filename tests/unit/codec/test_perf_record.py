@@ -22,13 +22,12 @@ from collectord.codec.perf_record import (
     RecordHeader,
     SampleId,
     body_end,
-    decode_sample_id,
     encode_sample_id,
     frame,
-    identifier,
     iter_records,
 )
 from collectord.errors import CodecError
+from tests.support.perf_ids import decode_sample_id, identifier
 from tests.support.samples import Sample, decode_sample, encode_sample
 from tests.support.whole_records import WholeRecordWalk, last_whole_record
 

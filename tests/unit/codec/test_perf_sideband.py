@@ -10,13 +10,7 @@ from typing import Final
 import pytest
 
 from collectord.codec.perf_attr import PerfEventAttr, RecordType, SampleType
-from collectord.codec.perf_record import (
-    Misc,
-    SampleId,
-    decode_sample_id,
-    frame,
-    iter_records,
-)
+from collectord.codec.perf_record import Misc, SampleId, frame, iter_records
 from collectord.codec.perf_sideband import (
     KSYMBOL_UNREGISTER,
     Comm,
@@ -29,6 +23,7 @@ from collectord.codec.perf_sideband import (
     Mmap2,
 )
 from collectord.errors import CodecError
+from tests.support.perf_ids import decode_sample_id
 from tests.support.sideband import Exit, Record, Throttle, decode, encode
 
 KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"

@@ -11,12 +11,11 @@ import pytest
 from collectord.errors import SinkError, UsageError
 from collectord.reader import live
 from collectord.reader.live import GRACE_S, QUIET_S, SETTLE_S, LiveStreams
-from collectord.reader.perf_events import Record
 from collectord.sink.repair import repair
 from collectord.sink.segment import SegmentPaths, group_files
 from tests.support import bpf_segments as support
+from tests.support import event_lines, trace_segments
 from tests.support import segments as perf_support
-from tests.support import trace_segments
 from tests.support.bpf_segments import EXITS, Writer, chunk, exited, sample
 
 if TYPE_CHECKING:
@@ -68,17 +67,14 @@ def numbered(*values: int) -> bytes:
 
 def polled(streams: LiveStreams) -> list[object]:
     """Return the numbers of what is new."""
-    return [
-        one.event.values(one.payload)["pid"]
-        for _, one in streams.poll()
-        if isinstance(one, Record)
-    ]
+    batches = [batch for _, batch in streams.poll() if batch is not None]
+    return [one["fields"]["pid"] for one in event_lines.objects(batches)]
 
 
 def test_from_now_on(tmp_path: Path, writer: Writer, clock: Clock) -> None:
     """New events of a directory are returned once each; the last of them once all is quiet."""
     writer.write(numbered(1, 2))
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         assert streams.found
         assert polled(streams) == []
         writer.write(numbered(10, 11))
@@ -97,7 +93,7 @@ def test_from_now_on(tmp_path: Path, writer: Writer, clock: Clock) -> None:
 def test_rotation(tmp_path: Path, writer: Writer, clock: Clock) -> None:
     """A sealed segment is read to its end, whatever its name is by then, then the next ones."""
     second = Writer(tmp_path, writer.sink, token=2)
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         writer.write(numbered(1), chunk(sample(2, exited(2), event=EXITS)))
         sealed = writer.seal(final=False)
         assert sealed.exists()
@@ -123,7 +119,7 @@ def test_rotation(tmp_path: Path, writer: Writer, clock: Clock) -> None:
 
 def test_segment_that_a_full_disk_delays(tmp_path: Path, writer: Writer, clock: Clock) -> None:
     """A stream without a running segment may get one soon."""
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         writer.write(numbered(1))
         writer.seal(final=False)
         assert polled(streams) == [1]
@@ -149,12 +145,12 @@ def test_segment_to_begin_with(tmp_path: Path, writer: Writer, clock: Clock) -> 
     third = Writer(tmp_path, writer.sink, token=3)
     third.write(numbered(3))
     begin = SegmentPaths(tmp_path, first.name)
-    with closing(LiveStreams(tmp_path, begin, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, begin, clock=clock)) as streams:
         found = [polled(streams) for _ in range(3)]
         clock.pass_(QUIET_S)
         assert [*found, polled(streams)] == [[1], [2], [], [3]]
     begin = SegmentPaths(tmp_path, third.path.name.removesuffix(".partial"))
-    with closing(LiveStreams(tmp_path, begin, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, begin, clock=clock)) as streams:
         assert polled(streams) == []
         clock.pass_(QUIET_S)
         assert polled(streams) == [3]
@@ -165,7 +161,7 @@ def test_streams_of_one_directory(tmp_path: Path, writer: Writer, clock: Clock) 
     """All that run there are followed, those that begin later too, and none without programs."""
     perf = perf_support.make_sink(tmp_path)
     perf.next_segment(1, perf_support.OPENING)
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         assert len(streams.segments) == 1
         writer.write(numbered(1))
         writer.seal()
@@ -181,7 +177,7 @@ def test_streams_of_one_directory(tmp_path: Path, writer: Writer, clock: Clock) 
 
 def test_stream_that_begins_beside_another(tmp_path: Path, writer: Writer, clock: Clock) -> None:
     """It is found while those that are known go on."""
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         clock.pass_(2 * SETTLE_S)
         assert polled(streams) == []
         other = Writer(tmp_path)
@@ -209,7 +205,7 @@ def test_quiet_directory_is_left_alone(
     monkeypatch.setattr(live, "group_files", counted)
     orphan = tmp_path / "20260101T000000Z-000001.perf.data.partial"
     orphan.touch()  # it never gets an open manifest
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         writer.write(numbered(1))
         writer.seal()
         assert polled(streams) == [1]
@@ -236,7 +232,7 @@ def test_manifest_that_comes_behind_its_segment(
     manifest = writer.segment.paths.open_manifest
     whole = manifest.read_bytes()
     manifest.write_bytes(b"")
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         assert polled(streams) == []
         manifest.write_bytes(whole)
         writer.write(numbered(1))
@@ -248,7 +244,7 @@ def test_manifest_that_comes_behind_its_segment(
 def test_directory_that_goes_with_its_stream(tmp_path: Path, clock: Clock) -> None:
     """A recording that stored nothing leaves none behind, which is an end like any other."""
     writer = Writer(tmp_path / "made")
-    with closing(LiveStreams(tmp_path / "made", clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path / "made", event_lines.lines_of, clock=clock)) as streams:
         writer.sink.close()
         assert not (tmp_path / "made").exists()
         assert polled(streams) == []
@@ -268,7 +264,7 @@ def test_recording_to_one_file(tmp_path: Path, clock: Clock) -> None:
     writer = Writer(tmp_path, single_file=str(tmp_path / "out.data"))
     writer.write(numbered(1))
     begin = SegmentPaths(tmp_path, "out.data")
-    with closing(LiveStreams(tmp_path, begin, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, begin, clock=clock)) as streams:
         assert polled(streams) == []
         writer.write(numbered(2))
         assert polled(streams) == [1]
@@ -276,7 +272,7 @@ def test_recording_to_one_file(tmp_path: Path, clock: Clock) -> None:
         assert polled(streams) == [2]
         assert streams.ended
     writer.sink.close()
-    with closing(LiveStreams(tmp_path, begin, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, begin, clock=clock)) as streams:
         assert polled(streams) == [1, 2]
         assert streams.ended
 
@@ -286,7 +282,7 @@ def test_segment_that_held_nothing(tmp_path: Path, writer: Writer, clock: Clock)
     writer.write(numbered(1))
     writer.seal(final=False)
     void = Writer(tmp_path, writer.sink, token=2)
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         assert streams.found
         void.seal(final=False)
         assert not void.path.exists()
@@ -299,7 +295,7 @@ def test_segment_that_held_nothing(tmp_path: Path, writer: Writer, clock: Clock)
 def test_writer_that_died(tmp_path: Path, writer: Writer, clock: Clock) -> None:
     """Its segment ends the stream, with a word, unless a repair comes first."""
     writer.write(numbered(1))
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         writer.write(numbered(2))
         writer.sink.close()
         assert polled(streams) == []
@@ -312,7 +308,7 @@ def test_writer_that_died(tmp_path: Path, writer: Writer, clock: Clock) -> None:
         clock.pass_(GRACE_S)
         assert streams.ended
     begin = SegmentPaths(tmp_path, writer.path.name.removesuffix(".partial"))
-    with closing(LiveStreams(tmp_path, begin, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, begin, clock=clock)) as streams:
         assert repair(tmp_path)
         assert polled(streams) == [1, 2]
         assert streams.take_complaints() == []
@@ -329,7 +325,7 @@ def test_writer_that_goes_on_and_ends_between_two_looks(
         writer.write(numbered(2))
         writer.seal(final=True)
 
-    with closing(LiveStreams(tmp_path, begin, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, begin, clock=clock)) as streams:
         assert polled(streams) == []
         clock.pass_(QUIET_S)
         assert polled(streams) == [1]
@@ -344,7 +340,7 @@ def test_writer_that_goes_on_and_ends_between_two_looks(
 
 def test_segment_that_is_deleted(tmp_path: Path, writer: Writer, clock: Clock) -> None:
     """An open one is read to its end all the same; others are reported as missing."""
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         writer.write(numbered(1))
         first = writer.seal(final=False)
         second = Writer(tmp_path, writer.sink, token=2)
@@ -363,10 +359,10 @@ def test_nothing_to_follow(tmp_path: Path, clock: Clock) -> None:
     """A sealed segment is not running, and other formats cannot be followed."""
     support.write(tmp_path, numbered(1))
     trace = trace_segments.orphan(tmp_path)
-    with closing(LiveStreams(tmp_path, clock=clock)) as streams:
+    with closing(LiveStreams(tmp_path, event_lines.lines_of, clock=clock)) as streams:
         assert not streams.found
     begin = SegmentPaths(tmp_path, trace.name.removesuffix(".partial"))
-    with pytest.raises(UsageError, match=r"is trace\.dat, and only events of BPF programs"):
-        LiveStreams(tmp_path, begin, clock=clock)
+    with pytest.raises(UsageError, match="has no events of BPF programs, and only"):
+        LiveStreams(tmp_path, event_lines.lines_of, begin, clock=clock)
     with pytest.raises(SinkError):
-        LiveStreams(tmp_path / "none", clock=clock)
+        LiveStreams(tmp_path / "none", event_lines.lines_of, clock=clock)

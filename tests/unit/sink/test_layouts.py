@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from collectord.codec.bpf_struct import Field, Layout
-from collectord.reader.any_events import open_events
-from collectord.reader.perf_events import BpfSegment, Record, read_note
+from collectord.reader.event_file import read_manifest
 from collectord.reader.verify import verify
 from collectord.sink.manifest import EventLayout, Manifest, OpenManifest, decode, encode
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
 from collectord.sink.stored_file import Check
 from tests.support import bpf_segments as support
+from tests.support import event_lines
 from tests.support import segments as perf_support
 from tests.support.bpf_segments import DESCRIBED, EXITS, OPENS, S_NS, Writer, chunk, exited, sample
 
@@ -37,10 +37,7 @@ def manifest_of(path: Path) -> Path:
 
 def pids(path: Path) -> list[object]:
     """Return the pids of two samples, by their layouts."""
-    with open_events(path) as segment:
-        assert isinstance(segment, BpfSegment)
-        records = [one for one in segment.by_time() if isinstance(one, Record)]
-        return [one.event.values(one.payload)["pid"] for one in records]
+    return [one["fields"]["pid"] for one in event_lines.read(path)[0]]
 
 
 def test_running_and_sealed(tmp_path: Path) -> None:
@@ -57,9 +54,7 @@ def test_running_and_sealed(tmp_path: Path) -> None:
     assert sealed is not None
     assert sealed.layouts == DESCRIBED
     assert pids(path) == [5, 6]
-    note = read_note(path)
-    assert note is not None
-    assert (note.run, note.complete) == (sealed.run, True)
+    assert read_manifest(path) == sealed
 
 
 def test_recovered_after_a_kill(tmp_path: Path) -> None:
@@ -70,9 +65,9 @@ def test_recovered_after_a_kill(tmp_path: Path) -> None:
     (outcome,) = repair(tmp_path)
     assert outcome.action is Action.RECOVERED
     assert pids(outcome.path) == [5, 6]
-    note = read_note(outcome.path)
-    assert note is not None
-    assert (note.layouts, note.complete) == (DESCRIBED, False)
+    manifest = read_manifest(outcome.path)
+    assert isinstance(manifest, Manifest)
+    assert (manifest.layouts, manifest.complete) == (DESCRIBED, False)
     (verdict,) = verify([tmp_path])
     assert verdict.finding is None
 
@@ -111,12 +106,8 @@ def test_verify(tmp_path: Path) -> None:
     assert verdict.finding is not None
     assert verdict.finding.check is Check.MANIFEST
     assert "member pid (int) does not fit its record" in verdict.finding.detail
-    with open_events(path) as segment:
-        assert isinstance(segment, BpfSegment)
-        assert {event.name: event.described is None for event in segment.events} == {
-            OPENS: False,
-            EXITS: True,
-        }
+    events = event_lines.read(path)[1].file.events
+    assert {event.name: event.described is None for event in events} == {OPENS: False, EXITS: True}
 
 
 @pytest.mark.parametrize("key", ["offset", "kind"])
@@ -130,7 +121,7 @@ def test_manifest_that_does_not_parse(tmp_path: Path, key: str) -> None:
     (verdict,) = verify([tmp_path])
     assert verdict.finding is not None
     assert verdict.finding.check is Check.MANIFEST
-    assert read_note(path) is None
+    assert read_manifest(path) is None
 
 
 def test_room_for_the_sealed_manifest(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
-from collectord.codec.perf_record import Misc, decode_sample_id, iter_records
+from collectord.codec.perf_record import Misc, iter_records
 from collectord.codec.perf_sideband import Comm, Fork, Mmap, Mmap2
 from collectord.kernel.host import processes
+from tests.support.perf_ids import decode_sample_id
 from tests.support.sideband import Record, decode
 
 if TYPE_CHECKING:

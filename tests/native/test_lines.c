@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "lines/lines.h"
+
+#include "walk.h"
+
+#define PAGE 4096u
+#define RECORDS 5000u
+#define SAMPLE_BYTES 24u
+#define ID 7u
+
+/* {header, id, time}: a sample of one of two rings. */
+static size_t add_sample(uint8_t *to, uint64_t time_ns)
+{
+	walk__store(to, PERF_RECORD_SAMPLE | (uint64_t)SAMPLE_BYTES << 48);
+	walk__store(to + 8, ID);
+	walk__store(to + 16, time_ns);
+	return SAMPLE_BYTES;
+}
+
+static size_t end_round(uint8_t *to)
+{
+	walk__store(to, WALK_FINISHED_ROUND | UINT64_C(8) << 48);
+	return 8;
+}
+
+static struct scan *scan_of(const char *kind, const uint8_t *data, size_t bytes,
+			    struct source **source)
+{
+	const int fd = memfd_create("records", MFD_CLOEXEC);
+	struct scan *const scan = scan__new(WANT_ALL);
+
+	CHECK(fd >= 0 && scan != NULL);
+	CHECK_EQ(write(fd, data, bytes), bytes);
+	CHECK_EQ(scan__add_source(scan, kind, fd, source), 0);
+	CHECK_EQ(close(fd), 0);
+	return scan;
+}
+
+/* Two numbers are kept for each ring's piece, however many records it has. */
+static void rings_are_kept_as_runs(void)
+{
+	const struct perf_event event = {
+		.sample_type = PERF_SAMPLE_IDENTIFIER | PERF_SAMPLE_TIME, .is_wanted = true};
+	uint8_t *const data = malloc(2 * RECORDS * SAMPLE_BYTES + 8);
+	struct order_fault fault;
+	const uint8_t *record;
+	struct source *source;
+	struct scan *scan;
+	struct order order;
+	uint64_t offset, last_ns = 0;
+	size_t bytes = 0, most = 0;
+
+	CHECK(data != NULL);
+	for (int ring = 0; ring < 2; ring++)
+		for (uint64_t i = 1; i <= RECORDS; i++)
+			bytes += add_sample(data + bytes, i);
+	bytes += end_round(data + bytes);
+	scan = scan_of("perf", data, bytes, &source);
+	CHECK_EQ(perf_events__add(&source->perf, &event), 0);
+	CHECK_EQ(perf_events__add_id(&source->perf, ID), 0);
+	CHECK_EQ(scan__add_span(scan, -1, 0, bytes), 0);
+	CHECK_EQ(order__init(&order, source, scan->spans), 0);
+	/* One round alone says nothing of what later ones may have. */
+	CHECK_EQ(order__next(&order, bytes, false, &record, &offset, &fault), 0);
+	CHECK_EQ(order.runs, 2);
+	for (uint64_t i = 0; i < 2 * RECORDS; i++) {
+		CHECK_EQ(order__next(&order, bytes, true, &record, &offset, &fault), 1);
+		CHECK(fault.reason == NULL && walk__load(record + 16) >= last_ns);
+		last_ns = walk__load(record + 16);
+		most = order.runs > most ? order.runs : most;
+	}
+	CHECK_EQ(most, 2);
+	CHECK_EQ(order__next(&order, bytes, true, &record, &offset, &fault), 0);
+	CHECK_EQ(order.runs, 0);
+	CHECK_EQ(order__settled(source->fd, 0), bytes);
+	order__deinit(&order);
+	scan__drop(scan);
+	free(data);
+}
+
+/* A record that lies in two blocks of the file is put together. */
+static void records_may_lie_across_blocks(void)
+{
+	const struct perf_event event = {.sample_type = PERF_SAMPLE_IDENTIFIER, .is_wanted = true};
+	const size_t large = 65528, bytes = 3 * large;
+	uint8_t *const data = calloc(1, bytes);
+	struct order_fault fault;
+	const uint8_t *record;
+	struct source *source;
+	struct scan *scan;
+	struct order order;
+	uint64_t offset;
+
+	CHECK(data != NULL);
+	for (size_t at = 0; at < bytes; at += large) {
+		walk__store(data + at, PERF_RECORD_SAMPLE | (uint64_t)large << 48);
+		walk__store(data + at + 8, ID);
+		walk__store(data + at + large - 8, at);
+	}
+	scan = scan_of("perf", data, bytes, &source);
+	CHECK_EQ(perf_events__add(&source->perf, &event), 0);
+	CHECK_EQ(perf_events__add_id(&source->perf, ID), 0);
+	CHECK_EQ(scan__add_span(scan, -1, 0, bytes), 0);
+	CHECK_EQ(order__init(&order, source, scan->spans), 0);
+	for (size_t at = 0; at < bytes; at += large) {
+		CHECK_EQ(order__next(&order, bytes, true, &record, &offset, &fault), 1);
+		CHECK_EQ(offset, at);
+		CHECK_EQ(walk__load(record + large - 8), at);
+	}
+	order__deinit(&order);
+	scan__drop(scan);
+	free(data);
+}
+
+/* A program cannot take what it has not pushed, push without an end, or name what is not there. */
+static void programs_are_bounded(void)
+{
+	const struct record record = {.payload = (const uint8_t *)"", .cpu = 1};
+	struct op ops[64] = {{.code = OP_LITERAL}};
+	struct store out = {0};
+	struct machine *const machine = calloc(1, sizeof(*machine));
+	struct program program;
+
+	CHECK(machine != NULL);
+	machine->out = &out;
+	CHECK_EQ(program__init(&program, &machine->words, ops, 1), (uint64_t)-EINVAL);
+	ops[0] = (struct op){.code = OP_JUMP, .c = 1};
+	CHECK_EQ(program__init(&program, &machine->words, ops, 1), (uint64_t)-EINVAL);
+	ops[0] = (struct op){.code = OP_CODES};
+	CHECK_EQ(program__init(&program, &machine->words, ops, 1), (uint64_t)-EINVAL);
+	ops[0] = (struct op){.code = OP_ADD};
+	CHECK_EQ(program__init(&program, &machine->words, ops, 1), 0);
+	CHECK_EQ(machine__run(machine, &program, &record), (uint64_t)-EINVAL);
+	program__deinit(&program);
+	for (size_t i = 0; i < 64; i++)
+		ops[i] = (struct op){.code = OP_CPU};
+	CHECK_EQ(program__init(&program, &machine->words, ops, 64), 0);
+	CHECK_EQ(machine__run(machine, &program, &record), (uint64_t)-EINVAL);
+	program__deinit(&program);
+	ops[1] = (struct op){.code = OP_PLAIN};
+	ops[2] = (struct op){.code = OP_PLAIN};
+	CHECK_EQ(program__init(&program, &machine->words, ops, 3), 0);
+	CHECK_EQ(machine__run(machine, &program, &record), 1);
+	CHECK(out.bytes == 2 && memcmp(out.data, "1?", 2) == 0);
+	program__deinit(&program);
+	free(out.data);
+	free(machine);
+}
+
+int main(void)
+{
+	rings_are_kept_as_runs();
+	records_may_lie_across_blocks();
+	programs_are_bounded();
+	return 0;
+}
