@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("tracefs")
 
 CPUS: Final = LinuxKernel().online_cpus()
 # A system call that nobody makes but to stop a ring.
-TRIGGER: Final = NUMBER + 500_000
+TRIGGER: Final = NUMBER + 1
 RING_KIB: Final = 64
 # Its samples: id, ip, pid and tid, time, cpu, period, and 68 bytes of raw data with their size.
 RECORD_BYTES: Final = 128

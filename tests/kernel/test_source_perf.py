@@ -37,6 +37,7 @@ from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
 from collectord.source import perf
 from tests.support import bpf
 from tests.support.perf_ids import identifier
+from tests.support.daemons import NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,8 +50,6 @@ pytestmark = pytest.mark.vm  # also with Linux 6.12
 COUNT: Final = 2_000  # calls per thread of the generator
 RING_BYTES: Final = 1 << 20
 READ_FORMAT: Final = ReadFormat.ID | ReadFormat.LOST
-# A system call that nobody makes but the generators of this run.
-NUMBER: Final = 100_000 + os.getpid()
 SOMEBODY: Final = 54_321  # no account has this uid
 CPUS: Final = LinuxKernel().online_cpus()
 

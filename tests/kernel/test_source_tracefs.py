@@ -52,6 +52,7 @@ from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
 from collectord.source import tracefs
 from collectord.source.window import Held
 from tests.support import probed
+from tests.support.daemons import NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,8 +65,6 @@ pytestmark = pytest.mark.vm  # also with Linux 6.12
 COUNT: Final = 2_000  # calls per thread of the generator
 RING_BYTES: Final = 1 << 20
 PAGE: Final = os.sysconf("SC_PAGESIZE")
-# A system call that nobody makes but the generators of this run.
-NUMBER: Final = 100_000 + os.getpid()
 CPUS: Final = LinuxKernel().online_cpus()
 EVERYTHING: Final = Scope(ScopeKind.SYSTEM)
 CALLS: Final = FtraceEvent("raw_syscalls", "sys_enter", f"id == {NUMBER}")

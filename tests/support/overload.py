@@ -26,7 +26,7 @@ SESSIONS: Final = (BUSY, QUIET, RECORDER)
 DISK_BYTES_PER_SECOND: Final = 10_000_000
 _BLOCK_BYTES: Final = 512  # of st_blocks
 # System calls that nobody makes but this scene's generators.
-_NUMBERS: Final = {name: NUMBER + n * 10_000_000 for n, name in enumerate(SESSIONS, 1)}
+_NUMBERS: Final = {name: NUMBER + n for n, name in enumerate(SESSIONS, 1)}
 
 
 class _Run(NamedTuple):
