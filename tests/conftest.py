@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import hypothesis
 import pytest
 
-from tests.support import cpus, features, leaks, perf_tools
+from tests.support import features, leaks, perf_tools, sharing
 from tests.support import generator as generator_support
 from tests.support import mutant as mutant_support
 from tests.support import trace_cmds as trace_cmd_support
@@ -179,11 +179,13 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _has_all_cpus(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have no CPU taken offline under a test that runs beside those that do so."""
+def _shares_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have no test that is marked `alone` while one that is marked `beside` runs."""
     with ExitStack() as stack:
         if request.node.get_closest_marker("beside"):
-            stack.enter_context(cpus.all_stay())
+            stack.enter_context(sharing.shared())
+        elif request.node.get_closest_marker("alone"):
+            stack.enter_context(sharing.alone())
         yield
 
 

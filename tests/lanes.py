@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the lanes of `make test`, and say what time each took: `python -m tests.lanes [TARGET ...]`.
 
-The kernel lane mostly waits, and other work disturbs it. The other lanes need nothing but a
-processor: they run behind it, one after the other, at the lowest priority and with mounts of their
-own. What they print comes when all have ended. Targets of the Makefile are further lanes of that
-sort.
+The kernel lane mostly waits. Those of its tests that share the machine run beside it, as important
+as it is. The other lanes need nothing but a processor: they run behind both, one after the other,
+at the lowest priority. What the lanes beside and behind print comes when all have ended; they have
+mounts of their own. Targets of the Makefile are further lanes behind; with `--front TARGET` that
+target is in front in place of the lanes.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import signal
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from tests import again
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOGS: Final = ROOT / "build" / "lanes"
@@ -73,7 +75,16 @@ KERNEL: Final = Lane(
         *("-o", f"cache_dir={CACHES['kernel']}", "--durations=15"),
     ),
 )
+BESIDE: Final = Lane(
+    "kernel, beside",
+    (
+        *(*_PYTEST, "--lanes=kernel", "-m", "beside", "tests/kernel"),
+        *("-o", f"cache_dir={CACHES['kernel, beside']}", "--durations=15"),
+    ),
+)
+# The last one has two processes, and so no processor idles while it alone still runs.
 BEHIND: Final = (
+    Lane("native", (*_PYTEST, "--lanes=native", "tests/native", "-p", "no:cacheprovider")),
     Lane(
         "unit, property, golden",
         (
@@ -82,14 +93,6 @@ BEHIND: Final = (
             *("--ignore=tests/native", "--ignore=tests/vm", "--durations=15"),
         ),
     ),
-    Lane(
-        "kernel, beside",
-        (
-            *(*_PYTEST, "--lanes=kernel", "-m", "beside", "tests/kernel"),
-            *("-o", f"cache_dir={CACHES['kernel, beside']}"),
-        ),
-    ),
-    Lane("native", (*_PYTEST, "--lanes=native", "tests/native", "-p", "no:cacheprovider")),
 )
 
 
@@ -119,9 +122,13 @@ class Runner:
             return _end_of(lane, process, began)
 
     def behind(self, lane: Lane) -> Ended:
-        """Run a background lane to its end. It prints to `log_of`."""
+        """Run a lane at the lowest priority, otherwise as `beside`."""
+        return self.beside(lane, _LOWEST_PRIORITY)
+
+    def beside(self, lane: Lane, priority: tuple[str, ...] = ()) -> Ended:
+        """Run a lane in the background, to its end. It prints to `log_of`."""
         began = time.monotonic()
-        prefix = (*_LOWEST_PRIORITY, *(_OWN_MOUNTS if os.geteuid() == 0 else ()))
+        prefix = (*priority, *(_OWN_MOUNTS if os.geteuid() == 0 else ()))
         with log_of(lane).open("wb") as log:
             with self._lock:
                 if self._stopped:
@@ -167,20 +174,31 @@ def table(ended: Sequence[Ended], total_s: float) -> str:
     return "\n".join(["lanes:", *rows, total])
 
 
-def run(front: Lane, behind: Sequence[Lane]) -> list[Ended]:
-    """Run `front` and, beside it, the lanes behind it; returns how each ended, `front` first."""
+def run(front: Lane, beside: Sequence[Lane], behind: Sequence[Lane]) -> list[Ended]:
+    """Run all lanes, those behind one after the other; returns how each ended, in this order."""
     LOGS.mkdir(parents=True, exist_ok=True)
     runner = Runner()
-    ended: list[Ended] = []
-    thread = threading.Thread(target=lambda: ended.extend(map(runner.behind, behind)))
-    thread.start()
+    ended: dict[str, Ended] = {}
+
+    def run_all(start: Callable[[Lane], Ended], lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            ended[lane.name] = start(lane)
+
+    threads = [
+        *(threading.Thread(target=run_all, args=(runner.beside, [lane])) for lane in beside),
+        threading.Thread(target=run_all, args=(runner.behind, behind)),
+    ]
+    for thread in threads:
+        thread.start()
     try:
         first = runner.front(front)
-        thread.join()
+        for thread in threads:
+            thread.join()
     finally:
         runner.stop()
-        thread.join()
-    return [first, *ended]
+        for thread in threads:
+            thread.join()
+    return [first, *(ended[lane.name] for lane in (*beside, *behind))]
 
 
 def _second_run(ended: Ended) -> Ended:
@@ -199,17 +217,29 @@ def _second_run(ended: Ended) -> Ended:
     )
 
 
-def main(targets: Sequence[str]) -> int:
-    """Run all lanes, and make these targets behind them.
+def _made(target: str) -> Lane:
+    return Lane(f"make {target}", ("make", target))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run all lanes, and make the targets that the arguments name behind them.
 
     Returns:
         0 if all passed, else the status of the first that did not.
     """
+    parser = argparse.ArgumentParser(prog="python -m tests.lanes")
+    parser.add_argument("--front", metavar="TARGET", help="make it in place of the lanes")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="make it behind")
+    args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
-    behind = [*BEHIND, *(Lane(f"make {target}", ("make", target)) for target in targets)]
-    first_runs = run(KERNEL, behind)
-    for lane in behind:
+    behind = [_made(target) for target in args.targets]
+    if args.front:
+        front, beside = _made(args.front), []
+    else:
+        front, beside, behind = KERNEL, [BESIDE], [*BEHIND, *behind]
+    first_runs = run(front, beside, behind)
+    for lane in (*beside, *behind):
         sys.stdout.write(log_of(lane).read_text(errors="replace"))
     ended = [_second_run(one) for one in first_runs]
     again.say(f"\n{table(ended, time.monotonic() - began)}\n")

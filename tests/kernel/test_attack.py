@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Of each of the two attacks; ATTACK_SECONDS=600 tries it in earnest.
 SECONDS: Final = float(os.environ.get("ATTACK_SECONDS", "2"))
-pytestmark = pytest.mark.timeout(SECONDS + patient(240))
+pytestmark = [pytest.mark.timeout(SECONDS + patient(240)), pytest.mark.beside]
 CONFIG: Final = """
 [daemon]
 state_dir = "{state}"

@@ -289,6 +289,7 @@ def check_calls(loader: Loader, source: str, *attached: AttachConfig) -> Loaded:
     return loaded
 
 
+@pytest.mark.alone
 def test_attaching_by_the_manifest_to_tracepoints(loader: Loader) -> None:
     """An entry attaches a function of any name."""
     source = TRACEPOINT.replace(

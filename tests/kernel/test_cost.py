@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collectord.session.daemon_status import DaemonStatus
     from tests.support.generator import Generator
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.alone]
 
 COUNT = 1000
 MINUTE_NS = 60 * 1_000_000_000

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     Cli = Callable[..., subprocess.CompletedProcess[str]]
     Start = Callable[..., subprocess.Popen[str]]
 
+pytestmark = pytest.mark.beside
+
 KILLS: Final = int(os.environ.get("COLLECTORD_KILLS", "5"))
 BURST: Final = 3_000
 RATE: Final = 40_000.0

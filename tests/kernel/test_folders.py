@@ -25,6 +25,8 @@ from collectord.sink.segment import segment_name
 from collectord.sink.state_dir import evict
 from tests.support import segments as support
 
+pytestmark = pytest.mark.beside
+
 USER: Final = 65534
 OTHER: Final = 65533
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     Perfs = tuple[Perf, ...]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 COUNT: Final = 1000
 NAME: Final = f"fw{os.getpid() % 100_000}"

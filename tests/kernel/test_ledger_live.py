@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 COUNT: Final = 30_000
 # Of a ring, for a burst that it holds a few hundred calls of.

@@ -177,6 +177,7 @@ def low_sample_rate() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("low_sample_rate")
+@pytest.mark.alone
 def test_throttling_is_counted(
     run_cli: Run, tmp_path: Path, generator: Generator, perfs: Perfs
 ) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Perfs = tuple[Perf, ...]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 COUNT: Final = 40_000
 SMALL_CHUNKS: Final = 'chunk = "128KiB"\nstaging = "16MiB"'

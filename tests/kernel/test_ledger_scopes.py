@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Perfs = tuple[Perf, ...]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 _CPUS: Final = ",".join(map(str, sorted(os.sched_getaffinity(0))))
 COUNT: Final = 10_000  # calls per thread of the generator

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.support.recording import Start
     from tests.support.trace_cmds import TraceCmd
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.alone]
 
 CALLS: Final = 1000
 GETPPID: Final = 110 if os.uname().machine == "x86_64" else 173

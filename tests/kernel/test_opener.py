@@ -240,6 +240,7 @@ def test_a_reload_that_fails_leaves_a_daemon_without_privilege_its_rings(
     assert [one["session"] for one in ended.named("rings_not_held")] == ["sampled"]
 
 
+@pytest.mark.alone
 def test_the_opener_looks_for_programs_that_hide_events(
     tmp_path: Path, start_cli: Start, generator: Generator
 ) -> None:

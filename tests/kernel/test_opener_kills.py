@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 RATE: Final = 100_000.0
 KILLS: Final = 4

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., subprocess.Popen[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.alone]
 
 DISK_BYTES: Final = 256 << 20
 SEGMENT_BYTES: Final = 4 << 20

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.alone]
 
 SWITCH: Final = "sched:sched_switch"
 _LINE: Final = re.compile(r"\[(\d+)\] .*prev_pid=(\d+) .*next_pid=(\d+) ")

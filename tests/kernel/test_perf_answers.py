@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Perfs = tuple[Perf, ...]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 SAMPLES: Final = 40
 # The kernel's four, and those from _start on.

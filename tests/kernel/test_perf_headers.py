@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.support.perf_tools import Perf
 
+pytestmark = pytest.mark.beside
+
 EVENTS: Final = ("-e", "{context-switches,page-faults}", "-e", "sched:sched_switch")
 SLEEP: Final = ("--", "sleep", "0.2")
 # What begins with these words need not be the same in the rest of the line.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., subprocess.Popen[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 EXAMPLES: Final = Path("config/prometheus").resolve()
 # A ring holds some hundred of these.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.support.generator import Generator
     from tests.support.recording import Start
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 READERS: Final = 54_321  # the group of the socket
 ADMINS: Final = 54_322

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections import Counter, deque
@@ -11,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tests.support import sharing
 from tests.support.daemons import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from tests.support.daemons import Daemon
 
@@ -23,7 +22,6 @@ CPUS: Final = os.sysconf("SC_NPROCESSORS_CONF")
 UNCOVERED: Final = "collectord_uncovered_seconds_total"
 ONLINE: Final = "collectord_cpus_online"
 COVERED: Final = "collectord_cpus_covered"
-_LOCK: Final = Path(__file__).resolve().parent
 _NUMBER: Final = re.compile(r":\[\d+\]$")  # of a socket or a pipe
 _LOOKS: Final = 20
 _EVENT: Final = "anon_inode:[perf_event]"
@@ -40,26 +38,10 @@ def with_switch() -> list[int]:
 
 
 @contextmanager
-def _locked(operation: int) -> Iterator[None]:
-    """Hold a lock of this checkout on the set of CPUs that are online."""
-    fd = os.open(_LOCK, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, operation)
-        yield
-    finally:
-        os.close(fd)
-
-
-def all_stay() -> AbstractContextManager[None]:
-    """Keep other processes from `offline` for the length of a block; this one must not use it."""
-    return _locked(fcntl.LOCK_SH)
-
-
-@contextmanager
 def offline(cpu: int) -> Iterator[None]:
     """Take the CPU offline for the length of a block, when no other test needs all of them."""
     switch = switch_of(cpu)
-    with _locked(fcntl.LOCK_EX):
+    with sharing.alone():
         switch.write_text("0")
         try:
             yield

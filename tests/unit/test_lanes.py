@@ -30,9 +30,11 @@ def _logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_lane_runs_and_says_how_it_ended() -> None:
     """Those behind run in their order, whatever becomes of one, and their output is kept."""
     behind = [program("one, two", "print('said'); raise SystemExit(3)"), program("three", "")]
-    ended = lanes.run(program("front", "raise SystemExit(1)"), behind)
+    beside = [program("beside", "raise SystemExit(2)")]
+    ended = lanes.run(program("front", "raise SystemExit(1)"), beside, behind)
     assert [(one.name, one.status) for one in ended] == [
         ("front", 1),
+        ("beside", 2),
         ("one, two", 3),
         ("three", 0),
     ]
@@ -60,8 +62,10 @@ def test_lanes_on_the_kernel_have_a_second_run(
     monkeypatch.setattr(lanes, "KERNEL", program("front", ""))
     before = signal.getsignal(signal.SIGTERM)
     try:
-        monkeypatch.setattr(lanes, "BEHIND", (Lane("beside", words),))
+        monkeypatch.setattr(lanes, "BESIDE", Lane("beside", words))
+        monkeypatch.setattr(lanes, "BEHIND", ())
         assert lanes.main([]) == 0
+        monkeypatch.setattr(lanes, "BESIDE", program("beside", ""))
         monkeypatch.setattr(lanes, "BEHIND", (program("other", "raise SystemExit(1)"),))
         assert lanes.main([]) == 1
     finally:
@@ -74,11 +78,13 @@ def test_targets_are_made_behind(
 ) -> None:
     """They have a line in the table, and their failure is one of all lanes."""
     monkeypatch.setattr(lanes, "KERNEL", program("front", ""))
+    monkeypatch.setattr(lanes, "BESIDE", program("beside", ""))
     monkeypatch.setattr(lanes, "BEHIND", ())
     before = signal.getsignal(signal.SIGTERM)
     try:
         assert lanes.main(["help"]) == 0
         assert lanes.main(["no-such-target"]) == 2
+        assert lanes.main(["--front", "no-such-target", "help"]) == 2
     finally:
         signal.signal(signal.SIGTERM, before)
     told = capfd.readouterr().out
@@ -87,6 +93,8 @@ def test_targets_are_made_behind(
     assert [(words[1], words[-1]) for words in ended] == [
         ("help", "ok"),
         ("no-such-target", "FAILED"),
+        ("no-such-target", "FAILED"),
+        ("help", "ok"),
     ]
 
 
@@ -94,20 +102,22 @@ def test_lanes_behind_know_that_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
     """The kernel lane's instances come and go beside them."""
     monkeypatch.delenv("COLLECTORD_BESIDE", raising=False)
     told = program("told", "import os; raise SystemExit('COLLECTORD_BESIDE' not in os.environ)")
-    assert [one.status for one in lanes.run(told, [told])] == [1, 0]
+    other = Lane("other", told.words)
+    assert [one.status for one in lanes.run(told, [other], [told])] == [1, 0, 0]
 
 
 def test_nothing_is_left_of_lanes_that_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """If an interrupt ends the front, background lanes end with all that they started."""
     started = "import subprocess, sys; subprocess.run([sys.executable, '-c', WAIT])"
     behind = program("behind", f"WAIT = 'import time; time.sleep(600)'; {started}")
+    beside = Lane("beside", behind.words)
 
     def interrupted(_runner: lanes.Runner, _lane: Lane) -> Ended:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(lanes.Runner, "front", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        lanes.run(program("front", ""), [behind, behind])
+        lanes.run(program("front", ""), [beside], [behind, behind])
 
 
 def test_the_table_names_each_lane_and_its_times() -> None:
@@ -126,7 +136,7 @@ def test_the_processor_time_of_a_lane_is_its_own() -> None:
     burn = "import time\nwhile time.process_time() < 0.5: pass"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}], check=True)"
     idle = "import sys; sys.stdin.read()"
-    front, behind = lanes.run(program("front", idle), [program("behind", child)])
+    front, behind = lanes.run(program("front", idle), [], [program("behind", child)])
     assert (front.status, behind.status) == (0, 0)
     assert behind.cpu_seconds >= 0.5
     assert front.cpu_seconds < behind.cpu_seconds
