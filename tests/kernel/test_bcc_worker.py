@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from collectord.source.bcc_client import Loaded
 
+pytestmark = pytest.mark.beside
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 GETPPID: Final = {"x86_64": 110, "aarch64": 173}[os.uname().machine]
 KPROBES: Final = Path("/sys/bus/event_source/devices/kprobe").exists()
@@ -289,7 +291,6 @@ def check_calls(loader: Loader, source: str, *attached: AttachConfig) -> Loaded:
     return loaded
 
 
-@pytest.mark.alone
 def test_attaching_by_the_manifest_to_tracepoints(loader: Loader) -> None:
     """An entry attaches a function of any name."""
     source = TRACEPOINT.replace(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHIPPED: Final = sorted(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Require = Callable[[str], None]
     Fields = dict[str, Any]
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
 
 TIMES: Final = 20
 MIB: Final = 1 << 20

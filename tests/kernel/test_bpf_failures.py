@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Start = Callable[..., subprocess.Popen[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
 
 BURST: Final = 500
 WORKER: Final = "bcc_worker"

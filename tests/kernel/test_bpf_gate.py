@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Require = Callable[[str], None]
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
 
 TIMES: Final = 300
 READS: Final = 500

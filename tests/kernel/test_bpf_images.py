@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 # Time that a program ran, how often and how often not: of the moment when it was read.
+pytestmark = pytest.mark.beside
+
 RUNS: Final = slice(U64.size + 192, U64.size + 216)
 
 

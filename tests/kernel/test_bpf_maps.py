@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.support.bpf_counts import Counted, Start
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
 
 TIMES: Final = 300
 PREEMPTIONS: Final = 100

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Require = Callable[[str], None]
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
 
 BLOCK: Final = 4096
 DISK_BYTES: Final = 16 << 20

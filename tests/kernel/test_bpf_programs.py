@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Fields = dict[str, Any]
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
 
 TIMES: Final = 20
 ROOM: Final = 384

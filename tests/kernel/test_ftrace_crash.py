@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
     TraceCmds = tuple[TraceCmd, ...]
 
+pytestmark = pytest.mark.alone
+
 TRANSPORTS: Final = ("read", "mmap", "splice")
 BURST: Final = 3_000
 LAST_BURST: Final = 60_000

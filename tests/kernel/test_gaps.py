@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.support.daemons import Daemon
     from tests.support.recording import Start
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.alone]
 
 TRACED: Final = f"traced-{os.getpid()}"
 SESSIONS: Final = f"""

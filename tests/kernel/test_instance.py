@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tests.support.probed import Probed
 
-pytestmark = pytest.mark.vm  # also with Linux 6.12
+pytestmark = [pytest.mark.vm, pytest.mark.alone]  # also with Linux 6.12
 
 ROOT: Final = Path(__file__).parents[2]
 PROC: Final = Path("/proc")

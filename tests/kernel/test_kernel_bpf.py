@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from collectord.kernel.values.bpf_objects import Entries, MapInfo
 
-pytestmark = pytest.mark.usefixtures("_bpf")
+pytestmark = [pytest.mark.usefixtures("_bpf"), pytest.mark.beside]
 READERS: Final = (map_entries, walk_entries)
 KINDS: Final = (
     support.HASH,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Cli = Callable[..., subprocess.CompletedProcess[str]]
     Start = Callable[..., subprocess.Popen[str]]
 
-pytestmark = [pytest.mark.usefixtures("bcc"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("bcc"), pytest.mark.timeout(900), pytest.mark.alone]
 
 KILLS: Final = int(os.environ.get("COLLECTORD_KILLS", "12"))
 OF_A_LINE: Final = 8  # daemons, and one recording for each of these:

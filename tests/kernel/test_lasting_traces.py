@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     TraceCmds = tuple[TraceCmd, ...]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.alone]
 
 INSTANCES: Final = Path("/sys/kernel/tracing/instances")
 CALLS: Final = 300_000

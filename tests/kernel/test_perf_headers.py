@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.support.perf_tools import Perf
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.alone
 
 EVENTS: Final = ("-e", "{context-switches,page-faults}", "-e", "sched:sched_switch")
 SLEEP: Final = ("--", "sleep", "0.2")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collectord.kernel.values.bpf_objects import ProgramInfo
 
 
+pytestmark = pytest.mark.beside
+
+
 @pytest.fixture
 def program(require: Callable[[str], None]) -> Iterator[ProgramInfo]:
     """Provide a program that somebody loaded."""

@@ -14,7 +14,7 @@ from tests.support import bpf
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.kernel
+pytestmark = [pytest.mark.kernel, pytest.mark.beside]
 
 
 @pytest.mark.parametrize(("returns", "hides"), [(1, False), (0, True), (2, True)])

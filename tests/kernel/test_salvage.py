@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.left_instance import LeftInstance
     from collectord.recovery.ftrace_rings import Salvaged
 
-pytestmark = pytest.mark.vm  # also with Linux 6.12
+pytestmark = [pytest.mark.vm, pytest.mark.alone]  # also with Linux 6.12
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = os.sysconf("SC_PAGESIZE")
