@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from collectord.control import stray
+from collectord.control.imports import slow_imports
 
 if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
@@ -28,7 +29,7 @@ def main() -> NoReturn:
     for verb in sys.argv[1:2]:
         if verb in _COLLECTING:
             stray.ignore(*_COLLECTING[verb])
-    with stray.abrupt_interrupt():
+    with slow_imports():
         from collectord import cli  # noqa: PLC0415  # a tenth of a second
     status = cli.main(make_kernel)
     for stream in (sys.stdout, sys.stderr):
@@ -39,7 +40,7 @@ def main() -> NoReturn:
 
 def make_kernel() -> Kernel:
     """Return the kernel of this process. Only verbs that take one pay for its import."""
-    with stray.abrupt_interrupt():
+    with slow_imports():
         from collectord.kernel.linux import LinuxKernel  # noqa: PLC0415
     return LinuxKernel()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from collectord import __version__
 from collectord.cli.output import complain, emit, flush, open_standard_streams, say
-from collectord.control import stray
+from collectord.control.imports import slow_imports
 from collectord.errors import CollectordError, UsageError
 from collectord.text.nearest import did_you_mean
 
@@ -121,7 +121,7 @@ def _dispatch(arguments: list[str], make_kernel: Callable[[], Kernel]) -> int:
 
 
 def _load(verb: str) -> Verb:
-    with stray.abrupt_interrupt():
+    with slow_imports():
         return cast("Verb", importlib.import_module(f"collectord.cli.{verb}"))
 
 

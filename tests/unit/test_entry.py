@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+from collectord.control.imports import slow_imports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,3 +101,17 @@ def test_a_daemon_is_not_stopped_in_the_midst_of_its_probes(tmp_path: Path) -> N
         done = started(PROBING, number, config)
         assert done.returncode == 0, done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_collected_during_the_imports() -> None:
+    """After them garbage is collected again, also if one fails."""
+
+    def fail() -> None:
+        with slow_imports():
+            assert not gc.isenabled()
+            raise ImportError
+
+    assert gc.isenabled()
+    with pytest.raises(ImportError):
+        fail()
+    assert gc.isenabled()

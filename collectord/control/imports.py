@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The imports of a start, which take most of its time."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from collectord.control import stray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def slow_imports() -> Iterator[None]:
+    """Import modules in this block: Ctrl-C ends the process at once, and nothing is collected.
+
+    Modules make hardly any garbage, and the collector would look at all that they make again and
+    again.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with stray.abrupt_interrupt():
+            yield
+    finally:
+        if collects:
+            gc.enable()
