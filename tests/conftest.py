@@ -49,6 +49,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("unhurried")
 
 _passed: Counter[str] = Counter()
+_alone: Final = sharing.Alone()
 
 
 def _lane(path: Path) -> str:
@@ -104,6 +105,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(f"the {lane} lane needs root: sudo make test", pytrace=False)
     if lane == "vm" and not IN_GUEST:
         pytest.fail(f"runs in the guest: make test-vm VM_TESTS={item.nodeid}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # no test's limit includes what it waits here
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """Have no test that is marked `alone` while one that is marked `beside` runs."""
+    if item.get_closest_marker("beside"):
+        with sharing.shared():
+            return (yield)
+    if item.get_closest_marker("alone"):
+        _alone.take()
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or not nextitem.get_closest_marker("alone"):
+            _alone.give_back()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -176,17 +194,6 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     left = leaks.leaked_since(before, instances=instances)
     if left:
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)
-
-
-@pytest.fixture(autouse=True)
-def _shares_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have no test that is marked `alone` while one that is marked `beside` runs."""
-    with ExitStack() as stack:
-        if request.node.get_closest_marker("beside"):
-            stack.enter_context(sharing.shared())
-        elif request.node.get_closest_marker("alone"):
-            stack.enter_context(sharing.alone())
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,25 @@ def alone() -> AbstractContextManager[None]:
     return _held(fcntl.LOCK_EX)
 
 
+class Alone:
+    """The machine for one test or several that follow each other: they wait for others but once."""
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+        self._is_taken = False
+
+    def take(self) -> None:
+        """Wait for it, if it is not taken yet."""
+        if not self._is_taken:
+            self._held.enter_context(alone())
+            self._is_taken = True
+
+    def give_back(self) -> None:
+        """Let others have it again, if it is taken."""
+        self._held.close()
+        self._is_taken = False
+
+
 @contextmanager
 def _held(operation: int) -> Iterator[None]:
     with ExitStack() as stack:

@@ -79,3 +79,14 @@ def test_who_waits_for_it_alone_is_next() -> None:
         assert not had.is_set()
     waiting.join()
     assert had.is_set()
+
+
+def test_tests_that_follow_each_other_wait_once() -> None:
+    """The second one does not give way to who came between."""
+    machine = sharing.Alone()
+    machine.take()
+    machine.take()
+    assert not is_free(fcntl.LOCK_SH)
+    machine.give_back()
+    assert is_free(fcntl.LOCK_EX)
+    machine.give_back()
