@@ -35,7 +35,7 @@ def alone() -> AbstractContextManager[None]:
 
 
 class Alone:
-    """The machine for one test or several that follow each other: they wait for others but once."""
+    """The machine for tests that follow each other: they wait for others but once."""
 
     def __init__(self) -> None:
         self._held = ExitStack()
