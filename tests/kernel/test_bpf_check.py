@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.alone]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHIPPED: Final = sorted(

@@ -127,6 +127,7 @@ def test_programs_cost_the_daemon_little_memory(tmp_path: Path, start_cli: Start
     assert used[1] - used[0] <= RSS_LIMIT_BYTES
 
 
+@pytest.mark.alone
 def test_a_kill_detaches_everything(tmp_path: Path, start_cli: Start) -> None:
     """Kill -9: the kernel has no program, map or link of the daemon's any more."""
     lists = (bpf_calls.program_ids, bpf.map_ids, bpf.link_ids)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.alone]
 
 IN_CLOSE_NOWRITE: Final = 0x10
 

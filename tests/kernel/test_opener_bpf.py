@@ -70,6 +70,7 @@ def exact(balance: dict[str, Any]) -> bool:
     return (balance["ledger_basis"], balance["unaccounted"]) == ("exact", 0)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_kill_and_a_stop_lose_nothing_that_is_not_counted(
     tmp_path: Path,
@@ -113,6 +114,7 @@ def test_a_kill_and_a_stop_lose_nothing_that_is_not_counted(
     wait_for(lambda: not left(before), "the end of programs, maps and links")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_full_ring_is_counted_by_the_next_daemon(
     tmp_path: Path,
@@ -143,6 +145,7 @@ def test_a_full_ring_is_counted_by_the_next_daemon(
     assert stored(tmp_path / "state", perfs) == made - full
 
 
+@pytest.mark.alone
 def test_a_daemon_goes_on_until_its_end_without_the_opener(
     tmp_path: Path, start_cli: Start, generator: Generator
 ) -> None:
@@ -164,6 +167,7 @@ def test_a_daemon_goes_on_until_its_end_without_the_opener(
     wait_for(lambda: not left(before), "the end of programs, maps and links")
 
 
+@pytest.mark.alone
 def test_counts_of_programs_go_on(tmp_path: Path, start_cli: Start) -> None:
     """A program that only fills maps is neither compiled nor counted anew by the next daemon."""
     session = """

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
 
+pytestmark = pytest.mark.alone
+
 RUNS: Final = 20
 PRINTK: Final = "bpf_trace:bpf_trace_printk"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., subprocess.Popen[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.alone]
 
 EXECS: Final = 50
 PERF: Final = {"kind": "perf", "events": [EVENT]}
