@@ -77,7 +77,7 @@ def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -
     open_standard_streams()
     try:
         if arguments[:1] not in _WITHOUT_LOG:
-            with stray.abrupt_interrupt():
+            with slow_imports():
                 from collectord.cli import log  # noqa: PLC0415  # a third of the start
             log.configure()
         status = _dispatch(arguments, make_kernel)

@@ -36,8 +36,8 @@ from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan
 from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
 from collectord.source import perf
 from tests.support import bpf
-from tests.support.perf_ids import identifier
 from tests.support.daemons import NUMBER
+from tests.support.perf_ids import identifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
