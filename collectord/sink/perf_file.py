@@ -37,7 +37,7 @@ from collectord.sink.stored_file import (
     Survey,
     Track,
 )
-from collectord.sink.sums import data_span, sums_of, unsound
+from collectord.sink.sums import data_span, listed, sums_of, unsound
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -258,7 +258,7 @@ class PerfFile:
             bytes=status.st_size,
             allocated_bytes=status.st_blocks * BLOCK_BYTES,
             data_bytes=self.data_bytes,
-            spans=(head, data, tail),
+            spans=(listed(head), data, listed(tail)),
             cuts=cuts,
         )
 

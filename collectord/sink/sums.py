@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import xxhash
 
 from collectord._native._core import Sum
@@ -96,6 +97,11 @@ def chunks_of(span: Span) -> tuple[Sum, ...] | None:
     sums = tuple(Sum(int(one[1]), int(one[2], 16)) for one in found if one is not None)
     whole = len(sums) == len(found) and sum(one.bytes for one in sums) == span.bytes <= COUNT_MAX
     return sums if whole and fold(sums) == span.xxh3 else None
+
+
+def listed(span: Span) -> Span:
+    """Return a span that matches its checksum, without its list of chunks if that is invalid."""
+    return span if chunks_of(span) is not None else msgspec.structs.replace(span, chunks="")
 
 
 def unsound(view: memoryview, span: Span) -> Iterator[Part]:

@@ -133,6 +133,21 @@ def test_killed_and_torn(tmp_path: Path, perf: Perf, torn: str, *, footers: bool
     assert repair(tmp_path, sealed=True) == []
 
 
+def test_a_part_that_stays_loses_its_list_of_chunks_if_that_is_invalid(tmp_path: Path) -> None:
+    """The part behind the data is sound as a whole: a repair leaves a valid manifest."""
+    path = seal(tmp_path)
+    tear(path, data_offset(path) + 6 * 112_000 + 2000, TORN["random"])
+    beside = path.with_name(path.name + ".json")
+    manifest = decode(beside.read_bytes(), Manifest)
+    assert manifest is not None
+    *others, tail = manifest.spans
+    spans = (*others, msgspec.structs.replace(tail, chunks="a"))
+    beside.write_bytes(msgspec.json.encode(msgspec.structs.replace(manifest, spans=spans)))
+    assert Action.RECOVERED in {outcome.action for outcome in repair(tmp_path, sealed=True)}
+    found = {verdict.path: verdict.finding for verdict in verify([tmp_path])}
+    assert found[path] is None
+
+
 def test_killed_between_writes_that_were_in_flight(tmp_path: Path, perf: Perf) -> None:
     """Chunks that never came before one that did cost themselves: nothing else is cut out."""
     path = leave(tmp_path)
