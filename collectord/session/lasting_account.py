@@ -128,6 +128,7 @@ class LastingAccount:
         self.overwritten = 0
         self._lost: dict[str, int] = {}
         self._before = self._account = before = _decode(prior.state)
+        self._settled = not before.run
         refused = prior.lost.get(_PAUSED, 0)
         self.paused_ns = before.paused_ns if refused > before.refused else 0
         self.drains_first = source.resumed and len(before.more) < _MORE_MAX
@@ -154,6 +155,7 @@ class LastingAccount:
             stored += sum(told_in_run(self._directory, run).stored for run in before.more)
             taken = self._source.prior.taken - before.taken - before.gone
             self._go_on(before, max(0, taken - stored))
+            self._settled = True
         self._source.count_lost({loss_key(name): n for name, n in self._account.untold.items()})
         if any(self._lost.values()):
             _LOG.warning("events_of_killed_lost", path=str(self._directory), **self._lost)
@@ -212,7 +214,9 @@ class LastingAccount:
             _LOG.warning("names_not_loaded", path=str(self._directory), error=str(damage))
 
     def told(self, manifest: Manifest) -> None:
-        """Note what a manifest tells."""
+        """Note what a manifest tells; of an account that is not settled the next process knows."""
+        if not self._settled:
+            return
         self._account = self._account.with_told(told_by([manifest]))
         self._write()
 
@@ -233,7 +237,9 @@ class LastingAccount:
         self._write()
 
     def end(self) -> None:
-        """Note that all that was taken out of the rings is in sealed segments."""
+        """Note that all that was taken out of the rings is in sealed segments, once settled."""
+        if not self._settled:
+            return
         self._account = msgspec.structs.replace(self._account, run="")
         self._write()
 

@@ -106,6 +106,11 @@ class Rotation:
         await self._prepare()
         self._since_ns = time.monotonic_ns()
 
+    async def use_reserved(self) -> None:
+        """Write what was drained to the reserved segment, if `begin` has not come to it."""
+        if self._reserved is not None:
+            await self._prepare()
+
     def tick(self) -> None:
         """Show what has been written, retry what failed, rotate by age."""
         self._leave_removed()

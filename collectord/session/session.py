@@ -154,7 +154,8 @@ class Session:
             await self._find_gap()
         await self._rotation.begin()
         self.source.enable()
-        self._begin_rings()
+        if not self._takeover.is_done:
+            self._begin_rings()
         if self.recorder is not None:
             self.recorder.begin()
         self._covered.begin()
@@ -371,7 +372,8 @@ class Session:
             if one.outlive():
                 self._outlives = True
                 for drained in self._rings.values():
-                    drained.ring.hold(True)  # noqa: FBT003 - the binding's
+                    if not drained.handle.goes_on():  # its end holds it
+                        drained.ring.hold(True)  # noqa: FBT003 - the binding's
 
     async def close(self) -> None:
         """Stop, drain, write, count, seal. Afterwards the balance is final."""
@@ -394,6 +396,7 @@ class Session:
         self._health.look_for_suppression()
         if self._programs is not None:
             await self._tasks.in_worker(self._programs.poll)
+        await self._rotation.use_reserved()
         await self._drain_to_the_end()
         self._losses.end()
         self._health.look_for_suppression()

@@ -64,6 +64,7 @@ events = ["cpu-clock"]
 BARE: Final = ("setpriv", "--bounding-set=-sys_admin,-perfmon")
 
 
+@pytest.mark.alone
 def test_a_restart_loses_nothing(
     tmp_path: Path, start_cli: Start, generator: Generator, perfs: tuple[Perf, ...]
 ) -> None:

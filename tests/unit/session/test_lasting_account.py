@@ -276,6 +276,18 @@ def test_a_process_after_a_clean_end_has_an_account_before_it_drains(tmp_path: P
     assert third.lost == {"staging/dropped": 7}
 
 
+def test_a_process_that_does_not_settle_leaves_the_account_to_the_next(tmp_path: Path) -> None:
+    """Neither its end nor its manifests change what the killed one has lost."""
+    killed = killed_run(tmp_path, 6)
+    first = Rings()
+    settled(first, tmp_path, killed)
+    second = after(first, taken=10)
+    LastingAccount(second, tmp_path, "second").end()
+    third = after(second, taken=10)
+    settled(third, tmp_path, "third")
+    assert third.lost["staging/dropped"] == 10 - 6
+
+
 def test_new_rings_are_not_drained_first(tmp_path: Path) -> None:
     """Nobody has left anything in them."""
     assert not LastingAccount(Rings(resumed=False), tmp_path, "first").drains_first

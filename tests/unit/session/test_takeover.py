@@ -11,6 +11,8 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig
 from collectord.errors import SinkError
@@ -49,6 +51,7 @@ class Account:
 
     drains_first = True
     overwritten = 0
+    fails = False
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -57,6 +60,8 @@ class Account:
     def settle(self) -> None:
         """Note the call."""
         self.calls.append("settle")
+        if self.fails:
+            raise SinkError("cannot read the directory", path="calls")
 
     def load_names(self, _stream: Stream, left_ns: int) -> None:
         """Note the call, and since when names are kept."""
@@ -220,6 +225,21 @@ def test_a_session_that_does_not_begin_writes_what_it_has_drained(tmp_path: Path
             assert one.written() == COUNT
             await one.session.abandon()
             assert one.account.calls == ["recover", "settle", "load_names"]
+
+    asyncio.run(scenario())
+
+
+def test_a_session_whose_begin_fails_ends_and_writes_what_it_has_drained(tmp_path: Path) -> None:
+    """What an earlier process left cannot be read; the next one settles its account."""
+
+    async def scenario() -> None:
+        async with taken(tmp_path) as one:
+            one.account.fails = True
+            with pytest.raises(SinkError):
+                await one.session.begin()
+            await asyncio.wait_for(one.session.close(), 30)
+            assert one.account.calls == ["recover", "settle"]
+            assert one.written() == COUNT
 
     asyncio.run(scenario())
 
