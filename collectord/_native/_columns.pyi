@@ -188,6 +188,10 @@ class Lines:
     def limit(self, lines: int) -> None:
         """Have no more than this number of lines made."""
 
+    @property
+    def left(self) -> int:
+        """The number of lines that may still be made."""
+
     def count(self, end: int) -> list[tuple[int, int, int]]:
         """Count all records up to an offset, as `read` takes it.
 

@@ -131,6 +131,10 @@ cdef class Lines:
     def limit(self, uint64_t lines):
         self.lines.left = lines
 
+    @property
+    def left(self):
+        return self.lines.left
+
     def read(self, size_t size, uint64_t end, *, bint everything=True):
         cdef int ret
         with nogil:

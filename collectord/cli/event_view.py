@@ -186,16 +186,15 @@ def print_file(file: EventFile, printer: Printer, window: Window, left: int | No
     if left is not None:
         lines.limit(left)
     damaged = bool(file.damage)
-    printed = 0
     for batch in lines.batches():
-        printed += batch.count(b"\n")
         damaged |= printer.emit(lines, batch)
     printer.end(lines)
+    printed = left - lines.left if left is not None else 0
     return Found(printed, _said(file, lines) or damaged)
 
 
 class Found(NamedTuple):
-    """The number of lines of a file that were printed, and whether a part of it is damaged."""
+    """The number of a file's lines that count for a limit, and whether a part of it is damaged."""
 
     printed: int
     damaged: bool

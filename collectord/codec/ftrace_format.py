@@ -47,6 +47,7 @@ _SIGNED_ELEMENTS: Final = frozenset(
     | {"int32_t", "int64_t"}
 )
 _NUMBER_BYTES: Final = (1, 2, 4, 8)
+_PLACE_DIGITS_MAX: Final = 9
 _LOCATION_BYTES: Final = 4
 
 
@@ -204,6 +205,8 @@ def _field(match: re.Match[bytes]) -> Field:
         raise CodecError(f"declaration {declared!r}", offset=at, reason="declaration")
     dimension = found["dimension"] if found.re is _PLAIN else None
     of_type = (found["type"].removesuffix("(*") + found["rest"].removeprefix(")")).strip()
+    if max(len(match[2]), len(match[3])) > _PLACE_DIGITS_MAX:
+        raise CodecError("a field beyond any record", offset=at, reason="size")
     offset, size = int(match[2]), int(match[3])
     if placement is not Placement.INLINE:
         if size != _LOCATION_BYTES:

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 _TEXT_MAX: Final = 1 << 16
 _OPS_MAX: Final = 1 << 14
 _DEPTH_MAX: Final = 60
+# Each may append a whole field.
+_PRINTS_MAX: Final = 128
+# Of the parts of an operation, see `struct op` of the core.
+_BITS: Final = (8, 16, 32, 64)
 _TOKEN: Final = re.compile(
     r"\s*(?:(?P<string>\"(?:\\.|[^\"\\])*\")|(?P<number>0[xX][0-9a-fA-F]+|\d+)(?P<suffix>[uUlL]*)"
     r"|(?P<char>'(?:\\.|[^'\\])')|(?P<name>[A-Za-z_]\w*)"
@@ -49,7 +53,7 @@ _TOKEN: Final = re.compile(
 _ESCAPE: Final = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _CONVERSION: Final = re.compile(
-    r"%(?P<flags>[-+ #0]*)(?P<width>\d+|\*)?(?:\.(?P<precision>\d*|\*))?"
+    r"%(?P<flags>[-+ #0]*+)(?P<width>[1-9]\d{0,3}|\*)?(?:\.(?P<precision>\d{0,4}|\*))?"
     r"(?P<length>hh|ll|[hlLqjzt])?(?P<kind>%|p[A-Za-z0-9]*|[A-Za-z])"
 )
 _FLAGS: Final = {
@@ -138,9 +142,16 @@ def compile_format(
     fields = {field.name: field for field in (*layout.common, *layout.fields)}
     try:
         made = _Format(text, fields, words, readable).compile()
-    except (CodecError, RecursionError):
+    except (CodecError, RecursionError, ValueError):  # as of a number of thousands of digits
         return None
-    return made if len(made) <= _OPS_MAX else None
+    prints = sum(code == "print" for code, *_ in made)
+    if len(made) > _OPS_MAX or prints > _PRINTS_MAX or not all(map(_fits, made)):
+        return None
+    return made
+
+
+def _fits(made: Op) -> bool:
+    return all(0 <= part < 1 << bits for part, bits in zip(made[1:], _BITS, strict=True))
 
 
 class _Format:
@@ -242,11 +253,11 @@ class _Format:
 
     def _argument(self) -> _Code:
         """Return an argument, "?" if it has a name that nothing explains."""
-        start = self._at
+        start, depth = self._at, self._depth
         try:
             return self._ternary()
         except _UnknownNameError:
-            self._at = start
+            self._at, self._depth = start, depth
             self._skip()
             return _Code([MISSING], _LONG)
 
@@ -387,7 +398,7 @@ class _Format:
         names: list[tuple[int, bytes]] = []
         while self._takes(","):
             self._expect("{")
-            start = self._at
+            start, depth = self._at, self._depth
             try:
                 key = self._ternary()
                 self._expect(",")
@@ -395,7 +406,7 @@ class _Format:
                 if key.value is not None and text is not None:
                     names.append((key.value, _raw(text)))
             except _UnknownNameError:
-                self._at = start
+                self._at, self._depth = start, depth
                 self._skip_braces()
             self._expect("}")
         self._expect(")")

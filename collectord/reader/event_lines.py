@@ -104,6 +104,11 @@ class EventLines:
         """Have no more than this number of lines made."""
         self._lines.limit(lines)
 
+    @property
+    def left(self) -> int:
+        """The number of lines that may still be made."""
+        return self._lines.left
+
     def batches(self, *, end: int | None = None, everything: bool = True) -> Iterator[bytes]:
         """Yield the lines, some at a time.
 

@@ -234,8 +234,7 @@ static struct value element_at(const struct op *op, const struct value *list,
 {
 	uint64_t number = 0;
 
-	if (!has_data(list) || index->kind != VALUE_NUMBER ||
-	    index->number >= list->bytes / op->a)
+	if (!has_data(list) || index->kind != VALUE_NUMBER || index->number >= list->bytes / op->a)
 		return (struct value){0};
 	memcpy(&number, list->data + index->number * op->a, op->a);
 	return number_of(extended(number, op->a, op->b != 0), op->b != 0);
@@ -389,9 +388,8 @@ static size_t made_number(uint8_t *to, size_t room, uint64_t number, enum fallba
 
 static struct value text_of(const struct word *word)
 {
-	return (struct value){.kind = VALUE_TEXT,
-			      .bytes = word->bytes,
-			      .data = (const uint8_t *)word->data};
+	return (struct value){
+		.kind = VALUE_TEXT, .bytes = word->bytes, .data = (const uint8_t *)word->data};
 }
 
 static struct value symbol_of(struct machine *machine, const struct op *op, uint64_t number)
@@ -518,9 +516,8 @@ static struct value own_of(const struct record *record, uint8_t code)
 	case OP_STAMP:
 		return number_of(record->stamp_ns, false);
 	case OP_COMM:
-		return (struct value){.kind = VALUE_TEXT,
-				      .bytes = record->comm_bytes,
-				      .data = record->comm};
+		return (struct value){
+			.kind = VALUE_TEXT, .bytes = record->comm_bytes, .data = record->comm};
 	case OP_CHAIN:
 		if (record->chain == NULL)
 			return (struct value){0};
@@ -598,13 +595,13 @@ static int pad(struct machine *machine, const struct op *op, size_t mark)
 	return 0;
 }
 
-int machine__run(struct machine *machine, const struct program *program,
-		 const struct record *record)
+int machine__run(struct machine *machine, const struct program *program, const struct record *record)
 {
 	struct store *const out = machine->out;
 	const size_t start = out->bytes;
 	struct value stack[STACK_MAX];
 	size_t depth = 0, mark = start;
+	bool is_lost = false; /* values that had no room: from there on all are shown as missing */
 	int ret = 0;
 
 	machine->made = 0;
@@ -615,9 +612,11 @@ int machine__run(struct machine *machine, const struct program *program,
 		if (depth == 0)
 			*top = (struct value){0};
 		/* What pushes has room, and what takes two has them. */
-		if (depth == STACK_MAX || (depth < 2 && op->code >= OP_ELEMENT && op->code <= OP_NE)) {
-			ret = -EINVAL;
-			break;
+		if (depth == STACK_MAX ||
+		    (depth < 2 && op->code >= OP_ELEMENT && op->code <= OP_NE)) {
+			is_lost = true;
+			depth = 0;
+			continue;
 		}
 		switch (op->code) {
 		case OP_LITERAL:
@@ -715,6 +714,8 @@ int machine__run(struct machine *machine, const struct program *program,
 		case OP_QUOTED:
 		case OP_CELL:
 		case OP_SECONDS:
+			if (is_lost && depth > 0)
+				stack[depth - 1] = (struct value){0};
 			ret = append(machine, op, stack, &depth);
 			break;
 		case OP_MARK:

@@ -53,8 +53,8 @@ static struct block *block_of(struct order *order, uint64_t offset, size_t bytes
 	if (block->data == NULL)
 		return NULL;
 	block->number = number + 1;
-	block->bytes = source__read(order->source, block->data, BLOCK_BYTES, number * BLOCK_BYTES,
-				    &fault);
+	block->bytes =
+		source__read(order->source, block->data, BLOCK_BYTES, number * BLOCK_BYTES, &fault);
 	return block;
 }
 
@@ -142,8 +142,7 @@ static void sink(struct order *order, size_t at)
 	const struct run run = order->run[at];
 
 	for (size_t child; (child = 2 * at + 1) < order->runs; at = child) {
-		if (child + 1 < order->runs &&
-		    is_before(&order->run[child + 1], &order->run[child]))
+		if (child + 1 < order->runs && is_before(&order->run[child + 1], &order->run[child]))
 			child++;
 		if (!is_before(&order->run[child], &run))
 			break;
@@ -192,8 +191,7 @@ static int resume(struct order *order, uint64_t end)
 		if (ret < 0)
 			return ret;
 		if (ret > 0 && walk__size(walk__load(record)) >= 2 * sizeof(uint64_t) &&
-		    perf__begins_chunk(&order->source->perf, record,
-				       walk__size(walk__load(record))))
+		    perf__begins_chunk(&order->source->perf, record, walk__size(walk__load(record))))
 			break;
 	}
 	order->at = at < end ? at : end;
@@ -263,6 +261,17 @@ static int walk(struct order *order, uint64_t end, struct order_fault *fault)
 			run.end = at;
 			break;
 		}
+		if (whole != walk__size(walk__load(record))) {
+			/* A payload follows, which is no record: a run does not lead across it. */
+			if (has_run) {
+				ret = push(order, run);
+				if (ret < 0)
+					return ret;
+			}
+			has_run = false;
+			order->at += whole;
+			continue;
+		}
 		is_round = walk__type(walk__load(record)) == WALK_FINISHED_ROUND;
 		if (has_time(&order->source->perf, record, &time_ns)) {
 			if (has_run && time_ns < last_ns) {
@@ -304,8 +313,7 @@ static int go_on(struct order *order, uint64_t bytes)
 	enum fault fault;
 	int ret = 1;
 
-	for (run->at += bytes; run->at < run->end;
-	     run->at += walk__size(walk__load(record))) {
+	for (run->at += bytes; run->at < run->end; run->at += walk__size(walk__load(record))) {
 		ret = record_at(order, run->at, run->end, &record, &fault);
 		if (ret <= 0)
 			break;
@@ -378,12 +386,19 @@ int64_t order__settled(int fd, uint64_t offset)
 		const char *fault;
 		const size_t bytes = source__read(&source, data, SETTLED_BYTES, at, &fault);
 
-		for (walked = 0; bytes - walked >= WALK_HEADER_BYTES;) {
+		for (walked = 0; walked < bytes && bytes - walked >= WALK_HEADER_BYTES;) {
 			const uint64_t header = walk__load(data + walked);
+			uint64_t whole = walk__size(header);
+			struct aux_piece aux;
 
 			if (perf__check(header, bytes - walked) != FAULT_NONE)
 				break;
-			walked += walk__size(header);
+			/* The payload of AUXTRACE, perhaps beyond what was read, follows it. */
+			if (walk__type(header) == WALK_AUXTRACE &&
+			    (!aux_piece__read(data + walked, walk__size(header), &aux, &whole) ||
+			     whole > INT64_MAX))
+				break;
+			walked += whole;
 			if (walk__type(header) == WALK_FINISHED_ROUND)
 				settled = at + walked;
 		}

@@ -361,14 +361,18 @@ static int put_string(struct store *out, const uint8_t *text, size_t bytes)
 			*to++ = '\\';
 			*to++ = (uint8_t)letter[found - short_form];
 			at++;
-		} else if (byte < 0x20) {
+		} else if (byte < 0x20 || byte == 0x7f ||
+			   (byte == 0xc2 && size == 2 && text[at + 1] < 0xa0)) {
+			/* A control character, which a terminal would obey. */
+			const uint8_t code = text[at + size - 1];
+
 			to[0] = '\\';
 			to[1] = 'u';
 			to[2] = to[3] = '0';
-			to[4] = (uint8_t)lower[byte >> 4];
-			to[5] = (uint8_t)lower[byte & 15];
+			to[4] = (uint8_t)lower[code >> 4];
+			to[5] = (uint8_t)lower[code & 15];
 			to += 6;
-			at++;
+			at += size;
 		} else if (size == 0) {
 			*to++ = '\\';
 			to = escape(to, byte);
@@ -543,8 +547,8 @@ size_t made__array(uint8_t *to, size_t room, const struct value *list)
 	if (room < 2)
 		return 0;
 	to[made++] = '{';
-	for (size_t at = 0; list->element > 0 && list->bytes - at >= list->element &&
-			    room - made > DIGITS_MAX + 4;
+	for (size_t at = 0;
+	     list->element > 0 && list->bytes - at >= list->element && room - made > DIGITS_MAX + 4;
 	     at += list->element) {
 		const uint8_t *const start = digits__hex(end, element_of(list, at), false);
 

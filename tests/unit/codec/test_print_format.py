@@ -128,12 +128,22 @@ def test_names_that_the_kernel_left_in_its_formats() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "REC->i", '"%d", REC->i REC->i', '"a\\nb"', '"%d", (', '"%d", `',
-     '"%d", ' + "(" * 200 + "1" + ")" * 200,
+     '"%d", 08', '"%d", ' + "9" * 5000, '"%d", REC->words[0xffffffff]',
+     '"' + "%d" * 200 + '"', '"%d", ' + "(" * 200 + "1" + ")" * 200,
      '"%q"', '"%s", __print_flags(REC->i, 5, { 1, "A" })'],
 )  # fmt: skip
 def test_formats_that_are_left_alone(text: str) -> None:
     """Another kind of format is not guessed: the fields are shown by their names."""
     assert printed(text) is None
+
+
+def test_parts_that_cannot_be_worked_out() -> None:
+    """Each of them is a question mark, and the others are shown: too deep, and not known."""
+    deep = "REC->i+(" * 40 + "1" + ")" * 40
+    assert printed(f'"%d %d", {deep}, 1') == "? ?"
+    names = ", ".join(f'{{ FOO{number}, "x" }}' for number in range(100))
+    assert printed('"%' + "0" * 60000 + '!"') == "%" + "0" * 60000 + "!"
+    assert printed(f'"%s", __print_symbolic(REC->i, {names}, {{ -3, "less" }})') == "less"
 
 
 def test_record_that_is_cut() -> None:
