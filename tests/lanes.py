@@ -4,13 +4,11 @@
 The kernel lane mostly waits. Those of its tests that share the machine run beside it, as important
 as it is. The other lanes need nothing but a processor: they run behind both, one after the other,
 at the lowest priority. What the lanes beside and behind print comes when all have ended; they have
-mounts of their own. Targets of the Makefile are further lanes behind; with `--front TARGET` that
-target is in front in place of the lanes.
+mounts of their own. Targets of the Makefile are further lanes behind.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import signal
@@ -217,29 +215,17 @@ def _second_run(ended: Ended) -> Ended:
     )
 
 
-def _made(target: str) -> Lane:
-    return Lane(f"make {target}", ("make", target))
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run all lanes, and make the targets that the arguments name behind them.
+def main(targets: Sequence[str]) -> int:
+    """Run all lanes, and make these targets behind them.
 
     Returns:
         0 if all passed, else the status of the first that did not.
     """
-    parser = argparse.ArgumentParser(prog="python -m tests.lanes")
-    parser.add_argument("--front", metavar="TARGET", help="make it in place of the lanes")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help="make it behind")
-    args = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
-    behind = [_made(target) for target in args.targets]
-    if args.front:
-        front, beside = _made(args.front), []
-    else:
-        front, beside, behind = KERNEL, [BESIDE], [*BEHIND, *behind]
-    first_runs = run(front, beside, behind)
-    for lane in (*beside, *behind):
+    behind = [*BEHIND, *(Lane(f"make {target}", ("make", target)) for target in targets)]
+    first_runs = run(KERNEL, [BESIDE], behind)
+    for lane in (BESIDE, *behind):
         sys.stdout.write(log_of(lane).read_text(errors="replace"))
     ended = [_second_run(one) for one in first_runs]
     again.say(f"\n{table(ended, time.monotonic() - began)}\n")
