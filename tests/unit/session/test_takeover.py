@@ -230,7 +230,7 @@ def test_a_session_that_does_not_begin_writes_what_it_has_drained(tmp_path: Path
 
 
 def test_a_session_whose_begin_fails_ends_and_writes_what_it_has_drained(tmp_path: Path) -> None:
-    """What an earlier process left cannot be read; the next one settles its account."""
+    """If the segment of an earlier process cannot be read, the next one settles its account."""
 
     async def scenario() -> None:
         async with taken(tmp_path) as one:
