@@ -15,7 +15,7 @@ void disk__init(struct disk *disk, struct writer *writer, dev_t device)
 	memset(disk, 0, sizeof(*disk));
 	disk->writer = writer;
 	disk->device = device;
-	disk->chunks = WRITE_CHUNKS / 2;
+	store_relaxed(&disk->chunks, WRITE_CHUNKS / 2);
 	/* If that is refused, writes are made one at a time. */
 	(void)syscall(SYS_io_setup, (long)WRITES_MAX, &disk->aio);
 	pthread_mutex_init(&disk->lock, NULL);
@@ -176,7 +176,7 @@ static bool disk__leads(const struct disk *disk, struct stream *stream)
 		return false;
 	}
 	for (const struct item *item = stream->first; item != NULL; item = item->next)
-		if (++count > disk->chunks)
+		if (++count > load_relaxed(&disk->chunks))
 			return false;
 	if (stream->work.waits_for != 0)
 		return false;

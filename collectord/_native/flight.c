@@ -42,7 +42,7 @@ static bool flight__has_room(const struct disk *disk, const struct stream *strea
 	for (const struct item *item = stream->unsent; item != NULL; item = item->next) {
 		const struct chunk *const chunk = item->chunk;
 
-		if (++count == disk->chunks || chunk == NULL || item->stamp != 0 ||
+		if (++count == load_relaxed(&disk->chunks) || chunk == NULL || item->stamp != 0 ||
 		    chunk->used > left || load_relaxed(&item->lane->rings) == 0 ||
 		    (before != NULL && !chunk__adjoins(before, chunk, stream->ops->split)))
 			return false;
@@ -56,7 +56,7 @@ uint64_t flight__gathers(const struct disk *disk, const struct stream *stream)
 {
 	const uint64_t end = stream->current.offset + stream->sent.bytes;
 
-	if (disk->aio == 0 || disk->chunks == 1 || disk->left || disk->stopping ||
+	if (disk->aio == 0 || load_relaxed(&disk->chunks) == 1 || disk->left || disk->stopping ||
 	    stream->ops->send == NULL || stream->settling || stream->snapshots ||
 	    stream->work.since_ns != 0 || !stream->current.open || cut__is_needed(stream))
 		return 0;
@@ -70,7 +70,8 @@ bool flight__holds(const struct disk *disk, const struct stream *stream)
 
 bool flight__may_send(const struct disk *disk, const struct stream *stream)
 {
-	return disk->aio != 0 && disk->in_flight < (disk->chunks == 1 ? 1 : DISK_DEPTH) &&
+	return disk->aio != 0 &&
+	       disk->in_flight < (load_relaxed(&disk->chunks) == 1 ? 1 : DISK_DEPTH) &&
 	       flight__can_send(stream);
 }
 
@@ -90,7 +91,9 @@ static void flight__land(struct disk *disk, const struct chunk *first, int64_t r
 		if (left > 1)
 			item = item->next;
 	}
-	disk->chunks = ns > SLOW_NS ? 1 : ns > disk->writer->fast_ns ? WRITE_CHUNKS / 2 : WRITE_CHUNKS;
+	store_relaxed(&disk->chunks, ns > SLOW_NS		  ? 1
+				     : ns > disk->writer->fast_ns ? WRITE_CHUNKS / 2
+								  : WRITE_CHUNKS);
 	disk->in_flight--;
 }
 
@@ -98,14 +101,16 @@ static void flight__land(struct disk *disk, const struct chunk *first, int64_t r
 static void flight__submit(struct disk *disk, struct batch *batch)
 {
 	struct flight *const flight = &batch->first->flight;
-	struct iocb control = {
-		.aio_data = (uintptr_t)batch->first,
-		.aio_lio_opcode = IOCB_CMD_PWRITEV,
-		.aio_fildes = (uint32_t)flight->fd,
-		.aio_buf = (uintptr_t)batch->vectors,
-		.aio_nbytes = batch->count,
-		.aio_offset = (int64_t)flight->offset,
-	}, *controls = &control;
+	struct iocb control =
+			    {
+				    .aio_data = (uintptr_t)batch->first,
+				    .aio_lio_opcode = IOCB_CMD_PWRITEV,
+				    .aio_fildes = (uint32_t)flight->fd,
+				    .aio_buf = (uintptr_t)batch->vectors,
+				    .aio_nbytes = batch->count,
+				    .aio_offset = (int64_t)flight->offset,
+			    },
+		    *controls = &control;
 	long ret;
 
 	disk->in_flight++;
@@ -141,7 +146,7 @@ void flight__send(struct disk *disk, struct stream *stream)
 {
 	struct batch batch = {0};
 
-	for (uint32_t left = disk->chunks; left > 0; left--) {
+	for (uint32_t left = load_relaxed(&disk->chunks); left > 0; left--) {
 		struct chunk *const chunk = flight__prepare(disk, stream);
 		const struct flight *first;
 

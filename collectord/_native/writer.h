@@ -31,9 +31,9 @@ struct disk {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	bool poked, stopping, running;
-	bool left;     /* a request waits until an item is written */
-	uint32_t turn; /* index of the next stream */
-	uint32_t chunks; /* in the next write, by the time of the last one; 1: one at a time */
+	bool left;		 /* a request waits until an item is written */
+	uint32_t turn;		 /* index of the next stream */
+	_Atomic uint32_t chunks; /* in the next write, by the time of the last one; 1: one at a time */
 	uint32_t in_flight;
 	aio_context_t aio; /* 0: not available, so no writes in flight */
 	struct stream *at; /* the stream whose item is being written, or NULL */
