@@ -126,7 +126,7 @@ class Head:
 
     @property
     def size_word(self) -> tuple[int, int]:
-        """Where the header has the size of the data section, and from where that counts."""
+        """The offset of the word with the data section's size, and the offset it counts from."""
         return DATA_SIZE_AT, self.data_offset
 
     @property

@@ -107,9 +107,7 @@ def test_tasks_that_ended_before_a_kill_have_names(
     require("write cgroups")
     with slow_ext4(tmp_path / "disk", DISK_BYTES, SLOW_BYTES_PER_SECOND) as (root, prefix):
         state = root / "state"
-        config = configured(tmp_path, "16MiB", state=state)
-        text = config.read_text()
-        config.write_text(text.replace('staging = "16MiB"', 'staging = "1MiB"'))
+        config = configured(tmp_path, "16MiB", state=state, staging="1MiB")
         with opening(start_cli, config):
             with daemons.running(start_cli, config, prefix=prefix) as daemon:
                 with generator.start("count", count=ENDED_CALLS, nr=daemons.NUMBER) as running:
@@ -143,9 +141,7 @@ def test_rings_are_drained_while_what_was_left_is_sealed(
     slow = slow_ext4(tmp_path / "disk", DISK_BYTES, READ_BYTES_PER_SECOND, reads=True)
     with slow as (root, prefix):
         state = root / "state"
-        config = configured(tmp_path, "16MiB", state=state)
-        text = config.read_text()
-        config.write_text(text.replace('staging = "16MiB"', 'staging = "96MiB"'))
+        config = configured(tmp_path, "16MiB", state=state, staging="96MiB")
         with opening(start_cli, config) as opener, ExitStack() as stack:
             with daemons.running(start_cli, config) as daemon:
                 with generator.start("count", count=LEFT_CALLS, nr=daemons.NUMBER) as burst:

@@ -33,16 +33,21 @@ static size_t end_round(uint8_t *to)
 	return 8;
 }
 
-static struct scan *scan_of(const char *kind, const uint8_t *data, size_t bytes,
-			    struct source **source)
+/* Begin to read the records of a perf.data in the order of time; the caller ends both. */
+static struct scan *order_of(const uint8_t *data, size_t bytes, const struct perf_event *event,
+			     struct source **source, struct order *order)
 {
 	const int fd = memfd_create("records", MFD_CLOEXEC);
 	struct scan *const scan = scan__new(WANT_ALL);
 
 	CHECK(fd >= 0 && scan != NULL);
 	CHECK_EQ(write(fd, data, bytes), bytes);
-	CHECK_EQ(scan__add_source(scan, kind, fd, source), 0);
+	CHECK_EQ(scan__add_source(scan, "perf", fd, source), 0);
 	CHECK_EQ(close(fd), 0);
+	CHECK_EQ(perf_events__add(&(*source)->perf, event), 0);
+	CHECK_EQ(perf_events__add_id(&(*source)->perf, ID), 0);
+	CHECK_EQ(scan__add_span(scan, -1, 0, bytes), 0);
+	CHECK_EQ(order__init(order, *source, scan->spans), 0);
 	return scan;
 }
 
@@ -65,11 +70,7 @@ static void rings_are_kept_as_runs(void)
 		for (uint64_t i = 1; i <= RECORDS; i++)
 			bytes += add_sample(data + bytes, i);
 	bytes += end_round(data + bytes);
-	scan = scan_of("perf", data, bytes, &source);
-	CHECK_EQ(perf_events__add(&source->perf, &event), 0);
-	CHECK_EQ(perf_events__add_id(&source->perf, ID), 0);
-	CHECK_EQ(scan__add_span(scan, -1, 0, bytes), 0);
-	CHECK_EQ(order__init(&order, source, scan->spans), 0);
+	scan = order_of(data, bytes, &event, &source, &order);
 	/* One round alone says nothing of what later ones may have. */
 	CHECK_EQ(order__next(&order, bytes, false, &record, &offset, &fault), 0);
 	CHECK_EQ(order.runs, 2);
@@ -107,11 +108,7 @@ static void records_may_lie_across_blocks(void)
 		walk__store(data + at + 8, ID);
 		walk__store(data + at + large - 8, at);
 	}
-	scan = scan_of("perf", data, bytes, &source);
-	CHECK_EQ(perf_events__add(&source->perf, &event), 0);
-	CHECK_EQ(perf_events__add_id(&source->perf, ID), 0);
-	CHECK_EQ(scan__add_span(scan, -1, 0, bytes), 0);
-	CHECK_EQ(order__init(&order, source, scan->spans), 0);
+	scan = order_of(data, bytes, &event, &source, &order);
 	for (size_t at = 0; at < bytes; at += large) {
 		CHECK_EQ(order__next(&order, bytes, true, &record, &offset, &fault), 1);
 		CHECK_EQ(offset, at);
@@ -143,11 +140,7 @@ static void a_payload_is_no_record(void)
 	bytes += add_sample(data + bytes, 20);
 	bytes += end_round(data + bytes);
 	bytes += add_sample(data + bytes, 30);
-	scan = scan_of("perf", data, bytes, &source);
-	CHECK_EQ(perf_events__add(&source->perf, &event), 0);
-	CHECK_EQ(perf_events__add_id(&source->perf, ID), 0);
-	CHECK_EQ(scan__add_span(scan, -1, 0, bytes), 0);
-	CHECK_EQ(order__init(&order, source, scan->spans), 0);
+	scan = order_of(data, bytes, &event, &source, &order);
 	CHECK_EQ(order__next(&order, bytes, true, &record, &offset, &fault), 1);
 	CHECK_EQ(walk__load(record + 16), 10);
 	CHECK_EQ(order__next(&order, bytes, true, &record, &offset, &fault), 1);

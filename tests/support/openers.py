@@ -45,11 +45,16 @@ def place_of(config: Path) -> Path:
 
 
 def configured(
-    directory: Path, ring: str = "8MiB", *, state: Path | None = None, watermark: str = "25%"
+    directory: Path,
+    ring: str = "8MiB",
+    *,
+    state: Path | None = None,
+    watermark: str = "25%",
+    staging: str = "16MiB",
 ) -> Path:
     """Write a configuration whose rings the opener holds."""
     config = daemons.write_config(directory, state, ring=ring)
-    text = config.read_text()
+    text = config.read_text().replace('staging = "16MiB"', f'staging = "{staging}"')
     config.write_text(text.replace("ring = ", f'watermark = "{watermark}"\nring = '))
     return with_opener(config)
 

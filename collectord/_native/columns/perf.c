@@ -354,8 +354,7 @@ static int find(struct piece *piece, uint64_t *used)
 	if (piece->source->perf.count == 0)
 		return -EINVAL;
 	while (ret == 0 && at < piece->bytes) {
-		uint64_t header = 0, whole;
-		struct aux_piece aux;
+		uint64_t header = 0, whole = 0;
 		enum fault fault = WALK_PAST_HEAD;
 		size_t left;
 
@@ -371,10 +370,7 @@ static int find(struct piece *piece, uint64_t *used)
 		}
 		if (fault == WALK_PAST_HEAD && !piece->is_last)
 			break;
-		whole = walk__size(header);
-		/* The payload of AUXTRACE follows it. */
-		if (fault == FAULT_NONE && walk__type(header) == WALK_AUXTRACE &&
-		    (!aux_piece__read(piece->data + at, left, &aux, &whole) || whole > INT64_MAX))
+		if (fault == FAULT_NONE && !perf__whole(piece->data + at, &whole))
 			fault = WALK_BAD_SIZE;
 		if (fault != FAULT_NONE) {
 			ret = piece__damaged(piece, at, 0, fault_names[fault]);

@@ -69,6 +69,19 @@ struct perf_parts {
 
 /* Returns why a record with this header, of which `left` bytes are there, cannot be one. */
 enum fault perf__check(uint64_t header, size_t left);
+
+/* Set how long a checked record is with the payload of AUXTRACE, which follows it. Returns whether that
+ * can be true. */
+static inline bool perf__whole(const uint8_t *record, uint64_t *whole)
+{
+	const uint64_t header = walk__load(record);
+	struct aux_piece aux;
+
+	*whole = walk__size(header);
+	return walk__type(header) != WALK_AUXTRACE ||
+	       (aux_piece__read(record, walk__size(header), &aux, whole) && *whole <= INT64_MAX);
+}
+
 /* Whether a record of a known event is at the start of a chunk. */
 bool perf__begins_chunk(const struct perf_events *events, const uint8_t *record, size_t left);
 /* Returns the event of a sample of `size` bytes, NULL if it is not known. */

@@ -66,21 +66,6 @@ void scan__drop(struct scan *scan)
 	free(scan);
 }
 
-/* Make room for one more in an array. */
-static int grow(void *array, size_t count, size_t size)
-{
-	void **const at = array;
-	void *more;
-
-	if ((count & (count - 1)) != 0)
-		return 0;
-	more = realloc(*at, (count > 0 ? 2 * count : 1) * size);
-	if (more == NULL)
-		return -ENOMEM;
-	*at = more;
-	return 0;
-}
-
 int scan__add_column(struct scan *scan, const char *kind, const char *name)
 {
 	const struct column_kind *const found = column_kind__find(kind);
@@ -88,7 +73,7 @@ int scan__add_column(struct scan *scan, const char *kind, const char *name)
 
 	if (found == NULL || scan->source_count > 0)
 		return -EINVAL;
-	if (grow(&scan->columns, scan->column_count, sizeof(*scan->columns)) < 0)
+	if (array__grow(&scan->columns, scan->column_count, sizeof(*scan->columns)) < 0)
 		return -ENOMEM;
 	copy = strdup(name);
 	if (copy == NULL)
@@ -106,7 +91,7 @@ int scan__add_source(struct scan *scan, const char *kind, int fd, struct source 
 
 	if (found == NULL)
 		return -EINVAL;
-	if (grow(&scan->sources, scan->source_count, sizeof(struct source *)) < 0)
+	if (array__grow(&scan->sources, scan->source_count, sizeof(struct source *)) < 0)
 		return -ENOMEM;
 	made = calloc(1, sizeof(*made));
 	if (made == NULL)
@@ -131,7 +116,7 @@ int scan__add_span(struct scan *scan, int32_t cpu, uint64_t offset, uint64_t byt
 {
 	if (scan->source_count == 0 || offset > INT64_MAX || bytes > INT64_MAX - offset)
 		return -EINVAL;
-	if (grow(&scan->spans, scan->span_count, sizeof(*scan->spans)) < 0)
+	if (array__grow(&scan->spans, scan->span_count, sizeof(*scan->spans)) < 0)
 		return -ENOMEM;
 	scan->spans[scan->span_count++] = (struct span){
 		.source = scan->source_count - 1, .cpu = cpu, .offset = offset, .bytes = bytes};
@@ -151,7 +136,7 @@ int source__add_label(struct source *source, const char *text, size_t bytes)
 {
 	char *copy;
 
-	if (grow(&source->labels, source->label_count, sizeof(*source->labels)) < 0)
+	if (array__grow(&source->labels, source->label_count, sizeof(*source->labels)) < 0)
 		return -ENOMEM;
 	copy = copied(text, bytes);
 	if (copy == NULL)

@@ -8,6 +8,20 @@
 #define STORE_FIRST_BYTES 4096u
 #define ESCAPED_BYTES 4u /* \xNN */
 
+int array__grow(void *array, size_t count, size_t size)
+{
+	void **const at = array;
+	void *more;
+
+	if ((count & (count - 1)) != 0)
+		return 0;
+	more = realloc(*at, (count > 0 ? 2 * count : 1) * size);
+	if (more == NULL)
+		return -ENOMEM;
+	*at = more;
+	return 0;
+}
+
 int store__grow(struct store *store, size_t more)
 {
 	size_t room = store->room > 0 ? store->room : STORE_FIRST_BYTES;

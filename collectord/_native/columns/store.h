@@ -4,6 +4,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Make room for one more item of `size` bytes in an array, whose room doubles. `array`: the address of
+ * its pointer. Returns -errno. */
+int array__grow(void *array, size_t count, size_t size);
+
 /* Memory that grows. */
 struct store {
 	uint8_t *data;

@@ -21,26 +21,11 @@
 #define OP_NAME(code, name) [code] = (name),
 const char *const op_names[OP_CODES] = {OP_LIST(OP_NAME)};
 
-/* Make room for one more in an array whose room doubles. */
-static int grow(void *array, size_t count, size_t size)
-{
-	void **const at = array;
-	void *more;
-
-	if ((count & (count - 1)) != 0)
-		return 0;
-	more = realloc(*at, (count > 0 ? 2 * count : 1) * size);
-	if (more == NULL)
-		return -ENOMEM;
-	*at = more;
-	return 0;
-}
-
 int words__add_text(struct words *words, const char *text, size_t bytes)
 {
 	char *copy;
 
-	if (bytes > UINT32_MAX || grow(&words->text, words->texts, sizeof(*words->text)) < 0)
+	if (bytes > UINT32_MAX || array__grow(&words->text, words->texts, sizeof(*words->text)) < 0)
 		return -ENOMEM;
 	copy = malloc(bytes + 1);
 	if (copy == NULL)
@@ -58,7 +43,7 @@ int words__add_table(struct words *words, const struct entry *entry, size_t coun
 	for (size_t i = 0; i < count; i++)
 		if (entry[i].text >= words->texts)
 			return -EINVAL;
-	if (grow(&words->table, words->tables, sizeof(*words->table)) < 0)
+	if (array__grow(&words->table, words->tables, sizeof(*words->table)) < 0)
 		return -ENOMEM;
 	copy = malloc((count > 0 ? count : 1) * sizeof(*copy));
 	if (copy == NULL)
@@ -71,7 +56,7 @@ int words__add_table(struct words *words, const struct entry *entry, size_t coun
 
 int words__add_width(struct words *words, uint32_t width)
 {
-	if (grow(&words->width, words->widths, sizeof(*words->width)) < 0)
+	if (array__grow(&words->width, words->widths, sizeof(*words->width)) < 0)
 		return -ENOMEM;
 	words->width[words->widths++] = width;
 	return 0;

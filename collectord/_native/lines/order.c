@@ -202,21 +202,12 @@ static int resume(struct order *order, uint64_t end)
 static int step(struct order *order, uint64_t end, const uint8_t **record, uint64_t *whole,
 		struct order_fault *fault)
 {
-	struct aux_piece aux;
 	enum fault found;
 	int ret = record_at(order, order->at, end, record, &found);
 
-	if (ret > 0) {
-		const uint64_t header = walk__load(*record);
-
-		*whole = walk__size(header);
-		/* The payload of AUXTRACE follows it. */
-		if (walk__type(header) == WALK_AUXTRACE &&
-		    (!aux_piece__read(*record, walk__size(header), &aux, whole) ||
-		     *whole > INT64_MAX)) {
-			found = WALK_BAD_SIZE;
-			ret = 0;
-		}
+	if (ret > 0 && !perf__whole(*record, whole)) {
+		found = WALK_BAD_SIZE;
+		ret = 0;
 	}
 	if (ret != 0)
 		return ret;
@@ -388,17 +379,12 @@ int64_t order__settled(int fd, uint64_t offset)
 
 		for (walked = 0; walked < bytes && bytes - walked >= WALK_HEADER_BYTES;) {
 			const uint64_t header = walk__load(data + walked);
-			uint64_t whole = walk__size(header);
-			struct aux_piece aux;
+			uint64_t whole;
 
-			if (perf__check(header, bytes - walked) != FAULT_NONE)
+			if (perf__check(header, bytes - walked) != FAULT_NONE ||
+			    !perf__whole(data + walked, &whole))
 				break;
-			/* The payload of AUXTRACE, perhaps beyond what was read, follows it. */
-			if (walk__type(header) == WALK_AUXTRACE &&
-			    (!aux_piece__read(data + walked, walk__size(header), &aux, &whole) ||
-			     whole > INT64_MAX))
-				break;
-			walked += whole;
+			walked += whole; /* perhaps beyond what was read */
 			if (walk__type(header) == WALK_FINISHED_ROUND)
 				settled = at + walked;
 		}
