@@ -321,6 +321,8 @@ class Stream:
         """
     def rotate(self) -> None:
         """Move on to the next prepared segment at the next chunk, unless this one is empty."""
+    def rotate_from(self, token: int) -> None:
+        """Do the same if the running segment is this one, so that none ends unasked behind it."""
     def turn(self) -> None:
         """Move on to the next prepared segment, though this one be empty."""
     def hurry(self, on: bool) -> None:

@@ -164,6 +164,7 @@ cdef extern from "core.h":
     int core__prepare(core *c, stream *st, segment *s) nogil
     void core__reserve(core *c, stream *s, uint64_t device, uint64_t file)
     void core__request(core *c, stream *s, request r) nogil
+    void core__rotate_from(core *c, stream *s, uint64_t token) nogil
     event *core__event(core *c) nogil
     ring *core__find_ring(core *c, bint (*told)(ring *))
     bint ring__tells_fault(ring *r)

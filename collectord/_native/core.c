@@ -201,6 +201,14 @@ void core__request(struct core *core, struct stream *stream, enum request reques
 	writer__poke(&core->writer);
 }
 
+void core__rotate_from(struct core *core, struct stream *stream, uint64_t token)
+{
+	pthread_mutex_lock(&stream->lock);
+	stream->rotate_wanted |= stream->current.open && stream->current.token == token;
+	pthread_mutex_unlock(&stream->lock);
+	writer__poke(&core->writer);
+}
+
 struct event *core__event(struct core *core)
 {
 	core__reap(core);

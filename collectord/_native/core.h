@@ -62,6 +62,8 @@ int core__prepare(struct core *core, struct stream *stream, struct segment *segm
  * for it. Call it before anything is drained. */
 void core__reserve(struct core *core, struct stream *stream, uint64_t device, uint64_t file);
 void core__request(struct core *core, struct stream *stream, enum request request);
+/* Request a rotation, unless the stream has moved on from the segment with this token. */
+void core__rotate_from(struct core *core, struct stream *stream, uint64_t token);
 
 struct event *core__event(struct core *core);
 /* Returns the first ring of all streams for which `is` is true, or NULL. */

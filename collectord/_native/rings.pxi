@@ -449,6 +449,9 @@ cdef class Stream:
     def rotate(self):
         core__request(self.owner.core, self.stream, ROTATE)
 
+    def rotate_from(self, uint64_t token):
+        core__rotate_from(self.owner.core, self.stream, token)
+
     def turn(self):
         core__request(self.owner.core, self.stream, TURN)
 

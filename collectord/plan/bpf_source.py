@@ -272,6 +272,7 @@ def _event(name: str, index: int, facts: KernelFacts, *, counts: bool) -> EventP
         sample_type=BASE_SAMPLE_TYPE | SampleType.RAW,
         read_format=read_format(facts),
         disabled=True,
+        exclude_guest=True,  # as of other software events: the kernel asks KVM nothing then
         sample_id_all=True,
         use_clockid=True,
         clockid=CLOCK_MONOTONIC,

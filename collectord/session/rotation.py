@@ -246,7 +246,8 @@ class Rotation:
                 collected.expect(closed)
         if self._is_written(token, sizes):
             collected.expect(token)
-            self.rotate()
+            self._since_ns = time.monotonic_ns()
+            self._stream.rotate_from(token)
 
     def _repeat_requests(self) -> None:
         """Ask again for rotations; a segment that is empty since a failed write does not end."""
@@ -254,7 +255,7 @@ class Rotation:
         for ends in self._requested:
             if token in ends.under_way():
                 if self._is_written(token, sizes):
-                    self._stream.rotate()
+                    self._stream.rotate_from(token)
                 else:
                     ends.notify(token, None)
 

@@ -59,7 +59,6 @@ ARGUED_FIELDS: Final = {
     "inherit": "perf asks for it of whole CPUs too, where it says nothing",
     "watermark": "ours wakes at half a ring",
     "{ wakeup_events, wakeup_watermark }": "the same",
-    "exclude_guest": "software events and tracepoints do not know of guests",
     "disabled": "perf starts its dummy event at once",
     "exclude_kernel": "of the dummy event, which never fires and so asks for no privilege",
     "exclude_hv": "likewise",

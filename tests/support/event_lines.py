@@ -52,6 +52,11 @@ def read(path: Path) -> tuple[list[dict[str, Any]], EventLines]:
 
 def shown(payloads: Sequence[bytes], make: Callable[[Words], Ops]) -> list[str]:
     """Return the lines that one program makes of records of ftrace."""
+    return written(payloads, make).splitlines()
+
+
+def written(payloads: Sequence[bytes], make: Callable[[Words], Ops]) -> str:
+    """Return the text that one program makes of records of ftrace, a line for each."""
     words = Words()
     ops = [*make(words), words.literal("\n")]
     fd = os.memfd_create("records")
@@ -68,4 +73,4 @@ def shown(payloads: Sequence[bytes], make: Callable[[Words], Ops]) -> list[str]:
             made += batch
     finally:
         os.close(fd)
-    return made.decode().splitlines()
+    return made.decode()

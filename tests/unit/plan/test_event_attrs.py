@@ -231,7 +231,8 @@ def test_levels_exclude_what_is_not_named() -> None:
     assert attr("cycles").exclude_guest
     assert attr("cycles:G").exclude_host
     assert not attr("cycles:G").exclude_guest
-    assert not attr("page-faults").exclude_guest
+    assert attr("page-faults").exclude_guest
+    assert attr("sched:sched_switch").exclude_guest
     assert attr("cycles:I").exclude_idle
     assert (attr("cycles:D").pinned, attr("cycles:e").exclusive) == (True, True)
 
