@@ -104,7 +104,7 @@ int scan__add_source(struct scan *scan, const char *kind, int fd, struct source 
 	if (made->fields == NULL || made->texts == NULL || made->fd < 0) {
 		const int error = made->fd < 0 ? errno : ENOMEM;
 
-		source__free(made, scan->column_count);
+		source__free(made, columns);
 		return -error;
 	}
 	scan->sources[scan->source_count++] = made;
