@@ -59,6 +59,7 @@ ARGUED_FIELDS: Final = {
     "inherit": "perf asks for it of whole CPUs too, where it says nothing",
     "watermark": "ours wakes at half a ring",
     "{ wakeup_events, wakeup_watermark }": "the same",
+    "exclude_guest": "of the dummy event, which perf 6.12 has leave guests out",
     "disabled": "perf starts its dummy event at once",
     "exclude_kernel": "of the dummy event, which never fires and so asks for no privilege",
     "exclude_hv": "likewise",
