@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from tests.support import mutant as mutants
 from tests.support.daemons import NUMBER
-from tests.support.recording import CALLS, result_of, script, segments_of
+from tests.support.recording import CALLS, script, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,16 +25,6 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 COUNT: Final = 20_000
 BPF: Final = ("--bpf", "syscall_stream", "--bpf-arg", f"nr={NUMBER}")
 BUFFER: Final = (*BPF, "--transport", "ringbuf")
-# Whatever an installed or editable package would give, the core is this one.
-LAUNCH: Final = """
-import importlib.util, sys
-name = "collectord._native._core"
-spec = importlib.util.spec_from_file_location(name, sys.argv.pop(1))
-sys.modules[name] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(sys.modules[name])
-from collectord.__main__ import main
-sys.exit(main())
-"""
 
 
 @pytest.mark.parametrize(
@@ -101,27 +89,9 @@ def _missed(
     directory: Path, load: Sequence[str], mutant: Path, words: Sequence[str]
 ) -> dict[str, Any]:
     """Record with the mutant, which the balance must show; give the session."""
-    session = record_with(mutant, directory, load, words)
+    session = mutants.record(mutant, directory, load, words)
     assert session["ledger_basis"] == "exact"
     assert session["unaccounted"] == 1
     assert session["produced"] == session["stored"] + sum(session["lost"].values()) + 1
     assert sorted(ring["unaccounted"] for ring in session["rings"])[-2:] in ([1], [0, 1])
     return session
-
-
-def record_with(
-    mutant: Path, directory: Path, load: Sequence[str], words: Sequence[str]
-) -> dict[str, Any]:
-    """Record with the mutant; return the session."""
-    record = (sys.executable, "-c", LAUNCH, str(mutant), "record", *words)
-    where = ("--output-dir", str(directory / "out"), "--json")
-    done = subprocess.run(
-        [*record, *where, "--", *load],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return result_of(done.stdout)

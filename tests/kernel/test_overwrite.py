@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from collectord.kernel.linux import LinuxKernel
-from tests.kernel.test_ledger_mutation import record_with
 from tests.support import cpus, daemons
+from tests.support import mutant as mutants
 from tests.support.daemons import EVENT, FILTER, NUMBER
 from tests.support.features import require
 from tests.support.recording import result_of, script
@@ -199,7 +199,7 @@ def test_a_forgotten_record_is_missed(
     """A record that was in a window and is in no segment does not count as overwritten."""
     load = generator.command("count", count=MANY, nr=NUMBER, cpu=0)
     words = ("--overwrite", "-m", f"{RING_KIB}K", "-e", EVENT, "--filter", FILTER, "-a")
-    session = record_with(mutant, tmp_path, load, words)
+    session = mutants.record(mutant, tmp_path, load, words)
     assert session["stored"] == perf.samples([Path(path) for path in session["segments"]])
     lost = sum(session["lost"].values())
     assert session["stored"] + session["overwritten"] + lost == MANY - 1
