@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -20,10 +21,17 @@ if TYPE_CHECKING:
     from collectord.model import ClockReading
     from collectord.sink.manifest import Gap
 
-# Sessions of one process that follow each other overlap, unless a reload had to stop the first.
-_PROCESS: Final = uuid.uuid4().hex
 # By as much the gap after a kill may be too long.
 _INTERVAL_NS: Final = 10_000_000_000
+
+
+@cache
+def _own_name() -> str:
+    """Return the name of this process, which is not yet made in one that is forked to be it.
+
+    Sessions of one process that follow each other overlap, unless a reload had to stop the first.
+    """
+    return uuid.uuid4().hex
 
 
 class Unnoted:
@@ -72,7 +80,7 @@ class CoverageFile(Unnoted):
         source: the kind of its source.
         boot_id: of this boot.
         clocks: reads the clocks.
-        process: names this process.
+        process: names this process; by default as no other is named.
         goes_on: the rings were open all the time since the last note, so there is no gap, but for
         paused_ns: MONOTONIC time since when a killed process had them stand still; 0: it had not.
     """
@@ -83,7 +91,7 @@ class CoverageFile(Unnoted):
         source: str,
         boot_id: str,
         clocks: Callable[[], ClockReading],
-        process: str = _PROCESS,
+        process: str | None = None,
         *,
         goes_on: bool = False,
         paused_ns: int = 0,
@@ -93,7 +101,7 @@ class CoverageFile(Unnoted):
         self._source = source
         self._boot_id = boot_id
         self._clocks = clocks
-        self._process = process
+        self._process = process or _own_name()
         self._goes_on = goes_on
         self._paused_ns = paused_ns
         self._is_open = False
