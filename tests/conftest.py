@@ -27,6 +27,7 @@ from tests.support import generator as generator_support
 from tests.support import mutant as mutant_support
 from tests.support import trace_cmds as trace_cmd_support
 from tests.support.examples import examples
+from tests.support.fork_server import OF_INTERPRETERS, Forked, ForkServer, Request
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
@@ -283,49 +284,63 @@ def cli_command(*words: str | Path, prefix: Sequence[str] = ()) -> list[str]:
     return [*prefix, sys.executable, "-m", "collectord", *map(str, words)]
 
 
-@pytest.fixture
-def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run `collectord WORDS...` to its end, in the test's own directory."""
-
-    def run(
-        *words: str | Path,
-        env: dict[str, str] | None = None,
-        timeout_s: float = CLI_TIMEOUT_S,
-        prefix: Sequence[str] = (),
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            cli_command(*words, prefix=prefix),
-            cwd=tmp_path,
-            env={**cli_environment(), **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-
-    return run
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Return the server that forks for starts of the program (tests/support/fork_server.py)."""
+    with ForkServer(cli_environment()) as server:
+        yield server
 
 
 @pytest.fixture
-def start_cli(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start `collectord WORDS...`; what still runs when the test ends is killed."""
+def start_cli(
+    tmp_path: Path, fork_server: ForkServer
+) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start `collectord WORDS...` in the test's own directory.
+
+    It is forked by a server, unless an interpreter is to start: with `fresh`, with a `prefix`, or
+    with a variable that interpreters read. What still runs when the test ends is killed.
+    """
     with ExitStack() as stack:
 
         def start(
-            *words: str | Path, env: dict[str, str] | None = None, prefix: Sequence[str] = ()
+            *words: str | Path,
+            env: dict[str, str] | None = None,
+            prefix: Sequence[str] = (),
+            fresh: bool = False,
         ) -> subprocess.Popen[str]:
-            process = subprocess.Popen(
-                cli_command(*words, prefix=prefix),
-                cwd=tmp_path,
-                env={**cli_environment(), **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            command = cli_command(*words, prefix=prefix)
+            environment = {**cli_environment(), **(env or {})}
+            if fresh or prefix or any(name.startswith(OF_INTERPRETERS) for name in env or ()):
+                process = subprocess.Popen(
+                    command,
+                    cwd=tmp_path,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            else:
+                request = Request([*map(str, words)], str(tmp_path), environment)
+                process = Forked(fork_server, command, request)
             stack.enter_context(process)
             stack.callback(process.kill)
             return process
 
         yield start
+
+
+@pytest.fixture
+def run_cli(
+    start_cli: Callable[..., subprocess.Popen[str]],
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `collectord WORDS...` to its end, started as by `start_cli`."""
+
+    def run(
+        *words: str | Path, timeout_s: float = CLI_TIMEOUT_S, **how: object
+    ) -> subprocess.CompletedProcess[str]:
+        process = start_cli(*words, **how)
+        stdout, stderr = process.communicate(timeout=timeout_s)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    return run

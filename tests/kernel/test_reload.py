@@ -257,7 +257,7 @@ def test_hangups_under_load(tmp_path: Path, start_cli: Start, generator: Generat
     """SIGHUP reloads; those who ask at once share one; descriptors and memory stay flat."""
     configs = [CALLS + session("other", ring=size) for size in ("1MiB", "2MiB")]
     path = daemons.write_sessions(tmp_path, configs[0])
-    with daemons.running(start_cli, path) as daemon:
+    with daemons.running(start_cli, path, fresh=True) as daemon:
         reloaded = "collectord_config_last_reload_success_timestamp_seconds"
 
         def is_later(at: float) -> bool:

@@ -130,11 +130,9 @@ def soak(directory: Path, generator: Generator, seconds: float) -> Soaked:
     with ExitStack() as stack:
         log = stack.enter_context((directory / "log").open("w+"))
 
-        def start(
-            *words: str | Path, env: dict[str, str], prefix: Sequence[str]
-        ) -> subprocess.Popen[str]:
+        def start(*words: str | Path, env: dict[str, str]) -> subprocess.Popen[str]:
             process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "collectord", *words],
+                [sys.executable, "-m", "collectord", *words],
                 cwd=directory,
                 env={**os.environ, **_unit_environment(), **env},
                 stdin=subprocess.DEVNULL,

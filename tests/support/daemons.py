@@ -24,7 +24,7 @@ from tests.support.patience import patient
 from tests.support.perf_tools import complaints, in_each
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from tests.support.perf_tools import Perf
 
@@ -280,19 +280,19 @@ class Daemon:
 
 @contextmanager
 def running(
-    start_cli: Callable[..., subprocess.Popen[str]], config: Path, *, prefix: Sequence[str] = ()
+    start_cli: Callable[..., subprocess.Popen[str]], config: Path, **how: object
 ) -> Iterator[Daemon]:
     """Start the daemon with this configuration, written by `write_config` or like it.
 
     It ends with the block at the latest: after a failure as it is meant to, so that it leaves
-    nothing in the kernel. `prefix` starts it (prlimit, setpriv, ...).
+    nothing in the kernel. `how` is for `start_cli`: `prefix`, or `fresh`.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         path = config.parent / "notify.sock"
         path.unlink(missing_ok=True)
         notify.bind(str(path))
         env = {"NOTIFY_SOCKET": str(path)}
-        process = start_cli("run", "--config", config, env=env, prefix=prefix)
+        process = start_cli("run", "--config", config, env=env, **how)
         daemon = Daemon(process, config.parent / _CONTROL, notify)
         try:
             yield daemon

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 from tests.support import leaks
 
 MOUNTINFO = """\
@@ -17,3 +19,16 @@ MOUNTINFO = """\
 def test_mounts_of_a_service_manager_are_no_leak() -> None:
     """They come and go by themselves; what a test can forget is seen."""
     assert leaks.mounts(MOUNTINFO) == {"mount on /", "mount on /sys/kernel/tracing"}
+
+
+def test_a_child_that_lives_is_left_behind() -> None:
+    """It is named until it has ended, also while another child lives."""
+    with subprocess.Popen(["sleep", "60"]) as other:
+        before = leaks.Holdings.now(instances=False)
+        with subprocess.Popen(["sleep", "60"]) as child:
+            found = leaks.Holdings.now(instances=False).beyond(before)
+            child.kill()
+        after = leaks.Holdings.now(instances=False)
+        other.kill()
+    assert f"process {child.pid} (sleep)" in found
+    assert after.processes == before.processes
