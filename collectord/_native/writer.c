@@ -76,18 +76,39 @@ bool writer__forget(struct writer *writer, struct stream *stream)
 	return true;
 }
 
+/* Returns a queue that no stream uses, and whose thread therefore has nothing to write. */
+static struct disk *writer__unused(struct writer *writer)
+{
+	bool used[DISKS_MAX] = {false};
+	uint32_t unused = 0;
+
+	for (uint32_t i = 0; i < writer__streams(writer); i++) {
+		struct stream *const stream = writer__stream(writer, i);
+
+		if (stream != NULL)
+			used[atomic_load(&stream->disk) - writer->disks] = true;
+	}
+	while (used[unused])
+		unused++;
+	return &writer->disks[unused];
+}
+
 struct disk *writer__disk(struct writer *writer, dev_t device)
 {
 	const uint32_t count = writer->disk_count;
-	struct disk *const disk = &writer->disks[count];
+	struct disk *disk;
 
 	if (writer->disks[0].device == 0)
 		writer->disks[0].device = device;
 	for (uint32_t i = 0; i < count; i++)
 		if (writer->disks[i].device == device)
 			return &writer->disks[i];
-	if (count == DISKS_MAX)
-		return NULL;
+	if (count == DISKS_MAX) {
+		disk = writer__unused(writer);
+		disk->device = device;
+		return disk;
+	}
+	disk = &writer->disks[count];
 	disk__init(disk, writer, device);
 	if (writer->disks[0].running && disk__start(disk) < 0) {
 		disk__deinit(disk);

@@ -108,7 +108,8 @@ void work__count(struct disk *disk, struct stream *stream, uint64_t bytes, uint6
 /* End a complete item. Its lane may reuse it at once. */
 void work__end(struct disk *disk, struct stream *stream, struct item *ended);
 
-#define DISKS_MAX 8u
+/* One more than streams, each of which uses one: a queue that none uses is always left. */
+#define DISKS_MAX (STREAMS_MAX + 1)
 
 struct shard;
 struct event_list;
@@ -154,8 +155,8 @@ void writer__stop(struct writer *writer);
 void writer__add(struct writer *writer, struct stream *stream);
 /* Whether no disk uses the stream, which was left, any more: then it may be freed. */
 bool writer__forget(struct writer *writer, struct stream *stream);
-/* Returns the queue of a file system, a new one if needed; NULL if there are DISKS_MAX already,
- * or its thread cannot start. */
+/* Returns the queue of a file system. If it has none it gets a new one or, once there are DISKS_MAX,
+ * one that no stream uses any more. NULL: its thread cannot start. */
 struct disk *writer__disk(struct writer *writer, dev_t device);
 /* Move the stream to the queue of the file system of `segment`, its next one. If there is no
  * queue, it stays. */

@@ -418,6 +418,44 @@ static void options_that_make_no_core_are_refused(void)
 	fake_ring__deinit(&fake);
 }
 
+/* Like writer__place(), whose files would be on as many file systems. */
+static struct disk *place(struct stream *stream, dev_t device)
+{
+	struct disk *const disk = writer__disk(&core->writer, device);
+
+	CHECK(disk != NULL);
+	disk__move(stream, disk);
+	CHECK(atomic_load(&stream->disk) == disk);
+	return disk;
+}
+
+static void streams_on_as_many_file_systems_share_no_queue(void)
+{
+	struct stream *all[STREAMS_MAX];
+	struct disk *disks[STREAMS_MAX];
+
+	CHECK_EQ(core__new(&(struct core_options){.shards = 1, .chunks = 1,
+						  .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 1},
+			   &core),
+		 0);
+	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
+		CHECK_EQ(rig__add_stream(core, 4096, 0, false, &all[i]), 0);
+		disks[i] = place(all[i], 1 + i);
+		for (uint32_t j = 0; j < i; j++)
+			CHECK(disks[j] != disks[i]);
+		CHECK(place(all[i], 1 + i) == disks[i]);
+	}
+	/* Nor does one that moves on, again and again, while the others stay where they are. */
+	for (uint32_t i = 0; i < 3 * STREAMS_MAX; i++) {
+		struct disk *const moved = place(all[7], 1000 + i);
+
+		for (uint32_t j = 0; j < STREAMS_MAX; j++)
+			CHECK((atomic_load(&all[j]->disk) == moved) == (j == 7));
+	}
+	CHECK_EQ(writer__disks(&core->writer), DISKS_MAX);
+	core__free(core);
+}
+
 static int count_record(void *context, const uint8_t *record, uint16_t size)
 {
 	(void)record;
@@ -521,6 +559,7 @@ static void what_has_no_time_is_older_than_all_names(void)
 int main(void)
 {
 	RUN(options_that_make_no_core_are_refused);
+	RUN(streams_on_as_many_file_systems_share_no_queue);
 	RUN(every_sample_is_stored_once_in_order);
 	RUN(likewise_with_two_shards_for_each_stream);
 	RUN(likewise_with_fewer_chunks_than_lanes);
