@@ -246,6 +246,14 @@ class Stream:
     @property
     def id(self) -> int:
         """A number that no other stream of the core has or ever had."""
+    @property
+    def rank(self) -> int:
+        """How much the stream matters while staging is short: 0 most, 2 least.
+
+        Set it before the stream has rings. Raises ValueError for others.
+        """
+    @rank.setter
+    def rank(self, rank: int) -> None: ...
     def prepare(
         self,
         token: int,

@@ -89,10 +89,16 @@ cdef extern from "core.h":
         bint snapshots, foreign_clock
     enum request:
         ROTATE, TURN, FINISH, HURRY, REST, SPACE_GIVE_UP, SPACE_RETRY
+    struct share:
+        uint32_t rank
     struct stream:
         uint32_t id
+        share data_share
         sideband sideband
         int tell_error
+    void stream__set_rank(stream *s, uint32_t rank)
+    enum:
+        RANKS
     struct lane:
         stream *stream
     lane *stream__lane(const stream *s, uint32_t shard)

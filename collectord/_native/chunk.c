@@ -108,6 +108,29 @@ static uint32_t share__owed(const struct share *share)
 	return share != NULL && share->kept > share->held ? share->kept - share->held : 0;
 }
 
+static uint32_t share__rank(const struct share *share)
+{
+	return share != NULL ? load_relaxed(&share->rank) : 0;
+}
+
+/* Under the lock: set how much each rank leaves to those that matter more. It depends on who has
+ * joined, so shares of equal rank have all of it. */
+static void pool__set_aside(struct pool *pool)
+{
+	uint32_t part = pool->count, more = 0;
+	bool joined[RANKS] = {false};
+
+	for (const struct share *share = pool->shares; share != NULL; share = share->next) {
+		part -= share->kept;
+		joined[share__rank(share)] = true;
+	}
+	part /= RANK_PARTS;
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		pool->aside[rank] = more * part;
+		more += joined[rank];
+	}
+}
+
 /*
  * Under the lock: divide half of the pool one chunk at a time, first to those who want more, of
  * these first to the oldest: a share without a reserve waits as long as another one's disk is slow.
@@ -129,6 +152,7 @@ static void pool__divide(struct pool *pool)
 	pool->owed = 0;
 	for (share = pool->shares; share != NULL; share = share->next)
 		pool->owed += share__owed(share);
+	pool__set_aside(pool);
 }
 
 void pool__join(struct pool *pool, struct share *share, uint32_t wanted)
@@ -178,12 +202,24 @@ void chunk__begin(struct chunk *chunk)
 	XXH3_64bits_reset(chunk->hash);
 }
 
+/* Under the lock: returns how many chunks are free for a share beyond its reserve. */
+static uint32_t pool__left(const struct pool *pool, const struct share *share)
+{
+	const uint32_t others = pool->owed + pool->aside[share__rank(share)];
+
+	return pool->free_count > others ? pool->free_count - others : 0;
+}
+
 struct chunk *pool__take(struct pool *pool, struct share *share)
 {
 	struct chunk *chunk;
+	uint32_t own;
+	bool may;
 
 	HOLD(&pool->lock);
-	chunk = pool->free_count > pool->owed - share__owed(share) ? pool->free : NULL;
+	own = share__owed(share);
+	may = own > 0 ? pool->free_count > pool->owed - own : pool__left(pool, share) > 0;
+	chunk = may ? pool->free : NULL;
 	if (chunk == NULL)
 		return NULL;
 	pool__hold(pool, share, true);
@@ -222,10 +258,13 @@ uint32_t pool__free_count(struct pool *pool)
 	return pool->free_count;
 }
 
-bool pool__is_short(struct pool *pool)
+bool pool__is_short(struct pool *pool, const struct share *share)
 {
+	uint32_t left;
+
 	HOLD(&pool->lock);
-	return pool->free_count <= pool->owed || (pool->free_count - pool->owed) * 4 < pool->count;
+	left = pool__left(pool, share);
+	return left == 0 || left * 4 < pool->count;
 }
 
 bool pool__is_beyond(struct pool *pool, const struct share *share)

@@ -67,10 +67,17 @@ _Static_assert(sizeof(struct chunk_note) == 64 && sizeof(struct stream_note) == 
 #define SHARE_DATA_CHUNKS 2u
 #define SHARE_SIDEBAND_CHUNKS 1u
 
+#define RANKS 3u
+/* Of what is reserved for no share, each rank leaves 1 of so many parts to each rank that matters more
+ * and has a share. */
+#define RANK_PARTS 4u
+
 /* A user of chunks and its reserve while chunks are short: the chunks by which `kept` exceeds
- * `held` are available to no one else. The pool's lock guards it. */
+ * `held` are available to no one else. The pool's lock guards it, but for `rank`, which is set before
+ * it joins. */
 struct share {
 	struct share *next;
+	_Atomic uint32_t rank; /* below RANKS; 0 matters most, and is short last */
 	uint64_t stream; /* its id */
 	uint32_t wanted; /* one of the constants above; 0: it has not joined */
 	uint32_t kept;	 /* its reserve, as the pool has room for all who joined */
@@ -155,6 +162,8 @@ struct pool {
 	uint32_t free_min;
 	struct share *shares;
 	uint32_t owed; /* reserved for shares, but not held by them */
+	/* Of the chunks that are reserved for no share, those which each rank leaves to others */
+	uint32_t aside[RANKS];
 };
 
 /* Returns -EINVAL if chunk_bytes is not a multiple of CHUNK_ALIGN_BYTES or too small for the
@@ -171,15 +180,16 @@ void pool__note_file(struct pool *pool, uint64_t stream, uint64_t device, uint64
  * once. */
 void pool__join(struct pool *pool, struct share *share, uint32_t wanted);
 void pool__leave(struct pool *pool, struct share *share);
-/* Returns an empty chunk, or NULL if there is none or all are reserved. A NULL share has no
- * reserve. */
+/* Returns an empty chunk; NULL if there is none, or all are reserved, or left to shares that matter
+ * more. A NULL share has no reserve, and the first rank. */
 struct chunk *pool__take(struct pool *pool, struct share *share);
 void pool__give(struct pool *pool, struct chunk *chunk);
 /* Make the chunk empty. */
 void chunk__begin(struct chunk *chunk);
 uint32_t pool__free_count(struct pool *pool);
-/* Whether less than a quarter of the chunks is free, without reserved ones. */
-bool pool__is_short(struct pool *pool);
+/* Whether less than a quarter of the chunks is free for a share, without those that are reserved or
+ * left to shares that matter more. */
+bool pool__is_short(struct pool *pool, const struct share *share);
 /* Whether the share holds more than its reserve, so that others may wait for its chunks. */
 bool pool__is_beyond(struct pool *pool, const struct share *share);
 

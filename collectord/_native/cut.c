@@ -76,12 +76,13 @@ static bool cut__pick(struct stream *stream)
 	return true;
 }
 
-static bool cut__is_late(const struct cut *cut, struct disk *disk, bool idle)
+static bool cut__is_late(const struct stream *stream, struct disk *disk, bool idle)
 {
+	const struct cut *const cut = &stream->cut;
 	const uint64_t held_ns = cut->held_ns != 0 ? clock__now_ns() - cut->held_ns : 0;
 
 	return disk->stopping || cut->at_once || held_ns > disk->writer->cut_wait_ns ||
-	       (idle && held_ns > SHORT_WAIT_NS && pool__is_short(disk->writer->pool));
+	       (idle && held_ns > SHORT_WAIT_NS && pool__is_short(disk->writer->pool, &stream->data_share));
 }
 
 bool cut__lets(struct stream *stream, struct disk *disk)
@@ -97,7 +98,7 @@ bool cut__lets(struct stream *stream, struct disk *disk)
 	/* Read this before the queue: then the items of the lanes that answered are in it. */
 	answered = cut__is_answered(stream);
 	picked = cut__pick(stream);
-	if (cut__is_late(cut, disk, !picked))
+	if (cut__is_late(stream, disk, !picked))
 		cut->next = CUT_LATE;
 	else if (picked)
 		return true;

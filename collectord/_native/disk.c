@@ -251,27 +251,75 @@ static disk_step_fn *disk__step(struct disk *disk, struct stream *stream, bool h
 	return flight__may_send(disk, stream) ? flight__send : NULL;
 }
 
-/* Under the lock: returns the stream whose turn it is, or NULL; `waits`: one has items that
- * must wait. */
-static struct stream *disk__next(struct disk *disk, disk_step_fn **step, bool *waits)
+/* Under the lock: returns the first rank that has items, while chunks are short; otherwise, or if
+ * all items are of one rank, RANKS. */
+static uint32_t disk__favoured(struct disk *disk)
+{
+	uint32_t first = RANKS, last = 0;
+
+	for (uint32_t i = 0; i < writer__streams(disk->writer); i++) {
+		struct stream *const stream = disk__stream(disk, i);
+		uint32_t rank;
+
+		if (stream == NULL || stream->first == NULL)
+			continue;
+		rank = load_relaxed(&stream->data_share.rank);
+		first = rank < first ? rank : first;
+		last = rank > last ? rank : last;
+	}
+	return first < last && pool__is_short(disk->writer->pool, NULL) ? first : RANKS;
+}
+
+/* Under the lock: returns the stream whose turn it is, or NULL; of these ranks alone begins one a
+ * write. `waits`: one has items that must wait. */
+static struct stream *disk__turn(struct disk *disk, uint32_t from, uint32_t to, disk_step_fn **step,
+				 bool *waits)
 {
 	const uint32_t count = writer__streams(disk->writer);
 	const bool reserved = disk__is_reserved(disk);
 
-	*waits = false;
 	for (uint32_t i = 0; i < count; i++) {
 		const uint32_t turn = (disk->turn + i) % count;
 		struct stream *const stream = disk__stream(disk, turn);
+		uint32_t rank;
 
 		if (stream == NULL)
 			continue;
-		*step = disk__step(disk, stream, reserved && !load_relaxed(&stream->hurries), waits);
+		rank = load_relaxed(&stream->data_share.rank);
+		*step = disk__step(disk, stream,
+				   (reserved && !load_relaxed(&stream->hurries)) || rank < from ||
+					   rank > to,
+				   waits);
 		if (*step != NULL) {
 			disk->turn = turn + 1;
 			return stream;
 		}
 	}
 	return NULL;
+}
+
+/* Under the lock: the same of all ranks, those first whose turn it is while chunks are short. */
+static struct stream *disk__next(struct disk *disk, disk_step_fn **step, bool *waits)
+{
+	const uint32_t favoured = disk__favoured(disk);
+	struct stream *stream;
+
+	*waits = false;
+	if (favoured == RANKS) {
+		disk->favours = 0;
+		return disk__turn(disk, 0, RANKS, step, waits);
+	}
+	if (disk->favours + 1 < TURNS_OF_RANK)
+		stream = disk__turn(disk, 0, favoured, step, waits);
+	else
+		stream = disk__turn(disk, favoured + 1, RANKS, step, waits);
+	if (stream == NULL)
+		stream = disk__turn(disk, 0, RANKS, step, waits);
+	if (stream != NULL && (*step == disk__process || *step == flight__send))
+		disk->favours = load_relaxed(&stream->data_share.rank) > favoured
+					? 0
+					: disk->favours + 1;
+	return stream;
 }
 
 /* Serve requests, under the lock. True: a request is left for later. */

@@ -65,7 +65,8 @@ uint64_t flight__gathers(const struct disk *disk, const struct stream *stream)
 
 bool flight__holds(const struct disk *disk, const struct stream *stream)
 {
-	return flight__has_room(disk, stream) && !pool__is_short(disk->writer->pool);
+	return flight__has_room(disk, stream) &&
+	       !pool__is_short(disk->writer->pool, &stream->data_share);
 }
 
 bool flight__may_send(const struct disk *disk, const struct stream *stream)

@@ -99,7 +99,7 @@ bool lane__stamp(struct lane *lane, struct pool *pool, bool holds)
 		/* With one per flush interval, half full chunks would pile up behind a slow disk.
 		 * The partner is the decrement in work__end(). A cut waits for this one. */
 		if (!lane__ends(lane, lane->stamp) && atomic_load(&lane->queued) > 0 &&
-		    pool__is_short(pool))
+		    pool__is_short(pool, &lane->stream->data_share))
 			return false;
 		lane__close(lane);
 	} else {

@@ -23,6 +23,8 @@ static struct chunk *pass__take_chunk(struct shard *shard, const struct ring *ri
 		return chunk;
 	/* First set it, then try again: a chunk returned in between wakes nobody. */
 	atomic_store(&shard->starved, true);
+	if (load_relaxed(&share->rank) < shard->starved_rank)
+		shard->starved_rank = load_relaxed(&share->rank);
 	return pool__take(shard->pool, share);
 }
 
@@ -76,7 +78,7 @@ static enum drained pass__fill(struct shard *shard, struct ring *ring, bool boun
 			return DRAINED;
 		}
 		if (bounded && took == RING_CHUNK_FULL && taken * 2 >= shard->pool->chunk_bytes &&
-		    pool__is_short(shard->pool))
+		    pool__is_short(shard->pool, &lane->stream->data_share))
 			return DRAINED_PART;
 	}
 }
@@ -96,11 +98,13 @@ static enum drained pass__drain_ring(struct shard *shard, struct ring *ring, boo
 }
 
 /* If chunks are short, none that others could use waits half full for the next generation, or
- * queued for more; a stream's reserve is for no other. */
+ * queued for more; a stream's reserve is for no other, and what matters more waits for its own. */
 static void pass__yield_chunks(struct shard *shard)
 {
 	for (struct lane *lane = shard->lanes; lane != NULL; lane = lane->next)
-		if (lane->open != NULL && pool__is_beyond(shard->pool, lane->open->share))
+		if (lane->open != NULL &&
+		    load_relaxed(&lane->stream->data_share.rank) >= shard->starved_rank &&
+		    pool__is_beyond(shard->pool, lane->open->share))
 			lane__yield(lane, shard->pool);
 	writer__poke(shard->writer);
 }
@@ -371,6 +375,7 @@ void pass__run(struct shard *shard, uint64_t generation)
 
 	shard->again = false;
 	store_relaxed(&shard->starved, false);
+	shard->starved_rank = RANKS;
 	store_relaxed(&shard->unstamped, false);
 	pass__begin_generation(shard, generation, begun_ns);
 	pass__begin(shard, all);

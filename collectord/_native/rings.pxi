@@ -378,6 +378,16 @@ cdef class Stream:
         if self.stream != NULL:
             core__forget_stream(self.owner.core, self.stream)
 
+    @property
+    def rank(self):
+        return self.stream.data_share.rank
+
+    @rank.setter
+    def rank(self, uint32_t rank):
+        if rank >= RANKS:
+            raise ValueError("no such rank")
+        stream__set_rank(self.stream, rank)
+
     cdef int give(self, segment made, places) except -1:
         cdef uint64_t[::1] listed
         cdef uint32_t first

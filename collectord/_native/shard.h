@@ -35,6 +35,7 @@ struct shard {
 	int epoll_fd, poke_fd;
 	_Atomic bool stopping;
 	_Atomic bool starved;	   /* the last pass found no free chunk */
+	uint32_t starved_rank;	   /* the first rank that found none in this pass; RANKS: none */
 	_Atomic bool unstamped;	   /* the writer does not yet know a lane's last generation */
 	_Atomic uint64_t drained; /* the last generation done in every lane */
 	_Atomic uint64_t passed;  /* the last one issued before a completed pass */

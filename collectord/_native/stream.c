@@ -45,6 +45,12 @@ int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 	return ret;
 }
 
+void stream__set_rank(struct stream *stream, uint32_t rank)
+{
+	store_relaxed(&stream->data_share.rank, rank);
+	store_relaxed(&stream->sideband_share.rank, rank);
+}
+
 void stream__free(struct stream *stream)
 {
 	for (uint32_t i = 0; i < stream->ring_count; i++)

@@ -247,6 +247,8 @@ struct stream_options {
 int stream__init(struct stream *stream, uint32_t id, uint32_t chunk_bytes,
 		 const struct stream_options *options, struct event_list *events);
 void stream__deinit(struct stream *stream);
+/* Set how much it matters while chunks are short: below RANKS, 0 most. Call it before it has rings. */
+void stream__set_rank(struct stream *stream, uint32_t rank);
 /* Free an allocated stream with its rings, which are in no shard. */
 void stream__free(struct stream *stream);
 

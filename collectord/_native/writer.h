@@ -11,6 +11,8 @@
 /* The maximal number of chunks in one write: adjacent ones in a file. A fast disk takes all of them,
  * another one half: a write that has begun is not divided, and others wait for its end. */
 #define WRITE_CHUNKS 8u
+/* While chunks are short, one turn of so many is for streams that matter less. */
+#define TURNS_OF_RANK 8u
 /* A turn that began below the limit of writes in flight continues to its end. */
 #define WRITES_MAX (DISK_DEPTH - 1 + WRITE_CHUNKS)
 
@@ -21,7 +23,8 @@ struct writer;
  * segments are there take turns, each with its items in queue order; a stream whose item waits,
  * for room or for a segment, lets the others pass. For a stream that hurries no other begins a write
  * once its queue is no more than one, for a limited time: the syncs of its seal, each of which would
- * wait behind a whole write on a slow disk, find the disk free.
+ * wait behind a whole write on a slow disk, find the disk free. While chunks are short, the streams
+ * of the first rank that has items take all turns but one of TURNS_OF_RANK.
  *
  * While more than one chunk is queued, items that only need writing are sent several at a time:
  * see writes in flight below. Chunks that nobody waits for stay queued until they are enough for
@@ -33,6 +36,7 @@ struct disk {
 	bool poked, stopping, running;
 	bool left;		 /* a request waits until an item is written */
 	uint32_t turn;		 /* index of the next stream */
+	uint32_t favours;	 /* steps in a row that others had to wait for */
 	_Atomic uint32_t chunks; /* in the next write, by the time of the last one; 1: one at a time */
 	uint32_t in_flight;
 	aio_context_t aio; /* 0: not available, so no writes in flight */

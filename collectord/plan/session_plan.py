@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
+from collectord.config.schema_session import LossClass
 from collectord.errors import MissingFeature
 from collectord.model import TASK_SCOPES, Basis, RingRole, Scope
 from collectord.plan.drain_threads import DrainThreads
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Payload")
 
 _DATA: Final = RingRole.DATA
+_CLASSES: Final[tuple[str, ...]] = get_args(LossClass)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ class SessionPlan:
         may_fail: what it lacks, or fails with when it is opened, leaves the other sessions alone:
             all its sources are `when = "present"`.
         optional: labels of its perf sources that are `when = "present"`.
-        loss_class: the weight of its losses, for alerts.
+        loss_class: the weight of its losses, for alerts, and while staging is short.
         ends_ns: Unix time at which it ends by itself, 0 for one that the daemon ends.
         opener: socket of the opener that holds its rings; "" if the daemon opens them.
     """
@@ -274,6 +276,11 @@ class SessionPlan:
         )
 
     @property
+    def rank(self) -> int:
+        """How much it matters while staging is short, as the core has it: 0 most."""
+        return _CLASSES.index(self.loss_class)
+
+    @property
     def kind(self) -> str:
         """The kind of its sources."""
         return self.source.partition("-")[0]
@@ -325,6 +332,10 @@ class SessionPlan:
             lines.append(f"  cost  {cost.words()}")
         lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
         lines.append(f"  sink  {sink_words(self.sink)}")
+        if self.rank == 0:
+            lines.append(f"  class {self.loss_class}: staging is kept for it while that is short")
+        elif self.rank == len(_CLASSES) - 1:
+            lines.append(f"  class {self.loss_class}: the first that lacks staging")
         if self.opener:
             lines.append(f"  rings outlive the daemon: the opener at {self.opener} holds them")
         lines += [f"  note  {note}" for note in self.notes]

@@ -166,6 +166,7 @@ class SessionContext:
     def _drained(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> Session:
         """Add the rings to the core, and make the sink."""
         stream = self.drain.add_stream(source)
+        stream.rank = plan.rank
         own.callback(self.drain.forget, stream)
         rings = []
         for handle in source.rings:

@@ -190,10 +190,10 @@ static void what_is_kept_for_one_is_for_nobody_else(void)
 	pool__join(&pool, &busy, 2);
 	pool__join(&pool, &busy, 2); /* once */
 	pool__join(&pool, &quiet, 2);
-	CHECK(!pool__is_short(&pool));
+	CHECK(!pool__is_short(&pool, NULL));
 	for (int i = 0; i < 6; i++)
 		CHECK((chunks[i] = pool__take(&pool, &busy)) != NULL);
-	CHECK(pool__is_short(&pool));
+	CHECK(pool__is_short(&pool, NULL));
 	CHECK(pool__is_beyond(&pool, &busy));
 	CHECK(pool__take(&pool, &busy) == NULL);
 	CHECK(pool__take(&pool, NULL) == NULL);
@@ -208,6 +208,64 @@ static void what_is_kept_for_one_is_for_nobody_else(void)
 	CHECK(pool__take(&pool, &busy) == chunks[5]);
 	pool__leave(&pool, &quiet);
 	CHECK(pool__take(&pool, &busy) == chunks[7]);
+	pool__deinit(&pool);
+}
+
+/* Returns how many a share gets. */
+static int take_all(struct pool *pool, struct share *share, struct chunk **chunks)
+{
+	int count = 0;
+
+	while ((chunks[count] = pool__take(pool, share)) != NULL)
+		count++;
+	return count;
+}
+
+static void what_matters_less_leaves_chunks_to_what_matters_more(void)
+{
+	struct pool pool;
+	struct share first = {0}, third = {.rank = 2};
+	struct chunk *chunks[2][33];
+
+	CHECK_EQ(pool__init(&pool, 32, CHUNK_BYTES), 0);
+	pool__join(&pool, &third, 2);
+	CHECK_EQ(pool.aside[2], 0); /* nobody matters more */
+	pool__join(&pool, &first, 2);
+	/* Of 28 chunks beyond the reserves it leaves a quarter. */
+	CHECK_EQ(take_all(&pool, &third, chunks[0]), 2 + 21);
+	CHECK(pool__is_short(&pool, &third));
+	CHECK_EQ(take_all(&pool, &first, chunks[1]), 2 + 7);
+	/* What it gives back is the other one's, until it has no more than its reserve. */
+	for (int i = 22; i >= 2; i--) {
+		pool__give(&pool, chunks[0][i]);
+		CHECK(pool__take(&pool, &third) == NULL);
+		CHECK(pool__take(&pool, &first) == chunks[0][i]);
+	}
+	CHECK(!pool__is_beyond(&pool, &third));
+	pool__give(&pool, chunks[0][1]);
+	CHECK(pool__take(&pool, &first) == NULL);
+	CHECK(pool__take(&pool, &third) == chunks[0][1]);
+	pool__give(&pool, chunks[1][0]);
+	pool__leave(&pool, &first);
+	CHECK(pool__take(&pool, &third) == chunks[1][0]);
+	pool__deinit(&pool);
+}
+
+/* Of three ranks the second leaves one part, and the third two. */
+static void each_rank_leaves_more_than_the_one_before(void)
+{
+	struct pool pool;
+	struct share shares[3] = {{.rank = 2}, {.rank = 0}, {.rank = 1}};
+	struct chunk *chunks[33];
+
+	CHECK_EQ(pool__init(&pool, 32, CHUNK_BYTES), 0);
+	for (int i = 0; i < 3; i++)
+		pool__join(&pool, &shares[i], 2);
+	CHECK(!pool__is_short(&pool, &shares[0]));
+	CHECK_EQ(take_all(&pool, &shares[0], chunks), 2 + 26 - 12);
+	CHECK(!pool__is_short(&pool, &shares[1]));
+	CHECK_EQ(take_all(&pool, &shares[2], chunks), 2 + 6);
+	CHECK_EQ(take_all(&pool, &shares[1], chunks), 2 + 6);
 	pool__deinit(&pool);
 }
 
@@ -351,6 +409,8 @@ int main(void)
 	RUN(sizes_that_are_no_chunk_are_refused);
 	RUN(the_pool_gives_each_chunk_once_and_low_ones_first);
 	RUN(what_is_kept_for_one_is_for_nobody_else);
+	RUN(what_matters_less_leaves_chunks_to_what_matters_more);
+	RUN(each_rank_leaves_more_than_the_one_before);
 	RUN(no_more_than_half_is_kept);
 	RUN(the_first_chunk_of_each_comes_before_the_second_of_any);
 	RUN(notes_tell_of_a_chunk_what_a_successor_needs);

@@ -16,10 +16,13 @@ static struct rig rig;
 static struct fake_ring fakes[RIG_STREAMS];
 static struct ring *rings[RIG_STREAMS];
 static uint64_t serials[RIG_STREAMS];
+static uint32_t ranks[RIG_STREAMS]; /* of streams, set before begin() */
 
 static void begin(uint32_t count, uint32_t streams, uint32_t chunks, uint64_t flush_ns)
 {
 	rig__init(&rig, 1, streams, chunks, flush_ns);
+	for (uint32_t i = 0; i < streams; i++)
+		stream__set_rank(&rig.streams[i], ranks[i]);
 	for (uint32_t i = 0; i < count; i++) {
 		serials[i] = 0;
 		fake_ring__init(&fakes[i], 64);
@@ -177,6 +180,35 @@ static void streams_that_are_always_full_get_equal_shares(void)
 {
 	check_shares(2, 1);
 	check_shares(2, 16);
+}
+
+/* Two are always full, and the disk is slower than either, but fair. */
+static void a_stream_that_matters_more_is_short_last(void)
+{
+	const struct share *const less = &rig.streams[0].data_share;
+	const struct share *const more = &rig.streams[1].data_share;
+	uint32_t held = 0;
+
+	ranks[0] = 2;
+	begin(2, 2, 32, RIG_NEVER_NS);
+	for (uint32_t turn = 0; turn < 200; turn++) {
+		const bool is_short = pool__is_short(&rig.pool, more);
+
+		held = less->held;
+		fill(0);
+		fill(1);
+		pass();
+		CHECK(!is_short || less->held <= held || less->held <= SHARE_DATA_CHUNKS);
+		CHECK(counter__read(&rings[0]->starved) > 0 || counter__read(&rings[1]->starved) == 0);
+		CHECK(take(turn % 2) || take((turn + 1) % 2));
+	}
+	CHECK(counter__read(&rings[0]->starved) > 100);
+	CHECK(less->held <= SHARE_DATA_CHUNKS);
+	CHECK(more->held >= 32 - SHARE_DATA_CHUNKS - 1);
+	/* Neither is without its reserve. */
+	CHECK(counter__read(&rings[0]->bytes) * 3 > counter__read(&rings[1]->bytes));
+	end(2);
+	ranks[0] = 0;
 }
 
 /* Once an interval something comes in the one, while the other has all that is not kept. */
@@ -472,6 +504,7 @@ int main(void)
 	RUN(a_stream_does_not_wait_for_the_generation_of_another);
 	RUN(rings_of_a_stream_that_are_always_full_get_equal_shares);
 	RUN(streams_that_are_always_full_get_equal_shares);
+	RUN(a_stream_that_matters_more_is_short_last);
 	RUN(a_quiet_stream_loses_nothing_while_the_writer_stands);
 	RUN(seven_of_eight_streams_lose_nothing_beside_one_that_is_always_full);
 	RUN(generations_go_with_full_chunks_while_these_are_short);

@@ -901,9 +901,79 @@ static void a_stuck_file_system_delays_no_other(void)
 	close(other);
 }
 
+static uint32_t written[32], written_count;
+
+static int write_noted(struct stream *stream, struct item *item, uint64_t *bytes)
+{
+	static const struct item *last;
+
+	if (item != last)
+		written[written_count++] = stream->id;
+	last = item;
+	return record_stream__ops.write(stream, item, bytes);
+}
+
+/* Queue ten chunks of each of three streams, with so many more taken. Returns how many of the first
+ * sixteen writes were of each. */
+static void count_turns(uint32_t taken, const uint32_t ranks[3], uint32_t counts[3])
+{
+	static struct stream_ops ops;
+	static struct lane others[2];
+	int fds[3];
+
+	begin_streams(128, 3);
+	written_count = 0;
+	ops = record_stream__ops;
+	ops.write = write_noted;
+	ops.send = NULL;
+	for (uint32_t i = 0; i < 3; i++) {
+		counts[i] = 0;
+		fds[i] = output__file();
+		stream__set_rank(&rig.streams[i], ranks[i]);
+		rig.streams[i].ops = &ops;
+		CHECK_EQ(rig__prepare(&rig, i, fds[i], 0, RIG_LIMIT), 0);
+		if (i == 0)
+			continue;
+		others[i - 1] = (struct lane){.stream = &rig.streams[i], .rings = 1};
+		atomic_store(&rig.streams[i].lanes[0], &others[i - 1]);
+	}
+	for (uint64_t i = 0; i < 30; i++)
+		queue(i % 3 == 0 ? &lanes[0] : &others[i % 3 - 1], 0, i);
+	while (taken-- > 0)
+		CHECK(pool__take(&rig.pool, NULL) != NULL);
+	CHECK_EQ(writer__start(&rig.writer), 0);
+	writer__stop(&rig.writer);
+	CHECK_EQ(written_count, 30);
+	for (uint32_t i = 0; i < 16; i++)
+		counts[written[i]]++;
+	for (uint32_t i = 0; i < 3; i++)
+		close(fds[i]);
+	atomic_store(&rig.streams[2].lanes[0], NULL);
+	end();
+}
+
+static void while_chunks_are_short_what_matters_more_has_most_turns(void)
+{
+	const uint32_t equal[3] = {1, 1, 1}, ranks[3] = {2, 0, 1};
+	uint32_t counts[3];
+
+	count_turns(98, equal, counts);
+	for (uint32_t i = 0; i < 3; i++)
+		CHECK(counts[i] == 5 || counts[i] == 6);
+	count_turns(0, ranks, counts);
+	for (uint32_t i = 0; i < 3; i++)
+		CHECK(counts[i] == 5 || counts[i] == 6);
+	/* Ten and one of another; of the other five the next rank has all, where chunks are still short. */
+	count_turns(98, ranks, counts);
+	CHECK_EQ(counts[1], 10);
+	CHECK_EQ(counts[0], 1);
+	CHECK_EQ(counts[2], 5);
+}
+
 int main(void)
 {
 	RUN(a_round_ends_when_the_last_lane_came_to_it);
+	RUN(while_chunks_are_short_what_matters_more_has_most_turns);
 	RUN(a_generation_issued_before_the_last_marker_ends_no_round);
 	RUN(a_round_waits_for_what_a_left_lane_has_queued);
 	RUN(a_round_without_records_writes_no_marker);

@@ -225,13 +225,28 @@ def test_a_session_without_anything_is_there_and_says_why() -> None:
 
 
 def test_every_plan_of_a_session_has_its_class() -> None:
-    """The weight of its losses is for the user to say; recording is the same."""
+    """The weight of its losses is for the user to say; rings and files are the same."""
     source = perf(SWITCH)
     (plain,) = build(config(source), host()).sessions
     (dear,) = build(config(source, loss_class="must-not-lose"), host()).sessions
     assert (plain.loss_class, dear.loss_class) == ("normal", "must-not-lose")
     assert (dear.rings, dear.sink) == (plain.rings, plain.sink)
     assert dear.to_dict()["class"] == "must-not-lose"
+
+
+def test_the_class_decides_who_lacks_staging_first() -> None:
+    """The core ranks the classes as they matter, and `check` tells of those that are not normal."""
+    plans = {
+        name: build(config(perf(SWITCH), loss_class=name), host()).sessions[0]
+        for name in ("must-not-lose", "normal", "spare")
+    }
+    assert [plan.rank for plan in plans.values()] == [0, 1, 2]
+    words = {name: [s for s in plan.describe() if "class" in s] for name, plan in plans.items()}
+    assert words == {
+        "must-not-lose": ["  class must-not-lose: staging is kept for it while that is short"],
+        "normal": [],
+        "spare": ["  class spare: the first that lacks staging"],
+    }
 
 
 def test_what_may_fail_is_told_of_each_session() -> None:
