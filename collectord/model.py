@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONTROL_SOCKET: Final = "/run/collectord/control.sock"
+# The streams that the core has places for, one for each session and kind of source; see chunk.h.
+STREAMS_MAX: Final = 64
 
 
 class Basis(StrEnum):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from collectord.daemon.opening import Opening
 from collectord.daemon.session_set import SessionSet
 from collectord.errors import CollectordError, MissingFeature, PlanError
-from collectord.plan.build import blame
+from collectord.plan.build import blame, check_streams
 from collectord.plan.difference import Kind
 from collectord.session.session_factory import contained
 
@@ -95,8 +95,8 @@ class Changeover:
             found: the difference between the two.
 
         Raises:
-            CollectordError: a session cannot be opened or begun, or a directory not be claimed;
-                the old ones go on.
+            CollectordError: a session cannot be opened or begun, or a directory not be claimed, or
+                too many would be open at a time; the old ones go on.
         """
         wanted = found.of(Kind.CHANGED) | found.of(Kind.ADDED)
         self._check_names(found)
@@ -104,6 +104,7 @@ class Changeover:
             wanted | found.of(Kind.REMOVED)
         )
         plans = [plan for plan in new.sessions if _key(plan) in wanted]
+        check_streams((*self._sessions.plans, *(one for one in plans if _key(one) not in lone)))
         self._context.kernel.reserve_files(sum(plan.files for plan in plans) + new.reserved_files)
         closed: set[Key] = set()
         try:

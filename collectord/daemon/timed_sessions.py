@@ -21,7 +21,7 @@ from collectord.config.timed_session import parse
 from collectord.daemon.claims import Places
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
-from collectord.plan.build import build, check_memory
+from collectord.plan.build import build, check_memory, check_streams
 from collectord.text.nearest import did_you_mean
 from collectord.text.units import NS_PER_SECOND, show_bytes
 
@@ -191,7 +191,9 @@ class TimedSessions:
                 what="max_memory",
                 hint="a smaller `ring` (-m), or fewer CPUs",
             )
-        check_memory((*self._sessions.plans, *plan.sessions), self._config.daemon)
+        beside = (*self._sessions.plans, *plan.sessions)
+        check_streams(beside)
+        check_memory(beside, self._config.daemon)
 
     async def stop(self, name: str) -> tuple[SessionBalance, ...]:
         """End a started session now; return its last balances. Raises UsageError."""

@@ -15,6 +15,7 @@ from collectord.config.schema_session import (
     TracefsSourceConfig,
 )
 from collectord.errors import PlanError, UsageError
+from collectord.model import STREAMS_MAX
 from collectord.plan import aux_areas, bpf_source, budget, relay_source, trace_source
 from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.drain_threads import drain_threads
@@ -94,7 +95,8 @@ def build(config: Config, facts: KernelFacts) -> Plan:
 
     Raises:
         PlanError: the host cannot do it: an absent CPU, a rate or a number of files or rings above
-            its limits; or an event that a configuration file misspells.
+            its limits; more sessions than can run; or an event that a configuration file
+            misspells.
         UsageError: an event that the command line misspells.
         MissingFeature: hardware, a PMU or tracefs is absent, and is not optional.
         MissingPrivilege: tracefs may not be read.
@@ -119,6 +121,7 @@ def build(config: Config, facts: KernelFacts) -> Plan:
         for draft, own in zip(drafts, sizes, strict=True)
         for session in _sessions(config, draft, own)
     )
+    check_streams(sessions)
     _check_chunks(sessions, config.daemon.chunk)
     files = sum(session.files for session in sessions)
     may_run = len(sessions) + config.control.max_sessions
@@ -364,6 +367,25 @@ def _check_chunks(sessions: Sequence[SessionPlan], chunk_bytes: int) -> None:
                 what="subbuf",
                 hint="a smaller `subbuf`, or a larger `chunk` in [daemon]",
             )
+
+
+def check_streams(sessions: Iterable[SessionPlan]) -> None:
+    """Compare sessions that are to run at a time with the places that the core has for them.
+
+    Each kind of source takes one, and each relay source.
+
+    Raises:
+        PlanError: they need more.
+    """
+    needed = sum(bool(session.rings) for session in sessions)
+    if needed > STREAMS_MAX:
+        raise PlanError(
+            f"{needed} sessions would run at a time, and at most {STREAMS_MAX} can",
+            what="session",
+            hint="put the events of several sessions into one, or leave some out; one of several "
+            "kinds of source counts once for each, and a reload opens what is changed before it "
+            "closes the old",
+        )
 
 
 def check_memory(sessions: Iterable[SessionPlan], daemon: DaemonConfig) -> None:

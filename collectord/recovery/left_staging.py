@@ -26,9 +26,9 @@ from collectord.kernel.values.kept_staging import (
     CHUNK_MAX_BYTES,
     CHUNK_NOTE_BYTES,
     STREAM_NOTE_BYTES,
-    STREAMS_MAX,
     staging_bytes,
 )
+from collectord.model import STREAMS_MAX
 from collectord.sink.manifest import OpenManifest, decode, encode
 from collectord.sink.perf_chunks import has_events, names, padded, sound_end
 from collectord.sink.perf_file import read_head, time_offset

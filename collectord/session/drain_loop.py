@@ -92,12 +92,12 @@ class Heard:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Turn an error of the core, which lacks memory or descriptors, into a KernelError."""
+def _refusals(part: str = "ring") -> Iterator[None]:
+    """Turn an error of the core, which lacks memory, descriptors or places, into a KernelError."""
     try:
         yield
     except OSError as error:
-        message = "the core cannot drain another ring"
+        message = f"the core cannot drain another {part}"
         raise KernelError(message, errno=error.errno or 0) from error
 
 
@@ -138,8 +138,14 @@ class Drain:
         asyncio.get_running_loop().remove_reader(self.core.notify_fd)
         self.core.stop()
 
+    @_refusals("stream")
     def add_stream(self, source: OpenSource) -> _core.Stream:
-        """Create a stream for a source's rings; its notices are kept until somebody listens."""
+        """Create a stream for a source's rings; its notices are kept until somebody listens.
+
+        Raises:
+            KernelError: the core lacks memory, or has no place left: some streams that were closed
+                still wait for their disk.
+        """
         stream = source.add_stream(self.core)
         self._heard[stream.id] = None
         return stream

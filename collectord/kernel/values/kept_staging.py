@@ -13,9 +13,10 @@ from typing import Final
 
 import msgspec
 
+from collectord.model import STREAMS_MAX
+
 CHUNK_NOTE_BYTES: Final = 64
 STREAM_NOTE_BYTES: Final = 32
-STREAMS_MAX: Final = 64
 # What a ring's note can tell the place of; see PLACE_BITS of the core.
 CHUNK_MAX_BYTES: Final = 32 << 20
 

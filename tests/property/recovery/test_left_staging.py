@@ -27,11 +27,8 @@ from collectord.codec.perf_record import iter_records
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES
-from collectord.kernel.values.kept_staging import (
-    STREAMS_MAX,
-    LeftStaging,
-    staging_bytes,
-)
+from collectord.kernel.values.kept_staging import LeftStaging, staging_bytes
+from collectord.model import STREAMS_MAX
 from collectord.reader.verify import verify
 from collectord.recovery.left_staging import Memory, write_left
 from collectord.sink.manifest import Manifest, decode

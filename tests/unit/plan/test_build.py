@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +17,8 @@ from collectord.config.schema_session import (
     TargetConfig,
 )
 from collectord.errors import MissingFeature, MissingPrivilege, PlanError, UnknownEvent, UsageError
-from collectord.model import Basis, RingRole, ScopeKind
-from collectord.plan.build import build
+from collectord.model import STREAMS_MAX, Basis, RingRole, ScopeKind
+from collectord.plan.build import build, check_streams
 from collectord.plan.session_plan import Plan, RetentionPlan, RingPlan, SessionPlan
 from collectord.plan.source_events import tracepoint_patterns
 from collectord.text import cpu_list
@@ -235,7 +236,7 @@ def test_every_plan_of_a_session_has_its_class() -> None:
 
 
 def test_the_class_decides_who_lacks_staging_first() -> None:
-    """The core ranks the classes as they matter, and `check` tells of those that are not normal."""
+    """The core ranks the classes as they matter, and `check` tells of the uncommon ones."""
     plans = {
         name: build(config(perf(SWITCH), loss_class=name), host()).sessions[0]
         for name in ("must-not-lose", "normal", "spare")
@@ -247,6 +248,26 @@ def test_the_class_decides_who_lacks_staging_first() -> None:
         "normal": [],
         "spare": ["  class spare: the first that lacks staging"],
     }
+
+
+def test_more_sessions_than_can_run_are_refused() -> None:
+    """Each kind of source of a session takes a place of the core, whose number the message has."""
+
+    def many(count: int) -> Config:
+        """Return a configuration of so many sessions."""
+        sessions = (
+            SessionConfig(name=f"s{number}", source=(perf(SWITCH),)) for number in range(count)
+        )
+        return Config(session=tuple(sessions))
+
+    full = build(many(STREAMS_MAX), host()).sessions
+    assert len(full) == STREAMS_MAX
+    with pytest.raises(PlanError, match="65 sessions would run at a time, and at most 64 can"):
+        build(many(STREAMS_MAX + 1), host())
+    with pytest.raises(PlanError, match="66 sessions"):
+        check_streams((*full, *full[:2]))
+    # A session that records nothing on this host takes no place.
+    check_streams((*full, replace(full[0], rings=())))
 
 
 def test_what_may_fail_is_told_of_each_session() -> None:

@@ -22,7 +22,7 @@ import pytest
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
 from collectord.errors import KernelError, ShardSilent
 from collectord.kernel.linux import LinuxKernel
-from collectord.model import RingLabel, RingRole
+from collectord.model import STREAMS_MAX, RingLabel, RingRole
 from collectord.plan.drain_threads import DrainThread, DrainThreads
 from collectord.plan.session_plan import CorePlan
 from collectord.session import drain_loop
@@ -93,6 +93,19 @@ class RelaySource:
 def add_stream(drain: Drain, source: PerfSource | RelaySource) -> _core.Stream:
     """Return a stream as sessions have it."""
     return drain.add_stream(cast("OpenSource", source))
+
+
+def test_the_core_has_as_many_places_for_streams_as_a_plan_may_take() -> None:
+    """One more is an error of the daemon's, which fails a session and not the process."""
+
+    async def fill() -> None:
+        with Drain(_NEVER, LinuxKernel()) as drain:
+            streams = [add_stream(drain, RelaySource()) for _ in range(STREAMS_MAX)]
+            with pytest.raises(KernelError, match="another stream"):
+                add_stream(drain, RelaySource())
+            assert len({stream.id for stream in streams}) == STREAMS_MAX
+
+    asyncio.run(fill())
 
 
 class Files:
