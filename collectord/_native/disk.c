@@ -123,8 +123,10 @@ static void disk__pop(struct disk *disk, struct stream *stream)
 static void disk__process(struct disk *disk, struct stream *stream)
 {
 	struct item *const item = stream->first;
+	const bool done = work__write(disk, stream, item);
 
-	if (!work__write(disk, stream, item))
+	flight__look(disk);
+	if (!done)
 		return;
 	stream->settling = false;
 	disk__pop(disk, stream);
@@ -270,16 +272,31 @@ static uint32_t disk__favoured(struct disk *disk)
 	return first < last && pool__is_short(disk->writer->pool, NULL) ? first : RANKS;
 }
 
-/* Under the lock: returns the stream whose turn it is, or NULL; of these ranks alone begins one a
- * write. `waits`: one has items that must wait. */
-static struct stream *disk__turn(struct disk *disk, uint32_t from, uint32_t to, disk_step_fn **step,
-				 bool *waits)
+/* Under the lock: whether a write of this rank is in flight: then the disk is not idle while others
+ * wait. */
+static bool disk__writes(const struct disk *disk, uint32_t rank)
+{
+	for (uint32_t i = 0; i < writer__streams(disk->writer); i++) {
+		const struct stream *const stream = disk__stream(disk, i);
+
+		if (stream != NULL && stream->sent.items > 0 &&
+		    load_relaxed(&stream->data_share.rank) == rank)
+			return true;
+	}
+	return false;
+}
+
+/* Under the lock: returns the stream whose turn it is, or NULL; only of the ranks `from` to `to` does
+ * one begin a write. `next`: index of the next stream; `waits`: one has items that must wait. */
+static struct stream *disk__turn(struct disk *disk, uint32_t from, uint32_t to, uint32_t *next,
+				 disk_step_fn **step, bool *waits)
 {
 	const uint32_t count = writer__streams(disk->writer);
 	const bool reserved = disk__is_reserved(disk);
 
+	*waits = false;
 	for (uint32_t i = 0; i < count; i++) {
-		const uint32_t turn = (disk->turn + i) % count;
+		const uint32_t turn = (*next + i) % count;
 		struct stream *const stream = disk__stream(disk, turn);
 		uint32_t rank;
 
@@ -287,38 +304,44 @@ static struct stream *disk__turn(struct disk *disk, uint32_t from, uint32_t to, 
 			continue;
 		rank = load_relaxed(&stream->data_share.rank);
 		*step = disk__step(disk, stream,
-				   (reserved && !load_relaxed(&stream->hurries)) || rank < from ||
-					   rank > to,
+				   rank < from || rank > to ||
+					   (reserved && !load_relaxed(&stream->hurries)),
 				   waits);
 		if (*step != NULL) {
-			disk->turn = turn + 1;
+			*next = turn + 1;
 			return stream;
 		}
 	}
 	return NULL;
 }
 
-/* Under the lock: the same of all ranks, those first whose turn it is while chunks are short. */
+/* Under the lock: the same for all ranks. While chunks are short the first rank that has items goes
+ * first, but for one turn of TURNS_OF_RANK, and others begin a write when it has none to write. */
 static struct stream *disk__next(struct disk *disk, disk_step_fn **step, bool *waits)
 {
 	const uint32_t favoured = disk__favoured(disk);
-	struct stream *stream;
+	const bool others_first = disk->favours + 1 >= TURNS_OF_RANK;
+	struct stream *stream = NULL;
+	uint32_t others = favoured + 1;
 
-	*waits = false;
 	if (favoured == RANKS) {
 		disk->favours = 0;
-		return disk__turn(disk, 0, RANKS, step, waits);
+		return disk__turn(disk, 0, RANKS, &disk->turn, step, waits);
 	}
-	if (disk->favours + 1 < TURNS_OF_RANK)
-		stream = disk__turn(disk, 0, favoured, step, waits);
-	else
-		stream = disk__turn(disk, favoured + 1, RANKS, step, waits);
+	if (!others_first) {
+		stream = disk__turn(disk, 0, favoured, &disk->turn, step, waits);
+		if (disk__writes(disk, favoured))
+			others = RANKS; /* none */
+	}
 	if (stream == NULL)
-		stream = disk__turn(disk, 0, RANKS, step, waits);
-	if (stream != NULL && (*step == disk__process || *step == flight__send))
-		disk->favours = load_relaxed(&stream->data_share.rank) > favoured
-					? 0
-					: disk->favours + 1;
+		stream = disk__turn(disk, others, RANKS, &disk->others_turn, step, waits);
+	if (stream == NULL && others_first)
+		stream = disk__turn(disk, 0, favoured, &disk->turn, step, waits);
+	if (stream != NULL && (*step == disk__process || *step == flight__send)) {
+		const bool other = load_relaxed(&stream->data_share.rank) > favoured;
+
+		disk->favours = other ? 0 : disk->favours + 1;
+	}
 	return stream;
 }
 

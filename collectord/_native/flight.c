@@ -164,14 +164,28 @@ void flight__send(struct disk *disk, struct stream *stream)
 		flight__submit(disk, &batch);
 }
 
-void flight__await(struct disk *disk, struct stream *stream)
+/* Land completed writes, and wait until there are so many. */
+static void flight__collect(struct disk *disk, long least)
 {
+	struct timespec now = {0};
 	struct io_event events[WRITES_MAX];
-	const long count = syscall(SYS_io_getevents, disk->aio, 1L, (long)WRITES_MAX, events, NULL);
+	const long count = syscall(SYS_io_getevents, disk->aio, least, (long)WRITES_MAX, events,
+				   least > 0 ? NULL : &now);
 
-	(void)stream;
 	for (long i = 0; i < count; i++)
 		flight__land(disk, (const struct chunk *)(uintptr_t)events[i].data, events[i].res);
+}
+
+void flight__await(struct disk *disk, struct stream *stream)
+{
+	(void)stream;
+	flight__collect(disk, 1);
+}
+
+void flight__look(struct disk *disk)
+{
+	if (disk->in_flight > 0)
+		flight__collect(disk, 0);
 }
 
 bool flight__have_landed(const struct stream *stream)

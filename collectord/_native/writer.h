@@ -36,7 +36,8 @@ struct disk {
 	bool poked, stopping, running;
 	bool left;		 /* a request waits until an item is written */
 	uint32_t turn;		 /* index of the next stream */
-	uint32_t favours;	 /* steps in a row that others had to wait for */
+	uint32_t others_turn;	 /* the same for those that matter less, while chunks are short */
+	uint32_t favours;	 /* turns in a row for which these had to wait */
 	_Atomic uint32_t chunks; /* in the next write, by the time of the last one; 1: one at a time */
 	uint32_t in_flight;
 	aio_context_t aio; /* 0: not available, so no writes in flight */
@@ -94,7 +95,10 @@ bool flight__may_send(const struct disk *disk, const struct stream *stream);
  * stream is in flight. */
 void flight__send(struct disk *disk, struct stream *stream);
 
+/* Wait until a write has completed; or see which have, so that their streams go on while others have
+ * something to write all the time. */
 void flight__await(struct disk *disk, struct stream *stream);
+void flight__look(struct disk *disk);
 bool flight__have_landed(const struct stream *stream);
 
 /* The work on the first item of a stream's queue: it is written part by part, or given up, and

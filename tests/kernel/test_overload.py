@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import daemons, overload
 from tests.support.disks import slow_ext4
-from tests.support.overload import BUSY, QUIET, RECORDER, SESSIONS
+from tests.support.overload import BUSY, NUMBERS, PAIR, QUIET, RECORDER, SESSIONS
 
 if TYPE_CHECKING:
     import subprocess
@@ -31,6 +31,8 @@ RETAINED_BYTES: Final = 64 << 20
 # How often each session's figures have to change during the overload. Where it holds them up they
 # change once in some eight seconds, and would take longer for that than anything is waited for.
 CHANGES: Final = 12
+# Of the events that both of two sessions record.
+PAIR_PER_SECOND: Final = 50_000
 LOSING: Final = 'collectord_session_losing{{session="{}",source="{}",stage="kernel_ring"}}'
 
 
@@ -128,8 +130,58 @@ def test_an_overloaded_session_holds_up_no_other(
             _check_final(state, name, load[name].made)
 
 
-def _await_losing(daemon: Daemon) -> None:
-    daemons.wait_for(lambda: daemon.session(BUSY)["losing"], "a session that is losing records")
+def test_the_class_decides_who_loses(
+    tmp_path: Path,
+    start_cli: Start,
+    generator: Generator,
+    require: Callable[[str], None],
+) -> None:
+    """The disk takes all of the session that matters more, and the other one loses."""
+    require("loop devices")
+    require("write cgroups")
+    with slow_ext4(tmp_path / "disk", DISK_BYTES, overload.DISK_BYTES_PER_SECOND) as disk:
+        state = disk.root / "state"
+        sessions = "\n".join(
+            f"""
+[[session]]
+name = "{name}"
+class = "{name}"
+[[session.source]]
+kind = "perf"
+events = ["{daemons.EVENT}"]
+filter = "id == {NUMBERS[PAIR]}"
+ring = "2MiB"
+"""
+            for name in ("spare", "must-not-lose")
+        )
+        config = daemons.write_sessions(
+            tmp_path, sessions, state=state, staging="8MiB", flush="500ms"
+        )
+        with daemons.running(start_cli, config, prefix=disk.prefix) as daemon:
+            load = overload.Load(generator, PAIR)
+            try:
+                _await_losing(daemon, "spare")
+                enough = daemon.session("must-not-lose")["stored"] + 4 * PAIR_PER_SECOND
+                daemons.wait_for(
+                    lambda: daemon.session("must-not-lose")["stored"] > enough,
+                    "four seconds' data",
+                )
+                assert daemon.session("spare")["losing"], "it lasts"
+            finally:
+                load.end()
+            assert daemon.stop().status == 0
+        lost = {}
+        for name in ("spare", "must-not-lose"):
+            (segment,) = overload.segments(state, name)
+            ledger = daemons.manifest(segment)["ledger"]
+            assert (ledger["unaccounted"], ledger["produced"]) == (0, load.made)
+            lost[name] = sum(ledger["lost"].values())
+        assert lost["must-not-lose"] == 0, lost
+        assert lost["spare"] > 0
+
+
+def _await_losing(daemon: Daemon, name: str = BUSY) -> None:
+    daemons.wait_for(lambda: daemon.session(name)["losing"], "a session that is losing records")
 
 
 def _check_snapshot(daemon: Daemon) -> None:

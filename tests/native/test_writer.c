@@ -963,11 +963,11 @@ static void while_chunks_are_short_what_matters_more_has_most_turns(void)
 	count_turns(0, ranks, counts);
 	for (uint32_t i = 0; i < 3; i++)
 		CHECK(counts[i] == 5 || counts[i] == 6);
-	/* Ten and one of another; of the other five the next rank has all, where chunks are still short. */
+	/* All ten with one of another after the seventh; of the other five the next rank has four. */
 	count_turns(98, ranks, counts);
 	CHECK_EQ(counts[1], 10);
-	CHECK_EQ(counts[0], 1);
-	CHECK_EQ(counts[2], 5);
+	CHECK_EQ(counts[0], 2);
+	CHECK_EQ(counts[2], 4);
 }
 
 int main(void)

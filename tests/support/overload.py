@@ -23,10 +23,11 @@ BUSY: Final = "busy"
 QUIET: Final = "quiet"
 RECORDER: Final = "recorder"
 SESSIONS: Final = (BUSY, QUIET, RECORDER)
+PAIR: Final = "pair"  # what two sessions record, each more than half of what the disk takes
 DISK_BYTES_PER_SECOND: Final = 10_000_000
 _BLOCK_BYTES: Final = 512  # of st_blocks
 # System calls that nobody makes but this scene's generators.
-_NUMBERS: Final = {name: NUMBER + n for n, name in enumerate(SESSIONS, 1)}
+NUMBERS: Final = {name: NUMBER + n for n, name in enumerate((*SESSIONS, PAIR), 1)}
 
 
 class _Run(NamedTuple):
@@ -41,6 +42,7 @@ _RUNS: Final = {
     BUSY: _Run(500_000, 0, 0),
     QUIET: _Run(100, 400, -1),
     RECORDER: _Run(100, 400, -1),
+    PAIR: _Run(10_000, 50_000, 0),
 }
 
 
@@ -93,7 +95,7 @@ segment_bytes = "{segment}"
 [[session.source]]
 kind = "perf"
 events = ["{EVENT}"]
-filter = "id == {_NUMBERS[BUSY]}"
+filter = "id == {NUMBERS[BUSY]}"
 
 [[session]]
 name = "{QUIET}"
@@ -101,7 +103,7 @@ segment_age = "1s"
 [[session.source]]
 kind = "perf"
 events = ["{EVENT}"]
-filter = "id == {_NUMBERS[QUIET]}"
+filter = "id == {NUMBERS[QUIET]}"
 ring = "64KiB"
 
 [[session]]
@@ -110,7 +112,7 @@ mode = "flight-recorder"
 [[session.source]]
 kind = "tracefs"
 events = ["{EVENT}"]
-filter = "id == {_NUMBERS[RECORDER]}"
+filter = "id == {NUMBERS[RECORDER]}"
 ring = "4MiB"
 """
     )
@@ -133,7 +135,7 @@ class Load:
         self._thread.start()
 
     def _run(self) -> None:
-        number, run = _NUMBERS[self._session], _RUNS[self._session]
+        number, run = NUMBERS[self._session], _RUNS[self._session]
         while not self._ending.is_set():
             with self._generator.start(
                 "count", nr=number, count=run.events, rate=run.rate, cpu=run.cpu
