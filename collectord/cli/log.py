@@ -37,6 +37,8 @@ get_logger = structlog.get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, MutableMapping
 
+    from collectord.cli.line_queue import LineQueue
+
     EventDict = MutableMapping[str, Any]
 
 INTERVAL_NS: Final = 10_000_000_000
@@ -150,6 +152,25 @@ class _Without:
         return event_dict
 
 
+class _Admitted:
+    """A structlog processor that drops lines for which a queue has no room.
+
+    The next one that it admits has `lines_dropped`, the number of those that were dropped.
+    """
+
+    def __init__(self, lines: LineQueue) -> None:
+        self._lines = lines
+
+    def __call__(self, _logger: object, _method: str, event_dict: EventDict) -> EventDict:
+        """Pass the line on, or raise structlog.DropEvent."""
+        dropped = self._lines.admit()
+        if dropped is None:
+            raise structlog.DropEvent
+        if dropped:
+            event_dict["lines_dropped"] = dropped
+        return event_dict
+
+
 class _JournalRenderer:
     """Renders a line as JSON behind its priority."""
 
@@ -176,6 +197,7 @@ def configure(
     level: int = logging.INFO,
     console: bool | None = None,
     without: Collection[str] = (),
+    lines: LineQueue | None = None,
 ) -> None:
     """Set structlog up for this process.
 
@@ -184,6 +206,7 @@ def configure(
         console: True for readable lines, False for JSON, None to decide by whether stderr is a
             terminal.
         without: events that the command reports in its own words.
+        lines: writes them to stderr; None for writes that may wait for it.
     """
     if console is None:
         console = sys.stderr.isatty()
@@ -202,10 +225,17 @@ def configure(
             _values_encodable,
             _JournalRenderer() if is_journal() else structlog.processors.JSONRenderer(default=str),
         ]
+    admitted = [_Admitted(lines)] if lines is not None else []
     structlog.configure(
-        processors=[structlog.processors.add_log_level, _Without(without), RateLimit(), *render],
+        processors=[
+            structlog.processors.add_log_level,
+            _Without(without),
+            RateLimit(),
+            *admitted,
+            *render,
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(file=_CurrentStderr()),  # type: ignore[arg-type]  # print() needs write and flush only
+        logger_factory=structlog.WriteLoggerFactory(file=lines or _CurrentStderr()),  # type: ignore[arg-type]  # it needs write and flush only
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(handlers=[_ToStructlog()], level=max(level, logging.WARNING), force=True)

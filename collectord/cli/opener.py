@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from collectord.cli import EXIT_OK, daemon_config, log
+from collectord.cli.line_queue import LineQueue
 from collectord.cli.parser import Parser
 from collectord.control import service, signals
 from collectord.control.sockets import RINGS, claim_unix
@@ -70,14 +71,16 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
         return EXIT_OK
     host = Planner(kernel, args.config)
     config = host.loaded.config
-    log.configure(level=daemon_config.log_level(config))
     if not config.daemon.opener:
         raise ConfigError(
             "no socket is set",
             key="daemon.opener",
             hint='opener = "/run/collectord-opener/opener.sock"',
         )
-    asyncio.run(_serve(kernel, host, Path(config.daemon.opener), _users(args.user)))
+    users = _users(args.user)
+    with LineQueue() as lines:
+        log.configure(level=daemon_config.log_level(config), lines=lines)
+        asyncio.run(_serve(kernel, host, Path(config.daemon.opener), users))
     return EXIT_OK
 
 

@@ -21,7 +21,6 @@ from collectord.text.foreign import encode_json, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import TextIO
 
 _ENCODER: Final = msgspec.json.Encoder()
 _COLUMNS: Final = 80
@@ -80,19 +79,19 @@ def _stdout_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _discard(sys.stdout)
+        discard(sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise
         raise CollectordError(f"cannot write to stdout: {error.strerror}") from error
 
 
-def _discard(stream: TextIO) -> None:
-    """Prevent a second failure of the data that are still buffered.
+def discard(fd: int) -> None:
+    """Have all that is written to a file from now on discarded, what is still buffered included.
 
     The interpreter flushes at its end, and sets the exit status to 120 if that fails.
     """
     null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(null, stream.fileno())
+    os.dup2(null, fd)
     os.close(null)
 
 
@@ -107,7 +106,7 @@ def complain(text: str) -> None:
         sys.stderr.write(f"collectord: {visible(text)}\n")
         sys.stderr.flush()
     except OSError:  # there is no other place to report it
-        _discard(sys.stderr)
+        discard(sys.stderr.fileno())
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401  # whatever msgspec encodes

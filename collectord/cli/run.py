@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord import __version__
 from collectord.cli import EXIT_FAILURE, EXIT_OK, daemon_config, log
+from collectord.cli.line_queue import LineQueue
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.control import activation, service, signals
@@ -52,14 +53,17 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     read = partial(daemon_config.read, args.config)
     loaded = read()
     config = loaded.config
-    log.configure(
-        level=daemon_config.log_level(config), console=_CONSOLE[config.daemon.log_format]
-    )
-    if not faulthandler.is_enabled():
-        faulthandler.enable()  # the manager's watchdog sends SIGABRT: the log gets the stacks
-    unsealed = asyncio.run(_serve(kernel, loaded, read))
-    if unsealed:
-        log.get_logger().error("segments_not_sealed", segments=unsealed)
+    with LineQueue() as lines:
+        log.configure(
+            level=daemon_config.log_level(config),
+            console=_CONSOLE[config.daemon.log_format],
+            lines=lines,
+        )
+        if not faulthandler.is_enabled():
+            faulthandler.enable()  # the manager's watchdog sends SIGABRT: the log gets the stacks
+        unsealed = asyncio.run(_serve(kernel, loaded, read))
+        if unsealed:
+            log.get_logger().error("segments_not_sealed", segments=unsealed)
     return EXIT_FAILURE if unsealed else EXIT_OK
 
 

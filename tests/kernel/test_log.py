@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log of a daemon whose lines nobody takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.support import daemons
+from tests.support.daemons import NUMBER
+from tests.support.patience import patient
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+
+    from tests.support.generator import Generator
+
+    Start = Callable[..., subprocess.Popen[str]]
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+BURST: Final = 5_000
+END_S: Final = patient(60)
+
+
+def _fill_log(daemon: daemons.Daemon) -> None:
+    """Fill the pipe of its log, as its own lines would in time."""
+    fd = os.open(f"/proc/{daemon.pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(fd, b"\n")
+    except BlockingIOError:
+        os.close(fd)
+
+
+def test_a_log_that_nobody_reads_stops_nothing(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """The daemon answers, stores, rotates and ends though its pipe is full."""
+    with daemons.running(start_cli, daemons.write_config(tmp_path)) as daemon:
+        _fill_log(daemon)
+        for number in range(1, 3):
+            with generator.start("count", count=BURST, nr=NUMBER) as running:
+                running.run()
+            daemon.await_stored(number * BURST)
+            assert daemon.post("/v1/rotate", {})["segments"]
+        assert len(daemons.sealed(tmp_path / "state")) == 2
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(END_S) == 0
+    segments = daemons.sealed(tmp_path / "state")
+    assert sum(daemons.manifest(path)["samples"] for path in segments) == 2 * BURST
