@@ -21,6 +21,7 @@ import structlog
 from collectord.errors import SinkError
 from collectord.ledger.record_ledger import SinkStats
 from collectord.session.running_file import RunningFile
+from collectord.session.seal_backlog import WAITING_MAX, SealBacklog
 from collectord.session.segment_ends import SegmentEnds
 from collectord.sink.segment import PASSING
 
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from collectord.sink.state_dir import StateDir
 
 _LOG: Final = structlog.get_logger()
-# Segments that wait for a seal that may succeed later; each keeps its files open.
-_WAITING_MAX: Final = 4
 # The room to make for a writer that met a full disk: some seconds of a busy stream.
 _ROOM_BYTES: Final = 64 << 20
 # A disk that is busy for that long will not be waited for.
@@ -69,12 +68,15 @@ class Rotation:
         self._open: dict[int, OpenSegment] = {}  # the running and the prepared one
         self._running = RunningFile(parts, self._open)
         self._unsealed: list[tuple[OpenSegment, _core.SegmentClosed, Closing]] = []
+        self._backlog = SealBacklog(parts.plan.name, parts.health)
         self._token = 0
         self._reserved: OpenSegment | None = None  # by `reserve`
         self._wanted = False
         self._has_next = False
         self._since_ns = 0
         self._sealing = asyncio.Lock()
+        self._limiting = asyncio.Lock()
+        self._limits_due = False
         self._preparing = asyncio.Lock()
         self._continued = asyncio.Event()
         self._ending = False
@@ -119,8 +121,8 @@ class Rotation:
         if changes != self._changes:
             self._changes = changes
             self._tasks.start(self._keep_limits())
-        if self._wanted:
-            self._tasks.start(self._prepare_or_degrade())
+        self._backlog.poll()
+        self._prepare_in_time()
         if self._unsealed and not self._sealing.locked():
             self._tasks.start(self._seal_waiting())
         self._repeat_requests()
@@ -271,6 +273,7 @@ class Rotation:
         if self.collected is not None:
             self.collected.expect(closed.token)
         self._early += closed.early
+        self._backlog.add()
         self._tasks.start(self._seal(self._open.pop(closed.token), closed))
         if closed.final:
             self._finished.set()
@@ -283,7 +286,7 @@ class Rotation:
         self._running.lead()
         if not self._ending and self._plan.single_file is None:
             self._wanted = True
-            self._tasks.start(self._prepare_or_degrade())
+            self._prepare_in_time()
 
     def space_wanted(self, error: int) -> None:
         """Make room, then let the writer try again, or give up the chunk."""
@@ -298,6 +301,11 @@ class Rotation:
         self._log.error("write_failed", error=errno.errorcode.get(error, error))
 
     # Prepare.
+
+    def _prepare_in_time(self) -> None:
+        """Prepare the segment that is wanted, unless too many wait for their seals."""
+        if self._wanted and not self._backlog.is_full:
+            self._tasks.start(self._prepare_or_degrade())
 
     async def _prepare(self) -> None:
         async with self._preparing:
@@ -375,7 +383,7 @@ class Rotation:
             made = await self._tasks.in_worker(self._state_dir.make_room, _ROOM_BYTES, directory)
         except SinkError as failure:
             self._log.error("no_room_made", error=str(failure))
-        if made and self._wanted:
+        if made and not self._backlog.is_full:
             await self._prepare_or_degrade()
         if not made and not self._health.has("disk"):
             self._log.warning("disk_full", directory=self._plan.directory)
@@ -420,7 +428,7 @@ class Rotation:
                 try:
                     info = await self._tasks.in_worker(self._sink.seal, segment, closed, closing)
                 except SinkError as error:
-                    if error.errno not in PASSING or len(self._unsealed) > _WAITING_MAX:
+                    if error.errno not in PASSING or len(self._unsealed) > WAITING_MAX:
                         await self._give_up(error)
                         continue
                     failed = str(error)
@@ -429,18 +437,29 @@ class Rotation:
                         self._tell(behind.token, error)
                 else:
                     del self._unsealed[0]
+                    self._leave_backlog()
                     self._tell(segment.token, info)
                     if info is not None:
                         self._sealed(info)
             if self._health.note("seal", failed) and failed:
                 self._log.error("segment_not_sealed", error=failed)
 
+    def _leave_backlog(self) -> None:
+        self._backlog.remove()
+        self._prepare_in_time()
+
     async def _keep_limits(self) -> None:
-        try:
-            await self._tasks.in_worker(self._state_dir.make_room)
-            await self._refresh_stats()
-        except SinkError as error:
-            self._log.error("limits_not_kept", error=str(error))
+        """Apply the limits to what is sealed by now, unless that is about to begin anyway."""
+        if self._limits_due:
+            return
+        self._limits_due = True
+        async with self._limiting:
+            self._limits_due = False
+            try:
+                await self._tasks.in_worker(self._state_dir.make_room)
+                await self._refresh_stats()
+            except SinkError as error:
+                self._log.error("limits_not_kept", error=str(error))
 
     def _sealed(self, info: SegmentInfo) -> None:
         self._accounting.found(info)
@@ -450,6 +469,7 @@ class Rotation:
     async def _give_up(self, error: SinkError) -> None:
         """Give up the first waiting segment, and count its events by where they are now."""
         segment, closed, _ = self._unsealed.pop(0)
+        self._leave_backlog()
         self._tell(segment.token, error)
         self._given_up += 1
         left = end = None

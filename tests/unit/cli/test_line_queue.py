@@ -49,7 +49,7 @@ def _lines(text: bytes) -> list[dict[str, Any]]:
 
 
 def test_lines_that_nobody_reads_are_dropped_and_counted() -> None:
-    """Who logs goes on; the next line with room has the count, and all others are in order."""
+    """The caller goes on; the next line with room has the count, and all are in order."""
     with ExitStack() as stack:
         theirs, ours = _pipe(stack)
         stack.callback(os.close, theirs)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from collectord.session import rotation as rotation_module
 from collectord.session.flight_recorder import SnapshotSegments
 from collectord.session.health import Health
 from collectord.session.rotation import Rotation
+from collectord.session.seal_backlog import WAITING_MAX
 from collectord.session.task_group import TaskGroup
 from collectord.sink.base import GivenUp
 from collectord.sink.manifest import SnapshotNote
@@ -565,3 +567,88 @@ def test_a_requested_rotation_that_a_failed_write_took_back(tmp_path: Path, empt
 
     with ExitStack() as stack:
         assert asyncio.run(scenario(stack)) == ((0, 1) if empty else (1, 2))
+
+
+class SlowDisk(Turning):
+    """Seals nothing until the test lets it.
+
+    Attributes:
+        prepared: tokens of the segments that the stream took.
+        answers: what it was told when it asked for a segment.
+        may_seal: seals go on.
+        worker: does its file work.
+    """
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack)
+        self.full = False
+        self.prepared: list[int] = []
+        self.answers: list[bool] = []
+        self.may_seal = threading.Event()
+        self.worker: ThreadPoolExecutor
+
+    def prepare(self, *segment: int) -> None:
+        """Note which."""
+        self.prepared.append(segment[0])
+
+    def space(self, made: bool) -> None:
+        """Note the answer."""
+        self.answers.append(made)
+
+    def seal(self, segment: Any, closed: object, closing: object) -> Any:  # noqa: ANN401
+        """Seal once that is possible."""
+        assert self.may_seal.wait(60)
+        return super().seal(segment, closed, closing)
+
+    async def turn_over(self, rotation: Rotation) -> bool:
+        """Fill the running segment; returns whether there is another one to continue in."""
+        if self.token == self.prepared[-1]:
+            return False
+        self.token += 1
+        rotation.segment_closed(_closed(self.token - 1))
+        rotation.segment_wanted()
+        await self.settled()
+        rotation.tick()
+        await self.settled()
+        return True
+
+    async def settled(self) -> None:
+        """Let tasks go on until nothing but the seal is under way."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+            await asyncio.get_running_loop().run_in_executor(self.worker, int)
+        await asyncio.sleep(0)
+
+
+def test_segments_that_wait_for_their_seals_are_bounded(tmp_path: Path) -> None:
+    """With more than a few there is no next segment, unless the running one is full up.
+
+    The running one goes on. Once the seals have caught up, there is a next one again.
+    """
+
+    async def scenario(stack: ExitStack) -> SlowDisk:
+        stream = SlowDisk(tmp_path, stack)
+        # A thread seals, and another one does the rest.
+        stream.worker = stack.enter_context(ThreadPoolExecutor(2))
+        stack.callback(stream.may_seal.set)
+        tasks = TaskGroup(stream.worker)
+        rotation = await _turning(tmp_path, stream, tasks)
+        turns = 0
+        while await stream.turn_over(rotation):
+            turns += 1
+            assert turns < 100, "segments without a bound"
+        assert turns == WAITING_MAX + 1
+        rotation.space_wanted(errno.EXFULL)
+        await stream.settled()
+        assert (stream.answers, stream.prepared[-1]) == ([True], stream.token + 1)
+        assert await stream.turn_over(rotation)
+        last = stream.token
+        assert stream.prepared[-1] == last
+        stream.may_seal.set()
+        await tasks.join()
+        assert stream.prepared[-1] == last + 1
+        assert stream.sealed == list(range(1, last))
+        return stream
+
+    with ExitStack() as stack:
+        asyncio.run(scenario(stack))
