@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _LOG: Final = structlog.get_logger()
 # The room to make for a writer that met a full disk: some seconds of a busy stream.
 _ROOM_BYTES: Final = 64 << 20
+# A writer that has no room left waits for seals so long, and gives its data up long after.
+_SEALS_S: Final = 2.0
 # A disk that is busy for that long will not be waited for.
 _TURN_S: Final = 5.0
 
@@ -369,6 +371,7 @@ class Rotation:
 
     async def _make_segment(self) -> None:
         """Create a segment if the running one is full without a successor, or let the data go."""
+        await self._backlog.wait(_SEALS_S)
         async with self._preparing:
             pass  # one may be in preparation
         if not self._has_next and self._plan.single_file is None:
@@ -404,7 +407,8 @@ class Rotation:
         async with self._sealing:
             features = await self._tasks.in_worker(self._describe)
             if not self._ending:
-                await self._health.heard(self._drain.full_pass())
+                # A pass may need memory that a writer holds which waits for seals.
+                await self._backlog.unless_awaited(self._health.heard(self._drain.full_pass()))
                 self._accounting.measure()
             closed = self._accounting.by_place(closed)
             closing = self._accounting.closing(

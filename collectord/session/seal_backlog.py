@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -11,7 +13,8 @@ import structlog
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
+    from typing import Any
 
     from collectord.session.health import Health
 
@@ -43,6 +46,8 @@ class SealBacklog:
         self._clock_ns = clock_ns
         self._log = _LOG.bind(session=session, limit_by=session)
         self._count = 0
+        self._fewer = asyncio.Event()  # one is sealed since somebody began to wait for that
+        self._awaited = asyncio.Event()  # somebody waits
         self._full_since_ns = 0
 
     @property
@@ -59,9 +64,28 @@ class SealBacklog:
     def remove(self) -> None:
         """Count one less: it is sealed, or given up. Without any the backlog is over."""
         self._count -= 1
+        self._fewer.set()
         if self._count == 0 and self._full_since_ns:
             self._full_since_ns = 0
             self._health.note("seals", "")
+
+    async def wait(self, seconds: float) -> None:
+        """Wait while it is full, but not for longer than this."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.is_full:
+                    self._awaited.set()
+                    self._fewer.clear()
+                    await self._fewer.wait()
+        self._awaited.clear()
+
+    async def unless_awaited(self, answer: Coroutine[Any, Any, object]) -> None:
+        """Wait for an answer, but no longer once somebody waits for seals."""
+        tasks = (asyncio.ensure_future(answer), asyncio.ensure_future(self._awaited.wait()))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def poll(self) -> None:
         """Report a backlog that lasts: some segment has waited since there were too many."""

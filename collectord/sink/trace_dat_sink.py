@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 # Room for each CPU if a segment has no limit: sparse, and within ext4's largest file.
 _EXTENT_BYTES: Final = 64 << 30
 _EXTENT_MIN_BYTES: Final = 1 << 20
-# A segment without a successor continues in the rest of its extents.
+# A segment without a successor continues in the rest of its extents: as far again, and if it is
+# small much farther, since the next one waits while seals take longer than segments fill.
 _EXTENT_PER_LIMIT: Final = 2
+_EXTENT_PER_SMALL_LIMIT: Final = 32
+_SMALL_EXTENT_BYTES: Final = 256 << 20
 # Space that the writer allocates ahead for each CPU: for all CPUs together it is no more than this
 # part of a segment's limit.
 _STEP_BYTES: Final = 4 << 20
@@ -108,7 +111,7 @@ class TraceDatSink(FileSink):
         self._comms = comms
         self._recount = recount
         limit_bytes = plan.segment_bytes
-        self._head = self._build(limit_bytes * _EXTENT_PER_LIMIT or _EXTENT_BYTES)
+        self._head = self._build(_extent_bytes(limit_bytes))
         self._shown: dict[int, _Shown] = {}
         super().__init__(plan, identity, events=event_names(metadata), make_room=make_room)
 
@@ -257,3 +260,9 @@ def _told(closed: SegmentClosed) -> _Held:
     samples = {ring: count for ring, count, _ in closed.rings}
     tracks = {ring: Track(size, samples.get(ring, 0), sums) for ring, size, sums in closed.tracks}
     return _Held(tracks, closed.first_ns, closed.last_ns)
+
+
+def _extent_bytes(limit_bytes: int) -> int:
+    """Return the room for one CPU in a file that is to end at a limit, 0 for none."""
+    most_bytes = max(_EXTENT_PER_LIMIT * limit_bytes, _SMALL_EXTENT_BYTES)
+    return min(_EXTENT_PER_SMALL_LIMIT * limit_bytes, most_bytes) or _EXTENT_BYTES

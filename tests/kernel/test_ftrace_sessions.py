@@ -94,7 +94,7 @@ def test_a_snapshot_larger_than_a_segment(
         balance = daemon.session()
         assert daemon.stop().status == 0
     assert (balance["stored"], balance["unaccounted"]) == (200_000, 0), balance["lost"]
-    assert len(paths) > 3
+    assert len(paths) > 1  # how many, says how fast the next files are prepared
     for trace_cmd in trace_cmds:
         assert sum(len(trace_cmd.report(path)) for path in paths) == 200_000
 

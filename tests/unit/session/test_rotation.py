@@ -620,11 +620,14 @@ class SlowDisk(Turning):
         await asyncio.sleep(0)
 
 
-def test_segments_that_wait_for_their_seals_are_bounded(tmp_path: Path) -> None:
-    """With more than a few there is no next segment, unless the running one is full up.
+def test_segments_that_wait_for_their_seals_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more than a few there is no next segment, unless the running one has no room left.
 
     The running one goes on. Once the seals have caught up, there is a next one again.
     """
+    monkeypatch.setattr(rotation_module, "_SEALS_S", 0.01)
 
     async def scenario(stack: ExitStack) -> SlowDisk:
         stream = SlowDisk(tmp_path, stack)
@@ -639,7 +642,8 @@ def test_segments_that_wait_for_their_seals_are_bounded(tmp_path: Path) -> None:
             assert turns < 100, "segments without a bound"
         assert turns == WAITING_MAX + 1
         rotation.space_wanted(errno.EXFULL)
-        await stream.settled()
+        while not stream.answers:
+            await stream.settled()
         assert (stream.answers, stream.prepared[-1]) == ([True], stream.token + 1)
         assert await stream.turn_over(rotation)
         last = stream.token

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,3 +75,48 @@ def test_a_backlog_that_lasts_is_told_until_it_is_over() -> None:
         assert rig.health.reasons
         rig.backlog.remove()
     assert rig.after(100) == ()
+
+
+def test_a_wait_ends_with_the_next_seal() -> None:
+    """It does not begin if there is room, and ends without any seal too."""
+
+    async def scenario() -> list[bool]:
+        rig = Rig()
+        await rig.backlog.wait(60)
+        rig.close(WAITING_MAX + 2)
+        waiting = asyncio.ensure_future(rig.backlog.wait(60))
+        done = []
+        for _ in range(2):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            done.append(waiting.done())
+            rig.backlog.remove()
+        await waiting
+        done.append(rig.backlog.is_full)
+        rig.close(1)
+        await rig.backlog.wait(0.01)
+        return [*done, rig.backlog.is_full]
+
+    assert asyncio.run(scenario()) == [False, False, False, True]
+
+
+def test_an_answer_is_not_waited_for_once_a_seal_is() -> None:
+    """It may need what is held by whoever waits for the seal."""
+
+    async def scenario() -> list[bool]:
+        rig = Rig()
+        rig.close(WAITING_MAX + 1)
+        came = asyncio.Event()
+        asking = asyncio.ensure_future(rig.backlog.unless_awaited(came.wait()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        done = [asking.done()]
+        waiting = asyncio.ensure_future(rig.backlog.wait(60))
+        await asking
+        rig.backlog.remove()
+        await waiting
+        came.set()
+        await rig.backlog.unless_awaited(came.wait())
+        return [*done, rig.backlog.is_full]
+
+    assert asyncio.run(scenario()) == [False, False]

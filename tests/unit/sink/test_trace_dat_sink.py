@@ -174,11 +174,11 @@ def test_manifest_tells_the_segment(tmp_path: Path, info: SegmentInfo) -> None:
 
 
 def test_open_segment_is_ready_for_data(tmp_path: Path) -> None:
-    """A new segment has room for each ring, twice its limit, on aligned offsets."""
+    """A new segment has room for each ring, many times its limit, on aligned offsets."""
     sink = support.make_sink(tmp_path, segment_bytes=8 * MIB)
     segment = sink.next_segment(1, support.opening(run="earlier", stored_before=5))
     assert segment.limit_bytes == 8 * MIB
-    assert segment.capacity_bytes == 16 * MIB
+    assert segment.capacity_bytes == 256 * MIB
     assert segment.step_bytes == MIB
     assert [offset % 4096 for offset in segment.offsets.values()] == [0, 0]
     assert segment.offsets[11] - segment.offsets[10] == segment.capacity_bytes
@@ -192,6 +192,15 @@ def test_open_segment_is_ready_for_data(tmp_path: Path) -> None:
     assert verify([tmp_path])[0].state is State.RUNNING
     sink.close()
     assert not _names(tmp_path)
+
+
+@pytest.mark.parametrize(("limit_mib", "room_mib"), [(1, 32), (64, 256), (256, 512)])
+def test_room_beyond_the_limit(tmp_path: Path, limit_mib: int, room_mib: int) -> None:
+    """A small segment can go on for long while seals are behind, a large one as far again."""
+    sink = support.make_sink(tmp_path, segment_bytes=limit_mib * MIB)
+    segment = sink.next_segment(1, support.opening())
+    assert segment.capacity_bytes == room_mib * MIB
+    sink.close()
 
 
 def test_room_ahead_of_many_cpus(tmp_path: Path) -> None:
