@@ -27,6 +27,7 @@ from collectord.session.lasting_account import NOT_HELD
 from collectord.session.loss_watch import LossWatch
 from collectord.session.pause import Pause
 from collectord.session.ring_snapshot import LAST_PAUSE_S
+from collectord.session.ring_troubles import RingTroubles
 from collectord.session.rotation import Rotation
 from collectord.session.takeover import Takeover
 from collectord.text.units import NS_PER_SECOND
@@ -87,6 +88,7 @@ class Session:
         self._log = _LOG.bind(session=plan.name)
         self._tasks = parts.tasks
         self._health = parts.health
+        self._troubles = RingTroubles(plan.name, parts.health)
         self._aux_flush = AuxFlush(parts.kernel, self._handles, parts.health)
         self._covered = parts.covered
         self._lasting = parts.lasting
@@ -208,7 +210,7 @@ class Session:
             self._accounting.retire(drained)
             del self._rings[drained.ring.id]
             self._joined.discard(drained.ring.id)
-            self._health.note(f"ring/{drained.ring.id}", "")
+            self._troubles.forget(drained.ring.id)
         self._listen()
         for one in self.abilities.hotplug:
             one.leave(cpu)
@@ -293,6 +295,7 @@ class Session:
         self._losses.poll(new=self._lost != lost)
         self._health.look_at_disk(self._stream.waits_ns())
         self._health.look_for_suppression()
+        self._troubles.poll()
         if self._lasting:
             ended = not any(one.handle.goes_on() for one in self._rings.values())
             self._health.note("opener", NOT_HELD if ended else "")
@@ -488,20 +491,16 @@ class Session:
     # Notices of the core about rings (drain_loop.RingListener).
 
     def ring_faulty(self, ring: int, reason: str, position: int, *, quarantined: bool) -> None:
-        """Report the fault; a quarantined ring fills up, and the kernel counts what it refuses."""
+        """Report the fault."""
         label = self._label(ring)
-        trouble = f"{'quarantined' if quarantined else 'had invalid contents'}: {reason}"
-        self._health.note(f"ring/{ring}", f"ring {label} {trouble}")
-        event = "ring_quarantined" if quarantined else "ring_faulty"
-        self._log.error(event, ring=label, reason=reason, position=position)
+        self._troubles.fault(ring, label, reason, position, quarantined=quarantined)
 
     def ring_hung_up(self, ring: int) -> None:
         """Report what that means, unless it was reported."""
         handle = self._rings[ring].handle
         meaning = handle.hung_up()
         if meaning and not self._stopping.is_set():
-            self._health.note(f"ring/{ring}", f"ring {handle.label}: {meaning}")
-            self._log.warning("ring_hung_up", ring=str(handle.label), meaning=meaning)
+            self._troubles.hang_up(ring, str(handle.label), meaning)
 
     def _label(self, number: int) -> str:
         """Return the label of a ring or an AUX area, by the core's number."""
