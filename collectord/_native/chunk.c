@@ -117,7 +117,7 @@ static uint32_t share__rank(const struct share *share)
  * joined, so shares of equal rank have all of it. */
 static void pool__set_aside(struct pool *pool)
 {
-	uint32_t part = pool->count, more = 0;
+	uint32_t part = pool->count - pool->next, more = 0;
 	bool joined[RANKS] = {false};
 
 	for (const struct share *share = pool->shares; share != NULL; share = share->next) {
@@ -129,6 +129,28 @@ static void pool__set_aside(struct pool *pool)
 		pool->aside[rank] = more * part;
 		more += joined[rank];
 	}
+}
+
+/* Under the lock: let no more chunks be owed than are free. Who came last goes without: those who
+ * came before live on their reserves while another one's disk does not answer. */
+static void pool__back(struct pool *pool)
+{
+	const uint32_t next = pool->count < POOL_MANY_CHUNKS ? 0 : NEXT_CHUNKS;
+	uint32_t left = pool->free_count;
+
+	pool->owed = 0;
+	pool->lacks = false;
+	for (struct share *share = pool->shares; share != NULL; share = share->next) {
+		const uint32_t owed = share__owed(share);
+		const uint32_t backed = owed < left ? owed : left;
+
+		share->kept -= owed - backed;
+		pool->owed += backed;
+		pool->lacks |= backed < owed;
+		left -= backed;
+	}
+	pool->next = next < left ? next : left;
+	pool->lacks |= pool->next < next;
 }
 
 /*
@@ -149,9 +171,7 @@ static void pool__divide(struct pool *pool)
 					share->kept++;
 					left--;
 				}
-	pool->owed = 0;
-	for (share = pool->shares; share != NULL; share = share->next)
-		pool->owed += share__owed(share);
+	pool__back(pool);
 	pool__set_aside(pool);
 }
 
@@ -205,7 +225,7 @@ void chunk__begin(struct chunk *chunk)
 /* Under the lock: returns how many chunks are free for a share beyond its reserve. */
 static uint32_t pool__left(const struct pool *pool, const struct share *share)
 {
-	const uint32_t others = pool->owed + pool->aside[share__rank(share)];
+	const uint32_t others = pool->owed + pool->next + pool->aside[share__rank(share)];
 
 	return pool->free_count > others ? pool->free_count - others : 0;
 }
@@ -218,7 +238,7 @@ struct chunk *pool__take(struct pool *pool, struct share *share)
 
 	HOLD(&pool->lock);
 	own = share__owed(share);
-	may = own > 0 ? pool->free_count > pool->owed - own : pool__left(pool, share) > 0;
+	may = own > 0 ? pool->free_count > pool->owed - own + pool->next : pool__left(pool, share) > 0;
 	chunk = may ? pool->free : NULL;
 	if (chunk == NULL)
 		return NULL;
@@ -250,6 +270,8 @@ void pool__give(struct pool *pool, struct chunk *chunk)
 	chunk->next = pool->free;
 	pool->free = chunk;
 	pool->free_count++;
+	if (pool->lacks)
+		pool__divide(pool);
 }
 
 uint32_t pool__free_count(struct pool *pool)

@@ -66,6 +66,10 @@ _Static_assert(sizeof(struct chunk_note) == 64 && sizeof(struct stream_note) == 
  * wants more than the first. */
 #define SHARE_DATA_CHUNKS 2u
 #define SHARE_SIDEBAND_CHUNKS 1u
+/* In a pool of so many chunks some are kept for a stream that has yet to come: it may come while
+ * another one holds all others, because its disk does not answer. */
+#define POOL_MANY_CHUNKS 64u
+#define NEXT_CHUNKS (SHARE_DATA_CHUNKS + SHARE_SIDEBAND_CHUNKS)
 
 #define RANKS 3u
 /* Of what is reserved for no share, each rank leaves 1 of so many parts to each rank that matters more
@@ -80,7 +84,7 @@ struct share {
 	_Atomic uint32_t rank; /* below RANKS; 0 matters most, and is short last */
 	uint64_t stream; /* its id */
 	uint32_t wanted; /* one of the constants above; 0: it has not joined */
-	uint32_t kept;	 /* its reserve, as the pool has room for all who joined */
+	uint32_t kept;	 /* its reserve, as there are chunks for those who joined before */
 	uint32_t held;
 };
 
@@ -161,7 +165,9 @@ struct pool {
 	uint32_t free_count;
 	uint32_t free_min;
 	struct share *shares;
-	uint32_t owed; /* reserved for shares, but not held by them */
+	uint32_t owed; /* reserved for shares, but not held by them; as many are free */
+	uint32_t next; /* kept for a stream that has yet to come; as many more are free */
+	bool lacks;    /* a reserve is smaller than it is to be until chunks come back */
 	/* Of the chunks that are reserved for no share, those which each rank leaves to others */
 	uint32_t aside[RANKS];
 };
@@ -176,8 +182,8 @@ size_t pool__bytes(uint32_t count, uint32_t chunk_bytes);
 void pool__keep(struct pool *pool, uint8_t *memory);
 /* Note the last file that was prepared for a stream. */
 void pool__note_file(struct pool *pool, uint64_t stream, uint64_t device, uint64_t file);
-/* Reserve `wanted` chunks for `share` from now on, or fewer if there are many shares; call it
- * once. */
+/* Reserve `wanted` chunks for `share` from now on, or fewer if there are many shares, or as long as
+ * others hold the chunks; call it once. */
 void pool__join(struct pool *pool, struct share *share, uint32_t wanted);
 void pool__leave(struct pool *pool, struct share *share);
 /* Returns an empty chunk; NULL if there is none, or all are reserved, or left to shares that matter

@@ -314,6 +314,49 @@ static void the_first_chunk_of_each_comes_before_the_second_of_any(void)
 	pool__deinit(&pool);
 }
 
+/* One whose disk hangs holds all that it may have. */
+static void one_that_comes_late_takes_nothing_from_those_before_it(void)
+{
+	struct share busy = {0}, quiet = {0}, late[2] = {0}, later = {0};
+	struct chunk *taken[POOL_MANY_CHUNKS], *last;
+	struct pool pool;
+	uint32_t count = 0;
+
+	CHECK_EQ(pool__init(&pool, POOL_MANY_CHUNKS, CHUNK_BYTES), 0);
+	pool__join(&pool, &busy, SHARE_DATA_CHUNKS);
+	pool__join(&pool, &quiet, SHARE_DATA_CHUNKS);
+	while ((last = pool__take(&pool, &busy)) != NULL)
+		taken[count++] = last;
+	CHECK_EQ(count, POOL_MANY_CHUNKS - SHARE_DATA_CHUNKS - NEXT_CHUNKS);
+	pool__join(&pool, &late[0], SHARE_DATA_CHUNKS);
+	pool__join(&pool, &late[1], SHARE_SIDEBAND_CHUNKS);
+	pool__join(&pool, &later, SHARE_DATA_CHUNKS);
+	CHECK(pool__is_short(&pool));
+	CHECK(pool__take(&pool, &later) == NULL);
+	CHECK(pool__take(&pool, &busy) == NULL);
+	CHECK((last = pool__take(&pool, &quiet)) != NULL);
+	CHECK(pool__take(&pool, &quiet) != NULL);
+	CHECK(pool__take(&pool, &quiet) == NULL);
+	CHECK(pool__take(&pool, &late[0]) != NULL);
+	CHECK(pool__take(&pool, &late[0]) != NULL);
+	CHECK(pool__take(&pool, &late[1]) != NULL);
+	CHECK_EQ(pool__free_count(&pool), 0);
+	/* What one gives back is his again; what is left over is for those who lack some. */
+	pool__give(&pool, last);
+	CHECK(pool__take(&pool, &later) == NULL);
+	CHECK(pool__take(&pool, &quiet) == last);
+	pool__give(&pool, taken[--count]);
+	CHECK(pool__take(&pool, &busy) == NULL);
+	CHECK(pool__take(&pool, &later) == taken[count]);
+	/* Those that are to be kept for the next one come last. */
+	for (uint32_t i = 0; i < 1 + NEXT_CHUNKS; i++)
+		pool__give(&pool, taken[--count]);
+	CHECK(pool__take(&pool, &busy) == NULL);
+	pool__give(&pool, taken[--count]);
+	CHECK(pool__take(&pool, &busy) == taken[count]);
+	pool__deinit(&pool);
+}
+
 /* A successor reads them in memory that is not the pool's own. */
 static void notes_tell_of_a_chunk_what_a_successor_needs(void)
 {
@@ -413,6 +456,7 @@ int main(void)
 	RUN(each_rank_leaves_more_than_the_one_before);
 	RUN(no_more_than_half_is_kept);
 	RUN(the_first_chunk_of_each_comes_before_the_second_of_any);
+	RUN(one_that_comes_late_takes_nothing_from_those_before_it);
 	RUN(notes_tell_of_a_chunk_what_a_successor_needs);
 	RUN(spans_follow_the_rings_in_turn);
 	XXH3_freeState(hash);
