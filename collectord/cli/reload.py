@@ -39,7 +39,9 @@ def run(arguments: Sequence[str]) -> int:
         print_json(answer)
         return EXIT_OK
     found = convert(answer, Difference)
-    lines = ["nothing differs"] if found.is_empty else found.describe()
-    for line in (*lines, *(f"warning: {warning}" for warning in answer["warnings"])):
+    lines = ["nothing differs"] if found.is_empty else [*found.describe()]
+    lines += (f"session {name} is still ending, as its disk is slow" for name in answer["ending"])
+    lines += (f"warning: {warning}" for warning in answer["warnings"])
+    for line in lines:
         say(line)
     return EXIT_OK

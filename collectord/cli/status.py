@@ -58,5 +58,7 @@ def _lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"unclean stops so far: {status['unclean_stops']:,}"
     if status["damaged_files"]:
         yield f"damaged files: {status['damaged_files']:,}"
+    for session in status["ending"]:
+        yield f"session {session['name']} ({session['source']}) is still ending"
     for reason in status["drain"]["lacks"]:
         yield f"drain threads: {reason}"

@@ -40,6 +40,7 @@ def status_json(status: DaemonStatus) -> dict[str, Any]:
         "drain": _drain_json(status.drain),
         "cost": _cost_json(status.cost),
         "sessions": [session_json(balance, status.bpf) for balance in status.sessions],
+        "ending": [session_json(balance, ()) for balance in status.ending],
     }
 
 

@@ -8,9 +8,9 @@ the new one fails it is opened again, and the time between is a gap.
 
 from __future__ import annotations
 
-import gc
+import asyncio
 from contextlib import AsyncExitStack, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from collectord.daemon.opening import Opening
 from collectord.daemon.session_set import SessionSet
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
     from collectord.control.service import Service
     from collectord.daemon.claims import Places
     from collectord.daemon.hotplug import Hotplug
+    from collectord.daemon.leaving import Leaving
     from collectord.plan.difference import Difference
     from collectord.plan.session_plan import Plan, SessionPlan
     from collectord.session.session_factory import Contains, SessionContext
 
     Key = tuple[str, str]
+
+# How long a session that has to be closed first may take: as long as writing full staging does.
+_CLOSE_S: Final = 30.0
 
 
 class Changeover:
@@ -41,19 +45,21 @@ class Changeover:
     Args:
         context: opens sessions.
         sessions: the live ones.
+        leaving: ends those that are not needed any more.
         places: the directories of segments.
         service: is told of what is opened.
         hotplug: follows the CPUs, in the sessions as well.
         told: called when other sessions are live.
 
     Attributes:
-        under_way: sessions are being exchanged, which must not be interrupted.
+        under_way: sessions that are to be live have begun, which must not be interrupted.
     """
 
     def __init__(
         self,
         context: SessionContext,
         sessions: SessionSet,
+        leaving: Leaving,
         places: Places,
         *,
         service: Service,
@@ -62,11 +68,19 @@ class Changeover:
     ) -> None:
         self._context = context
         self._sessions = sessions
+        self._leaving = leaving
         self._places = places
+        self._plan: Plan | None = None  # what the last reload has left; None during one
+        leaving.left = self._keep_places
         self._service = service
         self._hotplug = hotplug
         self._told = told
         self.under_way = False
+        self._stops = False
+
+    def stop(self) -> None:
+        """Exchange no sessions from now on: those that are live are about to be closed."""
+        self._stops = True
 
     async def start(self, config: Config, plan: Plan, plans: Sequence[SessionPlan]) -> None:
         """Open and begin planned sessions, beside those that were begun before.
@@ -88,6 +102,8 @@ class Changeover:
     async def change(self, old: Plan, config: Config, new: Plan, found: Difference) -> None:
         """Let the sessions of one plan be followed by those of another.
 
+        Those that are not needed any more are ended beside them: their disks may not answer.
+
         Args:
             old: the plan that runs.
             config: what the new one was made of.
@@ -97,40 +113,49 @@ class Changeover:
         Raises:
             CollectordError: a session cannot be opened or begun, or a directory not be claimed, or
                 too many would be open at a time; the old ones go on.
+            PlanError: one with the name or the directory of a new one has not ended yet.
         """
         wanted = found.of(Kind.CHANGED) | found.of(Kind.ADDED)
         self._check_names(found)
-        lone = {_key(plan) for plan in (*old.sessions, *new.sessions) if plan.is_exclusive} & (
-            wanted | found.of(Kind.REMOVED)
-        )
         plans = [plan for plan in new.sessions if _key(plan) in wanted]
-        check_streams((*self._sessions.plans, *(one for one in plans if _key(one) not in lone)))
+        await self._leaving.check(plans)
+        lone = {_key(plan) for plan in (*old.sessions, *new.sessions) if plan.is_exclusive}
+        lone &= wanted | found.of(Kind.REMOVED) if lone & wanted else set()
+        beside = [plan for plan in plans if _key(plan) not in lone]
+        check_streams((*self._sessions.plans, *self._leaving.plans, *beside))
         self._context.kernel.reserve_files(sum(plan.files for plan in plans) + new.reserved_files)
         closed: set[Key] = set()
+        self._plan = None
         try:
             self._claim(new)
             async with SessionSet(self._context.watch) as aside:
-                beside = [plan for plan in plans if _key(plan) not in lone]
                 await self._open(aside, config, beside, _absent)
                 self.under_way = True
+                closed |= lone
+                await self._close(lone)
+                after = [plan for plan in plans if _key(plan) in lone]
+                await self._open(aside, config, after, _absent)
+                await self._begin(aside, config, _absent)
                 async with self._hotplug.one_at_a_time:
-                    closed |= lone
-                    await self._close(lone)
-                    after = [plan for plan in plans if _key(plan) in lone]
-                    await self._open(aside, config, after, _absent)
-                    await self._begin(aside, config, _absent)
+                    if self._stops:
+                        raise asyncio.CancelledError  # noqa: TRY301 - as if not under way
                     self._exchange(aside, new, found.of(Kind.REMOVED))
-                    await aside.end()
-                    self._sessions.settle(aside)
+                    self._leaving.begin(aside.pop_all())
         except BaseException:
-            await self._reopen(old, config, closed)
-            self._places.keep(old)
+            if not self._stops:
+                await self._reopen(old, config, closed)
+            self._plan = old
             raise
+        else:
+            self._plan = new
         finally:
             self.under_way = False
-            # A session is a cycle of objects, and its stream has megabytes of known tasks.
-            gc.collect()
-        self._places.keep(new)
+            self._keep_places()
+
+    def _keep_places(self) -> None:
+        """Keep the directories of those sessions alone that are live, or have not ended yet."""
+        if self._plan is not None:
+            self._places.keep((*self._plan.sessions, *self._leaving.plans))
 
     def _check_names(self, found: Difference) -> None:
         """Raise PlanError if somebody has started a session that has the name of a new one."""
@@ -179,10 +204,18 @@ class Changeover:
         self._told()
 
     async def _close(self, keys: set[Key]) -> None:
-        """Close sessions whose places are needed before others can be opened."""
-        async with self._sessions.take_out(keys) as out:
-            await out.end()
-            self._sessions.settle(out)
+        """Close sessions whose places are needed before others can be opened.
+
+        Raises:
+            PlanError: they do not end.
+        """
+        if not keys:
+            return
+        async with self._hotplug.one_at_a_time:
+            out = self._sessions.take_out(keys)
+        plans = out.plans
+        await asyncio.wait([self._leaving.begin(out)], timeout=_CLOSE_S)
+        await self._leaving.check(plans)
 
     async def _reopen(self, old: Plan, config: Config, closed: set[Key]) -> None:
         """Open sessions again that were closed in vain."""

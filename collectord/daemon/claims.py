@@ -22,11 +22,12 @@ from collectord.sink.segment import lock, sink_errors
 from collectord.source.tracefs import instance_session
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Self
 
     from collectord.folders.folder import Folder
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.session_plan import Plan, SessionPlan
 
 _LOG: Final = structlog.get_logger()
 _SALVAGE_S: Final = 30.0
@@ -112,10 +113,10 @@ class Places:
                 self._held[place] = own.pop_all()
         return place
 
-    def keep(self, plan: Plan) -> None:
-        """Leave the directories that no session of a plan writes to."""
+    def keep(self, plans: Iterable[SessionPlan]) -> None:
+        """Leave the directories that no session of these plans writes to."""
         kept = set()
-        for session in plan.sessions:
+        for session in plans:
             with suppress(OSError):  # one that somebody has removed is not kept either
                 status = Path(session.sink.directory).stat()
                 kept.add((status.st_dev, status.st_ino))

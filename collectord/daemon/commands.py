@@ -15,6 +15,7 @@ from collectord.text.foreign import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collectord.daemon.leaving import Leaving
     from collectord.daemon.reloader import Reloader
     from collectord.daemon.session_set import SessionSet
     from collectord.daemon.timed_sessions import TimedSessions
@@ -34,16 +35,20 @@ class DaemonCommands:
         reloader: keeps the plan of all sessions.
         sessions: all of the daemon.
         timed: those that users start.
+        leaving: those that are not wanted any more.
 
     Attributes:
         timed: the same.
         snapshots: the last ones that were requested; after the run also all others.
     """
 
-    def __init__(self, reloader: Reloader, sessions: SessionSet, timed: TimedSessions) -> None:
+    def __init__(
+        self, reloader: Reloader, sessions: SessionSet, timed: TimedSessions, leaving: Leaving
+    ) -> None:
         self._reloader = reloader
         self.timed = timed
         self._sessions = sessions
+        self._leaving = leaving
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
 
     @property
@@ -52,9 +57,13 @@ class DaemonCommands:
         return self._reloader.plan
 
     async def reload(self) -> dict[str, Any]:
-        """Read the configuration anew, and change what differs; see `Reloader.reload`."""
+        """Read the configuration anew, and change what differs; see `Reloader.reload`.
+
+        Sessions that are not wanted any more and have not ended yet are `ending`.
+        """
         done = await self._reloader.reload()
-        return {**plain(done.found), "warnings": list(done.warnings)}
+        ending = await self._leaving.settled()
+        return {**plain(done.found), "warnings": list(done.warnings), "ending": ending}
 
     async def snapshot(
         self, names: Sequence[str] = (), trigger: str = Trigger.REQUEST

@@ -64,8 +64,8 @@ class Daemon:
         loaded = Loaded(config, config_sha256)
         self._reloader = Reloader(kernel, loaded, facts, plan, read or (lambda: loaded))
         self._stages = Stages(kernel, config, facts, plan, child)
-        timed = self._stages.timed
-        self.commands = DaemonCommands(self._reloader, self._stages.sessions, timed)
+        now = self._stages
+        self.commands = DaemonCommands(self._reloader, now.sessions, now.timed, now.leaving)
         self._started_ns = time.time_ns()
 
     @property
@@ -121,6 +121,7 @@ class Daemon:
             now.polls.refresh()
         return DaemonStatus(
             sessions=now.sessions.balances(),
+            ending=now.leaving.balances(),
             core=now.drain.core.counters(),
             clocks=now.clock,
             started_ns=self._started_ns,

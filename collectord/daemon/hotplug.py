@@ -41,7 +41,8 @@ class Hotplug:
         look: finds the present CPUs, and calls `follow` if they have changed.
 
     Attributes:
-        one_at_a_time: held while a session's rings are changed; who has it may close sessions.
+        one_at_a_time: held while a session's rings are changed; who has it may take sessions out
+            of the live ones, and closes them without it.
     """
 
     def __init__(

@@ -121,12 +121,18 @@ class Reloader:
             raise _stopping()
         return task.result()
 
-    async def end(self) -> None:
-        """Give up what is not decided yet, and complete what is."""
+    def stop(self) -> None:
+        """Give up what is not decided yet, and let nothing be exchanged any more."""
         self._ended = True
+        if self._begun.is_set():
+            self._running.changeover.stop()
         for task in self._tasks:
             if task is not self._present or not self._running.changeover.under_way:
                 task.cancel()
+
+    async def end(self) -> None:
+        """Stop, and wait for what cannot be given up: disks may have to answer for it."""
+        self.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -191,9 +191,19 @@ class SessionSet:
 
     async def remove(self, name: str) -> list[AnySession]:
         """Flush, seal, balance and undo the sessions of a name, and return them."""
-        async with self._part([key for key in self._live if key[0] == name]) as gone:
+        async with self.part(name) as gone:
             await asyncio.gather(*map(_end, gone.begun))
         return [*gone]
+
+    def part(self, name: str) -> SessionSet:
+        """Return the sessions of a name in a set of their own."""
+        return self._part([key for key in self._live if key[0] == name])
+
+    def pop_all(self) -> SessionSet:
+        """Return all sessions in another set, which has to be left instead of this one."""
+        out = SessionSet(self._watch)
+        out._live, self._live = self._live, {}
+        return out
 
     def _part(self, keys: Iterable[Key]) -> SessionSet:
         """Move sessions to a set of their own."""

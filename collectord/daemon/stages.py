@@ -20,6 +20,7 @@ from collectord.daemon.claims import Places, await_salvages
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.hotplug import Hotplug
+from collectord.daemon.leaving import Leaving
 from collectord.daemon.packer import Packer, share_of
 from collectord.daemon.process_watch import ProcessWatch
 from collectord.daemon.reloader import Running
@@ -111,6 +112,7 @@ class Stages:
         store_limit_bytes: the most that all segments may take, 0 for no limit.
         polls: the schedule of the sessions' polls; None while nothing is collected.
         meter: of the cost of all this.
+        leaving: those that are not wanted any more, and have not ended yet.
         timed: sessions that users start.
         opening: the thread that opens rings; it is known to the sources as the daemon's own.
     """
@@ -129,7 +131,8 @@ class Stages:
         self._staging = StagingMemory(kernel, config.daemon.opener, plan.core)
         self.watch = BpfWatch()
         self.sessions = SessionSet(self.watch)
-        self.timed = TimedSessions(kernel, config, self.sessions)
+        self.leaving = Leaving(self.sessions)
+        self.timed = TimedSessions(kernel, config, self.sessions, self.leaving)
         self.counted: dict[str, Contents] = {}
         self.coverage = Coverage((), kernel.online_cpus())
         self.left_records = 0
@@ -164,11 +167,13 @@ class Stages:
         )
         context = self._context(run)
         await run.stack.enter_async_context(self.sessions)
+        run.stack.push_async_callback(self._end_others, run.reloader)
         await asyncio.sleep(0)  # a signal may be due
         if not run.stop.is_set():
             changeover = Changeover(
                 context,
                 self.sessions,
+                self.leaving,
                 self._places,
                 service=run.service,
                 hotplug=hotplug,
@@ -300,8 +305,8 @@ class Stages:
             if not changeover.under_way:
                 opened.cancel()
             await asyncio.wait([opened])
-            await run.reloader.end()
-            await self.timed.end()
+            run.reloader.stop()
+            await self.timed.let_go()
             self.polls = self._hotplug = None
             await hotplug.end()
             await self._heartbeat.rest()
@@ -349,10 +354,16 @@ class Stages:
         if self._opener and self._kernel.opener_listens(self._opener):
             self.sessions.outlive()
         async with _running(prolong(run.service, self._written)):
-            await self.sessions.end()
+            await asyncio.gather(self.sessions.end(), self._end_others(run.reloader))
         await self.watch.poll(self._workers.of())
         if run.keep_counted:
             self.counted = await self.watch.contents(self._workers.of())
+
+    async def _end_others(self, reloader: Reloader) -> None:
+        """Wait for sessions that are not live: those that end, and those of a reload."""
+        await reloader.end()
+        await self.timed.end()
+        await self.leaving.end()
 
     def _apply(self, config: Config, plan: Plan) -> None:
         """Take over the settings of a configuration that was loaded anew."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.config.schema_session import TimedSessionConfig
+    from collectord.daemon.leaving import Leaving
     from collectord.daemon.session_set import SessionSet
     from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
@@ -46,6 +47,7 @@ class _Timed:
     Attributes:
         config: of it.
         over: it has ended, or is about to.
+        out: it is not one of the live sessions any more.
         why: it ends: "duration", "bytes" or "request".
         task: waits for its end.
         balances: its last ones.
@@ -53,6 +55,7 @@ class _Timed:
 
     config: TimedSessionConfig
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    out: asyncio.Event = field(default_factory=asyncio.Event)
     why: str = "duration"
     task: asyncio.Task[None] | None = None
     balances: tuple[SessionBalance, ...] = ()
@@ -88,12 +91,16 @@ class TimedSessions:
         kernel: their rings are opened.
         config: has the limits, and all that a session's own table does not have.
         sessions: all of the daemon.
+        leaving: ends those whose time is over.
     """
 
-    def __init__(self, kernel: Kernel, config: Config, sessions: SessionSet) -> None:
+    def __init__(
+        self, kernel: Kernel, config: Config, sessions: SessionSet, leaving: Leaving
+    ) -> None:
         self._kernel = kernel
         self._config = config
         self._sessions = sessions
+        self._leaving = leaving
         self._running: dict[str, _Timed] = {}
         self._daemon: Surroundings | None = None
         self._changing = asyncio.Lock()
@@ -159,6 +166,7 @@ class TimedSessions:
         facts = host_facts(self._kernel, alone, mount=False)
         plan = build(alone, facts)
         self._check(plan)
+        await self._leaving.check(plan.sessions)
         self._kernel.reserve_files(plan.files + plan.reserved_files)
         context = replace(daemon.context, facts=facts, lasting=False)
         opened = []
@@ -214,7 +222,7 @@ class TimedSessions:
             if one is not None and recorded > self._config.control.max_bytes:
                 one.end("bytes")
 
-    async def end(self) -> None:
+    async def let_go(self) -> None:
         """Start no more sessions; leave those that live to be ended with all others.
 
         One that is being opened gives up: a program may compile for a minute.
@@ -224,10 +232,15 @@ class TimedSessions:
             self._opening.cancel()
         async with self._changing:
             pass
-        tasks = [one.task for one in self._running.values() if one.task is not None]
-        for one in self._running.values():
-            if not one.over.is_set() and one.task is not None:
+        for one in tuple(self._running.values()):
+            if one.over.is_set():
+                await one.out.wait()
+            elif one.task is not None:
                 one.task.cancel()
+
+    async def end(self) -> None:
+        """Wait for those whose time was over before."""
+        tasks = [one.task for one in self._running.values() if one.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _live(self, one: _Timed, daemon: Surroundings) -> None:
@@ -238,13 +251,11 @@ class TimedSessions:
         one.over.set()
         await daemon.settled()
         name = one.config.name
-        try:
-            gone = await self._sessions.remove(name)
-        except CollectordError as error:
-            _LOG.error("session_not_closed", session=name, error=str(error))
-            return
-        finally:
-            del self._running[name]
+        out = self._sessions.part(name)
+        gone = [*out]
+        one.out.set()
+        await self._leaving.begin(out)
+        del self._running[name]
         one.balances = tuple(session.balance() for session in gone)
         daemon.left(gone)
         for balance in one.balances:

@@ -37,6 +37,7 @@ class DaemonStatus:
     """All values that metrics, the control API and the live line show.
 
     Attributes:
+        ending: the balances of sessions that are not wanted any more, and have not ended yet.
         before: sums over the sessions that present ones have followed under the same name.
         uncovered_ns: time that CPUs were without what they should have had, added up.
         uncovered_by_session: the same for each session, by name and source.
@@ -58,5 +59,6 @@ class DaemonStatus:
     bpf: tuple[BpfStatus, ...] = ()
     drain: RunningThreads = field(default_factory=RunningThreads)
     cost: Cost = field(default_factory=Cost)
+    ending: tuple[SessionBalance, ...] = ()
     before: tuple[SessionBalance, ...] = ()
     reload: ReloadStatus = field(default_factory=ReloadStatus)

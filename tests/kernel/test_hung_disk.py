@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support.disks import ext4, frozen
-from tests.support.hung import check_others_go_on
+from tests.support.hung import check_others_go_on, check_removed_waits_alone
 
 if TYPE_CHECKING:
     import subprocess
@@ -32,3 +32,13 @@ def test_a_file_system_that_is_frozen_holds_up_no_other(
     require("loop devices")
     with ext4(tmp_path / "disk", DISK_BYTES) as root:
         check_others_go_on(tmp_path, start_cli, generator, root / "busy", partial(frozen, root))
+
+
+def test_a_session_that_is_removed_waits_for_its_disk_alone(
+    tmp_path: Path, start_cli: Start, generator: Generator, require: Callable[[str], None]
+) -> None:
+    """Reloads and a stop do not, and it is accounted for when the disk answers."""
+    require("loop devices")
+    with ext4(tmp_path / "disk", DISK_BYTES) as root:
+        busy, hung = root / "busy", partial(frozen, root)
+        check_removed_waits_alone(tmp_path, start_cli, generator, busy, hung)

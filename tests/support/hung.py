@@ -9,6 +9,9 @@ import signal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
+from collectord.errors import CollectordError
 from tests.support import daemons, overload
 from tests.support.overload import BUSY, QUIET, RECORDER, SESSIONS
 
@@ -29,6 +32,8 @@ _WAITS: Final = re.compile(
 )
 _WAIT_LIMIT_S: Final = 10
 _LIFE_MAX_S: Final = 1000
+# A session that comes while the disk hangs.
+_ADDED: Final = "added"
 
 
 def _last_ledger(directory: Path) -> dict[str, Any]:
@@ -127,3 +132,62 @@ def check_others_go_on(
         told = f"{name}: {load[name].made} made; {ledger}"
         assert (ledger["unaccounted"], ledger["produced"]) == (0, load[name].made), told
         assert (sum(ledger["lost"].values()) > 0) == (name == BUSY)
+
+
+def check_removed_waits_alone(
+    tmp_path: Path,
+    start_cli: Callable[..., subprocess.Popen[str]],
+    generator: Generator,
+    busy: Path,
+    hung: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Check that a reload removes `busy`, another adds a session, and a stop ends all others.
+
+    Args:
+        tmp_path: where the others write.
+        start_cli: starts the daemon.
+        generator: makes the events.
+        busy: a folder on the disk that hangs.
+        hung: has it hang for a block.
+    """
+    state = tmp_path / "state"
+    config = overload.write_config(
+        tmp_path,
+        state,
+        busy=busy,
+        flush="500ms",
+        staging="16MiB",
+        chunk="128KiB",
+        segment="16MiB",
+        retained="1GiB",
+    )
+    whole = config.read_text()
+    head, first, *others = whole.split("[[session]]")
+    assert f'"{BUSY}"' in first
+    without = "[[session]]".join((head, *others))
+    added = "[[session]]" + others[0].replace(f'"{QUIET}"', f'"{_ADDED}"')
+
+    def reload(text: str) -> dict[str, Any]:
+        config.write_text(text)
+        return daemon.post("/v1/reload", {})
+
+    with daemons.running(start_cli, config) as daemon, overload.loads(generator):
+        daemons.wait_for(lambda: daemon.session(BUSY)["stored"], "records on the disk")
+        with hung():
+            daemons.wait_for(lambda: daemon.session(BUSY)["losing"], "that staging is full")
+            assert reload(without)["ending"] == [BUSY]
+            status = daemon.status()
+            assert [one["name"] for one in status["sessions"]] == [QUIET, RECORDER]
+            assert [(one["name"], one["state"]) for one in status["ending"]] == [(BUSY, "ending")]
+            with pytest.raises(CollectordError, match=f"'{BUSY}' is still ending"):
+                reload(whole)
+            assert reload(without + added)["sessions"][-1]["kind"] == "added"
+            daemon.process.send_signal(signal.SIGTERM)
+            for name in (QUIET, RECORDER, _ADDED):
+                daemons.wait_for(partial(_is_closed, state / name), f"the end of {name}")
+            assert daemon.process.poll() is None
+        ended = daemon.await_end()
+    assert ended.status == 0, ended.log
+    for directory in (busy, state / QUIET, state / RECORDER, state / _ADDED):
+        ledger = _last_ledger(directory)
+        assert (ledger["basis"], ledger["closed"], ledger["unaccounted"]) == ("exact", True, 0)
