@@ -191,6 +191,7 @@ class Stages:
         self._places = run.stack.enter_context(Places(self._kernel, shared=not run.salvage_all))
         devices = self._places.claim(self._plan)
         self._workers = run.stack.enter_context(FileWorkers(devices))
+        self._state_dir.delete_in(self._workers.on)
 
     async def _recover(self, run: Run) -> None:
         """Seal and salvage what killed processes left."""

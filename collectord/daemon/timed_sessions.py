@@ -200,7 +200,7 @@ class TimedSessions:
                 hint="a smaller `ring` (-m), or fewer CPUs",
             )
         beside = (*self._sessions.plans, *plan.sessions)
-        check_streams(beside)
+        check_streams((*beside, *self._leaving.plans))
         check_memory(beside, self._config.daemon)
 
     async def stop(self, name: str) -> tuple[SessionBalance, ...]:

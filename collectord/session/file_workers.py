@@ -19,7 +19,9 @@ _OTHERS: Final = 0  # the file system of work without a session, or of a single 
 
 
 class FileWorkers:
-    """Two threads for each file system; all run once it is entered, so that their ids are known.
+    """Two threads for each file system, and two for work that belongs to none.
+
+    All run once it is entered, so that their ids are known.
 
     Args:
         devices: the file system of each session, by its name.
@@ -32,7 +34,7 @@ class FileWorkers:
         self._short: dict[int, ShortCalls] = {}
 
     def __enter__(self) -> Self:
-        self._start({*self._devices.values()} or {_OTHERS})
+        self._start({_OTHERS, *self._devices.values()})
         return self
 
     def add(self, devices: Mapping[str, int]) -> None:
@@ -59,13 +61,16 @@ class FileWorkers:
         return frozenset(self._devices.values())
 
     def of(self, session: str = "") -> Executor:
-        """Return the threads of a session's file system; without a session, the first ones."""
+        """Return the threads of a session's file system; without a session, those of no disk."""
         return self._workers[self._device_of(session)]
+
+    def on(self, device: int) -> Executor:
+        """Return the threads of a file system; of one that no session writes to, those of none."""
+        return self._workers.get(device, self._workers[_OTHERS])
 
     def short(self, session: str) -> ShortCalls:
         """Return the short calls of a session's file system."""
         return self._short[self._device_of(session)]
 
     def _device_of(self, session: str) -> int:
-        first = next(iter(self._workers))
-        return self._devices.get(session, first)
+        return self._devices.get(session, _OTHERS)

@@ -460,7 +460,8 @@ class Rotation:
         async with self._limiting:
             self._limits_due = False
             try:
-                await self._tasks.in_worker(self._state_dir.make_room)
+                directory = Path(self._plan.directory)
+                await self._tasks.in_worker(self._state_dir.make_room, 0, directory)
                 await self._refresh_stats()
             except SinkError as error:
                 self._log.error("limits_not_kept", error=str(error))

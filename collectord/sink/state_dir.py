@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +34,7 @@ from collectord.sink.segment import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Executor
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -53,7 +55,9 @@ class StateDir:
         self._root = root
         self._plan = plan
         self._lock = threading.Lock()
-        self._evicting = threading.Lock()
+        self._evicting: dict[int, threading.Lock] = {}  # by file system
+        self._workers: Callable[[int], Executor] | None = None
+        self._asked: set[int] = set()  # the file systems whose threads are to make room
         self._deleted: dict[Path, Counter[str]] = defaultdict(Counter)
         self._left: set[Path] = set()
         self._compress_errors: Counter[Path] = Counter()
@@ -63,6 +67,14 @@ class StateDir:
     def limit(self, plan: RetentionPlan) -> None:
         """Set other limits, which hold from the next look on."""
         self._plan = plan
+
+    def delete_in(self, workers: Callable[[int], Executor]) -> None:
+        """Have segments deleted by threads of their own file systems, which may not answer.
+
+        Args:
+            workers: returns the threads of a file system (st_dev).
+        """
+        self._workers = workers
 
     @property
     def limited(self) -> bool:
@@ -77,36 +89,82 @@ class StateDir:
     def make_room(self, need_bytes: int = 0, directory: Path | None = None) -> bool:
         """Delete the oldest segments until the limits hold and `need_bytes` were freed.
 
+        After `delete_in` only those on the file system of `directory` are deleted here. Threads of
+        the others are asked to delete what is due there, and nobody waits for them.
+
         Args:
             need_bytes: space for a write.
             directory: where it is written, if not on the state directory's file system.
 
         Returns:
-            whether anything was deleted.
+            whether anything was deleted here.
 
         Raises:
             SinkError: the directory cannot be read, or a file not deleted.
         """
-        if not self.limited or not self._evicting.acquire(timeout=_EVICTION_WAIT_S):
-            return False  # the other thread waits for a disk that does not answer
+        if not self.limited:
+            return False
         try:
             device = None if directory is None else _device(directory)
-            now_ns = time.time_ns()
-            evictions = evict(
-                self._root, self._plan, now_ns, need_bytes, {*self._left}, device=device
-            )
+            made, due = self._make_room(device, need_bytes)
         except SinkError as error:
             if error.errno != errno.ENOENT:
                 raise
             return False
+        for other in due:
+            self._ask(other)
+        return made
+
+    def _ask(self, device: int) -> None:
+        """Have the threads of a file system delete what is due there, unless they were asked."""
+        with self._lock:
+            if self._workers is None or device in self._asked:
+                return
+            self._asked.add(device)
+        with suppress(RuntimeError):  # they have ended
+            self._workers(device).submit(self._make_room_asked, device)
+
+    def _make_room_asked(self, device: int) -> None:
+        try:
+            self._make_room(device, 0)
+        except SinkError as error:
+            _LOG.error("limits_not_kept", error=str(error))
         finally:
-            self._evicting.release()
+            with self._lock:
+                self._asked.discard(device)
+
+    def _make_room(self, device: int | None, need_bytes: int) -> tuple[bool, set[int]]:
+        """Delete segments on a file system, in its turn; return where else some are due."""
+        due: set[int] = set()
+
+        def is_here(other: int) -> bool:
+            if self._workers is None or other == device:
+                return True
+            due.add(other)
+            return False
+
+        with self._lock:
+            turn = self._evicting.setdefault(device or 0, threading.Lock())
+        if not turn.acquire(timeout=_EVICTION_WAIT_S):
+            return False, due  # the other thread waits for a disk that does not answer
+        try:
+            evictions = evict(
+                self._root,
+                self._plan,
+                time.time_ns(),
+                need_bytes,
+                {*self._left},
+                device=device,
+                is_here=is_here,
+            )
+        finally:
+            turn.release()
         with self._lock:
             self._left = {path for path in self._left if path.exists()}
             for path, reason, size in evictions:
                 self._deleted[path.parent][reason] += 1
                 _LOG.info("segment_deleted", path=str(path), reason=str(reason), bytes=size)
-        return bool(evictions)
+        return bool(evictions), due
 
     def leave(self, partials: Iterable[Path]) -> None:
         """Mark running segments as given up: they are deleted in their turn as sealed ones are."""
@@ -229,6 +287,7 @@ def evict(
     left: Collection[Path] = (),
     *,
     device: int | None = None,
+    is_here: Callable[[int], bool] = lambda _device: True,
 ) -> list[Eviction]:
     """Delete the oldest sealed segments of all sessions below `root` until the limits hold.
 
@@ -248,6 +307,8 @@ def evict(
         left: paths of running segments that were given up: they are treated as sealed ones.
         device: the file system that is written to (st_dev), None for that of `root`: segments on
             others are not deleted for this write.
+        is_here: called with the file system of each segment that is due; if it returns False
+            somebody else deletes that one, and it counts as deleted.
 
     Raises:
         SinkError: the directory cannot be read, or nothing could be deleted although something
@@ -257,7 +318,7 @@ def evict(
         folder = open_folder(root, Trust.WRITE)
     with folder:
         needs = {os.fstat(folder.fd).st_dev if device is None else device: need_bytes}
-        return _evict(folder, plan, now_ns, needs, left)
+        return _evict(folder, plan, now_ns, needs, left, is_here=is_here)
 
 
 def _evict(
@@ -266,6 +327,8 @@ def _evict(
     now_ns: int,
     needs: Mapping[int, int],
     left: Collection[Path],
+    *,
+    is_here: Callable[[int], bool],
 ) -> list[Eviction]:
     held, used_bytes, spaces, closed = _usage(root, left)
     wanted_bytes = {
@@ -284,8 +347,7 @@ def _evict(
         else:
             continue
         try:
-            with session_folder(root, segment.place) as folder:
-                deleted = [group for group in segment.groups if _delete(folder, group)]
+            deleted = _delete_all(root, segment) if is_here(segment.device) else []
         except SinkError as error:
             failures.append(error)
             continue
@@ -299,6 +361,12 @@ def _evict(
     if failures and not evictions:
         raise failures[0]
     return evictions
+
+
+def _delete_all(root: Folder, segment: _Held) -> list[Group]:
+    """Delete the files of a segment; return the groups that were not deleted before."""
+    with session_folder(root, segment.place) as folder:
+        return [group for group in segment.groups if _delete(folder, group)]
 
 
 def _missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -276,6 +278,43 @@ def test_a_session_on_a_filesystem_of_its_own(tmp_path: Path) -> None:
         own = _segment(tmp_path, "disk", 1)
         assert StateDir(tmp_path, RetentionPlan(age_ns=1 << 62)).room_for(disk)(SEGMENT_BYTES)
         assert (older.exists(), own.exists()) == (True, False)
+
+
+def test_each_file_system_is_left_to_its_own_threads(tmp_path: Path) -> None:
+    """They are asked once for what is due there, it counts as deleted, and nobody waits for it."""
+    with support.mounted("tmpfs", tmp_path / "disk", "size=4m"), ThreadPoolExecutor(1) as there:
+        answers = threading.Event()
+        there.submit(answers.wait)
+        away, old, new = (_segment(tmp_path, *one) for one in (("disk", 9), ("a", 8), ("a", 7)))
+        device, asked = away.stat().st_dev, list[int]()
+
+        def workers(other: int) -> Executor:
+            asked.append(other)
+            return there
+
+        state_dir = StateDir(tmp_path, RetentionPlan(bytes=_allocated(new)))
+        state_dir.delete_in(workers)
+        make_room = state_dir.room_for(new.parent)
+        assert (make_room(0), make_room(0)) == (True, False)
+        assert (away.exists(), old.exists(), new.exists()) == (True, False, True)
+        assert asked == [device]
+        answers.set()
+        there.shutdown()
+        assert (away.exists(), new.exists()) == (False, True)
+        assert not make_room(0)
+        assert asked == [device]
+
+
+def test_threads_that_have_ended_are_not_asked(tmp_path: Path) -> None:
+    """On their file system the next start deletes what is due."""
+    with support.mounted("tmpfs", tmp_path / "disk", "size=4m"):
+        away = _segment(tmp_path, "disk", 9)
+        there = ThreadPoolExecutor(1)
+        there.shutdown()
+        state_dir = StateDir(tmp_path, RetentionPlan(bytes=1))
+        state_dir.delete_in(lambda _device: there)
+        assert not state_dir.make_room()
+        assert away.exists()
 
 
 def test_segment_that_cannot_be_deleted(tmp_path: Path) -> None:
