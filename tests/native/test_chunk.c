@@ -331,7 +331,7 @@ static void one_that_comes_late_takes_nothing_from_those_before_it(void)
 	pool__join(&pool, &late[0], SHARE_DATA_CHUNKS);
 	pool__join(&pool, &late[1], SHARE_SIDEBAND_CHUNKS);
 	pool__join(&pool, &later, SHARE_DATA_CHUNKS);
-	CHECK(pool__is_short(&pool));
+	CHECK(pool__is_short(&pool, &later));
 	CHECK(pool__take(&pool, &later) == NULL);
 	CHECK(pool__take(&pool, &busy) == NULL);
 	CHECK((last = pool__take(&pool, &quiet)) != NULL);

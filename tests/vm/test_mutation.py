@@ -16,7 +16,7 @@ REQUESTS: Final = 300
 
 
 def test_a_forgotten_request_is_missed(tmp_path: Path, mutant: Path) -> None:
-    """Of a device's trace the ledger misses the one event, and blkparse lists what is stored."""
+    """The ledger of a device's trace misses the one event, and blkparse lists what is stored."""
     with block_traces.disk(tmp_path) as device:
         load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", f"count={REQUESTS}")
         words = ("--relay", device)
@@ -30,7 +30,7 @@ def test_a_forgotten_request_is_missed(tmp_path: Path, mutant: Path) -> None:
 
 
 def test_a_forgotten_word_is_missed(tmp_path: Path, mutant: Path) -> None:
-    """Of the AUX areas the ledger misses the bytes of the one word."""
+    """The ledger of the AUX areas misses the bytes of the one word."""
     with loaded_pmu("collectord_test") as pmu:
         words = ("-a", "-e", f"{pmu.name}/trace/", "-m", ",8M")
         session = mutants.record(mutant, tmp_path, ("sleep", "1"), words)
