@@ -114,11 +114,6 @@ def test_a_kill_and_a_stop_lose_nothing_that_is_not_counted(
     wait_for(lambda: not left(before), "the end of programs, maps and links")
 
 
-def _told(session: dict[str, Any]) -> int:
-    """Return the records in the ledger, stored and lost."""
-    return int(session["stored"] + sum(session["lost"].values()))
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_full_ring_is_counted_by_the_next_daemon(
@@ -137,7 +132,7 @@ def test_a_full_ring_is_counted_by_the_next_daemon(
         with generator.start("count", count=20_000, nr=NUMBER) as running:
             made = running.run()["events"]
         with daemons.running(start_cli, config) as daemon:
-            wait_for(lambda: _told(daemon.session()) == made, "the rest")
+            daemon.await_told(made)
             balance = daemon.session()
             daemon.stop()
         with daemons.running(start_cli, config) as daemon:

@@ -250,6 +250,15 @@ class Daemon:
         """Wait until so many records are on disk."""
         wait_for(lambda: self.session()["stored"] >= count, f"{count} records stored")
 
+    def await_told(self, count: int) -> None:
+        """Wait until so many records are in the ledger, stored or lost."""
+
+        def told() -> bool:
+            session = self.session()
+            return bool(session["stored"] + sum(session["lost"].values()) == count)
+
+        wait_for(told, f"{count} records stored or lost")
+
     def fds(self) -> list[str]:
         """Return the targets of its descriptors."""
         found = []

@@ -49,7 +49,7 @@ def _lines(text: bytes) -> list[dict[str, Any]]:
 
 
 def test_lines_that_nobody_reads_are_dropped_and_counted() -> None:
-    """The caller goes on; the next line with room has the count, and all are in order."""
+    """The caller goes on; each next line with room has the count, and all are in order."""
     with ExitStack() as stack:
         theirs, ours = _pipe(stack)
         stack.callback(os.close, theirs)
@@ -67,7 +67,7 @@ def test_lines_that_nobody_reads_are_dropped_and_counted() -> None:
                 said += 1
     lines = _lines(text)
     dropped = [line.get("lines_dropped", 0) for line in lines]
-    assert len([count for count in dropped if count]) == 1
+    assert sum(dropped) > 0
     numbers = [number + sum(dropped[: number + 1]) for number in range(len(lines))]
     assert [line["number"] for line in lines] == numbers
 
