@@ -64,6 +64,20 @@ class _Figures:
         return min(self.changes.values()) >= _CHANGES
 
 
+def _write_config(directory: Path, state: Path, busy: Path) -> Path:
+    """Configure all sessions, of which `busy` writes to the disk that hangs."""
+    return overload.write_config(
+        directory,
+        state,
+        busy=busy,
+        flush="500ms",
+        staging="16MiB",
+        chunk="128KiB",
+        segment="16MiB",
+        retained="1GiB",
+    )
+
+
 def check_others_go_on(
     tmp_path: Path,
     start_cli: Callable[..., subprocess.Popen[str]],
@@ -81,16 +95,7 @@ def check_others_go_on(
         hung: has it hang for a block.
     """
     state = tmp_path / "state"
-    config = overload.write_config(
-        tmp_path,
-        state,
-        busy=busy,
-        flush="500ms",
-        staging="16MiB",
-        chunk="128KiB",
-        segment="16MiB",
-        retained="1GiB",
-    )
+    config = _write_config(tmp_path, state, busy)
 
     def sealed() -> int:
         return len(overload.segments(state, QUIET))
@@ -151,16 +156,7 @@ def check_removed_waits_alone(
         hung: has it hang for a block.
     """
     state = tmp_path / "state"
-    config = overload.write_config(
-        tmp_path,
-        state,
-        busy=busy,
-        flush="500ms",
-        staging="16MiB",
-        chunk="128KiB",
-        segment="16MiB",
-        retained="1GiB",
-    )
+    config = _write_config(tmp_path, state, busy)
     whole = config.read_text()
     head, first, *others = whole.split("[[session]]")
     assert f'"{BUSY}"' in first

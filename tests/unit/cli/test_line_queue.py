@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -17,22 +16,12 @@ from collectord.cli import log
 from collectord.cli.line_queue import LineQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("restored_logging")
 
 PIPE_BYTES = 4096
 LIMIT_CHARS = 10_000
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    """Configuration is process-wide: put it back."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    structlog.reset_defaults()
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def _pipe(stack: ExitStack) -> tuple[int, int]:
