@@ -51,6 +51,8 @@ PACKAGES_RUN := python3 python3-dev python3-venv gcc libc6-dev cmake ninja-build
 PACKAGES_TEST := linux-perf trace-cmd clang
 # What compiles BPF programs. The headers of the running kernel if the archive has them.
 PACKAGES_BPF := python3-bpfcc
+# In which a test opens the flame graph; guests do not have it.
+PACKAGES_BROWSER := chromium-headless-shell
 PACKAGES_DOCS := curl
 PACKAGES_DEB := debhelper
 PACKAGES_LINT_DEB := lintian
@@ -108,7 +110,7 @@ help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: setup
-setup: $(STAMPS)/test $(STAMPS)/run | packages-test packages-bpf packages-docs ## install system packages, .venv and the native core; fast when nothing changed
+setup: $(STAMPS)/test $(STAMPS)/run | packages-test packages-bpf packages-browser packages-docs ## install system packages, .venv and the native core; fast when nothing changed
 
 .PHONY: packages-run
 packages-run:
@@ -124,6 +126,10 @@ packages-bpf:
 	    ! apt-cache show "linux-headers-$$release" &>/dev/null || headers=linux-headers-$$release
 	fi
 	$(call install_packages,$(PACKAGES_BPF) $$headers)
+
+.PHONY: packages-browser
+packages-browser:
+	@$(call install_packages,$(PACKAGES_BROWSER))
 
 # What the commands of the manual call.
 .PHONY: packages-docs
@@ -234,9 +240,11 @@ test-pythons: packages-test ## run the lanes without a kernel under each of PYTH
 	    result=ok
 	    $(MAKE) VENV="$$venv" PYTHON="$$found" BUILD_TYPE=Debug \
 	            "$$venv/.stamps/test" "$$venv/.stamps/run" &&
-	        COLLECTORD_EXAMPLES=0.1 "$$venv/bin/pytest" -q -n 2 -p no:cacheprovider \
+	        rm -rf "$$venv/cache" &&
+	        { COLLECTORD_EXAMPLES=0.1 "$$venv/bin/pytest" -q -n 2 -o cache_dir="$$venv/cache" \
 	            $(addprefix --ignore=,$(OF_ANY_PYTHON)) \
 	            --lanes=$(FREE_LANES) $(addprefix tests/,$(subst $(COMMA), ,$(FREE_LANES))) ||
+	            "$$venv/bin/python" -m tests.again "$$venv/cache"; } ||
 	        result=FAILED status=1
 	    told+="  Python $$version: $$result, $$((SECONDS - began)) s"$$'\n'
 	done
@@ -330,7 +338,7 @@ release: $(STAMPS)/dev $(STAMPS)/run ## make sdist and wheel of VERSION=x.y.z in
 	grep -q "^## \[$$version\]" CHANGELOG.md || refuse "CHANGELOG.md has no section [$$version]"
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist >/dev/null
-	for file in collectord/py.typed collectord/bpf/collectord.h; do
+	for file in collectord/py.typed collectord/bpf/collectord.h collectord/answers/run-queue.sql; do
 	    $(BIN)/python -m zipfile -l dist/*.whl | grep -q "^$$file " || refuse "the wheel lacks $$file"
 	done
 	git tag -a "v$$version" -m "collectord $$version"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import hypothesis
 import pytest
 
-from tests.support import features, leaks, perf_tools, sharing
+from tests.support import compiled_programs, features, leaks, perf_tools, sharing
 from tests.support import generator as generator_support
 from tests.support import mutant as mutant_support
 from tests.support import trace_cmds as trace_cmd_support
@@ -37,7 +37,6 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 TRACEFS: Final = Path("/sys/kernel/tracing")
 CLI_TIMEOUT_S: Final = patient(120)
 BESIDE: Final = "COLLECTORD_BESIDE" in os.environ  # of tests/lanes.py
-IN_GUEST: Final = "COLLECTORD_GUEST" in os.environ  # of `make test-vm`
 
 # Times are not asserted: machines that run the tests are shared. Hypothesis would fail a test when
 # one of its cases waits 200 ms for a processor. Loaded before a test's own settings add to it.
@@ -88,7 +87,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Outside the guest nobody who does not ask for `vm` gets the tests of tests/vm.
     """
-    asked = IN_GUEST or "vm" in config.getoption("markexpr")
+    asked = compiled_programs.IN_GUEST or "vm" in config.getoption("markexpr")
     beside = [item for item in items if _lane(item.path) == "vm" and not asked]
     if beside:
         items[:] = [item for item in items if item not in beside]
@@ -104,7 +103,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     lane = _lane(item.path)
     if lane in {"kernel", "vm"} and os.geteuid() != 0:
         pytest.fail(f"the {lane} lane needs root: sudo make test", pytrace=False)
-    if lane == "vm" and not IN_GUEST:
+    if lane == "vm" and not compiled_programs.IN_GUEST:
         pytest.fail(f"runs in the guest: make test-vm VM_TESTS={item.nodeid}", pytrace=False)
 
 
@@ -211,14 +210,14 @@ def tracefs() -> Iterator[Path]:
 def generator(tmp_path_factory: pytest.TempPathFactory) -> generator_support.Generator:
     """Return the program that makes a known number of events (tests/support/generator.c)."""
     return generator_support.Generator(
-        generator_support.build(tmp_path_factory.mktemp("generator"))
+        generator_support.build(compiled_programs.folder("generator", tmp_path_factory))
     )
 
 
 @pytest.fixture(scope="session")
 def mutant(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the core that loses one record (tests/support/mutant.py)."""
-    return mutant_support.build(tmp_path_factory.mktemp("mutant"))
+    return mutant_support.build(compiled_programs.folder("mutant", tmp_path_factory))
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 LOGS: Final = ROOT / "build" / "lanes"
 _CACHES: Final = ROOT / "build" / "cache"
 # Of the lanes of which a few failed tests run once more (tests/again.py).
-CACHES: Final = {"kernel": _CACHES / "kernel", "kernel, beside": _CACHES / "beside"}
+CACHES: Final = {
+    "kernel": _CACHES / "kernel",
+    "kernel, beside": _CACHES / "beside",
+    "unit, property, golden": _CACHES / "free",
+}
 _PYTEST: Final = (sys.executable, "-m", "pytest")
 _LOWEST_PRIORITY: Final = ("nice", "-n", "19")
 _OWN_MOUNTS: Final = ("unshare", "--mount", "--propagation", "private")
@@ -86,7 +90,8 @@ BEHIND: Final = (
     Lane(
         "unit, property, golden",
         (
-            *(*_PYTEST, "-n", "2", "--lanes=top,unit,property,golden", "-p", "no:cacheprovider"),
+            *(*_PYTEST, "-n", "2", "--lanes=top,unit,property,golden"),
+            *("-o", f"cache_dir={CACHES['unit, property, golden']}"),
             *("--cov", "--cov-report=", "tests", "--ignore=tests/kernel"),
             *("--ignore=tests/native", "--ignore=tests/vm", "--durations=15"),
         ),
@@ -225,7 +230,9 @@ def main(targets: Sequence[str]) -> int:
     began = time.monotonic()
     behind = [*BEHIND, *(Lane(f"make {target}", ("make", target)) for target in targets)]
     first_runs = run(KERNEL, [BESIDE], behind)
-    for lane in (BESIDE, *behind):
+    failed = {one.name for one in first_runs if one.status}
+    # Those that failed come last, where somebody looks who gets the end of the output alone.
+    for lane in sorted((BESIDE, *behind), key=lambda lane: lane.name in failed):
         sys.stdout.write(log_of(lane).read_text(errors="replace"))
     ended = [_second_run(one) for one in first_runs]
     again.say(f"\n{table(ended, time.monotonic() - began)}\n")

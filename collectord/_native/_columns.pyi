@@ -5,7 +5,7 @@ The stream and the schema are those of the Arrow C data interface, in capsules: 
 an object reads them, and no Arrow library is needed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 # Where a column's value is: {place, offset, bytes, bytes of an element, signed?}; a text is the
@@ -23,11 +23,18 @@ Place: TypeAlias = Literal[
     "data_loc",
     "rel_loc",
     "chain",
+    "tail",
+    "rwbs",
+    "device",
+    "cgroup",
 ]
 Where: TypeAlias = tuple[Place, int, int, int, bool]
 # An event of a perf.data file: {sample_type, read_format, sample_id_all, wanted?, ids}.
 Attr: TypeAlias = tuple[int, int, bool, bool, Sequence[int]]
-Rows: TypeAlias = Literal["raw", "samples", "tasks", "mmap", "mmap2", "build_id"]
+# Of perf, then of blktrace; none is the first of them.
+Rows: TypeAlias = Literal[
+    "", "raw", "samples", "tasks", "mmap", "mmap2", "build_id", "aux", "requests", "notes"
+]
 
 class Scan:
     """A table that is read anew from files for each stream.
@@ -50,19 +57,19 @@ class Scan:
     def add(
         self,
         fd: int,
-        kind: Literal["ftrace", "perf"],
+        kind: Literal["ftrace", "perf", "blktrace"],
         fields: Sequence[Where | str],
         spans: Iterable[tuple[int, int, int]],
         *,
         page_bytes: int = 4096,
         event: int = 0,
         tid_offset: int = 4,
-        rows: Rows = "raw",
+        rows: Rows = "",
         attrs: Iterable[Attr] = (),
         labels: Iterable[str] = (),
         since_ns: int | None = None,
         until_ns: int | None = None,
-        comms: Mapping[int, str] = {},
+        comms: Iterable[tuple[int, int, str]] = (),
         clock: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Add a file, whose descriptor is duplicated.
@@ -72,16 +79,17 @@ class Scan:
             kind: how records lie in it.
             fields: one for each column.
             spans: parts of the file: {CPU or -1, offset, bytes}.
-            page_bytes: of ftrace, the size of a sub-buffer.
+            page_bytes: of ftrace, the size of a sub-buffer; else what is read at once at least.
             event: of ftrace, `common_type` of the records.
             tid_offset: of ftrace, of `common_pid` in them.
-            rows: of perf, which records: of `raw` the payload is the raw data of samples, else the
-                whole record.
+            rows: of perf and blktrace, which records: of `raw` the payload is the raw data of
+                samples, else the whole record.
             attrs: of perf, all events of the file, at least one.
-            labels: of perf, the names of the events, or the four kinds of `enum perf_task`.
+            labels: the names of perf's events, or the kinds of `enum perf_task` or `perf_aux`; of
+                blktrace, the names of actions by the keys of `columns/blktrace.h`.
             since_ns: the first stamp that is asked for; None: any.
             until_ns: the last one; None: any.
-            comms: of ftrace, the names of tasks by thread; perf's records tell them.
+            comms: {thread, stamp from which it has the name, name}; perf's records tell them.
             clock: the stamp and UTC of readings of both, the earliest first.
 
         Raises:
@@ -206,4 +214,61 @@ def settled(fd: int, offset: int) -> int:
 
     Raises:
         OSError: there is no memory.
+    """
+
+def intact(fd: int, offset: int) -> int:
+    """Return the end of the whole records of perf from `offset` on.
+
+    Raises:
+        OSError: there is no memory.
+    """
+
+class Cut(NamedTuple):
+    """What a cut has found and written.
+
+    Attributes:
+        end: where it ends in the new file.
+        records: events in it.
+        first_ns, last_ns: stamps of them, 0 without any.
+        lost: records that the file says were lost, in the time.
+        lost_untold: losses whose number the file does not say.
+        damaged: places that could not be read.
+        aux: records about data of AUX areas, which no cut has.
+    """
+
+    end: int
+    records: int
+    first_ns: int
+    last_ns: int
+    lost: int
+    lost_untold: int
+    damaged: int
+    aux: int
+
+def cut(
+    scan: Scan,
+    out: int,
+    at: int,
+    *,
+    ids: Iterable[tuple[int, int]] = (),
+    unnamed: int = 0,
+    adds_id: bool = False,
+    keeps_rounds: bool = False,
+) -> Cut:
+    """Copy what is of the time of a scan's sources into another file.
+
+    Of a perf.data these are its records, in their order, with older ones that name samples; of
+    ftrace sub-buffers, those at the edges made anew.
+
+    Args:
+        scan: without columns.
+        out: the other file.
+        at: where the copy begins in it.
+        ids: of perf, those of events that change: {in the file, in the copy}, each once.
+        unnamed: of perf, the id of records that have none.
+        adds_id: of perf, all records get an IDENTIFIER, which none of them has.
+        keeps_rounds: of perf, FINISHED_ROUND stays: no other records are put beside these.
+
+    Raises:
+        OSError: the copy cannot be written, or there is no memory.
     """

@@ -8,6 +8,7 @@ import os
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 cdef extern from "columns/arrow.h":
     struct ArrowSchema:
@@ -28,7 +29,7 @@ cdef extern from "columns/names.h":
 cdef extern from "columns/perf.h":
     enum perf_rows:
         PERF_ROWS_RAW, PERF_ROWS_SAMPLES, PERF_ROWS_TASKS, PERF_ROWS_MMAP, PERF_ROWS_MMAP2
-        PERF_ROWS_BUILD_ID
+        PERF_ROWS_BUILD_ID, PERF_ROWS_AUX
     struct perf_event:
         uint64_t sample_type, read_format
         bint has_trailer, is_wanted
@@ -38,10 +39,15 @@ cdef extern from "columns/perf.h":
     int perf_events__add(perf_events *events, const perf_event *event)
     int perf_events__add_id(perf_events *events, uint64_t id)
 
+cdef extern from "columns/blktrace.h":
+    enum blk_rows:
+        BLK_ROWS_REQUESTS, BLK_ROWS_NOTES
+
 cdef extern from "columns/column.h":
     enum field_place:
         FIELD_MISSING, FIELD_STAMP, FIELD_UTC, FIELD_CPU, FIELD_PID, FIELD_TID, FIELD_COMM
-        FIELD_LABEL, FIELD_INLINE, FIELD_DATA_LOC, FIELD_REL_LOC, FIELD_CHAIN
+        FIELD_LABEL, FIELD_INLINE, FIELD_DATA_LOC, FIELD_REL_LOC, FIELD_CHAIN, FIELD_TAIL
+        FIELD_RWBS, FIELD_DEVICE, FIELD_CGROUP
     struct field:
         field_place place
         uint32_t offset, bytes
@@ -52,7 +58,7 @@ cdef extern from "columns/scan.h":
     enum c_wanted "wanted":
         WANT_EVENTS, WANT_LOSSES, WANT_DAMAGE, WANT_ALL
     struct c_counts "counts":
-        uint64_t rows, lost, lost_untold, damaged
+        uint64_t rows, lost, lost_in_all, lost_untold, damaged
     struct c_source "source":
         uint64_t since_ns, until_ns
         field *fields
@@ -60,6 +66,7 @@ cdef extern from "columns/scan.h":
         uint32_t page_bytes, event, tid_offset
         perf_events perf
         perf_rows rows_of "perf_rows"
+        blk_rows blk_rows_of "blk_rows"
     struct c_scan "scan":
         size_t column_count
     c_scan *scan__new(c_wanted wanted)
@@ -81,12 +88,15 @@ cdef dict PLACES = {
     "missing": FIELD_MISSING, "stamp": FIELD_STAMP, "utc": FIELD_UTC, "cpu": FIELD_CPU,
     "pid": FIELD_PID, "tid": FIELD_TID, "comm": FIELD_COMM, "label": FIELD_LABEL,
     "inline": FIELD_INLINE, "data_loc": FIELD_DATA_LOC, "rel_loc": FIELD_REL_LOC,
-    "chain": FIELD_CHAIN,
+    "chain": FIELD_CHAIN, "tail": FIELD_TAIL, "rwbs": FIELD_RWBS, "device": FIELD_DEVICE,
+    "cgroup": FIELD_CGROUP,
 }
 cdef dict PERF_ROWS = {
     "raw": PERF_ROWS_RAW, "samples": PERF_ROWS_SAMPLES, "tasks": PERF_ROWS_TASKS,
     "mmap": PERF_ROWS_MMAP, "mmap2": PERF_ROWS_MMAP2, "build_id": PERF_ROWS_BUILD_ID,
+    "aux": PERF_ROWS_AUX,
 }
+cdef dict BLK_ROWS = {"requests": BLK_ROWS_REQUESTS, "notes": BLK_ROWS_NOTES}
 
 
 cdef int check(int ret) except -1:
@@ -127,7 +137,7 @@ cdef class Scan:
             scan__drop(self.scan)
 
     def add(self, int fd, str kind, fields, spans, *, uint32_t page_bytes=4096,
-            uint32_t event=0, uint32_t tid_offset=4, str rows="raw", attrs=(), labels=(),
+            uint32_t event=0, uint32_t tid_offset=4, str rows="", attrs=(), labels=(),
             since_ns=None, until_ns=None, comms=(), clock=()):
         cdef c_source *source
         cdef bytes text
@@ -138,7 +148,10 @@ cdef class Scan:
         source.page_bytes = page_bytes
         source.event = event
         source.tid_offset = tid_offset
-        source.rows_of = PERF_ROWS[rows]
+        if kind == "blktrace":
+            source.blk_rows_of = BLK_ROWS[rows or "requests"]
+        else:
+            source.rows_of = PERF_ROWS[rows or "raw"]
         set_attrs(source, attrs)
         for label in labels:
             text = label.encode()
@@ -149,7 +162,7 @@ cdef class Scan:
             source.until_ns = until_ns
         for at, told in enumerate(fields):
             set_field(source, at, told)
-        set_comms(source, dict(comms))
+        set_comms(source, comms)
         set_clock(source, clock)
         for cpu, offset, size in spans:
             check(scan__add_span(self.scan, cpu, offset, size))
@@ -193,11 +206,11 @@ cdef int set_field(c_source *source, size_t at, told) except -1:
     return 0
 
 
-cdef int set_comms(c_source *source, dict comms) except -1:
+cdef int set_comms(c_source *source, comms) except -1:
     cdef bytes text
-    for tid, name in comms.items():
+    for tid, since_ns, name in comms:
         text = name.encode()
-        check(names__add(&source.names, tid, 0, text, len(text)))
+        check(names__add(&source.names, tid, since_ns, text, len(text)))
     return check(names__settle(&source.names))
 
 
@@ -229,3 +242,4 @@ cdef int set_clock(c_source *source, clock) except -1:
 
 
 include "lines.pxi"
+include "cut.pxi"

@@ -89,7 +89,8 @@ class RingNote:
     """The note of how far a ring was read, in memory that outlives this process.
 
     The note has 64 bytes: u64 turn; two pairs of u64 position and u64 samples; two u64 places
-    behind the samples in staging, where those of number `turn & 1` are valid; and u64 overwritten.
+    behind the samples in staging, where those of number `turn & 1` are valid; and u64 counted. An
+    AUX area's has the end of the last AUX record that was read in place of the samples.
     """
 
     def __init__(self, memory: mmap, offset: int) -> None:
@@ -98,10 +99,17 @@ class RingNote:
     def taken(self) -> int:
         """The samples that were ever taken out of the ring."""
     @property
-    def overwritten(self) -> int:
-        """Of an overwritable ring, the samples that no window had, as they were counted last."""
-    @overwritten.setter
-    def overwritten(self, count: int) -> None: ...
+    def position(self) -> int:
+        """The position up to which it was read: of an AUX area, the bytes that were taken."""
+    @property
+    def counted(self) -> int:
+        """What was counted last.
+
+        Of an overwritable ring, the samples that no window had; of an AUX area, the bytes that
+        were truncated.
+        """
+    @counted.setter
+    def counted(self, count: int) -> None: ...
     def close(self) -> None:
         """Release the memory. Raises ValueError while a core still drains the ring."""
 
@@ -372,6 +380,11 @@ class Stream:
         segment and the one before it, oldest first; older files are forgotten. Any thread may call
         it.
         """
+    def code_makers(self) -> frozenset[int]:
+        """Return the processes that have mapped executable memory without a file.
+
+        They are those of the running segment and of the one before it, at most 1024 of each.
+        """
     def space(self, retry: bool) -> None:
         """Answer SpaceWanted: retry the write, or count the chunk as `disk_full`.
 
@@ -532,6 +545,7 @@ class Core:
         reference_tsc: bool = False,
         enable_fds: Sequence[int] = (),
         head_rule: str = "monotonic",
+        note: RingNote | None = None,
     ) -> AuxRing:
         """Begin to drain the AUX area of `ring` (a data ring, no sideband) into the ring's stream.
 
@@ -546,7 +560,10 @@ class Core:
 
         For snapshot rings, head_rule says what the head means: "monotonic": a count of bytes;
         "offset": a place in the buffer; "learned": the windows show which. They are held when
-        `ring` is; other AUX rings cannot be held.
+        `ring` is; other AUX rings can be held only with a `note`.
+
+        note: another process keeps the area: it is read from where the note says, and what is
+        unread when it is removed stays there.
 
         `remove_ring(ring)` removes both rings. Add the area before the events are enabled.
 

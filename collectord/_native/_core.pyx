@@ -59,6 +59,9 @@ cdef extern from "core.h":
     struct mapped_files:
         uint64_t dropped
     uint8_t *mapped_files__copy(mapped_files *files, uint64_t *since, size_t *bytes) nogil
+    size_t mapped_files__makers(mapped_files *files, uint32_t *pids) nogil
+    enum:
+        CODE_MAKERS_MAX
     struct sideband:
         mapped_files files
         const sideband_table *table
@@ -398,7 +401,7 @@ cdef class Core:
 
     def add_aux_ring(self, Ring ring not None, AuxMap aux_map not None, *, str framing, int idx,
                      int cpu, int tid, bint whole_records=False, bint reference_tsc=False,
-                     enable_fds=(), str head_rule="monotonic"):
+                     enable_fds=(), str head_rule="monotonic", RingNote note=None):
         cdef int[::1] fds = array("i", enable_fds)
         cdef aux_ring_options options
         cdef AuxRing aux = AuxRing.__new__(AuxRing)
@@ -410,12 +413,15 @@ cdef class Core:
         options = aux_ring_options(
             &aux_map.map, <aux_framing><int>FRAMINGS[framing],
             aux_origin(<uint32_t>idx, <uint32_t>tid, <uint32_t>cpu), reference_tsc, whole_records,
-            NULL, <uint32_t>fds.shape[0], <aux_head_rule><int>HEAD_RULES[head_rule])
+            NULL, <uint32_t>fds.shape[0], <aux_head_rule><int>HEAD_RULES[head_rule],
+            note_of(note))
         if options.enable_count > 0:
             options.enable_fds = &fds[0]
         check(aux_ring__new(&options, ring.ring, &aux.ring))
         self.adopt(aux, ring.shard, ring.stream, aux.ring)
-        ring.use(aux_map)
+        for map in (aux_map, note):
+            if map is not None:
+                ring.use(map)
         return aux
 
     def remove_ring(self, Ring ring not None):

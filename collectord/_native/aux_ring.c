@@ -25,6 +25,34 @@ static void aux_ring__free(struct ring *ring)
 	free(aux_ring__of(ring));
 }
 
+/* Tell a successor what was read, before the kernel gets it back. */
+static void aux_ring__note(struct aux_ring *aux)
+{
+	ring_note__write(aux->note, aux->ring.position, aux->recorded_end, aux->place);
+}
+
+/* A predecessor may have read part of it: continue where it noted, or gave up, the last. */
+static void aux_ring__go_on(struct aux_ring *aux)
+{
+	const struct ring_map *const map = aux->options.map;
+	const uint64_t tail = ring_map__tail(map);
+	uint64_t position, end;
+
+	ring_note__read(aux->note, &position, &end);
+	if ((int64_t)(position - tail) < 0)
+		position = tail;
+	aux->ring.position = aux->ring.head = aux->start = position;
+	if (aux->options.note == NULL)
+		return;
+	aux->recorded_end = end;
+	if (aux->options.whole_records && end > position && end - position <= map->data_bytes)
+		aux_ends__push(&aux->ends, end);
+	/* Its event may have stopped meanwhile for want of room, which is given back now. */
+	aux->start = 0;
+	aux->suspect = position > 0;
+	ring_map__publish_tail(map, position);
+}
+
 int aux_ring__new(const struct aux_ring_options *options, struct ring *front, struct ring **out)
 {
 	const struct ring_map *map = options->map;
@@ -43,15 +71,14 @@ int aux_ring__new(const struct aux_ring_options *options, struct ring *front, st
 	if (fds_bytes > 0)
 		memcpy(aux->enable_fds, options->enable_fds, fds_bytes);
 	aux->ring.front = front;
-	aux->ring.never_held = !map->overwrite;
+	aux->note = options->note != NULL ? options->note : &aux->own;
+	aux->ring.never_held = !map->overwrite && options->note == NULL;
 	aux->data = perf_ring__of(front);
 	aux->window.rule = options->head_rule;
-	/* A predecessor may have read part of it: continue at its tail. */
-	if (!map->overwrite)
-		aux->ring.position = aux->ring.head = ring_map__tail(map);
-	else
+	if (map->overwrite)
 		counter__set(&aux->ring.horizon_ns, 0);
-	aux->start = aux->ring.head;
+	else
+		aux_ring__go_on(aux);
 	*out = &aux->ring;
 	return 0;
 }
@@ -64,7 +91,7 @@ static int aux_ring__join(struct ring *ring, struct stream *stream)
 			      aux_piece__head_bytes(aux->options.framing);
 	int ret;
 
-	if (front->sideband != NULL || (front->held && !aux->options.map->overwrite) ||
+	if (front->sideband != NULL || (front->held && ring->never_held) ||
 	    (aux->options.whole_records && aux->options.map->data_bytes > room))
 		return -EINVAL;
 	ret = sideband__join_layout(&stream->sideband, &aux->data->layout);
@@ -92,8 +119,10 @@ static void aux_ring__begin(struct ring *ring)
 			counter__set(&ring->horizon_ns, aux->emptied_ns);
 		return;
 	}
-	if (!ring__load(ring, ring_map__head(map), map->data_bytes, 1))
+	if (!ring__load(ring, ring_map__head(map), map->data_bytes, 1)) {
+		aux_ring__note(aux);
 		ring_map__publish_tail(map, ring->position);
+	}
 	aux->suspect |= ring->head - ring->position > map->data_bytes / 2;
 }
 
@@ -219,6 +248,8 @@ static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint
 				     .bytes = aux_piece__write(to, framing, &piece)},
 		      true);
 	ring->position += bytes;
+	aux->place = chunk__place(chunk);
+	aux_ring__note(aux);
 	if (!aux->options.map->overwrite)
 		ring_map__publish_tail(aux->options.map, ring->position);
 	aux->touched = true;
@@ -292,6 +323,7 @@ static void aux_ring__learn(struct ring *ring, const uint8_t *records, size_t by
 		if (walk__type(header) == PERF_RECORD_AUX && size >= sizeof(struct aux_record))
 			aux_ring__learn_record(aux_ring__of(ring), records + at);
 	}
+	aux_ring__note(aux_ring__of(ring));
 }
 
 /* Enable the events again where the kernel may have disabled them. */
@@ -348,7 +380,7 @@ static void aux_ring__hold(struct ring *ring, bool held)
 	struct aux_ring *const aux = aux_ring__of(ring);
 	struct aux_extent extent;
 
-	if (held || !ring__is_sound(ring))
+	if (held || !aux->options.map->overwrite || !ring__is_sound(ring))
 		return;
 	/* Bytes of the last window that no pass took are new in this one. */
 	if (!aux_window__find(&aux->window, aux->options.map, ring->position, &extent)) {
@@ -366,9 +398,11 @@ static void aux_ring__hold(struct ring *ring, bool held)
 	counter__add(&aux->repeated_bytes, extent.begin - (extent.end - extent.held));
 }
 
+/* Unread data stay in the area, for the next process if another one keeps it. */
 static void aux_ring__leave(struct ring *ring, bool drained)
 {
-	const uint64_t unread = drained ? 0 : ring->head - ring->position;
+	const bool lasts = aux_ring__of(ring)->options.note != NULL;
+	const uint64_t unread = drained || lasts ? 0 : ring->head - ring->position;
 
 	ring__count_abandoned(ring, unread, 0, unread);
 	ring->position += unread;

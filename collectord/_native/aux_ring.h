@@ -68,6 +68,7 @@ struct aux_ring_options {
 	const int *enable_fds; /* copied */
 	uint32_t enable_count;
 	enum aux_head_rule head_rule;
+	struct ring_note *note; /* of an area that another process keeps, or NULL */
 };
 
 /*
@@ -89,6 +90,10 @@ struct aux_ring_options {
  * lost records. The kernel's own account of the event's enabled time continues meanwhile, so the
  * stopped time is measured here.
  *
+ * A process that goes on with an area of another one's knows from its note up to which end the AUX
+ * records were read: the data ring has them no more. The note has the end before the data ring's
+ * note says that its record was read.
+ *
  * The shard's thread owns it.
  */
 struct aux_ring {
@@ -102,7 +107,10 @@ struct aux_ring {
 	uint64_t idle_generation, emptied_generation; /* the last ones counted */
 	uint64_t idle_position; /* position at the end of that one's pass */
 	uint64_t idle_lost;	/* losses of the data ring when the area was last found idle */
-	uint64_t start;		/* the head when the ring was added */
+	uint64_t start;		/* the head when the ring was added; 0 of one that another process keeps */
+	struct ring_note *note; /* `own`, unless another process keeps the area */
+	struct ring_note own;
+	uint64_t place; /* behind its last piece, see chunk__place() */
 	uint64_t recorded_end;	/* end of the last AUX record, 0: none seen */
 	uint64_t full_head;	/* head in the last full pass that found the data ring empty */
 	uint64_t orphan_end;	/* the same in the one before: bytes before it have no record */

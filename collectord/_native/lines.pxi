@@ -53,13 +53,21 @@ cdef extern from "lines/lines.h":
     int lines__mute(c_lines *lines, uint32_t key)
     int lines__read(c_lines *lines, size_t size, uint64_t end, bint everything) nogil
     int lines__count(c_lines *lines, uint64_t end) nogil
-    int64_t order__settled(int fd, uint64_t offset) nogil
+    int64_t order__end(int fd, uint64_t offset, bint of_rounds) nogil
 
 
 def settled(int fd, uint64_t offset):
+    return end_of(fd, offset, True)
+
+
+def intact(int fd, uint64_t offset):
+    return end_of(fd, offset, False)
+
+
+cdef int64_t end_of(int fd, uint64_t offset, bint of_rounds) except -1:
     cdef int64_t at
     with nogil:
-        at = order__settled(fd, offset)
+        at = order__end(fd, offset, of_rounds)
     if at < 0:
         raise OSError(-at, os.strerror(-at))
     return at

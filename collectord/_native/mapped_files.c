@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 /* MMAP2: include/uapi/linux/perf_event.h, enum perf_event_type. */
+#define AT_PID 8u
 #define AT_DEVICE 40u /* major, minor, inode, its generation */
 #define DEVICE_BYTES 24u
 
@@ -31,7 +32,7 @@ void mapped_files__deinit(struct mapped_files *files)
 	memset(files, 0, sizeof(*files));
 }
 
-/* Returns the length of the name in a record of mapped code; 0: it is another record. */
+/* Returns the length of the name in a record of mapped code; 0: it has none, or is another record. */
 static size_t name_bytes(const uint8_t *record)
 {
 	const uint64_t header = walk__load(record);
@@ -42,10 +43,45 @@ static size_t name_bytes(const uint8_t *record)
 	    (walk__misc(header) & PERF_RECORD_MISC_MMAP_DATA) != 0)
 		return 0;
 	end = memchr(name, 0, walk__size(header) - AT_MMAP2_NAME);
-	/* A path, or "[vdso]"; "//anon" is not a file. */
-	if (end == NULL || !((name[0] == '/' && name[1] != '/') || name[0] == '['))
-		return 0;
-	return (size_t)(end - name);
+	return end != NULL ? (size_t)(end - name) : 0;
+}
+
+/* Whether a name is that of memory without a file, as perf knows it. */
+static bool is_memory(const char *name)
+{
+	static const char *const begins[] = {
+		"//anon",
+		"/memfd:",
+		"/dev/zero",
+		"/anon_hugepage",
+		"/SYSV",
+		"[heap]",
+		"[stack",
+	};
+
+	for (size_t i = 0; i < sizeof(begins) / sizeof(begins[0]); i++)
+		if (strncmp(name, begins[i], strlen(begins[i])) == 0)
+			return true;
+	return false;
+}
+
+/* Whether it is a path, or "[vdso]". */
+static bool is_file(const uint8_t *name)
+{
+	return (name[0] == '/' && name[1] != '/') || name[0] == '[';
+}
+
+static void file_set__note_maker(struct file_set *set, uint32_t pid)
+{
+	uint32_t slot = pid * 2654435761u % CODE_MAKERS_SLOTS; /* Knuth's multiplier */
+
+	for (; set->makers[slot] != 0; slot = (slot + 1) % CODE_MAKERS_SLOTS)
+		if (set->makers[slot] == pid)
+			return;
+	if (pid == 0 || set->maker_count == CODE_MAKERS_MAX)
+		return;
+	set->makers[slot] = pid;
+	set->maker_count++;
 }
 
 /* Note a file's record in the set. False: there is no room. */
@@ -81,7 +117,9 @@ void mapped_files__note(struct mapped_files *files, const uint8_t *record)
 	if (name == 0)
 		return;
 	HOLD(&files->lock);
-	if (!file_set__note(files->now, record, name))
+	if (is_memory((const char *)record + AT_MMAP2_NAME))
+		file_set__note_maker(files->now, (uint32_t)walk__load(record + AT_PID));
+	if (is_file(record + AT_MMAP2_NAME) && !file_set__note(files->now, record, name))
 		counter__add(&files->dropped, 1);
 }
 
@@ -93,8 +131,9 @@ void mapped_files__turn(struct mapped_files *files)
 	files->before = files->now;
 	files->now = set;
 	set->first = files->before->first + files->before->count;
-	set->count = set->used = 0;
+	set->count = set->used = set->maker_count = 0;
 	memset(set->slots, 0, sizeof(set->slots));
+	memset(set->makers, 0, sizeof(set->makers));
 }
 
 /* Returns where in the set the records from file number `since` on begin. */
@@ -124,4 +163,23 @@ uint8_t *mapped_files__copy(struct mapped_files *files, uint64_t *since, size_t 
 		*since = now->first + now->count;
 	}
 	return copy;
+}
+
+static size_t file_set__makers(const struct file_set *set, uint32_t *pids)
+{
+	size_t count = 0;
+
+	for (uint32_t i = 0; i < CODE_MAKERS_SLOTS && count < CODE_MAKERS_MAX; i++)
+		if (set->makers[i] != 0)
+			pids[count++] = set->makers[i];
+	return count;
+}
+
+size_t mapped_files__makers(struct mapped_files *files, uint32_t *pids)
+{
+	size_t count;
+
+	HOLD(&files->lock);
+	count = file_set__makers(files->before, pids);
+	return count + file_set__makers(files->now, pids + count);
 }

@@ -4,10 +4,11 @@
 #include "ring.h"
 
 /*
- * How far a perf ring was read, and how many samples came out of it: in memory that outlives this
+ * How far a ring was read, and how many samples came out of it: in memory that outlives this
  * process, if another one keeps the ring. Its shard writes it before it gives the bytes back to
  * the kernel, so a successor that begins here repeats no record and misses none. The position of
- * an overwritable ring counts down: what lies above it is in a window, or was overwritten.
+ * an overwritable ring counts down: what lies above it is in a window, or was overwritten. An AUX
+ * area has, in place of the samples, the end of the last AUX record that was read.
  */
 struct ring_note {
 	_Atomic uint64_t turn; /* at[turn & 1] is valid */
@@ -15,7 +16,9 @@ struct ring_note {
 		uint64_t position, samples;
 	} at[2];
 	uint64_t place[2]; /* behind the samples in staging, see chunk__place() */
-	uint64_t overwritten; /* of an overwritable ring, as it was counted last; not the shard's */
+	/* Not the shard's, as it was counted last: samples of an overwritable ring that were
+	 * overwritten, bytes of an AUX area that were truncated. */
+	uint64_t counted;
 };
 
 _Static_assert(sizeof(struct ring_note) == 64, "other processes read it");

@@ -3,7 +3,7 @@
 
 cdef extern from "aux_ring.h":
     struct ring_note:
-        uint64_t overwritten
+        uint64_t counted
     void ring_note__read(const ring_note *note, uint64_t *position, uint64_t *samples)
     struct ring_map:
         uint64_t data_bytes
@@ -50,6 +50,7 @@ cdef extern from "aux_ring.h":
         const int *enable_fds
         uint32_t enable_count
         aux_head_rule head_rule
+        ring_note *note
     int aux_ring__new(const aux_ring_options *options, ring *front, ring **out) nogil
     aux_ring *aux_ring__of(const ring *r)
     struct window:
@@ -216,14 +217,21 @@ cdef class RingNote(Mapped):
         return samples
 
     @property
-    def overwritten(self):
+    def position(self):
+        cdef uint64_t position = 0, samples = 0
         self.usable()
-        return self.note.overwritten
+        ring_note__read(self.note, &position, &samples)
+        return position
 
-    @overwritten.setter
-    def overwritten(self, uint64_t count):
+    @property
+    def counted(self):
         self.usable()
-        self.note.overwritten = count
+        return self.note.counted
+
+    @counted.setter
+    def counted(self, uint64_t count):
+        self.usable()
+        self.note.counted = count
 
 
 cdef ring_note *note_of(RingNote note) except? NULL:
@@ -491,6 +499,13 @@ cdef class Stream:
             return since, copy[:size] if copy != NULL else b""
         finally:
             free(copy)
+
+    def code_makers(self):
+        cdef uint32_t[2 * CODE_MAKERS_MAX] pids
+        cdef size_t count
+        with nogil:
+            count = mapped_files__makers(&self.stream.sideband.files, pids)
+        return frozenset([pids[i] for i in range(count)])
 
     def space(self, bint retry):
         core__request(self.owner.core, self.stream, SPACE_RETRY if retry else SPACE_GIVE_UP)

@@ -9,6 +9,8 @@
 #define MAPPED_FILES_MAX 4096u /* files of one segment */
 #define MAPPED_FILES_SLOTS (2u * MAPPED_FILES_MAX)
 #define MAPPED_FILES_BYTES (768u << 10) /* bytes of their records */
+#define CODE_MAKERS_MAX 1024u		/* processes of one segment */
+#define CODE_MAKERS_SLOTS (2u * CODE_MAKERS_MAX)
 
 /*
  * The files whose code was mapped, each with the first MMAP2 record that named it: the files whose
@@ -17,6 +19,9 @@
  * There are two sets: of the running segment, and of the one before it. A new segment replays the
  * live mappings, so a file in neither set is no longer mapped. Both sets have a fixed size, whose
  * pages are touched as they fill; files that do not fit are counted. Any thread may call.
+ *
+ * With them the processes are noted that mapped executable memory without a file: they may make
+ * code while they run, and say elsewhere what is where in it. Those that do not fit are left out.
  */
 struct file_set {
 	uint32_t count, used;
@@ -24,6 +29,8 @@ struct file_set {
 	uint16_t slots[MAPPED_FILES_SLOTS]; /* by hash: a file's number in this set plus 1 */
 	uint32_t places[MAPPED_FILES_MAX];  /* by number: offset of its record */
 	uint8_t records[MAPPED_FILES_BYTES];
+	uint32_t maker_count;
+	uint32_t makers[CODE_MAKERS_SLOTS]; /* by hash: processes; 0: nothing */
 };
 
 struct mapped_files {
@@ -34,7 +41,7 @@ struct mapped_files {
 
 int mapped_files__init(struct mapped_files *files);
 void mapped_files__deinit(struct mapped_files *files);
-/* Note a whole record of any type; anything but a mapping of a file's code is ignored. */
+/* Note a whole record of any type; anything but a mapping of code is ignored. */
 void mapped_files__note(struct mapped_files *files, const uint8_t *record);
 /* Begin the set of the next segment. */
 void mapped_files__turn(struct mapped_files *files);
@@ -42,13 +49,16 @@ void mapped_files__turn(struct mapped_files *files);
 /* Returns the records noted since file number `*since` that are still there, oldest first: a
  * copy that the caller frees, or NULL if there are none or memory is short. `*since` moves on. */
 uint8_t *mapped_files__copy(struct mapped_files *files, uint64_t *since, size_t *bytes);
+/* Store the processes that make code, at most 2 * CODE_MAKERS_MAX, and return how many: of both sets,
+ * so a process may be there twice. */
+size_t mapped_files__makers(struct mapped_files *files, uint32_t *pids);
 
 struct sideband_table;
 
 #define SIDEBAND_CPUS 4096u
 
 /*
- * The tasks, mappings and kernel symbols that a reader must know to interpret a segment that
+ * The tasks, mappings, kernel symbols and cgroups that a reader must know to interpret a segment that
  * begins in the middle of their lives.
  *
  *   writer ──append──► log (raw records, as they came) ──settle──► table ──┐

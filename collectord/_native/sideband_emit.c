@@ -105,7 +105,7 @@ static int emit_kept(const struct sideband_replay *to, uint32_t first, uint32_t 
 
 int sideband_replay__all(const struct sideband_replay *to)
 {
-	int ret = emit_kept(to, KEPT_SYMBOLS, KEPT_PROGRAMS);
+	int ret = emit_kept(to, KEPT_SYMBOLS, KEPT_CGROUPS);
 	const struct entry *at = NULL;
 
 	if (ret == 0)

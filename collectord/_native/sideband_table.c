@@ -16,6 +16,7 @@
 #define KSYMBOL_UNREGISTER 0x1u /* PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER */
 #define AT_BPF_TYPE 8u /* BPF_EVENT: u16 type, u16 flags, u32 id */
 #define AT_BPF_ID 12u
+#define AT_CGROUP_PATH 16u /* CGROUP: u64 id, path */
 
 static uint32_t bucket(uint64_t key)
 {
@@ -349,6 +350,59 @@ static void table__program(struct sideband_table *table, const uint8_t *record)
 		    load16(record + AT_BPF_TYPE) == PERF_BPF_EVENT_PROG_UNLOAD);
 }
 
+/* Returns a hash of the path of a cgroup, which ends at its NUL or with the record's body (FNV-1a). */
+static uint64_t path_hash(const struct sideband_table *table, const uint8_t *record)
+{
+	const uint16_t size = walk__size(walk__load(record));
+	const uint32_t trailer = table->layout.time_trailer;
+	const uint32_t end = size - AT_CGROUP_PATH > trailer ? size - trailer : size;
+	uint64_t hash = 0xcbf29ce484222325u;
+
+	for (uint32_t at = AT_CGROUP_PATH; at < end && record[at] != '\0'; at++)
+		hash = (hash ^ record[at]) * 0x100000001b3u;
+	return hash;
+}
+
+/* Forget the oldest cgroup that is not of the state at the start, which has the time 0. */
+static void table__forget_cgroup(struct sideband_table *table)
+{
+	const struct entry *at = NULL, *oldest = NULL;
+	uint64_t oldest_ns = UINT64_MAX;
+
+	while ((at = entries__next(&table->kept[KEPT_CGROUPS], at)) != NULL) {
+		const struct blob *const record = ((const struct kept *)at)->record;
+		const uint64_t time_ns =
+			record != NULL ? walk__trailer_time(record->bytes, &table->layout) : 1;
+
+		if (time_ns != 0 && time_ns < oldest_ns) {
+			oldest = at;
+			oldest_ns = time_ns;
+		}
+	}
+	if (oldest == NULL)
+		return;
+	table__forget(table, KEPT_CGROUPS, oldest->key);
+	table->cgroup_count--;
+}
+
+/* Keep a cgroup. Of two of the same path the first one is gone, and so are its tasks: records are
+ * applied in the order of time, when all older samples have been written. */
+static void table__cgroup(struct sideband_table *table, const uint8_t *record)
+{
+	const uint64_t key = path_hash(table, record);
+	struct entries *const entries = &table->kept[KEPT_CGROUPS];
+
+	if (*entries__link(entries, key) == NULL && table->cgroup_count >= SIDEBAND_CGROUPS_MAX)
+		table__forget_cgroup(table);
+	if (*entries__link(entries, key) == NULL && table->cgroup_count >= SIDEBAND_CGROUPS_MAX) {
+		counter__add(&table->dropped, 1);
+		return;
+	}
+	table->cgroup_count += *entries__link(entries, key) == NULL;
+	table__keep(table, KEPT_CGROUPS, key, record, false);
+	table->cgroup_count -= *entries__link(entries, key) == NULL; /* there was no memory */
+}
+
 static void table__switch(struct sideband_table *table, const uint8_t *record)
 {
 	uint32_t cpu;
@@ -388,6 +442,7 @@ static const struct {
 	[PERF_RECORD_EXIT] = {table__exit, FORK_BODY_BYTES, false},
 	[PERF_RECORD_KSYMBOL] = {table__symbol, AT_KSYM_FLAGS + 2, false},
 	[PERF_RECORD_BPF_EVENT] = {table__program, AT_BPF_ID + 4, false},
+	[PERF_RECORD_CGROUP] = {table__cgroup, AT_CGROUP_PATH + 1, false},
 	[PERF_RECORD_SWITCH] = {table__switch, WALK_HEADER_BYTES, true},
 	[PERF_RECORD_SWITCH_CPU_WIDE] = {table__switch, AT_TID + 4, true},
 	[PERF_RECORD_ITRACE_START] = {table__event, AT_TID + 4, true},

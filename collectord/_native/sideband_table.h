@@ -59,18 +59,31 @@ struct kept {
 	struct blob *record;
 };
 
-/* Keys: address, id, event and CPU (twice), and CPU. */
-enum { KEPT_SYMBOLS, KEPT_PROGRAMS, KEPT_HARDWARE_IDS, KEPT_STARTS, KEPT_SWITCHES, KEPT_KINDS };
+/* Keys: address, id, hash of the path, event and CPU (twice), and CPU. */
+enum {
+	KEPT_SYMBOLS,
+	KEPT_PROGRAMS,
+	KEPT_CGROUPS,
+	KEPT_HARDWARE_IDS,
+	KEPT_STARTS,
+	KEPT_SWITCHES,
+	KEPT_KINDS
+};
+
+/* No record tells that a cgroup is gone. One of the same path takes its place; beyond this number the
+ * oldest one that was made since the start goes. */
+#define SIDEBAND_CGROUPS_MAX 16384u
 
 /*
  * Live tasks with their names, processes with their mappings of code and files, kernel symbols,
- * BPF programs, the last switch of each CPU, and the last ITRACE_START and AUX_OUTPUT_HW_ID of
+ * BPF programs, cgroups, the last switch of each CPU, and the last ITRACE_START and AUX_OUTPUT_HW_ID of
  * each event on each CPU. Records are kept as the kernel wrote them and shared between a process
  * and its forked children; memory is bounded, and records that do not fit are counted as dropped.
  */
 struct sideband_table {
 	struct walk_layout layout; /* layout of the records */
 	struct entries tasks, processes, kept[KEPT_KINDS];
+	uint32_t cgroup_count;
 	size_t bytes_max;
 	counter_t task_count, map_count, bytes, dropped;
 };

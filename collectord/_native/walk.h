@@ -42,6 +42,8 @@ static const char *const fault_names[FAULTS] = {FAULT_LIST(FAULT_NAME)};
 #define WALK_USER_TYPE_MIN 64u	   /* PERF_RECORD_USER_TYPE_START, tools/lib/perf */
 #define WALK_FINISHED_ROUND 68u	   /* likewise: orders the records before it */
 #define WALK_AUXTRACE 71u	   /* likewise: its payload follows, see struct aux_piece */
+#define WALK_COMPRESSED 81u	   /* likewise: here, what cannot be decompressed */
+#define WALK_COMPRESSED2 83u	   /* likewise, by perf since Linux 6.16 */
 #define WALK_FINISHED_INIT 82u	   /* likewise: readers ignore it, whatever its size */
 
 #define WALK_ID_AT 8u /* PERF_SAMPLE_IDENTIFIER comes first in a sample */

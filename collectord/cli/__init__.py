@@ -36,13 +36,16 @@ VERBS: Final = {
     "segments": "List, verify or repair segments, or extract their AUX traces.",
     "events": "Decode, filter, count or follow the events in segments.",
     "query": "Answer a question in SQL from the records in segments.",
+    "answer": "Answer a common question from the records in segments.",
+    "export": "Write the records in segments in the formats of other tools.",
+    "flame": "Show where time goes, from the call chains of samples in segments.",
 }
 
 # Verbs that make privileged calls, or read what only the kernel tells.
 KERNEL_VERBS: Final = frozenset({"run", "opener", "record", "list", "check", "bpf", "doctor"})
 
 # Verbs that log nothing.
-_WITHOUT_LOG: Final = (["events"], ["query"])
+_WITHOUT_LOG: Final = (["events"], ["query"], ["answer"], ["export"], ["flame"])
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1

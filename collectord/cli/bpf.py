@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.cli import EXIT_OK
 from collectord.cli.bpf_report import describe, say_report
 from collectord.cli.output import Column, complain, print_json, print_table
-from collectord.cli.parser import Parser
+from collectord.cli.parser import Parser, named_values
 from collectord.config.schema import BpfConfig, DaemonConfig
 from collectord.daemon.host_facts import bpf_wanted
 from collectord.errors import BpfError, CollectordError, UsageError
 from collectord.kernel.values.facts_wanted import LOCAL, FactsWanted
 from collectord.plan import bpf_source
 from collectord.programs import bpf_program
+from collectord.programs.parameter import values_of
 from collectord.session.maps.answers import describe_tables
 from collectord.session.maps.device_names import HostNames
 from collectord.session.maps.map_metrics import MapReader
@@ -137,7 +138,9 @@ def gives(program: BpfProgram) -> list[str]:
 
 def _check(args: argparse.Namespace, kernel: Kernel) -> int:
     program = kernel.bpf_program(args.name, args.program_dir)
-    values = bpf_program.parameters(program, _given(args.bpf_arg))
+    values = values_of(
+        program.name, program.manifest.parameter, named_values("--bpf-arg", args.bpf_arg)
+    )
     config = _config(args)
     facts = _facts(kernel, config, (program.name,))
     loading: Loading | None = None
@@ -188,18 +191,6 @@ def _load(
         describe_tables(kernel, program.name, loaded.tables, manifest.answer)
         hides = any(kernel.may_hide_events(one.fd) for one in loaded.programs)
     return loaded, layout, headers, hides
-
-
-def _given(words: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise UsageError(f"--bpf-arg {word!r} is not NAME=VALUE")
-        if name in found:
-            raise UsageError(f"--bpf-arg {name} is given twice")
-        found[name] = value
-    return found
 
 
 def _config(args: argparse.Namespace) -> BpfConfig:

@@ -10,7 +10,7 @@ from collectord.kernel.values.bpf_objects import MapType
 from collectord.plan import bpf_metrics
 from collectord.programs import bpf_program
 from collectord.programs.bpf_program import RING
-from collectord.programs.parameter import show_value
+from collectord.programs.parameter import show_default, show_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -121,7 +121,7 @@ def _parameters(program: BpfProgram, values: Mapping[str, int | str]) -> Iterato
             "unit": parameter.unit,
             "value": values[name],
             "shown": show_value(parameter, values[name]),
-            "default": bpf_program.show_default(parameter),
+            "default": show_default(parameter),
             "help": parameter.help,
         }
 

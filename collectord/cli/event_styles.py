@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How `collectord events` shows records: the programs that make text, JSON or CSV of them."""
+"""How `collectord events` shows records to people: the programs that make text of them."""
 
 from __future__ import annotations
 
 import errno
 from typing import TYPE_CHECKING, Final, Protocol
 
-import msgspec
-
 from collectord.codec import bpf_show
-from collectord.codec.ftrace_columns import own_name
+from collectord.codec.blk_columns import blk_fields, blk_text
+from collectord.codec.blktrace import NOTE
 from collectord.codec.line_ops import (
     DECIMAL,
     DEVICE,
     PRINT_ZERO,
     Pushed,
+    chain_place,
     member,
     op,
     rest,
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 _TIME_WIDTH: Final = 16
 _TASK_WIDTH: Final = 22
 _NAME_MAX: Final = 32
-_DATA_AT: Final = 8  # behind the fields that all events of ftrace have
-_LOST: Final = op("inline", 8, 0, 8)  # in `struct incident` of the core
+DATA_AT: Final = 8  # behind the fields that all events of ftrace have
+LOST: Final = op("inline", 8, 0, 8)  # in `struct incident` of the core
 _END: Final = "\n"
 # Formats of numbers, which are aligned to the right, with the initial width of their columns.
 _FIGURES: Final = {"decimal": 6, "hex": 10, "errno": 6, "duration": 7, "bytes": 8}
 _WIDTHS: Final = {"text": 16, "ip": 15, "ifindex": 6, "device": 6, "tcp_state": 11}
 _KINDS: Final = {"char": bpf_show.TEXT}
 _NUMBERED: Final = range(1, 65)  # signals, and more than there are states of TCP
-_CHAIN: Final = "callchain"
-_PUSHED_CHAIN: Final = "chain"
-_UNKNOWN: Final = "unknown"
+CHAIN: Final = "callchain"
+PUSHED_CHAIN: Final = "chain"
+UNKNOWN: Final = "unknown"
 
 
 class Hosts(bpf_show.Names, Protocol):
@@ -82,6 +82,8 @@ def fields_of(event: FileEvent) -> tuple[Pushed, ...]:
         return (*map(member, event.described.layout.fields), *_chain(event))
     if event.is_program:
         return (rest("data", 0), *_chain(event))
+    if event.letter:
+        return blk_fields(of_notes=event.letter == NOTE)
     words = (
         (name, word_offset(event.sample_type or 0, bit))
         for name, bit in (("ip", SampleType.IP), ("addr", SampleType.ADDR),
@@ -98,7 +100,7 @@ def fields_of(event: FileEvent) -> tuple[Pushed, ...]:
 def _chain(event: FileEvent) -> tuple[Pushed, ...]:
     if not event.has_chain:
         return ()
-    return (Pushed(_CHAIN, op(_PUSHED_CHAIN), "array", is_hex=True),)
+    return (Pushed(CHAIN, op(PUSHED_CHAIN), "array", is_hex=True),)
 
 
 def columns_of(event: FileEvent) -> tuple[ColumnConfig, ...]:
@@ -121,10 +123,12 @@ class Lines:
     Args:
         events: that are shown, of all files.
         hosts: names numbers.
+        named: places are made of call chains, for names.
     """
 
-    def __init__(self, events: Sequence[FileEvent], hosts: Hosts) -> None:
+    def __init__(self, events: Sequence[FileEvent], hosts: Hosts, *, named: bool = False) -> None:
         self._hosts = hosts
+        self._named = named
         longest = max((len(event.full_name) for event in events), default=0)
         self._name_width = min(longest, _NAME_MAX) + 1
 
@@ -134,13 +138,15 @@ class Lines:
             *_head(words),
             words.literal(f"{visible(event.full_name) + ':':<{self._name_width}} "),
         ]
+        if event.letter:
+            return [*_head(words), *blk_text(event.name, event.letter, words)]
         own = [field for field in fields if not field.common]
-        chain = [field for field in own if field.op[0] == _PUSHED_CHAIN]
+        chain = [field for field in own if field.op[0] == PUSHED_CHAIN]
         printed = (
             compile_format(event.layout, words, visible) if event.layout is not None else None
         )
         if printed is not None:
-            made += [*printed, *_named(chain, words, " ")]
+            made += [*printed, *self._values(chain, words, " ")]
         elif event.is_program:
             columns = {column.field: column for column in columns_of(event)}
             by_name = {field.name: field for field in own}
@@ -152,20 +158,29 @@ class Lines:
                 ]
                 gap = " "
         else:
-            made += _named(own, words)
+            made += self._values(own, words)
         return [*made, words.literal(_END)]
+
+    def _values(self, fields: Sequence[Pushed], words: Words, gap: str = "") -> Ops:
+        made: Ops = []
+        for field in fields:
+            made.append(words.literal(f"{gap}{field.name}="))
+            is_place = self._named and field.op[0] == PUSHED_CHAIN
+            made += chain_place(words) if is_place else field.plain
+            gap = " "
+        return made
 
     def unknown(self, words: Words) -> Ops:
         """Return what shows a record whose event the file does not describe."""
         return [
             *_head(words),
             op("mark"),
-            words.literal(f"{_UNKNOWN}:"),
-            *_TYPE,
+            words.literal(f"{UNKNOWN}:"),
+            *TYPE,
             op("plain"),
             words.literal(":"),
             op("pad", c=self._name_width + 1),
-            *_named([rest("data", _DATA_AT)], words),
+            *self._values([rest("data", DATA_AT)], words),
             words.literal(_END),
         ]
 
@@ -217,91 +232,8 @@ class Table:
         return loss_line(words, how)
 
 
-class Objects:
-    """A JSON object for each record."""
-
-    def program(self, event: FileEvent, fields: Sequence[Pushed], words: Words) -> Ops:
-        """Return what shows a record of an event."""
-        name = _json(event.full_name)
-        made = [*_object_head(words, in_ftrace=event.sample_type is None)]
-        made.append(words.literal(b',"event":' + name + b',"fields":{'))
-        gap = b""
-        for field in fields:
-            if field.op[0] != _PUSHED_CHAIN:
-                made += [words.literal(gap + _json(field.name) + b":"), *field.quoted]
-                gap = b","
-        end = b"}"
-        if event.has_chain:
-            made += [words.literal(b'},"callchain":'), op(_PUSHED_CHAIN), op("quoted")]
-            end = b""
-        return [*made, words.literal(end + b"}\n")]
-
-    def unknown(self, words: Words) -> Ops:
-        """Return what shows a record whose event the file does not describe."""
-        return [
-            *_object_head(words, in_ftrace=True),
-            words.literal(b',"event":"' + _UNKNOWN.encode() + b":"),
-            *_TYPE,
-            op("plain"),
-            words.literal(b'","fields":{"common_pid":'),
-            op("tid"),
-            op("quoted"),
-            words.literal(b',"data":'),
-            *rest("data", _DATA_AT).quoted,
-            words.literal(b"}}\n"),
-        ]
-
-    def loss(self, words: Words, how: str) -> Ops:
-        """Return what shows a loss before the next record of a ring."""
-        return [
-            words.literal(b'{"time_ns":'),
-            *_quoted("stamp"),
-            words.literal(b',"cpu":'),
-            *_quoted("cpu"),
-            words.literal(b',"' + how.encode() + b'":'),
-            _LOST,
-            op("quoted"),
-            words.literal(b"}\n"),
-        ]
-
-
-class Cells:
-    """A line of CSV for each record: what it is of, and the fields of all events shown."""
-
-    def __init__(self, events: Sequence[FileEvent]) -> None:
-        names = (field.name for event in events for field in fields_of(event) if not field.common)
-        self._names = tuple(dict.fromkeys(names))
-
-    @property
-    def titles(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return ("time_ns", "cpu", "pid", "tid", "comm", "event", *map(own_name, self._names))
-
-    def program(self, event: FileEvent, fields: Sequence[Pushed], words: Words) -> Ops:
-        """Return what shows a record of an event."""
-        by_name = {field.name: field for field in fields}
-        comma = words.literal(",")
-        made: Ops = []
-        for name in ("stamp", "cpu", "pid", "tid", "comm"):
-            made += [op(name), op("cell"), comma]
-        made += [op("text", c=words.text(event.full_name)), op("cell")]
-        for name in self._names:
-            made += [comma, *(by_name[name].cell if name in by_name else ())]
-        return [*made, words.literal("\r\n")]
-
-    def unknown(self, words: Words) -> Ops:
-        """Return nothing: such a record has no columns."""
-        del words
-        return []
-
-    def loss(self, words: Words, how: str) -> Ops:
-        """Return nothing: a loss has no columns, and is told on stderr."""
-        del words, how
-        return []
-
-
 _TIME: Final[Ops] = [op("stamp"), op("seconds")]
-_TYPE: Final[Ops] = [
+TYPE: Final[Ops] = [
     op("inline", 2),
     op("jump_missing", c=1),
     op("jump", c=2),
@@ -320,42 +252,16 @@ def _head(words: Words) -> Ops:
     ]  # fmt: skip
 
 
-def _named(fields: Sequence[Pushed], words: Words, gap: str = "") -> Ops:
-    made: Ops = []
-    for field in fields:
-        made += [words.literal(f"{gap}{field.name}="), *field.plain]
-        gap = " "
-    return made
-
-
 def loss_line(words: Words, how: str) -> Ops:
     """Return what appends a line about a loss; `how` it came, such as "lost"."""
     plural, single = f" events {how}\n", f" event {how}\n"
     return [
         words.literal("CPU "), op("cpu"), op("plain"), words.literal(":"),
-        _LOST, op("jump_missing", c=10),
-        op("pop"), words.literal(" "), _LOST, op("plain"),
-        _LOST, op("number", d=1), op("=="), op("jump_zero", c=2),
+        LOST, op("jump_missing", c=10),
+        op("pop"), words.literal(" "), LOST, op("plain"),
+        LOST, op("number", d=1), op("=="), op("jump_zero", c=2),
         words.literal(single), op("jump", c=1), words.literal(plural),
     ]  # fmt: skip
-
-
-def _object_head(words: Words, *, in_ftrace: bool) -> Ops:
-    made = [words.literal(b'{"time_ns":'), *_quoted("stamp"), words.literal(b',"cpu":')]
-    made += [*_quoted("cpu"), words.literal(b',"pid":')]
-    if in_ftrace:  # which records threads
-        made += _quoted("tid")
-    else:
-        made += [*_quoted("pid"), words.literal(b',"tid":'), *_quoted("tid")]
-    return [*made, words.literal(b',"comm":'), *_quoted("comm")]
-
-
-def _quoted(name: str) -> Ops:
-    return [op(name), op("quoted")]
-
-
-def _json(text: str) -> bytes:
-    return msgspec.json.encode(text)
 
 
 def _width(column: ColumnConfig, title: str) -> int:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.cli.event_choice import Choosable
 from collectord.cli.event_count import loss_text, sum_known
-from collectord.cli.event_styles import Cells, Lines, Objects, Table, fields_of
+from collectord.cli.event_objects import Cells, Objects
+from collectord.cli.event_styles import Lines, Table, fields_of
 from collectord.cli.output import complain, emit, print_line, say
 from collectord.codec.line_ops import Words, filter_ops
 from collectord.reader.event_lines import EventLines, Programs
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collectord.cli.event_styles import Hosts, Style
     from collectord.codec.line_ops import Ops
     from collectord.codec.record_filter import Term
+    from collectord.reader.chain_texts import ChainTexts
     from collectord.reader.event_file import EventFile, FileEvent, Window
 
 FORMATS: Final = ("text", "json", "csv")
@@ -43,10 +45,12 @@ class _Chosen(NamedTuple):
 
 def choosables(file: EventFile) -> list[Choosable]:
     """Return the events of a file."""
-    return [_choosable(event) for event in file.events]
+    return [choosable(event) for event in file.events]
 
 
-def _choosable(event: FileEvent) -> Choosable:
+def choosable(event: FileEvent) -> Choosable:
+    """Return an event as it can be chosen."""
+
     def bind(terms: Sequence[Term]) -> _Chosen:
         chosen = _Chosen(terms, event)
         chosen(Words())  # refuses what cannot be compared
@@ -54,7 +58,7 @@ def _choosable(event: FileEvent) -> Choosable:
 
     is_opaque = event.is_program and event.described is None
     fields = () if is_opaque else (field.name for field in fields_of(event))
-    names = dict.fromkeys((event.full_name, event.name))
+    names = dict.fromkeys((event.full_name, event.name, event.letter or event.name))
     return Choosable(event.keys, tuple(names), frozenset(fields), bind)
 
 
@@ -65,30 +69,33 @@ class Printer:
         choice: of records.
         form: one of FORMATS.
         hosts: names of this host.
+        named: places are made of call chains, which `ChainTexts` fills.
     """
 
-    def __init__(self, choice: Choice, form: str, hosts: Hosts) -> None:
+    def __init__(self, choice: Choice, form: str, hosts: Hosts, *, named: bool = False) -> None:
         self.choice = choice
         self._form = form
         self._hosts = hosts
         self._shown: list[FileEvent] = []
         self._table: Table | None = None
-        self._style: Style = Objects()
+        self._named = named
+        self._style: Style = Objects(named=named)
 
     def knows(self, events: Iterable[FileEvent]) -> None:
         """Note events that may be shown: a table holds those of one program alone."""
-        self._shown += (one for one in events if self.choice.names(_choosable(one)))
+        self._shown += (one for one in events if self.choice.names(choosable(one)))
         names = {event.full_name for event in self._shown}
         is_table = len(names) == 1 and all(event.is_program for event in self._shown)
         if self._form == "csv" and not isinstance(self._style, Cells):
-            self._style = Cells(self._shown)
+            self._style = Cells(self._shown, named=self._named)
             text = io.StringIO()
             csv.writer(text, lineterminator="\r\n").writerow(self._style.titles)
             emit(text.getvalue())
         elif self._form == "text" and is_table:
             self._style = self._table = self._table or Table(self._hosts)
         elif self._form == "text":
-            self._style, self._table = Lines(self._shown, self._hosts), None
+            self._style = Lines(self._shown, self._hosts, named=self._named)
+            self._table = None
 
     def programs(self, file: EventFile) -> Programs:
         """Return what makes the lines of a file."""
@@ -109,7 +116,7 @@ class Printer:
     def emit(self, lines: EventLines, batch: bytes) -> bool:
         """Print a batch of lines; return whether damage was found with it."""
         if self._table is not None and batch:
-            shown = [event for event in lines.file.events if self.choice.names(_choosable(event))]
+            shown = [event for event in lines.file.events if self.choice.names(choosable(event))]
             titles = self._table.titles(shown[0]) if shown else ""
             if titles:
                 say(titles)
@@ -180,14 +187,28 @@ def _readable(batch: bytes) -> str:
     return "\n".join(map(visible, text.split("\n")))
 
 
-def print_file(file: EventFile, printer: Printer, window: Window, left: int | None) -> Found:
-    """Print the chosen records of a file, and return what there was to say."""
+def print_file(
+    file: EventFile,
+    printer: Printer,
+    window: Window,
+    left: int | None,
+    chains: ChainTexts | None,
+) -> Found:
+    """Print the chosen records of a file, and return what there was to say.
+
+    Args:
+        file: of the records.
+        printer: prints them.
+        window: the time that is asked for.
+        left: the number of lines that may still be printed, None: any.
+        chains: names the call chains, if the printer makes places of them.
+    """
     lines = EventLines(file, printer.programs(file), window)
     if left is not None:
         lines.limit(left)
     damaged = bool(file.damage)
     for batch in lines.batches():
-        damaged |= printer.emit(lines, batch)
+        damaged |= printer.emit(lines, batch if chains is None else chains.fill(batch))
     printer.end(lines)
     printed = left - lines.left if left is not None else 0
     return Found(printed, _said(file, lines) or damaged)

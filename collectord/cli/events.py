@@ -18,7 +18,9 @@ from collectord.reader.event_file import EventFile, Window
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collectord.cli.event_chains import NamedChains
     from collectord.cli.event_choice import Choosable
+    from collectord.reader.event_file import FileEvent
     from collectord.reader.relay_events import RelaySegment
 
 _FORMATS: Final = ("text", "json", "csv")
@@ -176,7 +178,7 @@ def _opened(
                 raise UsageError(
                     f"{file.path} has no times of day", hint="leave out --since and --until"
                 )
-            found = events_relay.choosables(file)
+            found = events_relay.choosables()
         known.update({one.names[0]: one for one in found})
     choice.check(tuple(known.values()))
     return files
@@ -194,20 +196,40 @@ def _print(
     from collectord.session.maps.device_names import HostNames  # noqa: PLC0415
 
     events = [event for file in files if isinstance(file, EventFile) for event in file.events]
-    printer = Printer(choice, form, HostNames())
+    chains = _named_chains(events, choice, form, window)
+    named = chains is not None and chains.is_possible
+    printer = Printer(choice, form, HostNames(), named=named)
     printer.knows(events)
     damaged = False
     for file in files:
         if isinstance(file, EventFile):
-            found = print_file(file, printer, window, number)
+            texts = chains.of(file) if chains is not None else None
+            found = print_file(file, printer, window, number, texts)
+            if chains is not None:
+                chains.end(file, texts)
         else:
             from collectord.cli.events_relay import print_relay  # noqa: PLC0415
 
-            found = print_relay(file, choice, form, number)
+            found = print_relay(file, form, number)
         damaged |= found.damaged
         if number is not None:
             number -= found.printed
+    if chains is not None:
+        chains.complain()
     return EXIT_FAILURE if damaged else EXIT_OK
+
+
+def _named_chains(
+    events: Sequence[FileEvent], choice: Choice, form: str, window: Window
+) -> NamedChains | None:
+    """Return what names call chains, None if no event that is shown has any."""
+    from collectord.cli.event_view import choosable  # noqa: PLC0415  # see `_print`
+
+    if not any(event.has_chain and choice.names(choosable(event)) for event in events):
+        return None
+    from collectord.cli.event_chains import NamedChains  # noqa: PLC0415  # what only they need
+
+    return NamedChains(form, window)
 
 
 def _count(
@@ -222,10 +244,8 @@ def _count(
         if isinstance(file, EventFile):
             damaged |= count_file(file, choice, window, counted)
         else:
-            from collectord.cli.events_relay import RelayView  # noqa: PLC0415
+            from collectord.cli.events_relay import count_relay  # noqa: PLC0415
 
-            view = RelayView(file, choice)
-            view.count(counted)
-            damaged |= view.damaged
+            count_relay(file, counted)
     counted.show(as_json=as_json)
     return EXIT_FAILURE if damaged else EXIT_OK

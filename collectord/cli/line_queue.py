@@ -32,6 +32,9 @@ class LineQueue:
         fd: of the file.
         limit_chars: of the lines that wait. A line is admitted while fewer are waiting.
         end_s: how long the end waits for the file.
+
+    Attributes:
+        dropped_total: lines that were dropped so far.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class LineQueue:
         self._lines: list[str] = []
         self._chars = 0
         self._dropped = 0
+        self.dropped_total = 0
         self._ended = False
         # A daemon: the interpreter would wait for it, and it may wait for ever.
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
@@ -69,6 +73,7 @@ class LineQueue:
         with self._changed:
             if self._chars >= self._limit_chars and not self._ended:
                 self._dropped += 1
+                self.dropped_total += 1
                 return None
             dropped, self._dropped = self._dropped, 0
             return dropped

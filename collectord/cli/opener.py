@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.config.load import Loaded
+    from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import Plan
 
@@ -105,6 +106,7 @@ class Planner:
         self._path = path
         self.loaded = self._load()
         self._online = kernel.online_cpus()
+        self._facts: KernelFacts | None = None
 
     def _load(self) -> Loaded:
         return daemon_config.read(self._path)
@@ -122,6 +124,9 @@ class Planner:
         self._online = self._kernel.online_cpus()
         config = held_part(self.loaded.config)
         facts = host_facts(self._kernel, config, mount=True)
+        if self._facts is not None:
+            facts = facts.with_areas_of(self._facts)
+        self._facts = facts
         own = facts.as_opener()
         return build(config, replace(facts, opener=own)), msgspec.json.encode(own)
 

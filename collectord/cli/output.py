@@ -7,6 +7,7 @@ characters are made visible.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import textwrap
@@ -100,10 +101,11 @@ def say(text: str) -> None:
     emit(visible(text) + "\n")
 
 
-def complain(text: str) -> None:
-    """Print one line about a problem to stderr."""
+def complain(text: str, *more: str) -> None:
+    """Print one line about a problem to stderr, and more lines that help."""
     try:
         sys.stderr.write(f"collectord: {visible(text)}\n")
+        sys.stderr.writelines(f"{visible(line)}\n" for line in more)
         sys.stderr.flush()
     except OSError:  # there is no other place to report it
         discard(sys.stderr.fileno())
@@ -183,6 +185,11 @@ def bytes_text(count: float) -> str:
             break
         count /= _KIB
     return f"{_short(count)} {unit}"
+
+
+def bar(count: float, most: float, width: int) -> str:
+    """Return a bar for a count, relative to the largest; one that is not 0 has one."""
+    return "#" * math.ceil(count * width / most) if count > 0 else ""
 
 
 def figure_text(count: int | None) -> str:

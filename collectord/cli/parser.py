@@ -6,12 +6,15 @@ from __future__ import annotations
 import argparse
 import textwrap
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from collectord.cli import VERBS
 from collectord.cli.output import emit, flush
 from collectord.errors import UsageError
 from collectord.model import CONTROL_SOCKET
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HELP_WIDTH: Final = 79
 
@@ -82,6 +85,19 @@ class Parser(argparse.ArgumentParser):
             UsageError: always.
         """
         raise UsageError(message, hint=f"see `{self.prog} --help`")
+
+
+def named_values(option: str, words: Sequence[str]) -> dict[str, str]:
+    """Return the values of an option that takes NAME=VALUE several times. Raises UsageError."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} {word!r} is not NAME=VALUE")
+        if name in found:
+            raise UsageError(f"{option} {name} is given twice")
+        found[name] = value
+    return found
 
 
 def _wrap(text: str, width: int) -> str:

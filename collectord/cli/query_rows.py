@@ -12,7 +12,7 @@ from collectord.cli.output import Column, emit, print_line, print_table, say
 from collectord.text.foreign import encodable, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from collectord.reader.sql import Answer
 
@@ -20,18 +20,36 @@ _COLUMNS: Final = 80
 _GAP: Final = 2
 _NUMBER: Final = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?|FLOAT|DOUBLE|DECIMAL.*")
 _NULL: Final = "-"
+# Text is not shortened below this.
+_TEXT_MIN: Final = 12
+
+
+def columns_of(answer: Answer) -> list[Column]:
+    """Return the columns of a printed table."""
+    return [
+        Column(visible(name), "right" if _NUMBER.fullmatch(kind) else "left")
+        for name, kind in zip(answer.columns, answer.types, strict=True)
+    ]
 
 
 def print_rows(answer: Answer) -> None:
     """Print a table; rows that are wider than 80 columns are printed one value a line."""
-    columns = [
-        Column(visible(name), "right" if _NUMBER.fullmatch(kind) else "left")
-        for name, kind in zip(answer.columns, answer.types, strict=True)
-    ]
+    _print(answer, lambda _columns, rows: rows)
+
+
+def print_fitted(answer: Answer) -> None:
+    """Print a table as `print_rows`, with text shortened so that rows fit into 80 columns."""
+    _print(answer, _fitted)
+
+
+def _print(
+    answer: Answer, fit: Callable[[list[Column], list[list[str]]], list[list[str]]]
+) -> None:
+    columns = columns_of(answer)
     is_wide: bool | None = None
     number = 0
     for batch in answer.batches():
-        rows = [[_text(value) for value in row] for row in batch]
+        rows = fit(columns, [[cell_text(value) for value in row] for row in batch])
         if is_wide is None:
             is_wide = _width(columns, rows) > _COLUMNS
         if not is_wide:
@@ -71,7 +89,34 @@ def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
     return sum(widths) + _GAP * (len(columns) - 1)
 
 
-def _text(value: object) -> str:
+def _fitted(columns: list[Column], rows: list[list[str]]) -> list[list[str]]:
+    """Return rows with the longest texts shortened in their middle, as far as is needed."""
+    shortest = [max(_TEXT_MIN, len(column.title)) for column in columns]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    while (excess := _width(columns, rows) - _COLUMNS) > 0:
+        spare, at = max(
+            (width - least if column.align == "left" else 0, index)
+            for index, (width, least, column) in enumerate(
+                zip(widths, shortest, columns, strict=True)
+            )
+        )
+        if spare <= 0:
+            break
+        widths[at] -= min(spare, excess)
+        rows = [[*row[:at], shortened(row[at], widths[at]), *row[at + 1 :]] for row in rows]
+    return rows
+
+
+def shortened(text: str, width: int) -> str:
+    """Return text of at most some columns, cut in its middle."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def cell_text(value: object) -> str:
+    """Return a value as text of a table, on one line and without control characters."""
     return _NULL if value is None else visible(_csv(value))
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import os
@@ -27,6 +26,7 @@ from collectord.cli.output import complain, flush
 from collectord.cli.record_config import check_snapshot, config_of
 from collectord.cli.summary import print_result
 from collectord.control import signals
+from collectord.control.event_loop import EventLoop
 from collectord.daemon import recording
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError, SinkError
@@ -61,8 +61,8 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     # Balances and errors are the result; the log reports troubles meanwhile. The live line and the
     # result show losses.
     log.configure(level=logging.WARNING, without=(LOSING_BEGAN, LOSING_ENDED))
-    with stdout_for_result(only=args.json), live_line(command) as on_tick:
-        result = asyncio.run(_record(kernel, args, config, command, on_tick))
+    with stdout_for_result(only=args.json), live_line(command) as on_tick, EventLoop() as loop:
+        result = loop.run(_record(kernel, args, config, command, on_tick, abandon=loop.abandon))
     status = status_of(result.command_status)
     try:
         answers = _answers(result)
@@ -147,6 +147,8 @@ async def _record(
     config: Config,
     command: list[str],
     on_tick: Callable[[DaemonStatus], None] | None,
+    *,
+    abandon: Callable[[], None],
 ) -> RecordResult:
     with signals.stop_event((*signals.STOP_SIGNALS, signal.SIGHUP)) as stop:
         facts = host_facts(kernel, config, mount=True)
@@ -160,6 +162,7 @@ async def _record(
             duration_ns=args.duration,
             on_tick=on_tick,
             stop=stop,
+            abandon=abandon,
         )
 
 

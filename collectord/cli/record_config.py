@@ -276,6 +276,7 @@ def _of_perf(args: argparse.Namespace) -> dict[str, bool]:
     return {
         "-F": args.freq is not None,
         "-g, --call-graph": bool(args.call_graph),
+        "--all-cgroups": args.all_cgroups,
         "-t": bool(args.tid),
         "-u": args.uid is not None,
         "-G": args.cgroup is not None,
@@ -321,6 +322,7 @@ def _perf(args: argparse.Namespace) -> PerfSourceConfig:
         frequency=args.freq,
         period=args.count,
         call_graph=args.call_graph,
+        cgroups=args.all_cgroups,
         ring=args.mmap_pages.data,
         aux=args.mmap_pages.aux,
     )

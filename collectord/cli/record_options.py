@@ -30,6 +30,7 @@ _USAGE = (
     "[-e EVENT [--filter F]]...",
     "[-F HZ | -c PERIOD]",
     "[-g | --call-graph MODE]",
+    "[--all-cgroups]",
     "[-a | -p PID|GLOB | -t TID | -u USER | -G CGROUP]",
     "[--exe GLOB | --unit NAME]",
     "[-C LIST]",
@@ -170,6 +171,11 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         metavar="MODE",
         type=_checked(call_graph.parse),
         help="record call graphs: fp, dwarf[,SIZE] or lbr (default: none; SIZE is 8192 bytes)",
+    )
+    group.add_argument(
+        "--all-cgroups",
+        action="store_true",
+        help="record the cgroup of each sample, for `flame --by cgroup` (default: do not)",
     )
 
 

@@ -40,6 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_OK
     found = convert(answer, Difference)
     lines = ["nothing differs"] if found.is_empty else [*found.describe()]
+    lines += (f"session {name} begins when its disk answers" for name in answer["beginning"])
     lines += (f"session {name} is still ending, as its disk is slow" for name in answer["ending"])
     lines += (f"warning: {warning}" for warning in answer["warnings"])
     for line in lines:

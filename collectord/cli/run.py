@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import faulthandler
 from contextlib import AsyncExitStack
 from functools import partial
@@ -16,6 +15,7 @@ from collectord.cli.line_queue import LineQueue
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.control import activation, service, signals
+from collectord.control.event_loop import EventLoop
 from collectord.control.peers import Admins
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.daemon.daemon import Daemon
@@ -61,13 +61,16 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
         )
         if not faulthandler.is_enabled():
             faulthandler.enable()  # the manager's watchdog sends SIGABRT: the log gets the stacks
-        unsealed = asyncio.run(_serve(kernel, loaded, read))
+        with EventLoop() as loop:
+            unsealed = loop.run(_serve(kernel, loaded, read, loop, lines))
         if unsealed:
             log.get_logger().error("segments_not_sealed", segments=unsealed)
     return EXIT_FAILURE if unsealed else EXIT_OK
 
 
-async def _serve(kernel: Kernel, loaded: Loaded, read: Callable[[], Loaded]) -> int:
+async def _serve(
+    kernel: Kernel, loaded: Loaded, read: Callable[[], Loaded], loop: EventLoop, lines: LineQueue
+) -> int:
     """Collect until a signal; return how many segments could not be sealed."""
     async with AsyncExitStack() as stack:
         stop = stack.enter_context(signals.stop_event())
@@ -76,7 +79,13 @@ async def _serve(kernel: Kernel, loaded: Loaded, read: Callable[[], Loaded]) -> 
         handed = stack.enter_context(activation.inherited())
         manager.status("looking at the host")
         # It probes: a signal must not end it midway.
-        daemon = Daemon(kernel, loaded.config, config_sha256=loaded.sha256, read=read)
+        daemon = Daemon(
+            kernel,
+            loaded.config,
+            config_sha256=loaded.sha256,
+            read=read,
+            lines_dropped=lambda: lines.dropped_total,
+        )
         stack.enter_context(signals.reloads(daemon.commands.reload))
         stack.enter_context(
             signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
@@ -90,7 +99,11 @@ async def _serve(kernel: Kernel, loaded: Loaded, read: Callable[[], Loaded]) -> 
             await start(stack, daemon, loaded.config, claims.bound, claims.admins)
             _announce(daemon.plan, claims.places)
 
-        balances = await daemon.run(stop, service=manager, on_open=on_open)
+        try:
+            balances = await daemon.run(stop, service=manager, on_open=on_open)
+        finally:
+            if daemon.is_abandoned:
+                loop.abandon()
     return sum(balance.sink.unsealed for balance in balances)
 
 

@@ -58,6 +58,10 @@ def _lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"unclean stops so far: {status['unclean_stops']:,}"
     if status["damaged_files"]:
         yield f"damaged files: {status['damaged_files']:,}"
+    if status["log_lines_dropped"]:
+        yield f"lines of the log that nobody took: {status['log_lines_dropped']:,}"
+    for session in status["beginning"]:
+        yield f"session {session['name']} ({session['source']}) is still beginning"
     for session in status["ending"]:
         yield f"session {session['name']} ({session['source']}) is still ending"
     for reason in status["drain"]["lacks"]:

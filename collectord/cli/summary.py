@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli.output import (
     Column,
+    bar,
     bytes_text,
     figure_text,
     print_json,
@@ -48,7 +49,6 @@ _AUX_COLUMNS: Final = (
 )
 _RING_COLUMNS: Final = (Column("RING"), *_BALANCE, Column("PEAK FILL", _RIGHT))
 _BAR_WIDTH: Final = 40
-_BAR: Final = "#"
 _NOTHING: Final = "nothing was counted"
 
 
@@ -203,10 +203,9 @@ def histogram_lines(section: Section) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     most = max(slot.count for slot in section.slots)
     for (low, high, count), slot in zip(cells, section.slots, strict=True):
-        length = -(-slot.count * _BAR_WIDTH // most)
         yield (
             f"{low.rjust(widths[0])} .. {high.rjust(widths[1])}  {count.rjust(widths[2])}  "
-            f"{_BAR * length}"
+            f"{bar(slot.count, most, _BAR_WIDTH)}"
         ).rstrip()
 
 

@@ -24,6 +24,8 @@ COMMON: Final = {
     "tid": ("i32", "tid"),
     "comm": ("text", "comm"),
 }
+# Of the events of perf.data files that have it.
+CGROUP: Final = "cgroup"
 _PREFIX: Final = "event_"
 _PLACES: Final = {
     Placement.INLINE: "inline",
@@ -51,7 +53,7 @@ COMMON_COLUMNS: Final = tuple(
 
 def own_name(name: str) -> str:
     """Return the name of the column of an event's own field."""
-    return _PREFIX + name if name.lower() in COMMON else name
+    return _PREFIX + name if name.lower() in {*COMMON, CGROUP} else name
 
 
 def columns_of(layout: EventFormat) -> Iterator[FieldColumn]:

@@ -175,6 +175,22 @@ def rest(name: str, offset: int) -> Pushed:
     return Pushed(name, op("span", _BYTES, 1, offset), "array")
 
 
+def chain_place(words: Words) -> Ops:
+    """Leave a place for names of the call chain: {process, stamp, addresses with the marks}.
+
+    It is between two bytes that no text of UTF-8 has.
+    """
+    comma = words.literal(",")
+    of_sample = [op("pid"), op("plain"), comma, op("stamp"), op("plain"), comma]
+    chain = [op("chain", 1), op("plain")]
+    return [words.literal(b"\xff"), *of_sample, *chain, words.literal(b"\xfe")]
+
+
+def tail_text(name: str) -> Pushed:
+    """Return the text that reaches to the end of a record, from a place that it says itself."""
+    return Pushed(name, op("tail", _TEXT), "text")
+
+
 def filter_ops(terms: Iterable[Term], fields: Mapping[str, Pushed], words: Words) -> Ops:
     """Keep the records whose fields fit all terms.
 

@@ -6,7 +6,7 @@ A frame stands for itself and has a checksum: damage in one leaves the others re
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple, Protocol
 
 import zstandard
@@ -53,6 +53,10 @@ class Packing(Protocol):
         """
 
 
+# What perf's highest level needs.
+_WINDOW_MAX_BYTES: Final = 128 << 20
+# Contents have 32,768 times as many bytes at most.
+_SLICE_BYTES: Final = 1 << 10
 # What `is_packed` needs to see of a file.
 FIRST_BYTES: Final = 128
 
@@ -66,6 +70,34 @@ class Compressor:
     def frame(self, data: memoryview) -> bytes:
         """Return the frame of these bytes."""
         return self._zstd.compress(data)
+
+
+class Stream:
+    """Reads a stream that goes on from part to part, each flushed at its end."""
+
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdDecompressor(max_window_size=_WINDOW_MAX_BYTES)
+        self._frame = self._zstd.decompressobj()
+
+    def contents(self, part: memoryview, at: int) -> Iterator[bytes]:
+        """Yield the contents of a part, the one at an offset, in bounded pieces.
+
+        Behind a damaged part the stream can only begin anew.
+
+        Raises:
+            CodecError: it is damaged, or begins before what this has seen.
+        """
+        try:
+            for first in range(0, len(part), _SLICE_BYTES):
+                rest = bytes(part[first : first + _SLICE_BYTES])
+                while rest:
+                    if self._frame.eof:
+                        self._frame = self._zstd.decompressobj()
+                    yield self._frame.decompress(rest)
+                    rest = self._frame.unused_data
+        except zstandard.ZstdError as error:
+            self._frame = self._zstd.decompressobj()
+            raise CodecError(f"compressed data: {error}", offset=at, reason="zstd") from error
 
 
 class Decompressor:

@@ -228,6 +228,7 @@ class RecordType(IntEnum):
     HEADER_FEATURE = 80
     COMPRESSED = 81
     FINISHED_INIT = 82
+    COMPRESSED2 = 83
 
 
 # type size config sample_period sample_type read_format flags wakeup bp_type config1 config2

@@ -5,8 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.ftrace_columns import COMMON_COLUMNS, MISSING, FieldColumn, own_name
-from collectord.codec.perf_attr import SampleType
+from collectord.codec.ftrace_columns import (
+    CGROUP,
+    COMMON_COLUMNS,
+    MISSING,
+    FieldColumn,
+    own_name,
+)
+from collectord.codec.perf_attr import SampleType, SoftwareId
 from collectord.codec.perf_record import word_offset
 
 if TYPE_CHECKING:
@@ -18,10 +24,25 @@ if TYPE_CHECKING:
 SAMPLES: Final = "samples"
 TASKS: Final = "tasks"
 MAPPINGS: Final = "mappings"
-# The labels of the rows of `tasks`, as the core numbers them.
+AUX: Final = "aux"
+# Answers name software events SOFTWARE:NAME.
+SOFTWARE: Final = "software"
+_OTHER_NAMES: Final = {
+    SoftwareId.PAGE_FAULTS_MIN: "minor-faults",
+    SoftwareId.PAGE_FAULTS_MAJ: "major-faults",
+}
+SOFTWARE_NAMES: Final[Mapping[int, str]] = {
+    one: _OTHER_NAMES.get(one, one.name.lower().replace("_", "-"))
+    for one in SoftwareId
+    if one not in {SoftwareId.DUMMY, SoftwareId.BPF_OUTPUT}
+}
+# The labels of the rows of `tasks` and `aux`, as the core numbers them.
 TASK_LABELS: Final = ("comm", "exec", "fork", "exit")
+AUX_LABELS: Final = ("data", "start")
 _LABEL: Final[Where] = ("label", 0, 0, 0, False)
 _WORD_BYTES: Final = 8
+# Of the raw data of samples: each says where the id of its cgroup is.
+CGROUP_COLUMN: Final = FieldColumn(CGROUP, "text", ("cgroup", 0, 0, 1, False))
 _VALUE: Final = "value"
 
 
@@ -41,6 +62,14 @@ TASK_COLUMNS: Final = (
     FieldColumn("what", "text", _LABEL),
     _number("parent_pid", "i32", 12),
     _number("parent_tid", "i32", 20),
+)
+# include/uapi/linux/perf_event.h, PERF_RECORD_AUX.
+AUX_COLUMNS: Final = (
+    *COMMON_COLUMNS,
+    FieldColumn("what", "text", _LABEL),
+    _number("offset", "u64", 8),
+    _number("bytes", "u64", 16),
+    _number("flags", "u64", 24),
 )
 _MAPPED: Final = (
     *COMMON_COLUMNS,
@@ -83,13 +112,27 @@ def sample_columns(sample_type: int) -> tuple[FieldColumn, ...]:
         word("addr", SampleType.ADDR),
         word("period", SampleType.PERIOD),
         FieldColumn("callchain", "list_u64", chain),
+        FieldColumn(CGROUP, "text", _cgroup_from_end(sample_type)),
     )
+
+
+def has_cgroup(sample_type: int) -> bool:
+    """Whether samples with these fields tell their cgroups; not if AUX data are in them."""
+    return sample_type & (SampleType.CGROUP | SampleType.AUX) == SampleType.CGROUP
+
+
+def _cgroup_from_end(sample_type: int) -> Where:
+    if not has_cgroup(sample_type):
+        return MISSING
+    behind = sample_type & (SampleType.DATA_PAGE_SIZE | SampleType.CODE_PAGE_SIZE)
+    return ("cgroup", _WORD_BYTES * (1 + behind.bit_count()), 0, 1, False)
 
 
 # Kinds by name, of the tables whose rows are of all events.
 FIXED: Final[Mapping[str, Mapping[str, str]]] = {
     SAMPLES: {column.name: column.kind for column in sample_columns(0)},
     TASKS: {column.name: column.kind for column in TASK_COLUMNS},
+    AUX: {column.name: column.kind for column in AUX_COLUMNS},
     MAPPINGS: {
         column.name: column.kind for columns in MAPPING_COLUMNS.values() for column in columns
     },

@@ -48,6 +48,7 @@ _NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 _DIRECTORY_ENTRY: Final = struct.Struct("<QQQ")
 _FEATURE_BITS: Final = 256
 _NOTHING: Final = Features()
+_NO_SECTIONS: Final[Mapping[int, bytes]] = {}
 # A head holds formats of tracepoints at most: a large kernel has about 4 MiB of them.
 _HEAD_MAX_BYTES: Final = 64 << 20
 
@@ -165,7 +166,10 @@ def build_head(
     """
     _check_attrs(attrs)
     attrs = tuple(replace(a, attr=replace(a.attr, config3=0)) for a in attrs)
-    contents = {Feature.EVENT_DESC: _encode_event_desc(attrs), **encode_features(features)}
+    contents: dict[int, bytes] = {
+        Feature.EVENT_DESC: _encode_event_desc(attrs),
+        **encode_features(features),
+    }
     if tracing_data is not None:
         contents[Feature.TRACING_DATA] = tracing_data
     entry_bytes = FILE_ATTR_BYTES + _SECTION.size
@@ -197,15 +201,21 @@ def build_head(
     return Head(image=image, header=header, attrs=attrs, sections=sections)
 
 
-def build_tail(head: Head, data_size: int, features: Features = _NOTHING) -> Tail:
+def build_tail(
+    head: Head,
+    data_size: int,
+    features: Features = _NOTHING,
+    encoded: Mapping[int, bytes] = _NO_SECTIONS,
+) -> Tail:
     """Return the parts that complete a file with `data_size` bytes of records.
 
     Args:
         head: from build_head(), or from parse_head() of a file that was left open.
         data_size: bytes of whole records in the data section, including those in the head.
         features: features that became known since; they replace the head's.
+        encoded: sections of others, as another file has them.
     """
-    contents = encode_features(features)
+    contents = {**encoded, **encode_features(features)}
     table_at = head.data_offset + data_size
     bits = sorted({*head.sections, *contents})
     placed, blob = _place(contents, table_at + _SECTION.size * len(bits))
@@ -382,7 +392,7 @@ def _bitmap(bits: Iterable[int]) -> int:
     return sum(1 << bit for bit in bits)
 
 
-def _place(contents: Mapping[Feature, bytes], at: int) -> tuple[dict[int, Section], bytes]:
+def _place(contents: Mapping[int, bytes], at: int) -> tuple[dict[int, Section], bytes]:
     """Lay sections one after the other from offset `at`, each at a multiple of 8."""
     sections: dict[int, Section] = {}
     parts: list[bytes] = []

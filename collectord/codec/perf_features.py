@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _BUILD_ID_MAX_BYTES: Final = 20
+_BUILD_ID_FIELD_BYTES: Final = 24  # with its length and padding
 _CLOCK_DATA_VERSION: Final = 1
 # Readers take it for no name, and print only the names of the members.
 _UNNAMED_GROUP: Final = "{anon_group}"
@@ -250,13 +251,13 @@ class Features:
     bpf: LoadedBpf | None = None
 
 
-def encode_features(features: Features) -> Mapping[Feature, bytes]:
+def encode_features(features: Features) -> Mapping[int, bytes]:
     """Return the section of each feature that has a value.
 
     Raises:
         CodecError: a value does not fit its field, or a string holds a NUL.
     """
-    sections: dict[Feature, bytes] = {}
+    sections: dict[int, bytes] = {}
     for feature, name, encode in _ENCODERS:
         value = getattr(features, name)
         if value is None or value == ():
@@ -279,6 +280,30 @@ def decode_auxtrace_index(section: bytes) -> tuple[int, ...]:
     cursor = Cursor(section)
     numbers = [(cursor.number(U64), cursor.number(U64)) for _ in range(cursor.number(U64))]
     return tuple(offset for offset, _ in numbers)
+
+
+def decode_build_ids(section: bytes) -> tuple[BuildId, ...]:
+    """Read a BUILD_ID section, as far as its records are whole."""
+    found = []
+    at = 0
+    while at + _BUILD_ID.size + _BUILD_ID_FIELD_BYTES <= len(section):
+        _, misc, size, pid = _BUILD_ID.unpack_from(section, at)
+        name_at = at + _BUILD_ID.size + _BUILD_ID_FIELD_BYTES
+        if size < name_at - at or at + size > len(section):
+            break
+        field = section[name_at - _BUILD_ID_FIELD_BYTES : name_at]
+        told = field[_BUILD_ID_MAX_BYTES] if misc & Misc.BUILD_ID_SIZE else _BUILD_ID_MAX_BYTES
+        name = section[name_at : at + size].partition(b"\0")[0]
+        found.append(
+            BuildId(
+                name.decode(errors="surrogateescape"),
+                field[: min(told, _BUILD_ID_MAX_BYTES)],
+                pid,
+                misc & Misc.CPUMODE_MASK,
+            )
+        )
+        at += size
+    return tuple(found)
 
 
 def decode_clock_data(section: bytes) -> ClockData:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from enum import IntFlag
+from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.perf_attr import (
@@ -54,6 +54,14 @@ _WORDS: Final = (
     SampleType.CPU,
     SampleType.PERIOD,
 )
+
+
+class ChainMark(IntEnum):
+    """Entries of call chains that are no addresses, PERF_CONTEXT_*: they tell what follows."""
+
+    FIRST = (1 << 64) - 4095
+    KERNEL = (1 << 64) - 128
+    USER_DEFERRED = (1 << 64) - 640
 
 
 class Misc(IntFlag):

@@ -127,6 +127,14 @@ class BpfEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Cgroup:
+    """A cgroup; `path` is the one below the root of its hierarchy, which is "/"."""
+
+    id: int
+    path: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """A loss of `lost` records; `id` is the event that wrote next, not one that lost."""
 
@@ -142,7 +150,7 @@ class LostSamples:
     by_bpf: bool = False
 
 
-Written = Comm | Mmap | Mmap2 | Fork | Ksymbol | BpfEvent | LostSamples
+Written = Comm | Mmap | Mmap2 | Fork | Ksymbol | BpfEvent | Cgroup | LostSamples
 Read = Comm | Mmap2 | Fork | Lost | LostSamples
 
 _TWO_U32: Final = struct.Struct("<II")
@@ -216,6 +224,8 @@ def _encoded(record: Written) -> tuple[int, int, bytes]:  # noqa: PLR0911 - one 
             return RecordType.KSYMBOL, 0, head + _text(record.name)
         case BpfEvent(kind, flags, number, tag):
             return RecordType.BPF_EVENT, 0, _BPF_EVENT.pack(kind, flags, number, tag)
+        case Cgroup(number, path):
+            return RecordType.CGROUP, 0, _U64.pack(number) + _text(path)
         case LostSamples(lost, by_bpf):
             return RecordType.LOST_SAMPLES, Misc.LOST_SAMPLES_BPF if by_bpf else 0, _U64.pack(lost)
 

@@ -41,6 +41,8 @@ _SIZES: Final = struct.Struct("<II")
 _ZLIB_NAME: Final = "zlib"
 _NO_COMPRESSION: Final = "none"
 _PID_DIGITS: Final = 10
+_NEEDED: Final = (OptionId.HEADER_INFO, OptionId.EVENT_FORMATS, OptionId.FTRACE_EVENTS)
+_SECTIONS: Final = range(OptionId.STRINGS, OptionId.CMDLINES + 1)
 
 
 class Track(NamedTuple):
@@ -87,7 +89,22 @@ class TraceDat(NamedTuple):
     compression: str
 
 
+class Parts(NamedTuple):
+    """All that a file says beside its pages.
+
+    Attributes:
+        long_size_bytes: of the kernel.
+        options: that stand for themselves: {kind, value}.
+        sections: contents of those that describe events and tasks, by kind.
+    """
+
+    long_size_bytes: int
+    options: tuple[tuple[int, bytes], ...]
+    sections: Mapping[int, bytes]
+
+
 class _Start(NamedTuple):
+    long_size_bytes: int
     page_bytes: int
     compression: str
     options_at: int
@@ -121,6 +138,23 @@ def parse(read: Read) -> TraceDat:
         buffers=tuple(buffers),
         compression=start.compression,
     )
+
+
+def read_parts(read: Read) -> Parts:
+    """Read all that a file says beside its pages. Raises CodecError as `parse`."""
+    start = _start(Cursor(read(0, _FIRST_BYTES)))
+    options: list[tuple[int, bytes]] = []
+    sections: dict[int, bytes] = {}
+    for kind, value in _options(read, start.options_at):
+        if kind not in _SECTIONS:
+            options.append((kind, value))
+        elif len(value) == U64.size and kind != OptionId.STRINGS:
+            at = int.from_bytes(value, "little")
+            sections[kind] = _contents(read, at, start.compression)
+    for kind in _NEEDED:
+        if kind not in sections:
+            raise CodecError(f"no {kind.name}", offset=0, reason="layout")
+    return Parts(start.long_size_bytes, tuple(options), sections)
 
 
 def unpack(read: Read, track: Track, compression: str) -> Iterator[bytes]:
@@ -159,11 +193,11 @@ def _start(cursor: Cursor) -> _Start:
         raise CodecError(f"version {told} of trace.dat", offset=at, reason="version")
     if cursor.take(1) != b"\0":
         raise CodecError("big-endian data", offset=cursor.at - 1, reason="byte_order")
-    cursor.take(1)
+    (long_size,) = cursor.take(1)
     page_bytes = cursor.number(U32)
     compression = cursor.string().decode(errors="backslashreplace")
     cursor.string()
-    return _Start(page_bytes, compression, cursor.number(U64))
+    return _Start(long_size, page_bytes, compression, cursor.number(U64))
 
 
 def _options(read: Read, at: int) -> Iterator[tuple[int, bytes]]:

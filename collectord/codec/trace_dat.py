@@ -85,6 +85,7 @@ class OptionId(IntEnum):
     KALLSYMS = 19
     PRINTK = 20
     CMDLINES = 21
+    BUFFER_TEXT = 22
 
 
 # The names of sections that `trace-cmd dump` prints.
@@ -132,7 +133,7 @@ def build_head(
     first = MAGIC + VERSION + bytes((0, metadata.long_size_bytes))
     first += U32.pack(sub_buffer) + UNCOMPRESSED
     first += U64.pack(len(first) + U64.size)
-    strings, described = _strings()
+    texts, described = strings()
 
     def section(kind: OptionId, contents: bytes) -> bytes:
         return SECTION.pack(kind, 0, described[kind], len(contents)) + contents
@@ -165,7 +166,7 @@ def build_head(
     for kind, body in sections.items():
         starts[kind] = at
         at += len(body)
-    last = section(OptionId.STRINGS, strings)
+    last = section(OptionId.STRINGS, texts)
     starts[OptionId.BUFFER] = at + len(last)
     data_from = starts[OptionId.BUFFER] + SECTION.size
     data_at = -(-data_from // sub_buffer) * sub_buffer
@@ -176,7 +177,7 @@ def build_head(
     return parse_head(b"".join(parts).ljust(data_at, b"\0"))
 
 
-def _strings() -> tuple[bytes, dict[OptionId, int]]:
+def strings() -> tuple[bytes, dict[OptionId, int]]:
     """Return the contents of the STRINGS section, and the offset of each description in it."""
     contents, places = b"", {}
     for kind, text in _DESCRIPTIONS.items():

@@ -15,7 +15,9 @@ As tools/perf/util/trace-event-info.c writes and trace-event-read.c reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.cursor import U32, U64, Cursor
@@ -29,6 +31,7 @@ _VERSION: Final = b"0.6\0"
 _FTRACE: Final = "ftrace"
 _HEADER_PAGE: Final = b"header_page\0"
 _HEADER_EVENT: Final = b"header_event\0"
+_ID: Final = re.compile(rb"^ID: (\d{1,9})$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +82,94 @@ def parse_events(data: bytes) -> dict[str, Sequence[bytes]]:
     Raises:
         CodecError: it is not such a section, the data end too early, or they are big-endian.
     """
+    found = _parse_formats(Cursor(data))[0]
+    return {**found.events, _FTRACE: found.ftrace_events}
+
+
+def parse(data: bytes) -> TracingData:
+    """Read a whole section. Raises CodecError as `parse_events`."""
     cursor = Cursor(data)
+    formats, version = _parse_formats(cursor)
+    cursor.take(cursor.number(U32))
+    printk_formats = cursor.take(cursor.number(U32))
+    has_cmdlines = version >= _VERSION.rstrip(b"\0")
+    cmdlines = cursor.take(cursor.number(U64)) if has_cmdlines else b""
+    return replace(formats, printk_formats=printk_formats, saved_cmdlines=cmdlines)
+
+
+def _parse_formats(cursor: Cursor) -> tuple[TracingData, bytes]:
+    """Return the formats at the beginning of a section, and its version."""
     cursor.expect(MAGIC)
-    cursor.string()
+    version = cursor.string()
     if any(cursor.take(1)):
         raise CodecError("big-endian formats", offset=cursor.at, reason="byte_order")
-    cursor.take(1 + U32.size)
-    read_header_files(cursor)
+    (long_size_bytes,) = cursor.take(1)
+    page_size_bytes = cursor.number(U32)
+    header_page, header_event = read_header_files(cursor)
     ftrace_events = read_formats(cursor)
-    return {**read_systems(cursor), _FTRACE: ftrace_events}
+    found = TracingData(
+        header_page=header_page,
+        header_event=header_event,
+        page_size_bytes=page_size_bytes,
+        events=read_systems(cursor),
+        ftrace_events=ftrace_events,
+        long_size_bytes=long_size_bytes,
+    )
+    return found, version
+
+
+def merge(sections: Sequence[bytes]) -> bytes:
+    """Return a section with the formats of all of these.
+
+    Raises:
+        CodecError: as `parse_events`, or they do not fit together.
+    """
+    if len({*sections}) == 1:
+        return sections[0]
+    found = [parse(section) for section in sections]
+    if len({(t.header_page, t.page_size_bytes, t.long_size_bytes) for t in found}) > 1:
+        raise CodecError("other layouts of pages", offset=0, reason="formats")
+    lines = [line for t in found for line in t.printk_formats.splitlines(keepends=True)]
+    names = [line for t in found for line in t.saved_cmdlines.splitlines(keepends=True)]
+    return build(
+        replace(
+            found[0],
+            events=merge_systems([t.events for t in found]),
+            ftrace_events=merge_formats(_FTRACE, [t.ftrace_events for t in found]),
+            printk_formats=b"".join(dict.fromkeys(lines)),
+            saved_cmdlines=b"".join(dict.fromkeys(names)),
+        )
+    )
+
+
+def merge_systems(several: Sequence[Mapping[str, Sequence[bytes]]]) -> dict[str, Sequence[bytes]]:
+    """Return the formats of each system together. Raises CodecError as `merge`."""
+    systems = dict.fromkeys(system for events in several for system in events)
+    merged: dict[str, Sequence[bytes]] = {
+        system: merge_formats(system, [events.get(system, ()) for events in several])
+        for system in systems
+    }
+    _check([text for texts in merged.values() for text in texts])
+    return merged
+
+
+def merge_formats(system: str, several: Sequence[Sequence[bytes]]) -> tuple[bytes, ...]:
+    """Return the formats of one system together. Raises CodecError as `merge`."""
+    texts = tuple(dict.fromkeys(text for one in several for text in one))
+    names = [text.partition(b"\n")[0] for text in texts]
+    for name in names:
+        if names.count(name) > 1:
+            told = name.decode(errors="backslashreplace").removeprefix("name: ")
+            raise CodecError(f"two layouts of {system}:{told}", offset=0, reason="formats")
+    _check(texts)
+    return texts
+
+
+def _check(texts: Sequence[bytes]) -> None:
+    numbers = Counter(found[1] for text in texts if (found := _ID.search(text)))
+    for number, count in numbers.items():
+        if count > 1:
+            raise CodecError(f"two events with id {int(number)}", offset=0, reason="formats")
 
 
 def build_header_files(header_page: bytes, header_event: bytes) -> bytes:

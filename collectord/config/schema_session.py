@@ -79,6 +79,7 @@ class PerfSourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kin
     period: int | None = None
     call_graph: CallGraphSpelling = None
     max_stack: int = 0
+    cgroups: bool = False
     ring: RingSize = RingSize()
     watermark: Share = Share(percent=25.0)
     sideband_ring: RingSize = RingSize(256 * _KIB)
@@ -177,6 +178,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_age: Nanoseconds = Nanoseconds(3600 * NS_PER_SECOND)
     directory: str = ""
     compress: bool = True
+    perf_maps: bool = True
     target: TargetConfig = TargetConfig()
     source: tuple[SourceConfig, ...]
     single_file: str = ""

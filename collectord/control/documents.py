@@ -35,11 +35,13 @@ def status_json(status: DaemonStatus) -> dict[str, Any]:
         "cpus_covered": status.cpus_covered,
         "unclean_stops": status.unclean_stops,
         "damaged_files": status.damaged_files,
+        "log_lines_dropped": status.log_lines_dropped,
         "clocks": plain(status.clocks),
         "core": status.core._asdict(),
         "drain": _drain_json(status.drain),
         "cost": _cost_json(status.cost),
         "sessions": [session_json(balance, status.bpf) for balance in status.sessions],
+        "beginning": [session_json(balance, ()) for balance in status.beginning],
         "ending": [session_json(balance, ()) for balance in status.ending],
     }
 

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
+from collectord.daemon.arriving import Way
 from collectord.daemon.opening import Opening
 from collectord.daemon.session_set import SessionSet
 from collectord.errors import CollectordError, MissingFeature, PlanError
@@ -20,14 +24,14 @@ from collectord.plan.difference import Kind
 from collectord.session.session_factory import contained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from collections.abc import Set as AbstractSet
     from contextlib import AbstractContextManager
 
     from collectord.config.schema import Config
     from collectord.control.service import Service
+    from collectord.daemon.arriving import Arrival, Arriving
     from collectord.daemon.claims import Places
-    from collectord.daemon.hotplug import Hotplug
     from collectord.daemon.leaving import Leaving
     from collectord.plan.difference import Difference
     from collectord.plan.session_plan import Plan, SessionPlan
@@ -35,8 +39,11 @@ if TYPE_CHECKING:
 
     Key = tuple[str, str]
 
+_LOG: Final = structlog.get_logger()
 # How long a session that has to be closed first may take: as long as writing full staging does.
 _CLOSE_S: Final = 30.0
+# For directories that this process has already.
+_CLAIM_S: Final = 2.0
 
 
 class Changeover:
@@ -45,64 +52,73 @@ class Changeover:
     Args:
         context: opens sessions.
         sessions: the live ones.
+        arriving: those that do not record yet.
         leaving: ends those that are not needed any more.
         places: the directories of segments.
         service: is told of what is opened.
-        hotplug: follows the CPUs, in the sessions as well.
         told: called when other sessions are live.
 
-    Attributes:
-        under_way: sessions that are to be live have begun, which must not be interrupted.
     """
 
     def __init__(
         self,
         context: SessionContext,
         sessions: SessionSet,
+        arriving: Arriving,
         leaving: Leaving,
         places: Places,
         *,
         service: Service,
-        hotplug: Hotplug,
         told: Callable[[], None],
     ) -> None:
         self._context = context
         self._sessions = sessions
+        self._arriving = arriving
         self._leaving = leaving
         self._places = places
-        self._plan: Plan | None = None  # what the last reload has left; None during one
+        self._plan: Plan | None = None  # what runs; None during a reload
+        self._order: list[Key] = []  # of the sessions of the last plan
         leaving.left = self._keep_places
         self._service = service
-        self._hotplug = hotplug
         self._told = told
-        self.under_way = False
+        self._starting = asyncio.Lock()
         self._stops = False
 
-    def stop(self) -> None:
-        """Exchange no sessions from now on: those that are live are about to be closed."""
-        self._stops = True
+    async def stop(self) -> None:
+        """Exchange no sessions from now on: those that are live are about to be closed.
+
+        Those of a start that have begun are live when it returns.
+        """
+        self._arriving.hurry()
+        async with self._starting:
+            self._stops = True
 
     async def start(self, config: Config, plan: Plan, plans: Sequence[SessionPlan]) -> None:
         """Open and begin planned sessions, beside those that were begun before.
 
-        One that may fail is replaced by a placeholder with the reason.
+        One that may fail is replaced by a placeholder with the reason. One whose disk does not
+        answer joins the others when it does.
 
         Raises:
             CollectordError: a session cannot be opened or begun; none of these is left open.
         """
-        async with SessionSet(self._context.watch) as aside:
-            await self._open(aside, config, plans, contained)
-            self.under_way = True  # what has begun has records
+        async with self._starting:
+            self._plan = plan
+            self._order = [*map(_key, plan.sessions)]
+            ones = self._set_out(config, plans, contained)
             try:
-                await self._begin(aside, config, contained)
-                self._exchange(aside, plan)
-            finally:
-                self.under_way = False
+                await self._arriving.opened(ones)
+                begun = await self._arriving.begun(ones, self._join)
+                self._exchange(begun)
+            except BaseException:
+                await self._arriving.drop(ones)
+                raise
 
     async def change(self, old: Plan, config: Config, new: Plan, found: Difference) -> None:
         """Let the sessions of one plan be followed by those of another.
 
-        Those that are not needed any more are ended beside them: their disks may not answer.
+        Those that are not needed any more are ended beside them, and those whose disks do not
+        answer follow later.
 
         Args:
             old: the plan that runs.
@@ -113,49 +129,65 @@ class Changeover:
         Raises:
             CollectordError: a session cannot be opened or begun, or a directory not be claimed, or
                 too many would be open at a time; the old ones go on.
-            PlanError: one with the name or the directory of a new one has not ended yet.
+            PlanError: one with the name or the directory of a new one has not ended or begun yet.
         """
+        gone = found.of(Kind.REMOVED)
         wanted = found.of(Kind.CHANGED) | found.of(Kind.ADDED)
         self._check_names(found)
         plans = [plan for plan in new.sessions if _key(plan) in wanted]
         await self._leaving.check(plans)
+        await self._arriving.check(plans)
         lone = {_key(plan) for plan in (*old.sessions, *new.sessions) if plan.is_exclusive}
-        lone &= wanted | found.of(Kind.REMOVED) if lone & wanted else set()
+        lone &= wanted | gone if lone & wanted else set()
         beside = [plan for plan in plans if _key(plan) not in lone]
-        check_streams((*self._sessions.plans, *self._leaving.plans, *beside))
+        others = (*self._leaving.plans, *self._arriving.plans)
+        check_streams((*self._sessions.plans, *others, *beside))
         self._context.kernel.reserve_files(sum(plan.files for plan in plans) + new.reserved_files)
         closed: set[Key] = set()
+        ones: list[Arrival] = []
         self._plan = None
         try:
-            self._claim(new)
-            async with SessionSet(self._context.watch) as aside:
-                await self._open(aside, config, beside, _absent)
-                self.under_way = True
-                closed |= lone
-                await self._close(lone)
-                after = [plan for plan in plans if _key(plan) in lone]
-                await self._open(aside, config, after, _absent)
-                await self._begin(aside, config, _absent)
-                async with self._hotplug.one_at_a_time:
-                    if self._stops:
-                        raise asyncio.CancelledError  # noqa: TRY301 - as if not under way
-                    self._exchange(aside, new, found.of(Kind.REMOVED))
-                    self._leaving.begin(aside.pop_all())
+            await self._claim_again(plan for plan in new.sessions if plan not in plans)
+            ones += self._set_out(config, beside, _absent)
+            await self._arriving.opened(ones)
+            closed |= lone
+            await self._close(lone)
+            ones += self._set_out(config, [p for p in plans if _key(p) in lone], _absent)
+            await self._arriving.opened(ones)
+            begun = await self._arriving.begun(ones, self._join)
+            if self._stops:
+                raise asyncio.CancelledError  # noqa: TRY301 - as if not under way
+            self._order = [*map(_key, new.sessions)]
+            self._exchange(begun, gone)
         except BaseException:
+            await self._arriving.drop(ones)
             if not self._stops:
                 await self._reopen(old, config, closed)
             self._plan = old
             raise
         else:
             self._plan = new
+            await self._arriving.drop_late(gone)
         finally:
-            self.under_way = False
             self._keep_places()
 
     def _keep_places(self) -> None:
-        """Keep the directories of those sessions alone that are live, or have not ended yet."""
+        """Keep the directories of those sessions alone that write there, or will."""
         if self._plan is not None:
-            self._places.keep((*self._plan.sessions, *self._leaving.plans))
+            others = (*self._sessions.plans, *self._leaving.plans, *self._arriving.plans)
+            self._places.keep((*self._plan.sessions, *others))
+
+    async def _claim_again(self, plans: Iterable[SessionPlan]) -> None:
+        """Claim directories that somebody may have removed; see that those on hung disks come.
+
+        Raises:
+            SinkError: one cannot be claimed.
+        """
+        claims = self._places.start(plans)
+        if claims:
+            done, _ = await asyncio.wait(claims, timeout=_CLAIM_S)
+            for claim in done:
+                claim.result()
 
     def _check_names(self, found: Difference) -> None:
         """Raise PlanError if somebody has started a session that has the name of a new one."""
@@ -165,43 +197,45 @@ class Changeover:
                 hint = f"collectord sessions stop {name}"
                 raise PlanError(f"a user has started a session {name!r}", what=name, hint=hint)
 
-    def _claim(self, plan: Plan) -> None:
-        devices = self._places.claim(plan)
-        self._context.workers.add(devices)
-        for device in devices.values():
-            self._context.drain.core.add_disk(device)
+    def _set_out(
+        self, config: Config, plans: Sequence[SessionPlan], contains: Contains
+    ) -> list[Arrival]:
+        way = Way(
+            context=self._context,
+            places=self._places,
+            contains=contains,
+            blamed=partial(_blamed, config),
+            told=Opening(self._service, plans, config).begin,
+        )
+        return [self._arriving.set_out(plan, way) for plan in plans]
 
-    async def _open(
-        self, aside: SessionSet, config: Config, plans: Sequence[SessionPlan], contains: Contains
-    ) -> None:
-        opening = Opening(self._service, plans, config)
-        for plan in plans:
-            opening.begin(plan)
-            async with AsyncExitStack() as own:
-                with _blamed(config, plan):
-                    session = await self._context.open(plan, own, contains)
-                aside.add(session, own.pop_all())
+    def _join(self, one: Arrival) -> None:
+        """Let a session take its place whose disk has answered after the others'."""
+        plan, error = one.plan, one.error()
+        if self._stops or _key(plan) not in self._order:
+            self._leaving.begin(one.aside.pop_all())
+            return
+        if error is not None:
+            failed = self._context.failed(plan, error)
+            for before in self._sessions.of(plan):
+                before.note("reload", f"goes on as it was before the reload: {error}")
+                return
+            one.aside.add(failed, AsyncExitStack())
+        self._exchange([one])
+        _LOG.info("session_joined", session=plan.name, source=plan.source)
+        self._keep_places()
 
-    async def _begin(self, aside: SessionSet, config: Config, contains: Contains) -> None:
-        for session in aside:
-            for before in self._sessions.of(session):
-                await before.note_covered()  # the new one goes on from there
-            try:
-                with _blamed(config, session.plan):
-                    await aside.begin(session)
-            except CollectordError as error:
-                if not contains(session.plan, error):
-                    raise
-                await aside.replace(self._context.failed(session.plan, error))
-
-    def _exchange(
-        self, aside: SessionSet, plan: Plan, gone: AbstractSet[Key] = frozenset()
-    ) -> None:
-        self._sessions.exchange(aside, map(_key, plan.sessions), gone)
+    def _exchange(self, ones: Iterable[Arrival], gone: AbstractSet[Key] = frozenset()) -> None:
+        """Let sessions take their places, and end those that had them, or had to go."""
+        aside = SessionSet(self._context.watch)
+        for one in ones:
+            aside.take(one.aside)
+        self._sessions.exchange(aside, self._order, gone)
         for before in aside:
-            for after in self._sessions.of(before):
+            for after in self._sessions.of(before.plan):
                 before.hand_over(after.plan)
         self._told()
+        self._leaving.begin(aside)
 
     async def _close(self, keys: set[Key]) -> None:
         """Close sessions whose places are needed before others can be opened.
@@ -211,8 +245,7 @@ class Changeover:
         """
         if not keys:
             return
-        async with self._hotplug.one_at_a_time:
-            out = self._sessions.take_out(keys)
+        out = self._sessions.take_out(keys)
         plans = out.plans
         await asyncio.wait([self._leaving.begin(out)], timeout=_CLOSE_S)
         await self._leaving.check(plans)
@@ -220,11 +253,9 @@ class Changeover:
     async def _reopen(self, old: Plan, config: Config, closed: set[Key]) -> None:
         """Open sessions again that were closed in vain."""
         plans = [plan for plan in old.sessions if _key(plan) in closed]
-        if plans:
-            async with SessionSet(self._context.watch) as again:
-                await self._open(again, config, plans, _any)
-                await self._begin(again, config, _any)
-                self._exchange(again, old)
+        ones = self._set_out(config, plans, _any)
+        await self._arriving.opened(ones)
+        self._exchange(await self._arriving.begun(ones, self._join))
 
 
 def _key(plan: SessionPlan) -> Key:

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ import structlog
 
 from collectord.errors import SinkError
 from collectord.folders.walk import remove_made
+from collectord.session.lone_call import lone_call
 from collectord.sink.output_dir import open_output_dir
 from collectord.sink.segment import lock, sink_errors
 from collectord.source.tracefs import instance_session
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from collectord.folders.folder import Folder
     from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import Plan, SessionPlan
+
+    Place = tuple[int, int]  # file system and inode
 
 _LOG: Final = structlog.get_logger()
 _SALVAGE_S: Final = 30.0
@@ -67,7 +71,9 @@ class Places:
     def __init__(self, kernel: Kernel, *, shared: bool) -> None:
         self._kernel = kernel
         self._shared = shared
-        self._held: dict[tuple[int, int], ExitStack] = {}  # by file system and inode
+        self._held: dict[Place, ExitStack] = {}
+        self._place_of: dict[str, Place] = {}  # by path
+        self._claims: dict[str, asyncio.Future[Place]] = {}  # under way, by path
 
     def __enter__(self) -> Self:
         return self
@@ -78,31 +84,39 @@ class Places:
                 stack.push(held)
         self._held.clear()
 
-    def claim(self, plan: Plan) -> dict[str, int]:
-        """Check the names of ftrace instances, and make and lock the directories of segments.
+    async def claim(self, session: SessionPlan) -> int | None:
+        """Check the name of an ftrace instance, and make and lock the directory of segments.
 
-        What this process has already is not touched.
+        What this process has already is not touched. While the disk does not answer only the
+        caller waits; if it is cancelled the claim goes on, and the next one gets its result.
 
         Returns:
-            the file system (st_dev) that each session's segments go to, by the session's name.
+            the file system (st_dev) that the segments go to; None for a single file.
 
         Raises:
             KernelError: a process has an instance of that name.
             SinkError: a directory cannot be made or written, or another daemon writes to it.
         """
-        for session in plan.sessions:
-            if session.payload.has_instance:
-                self._kernel.check_instance(instance_session(session))
-        devices = {}
-        for session in plan.sessions:
-            if session.sink.single_file is None:
-                place = self._claim(Path(session.sink.directory), session.name)
-                devices[session.name] = place[0]
-        return devices
+        if session.payload.has_instance:
+            self._kernel.check_instance(instance_session(session))
+        if session.sink.single_file is not None:
+            return None
+        path = session.sink.directory
+        claim = self._claims.get(path)
+        if claim is None:
+            claim = asyncio.ensure_future(self._claim(path, session.name))
+            self._claims[path] = claim
+            claim.add_done_callback(partial(self._on_claimed, path))
+        return (await asyncio.shield(claim))[0]
 
-    def _claim(self, directory: Path, session: str) -> tuple[int, int]:
+    def _on_claimed(self, path: str, claim: asyncio.Future[Place]) -> None:
+        del self._claims[path]
+        if not claim.cancelled():
+            claim.exception()  # whoever waited for it may have left
+
+    async def _claim(self, path: str, session: str) -> Place:
+        folder = await lone_call(partial(open_output_dir, Path(path)))
         with ExitStack() as own:
-            folder = open_output_dir(directory)
             own.callback(remove_made, folder.made)
             own.enter_context(folder)
             status = os.fstat(folder.fd)
@@ -111,17 +125,29 @@ class Places:
                 if not self._shared:
                     self._lock(folder, session)
                 self._held[place] = own.pop_all()
+        self._place_of[path] = place
         return place
+
+    def start(self, plans: Iterable[SessionPlan]) -> list[asyncio.Task[int | None]]:
+        """Begin to claim for several sessions; nobody need wait for the claims."""
+        claims = [asyncio.create_task(self.claim(plan)) for plan in plans]
+        for claim in claims:
+            claim.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return claims
 
     def keep(self, plans: Iterable[SessionPlan]) -> None:
         """Leave the directories that no session of these plans writes to."""
-        kept = set()
-        for session in plans:
-            with suppress(OSError):  # one that somebody has removed is not kept either
-                status = Path(session.sink.directory).stat()
-                kept.add((status.st_dev, status.st_ino))
-        for place in self._held.keys() - kept:
+        wanted = {plan.sink.directory for plan in plans}
+        self._place_of = {p: place for p, place in self._place_of.items() if p in wanted}
+        for place in self._held.keys() - set(self._place_of.values()):
             self._held.pop(place).close()
+
+    def abandon(self, plans: Iterable[SessionPlan]) -> None:
+        """Leave the directories of these plans to the end of the process: no call can be made."""
+        for plan in plans:
+            place = self._place_of.pop(plan.sink.directory, None)
+            if place in self._held:
+                self._held.pop(place).pop_all()
 
     def _lock(self, folder: Folder, session: str) -> None:
         with sink_errors("cannot lock the directory", folder.path):

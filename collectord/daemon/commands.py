@@ -15,6 +15,7 @@ from collectord.text.foreign import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collectord.daemon.arriving import Arriving
     from collectord.daemon.leaving import Leaving
     from collectord.daemon.reloader import Reloader
     from collectord.daemon.session_set import SessionSet
@@ -35,6 +36,7 @@ class DaemonCommands:
         reloader: keeps the plan of all sessions.
         sessions: all of the daemon.
         timed: those that users start.
+        arriving: those that do not record yet.
         leaving: those that are not wanted any more.
 
     Attributes:
@@ -43,11 +45,17 @@ class DaemonCommands:
     """
 
     def __init__(
-        self, reloader: Reloader, sessions: SessionSet, timed: TimedSessions, leaving: Leaving
+        self,
+        reloader: Reloader,
+        sessions: SessionSet,
+        timed: TimedSessions,
+        arriving: Arriving,
+        leaving: Leaving,
     ) -> None:
         self._reloader = reloader
         self.timed = timed
         self._sessions = sessions
+        self._arriving = arriving
         self._leaving = leaving
         self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
 
@@ -59,11 +67,17 @@ class DaemonCommands:
     async def reload(self) -> dict[str, Any]:
         """Read the configuration anew, and change what differs; see `Reloader.reload`.
 
-        Sessions that are not wanted any more and have not ended yet are `ending`.
+        Sessions that are wanted and do not record yet are `beginning`, those that are not wanted
+        any more and have not ended yet `ending`.
         """
         done = await self._reloader.reload()
         ending = await self._leaving.settled()
-        return {**plain(done.found), "warnings": list(done.warnings), "ending": ending}
+        return {
+            **plain(done.found),
+            "warnings": list(done.warnings),
+            "beginning": self._arriving.names,
+            "ending": ending,
+        }
 
     async def snapshot(
         self, names: Sequence[str] = (), trigger: str = Trigger.REQUEST

@@ -44,6 +44,7 @@ class Daemon:
         child: pid of the process that sessions of the `command` scope observe.
         config_sha256: of the configuration's files, for the status; "" if it has none.
         read: reads them again; by default the configuration stays what it is.
+        lines_dropped: tells how many lines of the log found no room.
 
     Attributes:
         commands: what can be requested while it runs, and the snapshots that were.
@@ -58,6 +59,7 @@ class Daemon:
         child: int | None = None,
         config_sha256: str = "",
         read: Callable[[], Loaded] | None = None,
+        lines_dropped: Callable[[], int] = lambda: 0,
     ) -> None:
         facts = facts or daemon_facts(kernel, config, mount=True)
         plan = build(config, facts)
@@ -65,8 +67,11 @@ class Daemon:
         self._reloader = Reloader(kernel, loaded, facts, plan, read or (lambda: loaded))
         self._stages = Stages(kernel, config, facts, plan, child)
         now = self._stages
-        self.commands = DaemonCommands(self._reloader, now.sessions, now.timed, now.leaving)
+        self.commands = DaemonCommands(
+            self._reloader, now.sessions, now.timed, now.arriving, now.leaving
+        )
         self._started_ns = time.time_ns()
+        self._lines_dropped = lines_dropped
 
     @property
     def plan(self) -> Plan:
@@ -121,7 +126,8 @@ class Daemon:
             now.polls.refresh()
         return DaemonStatus(
             sessions=now.sessions.balances(),
-            ending=now.leaving.balances(),
+            beginning=now.arriving.balances(),
+            ending=(*now.leaving.balances(), *now.arriving.ending()),
             core=now.drain.core.counters(),
             clocks=now.clock,
             started_ns=self._started_ns,
@@ -132,6 +138,7 @@ class Daemon:
             uncovered_by_session=now.coverage.uncovered_by_session(),
             **now.leftovers.repaired._asdict(),
             left_records=now.left_records,
+            log_lines_dropped=self._lines_dropped(),
             store_limit_bytes=now.store_limit_bytes,
             bpf=now.watch.status(),
             drain=now.drain.threads(),
@@ -153,8 +160,16 @@ class Daemon:
         now = self._stages
         if now.polls is None:
             return "nothing is recorded"
+        waiting = now.arriving.names
+        if waiting:
+            return f"sessions have not begun: {', '.join(waiting)}"
         failed = sum(session.state == "failed" for session in now.sessions)
         return f"{failed} of {len(now.sessions)} sessions failed" if failed else ""
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether threads of this process hang: it can end, but cannot undo all that it did."""
+        return self._stages.is_abandoned
 
     @property
     def counted(self) -> Mapping[str, Contents]:

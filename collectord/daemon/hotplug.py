@@ -32,17 +32,15 @@ _LOOK_S: Final = 0.1
 
 
 class Hotplug:
-    """Keeps the rings of all sessions in step with the CPUs, one CPU after the other.
+    """Keeps the rings of all sessions in step with the CPUs, in each one CPU after the other.
+
+    No session waits for another one, whose disk may hang.
 
     Args:
         sessions: all of the daemon; those whose source cannot do it are left alone.
         coverage: knows which CPUs are online, and which of them were offline.
         tell: called whenever a session has got, or lacks, the rings of a CPU.
         look: finds the present CPUs, and calls `follow` if they have changed.
-
-    Attributes:
-        one_at_a_time: held while a session's rings are changed; who has it may take sessions out
-            of the live ones, and closes them without it.
     """
 
     def __init__(
@@ -56,9 +54,9 @@ class Hotplug:
         self._coverage = coverage
         self._tell = tell
         self._look = look
-        self._changed = False
-        self._task: asyncio.Task[None] | None = None
-        self.one_at_a_time = asyncio.Lock()
+        self._due: set[Session] = set()
+        self._tasks: dict[Session, asyncio.Task[None]] = {}
+        self._ended = False
         self._fd = -1
         self._timer: asyncio.TimerHandle | None = None
 
@@ -80,33 +78,38 @@ class Hotplug:
 
     def follow(self) -> None:
         """Begin to do what the present CPUs demand; what is under way is completed first."""
-        self._changed = True
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run())
+        for session in self._sessions:
+            if isinstance(session, Session) and session.abilities.hotplug:
+                self._due.add(session)
+                if session not in self._tasks:
+                    self._tasks[session] = asyncio.create_task(self._run(session))
 
-    async def end(self) -> None:
-        """Complete what is under way, before the sessions are closed."""
+    def end(self) -> None:
+        """Begin nothing more. What is under way ends with its session."""
         if self._timer is not None:
             self._timer.cancel()
         if self._fd >= 0:
             asyncio.get_running_loop().remove_reader(self._fd)
-        self._changed = False
-        await self.settled()
+        self._ended = True
 
     async def settled(self) -> None:
         """Wait until the sessions have what the CPUs demand, or cannot have it."""
-        if self._task is not None:
-            await self._task
+        while self._tasks:
+            await asyncio.wait([*self._tasks.values()])
 
-    async def _run(self) -> None:
-        while self._changed:
-            self._changed = False
-            for session in self._sessions:
-                if isinstance(session, Session) and session.abilities.hotplug:
-                    for cpu in sorted(self._coverage.away(session.plan)):
-                        async with self.one_at_a_time:
-                            if session in self._sessions:  # not replaced meanwhile
-                                await self._replace(session, cpu)
+    async def _run(self, session: Session) -> None:
+        try:
+            while session in self._due:
+                self._due.remove(session)
+                for cpu in sorted(self._coverage.away(session.plan)):
+                    if self._is_live(session):
+                        await self._replace(session, cpu)
+        finally:
+            del self._tasks[session]
+
+    def _is_live(self, session: Session) -> bool:
+        """Whether a session is to follow the CPUs; another one may have taken its place."""
+        return not self._ended and session in self._sessions
 
     async def _replace(self, session: Session, cpu: int) -> None:
         """Close the rings of a CPU that was offline; open new ones if it is back."""
@@ -115,7 +118,7 @@ class Hotplug:
             await session.leave_cpu(cpu)
             joined = await self._join(session, cpu)
         except CollectordError as error:
-            if cpu in self._coverage.online:
+            if cpu in self._coverage.online and self._is_live(session):
                 _LOG.error("cpu_not_joined", session=name, cpu=cpu, error=str(error))
         else:
             if joined:
@@ -127,6 +130,8 @@ class Hotplug:
         for tries_left in reversed(range(_TRIES)):
             # An absence that ended before is not one of the new rings, so it is noted first.
             self._look()
+            if not self._is_live(session):
+                return False
             absences = self._coverage.absences(session.plan, cpu)
             if cpu not in self._coverage.online:
                 return False
@@ -137,6 +142,8 @@ class Hotplug:
                     raise
                 await asyncio.sleep(_PAUSE_S)
             else:
+                if not self._is_live(session):
+                    return False
                 # If it went offline meanwhile, it is still away, and these rings are replaced.
                 self._coverage.joined(session.plan, cpu, absences)
                 return True

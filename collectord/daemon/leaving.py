@@ -102,13 +102,13 @@ class Leaving:
             PlanError: such a session has not ended yet.
         """
         wanted = tuple(plans)
-        await self._wait([part for part in self._parts if _taken(part.out.plans, wanted)])
-        taken = _taken(self.plans, wanted)
-        if taken:
+        await self._wait([part for part in self._parts if taken(part.out.plans, wanted)])
+        found = taken(self.plans, wanted)
+        if found:
             raise PlanError(
-                f"session {taken[0].name!r} is still ending: it writes to "
-                f"{taken[0].sink.directory}, whose disk does not answer",
-                what=taken[0].name,
+                f"session {found[0].name!r} is still ending: it writes to "
+                f"{found[0].sink.directory}, whose disk does not answer",
+                what=found[0].name,
                 hint="try again when `collectord status` does not show it any more",
             )
 
@@ -124,7 +124,7 @@ class Leaving:
             await asyncio.wait([part.task for part in self._parts])
 
 
-def _taken(ending: Iterable[SessionPlan], wanted: Iterable[SessionPlan]) -> list[SessionPlan]:
+def taken(ending: Iterable[SessionPlan], wanted: Iterable[SessionPlan]) -> list[SessionPlan]:
     """Return the plans whose name or folder a wanted one has."""
     names = {plan.name for plan in wanted}
     folders = {plan.sink.directory for plan in wanted}

@@ -58,6 +58,7 @@ async def record(
     duration_ns: int,
     on_tick: Callable[[DaemonStatus], None] | None,
     stop: asyncio.Event,
+    abandon: Callable[[], None] = lambda: None,
 ) -> RecordResult:
     """Record until the command or the targets end, the duration is over, or `stop`.
 
@@ -69,6 +70,7 @@ async def record(
         duration_ns: 0 for no limit.
         on_tick: see `Daemon.run`.
         stop: ends the recording, and the command with it.
+        abandon: called if disks do not answer in the end, and threads wait for them still.
 
     Raises:
         CollectordError: see `Daemon.run`.
@@ -95,13 +97,17 @@ async def record(
             if daemon.target_fds:
                 stack.enter_context(_stop_after(_all_readable(daemon.target_fds), stop))
 
-        balances = await daemon.run(
-            stop,
-            on_open=on_open,
-            on_tick=on_tick,
-            salvage_all=False,
-            keep_counted=True,
-        )
+        try:
+            balances = await daemon.run(
+                stop,
+                on_open=on_open,
+                on_tick=on_tick,
+                salvage_all=False,
+                keep_counted=True,
+            )
+        finally:
+            if daemon.is_abandoned:
+                abandon()
     if child is not None:
         status = child.status
     return RecordResult(

@@ -92,7 +92,6 @@ class Reloader:
         self._begun = asyncio.Event()
         self._ended = False
         self._one = asyncio.Lock()
-        self._present: asyncio.Task[Reloaded] | None = None
         self._next: asyncio.Task[Reloaded] | None = None
         self._tasks: set[asyncio.Task[Reloaded]] = set()
 
@@ -122,16 +121,13 @@ class Reloader:
         return task.result()
 
     def stop(self) -> None:
-        """Give up what is not decided yet, and let nothing be exchanged any more."""
+        """Give up what is not decided yet."""
         self._ended = True
-        if self._begun.is_set():
-            self._running.changeover.stop()
         for task in self._tasks:
-            if task is not self._present or not self._running.changeover.under_way:
-                task.cancel()
+            task.cancel()
 
     async def end(self) -> None:
-        """Stop, and wait for what cannot be given up: disks may have to answer for it."""
+        """Stop, and wait until what was under way is given up."""
         self.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
@@ -140,7 +136,7 @@ class Reloader:
         await self._begun.wait()
         running = self._running
         async with self._one:
-            self._present, self._next = self._next, None  # files may be written from now on
+            self._next = None  # files may be written from now on
             running.service.reloading()
             try:
                 done = await self._reload(running)
@@ -187,17 +183,9 @@ def _kept(facts: KernelFacts, before: KernelFacts) -> KernelFacts:
     """
     # A new measurement could choose another transport for what records.
     costs = before.ftrace.transport_ns or facts.ftrace.transport_ns
-    # A PMU that is in use refuses the trial for an AUX area.
-    pmus = {
-        name: replace(pmu, aux=True, aux_pause=before.pmus[name].aux_pause)
-        if name in before.pmus and before.pmus[name].aux
-        else pmu
-        for name, pmu in facts.pmus.items()
-    }
     return replace(
-        facts,
+        facts.with_areas_of(before),
         ftrace=replace(facts.ftrace, transport_ns=costs),
-        pmus=pmus,
         # The sessions follow CPUs that come and go by themselves.
         cpus_online=before.cpus_online,
     )

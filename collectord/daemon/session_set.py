@@ -121,9 +121,9 @@ class SessionSet:
                 raise UsageError(f"no session {name}", hint=did_you_mean(name, known))
         return [session for session in self if not names or session.plan.name in names]
 
-    def of(self, session: AnySession) -> list[AnySession]:
-        """Return the session of the set that has the name and source of another; one or none."""
-        live = self._live.get(_key(session))
+    def of(self, plan: SessionPlan) -> list[AnySession]:
+        """Return the session of the set that has the name and source of a plan; one or none."""
+        live = self._live.get((plan.name, plan.source))
         return [live.session] if live is not None else []
 
     def add(self, session: AnySession, own: AsyncExitStack) -> None:
@@ -137,6 +137,13 @@ class SessionSet:
         if key in self._live:
             raise ValueError(f"two sessions {key}")
         self._live[key] = _Live(session, own)
+
+    def take(self, other: SessionSet) -> None:
+        """Take all sessions of another set, whose names and sources are not in this one."""
+        for live in other._live.values():
+            self.add(live.session, live.own)
+            self._live[_key(live.session)] = live
+        other._live = {}
 
     async def begin(self, session: AnySession) -> None:
         """Begin a session of the set. It is to be closed even if that fails."""
@@ -188,12 +195,6 @@ class SessionSet:
         out = self._part([key for key in self._live if key in keys])
         self._leaving += out
         return out
-
-    async def remove(self, name: str) -> list[AnySession]:
-        """Flush, seal, balance and undo the sessions of a name, and return them."""
-        async with self.part(name) as gone:
-            await asyncio.gather(*map(_end, gone.begun))
-        return [*gone]
 
     def part(self, name: str) -> SessionSet:
         """Return the sessions of a name in a set of their own."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.control.watchdog import Watchdog, prolong
+from collectord.daemon.arriving import Arriving
 from collectord.daemon.budget_keeper import BudgetKeeper
 from collectord.daemon.changeover import Changeover
 from collectord.daemon.claims import Places, await_salvages
@@ -27,6 +28,7 @@ from collectord.daemon.reloader import Running
 from collectord.daemon.session_polls import SessionPolls
 from collectord.daemon.session_set import SessionSet
 from collectord.daemon.staging_memory import StagingMemory
+from collectord.daemon.symbol_lists import SymbolLists
 from collectord.daemon.timed_sessions import Surroundings, TimedSessions
 from collectord.errors import KernelError, SinkError
 from collectord.plan.session_plan import RetentionPlan
@@ -35,6 +37,7 @@ from collectord.session.cost_meter import CostMeter
 from collectord.session.drain_loop import Drain
 from collectord.session.file_workers import FileWorkers
 from collectord.session.heartbeat import Heartbeat
+from collectord.session.lone_call import lone_call
 from collectord.session.maps.map_watch import BpfWatch
 from collectord.session.opening_thread import OpeningThread
 from collectord.session.session_factory import SessionContext
@@ -61,6 +64,8 @@ _LOG: Final = structlog.get_logger()
 _LIMITS_INTERVAL_S: Final = 10.0
 # The time that the service manager is asked for, for segments and rings of killed processes.
 _RECOVERY_S: Final = 600.0
+# For answers of disks that take milliseconds, unless they hang.
+_CLAIM_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +117,11 @@ class Stages:
         store_limit_bytes: the most that all segments may take, 0 for no limit.
         polls: the schedule of the sessions' polls; None while nothing is collected.
         meter: of the cost of all this.
+        arriving: those that are wanted, and do not record yet.
         leaving: those that are not wanted any more, and have not ended yet.
         timed: sessions that users start.
         opening: the thread that opens rings; it is known to the sources as the daemon's own.
+        is_abandoned: a disk did not answer before the end, and a thread waits for it still.
     """
 
     def __init__(
@@ -126,13 +133,15 @@ class Stages:
         self._plan = plan
         self._child = child
         self._host = kernel.host()
+        self._symbol_lists = SymbolLists(self._host.boot_id)
         self.clock = kernel.clocks()
         self.drain = Drain(plan.core, kernel)
         self._staging = StagingMemory(kernel, config.daemon.opener, plan.core)
         self.watch = BpfWatch()
         self.sessions = SessionSet(self.watch)
         self.leaving = Leaving(self.sessions)
-        self.timed = TimedSessions(kernel, config, self.sessions, self.leaving)
+        self.arriving = Arriving(self.sessions, self.leaving)
+        self.timed = TimedSessions(kernel, config, self.sessions, self.arriving, self.leaving)
         self.counted: dict[str, Contents] = {}
         self.coverage = Coverage((), kernel.online_cpus())
         self.left_records = 0
@@ -152,6 +161,7 @@ class Stages:
         self._places: Places  # from `_claim` on
         self._workers: FileWorkers  # likewise
         self._is_ready = False
+        self.is_abandoned = False
 
     async def run(self, run: Run) -> None:
         """Go through all stages. Without sessions if `stop` comes before they are open.
@@ -161,6 +171,8 @@ class Stages:
         """
         await self._claim(run)
         await self._recover(run)
+        if self.is_abandoned:
+            return
         cpus = self._start_core(run)
         hotplug = Hotplug(
             self.sessions, self.coverage, self._tell_of_cpus, partial(self._look_at_cpus, cpus)
@@ -173,30 +185,47 @@ class Stages:
             changeover = Changeover(
                 context,
                 self.sessions,
+                self.arriving,
                 self.leaving,
                 self._places,
                 service=run.service,
-                hotplug=hotplug,
                 told=self._on_exchange,
             )
-            around = Surroundings(context, self._on_exchange, self._left, hotplug.settled)
+            if not run.salvage_all:
+                self.arriving.be_patient()  # a command waits for all of them
+            around = Surroundings(context, self._places, self._on_exchange, self._left)
             opening = self._open(run, changeover, around)
             await self._collect(run, cpus, hotplug, changeover, opening)
             await self._close(run, cpus)
+            await hotplug.settled()
 
     async def _claim(self, run: Run) -> None:
         """Claim what only one daemon can have: descriptors, names, and places of segments."""
         self._kernel.reserve_files(self._plan.files + self._plan.reserved_files)
         await await_salvages(self._plan, self._kernel, run.stop)
         self._places = run.stack.enter_context(Places(self._kernel, shared=not run.salvage_all))
-        devices = self._places.claim(self._plan)
+        claims = self._places.start(self._plan.sessions)
+        await _answered(claims, run.stop, _CLAIM_S if run.salvage_all else None)
+        named = zip(self._plan.sessions, claims, strict=True)
+        # Those whose disks do not answer are claimed when their sessions begin.
+        found = {plan.name: claim.result() for plan, claim in named if claim.done()}
+        devices = {name: device for name, device in found.items() if device is not None}
         self._workers = run.stack.enter_context(FileWorkers(devices))
         self._state_dir.delete_in(self._workers.on)
 
     async def _recover(self, run: Run) -> None:
-        """Seal and salvage what killed processes left."""
+        """Seal and salvage what killed processes left; a stop does not wait for hung disks."""
         run.service.status("sealing what earlier runs left")
         run.service.extend(_RECOVERY_S)
+        job = lone_call(partial(self._salvage, everything=run.salvage_all))
+        await _answered([job], run.stop, None)
+        self.is_abandoned = not job.done()
+        if not self.is_abandoned:
+            job.result()
+            await await_salvages(self._plan, self._kernel, run.stop)  # those that began meanwhile
+
+    def _salvage(self, *, everything: bool) -> None:
+        """Do so; called in a thread."""
         place = Path(self._config.daemon.state_dir)
         with self._staging.left() as staging:
             self.leftovers.begin(staging)
@@ -208,10 +237,9 @@ class Stages:
             kernel=self._kernel,
             host=self._host,
             room_for=self._state_dir.room_for,
-            everything=run.salvage_all,
+            everything=everything,
             resumable=[name for name, _ in filter(None, left)],
         )
-        await await_salvages(self._plan, self._kernel, run.stop)  # those that began meanwhile
 
     def _start_core(self, run: Run) -> CpuWatch:
         """Start the threads of the core and of this process, and watch the CPUs."""
@@ -229,6 +257,7 @@ class Stages:
     def _on_exchange(self) -> None:
         """Follow the sessions that are live now."""
         self.coverage.follow(self.sessions.plans)
+        self._symbol_lists.keep(self.sessions.plans)
         self._follow_processes()
         if self._hotplug is not None:
             self._hotplug.follow()  # for CPUs that a plan does not know
@@ -249,7 +278,8 @@ class Stages:
             await changeover.start(self._config, self._plan, some)
             if run.stop.is_set():
                 return
-        await self.opening.run(self.leftovers.repair_rest)
+        coming = {Path(plan.sink.directory) for plan in self.arriving.plans}
+        await self.opening.run(partial(self.leftovers.repair_rest, coming))
         await self._serve(run)
         self.timed.allow(around)
         reloads = Running(changeover, self.opening, run.service, self._apply)
@@ -266,7 +296,7 @@ class Stages:
         self._measure_cost()  # its series are there from the first scrape on
         self._is_ready = True
         # Ahead of the servers, which take long to load: a client that comes now waits for them.
-        run.service.ready(f"recording: {self.sessions.summary()}")
+        run.service.ready(self._summary())
         watchdog = Watchdog(self.drain.core, run.service)
         await run.stack.enter_async_context(_running(watchdog.watch()))
         if run.on_open is not None:
@@ -303,16 +333,21 @@ class Stages:
                 while await self.drain.next_pass(end, passes=polls.passes):
                     self._poll(run, polls)
         finally:
-            if not changeover.under_way:
-                opened.cancel()
+            await changeover.stop()
+            opened.cancel()
             await asyncio.wait([opened])
             run.reloader.stop()
             await self.timed.let_go()
             self.polls = self._hotplug = None
-            await hotplug.end()
+            hotplug.end()
             await self._heartbeat.rest()
         if not opened.cancelled():
             opened.result()  # or its error
+
+    def _summary(self) -> str:
+        waiting = len(self.arriving.names)
+        beginning = f", {waiting} beginning" if waiting else ""
+        return f"recording: {self.sessions.summary()}{beginning}"
 
     def _poll(self, run: Run, polls: SessionPolls) -> None:
         self._processes.poll()
@@ -323,7 +358,7 @@ class Stages:
         if self._measure_cost() and run.salvage_all:
             self._keeper.poll(self.sessions, time.monotonic_ns())
         if self._is_ready:
-            run.service.status(f"recording: {self.sessions.summary()}")
+            run.service.status(self._summary())
             if run.on_tick is not None:
                 run.on_tick(run.status())
 
@@ -363,6 +398,11 @@ class Stages:
     async def _end_others(self, reloader: Reloader) -> None:
         """Wait for sessions that are not live: those that end, and those of a reload."""
         await reloader.end()
+        await self.arriving.end()
+        for plan in self.arriving.abandoned:
+            self._workers.abandon(plan.name)
+        self._places.abandon(self.arriving.abandoned)
+        self.is_abandoned = bool(self.arriving.abandoned)
         await self.timed.end()
         await self.leaving.end()
 
@@ -457,6 +497,21 @@ async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def _answered(
+    answers: Sequence[asyncio.Future[Any]], stop: asyncio.Event, limit_s: float | None
+) -> None:
+    """Wait for answers, for so long at most, and only a moment longer once `stop` is set."""
+    if not answers:
+        return
+    told = asyncio.ensure_future(asyncio.wait(answers))
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([told, stopped], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    if stopped.done():
+        await asyncio.wait([told], timeout=_CLAIM_S)
+    told.cancel()
+    stopped.cancel()
 
 
 async def _keep_limits(state_dir: StateDir, worker: Executor) -> None:

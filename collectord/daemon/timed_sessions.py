@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AsyncExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from collectord.config.timed_session import parse
-from collectord.daemon.claims import Places
+from collectord.daemon.arriving import Way
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
 from collectord.plan.build import build, check_memory, check_streams
@@ -26,10 +26,12 @@ from collectord.text.nearest import did_you_mean
 from collectord.text.units import NS_PER_SECOND, show_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from collectord.config.schema import Config
     from collectord.config.schema_session import TimedSessionConfig
+    from collectord.daemon.arriving import Arrival, Arriving
+    from collectord.daemon.claims import Places
     from collectord.daemon.leaving import Leaving
     from collectord.daemon.session_set import SessionSet
     from collectord.kernel.port import Kernel
@@ -73,15 +75,15 @@ class Surroundings:
 
     Attributes:
         context: they are opened with it.
+        places: their folders are claimed there.
         joined: called when sessions have come.
         left: called with sessions that have gone.
-        settled: awaited before sessions go: nobody opens or closes rings of theirs then.
     """
 
     context: SessionContext
+    places: Places
     joined: Callable[[], None]
     left: Callable[[Sequence[AnySession]], None]
-    settled: Callable[[], Awaitable[None]]
 
 
 class TimedSessions:
@@ -91,15 +93,22 @@ class TimedSessions:
         kernel: their rings are opened.
         config: has the limits, and all that a session's own table does not have.
         sessions: all of the daemon.
+        arriving: opens and begins them.
         leaving: ends those whose time is over.
     """
 
     def __init__(
-        self, kernel: Kernel, config: Config, sessions: SessionSet, leaving: Leaving
+        self,
+        kernel: Kernel,
+        config: Config,
+        sessions: SessionSet,
+        arriving: Arriving,
+        leaving: Leaving,
     ) -> None:
         self._kernel = kernel
         self._config = config
         self._sessions = sessions
+        self._arriving = arriving
         self._leaving = leaving
         self._running: dict[str, _Timed] = {}
         self._daemon: Surroundings | None = None
@@ -135,6 +144,7 @@ class TimedSessions:
                     hint="they end by themselves, or by `collectord sessions stop`",
                 )
             taken = {plan.name for plan in self._sessions.plans} | self._running.keys()
+            taken |= {plan.name for plan in self._arriving.plans}
             name = next(n for n in map("timed-{}".format, count(1)) if n not in taken)
             session = parse(document, limits, name)
             if session.name in taken:
@@ -147,7 +157,6 @@ class TimedSessions:
             try:
                 await self._opening
             except BaseException as error:
-                await self._sessions.remove(session.name)
                 if self._daemon is None:  # `end` has cancelled it
                     raise UsageError("the daemon is about to stop") from error
                 raise
@@ -168,19 +177,26 @@ class TimedSessions:
         self._check(plan)
         await self._leaving.check(plan.sessions)
         self._kernel.reserve_files(plan.files + plan.reserved_files)
-        context = replace(daemon.context, facts=facts, lasting=False)
-        opened = []
-        for number, one in enumerate(plan.sessions):
-            async with AsyncExitStack() as own:
-                if not number:  # the others have the same folder, and are undone before
-                    own.enter_context(Places(self._kernel, shared=False)).claim(plan)
-                session = await context.open(one, own, _is_contained)
-                self._sessions.add(session, own.pop_all())
-            opened.append(session)
-        for session in opened:
-            if session.source is None:  # hardware that turned out to be absent
-                raise PlanError("; ".join(session.balance().degraded_reasons))
-            await self._sessions.begin(session)
+        way = Way(
+            context=replace(daemon.context, facts=facts, lasting=False),
+            places=daemon.places,
+            contains=_is_contained,
+            blamed=lambda _: nullcontext(),
+            told=lambda _: None,
+        )
+        ones = [self._arriving.set_out(one, way) for one in plan.sessions]
+        try:
+            await self._arriving.opened(ones)
+            for session in (session for one in ones for session in one.aside):
+                if session.source is None:  # hardware that turned out to be absent
+                    raise PlanError("; ".join(session.balance().degraded_reasons))  # noqa: TRY301
+            _check_all(ones, await self._arriving.begun(ones))
+        except BaseException:
+            await self._arriving.drop(ones)
+            raise
+        for one in ones:
+            self._sessions.take(one.aside)
+        for session in self._sessions.named([config.name]):
             self._sessions.watch_maps(session)
 
     def _check(self, plan: Plan) -> None:
@@ -199,7 +215,7 @@ class TimedSessions:
                 what="max_memory",
                 hint="a smaller `ring` (-m), or fewer CPUs",
             )
-        beside = (*self._sessions.plans, *plan.sessions)
+        beside = (*self._sessions.plans, *self._arriving.plans, *plan.sessions)
         check_streams((*beside, *self._leaving.plans))
         check_memory(beside, self._config.daemon)
 
@@ -249,7 +265,6 @@ class TimedSessions:
             async with asyncio.timeout(one.config.duration / NS_PER_SECOND):
                 await one.over.wait()
         one.over.set()
-        await daemon.settled()
         name = one.config.name
         out = self._sessions.part(name)
         gone = [*out]
@@ -267,6 +282,17 @@ class TimedSessions:
                 stored=balance.stored,
                 lost=sum(balance.lost.values()),
                 segments=len(balance.segments),
+            )
+
+
+def _check_all(ones: Iterable[Arrival], begun: Collection[Arrival]) -> None:
+    """Raise PlanError if some have not begun."""
+    for one in ones:
+        if one not in begun:
+            raise PlanError(
+                f"the disk of {one.plan.sink.directory} does not answer",
+                what=one.plan.name,
+                hint="try again when it does",
             )
 
 

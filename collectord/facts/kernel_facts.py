@@ -193,8 +193,10 @@ class OpenerFacts:
 
     Attributes:
         capabilities, euid, rlimit_memlock_bytes: see `KernelFacts`.
-        hardware_pmu, format_lost, precise_ip_max: likewise; who may open nothing cannot tell.
+        hardware_pmu, format_lost, sample_cgroup, precise_ip_max: likewise; who may open nothing
+            cannot tell.
         bpf: likewise, without the programs, which everybody finds alone.
+        pmus: likewise, those that have AUX areas.
     """
 
     capabilities: frozenset[str]
@@ -204,6 +206,8 @@ class OpenerFacts:
     format_lost: bool
     precise_ip_max: int
     bpf: BpfFacts = field(default_factory=BpfFacts)
+    pmus: dict[str, PmuFacts] = field(default_factory=dict)
+    sample_cgroup: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +245,7 @@ class KernelFacts:
         tracefs_need: the least privilege that would let them be read, "" if none is missing.
         hardware_pmu: a hardware cycles event can be opened.
         format_lost: PERF_FORMAT_LOST is known (kernel 6.0).
+        sample_cgroup: PERF_SAMPLE_CGROUP is known (kernel 5.7).
         precise_ip_max: highest precise_ip that a cycles event takes, 3 (any) when unknown.
         ftrace: facts for tracefs sources.
         bpf: facts for BPF sources.
@@ -278,6 +283,7 @@ class KernelFacts:
     tracefs_need: str = ""
     hardware_pmu: bool = False
     format_lost: bool = True
+    sample_cgroup: bool = True
     precise_ip_max: int = 3
     ftrace: FtraceFacts = field(default_factory=FtraceFacts)
     bpf: BpfFacts = field(default_factory=BpfFacts)
@@ -321,17 +327,34 @@ class KernelFacts:
             or self.perf_event_paranoid <= _PARANOID_NO_LOCK_LIMIT
         )
 
+    def with_areas_of(self, before: KernelFacts) -> KernelFacts:
+        """Return facts with the AUX areas that PMUs had before.
+
+        A PMU that is in use refuses the trial for one.
+        """
+        pmus = {
+            name: replace(pmu, aux=True, aux_pause=before.pmus[name].aux_pause)
+            if name in before.pmus and before.pmus[name].aux
+            else pmu
+            for name, pmu in self.pmus.items()
+        }
+        return replace(self, pmus=pmus)
+
     def as_opener(self) -> OpenerFacts:
         """Return what a daemon has to know, if the process with these facts is its opener."""
         own = {one.name: getattr(self, one.name) for one in fields(OpenerFacts)}
-        return OpenerFacts(**{**own, "bpf": self.bpf.with_programs_of(BpfFacts())})
+        own["bpf"] = self.bpf.with_programs_of(BpfFacts())
+        own["pmus"] = {name: pmu for name, pmu in self.pmus.items() if pmu.aux}
+        return OpenerFacts(**own)
 
     def for_opener(self) -> KernelFacts:
         """Return the facts by which the opener's rings are planned: these, if there is none."""
         if self.opener is None:
             return self
         own = {one.name: getattr(self.opener, one.name) for one in fields(OpenerFacts)}
-        return replace(self, **{**own, "bpf": self.opener.bpf.with_programs_of(self.bpf)})
+        own["bpf"] = self.opener.bpf.with_programs_of(self.bpf)
+        own["pmus"] = {**self.pmus, **self.opener.pmus}
+        return replace(self, **own)
 
     def to_json(self) -> bytes:
         """Return the facts as a JSON document, keys sorted."""

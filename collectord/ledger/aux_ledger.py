@@ -22,7 +22,7 @@ counts bytes, the overwritten bytes are known; if its head is an offset, nothing
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import AUX_HEAD_RULES
@@ -31,7 +31,7 @@ from collectord.model import Basis, LossKey, Reason, Stage, loss_name
 from collectord.plan.aux_areas import HeadRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from collectord._native._core import AuxCounters
     from collectord.model import RingLabel
@@ -41,10 +41,14 @@ TRUNCATED: Final = (Stage.KERNEL_RING, Reason.TRUNCATED)
 # The reasons for which AUX bytes can be lost; each exists from the beginning.
 AUX_LOSS_PAIRS: Final[tuple[LossKey, ...]] = (
     TRUNCATED,
+    # The next two are of areas that outlive a process, of which its successor tells.
+    (Stage.KERNEL_RING, Reason.DROPPED),
+    (Stage.STAGING, Reason.DROPPED),
     (Stage.STAGING, Reason.QUARANTINED),
     (Stage.SINK, Reason.DISK_FULL),
     (Stage.SINK, Reason.DROPPED),
 )
+_NOTHING_LOST: Final = {loss_name(pair): 0 for pair in AUX_LOSS_PAIRS}
 FLAGS: Final = ("truncated", "partial", "collision")
 # The keys of an area in `--json` and in `/v1/status`, and those that a manifest has.
 _KEYS: Final = (
@@ -75,6 +79,18 @@ class AuxReading:
     head: int
     traced: int | None
     lost_records: int | None
+
+    def since(self, before: AuxReading) -> AuxReading:
+        """Return what came after an earlier reading."""
+        return AuxReading(
+            head=self.head - before.head,
+            traced=_less(self.traced, before.traced),
+            lost_records=_less(self.lost_records, before.lost_records),
+        )
+
+
+def _less(value: int | None, before: int | None) -> int | None:
+    return None if value is None or before is None else value - before
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +169,7 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
         capacity_bytes=plan.data_bytes,
         produced_bytes=produced,
         lost_bytes={
+            **_NOTHING_LOST,
             loss_name(TRUNCATED): truncated,
             loss_name((Stage.STAGING, Reason.QUARANTINED)): counters.quarantined_bytes,
             loss_name((Stage.SINK, Reason.DISK_FULL)): counters.lost_disk_full_bytes,
@@ -163,6 +180,28 @@ def balance_aux(label: RingLabel, plan: AuxPlan, bracket: AuxBracket) -> AuxBala
         lost_records=after.lost_records,
         window_bytes=counters.used_bytes if plan.snapshot else 0,
         counters=counters,
+    )
+
+
+def left_balance(like: AuxBalance, lost: Mapping[LossKey, int]) -> AuxBalance:
+    """Return the balance of what earlier processes lost of a session's areas, with CPU -1.
+
+    Args:
+        like: that of one of the areas.
+        lost: the bytes; they belong to no single area.
+    """
+    zeros: dict[str, Any] = dict.fromkeys(like.counters._fields, 0)
+    zeros["fill_buckets"] = tuple(0 for _ in like.counters.fill_buckets)
+    total = sum(lost.values())
+    return replace(
+        like,
+        label=replace(like.label, cpu=-1),
+        capacity_bytes=0,
+        produced_bytes=total,
+        lost_bytes={**_NOTHING_LOST, **{loss_name(pair): n for pair, n in lost.items()}},
+        unaccounted_bytes=0,
+        lost_records=0,
+        counters=like.counters._replace(**zeros),
     )
 
 

@@ -76,6 +76,19 @@ def families(reading: Reading) -> Iterator[Metric]:
         (),
         [((), status.left_records)],
     )
+    yield counter(
+        "collectord_log_lines_dropped",
+        "Lines of the log that were dropped, because nobody took those before them.",
+        (),
+        [((), status.log_lines_dropped)],
+    )
+    yield gauge(
+        "collectord_beginning_sessions",
+        "Sessions that are wanted and do not record yet, because a program is compiled or a disk "
+        "does not answer.",
+        (),
+        [((), len(status.beginning))],
+    )
     yield gauge(
         "collectord_damaged_files",
         "Segments and manifests found damaged at the daemon's start, and left alone or set aside.",

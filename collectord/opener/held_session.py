@@ -12,7 +12,9 @@ import os
 from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import structs
 
 from collectord.errors import KernelError
 from collectord.kernel.values.kept_rings import (
@@ -28,7 +30,8 @@ from collectord.opener.held_staging import SEALS, sealed_memory
 from collectord.source import SOURCES
 from collectord.source.bpf import OpenBpf
 from collectord.source.bpf_kept import noted_missed
-from collectord.source.kept_memory import Gone, KeptMemory, memory_bytes
+from collectord.source.kept_memory import Gone, KeptMemory, has_areas, memory_bytes
+from collectord.source.kept_ring import TRUNCATED_NAME
 from collectord.source.perf_kept import digest_of
 
 if TYPE_CHECKING:
@@ -37,10 +40,17 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.kept_rings import AskHiding
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.ring import CounterFd, RingHandle
+    from collectord.source.ring import AuxHandle, CounterFd, RingHandle
 
 _FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
 _PAUSED: Final = loss_name((Stage.KERNEL_RING, Reason.PAUSED))
+
+
+class Priors(NamedTuple):
+    """Knowledge of a session's rings that were drained before, and of their AUX areas."""
+
+    events: Prior = Prior()
+    trace: Prior = Prior()
 
 
 class HeldSession:
@@ -56,7 +66,8 @@ class HeldSession:
         CollectordError: they cannot be opened; none is left open.
     """
 
-    def __init__(self, kernel: Kernel, plan: SessionPlan, prior: Prior, *, abort: int) -> None:
+    def __init__(self, kernel: Kernel, plan: SessionPlan, prior: Priors, *, abort: int) -> None:
+        self._kernel = kernel
         self.digest = digest_of(kernel, plan)
         self.prior = prior
         self.is_drained = False
@@ -65,17 +76,19 @@ class HeldSession:
         # Of rings in whose places there are new ones: samples that the notes have, and losses.
         self._earlier: dict[int, Gone] = {}
         self.lost: Counter[str] = Counter()
+        self._earlier_trace = Prior()  # likewise of their AUX areas
         self._tracepoints = [e.index for e in plan.events if e.tracepoint is not None]
         with ExitStack() as own:
             opened = SOURCES[plan.kind](kernel, replace(plan, opener=""), own, abort=abort)
             self._source = opened
             self._programs = [p for one in opened.abilities.programs for p in one.programs]
             self._described = [_sealed(one.loaded.described, own) for one in self._programs]
-            size = memory_bytes(len(plan.rings), len(self._programs))
+            self._has_areas = areas = has_areas(plan)
+            size = memory_bytes(len(plan.rings), len(self._programs), areas=areas)
             # Whoever drains writes notes into it, and must not take them away.
             self.memory = sealed_memory("collectord-notes", size + -size % kernel.page_bytes)
             own.callback(os.close, self.memory)
-            self._notes = KeptMemory(self.memory, len(plan.rings), own)
+            self._notes = KeptMemory(self.memory, len(plan.rings), own, areas=areas)
             self._labels = {n: ring.label for n, ring in enumerate(opened.rings)}
             # By the same numbers; without those of a CPU that could not get new ones.
             self._rings = dict(enumerate(opened.rings))
@@ -110,6 +123,7 @@ class HeldSession:
                     tuple(map(_event, some)),
                     *self._earlier.get(number, Gone()),
                     kept,
+                    sum(area.map.data_bytes for area in ring.areas),
                 )
                 yield part, [*keeper, *(counter.fd for counter in some)]
                 keeper = []
@@ -128,12 +142,16 @@ class HeldSession:
             ring = self._rings.pop(number, None)
             if ring is not None and not self._programs:  # these count on, whatever the ring
                 self.lost.update(self._losses_of(ring))
+            if ring is not None:
+                self._earlier_trace = self._with_trace_of(number, ring, self._earlier_trace)
         for one in self._source.abilities.hotplug:
             one.leave(cpu)
             new = {ring.label: ring for ring in one.join(cpu)}
         for number in numbers:
             self._rings[number] = new[self._labels[number]]
             self._earlier[number] = self._notes.restart(number)
+            if self._rings[number].areas:
+                self._notes.restart_area(number)
         self._gone.discard(cpu)
         return list(self._ring_parts(numbers))
 
@@ -168,10 +186,41 @@ class HeldSession:
         """Whether the CPUs of all its rings have been online since they were opened."""
         return not self._gone
 
-    def end(self) -> Prior:
+    @property
+    def trace(self) -> Prior:
+        """The knowledge of AUX areas that were closed, for whoever drains the present ones."""
+        state = self._notes.trace_text.state if self._has_areas else ""
+        return structs.replace(self._earlier_trace, state=state) if state else self.prior.trace
+
+    def _with_trace_of(self, number: int, ring: RingHandle, before: Prior) -> Prior:
+        """Add what is known of the AUX area of a ring that ends, whose events are disabled."""
+        lost = Counter(before.lost)
+        taken, left = before.taken, before.left
+        for area in ring.areas:
+            gone = self._notes.gone_trace(number)
+            head, traced = area.map.head, self._traced(area)
+            # Whoever drained it may have noted anything.
+            own = min(gone.taken, head)
+            lost[TRUNCATED_NAME] += max(min(gone.counted, traced), traced - head, 0)
+            taken += own
+            left += head - own
+        return Prior(before.state, taken, dict(lost), left)
+
+    def _traced(self, area: AuxHandle) -> int:
+        """Return the bytes that its PMU has counted, 0 if it does not count, or cannot be read."""
+        if not area.plan.counts_bytes:
+            return 0
+        with suppress(KernelError):
+            return sum(
+                self._kernel.read_counter(one.fd, one.read_format).value for one in area.counters
+            )
+        return 0
+
+    def end(self) -> Priors:
         """Close all; return what is known of it for what replaces it."""
-        state = self._notes.state
-        before = Prior(state) if state else self.prior
+        state = self._notes.text.state
+        before = Prior(state) if state else self.prior.events
+        trace = self.trace
         lost = Counter(before.lost) + self.lost
         taken, left, overwritten = before.taken, before.left, before.overwritten
         if isinstance(self._source, OpenBpf):
@@ -185,10 +234,11 @@ class HeldSession:
             gone = self._notes.gone(number)
             own = gone.taken
             taken += own
-            overwritten += gone.overwritten
+            overwritten += gone.counted
             ring = self._rings.get(number)
             if ring is None:
                 continue
+            trace = self._with_trace_of(number, ring, trace)
             if not self._programs:
                 own -= self._earlier.get(number, Gone()).taken
             reading = self._last_reading(ring)
@@ -199,7 +249,7 @@ class HeldSession:
                 left += max(0, (reading.value or 0) - (reading.lost or 0) - own)
         self._stack.close()
         told = {name: n for name, n in lost.items() if n}
-        return Prior(before.state, taken, told, left, overwritten)
+        return Priors(Prior(before.state, taken, told, left, overwritten), trace)
 
     def _losses_of(self, ring: RingHandle) -> dict[str, int]:
         return _losses(ring, self._last_reading(ring)) if ring.label.has_data else {}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import struct
 import threading
@@ -35,7 +36,6 @@ from collectord.kernel.values.kept_rings import (
     AskHiding,
     CpuAnswer,
     FactsAnswer,
-    Prior,
     question_of,
     request_of,
 )
@@ -45,7 +45,7 @@ from collectord.kernel.values.kept_staging import (
     AskStaging,
     StagingAnswer,
 )
-from collectord.opener.held_session import HeldSession
+from collectord.opener.held_session import HeldSession, Priors
 from collectord.opener.held_staging import HeldStaging, make_staging
 from collectord.source.perf_kept import digest_of
 
@@ -99,11 +99,12 @@ class Opener:
         self._before = self._planned  # until then:
         self._before_ends_s = 0.0
         self._held: dict[str, HeldSession] = {}
-        self._prior: dict[str, Prior] = {}  # of sessions that could not be opened again
+        self._prior: dict[str, Priors] = {}  # of sessions that could not be opened again
         self._connections: dict[socket.socket, str] = {}  # with the session that it drains
         self._staging: HeldStaging | None = None
         self._staging_user: socket.socket | None = None
         self._asked: set[asyncio.Task[None]] = set()  # requests that are being answered
+        self._turn = asyncio.Lock()
         self._opening = ThreadPoolExecutor(1, "open")  # makes all changes of what is held
         self._abort = os.eventfd(0, os.EFD_CLOEXEC)
         self._watching = threading.Lock()  # of the CPUs
@@ -249,25 +250,47 @@ class Opener:
                 socket.send_fds(one, [msgspec.json.encode(told)], [made.memory])
                 _LOG.info("staging_handed_out", chunks=made.chunks, chunk_bytes=made.chunk_bytes)
                 return
-            held = await loop.run_in_executor(self._opening, self._session, ask)
+            await self._hand_out(one, ask)
         except (Refused, CollectordError, msgspec.MsgspecError) as error:
             _LOG.warning("request_refused", error=str(error))
             one.send(msgspec.json.encode(Answer(refused=str(error))))
-            return
-        self._connections[one] = ask.session
-        parts = list(held.parts())
-        answer = Answer(
-            "", held.ring_count, len(parts), held.program_count, held.prior, dict(held.lost)
-        )
-        socket.send_fds(one, [msgspec.json.encode(answer)], [held.memory])
-        for part, fds in parts:
-            socket.send_fds(one, [msgspec.json.encode(part)], fds)
+
+    async def _hand_out(self, one: socket.socket, ask: Ask) -> None:
+        """Hand out the rings of a session.
+
+        One after the other: a peer may have left while its rings were opened, which is noticed
+        when they are sent.
+        """
+        async with self._turn:
+            self._catch_up(ask.session)
+            loop = asyncio.get_running_loop()
+            held = await loop.run_in_executor(self._opening, self._session, ask)
+            self._connections[one] = ask.session
+            parts = list(held.parts())
+            answer = Answer(
+                "",
+                held.ring_count,
+                len(parts),
+                held.program_count,
+                held.prior.events,
+                dict(held.lost),
+                held.trace,
+            )
+            socket.send_fds(one, [msgspec.json.encode(answer)], [held.memory])
+            for part, fds in parts:
+                socket.send_fds(one, [msgspec.json.encode(part)], fds)
         _LOG.info(
             "session_handed_out",
             session=ask.session,
             rings=held.ring_count,
             programs=held.program_count,
         )
+
+    def _catch_up(self, session: str) -> None:
+        """Read what whoever drains a session has sent: it may have left."""
+        for other in [one for one, name in self._connections.items() if name == session]:
+            while other in self._connections and _has_news(other):
+                self._read(other)
 
     def _send_left(self, one: socket.socket) -> None:
         """Send the memory that the last daemon has left, and the notes. Raises Refused."""
@@ -327,7 +350,7 @@ class Opener:
             return held
         if held is not None:
             self._end(ask.session)
-        prior = self._prior.get(ask.session, Prior())
+        prior = self._prior.get(ask.session, Priors())
         try:
             made = HeldSession(self._kernel, plan, prior, abort=self._abort)
         except CollectordError:  # a compiler may have tried for long
@@ -370,4 +393,13 @@ class Opener:
         if held is None:  # whoever drained it has ended it
             return
         self._prior[name] = prior = held.end()
-        _LOG.info("session_closed", session=name, unread=prior.left)
+        _LOG.info(
+            "session_closed", session=name, unread=prior.events.left, unread_aux=prior.trace.left
+        )
+
+
+def _has_news(one: socket.socket) -> bool:
+    """Whether a peer has sent something, or has left."""
+    waiting = select.poll()
+    waiting.register(one, select.POLLIN)
+    return bool(waiting.poll(0))

@@ -43,7 +43,7 @@ class ProgramPlan:
 
     Attributes:
         program: its text and manifest.
-        values: values of all its parameters, as `programs.bpf_program.parameters` gives them.
+        values: values of all its parameters, as `programs.parameter.values_of` gives them.
         outputs: tables to which it submits events; none if it fills maps only.
         gated: it counts only where its gate is open (collectord.h).
     """

@@ -34,6 +34,7 @@ from collectord.plan.ring_set import Rings, RingSet, numbered, rounded, sideband
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
 from collectord.programs import bpf_program, c_source
+from collectord.programs.parameter import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -166,7 +167,7 @@ def _plan(
         events.append(_event(name, index, facts, counts=counts))
     planned = ProgramPlan(
         program,
-        bpf_program.parameters(program, given),
+        values_of(program.name, program.manifest.parameter, given),
         tuple(outputs),
         gated=c_source.includes(program.source, bpf_program.HEADER) >= 0,
     )

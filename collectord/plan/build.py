@@ -180,7 +180,8 @@ def _perf_rings(
     """
     if theirs is not facts and not not_held(session, scope):
         rings = perf_rings(session, scope, theirs)
-        if rings.sets and all(ring_set.aux is None for ring_set in rings.sets):
+        areas = [ring_set.aux for ring_set in rings.sets if ring_set.aux is not None]
+        if rings.sets and not any(area.snapshot for area in areas):
             return rings, theirs
     return perf_rings(session, scope, facts), facts
 
@@ -354,6 +355,7 @@ def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:
             free_percent=retention.free.percent,
         ),
         compress_after_ns=retention.compress_after if session.compress else 0,
+        keeps_maps=session.perf_maps,
     )
 
 

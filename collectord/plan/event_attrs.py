@@ -98,6 +98,7 @@ class Sampling:
         period: events per sample.
         call_graph: None for no call chains.
         max_stack: frames of a call chain, 0 for the sysctl's limit.
+        cgroups: samples have the cgroup of the task, if the kernel can tell it.
         filter: filter of a tracepoint's fields, or of an AUX event's addresses.
     """
 
@@ -105,6 +106,7 @@ class Sampling:
     period: int | None = None
     call_graph: CallGraph | None = None
     max_stack: int = 0
+    cgroups: bool = False
     filter: Filter = field(default_factory=Filter)
 
 
@@ -122,11 +124,14 @@ def resolve(spec: EventSpec, facts: KernelFacts, sampling: Sampling) -> tuple[Ev
     return tuple(_plan(kind, spec, facts, sampling) for kind in kinds_of(spec, facts))
 
 
-def sideband_event(facts: KernelFacts, *, unwinds: bool = False) -> EventPlan:
+def sideband_event(
+    facts: KernelFacts, *, unwinds: bool = False, cgroups: bool = False
+) -> EventPlan:
     """Return the dummy event whose ring carries the names of a sample's process, file and symbol.
 
     With `unwinds` readers unwind stacks: they find a file's tables by its first mapping, which is
-    seldom the one with the code, and so need the mappings of data as well.
+    seldom the one with the code, and so need the mappings of data as well. With `cgroups` samples
+    have cgroups, and each new one has a record.
 
     A counted event never carries these records: PERF_FORMAT_LOST counts them too, and its ledger
     would be off by each one that did not fit.
@@ -142,6 +147,7 @@ def sideband_event(facts: KernelFacts, *, unwinds: bool = False) -> EventPlan:
         comm=True,
         comm_exec=True,
         task=True,
+        cgroup=cgroups,
         # The kernel makes one record for all listeners on a CPU, and its changes for one of them
         # are still there for the next (kernel/events/core.c, Linux 6.18). So no attribute is set
         # that would break the records of others: not ksymbol or bpf_event, for which
@@ -185,6 +191,8 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
         sample_type |= SampleType.PERIOD
     if kind.tracepoint is not None:
         sample_type |= SampleType.RAW
+    if sampling.cgroups and facts.sample_cgroup and not kind.aux:
+        sample_type |= SampleType.CGROUP
     modifiers = spec.modifiers
     name = kind.name
     levels = _levels(kind, modifiers)

@@ -53,10 +53,14 @@ def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> Sessi
     held = plan.kind in HELD_KINDS or ftrace is not None
     probes = ftrace is not None and bool(ftrace.probes)
     window = ftrace is not None and session.mode == FLIGHT_RECORDER
+    areas = [ring.aux for ring in plan.rings if ring.aux is not None]
     reasons = (
         (not held, f"it opens no {plan.kind} sources yet"),
         (plan.is_absent, "there is nothing to open"),
-        (any(ring.aux is not None for ring in plan.rings), "it opens no AUX areas yet"),
+        (
+            any(area.snapshot for area in areas),
+            "flight recorders of AUX areas end with the daemon",
+        ),
         (probes, "probes end with the daemon"),
         (window, "flight recorders of ftrace end with the daemon"),
     )
@@ -78,7 +82,7 @@ def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> Sessi
 def not_held(session: SessionConfig, scope: Scope) -> str:
     """Return the reason why an opener holds neither rings nor programs of a session, "" if it may.
 
-    It does not hold AUX areas either; whether there are any is known after planning.
+    There are others, which are known after planning: see `with_opener`.
     """
     reasons = (
         (session.ends_ns > 0, "it ends by itself"),
@@ -112,7 +116,8 @@ def trace_digest(plan: SessionPlan) -> str:
 
 def _ring(ring: RingPlan) -> list[object]:
     events = [_event(event) for event in ring.events]
-    return [ring.source, str(ring.role), ring.cpu, ring.requested_bytes, events]
+    own = [ring.source, str(ring.role), ring.cpu, ring.requested_bytes, events]
+    return own if ring.aux is None else [*own, ring.aux.requested_bytes]
 
 
 def _event(event: EventPlan) -> list[object]:

@@ -36,6 +36,9 @@ _SIDEBAND_WATERMARK: Final = Share(percent=25.0)
 _SWITCHES_RING_BYTES: Final = 1 << 20
 # A flight recorder's ring cannot grow; this holds 16 s of a busy scheduler's 4000 events a second.
 RECORDER_RING_BYTES: Final = 4 << 20
+_NO_CGROUPS: Final = (
+    "this kernel does not record cgroups: it needs Linux 5.7 with CONFIG_CGROUP_PERF"
+)
 ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
 
 
@@ -187,6 +190,7 @@ def perf_rings(session: SessionConfig, scope: Scope, facts: KernelFacts) -> Ring
         sets = _for_decoders(sets, facts, notes)
         if not facts.format_lost:
             notes.append("kernel before 6.0: losses after a ring's last record are unknown")
+    degraded += _lack_cgroups(named, facts)
     optional = [name for name, source in named if source.when == "present"]
     return Rings(
         sets=tuple(sets),
@@ -242,7 +246,9 @@ def sideband(
     """
     events = [event for ring_set in data for event in ring_set.events]
     dummy = replace(
-        in_scope(sideband_event(facts, unwinds=_unwinds(events)), scope),
+        in_scope(
+            sideband_event(facts, unwinds=_unwinds(events), cgroups=_have_cgroups(events)), scope
+        ),
         index=len(events),
         group=max(event.group for event in events) + 1,
     )
@@ -254,6 +260,18 @@ def sideband(
 def _unwinds(events: Sequence[EventPlan]) -> bool:
     """Whether samples carry a stack that readers unwind."""
     return any(event.attr.sample_type & SampleType.STACK_USER for event in events)
+
+
+def _lack_cgroups(
+    named: Sequence[tuple[str, PerfSourceConfig]], facts: KernelFacts
+) -> Iterator[str]:
+    """Yield which sources ask for cgroups on a kernel that does not record them."""
+    if not facts.sample_cgroup:
+        yield from (f"{name}: {_NO_CGROUPS}" for name, source in named if source.cgroups)
+
+
+def _have_cgroups(events: Sequence[EventPlan]) -> bool:
+    return any(event.attr.sample_type & SampleType.CGROUP for event in events)
 
 
 def rounded(requested_bytes: int, facts: KernelFacts) -> int:

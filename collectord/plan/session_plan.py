@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
+from collectord.codec.perf_attr import SampleType
 from collectord.config.schema_session import LossClass
 from collectord.errors import MissingFeature
 from collectord.model import TASK_SCOPES, Basis, RingRole, Scope
@@ -112,6 +113,7 @@ class SinkPlan:
         segment_age_ns: a segment is closed when this old; 0 for no limit.
         retention: limits that remove old segments; none for a single file.
         compress_after_ns: a sealed segment is compressed when it is this old; 0 for never.
+        keeps_maps: names of code that processes made are copied beside segments.
     """
 
     format: str
@@ -121,6 +123,7 @@ class SinkPlan:
     segment_age_ns: int = 0
     retention: RetentionPlan = field(default_factory=RetentionPlan)
     compress_after_ns: int = 0
+    keeps_maps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,11 @@ class Payload:
     def watches_cpus(self) -> bool:
         """Whether it has to follow each CPU."""
         return True
+
+    @property
+    def is_blktrace(self) -> bool:
+        """Whether its records are the kernel's own, of the requests of a block device."""
+        return False
 
     @property
     def window_ns(self) -> int:
@@ -343,6 +351,11 @@ class SessionPlan:
         return lines
 
     @property
+    def has_chains(self) -> bool:
+        """Whether samples of its events have call chains."""
+        return any(event.attr.sample_type & SampleType.CALLCHAIN for event in self.events)
+
+    @property
     def perf_clock(self) -> bool:
         """Whether records are stamped with perf's own clock, not with CLOCK_MONOTONIC."""
         return bool(self.events) and not self.events[0].attr.use_clockid
@@ -381,6 +394,7 @@ class SessionPlan:
                 "segment_age_ns": self.sink.segment_age_ns,
                 "retention": plain(self.sink.retention),
                 "compress_after_ns": self.sink.compress_after_ns,
+                "keeps_maps": self.sink.keeps_maps,
             },
             "files": self.files,
             "notes": list(self.notes),

@@ -67,6 +67,7 @@ def source_events(
             period=own.period if has_rate else source.period,
             call_graph=source.call_graph,
             max_stack=source.max_stack,
+            cgroups=source.cgroups,
             filter=own.filter,
         )
         for group in _first_choice(own.event, sampling, source.filter, facts, notes):

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from collectord.config.problems import Problem
-from collectord.errors import UsageError
 from collectord.programs import c_source
-from collectord.programs.parameter import encode, read_value, show_value
+from collectord.programs.parameter import encode
 from collectord.programs.program_manifest import BpfManifest  # noqa: TC001 - of the facts' JSON
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from collectord.programs.program_manifest import ParameterConfig
 
 HEADER: Final = "collectord.h"
 EVENT: Final = "COLLECTORD_EVENT"
@@ -69,52 +67,8 @@ class BpfProgram:
     origin: Literal["shipped", "local"]
 
 
-def parameters(program: BpfProgram, given: Mapping[str, str]) -> dict[str, int | str]:
-    """Return values of all parameters, given ones and defaults of the others.
-
-    Args:
-        program: the program.
-        given: texts as on a command line, by name.
-
-    Returns:
-        numbers in ns, bytes or as they are, 0 or 1, or text.
-
-    Raises:
-        UsageError: there is no such parameter, or it does not take the value.
-    """
-    known = program.manifest.parameter
-    for name in given:
-        if name not in known:
-            hint = did_you_mean(name, known) or (
-                f"it has {', '.join(known)}" if known else "it has none"
-            )
-            raise UsageError(f"{program.name} has no parameter {name!r}", hint=hint)
-    values = {}
-    for name, parameter in known.items():
-        if name not in given:
-            values[name] = parameter.default
-            continue
-        try:
-            values[name] = read_value(parameter, given[name])
-        except ValueError as error:
-            raise UsageError(f"{program.name}: {name}: {error}", hint=_about(parameter)) from error
-    return values
-
-
-def show_default(parameter: ParameterConfig) -> str:
-    """Return the default with its unit, e.g. "10ms" or "0 us"."""
-    if parameter.default == "":
-        return '""'
-    text = show_value(parameter, parameter.default)
-    return f"{text} {parameter.unit}" if parameter.unit else text
-
-
-def _about(parameter: ParameterConfig) -> str:
-    return f"{parameter.help} (default {show_default(parameter)})"
-
-
 def defines(program: BpfProgram, values: Mapping[str, int | str]) -> str:
-    """Return lines that define the program's parameters, as `parameters` returned them.
+    """Return lines that define the program's parameters, as `parameter.values_of` returned them.
 
     A number has the C type that it would have if it were written there; durations and sizes are
     unsigned long long, whatever they are multiplied by.

@@ -117,7 +117,7 @@ def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
     yield from _names("tracepoints", manifest.tracepoints, TRACEPOINT, "SYSTEM:NAME")
     yield from _names("raw_tracepoints", manifest.raw_tracepoints, _IDENTIFIER, "a plain name")
     for name, parameter in manifest.parameter.items():
-        yield from under(f"parameter.{name}", _parameter(name, parameter))
+        yield from under(f"parameter.{name}", check_parameter(name, parameter))
     yield from _unique("attach", [(a.kind, a.function, a.place) for a in manifest.attach])
     for index, attach in enumerate(manifest.attach):
         yield from under(f"attach[{index}]", _attach(attach))
@@ -146,7 +146,8 @@ def _unique(key: str, values: Sequence[object], behind: str = "") -> Iterator[Pr
             yield Problem(f"{key}[{index}]{behind}", f"{words} is listed twice")
 
 
-def _parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:
+def check_parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:
+    """Yield what is wrong with a parameter, its default excepted."""
     if NAME.fullmatch(name) is None:
         yield Problem("", f"{name!r} is not a valid parameter name", NAME_WORDS)
     if not parameter.help:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a BPF program's parameters: permitted ones, and their form in the program."""
+"""Values of the parameters of BPF programs and answers: permitted ones, and their text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UsageError
+from collectord.text.nearest import did_you_mean
 from collectord.text.units import Bytes, Nanoseconds, show_bytes, show_ns
 
 if TYPE_CHECKING:
@@ -27,6 +28,49 @@ _TRUTHS: Final[Mapping[str, int]] = {
 }
 # A program's stack has 512 bytes; a string that it only compares with may be longer.
 STRING_MAX_BYTES: Final = 4096
+
+
+def values_of(
+    owner: str, known: Mapping[str, ParameterConfig], given: Mapping[str, str]
+) -> dict[str, int | str]:
+    """Return values of all parameters, given ones and defaults of the others.
+
+    Args:
+        owner: the name of the program or answer that has them.
+        known: its parameters.
+        given: texts as on a command line, by name.
+
+    Returns:
+        numbers in ns, bytes or as they are, 0 or 1, or text.
+
+    Raises:
+        UsageError: there is no such parameter, or it does not take the value.
+    """
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or (
+                f"it has {', '.join(known)}" if known else "it has none"
+            )
+            raise UsageError(f"{owner} has no parameter {name!r}", hint=hint)
+    values = {}
+    for name, parameter in known.items():
+        if name not in given:
+            values[name] = parameter.default
+            continue
+        try:
+            values[name] = read_value(parameter, given[name])
+        except ValueError as error:
+            hint = f"{parameter.help} (default {show_default(parameter)})"
+            raise UsageError(f"{owner}: {name}: {error}", hint=hint) from error
+    return values
+
+
+def show_default(parameter: ParameterConfig) -> str:
+    """Return the default with its unit, e.g. "10ms" or "0 us"."""
+    if parameter.default == "":
+        return '""'
+    text = show_value(parameter, parameter.default)
+    return f"{text} {parameter.unit}" if parameter.unit else text
 
 
 def read_value(parameter: ParameterConfig, given: str | int | bool) -> int | str:

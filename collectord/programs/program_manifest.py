@@ -7,7 +7,7 @@ here. Structs do not forbid unknown keys themselves, so that facts of a newer ve
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,9 @@ from collectord.config.problems import raise_first
 from collectord.errors import ConfigError
 from collectord.programs import manifest_rules
 from collectord.programs.parameter import read_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ParameterType = Literal["int", "bool", "duration", "bytes", "string"]
 Requirement = Literal["kprobes", "uprobes", "fentry", "btf", "perf_event", "stacks"]
@@ -221,11 +224,17 @@ def load_manifest(text: bytes, path: str) -> BpfManifest:
     """
     manifest = decode(parse(text, path), BpfManifest, path)
     raise_first(manifest_rules.check_manifest(manifest), path)
-    parameters = {
+    return replace(manifest, parameter=with_defaults(manifest.parameter, path))
+
+
+def with_defaults(
+    parameters: Mapping[str, ParameterConfig], path: str
+) -> dict[str, ParameterConfig]:
+    """Return parameters whose defaults are values. Raises ConfigError."""
+    return {
         name: replace(parameter, default=_default(parameter, path, f"parameter.{name}.default"))
-        for name, parameter in manifest.parameter.items()
+        for name, parameter in parameters.items()
     }
-    return replace(manifest, parameter=parameters)
 
 
 def _default(parameter: ParameterConfig, path: str, key: str) -> int | str:

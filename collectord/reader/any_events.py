@@ -32,14 +32,19 @@ def open_any(path: Path, stack: ExitStack) -> EventFile | RelaySegment:
     """
     one = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
     if one.set_format or not path.exists():
-        from collectord.reader.relay_events import RelaySegment, files_of  # noqa: PLC0415  # rare
+        from collectord.reader.blk_tables import BlkTables, is_blktrace  # noqa: PLC0415  # rare
+        from collectord.reader.relay_events import RelaySegment, files_of  # noqa: PLC0415
 
         files = files_of(path)
+        if files and is_blktrace(next(iter(files.values()))):
+            return BlkTables(path, files, stack)
         if files:
             return RelaySegment(path, files, stack)
     file = open_tables(path, stack)
     if file is None:
-        raise UsageError(f"{path} is neither trace.dat nor perf.data")
+        raise UsageError(
+            f"{path} is neither trace.dat nor perf.data, and no set of blktrace files"
+        )
     return file
 
 
@@ -69,4 +74,6 @@ def open_tables(path: Path, stack: ExitStack) -> EventFile | None:
         from collectord.reader.perf_tables import PerfTables  # noqa: PLC0415
 
         return PerfTables(fd, path, stack)
-    return None
+    from collectord.reader.blk_tables import is_blktrace, open_one  # noqa: PLC0415
+
+    return open_one(path, stack) if is_blktrace(path) else None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bisect
+import tempfile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.codec.ftrace_format import parse_format
@@ -14,7 +15,8 @@ from collectord.sink.manifest import Manifest, OpenManifest, decode
 from collectord.sink.segment import PARTIAL, SegmentPaths, read_other_manifest, sink_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import ExitStack
     from pathlib import Path
 
     from collectord.codec.ftrace_columns import FieldColumn
@@ -77,7 +79,8 @@ class FileEvent(NamedTuple):
         layout: of a tracepoint, None for others.
         is_program: a BPF program submits it.
         described: the layout of what the program submits, None if nothing tells it.
-        sample_type: of its samples, None in ftrace.
+        sample_type: of its samples, None in others.
+        letter: of an action of blktrace, as blkparse prints it, "" for others.
     """
 
     keys: tuple[int, ...]
@@ -87,6 +90,7 @@ class FileEvent(NamedTuple):
     is_program: bool = False
     described: EventLayout | None = None
     sample_type: int | None = None
+    letter: str = ""
 
     @property
     def full_name(self) -> str:
@@ -108,13 +112,18 @@ class EventFile:
         manifest: beside it, None if there is none.
         clock: readings of {stamp, UTC} in ns, the earliest first; empty if they are not known.
         wraps: its rings were a flight recorder's: what they lost was overwritten.
-        comms: names of tasks by thread, unless the records tell them.
+        lost_known: records that were lost while it was written, as the kernel counted them; None
+            if nothing but notes among the records tells it.
         events: of which there may be records.
         silent_keys: keys of others, which are there for the sake of other records.
         records: of each of its tables; an event without a sound layout has none.
+        software: samples of software events, each as of a table of its own, for answers.
         sources: all of its records, for losses and damage.
         damage: what is wrong with the part that describes the events, "" if nothing is.
+        skips: what is left out behind damage in the records of a CPU.
     """
+
+    skips = "the rest of the page is skipped"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -122,16 +131,25 @@ class EventFile:
             self.manifest = manifest = read_manifest(path)
         self.session = manifest.session if manifest else ""
         self.wraps = isinstance(manifest, Manifest) and bool(manifest.ledger.get("overwritten"))
+        self.lost_known: int | None = None
         self.clock = _readings(manifest) if manifest else ()
-        self.comms: Mapping[int, str] = {}
         self.events: tuple[FileEvent, ...] = ()
         self.silent_keys: tuple[int, ...] = ()
         self.records: tuple[Records, ...] = ()
+        self.software: tuple[Records, ...] = ()
         self.sources: tuple[Source, ...] = ()
         self.damage = ""
         self._stamps = (0, 0)
         if isinstance(manifest, Manifest):
             self._stamps = manifest.first_ns, manifest.last_ns
+
+    def comms(self) -> Sequence[tuple[int, int, str]]:
+        """Return {thread, stamp from which it has the name, name}, unless the records tell."""
+        return ()
+
+    def build_ids(self) -> Mapping[str, bytes]:
+        """Return the build-ids of files whose code ran, by name, as far as the file has them."""
+        return {}
 
     def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
         """Return the open file with the records of a source, and where they are in it.
@@ -193,6 +211,12 @@ class EventFile:
                     self.damage = f"the layout of {system}:{layout.name} has an impossible id"
                 else:
                     yield system, layout
+
+
+def nameless(stack: ExitStack) -> int:
+    """Return a file without a name, which goes when the stack ends."""
+    file = tempfile.TemporaryFile(prefix="collectord-")  # noqa: SIM115  # the stack closes it
+    return stack.enter_context(file).fileno()
 
 
 def shown(name: str) -> str:

@@ -77,7 +77,7 @@ class EventLines:
                 spans,
                 since_ns=span.since_ns if span else None,
                 until_ns=span.until_ns if span else None,
-                comms=file.comms,
+                comms=file.comms(),
                 **source.options,
             )
         words = programs.words
@@ -146,7 +146,7 @@ class EventLines:
         if note.reason == "file_ends":
             return f"{self.file.path}: the file ends before its data, at byte {note.offset}"
         if note.cpu >= 0:
-            return f"{where}, of CPU {note.cpu}; the rest of the page is skipped"
+            return f"{where}, of CPU {note.cpu}; {self.file.skips}"
         return f"{where}, skipped up to the next chunk"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from collectord._native._columns import Scan
 from collectord.codec.ftrace_columns import COMMON, MISSING, fits, widest
-from collectord.codec.perf_columns import FIXED
+from collectord.codec.perf_columns import FIXED, SAMPLES, SOFTWARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 LOSSES: Final = "losses"
 DAMAGE: Final = "damage"
 SEGMENTS: Final = "segments"
+SYSCALL_NAMES: Final = "syscall_names"
+ERRNO_NAMES: Final = "errno_names"
+GAPS: Final = "gaps"
+FRAMES: Final = "frames"
+STACKS: Final = "stacks"
+# Names that no table of records has.
+_TAKEN: Final = (SEGMENTS, SYSCALL_NAMES, ERRNO_NAMES, GAPS, FRAMES, STACKS)
 # The tables whose rows are no events; their payloads are `struct incident` of the decoder.
 _INCIDENTS: Final[Mapping[str, Mapping[str, tuple[str, Where]]]] = {
     LOSSES: {
@@ -55,6 +62,17 @@ class Found(NamedTuple):
     lost: int = 0
     lost_untold: int = 0
     damaged: int = 0
+
+
+class Reading(Protocol):
+    """A reading of files, of which it says afterwards what was found in them."""
+
+    @property
+    def untimed(self) -> Sequence[EventFile]:
+        """The files without a clock beside UTC, which a window of time leaves out."""
+
+    def found(self) -> Mapping[EventFile, Found]:
+        """Return what was found in each file so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +150,7 @@ class TableScan:
                     spans,
                     since_ns=span.since_ns,
                     until_ns=span.until_ns,
-                    comms=file.comms if "comm" in columns else {},
+                    comms=file.comms() if "comm" in columns else (),
                     clock=file.clock,
                     **source.options,
                 )
@@ -149,6 +167,10 @@ class TableScan:
             once = once._replace(rows=sum(one.rows for one in found))
             before = totals.get(file, Found())
             totals[file] = Found(*map(sum, zip(before, once, strict=True)))
+        for file, one in totals.items():
+            # A note of losses may come in the next file: a ring has room for it only then.
+            if file.lost_known is not None:
+                totals[file] = one._replace(lost=file.lost_known)
         return totals
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -168,7 +190,7 @@ def tables_of(files: Sequence[EventFile]) -> dict[str, EventTable]:
         for records in file.records:
             by_event.setdefault((records.system, records.name), []).append((file, records))
     taken = Counter(name.lower() for _, name in by_event)
-    taken.update([*_INCIDENTS, SEGMENTS])
+    taken.update([*_INCIDENTS, *_TAKEN])
     tables = {}
     for (system, name), rows_of in by_event.items():
         is_alone = taken[name.lower()] == 1 or not system
@@ -180,6 +202,16 @@ def tables_of(files: Sequence[EventFile]) -> dict[str, EventTable]:
         columns = {column: kind for column, (kind, _) in places.items()} | more
         tables[name] = EventTable(name, "", columns, [(file, None) for file in files])
     return tables
+
+
+def software_tables(files: Iterable[EventFile]) -> list[EventTable]:
+    """Return a table of the samples of each software event: answers read it, queries `samples`."""
+    by_name: dict[str, list[tuple[EventFile, Records | None]]] = {}
+    for file in files:
+        for records in file.software:
+            by_name.setdefault(records.name, []).append((file, records))
+    columns = FIXED[SAMPLES]
+    return [EventTable(name, SOFTWARE, columns, rows_of) for name, rows_of in by_name.items()]
 
 
 def _columns(rows_of: Iterable[tuple[EventFile, Records | None]]) -> dict[str, str]:

@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.codec import bpf_struct
 from collectord.codec.ftrace_columns import columns_of
-from collectord.codec.perf_attr import EventType, SoftwareId
+from collectord.codec.perf_attr import EventType, ReadFormat, SoftwareId
 from collectord.codec.perf_columns import (
+    AUX,
+    AUX_COLUMNS,
+    AUX_LABELS,
+    CGROUP_COLUMN,
     MAPPING_COLUMNS,
     MAPPINGS,
     SAMPLES,
+    SOFTWARE,
+    SOFTWARE_NAMES,
     TASK_COLUMNS,
     TASK_LABELS,
     TASKS,
+    has_cgroup,
     raw_columns,
     sample_columns,
     struct_columns,
 )
-from collectord.codec.perf_data import decode_event_desc, parse_feature_table
-from collectord.codec.perf_features import decode_clock_data
+from collectord.codec.perf_data import AttrSection, decode_event_desc, parse_feature_table
+from collectord.codec.perf_features import decode_build_ids, decode_clock_data
 from collectord.codec.perf_section import Feature
 from collectord.codec.tracing_data import parse_events
 from collectord.errors import CodecError, SinkError
@@ -32,10 +39,13 @@ from collectord.reader.event_file import (
     FileEvent,
     Records,
     Source,
+    nameless,
     shown,
 )
-from collectord.sink.packing import plain_errors, unpacked
+from collectord.reader.perf_expand import expand
+from collectord.sink.manifest import Manifest
 from collectord.sink.perf_file import read_head
+from collectord.sink.scan import mapped
 from collectord.sink.segment import sink_errors
 
 if TYPE_CHECKING:
@@ -83,6 +93,12 @@ def _is_sound(described: EventLayout) -> bool:
     return True
 
 
+def _cgroups(attrs: Iterable[_Attr]) -> Iterator[FieldColumn]:
+    """Yield the column of the cgroups, if samples of an event have them."""
+    if any(has_cgroup(one.attr.sample_type) for one in attrs):
+        yield CGROUP_COLUMN
+
+
 class PerfTables(EventFile):
     """A perf.data whose records are tables.
 
@@ -108,9 +124,11 @@ class PerfTables(EventFile):
                     hint="`perf script` may still read it",
                 ) from error
             self._spans = self._data(fd, head)
+            self._is_packed = bool(head.header.features >> Feature.COMPRESSED & 1)
             self.write_offset = head.write_offset
-            sections = self._sections(head)
+            self._features = sections = self._sections(head)
             self._attrs = tuple(self._named(head, sections))
+            self.lost_known = self._counted_losses()
             formats = self._read(sections, Feature.TRACING_DATA, parse_events) or {}
             if not self.clock:
                 found = self._read(sections, Feature.CLOCK_DATA, decode_clock_data)
@@ -118,9 +136,56 @@ class PerfTables(EventFile):
         self.sources = (self._source("samples", ()),)
         layouts = {layout.id: (system, layout) for system, layout in self.layouts(formats.items())}
         self.records = (*self._events(layouts), *self._of_all())
+        self.software = tuple(self._software())
         self.events = tuple(self._known(layouts))
         of_events = {key for event in self.events for key in event.keys}
         self.silent_keys = tuple({*range(len(self._attrs))} - of_events)
+
+    def _counted_losses(self) -> int | None:
+        """Return the losses by the events' counters, if all events have one; see `lost_known`."""
+        manifest = self.manifest
+        if not isinstance(manifest, Manifest) or not manifest.complete or self.wraps:
+            return None
+        if not all(one.attr.read_format & ReadFormat.LOST for one in self._attrs):
+            return None
+        return sum(manifest.lost_samples.values())
+
+    def build_ids(self) -> Mapping[str, bytes]:
+        """Return what a sealed file, or perf, has at its end."""
+        with sink_errors(UNREADABLE, self.path, reading=True):
+            found = self._read(self._features, Feature.BUILD_ID, decode_build_ids) or ()
+        return {shown(one.filename): one.build_id for one in found}
+
+    @property
+    def attrs(self) -> tuple[AttrSection, ...]:
+        """The events, in the order of the file."""
+        return tuple(AttrSection(one.attr, one.ids, one.name) for one in self._attrs)
+
+    def feature_sections(self) -> Mapping[int, bytes]:
+        """Return what the file says of its host and its recording, as it is encoded."""
+        with sink_errors(UNREADABLE, self.path, reading=True):
+            try:
+                head = read_head(self._fd)
+                sections = {**head.sections, **self._behind(head)}
+            except CodecError as error:
+                self.damage = f"its head: {error.message}"
+                return {}
+            return {
+                feature: os.pread(self._fd, size, offset)
+                for feature, (offset, size) in sections.items()
+                if size <= _SECTION_MAX_BYTES
+            }
+
+    def _behind(self, head: Head) -> Mapping[int, Section]:
+        """Return the features of a sealed file, or one of perf, whose table is behind the data."""
+        if not head.header.sealed:
+            return {}
+        try:
+            table = os.pread(self._fd, _TABLE_BYTES, min(sum(head.header.data), INT64_MAX))
+            return parse_feature_table(table, head.header, os.fstat(self._fd).st_size)
+        except CodecError as error:
+            self.damage = f"its feature table: {error.message}"
+            return {}
 
     def line_sources(self, wanted: Collection[int]) -> tuple[Source, ...]:
         """Return where the samples of some events are."""
@@ -149,16 +214,26 @@ class PerfTables(EventFile):
         del source  # all of them are in one section
         if self._contents is None:
             try:
-                with plain_errors(self.path):
-                    plain = self._stack.enter_context(unpacked(self._fd))
-                    spans = self._spans
-                    if plain != self._fd:
-                        spans = self._data(plain, read_head(plain))
-                self._contents = plain, spans
+                self._contents = (
+                    self._decompressed() if self._is_packed else (self._fd, self._spans)
+                )
             except SinkError as error:
                 self.damage = error.message
                 self._contents = self._fd, ()
         return self._contents
+
+    def _decompressed(self) -> tuple[int, tuple[Span, ...]]:
+        """Return a nameless file with the records as they were, and where they are in it."""
+        copy = nameless(self._stack)
+        spans = []
+        with (
+            sink_errors(UNREADABLE, self.path, reading=True),
+            mapped(self._fd, os.fstat(self._fd).st_size) as view,
+        ):
+            for cpu, offset, size in self._spans:
+                end = expand(view, offset, min(offset + size, len(view)), copy)
+                spans.append((cpu, offset, end - offset))
+        return copy, tuple(spans)
 
     def _data(self, fd: int, head: Head) -> tuple[Span, ...]:
         """Return where the records are: what the header shows, or up to the end if it does not."""
@@ -170,16 +245,13 @@ class PerfTables(EventFile):
         return ((-1, offset, size),)
 
     def _sections(self, head: Head) -> Mapping[int, Section]:
-        """Find the features; those known at open are in the head of files of this program."""
-        if head.sections:
+        """Find the features; those known at open are in the head of files of this program.
+
+        A file that its recorder left open has no others.
+        """
+        if head.sections or not head.header.sealed:
             return head.sections
-        data = head.header.data
-        try:
-            table = os.pread(self._fd, _TABLE_BYTES, min(data.offset + data.size, INT64_MAX))
-            return parse_feature_table(table, head.header, os.fstat(self._fd).st_size)
-        except CodecError as error:
-            self.damage = f"its feature table: {error.message}"
-            return {}
+        return self._behind(head)
 
     def _read(self, sections: Mapping[int, Section], feature: Feature, decode: Any) -> Any:  # noqa: ANN401
         """Return what a feature says, None if there is none, or it is damaged."""
@@ -218,12 +290,23 @@ class PerfTables(EventFile):
             if one.attr.type == EventType.TRACEPOINT and one.attr.config in layouts:
                 tracepoints.setdefault(one.attr.config, []).append(one)
             elif _is_program(one.attr):
-                columns = self._described(one.name)
+                columns = (*self._described(one.name), *_cgroups((one,)))
                 yield Records(_BPF, one.name, columns, (self._source("raw", (one,)),))
         for number, attrs in tracepoints.items():
             system, layout = layouts[number]
-            columns = tuple(columns_of(layout))
+            columns = (*columns_of(layout), *_cgroups(attrs))
             yield Records(system, layout.name, columns, (self._source("raw", attrs),))
+
+    def _software(self) -> Iterator[Records]:
+        """Yield the samples of software events, whatever modifiers their names have."""
+        kinds: dict[tuple[str, int, int], list[_Attr]] = {}
+        for one in self._attrs:
+            if one.attr.type == EventType.SOFTWARE and one.attr.config in SOFTWARE_NAMES:
+                key = SOFTWARE_NAMES[one.attr.config], one.attr.sample_type, one.attr.read_format
+                kinds.setdefault(key, []).append(one)
+        for (name, sample_type, _), attrs in kinds.items():
+            source = self._source("samples", attrs)
+            yield Records(SOFTWARE, name, sample_columns(sample_type), (source,))
 
     def _described(self, event: str) -> tuple[FieldColumn, ...]:
         """Return the columns of a BPF program's event."""
@@ -247,5 +330,6 @@ class PerfTables(EventFile):
             yield Records("", SAMPLES, sample_columns(sample_type), (source,))
         tasks = self._source(TASKS, (), TASK_LABELS)
         yield Records("", TASKS, TASK_COLUMNS, (tasks,))
+        yield Records("", AUX, AUX_COLUMNS, (self._source(AUX, (), AUX_LABELS),))
         for rows, columns in MAPPING_COLUMNS.items():
             yield Records("", MAPPINGS, columns, (self._source(rows, ()),))

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: relay segments read back: records of blktrace, or bytes of a channel."""
+"""Sink stage: sets of files, of blktrace or of a relay channel, and the bytes of the latter."""
 
 from __future__ import annotations
 
-import heapq
 import mmap
 import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from collectord.codec.blktrace import read_records
-from collectord.errors import CodecError
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
 from collectord.sink.packing import plain_errors, unpacked
@@ -20,17 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from collectord.codec.blktrace import BlkRecord
-
 # Bytes of a channel per line.
 LINE_BYTES = 16
-
-
-class Damage(NamedTuple):
-    """Bytes that are not a record; the rest of the file is skipped."""
-
-    path: Path
-    error: CodecError
 
 
 class Piece(NamedTuple):
@@ -65,11 +53,10 @@ def files_of(path: Path) -> dict[int, Path]:
 
 
 class RelaySegment:
-    """The open files of a set.
+    """The open files of a channel whose format is unknown.
 
     Attributes:
         path: as it was given.
-        is_blktrace: the files have records; otherwise bytes.
 
     Raises:
         SinkError: a file cannot be read.
@@ -77,37 +64,18 @@ class RelaySegment:
 
     def __init__(self, path: Path, files: dict[int, Path], stack: ExitStack) -> None:
         self.path = path
-        first = next(iter(files.values())).name.removesuffix(PARTIAL)
-        self.is_blktrace = SegmentPaths(path.parent, first).set_format.startswith(BLKTRACE)
-        self._views = {number: (file, _mapped(file, stack)) for number, file in files.items()}
-
-    def by_time(self) -> Iterator[BlkRecord | Damage]:
-        """Return the records of all files, in the order of time."""
-        streams = [self._records(number) for number in self._views]
-        return (found for _, _, _, found in heapq.merge(*streams))
-
-    def _records(self, number: int) -> Iterator[tuple[int, int, int, BlkRecord | Damage]]:
-        """Yield records with their sort key: time, file, position."""
-        path, view = self._views[number]
-        last_ns = place = 0
-        try:
-            for place, record in enumerate(read_records(view)):
-                # If the clock stood still, or a note was late, the order in the file counts.
-                last_ns = max(last_ns, record.time_ns)
-                yield last_ns, number, place, record
-        except CodecError as error:
-            yield last_ns, number, place + 1, Damage(path, error)
+        self._views = {number: _mapped(file, stack) for number, file in files.items()}
 
     def pieces(self) -> Iterator[Piece]:
         """Yield the bytes of all files, one after the other."""
-        for number, (_, view) in self._views.items():
+        for number, view in self._views.items():
             for offset in range(0, len(view), LINE_BYTES):
                 yield Piece(number, offset, bytes(view[offset : offset + LINE_BYTES]))
 
     @property
     def sizes(self) -> dict[int, int]:
         """The size of each file in bytes."""
-        return {number: len(view) for number, (_, view) in self._views.items()}
+        return {number: len(view) for number, view in self._views.items()}
 
 
 def _mapped(path: Path, stack: ExitStack) -> memoryview:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from collectord.errors import SinkError, UsageError
 from collectord.reader.any_events import open_tables
 from collectord.reader.event_tables import EventTable, tables_of
+from collectord.reader.relay_events import files_of
 from collectord.reader.verify import list_segments
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ class Catalogue(NamedTuple):
 
     Attributes:
         rows: all segments and files.
-        tables: of those that can be read, by name.
+        files: those that can be read.
+        tables: of them, by name.
         unread: paths of those whose format has no tables.
         failures: why others cannot be read.
     """
 
     rows: Sequence[SegmentRow]
+    files: Sequence[EventFile]
     tables: dict[str, EventTable]
     unread: Sequence[Path]
     failures: Sequence[SinkError]
@@ -42,7 +45,7 @@ def open_catalogue(
     """Open what is in state directories and session directories, and files by name.
 
     Args:
-        targets: directories, segments and other files.
+        targets: directories, segments, other files, and names of sets of files.
         stack: the files are closed when it ends.
         session: only its segments; None: all.
         nearest: says which session may have been meant.
@@ -51,6 +54,7 @@ def open_catalogue(
         UsageError: no segment is of that session.
         SinkError: a directory or a file that was named cannot be read.
     """
+    targets = [path for target in targets for path in files_of(target).values() or (target,)]
     failures: list[SinkError] = []
     rows = list_segments(targets, on_closed=failures.append)
     if session is not None:
@@ -74,4 +78,4 @@ def open_catalogue(
             unread.append(row.path)
         else:
             files.append(file)
-    return Catalogue(rows, tables_of(files), unread, failures)
+    return Catalogue(rows, files, tables_of(files), unread, failures)

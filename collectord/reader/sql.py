@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from collectord.errors import CollectordError, UsageError
-from collectord.reader.event_tables import SEGMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,31 +58,18 @@ class Named(NamedTuple):
     everything: bool
 
 
-class Segment(NamedTuple):
-    """A row of the table `segments`; times are UTC in ns."""
+class MadeTable(Protocol):
+    """A table that is made when a statement names it.
 
-    path: str
-    session: str
-    format: str
-    state: str
-    started: int | None
-    first: int | None
-    last: int | None
-    samples: int | None
-    bytes: int
+    Attributes:
+        columns: DuckDB's types by name.
+    """
 
+    @property
+    def columns(self) -> Mapping[str, str]: ...  # noqa: D102  # see above
 
-SEGMENT_COLUMNS: Final = {
-    "path": "VARCHAR",
-    "session": "VARCHAR",
-    "format": "VARCHAR",
-    "state": "VARCHAR",
-    "started": "TIMESTAMP_NS",
-    "first": "TIMESTAMP_NS",
-    "last": "TIMESTAMP_NS",
-    "samples": "UBIGINT",
-    "bytes": "UBIGINT",
-}
+    def make(self, connection: Any, name: str) -> Sequence[TableScan]:  # noqa: ANN401
+        """Create the table in a database, and return the scans that it was made from."""
 
 
 class Answer:
@@ -94,11 +80,15 @@ class Answer:
         types: of the columns, as DuckDB names them.
     """
 
-    def __init__(self, duckdb: ModuleType, connection: Any, sql: str) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        duckdb: ModuleType,
+        connection: Any,  # noqa: ANN401
+        source: str,
+        values: Mapping[str, int | str],
+    ) -> None:
         self._duckdb = duckdb
-        # Text of its own, whatever comments it has.
-        source = f"query('{sql.replace(_QUOTE, _QUOTE * 2)}')"
-        described = connection.execute(f"DESCRIBE FROM {source}").fetchall()
+        described = connection.execute(f"DESCRIBE FROM {source}", values).fetchall()
         self.columns: tuple[str, ...] = tuple(row[0] for row in described)
         self.types: tuple[str, ...] = tuple(row[1] for row in described)
         names = [f"c{number}" for number in range(len(described))]
@@ -107,7 +97,7 @@ class Answer:
             for name, kind in zip(names, self.types, strict=True)
         )
         wrapped = f"SELECT {', '.join(shown)} FROM {source} AS r({', '.join(names)})"  # noqa: S608
-        self._connection = connection.execute(wrapped)
+        self._connection = connection.execute(wrapped, values)
 
     def batches(self) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows, some at a time. Raises CollectordError."""
@@ -124,10 +114,13 @@ class Database:
 
     Args:
         tables: of records, by name.
-        segments: rows of `segments`.
+        fixed: the other tables, by name; they come before those of records.
         window: the time that is asked for.
         nearest: says which name may have been meant.
         stack: closes all that is made for it.
+        base: a connection of `connect`, which several share whose statements this program writes
+            itself: to make one takes as long as a small statement. None: each statement has its
+            own, in which no value of the program has a name.
 
     Attributes:
         scans: of the tables that the statement named.
@@ -139,53 +132,71 @@ class Database:
     def __init__(
         self,
         tables: Mapping[str, EventTable],
-        segments: Sequence[Segment],
+        fixed: Mapping[str, MadeTable],
         window: Window,
         nearest: Nearest,
         stack: ExitStack,
+        *,
+        base: Any = None,  # noqa: ANN401  # of DuckDB
     ) -> None:
+        self._base = base
         self._nearest = nearest
         self._duckdb = _duckdb()
         self._tables = {name.lower(): table for name, table in tables.items()}
-        self._segments = segments
+        self._fixed = {name.lower(): table for name, table in fixed.items()}
         self._window = window
         self._stack = stack
         self.scans: list[TableScan] = []
 
-    def ask(self, sql: str) -> Answer:
+    def ask(self, sql: str, values: Mapping[str, int | str] | None = None) -> Answer:
         """Begin one SELECT.
+
+        Args:
+            sql: the statement.
+            values: of its parameters, `$NAME` in the statement; they never become part of it.
 
         Raises:
             UsageError: it is no SELECT, or names something that does not exist.
             CollectordError: it cannot be carried out.
         """
-        connection, statement = self._prepare(sql, written=None)
+        connection, source, bound = self._prepare(sql, values or {}, written=None)
         with _Errors(self._duckdb, self._hint):
-            return Answer(self._duckdb, connection, statement)
+            return Answer(self._duckdb, connection, source, bound)
 
-    def write_parquet(self, sql: str, path: str) -> int:
+    def rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of one SELECT. Raises as `ask`."""
+        for batch in self.ask(sql).batches():
+            yield from batch
+
+    def write_parquet(
+        self, sql: str, path: str, values: Mapping[str, int | str] | None = None
+    ) -> int:
         """Write the result of one SELECT to a file, and return its rows. Raises as `ask`."""
-        connection, statement = self._prepare(sql, written=path)
+        connection, source, bound = self._prepare(sql, values or {}, written=path)
         target = path.replace(_QUOTE, _QUOTE * 2)
         options = "FORMAT parquet, COMPRESSION zstd"
         with _Errors(self._duckdb, self._hint):
-            source = f"FROM query('{statement.replace(_QUOTE, _QUOTE * 2)}')"
-            copied = connection.execute(f"COPY ({source}) TO '{target}' ({options})")
+            copied = connection.execute(f"COPY (FROM {source}) TO '{target}' ({options})", bound)
             return int(copied.fetchall()[0][0])
 
-    def _prepare(self, sql: str, written: str | None) -> tuple[Any, str]:
-        """Return a connection that has what the statement names, and the statement."""
-        temporary = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="collectord-"))
-        connection = self._duckdb.connect(":memory:")
-        self._stack.callback(connection.close)
-        with _Errors(self._duckdb):
-            for setting in _SETTINGS:
-                connection.execute(setting)
-            connection.execute("SET temp_directory = ?", [temporary])
-            if written is not None:
-                connection.execute("SET allowed_paths = ?", [[written]])
-            for setting in _LOCKS:
-                connection.execute(setting)
+    def keep(self, sql: str, table: str) -> None:
+        """Append the rows of one SELECT to a table of the base, by the names of the columns.
+
+        Raises as `ask`.
+        """
+        connection, source, bound = self._prepare(sql, {}, written=None)
+        with _Errors(self._duckdb, self._hint):
+            connection.execute(f'INSERT INTO "{table}" BY NAME FROM {source}', bound)
+
+    def _prepare(
+        self, sql: str, values: Mapping[str, int | str], written: str | None
+    ) -> tuple[Any, str, dict[str, int | str]]:
+        """Return a connection with the tables, the statement as a source, and its parameters."""
+        if self._base is None:
+            connection = connect(self._stack, written)
+        else:
+            connection = self._base.cursor()
+            self._stack.callback(connection.close)
         with _Errors(self._duckdb):
             statements = connection.extract_statements(sql)
         if len(statements) != 1:
@@ -194,7 +205,11 @@ class Database:
         named = self._named(connection, statement)
         for name in sorted(named.tables):
             self._make(connection, name, named)
-        return connection, statement
+        bound = {name: values[name] for name in statements[0].named_parameters if name in values}
+        if bound:  # which `query` does not take
+            return connection, f"(\n{statement}\n)", bound
+        # Text of its own, whatever comments it has.
+        return connection, f"query('{statement.replace(_QUOTE, _QUOTE * 2)}')", bound
 
     def _named(self, connection: Any, statement: str) -> Named:  # noqa: ANN401
         with _Errors(self._duckdb):
@@ -211,8 +226,8 @@ class Database:
 
     def _make(self, connection: Any, name: str, named: Named) -> None:  # noqa: ANN401
         """Make a table that the statement names."""
-        if name == SEGMENTS:
-            _make_segments(connection, self._segments)
+        if name in self._fixed:
+            self.scans += self._fixed[name].make(connection, name)
             return
         table = self._tables.get(name)
         if table is None:
@@ -230,12 +245,13 @@ class Database:
         """Return the name that may have been meant by one that DuckDB does not know."""
         missing = re.search(r"Table with name (\S+) does not exist", message)
         if missing:
-            near = self._nearest(missing[1], [*self._tables, SEGMENTS])
+            near = self._nearest(missing[1], [*self._tables, *self._fixed])
             return near or "`collectord query --schema` lists the tables"
         column = _NO_COLUMN.search(message)
         if column:
             scanned = [name for scan in self.scans for name in scan.table.columns]
-            near = self._nearest(column[1], [*scanned, *SEGMENT_COLUMNS])
+            fixed = [name for table in self._fixed.values() for name in table.columns]
+            near = self._nearest(column[1], [*scanned, *fixed])
             return near or "`collectord query --schema` lists the columns"
         return ""
 
@@ -276,6 +292,27 @@ def named_in(parsed: Any) -> Named:  # noqa: ANN401  # a parsed statement as pla
     return Named(frozenset(tables), frozenset(words - tables), everything or bool(whole))
 
 
+def connect(stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN401  # of DuckDB
+    """Return a database in memory that opens no file, but one that is written, until `stack` ends.
+
+    Raises:
+        CollectordError: DuckDB is not installed.
+    """
+    duckdb = _duckdb()
+    temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="collectord-"))
+    connection = duckdb.connect(":memory:")
+    stack.callback(connection.close)
+    with _Errors(duckdb):
+        for setting in _SETTINGS:
+            connection.execute(setting)
+        connection.execute("SET temp_directory = ?", [temporary])
+        if written is not None:
+            connection.execute("SET allowed_paths = ?", [[written]])
+        for setting in _LOCKS:
+            connection.execute(setting)
+    return connection
+
+
 class _Errors:
     """Turns errors of DuckDB in a block into ours."""
 
@@ -308,17 +345,5 @@ def _duckdb() -> ModuleType:
         import duckdb  # noqa: PLC0415  # of this verb alone, and heavy
     except ImportError as error:
         hint = "python3 -m pip install 'collectord[query]', or duckdb beside it"
-        raise CollectordError("query needs DuckDB, which is not installed", hint=hint) from error
+        raise CollectordError("queries need DuckDB, which is not installed", hint=hint) from error
     return duckdb
-
-
-def _make_segments(connection: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
-    columns = ", ".join(f'"{name}" {kind}' for name, kind in SEGMENT_COLUMNS.items())
-    connection.execute(f"CREATE TABLE {SEGMENTS} ({columns})")
-    places = ", ".join(
-        "make_timestamp_ns(?)" if kind == "TIMESTAMP_NS" else "?"
-        for kind in SEGMENT_COLUMNS.values()
-    )
-    if segments:
-        insert = f"INSERT INTO {SEGMENTS} VALUES ({places})"  # noqa: S608  # of this module
-        connection.executemany(insert, [*map(list, segments)])

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.ftrace_columns import columns_of
-from collectord.codec.trace_cmd_dat import parse, unpack
+from collectord.codec.trace_cmd_dat import parse, read_parts, unpack
 from collectord.errors import CodecError, SinkError
 from collectord.folders.folder import write_all
 from collectord.reader.event_file import (
@@ -20,6 +19,7 @@ from collectord.reader.event_file import (
     FileEvent,
     Records,
     Source,
+    nameless,
 )
 from collectord.sink.segment import sink_errors
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.codec.ftrace_format import EventFormat
-    from collectord.codec.trace_cmd_dat import TraceDat, Track
+    from collectord.codec.trace_cmd_dat import Buffer, Parts, TraceDat, Track
     from collectord.reader.event_file import Span
 
 _IDLE: Final = "<idle>"
@@ -40,6 +40,9 @@ _COMMON_PID_AT: Final = 4  # in all kernels since 2.6.39
 
 class TraceTables(EventFile):
     """A trace.dat whose records are tables.
+
+    Attributes:
+        buffers: each instance, and where its records are.
 
     Raises:
         SinkError: it cannot be read, or its head is damaged.
@@ -61,12 +64,15 @@ class TraceTables(EventFile):
         self._compression = found.compression
         self._packed: dict[tuple[Span, ...], Sequence[Track]] = {}
         self._unpacked: dict[tuple[Span, ...], tuple[int, tuple[Span, ...]]] = {}
-        self.sources = tuple(self._pages(fd, found))
-        self.comms = {0: _IDLE} | {
+        self._fd = fd
+        self.buffers = tuple(self._pages(fd, found))
+        self.sources = tuple(source for _, source in self.buffers)
+        comms = {0: _IDLE} | {
             tid: comm.decode(errors="backslashreplace")
             for tid, comm in found.comms.items()
             if tid <= INT32_MAX
         }
+        self._comms = tuple((tid, 0, comm) for tid, comm in comms.items())
         layouts: dict[int, tuple[str, EventFormat]] = {}
         for system, layout in self.layouts(
             [*found.events.items(), (_FTRACE, found.ftrace_events)]
@@ -77,6 +83,10 @@ class TraceTables(EventFile):
             FileEvent((layout.id,), system, layout.name, layout)
             for system, layout in layouts.values()
         )
+
+    def comms(self) -> Sequence[tuple[int, int, str]]:
+        """Return the names that the file knows at its end."""
+        return self._comms
 
     def line_sources(self, wanted: Collection[int]) -> tuple[Source, ...]:
         """Return where all records are; those of unknown events are shown as well."""
@@ -90,18 +100,33 @@ class TraceTables(EventFile):
         sources = tuple(one._replace(options={**one.options, **options}) for one in self.sources)
         return Records(system, layout.name, tuple(columns_of(layout)), sources)
 
-    def _pages(self, fd: int, found: TraceDat) -> Iterator[Source]:
-        """Yield the sub-buffers of each instance, packed or not."""
+    def parts(self) -> Parts:
+        """Return what the file says beside its pages.
+
+        Raises:
+            SinkError: it cannot be read, or is damaged.
+        """
+        with sink_errors(UNREADABLE, self.path, reading=True):
+            try:
+                return read_parts(partial(_read, self._fd))
+            except CodecError as error:
+                raise SinkError(
+                    f"it does not have the layout of a segment, {error.message}",
+                    path=str(self.path),
+                ) from error
+
+    def _pages(self, fd: int, found: TraceDat) -> Iterator[tuple[Buffer, Source]]:
+        """Yield each instance and its sub-buffers, packed or not."""
         for buffer in found.buffers:
             tracks = [track for track in buffer.tracks if track.bytes]
             for track in [*tracks]:
                 if track.cpu > INT32_MAX or track.offset + track.bytes > INT64_MAX:
                     self.damage = f"its head places data of CPU {track.cpu} nowhere"
                     tracks.remove(track)
-            if buffer.packed:
+            if buffer.packed and tracks:
                 self._packed[tuple(tracks)] = tracks
-            if tracks or not buffer.packed:
-                yield Source(fd, _FTRACE, tuple(tracks), {"page_bytes": buffer.page_bytes})
+            options = {"page_bytes": buffer.page_bytes}
+            yield buffer, Source(fd, _FTRACE, tuple(tracks), options)
 
     def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
         """Return where the sub-buffers are, which are unpacked to a nameless file if need be."""
@@ -113,7 +138,7 @@ class TraceTables(EventFile):
         return self._unpacked[source.spans]
 
     def _unpack(self, source: Source) -> tuple[int, tuple[Span, ...]]:
-        copy = _nameless(self._stack)
+        copy = nameless(self._stack)
         spans, end = [], 0
         for track in self._packed[source.spans]:
             start = end
@@ -136,9 +161,3 @@ def _read(fd: int, at: int, size: int) -> bytes:
 def _tid_offset(layout: EventFormat) -> int:
     offsets = (field.offset for field in layout.common if field.name == _COMMON_PID)
     return min(next(offsets, _COMMON_PID_AT), INT32_MAX)
-
-
-def _nameless(stack: ExitStack) -> int:
-    """Return a file without a name, which goes when the stack ends."""
-    file = tempfile.TemporaryFile(prefix="collectord-")  # noqa: SIM115  # the stack closes it
-    return stack.enter_context(file).fileno()

@@ -310,9 +310,9 @@ def _row(folder: Folder, group: Group) -> SegmentRow:
     manifest = sealed = None if partial else decode(raw, Manifest)
     if partial:
         manifest = decode(raw, OpenManifest)
-    status = folder.stat(path.name)
     data = sealed or (_shown(folder, paths) if partial else None)
-    if partial and folder.stat(path.name) is None:
+    status = folder.stat(path.name)  # not smaller than what was read of it
+    if partial and status is None:
         return _row(folder, group)  # sealed meanwhile
     times = data_times(manifest, data.first_ns, data.last_ns) if manifest and data else None
     begins_ns, ends_ns = times or (None, None)

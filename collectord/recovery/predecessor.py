@@ -103,9 +103,13 @@ class Leftovers:
         damaged = self.repaired.damaged_files + sum(outcome.damaged for outcome in outcomes)
         self.repaired = self.repaired._replace(damaged_files=damaged)
 
-    def repair_rest(self) -> None:
-        """Seal those that are left, of sessions that could not be opened."""
-        for directory in tuple(self._later):
+    def repair_rest(self, besides: Collection[Path] = ()) -> None:
+        """Seal those that are left, of sessions that could not be opened.
+
+        Args:
+            besides: folders of sessions that are still to be opened.
+        """
+        for directory in self._later.keys() - {*besides}:
             self.repair(directory)
 
 

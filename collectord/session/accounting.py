@@ -48,7 +48,8 @@ class Accounting:
         self._later: dict[int, int] = {}  # by the id of a later ring of a place, that of its first
         self._enter(rings)
         self._counter_reader = parts.counter_reader
-        self._aux = AuxCounterReader(parts.kernel, rings)
+        left = (one for one in parts.source.abilities.lasting if one.in_bytes)
+        self._aux = AuxCounterReader(parts.kernel, rings, left)
         self._late = LateRings(plan, source.abilities)
         self._kernel = parts.kernel
         self._health = parts.health

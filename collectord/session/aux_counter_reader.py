@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import KernelError
-from collectord.ledger.aux_ledger import AuxBracket, AuxReading, balance_aux, truncated_bytes
+from collectord.ledger.aux_ledger import (
+    AuxBracket,
+    AuxReading,
+    balance_aux,
+    left_balance,
+    truncated_bytes,
+)
 from collectord.session.retired_rings import Part, RetiredRings, add_areas, of_gone
 
 if TYPE_CHECKING:
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from collectord.ledger.aux_ledger import AuxBalance
     from collectord.model import RingLabel
     from collectord.session.counter_reader import Drained, DrainedArea
+    from collectord.source.base import SharedLosses
     from collectord.source.ring import AuxHandle
 
 _LOG: Final = structlog.get_logger()
@@ -46,13 +53,21 @@ class _Read:
 class AuxCounterReader:
     """Reads the counters of AUX areas around full passes, in bytes.
 
+    Args:
+        kernel: reads them.
+        rings: have the areas.
+        left: tell what earlier processes lost.
+
     Reading a counter interrupts its CPU: it is not read while nothing was taken from the area.
     Areas may come and go with their rings. Those of one label are added up; of those that are
     gone, with all their bytes on disk, the sum alone is kept.
     """
 
-    def __init__(self, kernel: Kernel, rings: Iterable[Drained]) -> None:
+    def __init__(
+        self, kernel: Kernel, rings: Iterable[Drained], left: Iterable[SharedLosses] = ()
+    ) -> None:
         self._kernel = kernel
+        self._left = tuple(left)
         self._areas: dict[int, _Read] = {}  # by the core's AUX ring id
         self._handles: dict[RingLabel, AuxHandle] = {}  # of the last area of each place
         self._places: dict[int, RingLabel] = {}  # by the id of their first area, as in segments
@@ -120,6 +135,7 @@ class AuxCounterReader:
             if passed:
                 before, one.next = one.next, reading
             one.bracket = AuxBracket(before, counters, reading, truncated=_truncated(handle, last))
+            handle.note_truncated(_truncated(handle, one.bracket))
 
     def close(self) -> None:
         """Take the final reading, once the events are disabled and all is drained and written.
@@ -142,13 +158,16 @@ class AuxCounterReader:
         counters = self._counters(one.area.ring)
         if one.gone and not counters.in_flight_bytes:
             counters = self._counters(one.area.ring)  # what it has stored was counted before
+        handle = one.area.handle
+        goes_on = not one.gone and handle.goes_on()
         one.bracket = AuxBracket(
-            one.next,
+            one.bracket.before if goes_on else one.next,
             of_gone(counters) if one.gone else counters,
             one.next,
-            closed=closed or not counters.in_flight_bytes,
-            truncated=_truncated(one.area.handle, one.bracket),
+            closed=not goes_on and (closed or not counters.in_flight_bytes),
+            truncated=_truncated(handle, one.bracket),
         )
+        handle.note_truncated(_truncated(handle, one.bracket))
         if one.gone and not counters.in_flight_bytes:
             self._retired.add(one.area.handle, one.bracket)
             del self._areas[one.area.ring.id]
@@ -158,7 +177,9 @@ class AuxCounterReader:
         parts = {label: self._retired.of(label) for label in self._handles}
         for one in self._areas.values():
             parts[one.area.handle.label].append(Part(one.bracket))
-        return tuple(self._balance(self._handles[label], own) for label, own in parts.items())
+        areas = tuple(self._balance(self._handles[label], own) for label, own in parts.items())
+        lost = {key: n for one in self._left for key, n in one.shared_losses().items()}
+        return (*areas, left_balance(areas[0], lost)) if any(lost.values()) else areas
 
     def _balance(self, handle: AuxHandle, parts: Sequence[Part[AuxBracket]]) -> AuxBalance:
         """Return the balance of a place."""
@@ -172,11 +193,12 @@ class AuxCounterReader:
         """Read the counters before the head: bytes that are counted may be handed over later."""
         readings = [self._kernel.read_counter(c.fd, c.read_format) for c in handle.counters]
         losses = [reading.lost for reading in readings if reading.lost is not None]
-        return AuxReading(
+        whole = AuxReading(
             head=handle.map.head,
             traced=sum(r.value for r in readings) if handle.plan.counts_bytes else None,
             lost_records=sum(losses) if len(losses) == len(readings) else None,
         )
+        return handle.own(whole)
 
 
 def _missing(handle: AuxHandle, bracket: AuxBracket) -> int:

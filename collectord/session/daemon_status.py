@@ -37,9 +37,11 @@ class DaemonStatus:
     """All values that metrics, the control API and the live line show.
 
     Attributes:
+        beginning: the balances of sessions that are wanted and do not record yet.
         ending: the balances of sessions that are not wanted any more, and have not ended yet.
         before: sums over the sessions that present ones have followed under the same name.
         uncovered_ns: time that CPUs were without what they should have had, added up.
+        log_lines_dropped: lines of the log for which there was no room, since nobody took them.
         uncovered_by_session: the same for each session, by name and source.
     """
 
@@ -56,9 +58,11 @@ class DaemonStatus:
     left_records: int
     store_limit_bytes: int
     uncovered_by_session: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    log_lines_dropped: int = 0
     bpf: tuple[BpfStatus, ...] = ()
     drain: RunningThreads = field(default_factory=RunningThreads)
     cost: Cost = field(default_factory=Cost)
+    beginning: tuple[SessionBalance, ...] = ()
     ending: tuple[SessionBalance, ...] = ()
     before: tuple[SessionBalance, ...] = ()
     reload: ReloadStatus = field(default_factory=ReloadStatus)

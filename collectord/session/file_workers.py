@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from collectord.session.short_calls import ShortCalls
@@ -29,9 +28,9 @@ class FileWorkers:
 
     def __init__(self, devices: Mapping[str, int]) -> None:
         self._devices = {**devices}
-        self._stack = ExitStack()
-        self._workers: dict[int, Executor] = {}
+        self._workers: dict[int, ThreadPoolExecutor] = {}
         self._short: dict[int, ShortCalls] = {}
+        self._abandoned: set[int] = set()
 
     def __enter__(self) -> Self:
         self._start({_OTHERS, *self._devices.values()})
@@ -44,7 +43,7 @@ class FileWorkers:
 
     def _start(self, devices: Iterable[int]) -> None:
         for device in devices:
-            worker = self._stack.enter_context(ThreadPoolExecutor(_THREADS, "sink"))
+            worker = ThreadPoolExecutor(_THREADS, "sink")
             all_running = threading.Barrier(_THREADS + 1)
             for _ in range(_THREADS):
                 worker.submit(all_running.wait)
@@ -53,7 +52,12 @@ class FileWorkers:
             self._short[device] = ShortCalls(worker)
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        for device, worker in self._workers.items():
+            worker.shutdown(wait=device not in self._abandoned)
+
+    def abandon(self, session: str) -> None:
+        """Do not wait at the end for the threads of a session's file system: they may hang."""
+        self._abandoned.add(self._device_of(session))
 
     @property
     def devices(self) -> frozenset[int]:

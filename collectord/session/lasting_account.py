@@ -6,6 +6,8 @@ rings' notes have the number of samples that were taken; the manifests of its ru
 recovered segment included, have the number that is stored. The rest is lost, and the next process
 counts it, together with what the kernel has counted as lost since the last manifest.
 
+The trace in AUX areas has an account of its own, in bytes.
+
 Likewise a flight recorder's rings: their notes have the number of events that were overwritten by
 the last snapshot, of which the manifests may not tell yet.
 """
@@ -150,15 +152,18 @@ class LastingAccount:
         before = self._before
         if before.run:
             # A kill may have come between a manifest and the note of it.
-            before = before.with_told(told_in_run(self._directory, before.run))
-            stored = before.stored
-            stored += sum(told_in_run(self._directory, run).stored for run in before.more)
+            before = before.with_told(self._told_in(before.run))
+            stored = before.stored + sum(self._told_in(run).stored for run in before.more)
             taken = self._source.prior.taken - before.taken - before.gone
             self._go_on(before, max(0, taken - stored))
             self._settled = True
         self._source.count_lost({loss_key(name): n for name, n in self._account.untold.items()})
         if any(self._lost.values()):
-            _LOG.warning("events_of_killed_lost", path=str(self._directory), **self._lost)
+            event = "trace_of_killed_lost" if self._source.in_bytes else "events_of_killed_lost"
+            _LOG.warning(event, path=str(self._directory), **self._lost)
+
+    def _told_in(self, run: str) -> Told:
+        return told_in_run(self._directory, run, in_bytes=self._source.in_bytes)
 
     def _go_on(self, before: Account, dropped: int) -> None:
         """Begin this process's account.
@@ -199,7 +204,7 @@ class LastingAccount:
         Raises:
             SinkError: the folder cannot be read.
         """
-        if not self._source.resumed:
+        if not self._source.resumed or self._source.in_bytes:
             return
         damage: Exception | None = None
         try:
@@ -217,7 +222,8 @@ class LastingAccount:
         """Note what a manifest tells; of an account that is not settled the next process knows."""
         if not self._settled:
             return
-        self._account = self._account.with_told(told_by([manifest]))
+        told = told_by([manifest], in_bytes=self._source.in_bytes)
+        self._account = self._account.with_told(told)
         self._write()
 
     def pausing(self, since_ns: int, refused: int) -> None:

@@ -37,6 +37,7 @@ class OpeningThread:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "open")
+        self._turn = asyncio.Lock()
 
     def __enter__(self) -> Self:
         self._thread.submit(time.time_ns).result()
@@ -49,11 +50,20 @@ class OpeningThread:
         """Make a call in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
-    async def open(self, call: Abortable[T]) -> T:
+    async def open(self, call: Abortable[T], began: Callable[[], None] = lambda: None) -> T:
         """Make a call in the thread; if the waiting task is cancelled, it is told to give up.
 
         Either way the call has ended when this returns or raises.
+
+        Args:
+            call: the call.
+            began: called when its turn has come.
         """
+        async with self._turn:
+            began()
+            return await self._open(call)
+
+    async def _open(self, call: Abortable[T]) -> T:
         abort = os.eventfd(0, os.EFD_CLOEXEC)
         try:
             job = asyncio.get_running_loop().run_in_executor(
@@ -63,8 +73,11 @@ class OpeningThread:
                 return await asyncio.shield(job)
             except asyncio.CancelledError:
                 os.eventfd_write(abort, 1)
+                while not job.done():  # the call has the descriptor until then
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([job])
                 with suppress(CollectordError):
-                    await job
+                    job.result()
                 raise
         finally:
             os.close(abort)

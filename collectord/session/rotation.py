@@ -23,6 +23,7 @@ from collectord.ledger.record_ledger import SinkStats
 from collectord.session.running_file import RunningFile
 from collectord.session.seal_backlog import WAITING_MAX, SealBacklog
 from collectord.session.segment_ends import SegmentEnds
+from collectord.session.symbol_keeping import SymbolKeeping
 from collectord.sink.segment import PASSING
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from collectord._native import _core
     from collectord.codec.perf_features import Features
+    from collectord.plan.session_plan import SinkPlan
     from collectord.session.accounting import Accounting
     from collectord.session.flight_recorder import SnapshotSegments
     from collectord.session.session_parts import SessionParts
@@ -69,6 +71,7 @@ class Rotation:
         self._log = _LOG.bind(session=parts.plan.name)
         self._open: dict[int, OpenSegment] = {}  # the running and the prepared one
         self._running = RunningFile(parts, self._open)
+        self._symbols = SymbolKeeping(parts.plan, parts.stream)
         self._unsealed: list[tuple[OpenSegment, _core.SegmentClosed, Closing]] = []
         self._backlog = SealBacklog(parts.plan.name, parts.health)
         self._token = 0
@@ -178,6 +181,7 @@ class Rotation:
         self._given_up += len(self._unsealed)
         try:
             # Before the sink closes: a sink that sealed nothing removes its directory.
+            await self._symbols.finish()
             await self._refresh_stats()
             await self._tasks.in_worker(self._sink.close)
         except SinkError as error:  # all records are stored or counted
@@ -192,8 +196,7 @@ class Rotation:
         """Create the next segment to continue in. Raises SinkError."""
         await self._prepare_or_degrade()
         if self._wanted:
-            path = self._plan.directory
-            raise SinkError("there is no next segment to continue in", path=path)
+            raise _no_next(self._plan)
 
     async def rotate_now(self) -> list[SegmentInfo]:
         """Continue in a new segment; return what was sealed, nothing if nothing was written.
@@ -226,8 +229,11 @@ class Rotation:
             if not self._sink.add_ring(ring, cpu):
                 return
             first = self._token + 1
-        while not self._ending and self._stream.track_bytes()[0] < first:
-            await self.make_next()
+        while self._stream.track_bytes()[0] < first:
+            if not self._ending:
+                await self.make_next()
+            if self._ending:
+                raise _no_next(self._plan)
             self._continued.clear()
             self._stream.turn()
             try:
@@ -275,6 +281,7 @@ class Rotation:
         if self.collected is not None:
             self.collected.expect(closed.token)
         self._early += closed.early
+        self._symbols.note(closed.token)
         self._backlog.add()
         self._tasks.start(self._seal(self._open.pop(closed.token), closed))
         if closed.final:
@@ -445,6 +452,8 @@ class Rotation:
                     self._tell(segment.token, info)
                     if info is not None:
                         self._sealed(info)
+                        self._symbols.begin(segment.token, info.path.name)
+                    self._symbols.forget(segment.token)
             if self._health.note("seal", failed) and failed:
                 self._log.error("segment_not_sealed", error=failed)
 
@@ -477,6 +486,7 @@ class Rotation:
         self._leave_backlog()
         self._tell(segment.token, error)
         self._given_up += 1
+        self._symbols.forget(segment.token)
         left = end = None
         try:
             end = await self._tasks.in_worker(self._sink.give_up, segment, closed)
@@ -521,6 +531,10 @@ class Rotation:
         self.stats = replace(stats, early=self._early)
         gone = await self._tasks.in_worker(_missing, self.sealed)
         self.sealed = tuple(path for path in self.sealed if path not in gone)
+
+
+def _no_next(plan: SinkPlan) -> SinkError:
+    return SinkError("there is no next segment to continue in", path=plan.directory)
 
 
 def _has_grown(running: OpenSegment) -> bool:

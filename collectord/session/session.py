@@ -109,6 +109,7 @@ class Session:
         self.pause = Pause(plan, self.abilities, parts.counter_reader.pauses, parts.covered)
         self.readers: tuple[FirstReading, ...] = ()
         self._outlives = False
+        self._changing = asyncio.Lock()  # its rings; only its own disk keeps it
         self._stopping = asyncio.Event()
 
     # Life: take_over, begin, tick .. tick, close.
@@ -195,6 +196,11 @@ class Session:
             KernelError: events cannot be stopped; all stays as it is.
             ShardSilent: a drain thread may still be reading them; they stay open.
         """
+        async with self._changing:
+            if not self._stopping.is_set():
+                await self._leave_cpu(cpu)
+
+    async def _leave_cpu(self, cpu: int) -> None:
         gone = [drained for drained in self._rings.values() if drained.handle.label.cpu == cpu]
         await self._read_all(area for drained in gone for area in drained.areas)
 
@@ -220,21 +226,29 @@ class Session:
 
         Raises:
             KernelError: they cannot be opened; the CPU stays without.
-            SinkError: no segment has a place for them; likewise.
+            SinkError: no segment has a place for them, or the session ends; likewise.
             ShardSilent: likewise, and a drain thread may still be reading them.
         """
+        async with self._changing:
+            if self._stopping.is_set():
+                raise _ended(self.plan)
+            await self._join_cpu(cpu)
+
+    async def _join_cpu(self, cpu: int) -> None:
         for one in self.abilities.hotplug:
             rings = one.join(cpu)
             try:
                 for handle in rings:
                     await self._add_ring(handle)
+                if self._stopping.is_set():
+                    raise _ended(self.plan)
                 self._listen()
                 one.enable(rings)
                 self.pause.renew()
                 if self.recorder is not None:
                     self.recorder.renew()
             except CollectordError:
-                await self.leave_cpu(cpu)
+                await self._leave_cpu(cpu)
                 raise
 
     @property
@@ -383,10 +397,14 @@ class Session:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        self._rotation.end()
+        async with self._changing:
+            await self._close()
+
+    async def _close(self) -> None:
         recorder = None if self._outlives else self.recorder
         if self.recorder is not None and self._outlives:
             await self.recorder.rest()
-        self._rotation.end()
         for follower in self.followers:
             follower.end()
         if recorder is not None:
@@ -416,7 +434,8 @@ class Session:
 
     async def _stop_source(self) -> None:
         """Stop the source; what it has written is still to be read."""
-        await self._health.heard(self._read_all(self._areas.values()))
+        ending = (area for area in self._areas.values() if not area.handle.goes_on())
+        await self._health.heard(self._read_all(ending))
         try:
             self.source.disable()
         except KernelError as error:  # what it has written is stored nevertheless
@@ -506,3 +525,7 @@ class Session:
         """Return the label of a ring or an AUX area, by the core's number."""
         one = self._rings[number] if number in self._rings else self._areas[number]
         return str(one.handle.label)
+
+
+def _ended(plan: SessionPlan) -> SinkError:
+    return SinkError("the session has ended", path=plan.sink.directory)

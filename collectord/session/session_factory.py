@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
 
@@ -48,9 +49,23 @@ if TYPE_CHECKING:
     from collectord.source.base import OpenSource
     from collectord.source.ring import RingHandle
 
+T = TypeVar("T")
+
 _LOG: Final = structlog.get_logger()
 
 AnySession = Session | RinglessSession
+
+
+class Progress(Protocol):
+    """The part of a caller that is told how far an opening is."""
+
+    def opening(self) -> None:
+        """Handle that the source is opened now, which may be cancelled."""
+
+    def loading(self) -> None:
+        """Handle that the source is open; what follows waits for the disk."""
+
+
 Contains = Callable[["SessionPlan", CollectordError], bool]
 
 
@@ -82,8 +97,13 @@ class SessionContext:
     repair: Callable[[Path], None]
     lasting: bool = False
 
+    def use_disk(self, session: str, device: int) -> None:
+        """Have threads, and a queue of the core, for the file system of a session's segments."""
+        self.workers.add({session: device})
+        self.drain.core.add_disk(device)
+
     async def open(
-        self, plan: SessionPlan, stack: AsyncExitStack, contains: Contains
+        self, plan: SessionPlan, stack: AsyncExitStack, contains: Contains, progress: Progress
     ) -> AnySession:
         """Open a session; the stack undoes it in reverse order.
 
@@ -94,13 +114,14 @@ class SessionContext:
             plan: of the session.
             stack: undoes it.
             contains: tells whether a failure leaves the other sessions alone.
+            progress: is told how far it is.
 
         Raises:
             CollectordError: the session cannot be opened; nothing of it is left open.
         """
         while not plan.is_absent:
             try:
-                return await self._open(plan, stack)
+                return await self._open(plan, stack, progress)
             except CollectordError as error:
                 if isinstance(error, MissingFeature) and error.source in plan.optional:
                     _LOG.warning("source_absent", session=plan.name, error=str(error))
@@ -119,20 +140,26 @@ class SessionContext:
         absent = isinstance(error, MissingFeature) and not plan.payload.has_programs
         return RinglessSession(plan, None, str(error), absent=absent)
 
-    async def _open(self, plan: SessionPlan, stack: AsyncExitStack) -> AnySession:
+    async def _open(
+        self, plan: SessionPlan, stack: AsyncExitStack, progress: Progress
+    ) -> AnySession:
         async with AsyncExitStack() as own:
-            opened = await self._open_parts(plan, own)
+            opened = await self._open_parts(plan, own, progress)
             stack.push_async_exit(own.pop_all())
         return opened
 
-    async def _open_parts(self, plan: SessionPlan, own: AsyncExitStack) -> AnySession:
+    async def _open_parts(
+        self, plan: SessionPlan, own: AsyncExitStack, progress: Progress
+    ) -> AnySession:
         if plan.scope.kind is ScopeKind.COMMAND and self.child is not None:
             plan = replace(plan, scope=replace(plan.scope, pids=(self.child,)))
         files = own.enter_context(ExitStack())
         tids = own_threads(plan.scope.cpus)
         source = await self.opening.open(
-            partial(SOURCES[plan.kind], self.kernel, plan, files, exclude_tids=tids)
+            partial(SOURCES[plan.kind], self.kernel, plan, files, exclude_tids=tids),
+            progress.opening,
         )
+        progress.loading()
         readers = []
         for programs in source.abilities.programs:
             names = HostNames()
@@ -142,7 +169,7 @@ class SessionContext:
         drains_first = any(one.resumed for one in source.abilities.lasting)
         if not drains_first:
             await self._recover(plan)
-        opened = self._opened(plan, source, own)
+        opened = await self._opened(plan, source, own)
         opened.readers = tuple(readers)
         if isinstance(opened, Session):
             own.push_async_callback(opened.abandon)
@@ -150,9 +177,16 @@ class SessionContext:
         return opened
 
     async def _recover(self, plan: SessionPlan) -> None:
-        await self.opening.run(partial(self.repair, Path(plan.sink.directory)))
+        await self._in_worker(plan, partial(self.repair, Path(plan.sink.directory)))
 
-    def _opened(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> AnySession:
+    async def _in_worker(self, plan: SessionPlan, call: Callable[[], T]) -> T:
+        """Make a call that waits for the session's disk."""
+        worker = self.workers.of(plan.name)
+        return await asyncio.get_running_loop().run_in_executor(worker, call)
+
+    async def _opened(
+        self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack
+    ) -> AnySession:
         if not source.rings:
             ringless = RinglessSession(plan, source)
             if plan.opener and not source.abilities.lasting:
@@ -161,9 +195,11 @@ class SessionContext:
         for instance in source.abilities.tracing:
             self.kernel.note_instance(instance.name, instance.lasting.note)
             own.callback(self.kernel.forget_instance, instance.name)
-        return self._drained(plan, source, own)
+        return await self._drained(plan, source, own)
 
-    def _drained(self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack) -> Session:
+    async def _drained(
+        self, plan: SessionPlan, source: OpenSource, own: AsyncExitStack
+    ) -> Session:
         """Add the rings to the core, and make the sink."""
         stream = self.drain.add_stream(source)
         stream.rank = plan.rank
@@ -174,15 +210,19 @@ class SessionContext:
             own.push_async_callback(self.drain.remove, [ring])
             rings.append(Drained(handle, ring, self.drain.add_areas(ring, handle)))
         programs = self._watched_programs(plan, source, stream, own)
-        sink = make_sink(
+        sink = await self._in_worker(
             plan,
-            source=source,
-            rings=rings,
-            kernel=self.kernel,
-            host=self.host,
-            facts=self.facts,
-            clock=self.clock,
-            make_room=self.state_dir.room_for(Path(plan.sink.directory)),
+            partial(
+                make_sink,
+                plan,
+                source=source,
+                rings=rings,
+                kernel=self.kernel,
+                host=self.host,
+                facts=self.facts,
+                clock=self.clock,
+                make_room=self.state_dir.room_for(Path(plan.sink.directory)),
+            ),
         )
         own.callback(sink.close)
         directory = Path(plan.sink.directory)

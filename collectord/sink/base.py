@@ -162,7 +162,7 @@ class Sink(Protocol):
         """Create the next file. Raises SinkError, also for ENOSPC; nothing is left behind."""
 
     def add_ring(self, ring: int, cpu: int) -> bool:
-        """Take the data of one more ring, while no segment is created.
+        """Take the data of one more ring, while no segment is created; called on the event loop.
 
         Returns:
             whether only segments that are created from now on have a place for it.

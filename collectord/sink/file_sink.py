@@ -426,7 +426,7 @@ class FileSink(ABC):
         """Set the total of events stored for each ring, including those of the entry itself."""
         return tuple(
             msgspec.structs.replace(
-                entry, stored_total=self._stored_by_ring[entry.ring] + entry.samples
+                entry, stored_total=self._stored_by_ring[entry.ring] + entry.amount
             )
             for entry in rings
         )

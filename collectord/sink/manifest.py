@@ -20,7 +20,7 @@ from collectord.codec.bpf_struct import (
     decoder,
 )
 from collectord.errors import CodecError
-from collectord.model import ClockReading  # noqa: TC001 - msgspec reads annotations
+from collectord.model import ClockReading, RingRole
 from collectord.programs.program_manifest import (
     ColumnConfig,  # noqa: TC001 - msgspec reads annotations
 )
@@ -65,8 +65,9 @@ class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         offset: where the ring's sub-buffers begin in the file; 0 if rings share one section.
-        stored_total: events of the ring in this segment and in those of its run that were sealed
-            before, including deleted ones. In an open manifest: those sealed before its creation.
+        stored_total: events of the ring, or bytes of the AUX area, in this segment and in those of
+            its run that were sealed before, including deleted ones. In an open manifest: those
+            sealed before its creation.
     """
 
     ring: Count
@@ -79,6 +80,11 @@ class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
     bytes: Count = 0
     offset: Count = 0
     stored_total: Count = 0
+
+    @property
+    def amount(self) -> int:
+        """The part of this segment in `stored_total`."""
+        return self.bytes if self.role == RingRole.AUX else self.samples
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from collectord.model import Basis
+from collectord.model import Basis, RingRole
 from collectord.sink.manifest import Cut
 
 if TYPE_CHECKING:
@@ -107,14 +107,19 @@ def recovered_fields(file: FinishedFile, found: Survey) -> dict[str, Any]:
 def with_tracks(
     rings: tuple[RingEntry, ...], offsets: Mapping[int, int], found: Survey
 ) -> tuple[RingEntry, ...]:
-    """Set what is kept of rings that have a part of the file to themselves."""
-    return tuple(
-        msgspec.structs.replace(
-            entry, samples=track.samples, bytes=track.bytes, offset=offsets[entry.cpu]
-        )
-        if entry.cpu in offsets and (track := found.tracks.get(entry.cpu))
-        else entry
-        for entry in rings
+    """Set what is kept of AUX areas, and of rings that have a part of the file to themselves."""
+    return tuple(_with_kept(entry, offsets, found) for entry in rings)
+
+
+def _with_kept(entry: RingEntry, offsets: Mapping[int, int], found: Survey) -> RingEntry:
+    if entry.role == RingRole.AUX:
+        size = found.areas.get((entry.cpu, entry.tid), 0)
+        return msgspec.structs.replace(entry, bytes=size)
+    track = found.tracks.get(entry.cpu)
+    if entry.cpu not in offsets or track is None:
+        return entry
+    return msgspec.structs.replace(
+        entry, samples=track.samples, bytes=track.bytes, offset=offsets[entry.cpu]
     )
 
 

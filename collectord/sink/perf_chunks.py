@@ -59,6 +59,7 @@ class Kept(NamedTuple):
         samples: events that are kept.
         first_ns, last_ns: lowest and highest time of an event, 0 if there is none.
         reason: why the kept data end there, "" if the data simply end.
+        aux_pieces: pieces of AUX trace in it.
     """
 
     end: int
@@ -67,13 +68,14 @@ class Kept(NamedTuple):
     first_ns: int
     last_ns: int
     reason: str
+    aux_pieces: int = 0
 
 
 class _Keeping:
     """Collects the kept parts, in the order of their offsets."""
 
     def __init__(self) -> None:
-        self.end = self.samples = 0
+        self.end = self.samples = self.aux_pieces = 0
         self.cuts: list[Part] = []
         self._times: list[tuple[int, int]] = []
         self.reason = ""
@@ -86,13 +88,22 @@ class _Keeping:
             self.cuts.append(Part(self.end, at - self.end))
         self.end = at + found.end
         self.samples += found.samples
+        self.aux_pieces += found.aux_pieces
         if found.last_ns:
             self._times.append((found.first_ns, found.last_ns))
 
     def kept(self) -> Kept:
         first_ns = min((first for first, _ in self._times), default=0)
         last_ns = max((last for _, last in self._times), default=0)
-        return Kept(self.end, tuple(self.cuts), self.samples, first_ns, last_ns, self.reason)
+        return Kept(
+            self.end,
+            tuple(self.cuts),
+            self.samples,
+            first_ns,
+            last_ns,
+            self.reason,
+            self.aux_pieces,
+        )
 
 
 def examine(data: memoryview, base: int, time_offset: int, *, torn: bool) -> Kept:

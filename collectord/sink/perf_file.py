@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord._native import _core
-from collectord.codec.aux_record import auxtrace_index
+from collectord.codec.aux_record import auxtrace_index, iter_pieces
 from collectord.codec.perf_attr import EventType, RecordType, SoftwareId, sample_time_offset
 from collectord.codec.perf_data import (
     FIRST_BYTES,
@@ -150,6 +152,15 @@ def _is_dummy(section: AttrSection) -> bool:
     return attr.type == EventType.SOFTWARE and attr.config == SoftwareId.DUMMY
 
 
+def trace_by_area(data: memoryview) -> Mapping[tuple[int, int], int]:
+    """Return the bytes of trace in a section, by the CPU and the thread of the AUX area."""
+    found: Counter[tuple[int, int]] = Counter()
+    with suppress(CodecError):  # damage is not cut out yet
+        for piece in iter_pieces(data):
+            found[piece.cpu, piece.tid] += piece.size
+    return found
+
+
 def holds_auxtrace(head: Head) -> bool:
     """Whether the file has the information that a decoder of AUX traces needs."""
     return any(h.type == RecordType.AUXTRACE_INFO for h in iter_records(head.first_records))
@@ -190,6 +201,8 @@ class PerfFile:
             found = examine(data, start, time_offset(self._head.attrs), torn=sealed is None)
             with data[: found.end] as kept:
                 sums = () if found.cuts else sums_of(kept)
+                traced = sealed is None and found.aux_pieces
+                areas = trace_by_area(kept) if traced else {}
         cuts = [Part(start + cut.offset, cut.bytes) for cut in found.cuts]
         size = found.end
         if sealed is not None and end == start + written and size < written:
@@ -204,6 +217,7 @@ class PerfFile:
             cuts=tuple(cuts),
             cut_bytes=max(end - start - size, 0),
             reason=found.reason,
+            areas=areas,
         )
 
     def shown(self) -> Shown:

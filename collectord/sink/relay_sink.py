@@ -176,6 +176,7 @@ class RelaySink:
         self._parts: list[_OneFile] = []
         self._sets: dict[int, list[tuple[_OneFile, OpenSegment]]] = {}
         self._sealed_any = False
+        self._joined: dict[int, int] = {}  # rings without a part yet, by CPU
         self._add_parts(max(rings, default=0))
         for number, ring in rings.items():
             self._parts[number].take_ring(ring)
@@ -204,6 +205,7 @@ class RelaySink:
 
     def next_segment(self, token: int, opening: Opening) -> OpenSegment:
         """Create the files of a segment. Raises SinkError; nothing is left behind."""
+        self._add_joined()
         while True:
             with ExitStack() as undo:
                 made: list[tuple[_OneFile, OpenSegment]] = []
@@ -226,9 +228,16 @@ class RelaySink:
 
     def add_ring(self, ring: int, cpu: int) -> bool:
         """Give a CPU that came online its file in later sets, and the CPUs before it theirs."""
-        self._add_parts(cpu)
-        self._parts[cpu].take_ring(ring)
+        self._joined[cpu] = (
+            ring  # the next set looks into the folder: the caller waits for no disk
+        )
         return True
+
+    def _add_joined(self) -> None:
+        for cpu, ring in tuple(self._joined.items()):
+            self._add_parts(cpu)
+            self._parts[cpu].take_ring(ring)
+            del self._joined[cpu]
 
     def look_again(self) -> None:
         """Do nothing: the rings of relay end with their process, and all was sealed before."""

@@ -403,7 +403,7 @@ def _with_totals(
         msgspec.structs.replace(
             entry,
             stored_total=min(
-                max(entry.stored_total, before[_place(entry)]) + entry.samples, COUNT_MAX
+                max(entry.stored_total, before[_place(entry)]) + entry.amount, COUNT_MAX
             ),
         )
         for entry in rings

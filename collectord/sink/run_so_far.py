@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
+from collectord.model import RingRole
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.packing import unpacked
 from collectord.sink.scan import mapped
@@ -37,7 +38,7 @@ def of_run(folder: Folder, groups: Iterable[Group], name: str) -> list[Manifest]
 
 
 class Told(NamedTuple):
-    """The events of a process that its manifests tell of so far.
+    """The events of a process that its manifests tell of so far, or the bytes of its AUX areas.
 
     Attributes:
         stored: stored ones.
@@ -50,26 +51,45 @@ class Told(NamedTuple):
     lost: Mapping[str, int]
 
 
-def told_by(manifests: Iterable[Manifest]) -> Told:
-    """Return what some manifests of a run tell of; all their figures only rise."""
+def told_by(manifests: Iterable[Manifest], *, in_bytes: bool = False) -> Told:
+    """Return what some manifests of a run tell of; all their figures only rise.
+
+    Args:
+        manifests: of one run.
+        in_bytes: of the trace in AUX areas, and not of events.
+    """
     stored = overwritten = 0
     lost: Counter[str] = Counter()
     for one in manifests:
-        stored = max(stored, one.stored_before + one.samples)
-        overwritten = max(overwritten, one.ledger.get("overwritten") or 0)
-        own = one.ledger.get("lost", {})
-        lost.update({name: max(0, n - lost[name]) for name, n in own.items()})
+        told = _trace_told(one) if in_bytes else _events_told(one)
+        stored = max(stored, told.stored)
+        overwritten = max(overwritten, told.overwritten)
+        lost.update({name: max(0, n - lost[name]) for name, n in told.lost.items()})
     return Told(stored, overwritten, lost)
 
 
-def told_in_run(directory: Path, name: str) -> Told:
-    """Return what the manifests of a run in a folder tell of.
+def _events_told(manifest: Manifest) -> Told:
+    ledger = manifest.ledger
+    stored = manifest.stored_before + manifest.samples
+    return Told(stored, ledger.get("overwritten") or 0, ledger.get("lost", {}))
+
+
+def _trace_told(manifest: Manifest) -> Told:
+    lost: Counter[str] = Counter()
+    for area in manifest.ledger.get("aux", ()):
+        lost.update({name: n or 0 for name, n in area["lost_bytes"].items()})
+    areas = (entry for entry in manifest.rings if entry.role == RingRole.AUX)
+    return Told(sum(entry.stored_total for entry in areas), 0, lost)
+
+
+def told_in_run(directory: Path, name: str, *, in_bytes: bool = False) -> Told:
+    """Return what the manifests of a run in a folder tell of, see `told_by`.
 
     Raises:
         SinkError: the folder cannot be read.
     """
     with _reading(directory) as folder:
-        return told_by(of_run(folder, _sealed(folder), name))
+        return told_by(of_run(folder, _sealed(folder), name), in_bytes=in_bytes)
 
 
 @contextmanager

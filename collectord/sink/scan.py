@@ -48,6 +48,7 @@ class Scan(NamedTuple):
         samples: PERF_RECORD_SAMPLE records.
         first_ns, last_ns: lowest and highest sample time, 0 if there is none.
         reason: why the walk ended before the data did, "" if it did not.
+        aux_pieces: pieces of AUX trace.
     """
 
     end: int
@@ -56,6 +57,7 @@ class Scan(NamedTuple):
     first_ns: int
     last_ns: int
     reason: str
+    aux_pieces: int = 0
 
 
 def scan(data: memoryview, time_offset: int) -> Scan:
@@ -68,6 +70,7 @@ def scan(data: memoryview, time_offset: int) -> Scan:
         first_ns=found.first_ns,
         last_ns=found.last_ns,
         reason=_reason(data, found.end),
+        aux_pieces=found.aux_pieces,
     )
 
 

@@ -7,6 +7,8 @@
     NAME.json, NAME      sealed
     NAME.json.damaged    an open manifest that could not be read when its segment was repaired
     NAME.packing         the compressed form of a sealed segment while it is written (locked too)
+    NAME.PID.map.gz      functions that a process made while it ran, see `perf_map_copies`
+    NAME.modules.gz      functions of modules and BPF programs, see `symbol_list`
 
 NAME is `<UTC start>-<seq>.<format>` in a state directory, or the argument of `record -o`. Numbers
 and the chain of manifests continue within one format: a directory may hold the segments of a perf
@@ -45,6 +47,9 @@ OPEN_MANIFEST: Final = ".json.partial"
 NEW_MANIFEST: Final = ".json.new"
 DAMAGED_MANIFEST: Final = ".json.damaged"
 PACKING: Final = ".packing"
+# The ends of files that are kept beside a sealed segment for its symbols, as a pattern.
+BESIDE_END: Final = ".gz"
+BESIDE: Final = rf"\.(?:\d{{1,10}}\.map|modules){re.escape(BESIDE_END)}"
 PERF_DATA: Final = "perf.data"
 TRACE_DAT: Final = "trace.dat"
 FORMATS: Final = (PERF_DATA, TRACE_DAT)
@@ -73,6 +78,8 @@ _SUFFIXES: Final = (
     *(OPEN_MANIFEST, NEW_MANIFEST, DAMAGED_MANIFEST, MANIFEST),
     *(PARTIAL, PACKING, ""),
 )
+
+_KEPT_BESIDE: Final = re.compile(rf"(?P<name>.+?)(?P<suffix>{BESIDE})")
 
 _READ_HINT: Final = f"give uid {os.geteuid()} read permission there, or run as a user who has it"
 _HINTS: Final = {
@@ -192,7 +199,7 @@ class SegmentPaths:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The files of one segment in a directory, by suffix as in `SegmentPaths`."""
+    """The files of one segment in a directory, by suffix; those of `SegmentPaths` and beside."""
 
     paths: SegmentPaths
     suffixes: frozenset[str]
@@ -209,10 +216,21 @@ def segment_name(started_ns: int, sequence: int, suffix: str) -> str:
     return f"{start:%Y%m%dT%H%M%SZ}-{sequence:06d}.{suffix}"
 
 
+def map_copy_name(segment: str, pid: int) -> str:
+    """Name the copy of a process's map beside a segment."""
+    return f"{segment}.{pid}.map{BESIDE_END}"
+
+
+def modules_name(segment: str) -> str:
+    """Name the list of the modules' functions beside a segment."""
+    return f"{segment}.modules{BESIDE_END}"
+
+
 def group_files(folder: Folder) -> list[Group]:
     """Sort the files of one folder into segments, oldest first; foreign files are left out.
 
-    A name that no session makes counts only with an open or a sealed manifest beside it.
+    A name that no session makes counts only with an open or a sealed manifest beside it, and
+    what is kept beside segments counts only beside others.
 
     Raises:
         SinkError: the directory cannot be read.
@@ -221,13 +239,25 @@ def group_files(folder: Folder) -> list[Group]:
     with sink_errors("cannot read the directory", folder.path, reading=True):
         for name, is_file, _ in folder.entries():
             if is_file:
-                suffix = next(s for s in _SUFFIXES if name.endswith(s))
-                found.setdefault(name.removesuffix(suffix), set()).add(suffix)
+                stem, suffix = _parted(name)
+                found.setdefault(stem, set()).add(suffix)
     groups = [
         Group(SegmentPaths(folder.path, name), frozenset(suffixes))
         for name, suffixes in sorted(found.items())
     ]
-    return [group for group in groups if group.paths.rotated or _is_single(group)]
+    return [
+        group
+        for group in groups
+        if (group.paths.rotated and not group.suffixes.isdisjoint(_SUFFIXES)) or _is_single(group)
+    ]
+
+
+def _parted(name: str) -> tuple[str, str]:
+    kept = _KEPT_BESIDE.fullmatch(name)
+    if kept is not None:
+        return kept["name"], kept["suffix"]
+    suffix = next(suffix for suffix in _SUFFIXES if name.endswith(suffix))
+    return name.removesuffix(suffix), suffix
 
 
 def _is_single(group: Group) -> bool:

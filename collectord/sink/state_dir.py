@@ -21,6 +21,7 @@ from collectord.ledger.record_ledger import SinkStats
 from collectord.model import EvictReason
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.segment import (
+    BESIDE_END,
     BLOCK_BYTES,
     MANIFEST,
     TRACE_DAT,
@@ -186,14 +187,14 @@ class StateDir:
         with sink_errors("cannot read the directory", directory, reading=True):
             folder = open_folder(directory)
         with folder:
-            sealed = [group.paths for group in group_files(folder) if group.sealed]
+            groups = [group for group in group_files(folder) if group.sealed]
+            sealed = [group.paths for group in groups]
             data = _statuses(folder, (paths.data for paths in sealed))
-            manifests = _statuses(folder, (paths.manifest for paths in sealed))
+            size_bytes = sum(_measure(folder, group)[0] for group in groups)
             saved = self._saved[directory]
             self._saved[directory] = saved = dict(_saved_by(folder, sealed, saved))
         with self._lock:
             deleted = {str(reason): n for reason, n in self._deleted[directory].items()}
-        size_bytes = sum(one.st_blocks for one in (*data, *manifests)) * BLOCK_BYTES
         return SinkStats(
             segments=len(sealed),
             segment_bytes=size_bytes,
@@ -444,13 +445,17 @@ def _end_of_trail(groups: list[Group]) -> Group | None:
 
 
 def _measure(folder: Folder, group: Group) -> tuple[int, int]:
-    """Return allocated bytes and last write of a segment's files; missing ones count 0."""
+    """Return allocated bytes and last write of a segment's files; missing ones count 0.
+
+    A file that is kept beside several segments counts in parts.
+    """
     size_bytes = written_ns = 0
     for suffix in group.suffixes:
         status = folder.stat(group.paths.name + suffix)
         if status is None:
             continue
-        size_bytes += status.st_blocks * BLOCK_BYTES
+        sharing = max(status.st_nlink, 1) if suffix.endswith(BESIDE_END) else 1
+        size_bytes += status.st_blocks * BLOCK_BYTES // sharing
         written_ns = max(written_ns, status.st_mtime_ns)
     return size_bytes, written_ns
 

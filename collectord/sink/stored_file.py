@@ -74,6 +74,7 @@ class Survey:
         cuts: damage between them, to be replaced in place by bytes that readers skip.
         cut_bytes: bytes behind them, to be given up.
         reason: why the kept data end there, "" if the data simply end.
+        areas: bytes of trace by the CPU and the thread of the AUX area.
     """
 
     tracks: Mapping[int, Track] = field(default_factory=dict)
@@ -82,6 +83,7 @@ class Survey:
     cuts: tuple[Part, ...] = ()
     cut_bytes: int = 0
     reason: str = ""
+    areas: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:

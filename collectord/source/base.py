@@ -291,13 +291,18 @@ class Lasting(Protocol):
     Attributes:
         prior: what is known of them, and of those that they replace.
         resumed: an earlier process drained them; without it they are new.
+        in_bytes: it is of the trace in their AUX areas, and not of their events.
     """
 
     prior: Prior
     resumed: bool
+    in_bytes: bool
 
     def count_lost(self, losses: Mapping[LossKey, int]) -> None:
         """Count what earlier processes had taken, or not told, as lost in this session."""
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """Return what was counted so."""
 
     def note(self, state: str) -> None:
         """Write the text that the next process gets with `prior`. Raises KernelError."""

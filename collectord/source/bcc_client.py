@@ -174,7 +174,7 @@ def request(
 
     Args:
         program: the program.
-        values: values of its parameters, as `programs.bpf_program.parameters` gives them.
+        values: values of its parameters, as `programs.parameter.values_of` gives them.
         headers: tree of kernel headers.
         library: text of collectord.h.
     """

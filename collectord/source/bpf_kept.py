@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collectord.source.bpf import OpenBpf
 from collectord.source.bpf_buffer import LastingBuffer
-from collectord.source.kept_ring import Before, LastingRing, Legacy, holds
+from collectord.source.kept_ring import Before, LastingRing, holds, legacies
 
 if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
@@ -50,9 +50,9 @@ class KeptBpf(OpenBpf):
         self._memory = memory
         self._connection = given.connection
         self.count_missed_from(noted_missed(programs, memory))
-        if memory.state:
+        if memory.text.state:
             self.rings = tuple(map(self._since_before, self.rings))
-        self._legacy = (Legacy(memory, given, self.rings),)
+        self._legacy = legacies(memory, given, self.rings)
 
     def _since_before(self, ring: RingHandle) -> RingHandle:
         """Return a ring that knows what was taken out of it and lost by now."""

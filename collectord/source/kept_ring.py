@@ -6,19 +6,25 @@ from __future__ import annotations
 import select
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
 
 from collectord.kernel.values.kept_rings import Prior
+from collectord.ledger.aux_ledger import TRUNCATED
 from collectord.model import loss_name
-from collectord.source.ring import OverwritableRing, PerfRing, RingHandle
+from collectord.source.ring import AuxHandle, OverwritableRing, PerfRing, RingHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from collectord._native._core import Core, Ring, RingNote, Stream
+    from collectord._native._core import AuxRing, Core, Ring, RingNote, Stream
     from collectord.kernel.values.kept_rings import KeptRings
+    from collectord.ledger.aux_ledger import AuxReading
     from collectord.model import LossKey, Produced
-    from collectord.source.kept_memory import KeptMemory
+    from collectord.source.kept_memory import KeptMemory, KeptText
+
+TRUNCATED_NAME: Final = loss_name(TRUNCATED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +79,14 @@ class Hold:
         connection: to its holder.
         before: see `Before`.
         use: see `Use`.
-        overwritten: as its note had it at first, of all rings in its place.
+        counted: as its note had it at first, of all rings in its place.
     """
 
     note: RingNote
     connection: int
     before: Before = field(default_factory=Before)
     use: Use = field(default_factory=Use)
-    overwritten: int = 0
+    counted: int = 0
 
     @property
     def lasts(self) -> bool:
@@ -161,40 +167,62 @@ class LastingWindow(Lasting, OverwritableRing):
 
     def note_overwritten(self, count: int) -> None:
         """See `RingHandle`."""
-        self.hold.note.overwritten = self.hold.overwritten + count
+        self.hold.note.counted = self.hold.counted + count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastingArea(AuxHandle):
+    """The AUX area of a ring that another process holds; it is read as a stream.
+
+    Attributes:
+        hold: as of its ring, with a note of its own.
+        before: the kernel's counters of what earlier processes have had.
+    """
+
+    hold: Hold
+    before: AuxReading
+
+    def register(self, core: Core, ring: Ring) -> AuxRing:
+        """See `AuxHandle`."""
+        return self._register(core, ring, self.hold.note)
+
+    def goes_on(self) -> bool:
+        """See `AuxHandle`: as long as its holder lives."""
+        return self.hold.lasts
+
+    def own(self, reading: AuxReading) -> AuxReading:
+        """See `AuxHandle`."""
+        return reading.since(self.before)
+
+    def note_truncated(self, count: int) -> None:
+        """See `AuxHandle`."""
+        self.hold.note.counted = self.hold.counted + count
 
 
 class Legacy:
     """The account that earlier processes leave to this one. See `source.base.Lasting`.
 
     Args:
-        memory: has the text.
-        given: what is known of rings that these replace.
-        rings: of the session.
+        text: what they have written about it.
+        prior: what is known of rings, or of AUX areas, that these replace.
+        found: what these know, if they are not new.
+        in_bytes: see `source.base.Lasting`.
     """
 
-    def __init__(self, memory: KeptMemory, given: KeptRings, rings: Iterable[RingHandle]) -> None:
-        self._memory = memory
+    def __init__(
+        self, text: KeptText, prior: Prior, found: Prior, *, in_bytes: bool = False
+    ) -> None:
+        self._text = text
         self._lost: Mapping[LossKey, int] = {}
-        self.prior = given.prior
+        self.in_bytes = in_bytes
         # The text is written before anything is drained: without it the rings are new.
-        state = memory.state
+        state = text.state
         self.resumed = bool(state)
-        if self.resumed:
-            data = [one.hold for one in rings if isinstance(one, Lasting) and one.label.has_data]
-            lost = Counter(given.lost)
-            for one in data:
-                lost.update({loss_name(key): n for key, n in one.before.lost.items()})
-            self.prior = Prior(
-                state,
-                taken=sum(one.note.taken for one in data),
-                lost=dict(lost),
-                overwritten=sum(one.overwritten for one in data),
-            )
+        self.prior = structs.replace(found, state=state) if state else prior
 
     def note(self, state: str) -> None:
         """See `source.base.Lasting`."""
-        self._memory.write(state)
+        self._text.write(state)
 
     def count_lost(self, losses: Mapping[LossKey, int]) -> None:
         """See `source.base.Lasting`."""
@@ -203,3 +231,35 @@ class Legacy:
     def shared_losses(self) -> Mapping[LossKey, int]:
         """See `source.base.SharedLosses`."""
         return self._lost
+
+
+def legacies(
+    memory: KeptMemory, given: KeptRings, rings: Iterable[RingHandle]
+) -> tuple[Legacy, ...]:
+    """Return what earlier processes leave of the events of a session, and of its AUX areas.
+
+    Args:
+        memory: has the texts.
+        given: what is known of rings that these replace.
+        rings: of the session.
+    """
+    held = [one for one in rings if isinstance(one, Lasting)]
+    data = [one.hold for one in held if one.label.has_data]
+    lost = Counter(given.lost)
+    for one in data:
+        lost.update({loss_name(key): n for key, n in one.before.lost.items()})
+    found = Prior(
+        taken=sum(one.note.taken for one in data),
+        lost=dict(lost),
+        overwritten=sum(one.counted for one in data),
+    )
+    events = Legacy(memory.text, given.prior, found)
+    areas = [area.hold for one in held for area in one.areas if isinstance(area, LastingArea)]
+    if not areas:
+        return (events,)
+    lost = Counter(given.trace.lost)
+    lost[TRUNCATED_NAME] += sum(one.counted for one in areas)
+    found = Prior(
+        taken=given.trace.taken + sum(one.note.position for one in areas), lost=dict(lost)
+    )
+    return events, Legacy(memory.trace_text, given.trace, found, in_bytes=True)

@@ -21,8 +21,8 @@ from collectord.model import FLIGHT_RECORDER, FOLLOWING, Basis, Geometry, Produc
 from collectord.source.aux import await_resumed
 from collectord.source.base import Abilities
 from collectord.source.event_counts import OwnCounts
-from collectord.source.kept_memory import KeptMemory
-from collectord.source.kept_ring import Legacy, holds
+from collectord.source.kept_memory import KeptMemory, has_areas
+from collectord.source.kept_ring import holds, legacies
 from collectord.source.perf_following import PerfFollowing
 from collectord.source.perf_kept import ask_opener, kept_session, own_given, without_opener
 from collectord.source.perf_opening import Opening
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.base import Following, Hotplug
     from collectord.source.event_counts import EventCounts
+    from collectord.source.kept_ring import Legacy
     from collectord.source.perf_kept import RingMaker
     from collectord.source.perf_opening import Opened
     from collectord.source.ring import CounterFd, RingHandle
@@ -64,10 +65,10 @@ def open_session(
         asked = ask_opener(kernel, plan, abort=abort) if plan.opener else None
         if isinstance(asked, KeptRings):
             own_given(kernel, asked, own)
-            memory = KeptMemory(asked.memory, len(plan.rings), own)
+            memory = KeptMemory(asked.memory, len(plan.rings), own, areas=has_areas(plan))
             made = kept_session(kernel, plan, asked, memory, own)
-            legacy = Legacy(memory, asked, made[1].rings)
-            opened: OpenPerf = open_kept(kernel, plan, made, own, exclude_tids, legacy)
+            legacy = legacies(memory, asked, made[1].rings)
+            opened: OpenPerf = open_kept(kernel, plan, made, own, exclude_tids, *legacy)
         else:
             with without_opener(asked):
                 opened = open_own(kernel, plan, own, exclude_tids)
@@ -428,7 +429,7 @@ class OpenKept(OpenPerf):
             super().abilities,
             pausable=(),
             lasting=self._legacy,
-            shared=self._legacy,
+            shared=tuple(one for one in self._legacy if not one.in_bytes),
             outliving=(self,) if self._recorder else (),
         )
 

@@ -3,31 +3,42 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_offset
 from collectord.errors import KernelError, MissingPrivilege
-from collectord.kernel.mappings import map_ring
+from collectord.kernel.mappings import map_aux, map_ring
+from collectord.ledger.aux_ledger import AuxReading
 from collectord.model import Geometry, Reason, RingLabel, Stage
 from collectord.plan.kept import digest
 from collectord.source.bpf_texts import program_texts
-from collectord.source.kept_ring import Before, Hold, LastingRing, LastingWindow, Use
-from collectord.source.perf_opening import Opened
+from collectord.source.kept_ring import (
+    Before,
+    Hold,
+    LastingArea,
+    LastingRing,
+    LastingWindow,
+    Use,
+)
+from collectord.source.perf_opening import Opened, aux_areas
 from collectord.source.ring import CounterFd
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord._native._core import RingNote
+    from collectord._native._core import RingMap, RingNote
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.kept_rings import GivenRing, KeptRing, KeptRings
     from collectord.model import LossKey
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.kept_memory import KeptMemory
+    from collectord.source.ring import AuxHandle
 
 _LOG: Final = structlog.get_logger()
 _RING_FULL: Final = (Stage.KERNEL_RING, Reason.RING_FULL)
@@ -48,6 +59,9 @@ def ask_opener(kernel: Kernel, plan: SessionPlan, *, abort: int = -1) -> KeptRin
         kernel: asks.
         plan: of the session.
         abort: see `source.base.Source`.
+
+    Raises:
+        KernelError: nobody needs them any more.
     """
     compiling_s = len(plan.payload.programs_run) * plan.payload.compile_limit_ns / NS_PER_SECOND
     try:
@@ -59,6 +73,8 @@ def ask_opener(kernel: Kernel, plan: SessionPlan, *, abort: int = -1) -> KeptRin
             abort=abort,
         )
     except KernelError as error:
+        if error.errno == errno.ECANCELED:
+            raise
         _LOG.warning("rings_not_held", session=plan.name, error=str(error))
         return error
 
@@ -156,25 +172,62 @@ class RingMaker:
             for event, fd in zip(kept.events, fds[1:] if kept.keeper else fds, strict=True)
         )
         attr = planned.events[0].attr
+        label = RingLabel(self._plan.name, planned.source, planned.role, planned.cpu)
         kind = LastingWindow if planned.overwrite else LastingRing
         return kind(
             map=ring_map,
             fd=fds[0],
             basis=planned.basis,
             geometry=Geometry(kept.data_bytes, kept.watermark_bytes, planned.requested_bytes),
-            label=RingLabel(self._plan.name, planned.source, planned.role, planned.cpu),
+            label=label,
             counters=counters,
             time_offset=sample_time_offset(attr),
             time_trailer=id_trailer_from(attr, SampleType.TIME),
             cpu_trailer=id_trailer_from(attr, SampleType.CPU),
             held=planned.overwrite,
+            areas=self._areas(given, ring_map, label, counters, stack),
             hold=Hold(
                 note,
                 self.connection,
                 self._before(note, kept, counters, _PAUSED if planned.overwrite else _RING_FULL),
                 self.use,
-                note.overwritten,
+                note.counted,
             ),
+        )
+
+    def _areas(
+        self,
+        given: GivenRing,
+        ring_map: RingMap,
+        label: RingLabel,
+        counters: tuple[CounterFd, ...],
+        stack: ExitStack,
+    ) -> tuple[LastingArea, ...]:
+        """Map the AUX area of a ring; the stack unmaps it."""
+        kept, (fd, *_) = given
+        if not kept.aux_bytes:
+            return ()
+        note = self._memory.area(kept.number, stack)
+        aux_map = map_aux(fd, ring_map, kept.aux_bytes, self._kernel.limits, snapshot=False)
+        stack.callback(aux_map.close)
+        planned = self._plan.rings[kept.number]
+        hold = Hold(note, self.connection, use=self.use, counted=note.counted)
+        return tuple(
+            LastingArea(
+                **{one.name: getattr(area, one.name) for one in fields(area)},
+                hold=hold,
+                before=self._before_in(area, note),
+            )
+            for area in aux_areas(planned, aux_map, label, kept.number, counters)
+        )
+
+    def _before_in(self, area: AuxHandle, note: RingNote) -> AuxReading:
+        """Return what earlier processes have had of an AUX area; of a new one there is nothing."""
+        readings = [self._kernel.read_counter(c.fd, c.read_format) for c in area.counters]
+        return AuxReading(
+            head=note.position,
+            traced=note.position + note.counted,
+            lost_records=sum(reading.lost or 0 for reading in readings),
         )
 
     def has(self, cpu: int) -> bool:
@@ -200,11 +253,12 @@ class RingMaker:
             counters: its events.
             loss: what the kernel counts as lost.
         """
-        taken, overwritten = note.taken - kept.taken, note.overwritten - kept.overwritten
-        if not self._memory.state:
+        taken, overwritten = note.taken - kept.taken, note.counted - kept.overwritten
+        if not self._memory.text.state:
             return Before(taken, overwritten=overwritten)
-        readings = (
-            (one.event_id, self._kernel.read_counter(one.fd, one.read_format)) for one in counters
-        )
-        by_event = {event_id: reading.lost or 0 for event_id, reading in readings}
-        return Before(taken, {loss: sum(by_event.values())}, by_event, overwritten)
+        readings = [(one, self._kernel.read_counter(one.fd, one.read_format)) for one in counters]
+        by_event = {one.event_id: reading.lost or 0 for one, reading in readings}
+        # What an event with AUX loses in the ring is no sample.
+        tracing = {event.index for event in self._plan.rings[kept.number].events if event.aux}
+        lost = sum(by_event[one.event_id] for one in counters if one.event_index not in tracing)
+        return Before(taken, {loss: lost}, by_event, overwritten)

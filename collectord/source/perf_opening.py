@@ -52,7 +52,7 @@ from collectord.source.ring import AuxHandle, CounterFd, OverwritableRing, Paire
 from collectord.source.scope_threads import nobody, threads_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from collectord._native._core import AuxMap, RingMap
     from collectord.kernel.port import Kernel
@@ -207,7 +207,7 @@ class Opening:
     def _handle(self, number: int, ring: _Ring) -> PerfRing:
         plan, attr = ring.plan, ring.plan.events[0].attr
         label = self._label(plan, ring.tid)
-        areas = self._areas(number, ring, label)
+        areas = aux_areas(plan, ring.aux_map, label, number, ring.counters)
         kind: type[PerfRing] = OverwritableRing if plan.overwrite else PerfRing
         if any(area.plan.snapshot for area in areas):
             kind = PairedRing
@@ -224,20 +224,6 @@ class Opening:
             cpu_trailer=id_trailer_from(attr, SampleType.CPU),
             areas=areas,
         )
-
-    @staticmethod
-    def _areas(number: int, ring: _Ring, label: RingLabel) -> tuple[AuxHandle, ...]:
-        if ring.plan.aux is None or ring.aux_map is None:
-            return ()
-        tracing = {event.index for event in ring.plan.events if event.aux}
-        area = AuxHandle(
-            map=ring.aux_map,
-            plan=replace(ring.plan.aux, data_bytes=ring.aux_map.data_bytes),
-            label=replace(label, role=RingRole.AUX),
-            index=number,
-            counters=tuple(c for c in ring.counters if c.event_index in tracing),
-        )
-        return (area,)
 
     def _open_processes(self) -> None:
         """Open every thread of the processes, again until no scan finds a new one."""
@@ -443,6 +429,35 @@ class Opening:
                 + (f": {reason}" if reason else ""),
                 hint="the tracepoint's fields are in its `format` file below tracefs",
             ) from error
+
+
+def aux_areas(
+    plan: RingPlan,
+    aux_map: AuxMap | None,
+    label: RingLabel,
+    number: int,
+    counters: Sequence[CounterFd],
+) -> tuple[AuxHandle, ...]:
+    """Return the AUX area of a ring; nothing without one.
+
+    Args:
+        plan: of the ring.
+        aux_map: the area's mapping.
+        label: of the ring.
+        number: of the area among the session's.
+        counters: of the ring.
+    """
+    if plan.aux is None or aux_map is None:
+        return ()
+    tracing = {event.index for event in plan.events if event.aux}
+    area = AuxHandle(
+        map=aux_map,
+        plan=replace(plan.aux, data_bytes=aux_map.data_bytes),
+        label=replace(label, role=RingRole.AUX),
+        index=number,
+        counters=tuple(c for c in counters if c.event_index in tracing),
+    )
+    return (area,)
 
 
 @contextmanager

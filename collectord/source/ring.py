@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RingNote,
         Stream,
     )
+    from collectord.ledger.aux_ledger import AuxReading
     from collectord.ledger.record_ledger import Bracket, RingBalance
     from collectord.model import Geometry, RingLabel
     from collectord.plan.aux_areas import AuxPlan
@@ -67,6 +68,8 @@ class AuxHandle:
         label: the ring's label, with the role `aux`.
         index: its number among the session's areas, which perf calls idx.
         counters: counters of the events that write into it, one for each target.
+
+    See `source.kept_ring.LastingArea` for one that another process holds.
     """
 
     map: AuxMap
@@ -77,6 +80,20 @@ class AuxHandle:
 
     def register(self, core: Core, ring: Ring) -> AuxRing:
         """Have the core drain it, and remove it, with the data ring that it belongs to."""
+        return self._register(core, ring)
+
+    def goes_on(self) -> bool:
+        """Whether it lasts beyond its session, for the process that drains it next."""
+        return False
+
+    def own(self, reading: AuxReading) -> AuxReading:
+        """Return a reading of the kernel's counters without what other processes have had."""
+        return reading
+
+    def note_truncated(self, count: int) -> None:
+        """Note for a later process how many bytes were truncated, of this one's."""
+
+    def _register(self, core: Core, ring: Ring, note: RingNote | None = None) -> AuxRing:
         plan, label = self.plan, self.label
         return core.add_aux_ring(
             ring,
@@ -89,6 +106,7 @@ class AuxHandle:
             reference_tsc=plan.stamped_by_tsc,
             enable_fds=() if plan.snapshot else [counter.fd for counter in self.counters],
             head_rule=str(plan.head_rule),
+            note=note,
         )
 
 

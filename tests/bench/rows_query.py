@@ -45,20 +45,26 @@ class _Way(NamedTuple):
     """A way to record.
 
     Attributes:
-        via: of `record`.
+        name: of the way, and of the file.
+        record: writes the file that the next word names.
         peer: prints the file that its last word names.
-        repeat: writes a file with a number of copies of another one's records.
+        repeat: writes a file with a number of copies of another one's records; None: nothing does.
     """
 
-    via: str
+    name: str
+    record: Sequence[str]
     peer: Sequence[str]
-    repeat: Callable[[Path, Path, int], None]
+    repeat: Callable[[Path, Path, int], None] | None
 
 
-def _recorded(path: Path, via: str) -> None:
-    words = ("record", "-a", "-e", f"sched:{_EVENT}", "--via", via, "-m", "64MiB", "-o", path)
+def _ours(via: str) -> Sequence[str]:
+    words = ("record", "-a", "-e", f"sched:{_EVENT}", "--via", via, "-m", "64MiB", "--json", "-o")
+    return (sys.executable, "-m", "collectord", *words)
+
+
+def _recorded(path: Path, way: _Way) -> None:
     load = ("perf", "bench", "sched", "pipe", "-l", str(_LOOPS))
-    command = (sys.executable, "-m", "collectord", *words, "--json", "--", *load)
+    command: tuple[str | Path, ...] = (*way.record, path, "--", *load)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(done.stderr)
@@ -104,9 +110,16 @@ def _repeat_pages(source: Path, target: Path, times: int) -> None:
         file.write(patch.data)
 
 
+_PERF_SCRIPT: Final = ("perf", "script", "--force", "-i")
+_PERF_RECORD: Final = (
+    *("perf", "record", "-q", "-a", "-e", f"sched:{_EVENT}", "-c", "1", "-m", "16M"),
+    *("-k", "CLOCK_MONOTONIC", "-o"),
+)
 _WAYS: Final = (
-    _Way("ftrace", ("trace-cmd", "report", "-i"), _repeat_pages),
-    _Way("perf", ("perf", "script", "--force", "-i"), _repeat_records),
+    _Way("ftrace", _ours("ftrace"), ("trace-cmd", "report", "-i"), _repeat_pages),
+    _Way("perf", _ours("perf"), _PERF_SCRIPT, _repeat_records),
+    _Way("perf-record", _PERF_RECORD, _PERF_SCRIPT, None),
+    _Way("perf-record-z", (*_PERF_RECORD[:2], "-z", *_PERF_RECORD[2:]), _PERF_SCRIPT, None),
 )
 
 
@@ -169,7 +182,7 @@ def _shown(settings: Settings, way: _Way, path: Path, count: int) -> tuple[list[
         share = taken_s / peer_s
         rows.append(
             Row(
-                f"events of {way.via}: {name} of {count:,} events",
+                f"events of {way.name}: {name} of {count:,} events",
                 f"{taken_s:.2f} s, {taken_s / count * 1e9:.0f} ns/event, {share:.2f} x",
                 peer,
                 share,
@@ -181,32 +194,44 @@ def _shown(settings: Settings, way: _Way, path: Path, count: int) -> tuple[list[
 
 
 def _rows(settings: Settings, way: _Way) -> list[Row]:
-    name = f"query of {way.via}"
-    path, large = (settings.directory / f"{way.via}{end}" for end in ("", "-large"))
+    path = settings.directory / way.name
     settings.directory.mkdir(parents=True, exist_ok=True)
-    _recorded(path, way.via)
+    _recorded(path, way)
     count, runs, columns = _decoded(path, settings.repeats)
     shown, peer_ns = _shown(settings, way, path, count)
-    times = -(-_ASKED_EVENTS // count)
-    way.repeat(path, large, times)
-    asked = [_asked(large, times * count) for _ in range(settings.repeats)]
-    size = large.stat().st_size
-    for used in (path, large):
-        used.unlink()
-    seconds, memory = (statistics.median(figures) for figures in zip(*asked, strict=True))
-    peer = f"{peer_ns:.0f} ns/event ({way.peer[0]} {way.peer[1]}, all fields as text)"
-    work = (
-        f"{name}: count, max and group of {times * count / 1e6:.1f} M events, {size / 1e6:.0f} MB"
-    )
+    asked = _asked_rows(settings, way, path, count, peer_ns) if way.repeat is not None else []
+    path.unlink()
     return [
         Row(
-            f"{name}: {count:,} events decoded into {columns} columns",
+            f"query of {way.name}: {count:,} events decoded into {columns} columns",
             f"{statistics.median(runs):.0f} ns/event ({min(runs):.0f}-{max(runs):.0f})",
-            peer,
+            f"{peer_ns:.0f} ns/event ({way.peer[0]} {way.peer[1]}, all fields as text)",
             statistics.median(runs),
             _DECODE_BUDGET_NS,
             "ns/event",
         ),
+        *asked,
+        *shown,
+    ]
+
+
+def _asked_rows(
+    settings: Settings, way: _Way, path: Path, count: int, peer_ns: float
+) -> list[Row]:
+    """Return the rows of a statement over many copies of the records of a file."""
+    assert way.repeat is not None
+    large = settings.directory / f"{way.name}-large"
+    times = -(-_ASKED_EVENTS // count)
+    way.repeat(path, large, times)
+    asked = [_asked(large, times * count) for _ in range(settings.repeats)]
+    size = large.stat().st_size
+    large.unlink()
+    seconds, memory = (statistics.median(figures) for figures in zip(*asked, strict=True))
+    work = (
+        f"query of {way.name}: count, max and group of {times * count / 1e6:.1f} M events, "
+        f"{size / 1e6:.0f} MB"
+    )
+    return [
         Row(
             work,
             f"{seconds:.2f} s",
@@ -216,10 +241,9 @@ def _rows(settings: Settings, way: _Way) -> list[Row]:
             "s",
         ),
         Row(f"{work}: memory", f"{memory:.0f} MiB", "-", memory, _MEMORY_BUDGET_MIB, "MiB"),
-        *shown,
     ]
 
 
 def query(settings: Settings) -> list[Row]:
-    """Decode and ask records of two tasks that wake each other, by ftrace and by perf."""
+    """Decode and ask records of two tasks that wake each other, by each way to record."""
     return [row for way in _WAYS for row in _rows(settings, way)]

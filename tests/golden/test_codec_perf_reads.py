@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,7 +38,9 @@ from collectord.codec.perf_sideband import (
     Mmap,
     Mmap2,
 )
+from tests.support import profiles
 from tests.support.perf_ids import identifier
+from tests.support.query_tables import rows_of, tables_in
 from tests.support.samples import Sample, encode_sample
 from tests.support.sideband import Exit, Record, encode
 from tests.support.whole_records import last_whole_record
@@ -300,6 +303,24 @@ def test_kernel_map_and_ksymbol(stock: Perf, tmp_path: Path) -> None:
     file = seal(tmp_path / "a.data", build_head(CLOCK_ONLY), padded(records))
     out = run(stock, "script", "-i", file, "-F", "ip,sym", "--kallsyms", "/dev/null")
     assert "bpf_prog_0123456789abcdef_f" in out
+
+
+def test_samples_have_the_cgroups_that_perf_has(perfs: tuple[Perf, ...], tmp_path: Path) -> None:
+    """By the first path that is told of an id; perf 6.1 cannot print them."""
+    attr = profiles.CGROUP_ATTR
+    file = profiles.write(
+        tmp_path / "a.data",
+        *(profiles.cgroup(0, number, path) for number, path in ((1, b"/"), (70, b"/a b/c"))),
+        profiles.cgroup(0, 70, b"/other"),
+        *(profiles.sample(at, 50, attr=attr, cgroup=at) for at in (70, 1, 99)),
+        attr=attr,
+    )
+    printed = run(perfs[-1], "script", "-i", file, "-F", "time,cgroup", "-G").splitlines()
+    told = [line.partition(":")[2].strip() for line in printed]
+    with ExitStack() as stack:
+        rows = rows_of(tables_in(stack, file)["samples"], "cgroup", "mono_ns")
+    assert [name or "unknown" for name, _ in sorted(rows, key=lambda row: row[1])] == told
+    assert told == ["/", "/a b/c", "unknown"]
 
 
 def test_loss_is_reported(stock: Perf, tmp_path: Path) -> None:

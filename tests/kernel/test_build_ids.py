@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.kernel.host import build_id, code_files
+from collectord.kernel.host import code_files
 from tests.support.daemons import wait_for
 from tests.support.generator import Generator
 from tests.support.patience import patient
@@ -34,7 +34,7 @@ IN_CLOSE_NOWRITE: Final = 0x10
 def of_file(path: Path) -> str:
     """Return the build-id of a file."""
     with path.open("rb") as file:
-        return build_id.from_elf(file.fileno()).hex()
+        return code_files.file_build_id(file.fileno()).hex()
 
 
 def executes(pid: int, name: bytes) -> bool:

@@ -32,7 +32,7 @@ CALLS: Final = 20_000
 @pytest.fixture
 def instance(tracefs: Path) -> Iterator[Path]:
     """Provide an instance of our own, which records nothing yet."""
-    own = tracefs / f"instances/collectord-test-{os.getpid()}"
+    own = tracefs / f"instances/test-codec-{os.getpid()}"
     own.mkdir()
     (own / "trace_clock").write_text("mono")
     yield own

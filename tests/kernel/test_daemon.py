@@ -150,6 +150,9 @@ def test_default_configuration(
 def test_counters_begin_at_zero(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
     """Every series is there before anything happened, at 0, and no series comes later."""
     with daemons.running(start_cli, daemons.write_config(tmp_path)) as daemon:
+        # The cost is read at the first tick, which may come after READY.
+        cost = "collectord_imposed_cpu_seconds_total{"
+        daemons.wait_for(lambda: cost in daemon.metrics(), "the first reading of the cost")
         first = _series(daemon.metrics())
         names = '{session="calls",source="perf"'
         counters = {

@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import astuple, dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -87,7 +88,8 @@ def held_by_process() -> Held:
 async def live(context: SessionContext, plan: SessionPlan) -> None:
     """Run one session from its opening to its end, with something to record."""
     async with AsyncExitStack() as own:
-        session = await context.open(plan, own, contained)
+        nobody = SimpleNamespace(opening=lambda: None, loading=lambda: None)
+        session = await context.open(plan, own, contained, nobody)
         assert isinstance(session, Session)
         await session.begin()
         await asyncio.sleep(0.001)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from collectord.errors import CollectordError
 from tests.support import daemons
 from tests.support.daemons import NUMBER
 from tests.support.patience import patient
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("tracefs")
 
 BURST: Final = 5_000
+LINE_CHARS: Final = 60_000  # of a request, which may have 64 KiB
 END_S: Final = patient(60)
 
 
@@ -50,6 +52,11 @@ def test_a_log_that_nobody_reads_stops_nothing(
             daemon.await_stored(number * BURST)
             assert daemon.post("/v1/rotate", {})["segments"]
         assert len(daemons.sealed(tmp_path / "state")) == 2
+        while not daemon.status()["log_lines_dropped"]:
+            with pytest.raises(CollectordError, match="no session"):  # which is a line of its log
+                daemon.post("/v1/rotate", {"sessions": ["x" * LINE_CHARS]})
+        dropped = daemon.metric("collectord_log_lines_dropped_total")
+        assert 0 < dropped <= daemon.status()["log_lines_dropped"]
         daemon.process.send_signal(signal.SIGTERM)
         assert daemon.process.wait(END_S) == 0
     segments = daemons.sealed(tmp_path / "state")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.kernel.host import build_id
+from collectord.kernel.host import code_files
 from collectord.kernel.linux import LinuxKernel
 from collectord.source import bcc_client
 from tests.support.generator import MARK
@@ -89,7 +89,7 @@ def build_id_of(library: str) -> str:
     with Path(next(line.split()[-1] for line in maps if line.endswith(library))).open(
         "rb"
     ) as file:
-        return build_id.from_elf(file.fileno()).hex()
+        return code_files.file_build_id(file.fileno()).hex()
 
 
 def perf_trace(perf: Perf, directory: Path, name: str) -> Neighbour:

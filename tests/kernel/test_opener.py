@@ -22,7 +22,7 @@ from collectord.errors import CollectordError, KernelError
 from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.values.kept_rings import KeptRings, Prior
-from collectord.opener.held_session import HeldSession
+from collectord.opener.held_session import HeldSession, Priors
 from collectord.plan.build import build
 from collectord.source.bcc_child import NEVER
 from collectord.source.perf_kept import ask_opener, own_given
@@ -310,14 +310,14 @@ def test_a_daemon_cannot_take_the_openers_memory_away() -> None:
     session = SessionConfig(name="held", source=(perf_source("cpu-clock"),))
     config = Config(session=(session,))
     (plan,) = build(config, host_facts(kernel, config, mount=False)).sessions
-    session_held = HeldSession(kernel, plan, Prior(), abort=NEVER)
+    session_held = HeldSession(kernel, plan, Priors(), abort=NEVER)
     try:
         for size in (0, 1 << 20):
             with pytest.raises(PermissionError):
                 os.ftruncate(session_held.memory, size)
         assert os.pwrite(session_held.memory, b"{}", 0) == 2
     finally:
-        assert session_held.end() == Prior("{}")
+        assert session_held.end() == Priors(Prior("{}"))
 
 
 def test_without_an_opener_a_daemon_plans_as_it_may(tmp_path: Path, start_cli: Start) -> None:

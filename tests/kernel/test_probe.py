@@ -73,6 +73,7 @@ def test_features_are_found_by_trying(require: Callable[[str], None]) -> None:
     facts = LinuxKernel().facts(FactsWanted(()))
     require("PERF_FORMAT_LOST")
     assert facts.format_lost
+    assert facts.sample_cgroup
     assert facts.hardware_pmu == next(
         check.ok for check in facts.checks if check.name == "hardware counters"
     )

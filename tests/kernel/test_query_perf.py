@@ -53,13 +53,25 @@ def query(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[dict[str, An
     return rows
 
 
-@pytest.fixture(params=["collectord", "perf"])
+@pytest.fixture(params=["collectord", "perf", "perf -z"])
 def recorded(request: pytest.FixtureRequest, run_cli: Cli, perf: Perf, tmp_path: Path) -> Path:
     """A load of four systems and samples with call chains, by either recorder."""
-    if request.param == "perf":
+    if request.param != "collectord":
         words = [word for event in EVENTS for word in ("-e", event)]
         done = perf.run(
-            *("record", "-q", "-a", "-m", "4M", "-k", "CLOCK_MONOTONIC", "-F", "997", "-g"),
+            *(
+                "record",
+                *request.param.split()[1:],
+                "-q",
+                "-a",
+                "-m",
+                "4M",
+                "-k",
+                "CLOCK_MONOTONIC",
+                "-F",
+                "997",
+                "-g",
+            ),
             *("-e", "cpu-clock", *words, "-o", str(tmp_path / "perf.data"), "--", *LOAD),
         )
         assert done.returncode == 0, done.stderr

@@ -140,7 +140,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int is_counted = 0; is_counted < 2; is_counted++) {
 		run("ftrace", fd, bytes, data, ops, count, is_counted != 0);
 		run("perf", fd, bytes, data, ops, count, is_counted != 0);
+		run("blktrace", fd, bytes, data, ops, count, is_counted != 0);
 	}
-	CHECK(order__settled(fd, 0) <= (int64_t)bytes);
+	CHECK(order__end(fd, 0, true) <= (int64_t)bytes);
+	CHECK(order__end(fd, 0, false) >= order__end(fd, 0, true));
 	return 0;
 }

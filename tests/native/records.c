@@ -151,6 +151,16 @@ uint16_t record__ksymbol(uint8_t *to, uint64_t start, uint16_t flags, uint64_t t
 	return size;
 }
 
+uint16_t record__cgroup(uint8_t *to, uint64_t id, const char *path, uint64_t time_ns)
+{
+	const size_t bytes = strlen(path) + 1;
+	const uint16_t size = timed(to, PERF_RECORD_CGROUP, 0, (uint16_t)(8 + bytes), time_ns);
+
+	walk__store(to + 8, id);
+	memcpy(to + 16, path, bytes);
+	return size;
+}
+
 uint16_t record__bpf_event(uint8_t *to, uint16_t type, uint32_t id, uint64_t time_ns)
 {
 	const uint16_t size = timed(to, PERF_RECORD_BPF_EVENT, 0, 16, time_ns);

@@ -28,6 +28,7 @@ uint16_t record__fork(uint8_t *to, uint32_t pid, uint32_t ppid, uint32_t tid, ui
 		      uint64_t time_ns);
 uint16_t record__exit(uint8_t *to, uint32_t pid, uint32_t tid, uint64_t time_ns);
 uint16_t record__ksymbol(uint8_t *to, uint64_t start, uint16_t flags, uint64_t time_ns);
+uint16_t record__cgroup(uint8_t *to, uint64_t id, const char *path, uint64_t time_ns);
 uint16_t record__bpf_event(uint8_t *to, uint16_t type, uint32_t id, uint64_t time_ns);
 /* A record whose body begins with `pid` and that ends in {u64 time, u32 cpu, u32, u64 id}, as in
  * records__context_layout. */

@@ -358,6 +358,47 @@ static void a_successor_goes_on_at_the_tail(void)
 	end();
 }
 
+/* Like pair(), as the next process that has the area of another one's. */
+static void succeed(const struct aux_ring_options *options)
+{
+	if (aux != NULL)
+		aux->ops->free(aux);
+	pair(options);
+}
+
+/* A kill came before the kernel got back what the note tells of. */
+static void a_successor_goes_on_where_the_note_says(void)
+{
+	struct ring_note note = {0};
+	struct aux_ring_options options = plain();
+	struct found found;
+
+	begin(false);
+	options.note = &note;
+	pair(&options);
+	CHECK_EQ(fake_aux__run(&fake, 100), 100);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(note.at[note.turn & 1].position, 100 * 8);
+	CHECK_EQ(note.place[note.turn & 1], chunk__place(&chunk));
+	ring_map__publish_tail(&fake.map, 40 * 8);
+	CHECK_EQ(fake_aux__run(&fake, 10), 10);
+	succeed(&options);
+	CHECK_EQ(ring_map__tail(&fake.map), 100 * 8);
+	empty_chunk();
+	CHECK_EQ(pass(false), RING_EMPTY);
+	found = look();
+	CHECK_EQ(found.first_word, 100);
+	CHECK_EQ(found.words, 10);
+	/* One that was taken otherwise is not taken again. */
+	CHECK_EQ(fake_aux__run(&fake, 10), 10);
+	ring_map__publish_tail(&fake.map, 115 * 8);
+	succeed(&options);
+	empty_chunk();
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(look().first_word, 115);
+	end();
+}
+
 static struct aux_ring_options whole(void)
 {
 	struct aux_ring_options options = plain();
@@ -424,6 +465,79 @@ static void no_piece_ends_inside_of_what_an_aux_record_tells_of(void)
 		CHECK_EQ(next * 8, fake.head);
 	}
 	CHECK_EQ(counter__read(&aux_ring__of(aux)->orphan_bytes), 0);
+	end();
+}
+
+/* Its predecessor has read the records, and not the bytes. */
+static void a_successor_knows_up_to_where_records_were_read(void)
+{
+	struct ring_note note = {0};
+	struct aux_ring_options options = whole();
+
+	begin(false);
+	options.note = &note;
+	pair(&options);
+	CHECK_EQ(fake_aux__run(&fake, 100), 100);
+	CHECK_EQ(fake_aux__run(&fake, 50), 50);
+	CHECK(ring__begin(data) > 0);
+	CHECK_EQ(data->ops->take(data, &chunk, CHUNK_BYTES), RING_EMPTY);
+	succeed(&options);
+	empty_chunk();
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(look().words, 150);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->orphan_bytes), 0);
+	/* What nobody read of comes with the records. */
+	CHECK_EQ(fake_aux__run(&fake, 7), 7);
+	empty_chunk();
+	CHECK_EQ(pass(false), RING_EMPTY);
+	CHECK_EQ(look().words, 7);
+	CHECK_EQ(counter__read(&aux_ring__of(aux)->unrecorded_bytes), 0);
+	end();
+}
+
+/* Whoever wrote the note may lie. */
+static void an_impossible_note_is_a_fault_of_the_area(void)
+{
+	struct ring_note note = {.at[0] = {.position = AUX_BYTES * 3, .samples = UINT64_MAX}};
+	struct aux_ring_options options = whole();
+
+	begin(false);
+	options.note = &note;
+	pair(&options);
+	CHECK_EQ(fake_aux__run(&fake, 100), 0);
+	CHECK_EQ(ring__begin(aux), 0);
+	CHECK_EQ(aux->last_fault, WALK_BAD_HEAD);
+	end();
+}
+
+/* Nothing is read before its segment has a place, and nothing after its end. */
+static void an_area_of_another_process_can_be_held(void)
+{
+	struct ring_note note = {0};
+	struct aux_ring_options options = plain();
+
+	begin(false);
+	data->held = true;
+	pair(&options);
+	CHECK_EQ(aux->ops->join(aux, &stream), -EINVAL);
+	data->partner = aux;
+	CHECK(!ring__obeys(data, COMMAND_HOLD));
+	options.note = &note;
+	succeed(&options);
+	data->partner = aux;
+	CHECK_EQ(aux->ops->join(aux, &stream), 0);
+	CHECK(ring__obeys(data, COMMAND_HOLD));
+	CHECK_EQ(fake_aux__run(&fake, 100), 100);
+	ring__hold(data, true);
+	CHECK_EQ(pass(false), RING_EMPTY);
+	/* It is no window: that would have no bytes. */
+	ring__hold(data, false);
+	CHECK_EQ(look().words, 100);
+	CHECK_EQ(fake_aux__run(&fake, 100), 100);
+	ring__begin(aux);
+	aux->ops->leave(aux, false);
+	CHECK_EQ(counter__read(&aux->abandoned), 0);
+	CHECK_EQ(ring_map__tail(&fake.map), 100 * 8);
 	end();
 }
 
@@ -788,6 +902,10 @@ int main(void)
 	RUN(only_the_end_of_what_is_there_is_padded);
 	RUN(behind_a_head_beyond_the_area_the_ring_goes_on);
 	RUN(a_successor_goes_on_at_the_tail);
+	RUN(a_successor_goes_on_where_the_note_says);
+	RUN(a_successor_knows_up_to_where_records_were_read);
+	RUN(an_impossible_note_is_a_fault_of_the_area);
+	RUN(an_area_of_another_process_can_be_held);
 	RUN(no_piece_ends_inside_of_what_an_aux_record_tells_of);
 	RUN(bytes_whose_record_is_to_come_wait_for_it);
 	RUN(bytes_whose_record_was_lost_are_taken_a_full_pass_later);

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "blk_records.h"
 #include "check.h"
 #include "columns/scan.h"
 #include "pages.h"
@@ -328,6 +329,133 @@ static void samples_are_found_behind_the_payload_of_aux_data(void)
 	scan__drop(scan);
 }
 
+/* Put a sample of {IDENTIFIER, TIME, RAW, CGROUP, CODE_PAGE_SIZE}, or one of a task without RAW. */
+static size_t add_placed(uint8_t *to, uint64_t id, uint64_t cgroup)
+{
+	const uint64_t words[] = {
+		walk__header(PERF_RECORD_SAMPLE, 0, 56), id,	 1000, UINT64_C(9) << 32 | 12,
+		UINT64_C(8) << 32 | 7,			 cgroup, 4096};
+
+	memcpy(to, words, sizeof(words));
+	return sizeof(words);
+}
+
+static size_t add_cgroup(uint8_t *to, uint64_t cgroup, const char *path)
+{
+	uint64_t words[5] = {walk__header(PERF_RECORD_CGROUP, 0, 40), cgroup, 0, 900, 5};
+
+	(void)strncpy((char *)&words[2], path, sizeof(words[2]) - 1);
+	memcpy(to, words, sizeof(words));
+	return sizeof(words);
+}
+
+/* The file tells them behind the samples; of two paths the first one counts. */
+static void samples_have_the_paths_of_their_cgroups(void)
+{
+	static const char *const columns[][2] = {{"text", "cgroup"}, {"u32", "first"}};
+	static const uint64_t ids[] = {70, 70, 99, 71, 0};
+	static uint8_t data[4096];
+	const uint64_t type = PERF_SAMPLE_IDENTIFIER | PERF_SAMPLE_TIME | PERF_SAMPLE_RAW |
+			      PERF_SAMPLE_CGROUP | PERF_SAMPLE_CODE_PAGE_SIZE;
+	size_t bytes = 0, damaged;
+
+	for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++)
+		bytes += add_placed(data + bytes, 5, ids[i]);
+	damaged = bytes;
+	bytes += add_placed(data + bytes, 5, 70);
+	walk__store(data + damaged, walk__header(PERF_RECORD_SAMPLE, 0, 48)); /* a word is missing */
+	bytes -= 8;
+	bytes += add_cgroup(data + bytes, 70, "/a\xff");
+	bytes += add_cgroup(data + bytes, 71, "/b");
+	bytes += add_cgroup(data + bytes, 70, "/c");
+	for (enum perf_rows rows = PERF_ROWS_RAW; rows <= PERF_ROWS_SAMPLES; rows++) {
+		const struct field fields[] = {
+			{.place = FIELD_CGROUP, .offset = rows == PERF_ROWS_RAW ? 0 : 16},
+			{.place = FIELD_INLINE, .offset = 0, .bytes = 4, .element = 4},
+		};
+		const struct perf_event event = {
+			.sample_type = type, .has_trailer = true, .is_wanted = true};
+		struct scan *const scan = scan_of(WANT_EVENTS, columns, 2);
+		struct ArrowArrayStream stream;
+		struct ArrowArray batch;
+		struct source *source;
+
+		CHECK_EQ(scan__add_source(scan, "perf", file_of(data, bytes), &source), 0);
+		CHECK_EQ(scan__add_span(scan, ROW_NONE, 0, bytes), 0);
+		memcpy(source->fields, fields, sizeof(fields));
+		source->perf_rows = rows;
+		CHECK_EQ(perf_events__add(&source->perf, &event), 0);
+		CHECK_EQ(perf_events__add_id(&source->perf, 5), 0);
+		CHECK_EQ(scan__stream(scan, &stream), 0);
+		batch = next_of(&stream);
+		CHECK_EQ(batch.length, 5);
+		CHECK_EQ(batch.children[0]->null_count, 2);
+		CHECK(!is_valid(batch.children[0], 2) && !is_valid(batch.children[0], 4));
+		CHECK(memcmp(batch.children[0]->buffers[2], "/a\\xff/a\\xff/b", 14) == 0);
+		CHECK_EQ(((const uint32_t *)batch.children[1]->buffers[1])[0],
+			 rows == PERF_ROWS_RAW ? 9 : PERF_RECORD_SAMPLE);
+		batch.release(&batch);
+		stream.release(&stream);
+		CHECK_EQ(source__counts(source).damaged, 1);
+		scan__drop(scan);
+	}
+}
+
+/* Across pieces, with the data that belong to them; a gap in the numbers is a loss. */
+static void requests_follow_each_other_with_their_data(void)
+{
+	static const char *const columns[][2] = {
+		{"u32", "sequence"}, {"text", "rwbs"}, {"text", "device"}, {"bytes", "payload"}};
+	static const struct field fields[] = {
+		{.place = FIELD_INLINE, .offset = 4, .bytes = 4, .element = 4},
+		{.place = FIELD_RWBS},
+		{.place = FIELD_DEVICE, .offset = 36},
+		{.place = FIELD_TAIL, .element = 1},
+	};
+	static uint8_t data[600u << 10];
+	struct ArrowArrayStream stream;
+	struct ArrowArray batch;
+	struct source *source;
+	struct scan *const scan = scan_of(WANT_EVENTS, columns, 4);
+	uint64_t rows = 0, numbers = 0;
+	size_t bytes = 0;
+	uint32_t sequence;
+
+	for (sequence = 1; bytes < 500000; sequence += 2) {
+		bytes += blk_record__put(data + bytes, 0, 1, 8); /* a note */
+		bytes += blk_record__put(data + bytes, sequence, sequence,
+					 (uint16_t)(sequence % 99));
+		if (sequence == 1001)
+			bytes += 70; /* of nothing */
+	}
+	bytes += blk_record__put(data + bytes, sequence, sequence, 9) - 1; /* not whole */
+	CHECK_EQ(scan__add_source(scan, "blktrace", file_of(data, bytes), &source), 0);
+	CHECK_EQ(scan__add_span(scan, 3, 0, bytes), 0);
+	memcpy(source->fields, fields, sizeof(fields));
+	source->page_bytes = 128u << 10;
+	CHECK_EQ(scan__stream(scan, &stream), 0);
+	for (batch = next_of(&stream); batch.release != NULL; batch = next_of(&stream)) {
+		const int32_t *const ends = batch.children[3]->buffers[1];
+
+		for (int64_t i = 0; i < batch.length; i++) {
+			const uint32_t number = ((const uint32_t *)batch.children[0]->buffers[1])[i];
+
+			CHECK_EQ(number, 2 * rows++ + 1);
+			CHECK_EQ(ends[i + 1] - ends[i], number % 99);
+			numbers += number;
+		}
+		CHECK(memcmp(batch.children[1]->buffers[2], "RR", 2) == 0);
+		CHECK(memcmp(batch.children[2]->buffers[2], "1445:678490", 11) == 0);
+		batch.release(&batch);
+	}
+	stream.release(&stream);
+	CHECK_EQ(2 * rows + 1, sequence);
+	CHECK_EQ(numbers, rows * rows);
+	CHECK_EQ(source__counts(source).lost, rows - 1);
+	CHECK_EQ(source__counts(source).damaged, 1);
+	scan__drop(scan);
+}
+
 int main(void)
 {
 	RUN(records_become_columns_of_their_kinds);
@@ -335,5 +463,7 @@ int main(void)
 	RUN(losses_and_damage_are_rows_and_end_nothing);
 	RUN(only_the_time_that_is_asked_for_is_read);
 	RUN(samples_are_found_behind_the_payload_of_aux_data);
+	RUN(samples_have_the_paths_of_their_cgroups);
+	RUN(requests_follow_each_other_with_their_data);
 	return 0;
 }

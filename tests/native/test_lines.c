@@ -83,7 +83,7 @@ static void rings_are_kept_as_runs(void)
 	CHECK_EQ(most, 2);
 	CHECK_EQ(order__next(&order, bytes, true, &record, &offset, &fault), 0);
 	CHECK_EQ(order.runs, 0);
-	CHECK_EQ(order__settled(source->fd, 0), bytes);
+	CHECK_EQ(order__end(source->fd, 0, true), bytes);
 	order__deinit(&order);
 	scan__drop(scan);
 	free(data);
@@ -146,7 +146,7 @@ static void a_payload_is_no_record(void)
 	CHECK_EQ(order__next(&order, bytes, true, &record, &offset, &fault), 1);
 	CHECK(fault.reason == NULL && walk__load(record + 16) == 30);
 	CHECK_EQ(order__next(&order, bytes, true, &record, &offset, &fault), 0);
-	CHECK_EQ(order__settled(source->fd, 0), 0);
+	CHECK_EQ(order__end(source->fd, 0, true), 0);
 	order__deinit(&order);
 	scan__drop(scan);
 }

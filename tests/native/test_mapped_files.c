@@ -160,6 +160,54 @@ static void long_names_fill_the_memory_first(void)
 	mapped_files__deinit(&files);
 }
 
+static bool makes_code(uint32_t pid)
+{
+	static uint32_t pids[2 * CODE_MAKERS_MAX];
+	const size_t count = mapped_files__makers(&files, pids);
+
+	for (size_t i = 0; i < count; i++)
+		if (pids[i] == pid)
+			return true;
+	return false;
+}
+
+static void processes_that_make_code_are_told(void)
+{
+	begin();
+	CHECK(!makes_code(5));
+	note(5, "//anon", 0);
+	note(5, "//anon", 0);
+	note(6, "/lib/a", 1);
+	note(7, "/memfd:doublemapper (deleted)", 2);
+	note(8, "[vdso]", 0);
+	note(9, "[heap]", 0);
+	note(0, "//anon", 0);
+	CHECK(makes_code(5) && makes_code(7) && makes_code(9));
+	CHECK(!makes_code(6) && !makes_code(8) && !makes_code(0));
+	CHECK_EQ(files.now->maker_count, 3);
+	CHECK(strcmp(names(), "/lib/a /memfd:doublemapper (deleted) [vdso] [heap] ") == 0);
+	mapped_files__turn(&files);
+	note(7, "//anon", 0);
+	CHECK(makes_code(5) && makes_code(7));
+	mapped_files__turn(&files);
+	CHECK(!makes_code(5) && makes_code(7));
+	mapped_files__deinit(&files);
+}
+
+static void too_many_of_them_are_left_out(void)
+{
+	begin();
+	for (uint32_t pid = 1; pid <= CODE_MAKERS_MAX + 5; pid++)
+		note(pid, "//anon", 0);
+	CHECK(makes_code(1) && makes_code(CODE_MAKERS_MAX));
+	CHECK(!makes_code(CODE_MAKERS_MAX + 1));
+	CHECK_EQ(files.dropped, 0);
+	mapped_files__turn(&files);
+	note(CODE_MAKERS_MAX + 1, "//anon", 0);
+	CHECK(makes_code(CODE_MAKERS_MAX + 1));
+	mapped_files__deinit(&files);
+}
+
 int main(void)
 {
 	RUN(each_file_is_told_once);
@@ -168,5 +216,7 @@ int main(void)
 	RUN(files_are_forgotten_with_the_segment_after_theirs);
 	RUN(a_full_set_drops_and_a_turn_makes_room);
 	RUN(long_names_fill_the_memory_first);
+	RUN(processes_that_make_code_are_told);
+	RUN(too_many_of_them_are_left_out);
 	return 0;
 }

@@ -3,6 +3,7 @@
 #include <linux/perf_event.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "check.h"
@@ -422,6 +423,68 @@ static void symbols_and_programs_live_until_they_are_unregistered(void)
 	sideband__deinit(&sideband);
 }
 
+/* No record tells that a cgroup is gone; two that live have different paths. */
+static void a_cgroup_is_named_until_another_one_has_its_path(void)
+{
+	struct sideband sideband;
+	const struct replay *replay;
+
+	begin(&sideband, 1 << 20);
+	add(&sideband, record__cgroup(record, 1, "/", 0));
+	add(&sideband, record__cgroup(record, 71, "/system.slice/job.service", 100));
+	add(&sideband, record__cgroup(record, 72, "/system.slice/jobs.service", 101));
+	add(&sideband, record__cgroup(record, 80, "/system.slice/job.service", 300));
+	sideband__settle(&sideband, 300);
+	/* Samples of 71 may be unwritten up to 300. */
+	replay = replay_as(&sideband, true);
+	CHECK_EQ(replay->records, 4);
+	CHECK(strcmp((const char *)find(replay, PERF_RECORD_CGROUP, 71, 0) + 16,
+		     "/system.slice/job.service") == 0);
+	sideband__settle(&sideband, 301);
+	replay = replay_of(&sideband);
+	CHECK_EQ(replay->records, 3);
+	CHECK(find(replay, PERF_RECORD_CGROUP, 71, 0) == NULL);
+	CHECK_EQ(time_of(find(replay, PERF_RECORD_CGROUP, 80, 0)), 300);
+	CHECK_EQ(time_of(find(replay, PERF_RECORD_CGROUP, 72, 0)), 101);
+	CHECK(find(replay, PERF_RECORD_CGROUP, 1, 0) != NULL);
+	sideband__deinit(&sideband);
+}
+
+static int count_cgroups(void *context, const uint8_t *bytes, uint16_t size)
+{
+	uint64_t *const seen = context; /* number, first, sum of ids */
+	const uint64_t id = walk__load(bytes + 8);
+
+	(void)size;
+	seen[0]++;
+	if (id >= 2 && id < seen[1])
+		seen[1] = id;
+	seen[2] += id;
+	return 0;
+}
+
+static void of_too_many_cgroups_the_oldest_new_ones_go(void)
+{
+	struct sideband sideband;
+	uint64_t seen[] = {0, UINT64_MAX, 0};
+	const uint64_t max = SIDEBAND_CGROUPS_MAX;
+	char path[32];
+
+	begin(&sideband, 64 << 20);
+	add(&sideband, record__cgroup(record, 1, "/", 0));
+	for (uint64_t id = 2; id <= max + 10; id++) {
+		(void)snprintf(path, sizeof(path), "/run-%u.scope", (unsigned)id);
+		add(&sideband, record__cgroup(record, id, path, id));
+	}
+	sideband__settle(&sideband, UINT64_MAX);
+	CHECK_EQ(sideband__replay(&sideband, true, count_cgroups, seen), 0);
+	CHECK_EQ(seen[0], max);
+	CHECK_EQ(seen[1], 12);
+	CHECK_EQ(seen[2], 1 + (12 + max + 10) * (max - 1) / 2);
+	CHECK_EQ(counters_of(&sideband).dropped, 0);
+	sideband__deinit(&sideband);
+}
+
 static void other_records_are_passed_over(void)
 {
 	struct sideband sideband;
@@ -705,6 +768,8 @@ int main(void)
 	RUN(what_a_segment_holds_already_is_told_as_changes);
 	RUN(a_tid_used_again_belongs_to_its_new_process);
 	RUN(symbols_and_programs_live_until_they_are_unregistered);
+	RUN(a_cgroup_is_named_until_another_one_has_its_path);
+	RUN(of_too_many_cgroups_the_oldest_new_ones_go);
 	RUN(other_records_are_passed_over);
 	RUN(loaded_records_are_the_state_at_once);
 	RUN(a_task_that_ended_in_a_loaded_segment_is_named_until_older_data_are_written);

@@ -230,6 +230,7 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
         unclean_stops=1,
         damaged_files=2,
         left_records=7,
+        log_lines_dropped=3,
         store_limit_bytes=8 << 30,
         bpf=(program(),),
         drain=RunningThreads(

@@ -59,16 +59,28 @@ def traces_of(device: Path) -> list[str]:
 
 def parsed(base: Path) -> Counter[str]:
     """Return the events that blkparse lists, by action and kind of request: "C W", "Q WS" ..."""
+    return Counter(" ".join(words) for words in _listed(base, "%a %d"))
+
+
+def values(base: Path) -> Counter[tuple[str, ...]]:
+    """Return the events that blkparse lists, with their values.
+
+    They are CPU, number, action, kind, device, sector, bytes, error and thread; notes have none.
+    """
+    listed = _listed(base, "%c %s %a %d %D %S %N %e %p")
+    return Counter(tuple(words) for words in listed if words[2] != "m")
+
+
+def _listed(base: Path, form: str) -> Iterator[list[str]]:
     done = subprocess.run(
-        ["blkparse", "-q", "-i", base.name, "-f", "= %a %d\\n"],
+        ["blkparse", "-q", "-i", base.name, "-f", f"= {form}\\n"],
         cwd=base.parent,
         capture_output=True,
         text=True,
         check=True,
         timeout=_LIMIT_S,
     )
-    lines = (line for line in done.stdout.splitlines() if line.startswith("= "))
-    return Counter(line.removeprefix("= ").strip() for line in lines)
+    return (line.split()[1:] for line in done.stdout.splitlines() if line.startswith("= "))
 
 
 def tools_say(base: Path) -> dict[str, list[Any]]:

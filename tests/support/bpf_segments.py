@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import SegmentClosed
 from collectord.codec.bpf_struct import Layout, from_bcc
-from collectord.codec.perf_attr import EventType, PerfEventAttr, RecordType, SampleType, SoftwareId
+from collectord.codec.perf_attr import (
+    EventType,
+    PerfEventAttr,
+    ReadFormat,
+    RecordType,
+    SampleType,
+    SoftwareId,
+)
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame, iter_records
@@ -36,12 +43,14 @@ ATTR: Final = PerfEventAttr(
     config=SoftwareId.BPF_OUTPUT,
     sample_period=1,
     sample_type=_IDS | SampleType.IP | SampleType.PERIOD | SampleType.RAW,
+    read_format=ReadFormat.ID | ReadFormat.LOST,
     sample_id_all=True,
 )
 DUMMY: Final = PerfEventAttr(
     type=EventType.SOFTWARE,
     config=SoftwareId.DUMMY,
     sample_type=_IDS,
+    read_format=ReadFormat.ID | ReadFormat.LOST,
     sample_id_all=True,
     comm=True,
     task=True,

@@ -126,7 +126,12 @@ class Commands:
         """Reload nothing, as `api.Commands.reload` does."""
         self._note(())
         found = difference(document(self.plan), document(planned(*self._after)))
-        return {**plain(found), "warnings": ["nothing is as it was"], "ending": ["gone"]}
+        return {
+            **plain(found),
+            "warnings": ["nothing is as it was"],
+            "beginning": ["slow"],
+            "ending": ["gone"],
+        }
 
     def _note(self, asked: object) -> None:
         self.asked.append(asked)

@@ -33,9 +33,10 @@ NUMBER: Final = 1_000_000 + 8 * os.getpid()
 EVENT: Final = "raw_syscalls:sys_enter"
 FILTER: Final = f"id == {NUMBER}"
 # A hang is a failure, and not a slow machine.
-_PATIENCE_S: Final = patient(60)
+PATIENCE_S: Final = patient(60)
 _LOOK_S: Final = patient(0.01)  # a look takes long where processors are emulated
 _CONTROL: Final = "control.sock"
+_BESIDE: Final = re.compile(r"\.(\d+\.map|modules)\.gz(\.new)?$")
 _METRICS: Final = re.compile(r"^metrics +http://(\S+):(\d+)/metrics$", re.MULTILINE)
 
 
@@ -45,7 +46,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
     Raises:
         AssertionError: it never became true.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, f"never came: {what}"
         time.sleep(_LOOK_S)
@@ -120,7 +121,7 @@ def _read(connection: socket.socket, path: str) -> tuple[int, bytes]:
 
     So what a daemon has open afterwards is not for those who asked it.
     """
-    connection.settimeout(_PATIENCE_S)
+    connection.settimeout(PATIENCE_S)
     connection.sendall(f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
     with HTTPResponse(connection) as answer:
         answer.begin()
@@ -179,7 +180,7 @@ class Daemon:
     def _await_ready(self) -> None:
         waiting = [self._notify.fileno(), self._pid_fd]
         while not any(notice.startswith("READY=1") for notice in self.read_notices()):
-            readable, _, _ = select.select(waiting, [], [], _PATIENCE_S)
+            readable, _, _ = select.select(waiting, [], [], PATIENCE_S)
             told = self._notify.fileno() in readable
             assert told, f"no READY: {self.process.communicate()[1]}"
 
@@ -279,7 +280,7 @@ class Daemon:
 
     def await_end(self) -> Ended:
         """Wait for its end."""
-        stdout, log = self.process.communicate(timeout=_PATIENCE_S)
+        stdout, log = self.process.communicate(timeout=PATIENCE_S)
         return Ended(self.process.returncode, stdout, log)
 
     def close(self) -> None:
@@ -300,6 +301,7 @@ def running(
         path = config.parent / "notify.sock"
         path.unlink(missing_ok=True)
         notify.bind(str(path))
+        path.chmod(0o666)  # the daemon may be another user's
         env = {"NOTIFY_SOCKET": str(path)}
         process = start_cli("run", "--config", config, env=env, **how)
         daemon = Daemon(process, config.parent / _CONTROL, notify)
@@ -314,6 +316,12 @@ def running(
             daemon.close()
 
 
+def has_left(pid: int) -> bool:
+    """Whether nothing is left of a process but threads that wait for a disk."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
 def sealed(state: Path) -> list[Path]:
     """Return the sealed segments below a directory, oldest first."""
     return sorted(state.rglob("*.perf.data"))
@@ -326,13 +334,18 @@ def manifest(segment: Path) -> dict[str, Any]:
 
 
 def left_open(state: Path) -> list[Path]:
-    """Return files below a directory that are neither sealed segment, manifest, count nor note."""
+    """Return files below a directory that are no sealed segment, manifest, count, note or list.
+
+    What is kept beside segments for their symbols is no such file either.
+    """
     names = (".perf.data", ".perf.data.json", ".trace.dat", ".trace.dat.json", ".unclean_stops")
     files = [path for path in state.rglob("*") if path.is_file()]
     return [
         path
         for path in files
-        if not path.name.endswith(names) and not path.name.startswith(PREFIX)
+        if not path.name.endswith(names)
+        and not path.name.startswith((PREFIX, ".kallsyms-", "..kallsyms-"))
+        and not _BESIDE.search(path.name)
     ]
 
 

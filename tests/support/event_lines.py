@@ -9,7 +9,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from collectord._native._columns import Lines, Scan
-from collectord.cli.event_styles import Objects, fields_of
+from collectord.cli.event_objects import Objects
+from collectord.cli.event_styles import fields_of
 from collectord.codec.line_ops import Words
 from collectord.reader.any_events import open_tables
 from collectord.reader.event_file import Window

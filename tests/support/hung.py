@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -186,4 +187,112 @@ def check_removed_waits_alone(
     assert ended.status == 0, ended.log
     for directory in (busy, state / QUIET, state / RECORDER, state / _ADDED):
         ledger = _last_ledger(directory)
+        assert (ledger["basis"], ledger["closed"], ledger["unaccounted"]) == ("exact", True, 0)
+
+
+def _sessions(config: Path) -> tuple[str, str, list[str]]:
+    """Return the head of a configuration, the table of `busy`, and those of the others."""
+    head, busy, *others = config.read_text().split("[[session]]")
+    return head, "[[session]]" + busy, ["[[session]]" + other for other in others]
+
+
+def _beginning(daemon: daemons.Daemon) -> list[str]:
+    """Return the sessions that do not record yet, as the status says."""
+    told = daemon.status()["beginning"]
+    for one in told:
+        assert one["state"] == "beginning", one
+        assert one["degraded"] == [f"its disk does not answer: {one['directory']}"]
+    return sorted(one["name"] for one in told)
+
+
+def check_added_begin_later(
+    tmp_path: Path,
+    start_cli: Callable[..., subprocess.Popen[str]],
+    generator: Generator,
+    root: Path,
+    hung: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Check that sessions which a reload adds on a disk that hangs join the others afterwards.
+
+    Args:
+        tmp_path: where the others write.
+        start_cli: starts the daemon.
+        generator: makes the events.
+        root: a folder on the disk that hangs.
+        hung: has it hang for a block.
+    """
+    state, there = tmp_path / "state", root / "there"
+    config = _write_config(tmp_path, state, root / "made")
+    there.mkdir(mode=0o700)
+    head, busy, others = _sessions(config)
+    second = busy.replace(f'"{BUSY}"', '"second"').replace(str(root / "made"), str(there))
+    added = others[0].replace(f'"{QUIET}"', f'"{_ADDED}"')
+    config.write_text(head + "".join(others))
+
+    def reload(*tables: str) -> dict[str, Any]:
+        config.write_text(head + "".join((*others, *tables)))
+        return daemon.post("/v1/reload", {})
+
+    with daemons.running(start_cli, config) as daemon, overload.loads(generator):
+        with hung():
+            assert reload(busy, second)["beginning"] == [BUSY, "second"]
+            assert _beginning(daemon) == [BUSY, "second"]
+            with pytest.raises(CollectordError, match="'second' is still beginning"):
+                reload(busy, second + 'ring = "64KiB"')
+            assert reload(busy, second, added)["beginning"] == [BUSY, "second"]
+            assert [one["name"] for one in daemon.status()["sessions"]][-1] == _ADDED
+            assert reload(second, added)["beginning"] == ["second"]
+            sealed = len(overload.segments(state, QUIET))
+            daemons.wait_for(
+                lambda: len(overload.segments(state, QUIET)) > sealed + 1, "segments of the others"
+            )
+            assert daemon.post("/v1/snapshot", {})["snapshots"]
+        daemons.wait_for(lambda: not _beginning(daemon), "their begin")
+        daemons.wait_for(lambda: daemon.session("second")["stored"], "its records")
+        names = [one["name"] for one in daemon.status()["sessions"]]
+        assert names == [QUIET, RECORDER, "second", _ADDED]
+        ended = daemon.stop()
+    assert ended.status == 0, ended.log
+    for directory in (there, state / QUIET, state / RECORDER, state / _ADDED):
+        ledger = _last_ledger(directory)
+        assert (ledger["basis"], ledger["closed"], ledger["unaccounted"]) == ("exact", True, 0)
+
+
+def check_stop_waits_for_none_that_begins(
+    tmp_path: Path,
+    start_cli: Callable[..., subprocess.Popen[str]],
+    generator: Generator,
+    root: Path,
+    hung: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Check that a start and a stop of others do not wait for a disk that hangs all the time.
+
+    Args:
+        tmp_path: where the others write.
+        start_cli: starts the daemon.
+        generator: makes the events.
+        root: a folder on the disk that hangs.
+        hung: has it hang for a block.
+    """
+    state, there = tmp_path / "state", root / "there"
+    config = _write_config(tmp_path, state, there)
+    there.mkdir(mode=0o700)
+    head, busy, others = _sessions(config)
+    made = busy.replace(f'"{BUSY}"', '"made"').replace(str(there), str(root / "made"))
+    config.write_text(head + busy + made + "".join(others))
+    with ExitStack() as stack:
+        with hung():
+            daemon = stack.enter_context(daemons.running(start_cli, config))
+            stack.enter_context(overload.loads(generator))
+            daemons.wait_for(lambda: daemon.session(QUIET)["stored"], "records of the others")
+            assert _beginning(daemon) == [BUSY, "made"]
+            daemon.process.send_signal(signal.SIGTERM)
+            for name in (QUIET, RECORDER):
+                daemons.wait_for(partial(_is_closed, state / name), f"the end of {name}")
+            daemons.wait_for(partial(daemons.has_left, daemon.pid), "the end")
+        ended = daemon.await_end()
+    assert ended.status == 0, ended.log
+    assert [one["session"] for one in ended.named("session_abandoned")] == [BUSY]
+    for name in (QUIET, RECORDER):
+        ledger = _last_ledger(state / name)
         assert (ledger["basis"], ledger["closed"], ledger["unaccounted"]) == ("exact", True, 0)

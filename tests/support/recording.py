@@ -18,14 +18,13 @@ from collectord.codec.perf_data import parse_header
 from collectord.codec.perf_record import iter_records
 from tests.support import daemons
 from tests.support.daemons import FILTER
-from tests.support.perf_tools import in_each
+from tests.support.perf_tools import Perf, in_each
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator, Sequence
 
-    from tests.support.perf_tools import Perf
-
+    Cli = Callable[..., subprocess.CompletedProcess[str]]
     Start = Callable[..., subprocess.Popen[str]]
 
 # A drain thread in real time loses little of what a test wants to see lost. These have it
@@ -55,6 +54,27 @@ def result_of(stdout: str) -> dict[str, Any]:
 def segments_of(session: dict[str, Any]) -> list[Path]:
     """Return the files that a --json result names."""
     return [Path(path) for path in session["segments"]]
+
+
+def recorded_by(
+    recorder: Perf | Cli, words: Sequence[str], load: Sequence[str], place: Path
+) -> Path:
+    """Return the one file in which a recorder, perf or ours, has recorded a load.
+
+    Args:
+        recorder: perf, or what runs our program.
+        words: `record` and its options, which both know.
+        load: the command that is recorded.
+        place: a directory for the file.
+    """
+    if isinstance(recorder, Perf):
+        done = recorder.run(*words, "-q", "-o", place / "perf.data", "--", *load)
+        assert done.returncode == 0, done.stderr
+        return place / "perf.data"
+    done = recorder(*words, "--output-dir", place / "out", "--json", "--", *load)
+    assert done.returncode == 0, done.stderr
+    (segment,) = segments_of(result_of(done.stdout))
+    return segment
 
 
 def check_balance(
@@ -251,7 +271,7 @@ def daemon(start_cli: Start, config: Path) -> Iterator[daemons.Daemon]:
     with daemons.running(start_cli, config) as running:
         yield running
         ended = running.stop()
-        assert (ended.status, ended.complaints()) == (0, [])
+        assert (ended.status, ended.complaints()) == (0, []), ended.complaints()
 
 
 def daemon_result(directory: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.codec import perf_sideband
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import HEADER_BYTES, Misc, body_end, encode_sample_id, frame
-from collectord.codec.perf_sideband import BpfEvent, Ksymbol, Lost, Mmap
+from collectord.codec.perf_sideband import BpfEvent, Cgroup, Ksymbol, Lost, Mmap
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _THROTTLE: Final = struct.Struct("<QQQ")
 _MMAP: Final = struct.Struct("<IIQQQ")
 _KSYMBOL: Final = struct.Struct("<QIHH")
 _BPF_EVENT: Final = struct.Struct("<HHI8s")
+_U64: Final = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,18 @@ def decode(data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr) 
     """
     body = bytes(data[header.offset + HEADER_BYTES : body_end(header, attr)])
     try:
-        found = _decoded(header, body)
+        found = _cgroup(header, body) or _decoded(header, body)
     except struct.error as error:
         message = f"{RecordType(header.type).name} too short"
         raise CodecError(message, offset=header.offset, reason="record_size") from error
     return found or perf_sideband.decode(data, header, attr)
+
+
+def _cgroup(header: RecordHeader, body: bytes) -> Cgroup | None:
+    if header.type != RecordType.CGROUP:
+        return None
+    (number,) = _U64.unpack_from(body)
+    return Cgroup(number, _name(header, body, _U64.size))
 
 
 def _decoded(header: RecordHeader, body: bytes) -> Record | None:

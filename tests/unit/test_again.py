@@ -20,11 +20,11 @@ PASSES = "tests/kernel/test_sessions.py::test_one"
     "failed",
     [
         [],
-        ["tests/unit/test_one.py::test_it"],
-        [PASSES, "tests/unit/test_one.py::test_it"],
+        ["tests/native/test_one.py::test_it"],
+        [PASSES, "tests/property/test_one.py::test_it"],
         [f"{PASSES}[{number}]" for number in range(again.MOST + 1)],
     ],
-    ids=["none", "unit", "a_unit_test_too", "many"],
+    ids=["none", "native", "a_property_too", "many"],
 )
 def test_what_is_no_accident_is_not_run_again(
     tmp_path: Path, failed: list[str], capfd: pytest.CaptureFixture[str]

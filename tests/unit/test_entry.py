@@ -34,6 +34,7 @@ import asyncio, os, signal, sys
 from collectord.cli import run
 last, config = int(sys.argv[1]), sys.argv[2]
 class Daemon:
+    is_abandoned = False
     def __init__(self, kernel, config, **_):
         self.commands = self
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGHUP):

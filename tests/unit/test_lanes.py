@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ def test_each_lane_runs_and_says_how_it_ended() -> None:
     assert lanes.log_of(behind[0]).read_text() == "said\n"
 
 
-def test_lanes_on_the_kernel_have_a_second_run(
+def test_lanes_whose_failures_are_kept_have_a_second_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A test that fails once is named and fails no lane; other lanes have one run."""
@@ -76,7 +77,7 @@ def test_lanes_on_the_kernel_have_a_second_run(
 def test_targets_are_made_behind(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """They have a line in the table, and their failure is one of all lanes."""
+    """They have a line in the table; a failure is one of all lanes, and is printed last."""
     monkeypatch.setattr(lanes, "KERNEL", program("front", ""))
     monkeypatch.setattr(lanes, "BESIDE", program("beside", ""))
     monkeypatch.setattr(lanes, "BEHIND", ())
@@ -84,9 +85,12 @@ def test_targets_are_made_behind(
     try:
         assert lanes.main(["help"]) == 0
         assert lanes.main(["no-such-target"]) == 2
+        first = capfd.readouterr().out
+        assert lanes.main(["no-such-target", "help"]) == 2
     finally:
         signal.signal(signal.SIGTERM, before)
-    told = capfd.readouterr().out
+    assert re.search("this list.*No rule to make target", capfd.readouterr().out, re.DOTALL)
+    told = first
     assert "this list" in told
     ended = [line.split() for line in told.splitlines() if line.startswith("  make ")]
     assert [(words[1], words[-1]) for words in ended] == [

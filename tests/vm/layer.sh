@@ -7,6 +7,7 @@
 #     product CACHE SOURCES        the checkout in /usr/src/collectord, `make setup`, `make install`
 #     package CACHE                Debian packages of the checkout in its dist: of its version, and of a later one
 #     modules SOURCES              the kernel modules of SOURCES, beside their sources
+#     tests CACHE SOURCES          the tests of SOURCES, what they have compiled, and the guest's start script
 #     image DISK                   no layer: DISK holds the layers
 #
 # PYTHON is one of this machine's that has pip. Runs in a mount and a PID namespace of its own
@@ -88,6 +89,8 @@ product)
     merge
     with_pip "$1"
     cp -a "$2/." "$root$checkout"
+    chmod 755 "$root$checkout" # the copy is of a temporary folder; tests run the program as others
+    rm -r "$root$checkout/tests"
     # the layer below is of this pyproject.toml, however old the file looks
     touch "$root$checkout"/.venv/.stamps/*
     # what make asks for are headers of the running kernel, which here is another one's
@@ -119,6 +122,15 @@ modules)
         inside make -s -C "/lib/modules/$kernel/build" \
             M="$checkout/tests/vm/modules/$name" KCFLAGS=-Werror modules
     done
+    ;;
+tests)
+    merge
+    with_pip "$1"
+    cp -a "$2/tests" "$root$checkout"
+    rm -r "$root$checkout/tests/vm/modules"
+    cp -a "$here/guest" "$root"
+    inside .venv/bin/python -m tests.support.compiled_programs
+    inside .venv/bin/pytest -q -p no:cacheprovider --collect-only -m vm tests/kernel tests/vm
     ;;
 image)
     mount -t overlay -o "ro,lowerdir=$(joined "${lowers[@]}")" overlay "$root"

@@ -6,7 +6,7 @@ dependencies  packages that pip installs for the checkout
 product       the checkout without its tests, `make setup` and `make install`
 package       its Debian packages
 modules       the test kernel modules
-tests         the checkout's tests, and the guest's start script
+tests         the checkout's tests, compiled, and the guest's start script
 project       all but base, as a disk
 
 Each is named by a hash of its inputs, so an unchanged layer is built once and then reused. An
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-CHECKOUT: Final = Path("usr/src/collectord")  # in the guest, from its root
 KEPT_OF_A_KIND: Final = 4
 KEPT_BASES: Final = 3  # of 2 GiB each
 # Debian's releases: that with the newest kernel has the test kernel modules.
@@ -111,13 +110,6 @@ class Snapshot:
         )
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-    def copy(self, target: Path, prefix: str = "", beside: str = "") -> None:
-        """Copy the files under `prefix`, without those under `beside`, into `target`."""
-        for name in self.digests:
-            if name.startswith(prefix) and not (beside and name.startswith(beside)):
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.folder / name, target / name)
-
     def packages(self) -> tuple[str, ...]:
         """Return the Debian packages that the Makefile installs."""
         text = (self.folder / "Makefile").read_text()
@@ -155,7 +147,8 @@ class Layers:
         product = self._product(base, dependencies)
         package = self._package(base, dependencies, product)
         modules = [self._modules(base)] if self._suite == SUITES[0] else []
-        project = self._project(self._tests(), *modules, package, product, dependencies)
+        tests = self._tests(base, dependencies, product)
+        project = self._project(tests, *modules, package, product, dependencies)
         return Disks(base / "vmlinuz", base / "initrd", base / "base.ext4", project / "disk")
 
     def _base(self) -> Path:
@@ -177,7 +170,7 @@ class Layers:
     def _product(self, base: Path, dependencies: Path) -> Path:
         made_of = (dependencies.name, self._snapshot.key("", beside="tests/"))
         below = (dependencies, base / "tree")
-        return self._layer("product", made_of, below, self._cache, self._source(), "tests")
+        return self._layer("product", made_of, below, self._cache, self._source())
 
     def _package(self, base: Path, dependencies: Path, product: Path) -> Path:
         below = (product, dependencies, base / "tree")
@@ -190,13 +183,10 @@ class Layers:
         made_of = (base.name, *kernels, self._snapshot.key(prefix))
         return self._layer("modules", made_of, (base / "tree",), self._source() / prefix)
 
-    def _tests(self) -> Path:
-        def build(folder: Path, _log: Path) -> None:
-            self._snapshot.copy(folder / CHECKOUT, "tests/", beside="tests/vm/modules/")
-            shutil.copytree(self._here("guest"), folder / "guest")
-
-        made_of = (self._snapshot.key("tests/", beside="tests/vm/modules/"),)
-        return self._entry("tests", made_of, build)
+    def _tests(self, base: Path, dependencies: Path, product: Path) -> Path:
+        made_of = (product.name, self._snapshot.key("tests/", beside="tests/vm/modules/"))
+        below = (product, dependencies, base / "tree")
+        return self._layer("tests", made_of, below, self._cache, self._source())
 
     def _project(self, *below: Path) -> Path:
         def build(folder: Path, log: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.control import client
+from tests.support.daemons import wait_for
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
@@ -91,9 +92,14 @@ def status_of() -> dict[str, Any]:
 
 
 def session(name: str) -> dict[str, Any]:
-    """Return the balance of a session."""
-    (found,) = (one for one in status_of()["sessions"] if one["name"] == name)
-    return dict(found)
+    """Return the balance of a session, once it has begun: on a slow disk READY may come before."""
+
+    def found() -> list[dict[str, Any]]:
+        return [one for one in status_of()["sessions"] if one["name"] == name]
+
+    wait_for(found, f"the begin of {name}")
+    (one,) = found()
+    return one
 
 
 def is_again(unit: str) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.support import aux_words
+from tests.support import aux_words, compiled_programs
 from tests.support.daemons import manifest, running, sealed, wait_for, write_sessions
 from tests.support.recording import result_of, segments_of
 from tests.vm.support_modules import WORD_BYTES, Pmu, PmuCounters, loaded_pmu
@@ -57,7 +57,7 @@ STATUS_FEATURE: Final = 5
 @pytest.fixture(scope="module")
 def checker(tmp_path_factory: pytest.TempPathFactory) -> Checker:
     """Return the program that reads words out of segments."""
-    return aux_words.build(tmp_path_factory.mktemp("checker"))
+    return aux_words.build(compiled_programs.folder("aux_words", tmp_path_factory))
 
 
 @pytest.fixture

@@ -8,11 +8,13 @@ import os
 import random
 import signal
 import subprocess
+from collections import Counter
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.codec.blktrace import kinds
 from collectord.sink.repair import repair
 from tests.support import block_traces, daemons, kills, recording, relay_segments
 from tests.support.block_traces import bases, disk, events, parsed, traces_of, write_requests
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
 
 REQUESTS: Final = 300
+_LETTERS: Final = {kind.name: kind.letter for kind in kinds()}
 CPUS: Final = os.cpu_count() or 1
 RELAY_KILLS: Final = int(os.environ.get("COLLECTORD_KILLS", "12")) // 6
 
@@ -84,6 +87,22 @@ def stored(directory: Path) -> int:
     return sum(daemons.manifest(path)["samples"] for path in directory.rglob("*.blktrace.?"))
 
 
+def _values(one: dict[str, Any]) -> tuple[str, ...]:
+    """Return what `block_traces.values` has of an event."""
+    told = one["fields"]
+    letter = _LETTERS[one["event"].partition(":")[2]]
+    device = told["device"].replace(":", ",")
+    numbers = (told["sector"], told["bytes"], told["error"], one["pid"])
+    return (
+        str(one["cpu"]),
+        str(told["sequence"]),
+        letter,
+        told["rwbs"],
+        device,
+        *map(str, numbers),
+    )
+
+
 def test_blktrace_counts_the_same(tmp_path: Path, run_cli: Run, device: Path) -> None:
     """Our files have each request's completion, and blktrace's own have as many."""
     load = ("dd", "if=/dev/zero", f"of={device}", "bs=4096", f"count={REQUESTS}", "oflag=direct")
@@ -104,10 +123,13 @@ def test_blktrace_counts_the_same(tmp_path: Path, run_cli: Run, device: Path) ->
     decoded = run_cli("events", "--json", tmp_path / "ours")
     assert decoded.returncode == 0, decoded.stderr
     found = [json.loads(line) for line in decoded.stdout.splitlines()]
-    ended = [one for one in found if one["event"] == "complete" and "W" in one["rwbs"]]
+    completed = [one["fields"] for one in found if one["event"] == "blktrace:complete"]
+    ended = [one for one in completed if "W" in one["rwbs"]]
     assert len(ended) == REQUESTS
     assert {one["bytes"] for one in ended} == {4096}
-    assert "dd" in {one["comm"] for one in found if one["event"] == "queue"}
+    assert "dd" in {one["comm"] for one in found if one["event"] == "blktrace:queue"}
+    requests = [one for one in found if "sequence" in one["fields"]]
+    assert Counter(map(_values, requests)) == block_traces.values(tmp_path / "ours")
     assert [one["time_ns"] for one in found] == sorted(one["time_ns"] for one in found)
 
 

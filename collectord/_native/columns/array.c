@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "blktrace.h"
 #include "column.h"
 
 #define LOCATION_BYTES 4u
@@ -14,7 +15,7 @@ bool field__array(const struct field *field, const struct row *row, const uint8_
 	if (field->place == FIELD_CHAIN) {
 		uint64_t count;
 
-		at = row->chain;
+		at = row->loose;
 		if (at == 0 || row->bytes < sizeof(count) || row->bytes - sizeof(count) < at)
 			return false;
 		memcpy(&count, row->payload + at, sizeof(count));
@@ -22,6 +23,11 @@ bool field__array(const struct field *field, const struct row *row, const uint8_
 		if (count > (row->bytes - at) / sizeof(count))
 			return false;
 		size = (size_t)count * sizeof(count);
+	} else if (field->place == FIELD_TAIL) {
+		at = row->loose;
+		if (at == 0 || at > row->bytes)
+			return false;
+		size = row->bytes - at;
 	} else if (field->place == FIELD_INLINE) {
 		/* Arrays of numbers may be cut: a record holds only as many as there were. */
 		if (size == 0 || field->element > 1) {
@@ -178,30 +184,101 @@ static int fill_short_texts(struct column *column, const struct field *field,
 	return ret;
 }
 
+/* A few threads make most records of a piece. */
+#define RECENT_TASKS 16u
+
 static int fill_comms(struct column *column, const struct names *names, const struct rows *rows)
 {
 	struct store *const values = &column->values;
-	struct named name = {.tid = ROW_NONE};
+	struct named recent[RECENT_TASKS];
 	int ret = reserve_offsets(column, rows->count);
+
+	for (size_t i = 0; i < RECENT_TASKS; i++)
+		recent[i] = (struct named){.tid = ROW_NONE};
 
 	for (size_t i = 0; i < rows->count && ret == 0; i++) {
 		const struct row *const row = &rows->row[i];
 
-		/* One thread often makes several records in a row. */
-		if (row->tid != name.tid || row->stamp_ns < name.since_ns ||
-		    row->stamp_ns > name.until_ns)
-			name = names__find(names, row->tid, row->stamp_ns);
-		if (name.text == NULL) {
+		struct named *const name = &recent[(uint32_t)row->tid % RECENT_TASKS];
+
+		if (row->tid != name->tid || row->stamp_ns < name->since_ns ||
+		    row->stamp_ns > name->until_ns)
+			*name = names__find(names, row->tid, row->stamp_ns);
+		if (name->text == NULL) {
 			ret = column__set_null(column, column->rows);
-		} else if (name.bytes <= NAME_SLACK_BYTES) {
+		} else if (name->bytes <= NAME_SLACK_BYTES) {
 			ret = store__reserve(values, NAME_SLACK_BYTES);
 			if (ret == 0)
-				memcpy(values->data + values->bytes, name.text, NAME_SLACK_BYTES);
-			values->bytes += name.bytes;
+				memcpy(values->data + values->bytes, name->text, NAME_SLACK_BYTES);
+			values->bytes += name->bytes;
 		} else {
-			ret = put(column, name.text, name.bytes);
+			ret = put(column, name->text, name->bytes);
 		}
 		end_row(column);
+	}
+	return ret;
+}
+
+/* Returns the bytes of the text that is made of a row, 0 if it has none. */
+static size_t make_text(const struct field *field, const struct row *row, char *text)
+{
+	uint32_t device;
+
+	if (field->place == FIELD_RWBS)
+		return blk__rwbs(row->payload, row->bytes, text);
+	if (row->bytes < sizeof(device) || row->bytes - sizeof(device) < field->offset)
+		return 0;
+	memcpy(&device, row->payload + field->offset, sizeof(device));
+	return device__text(device, text);
+}
+
+static int fill_made(struct column *column, const struct field *field, const struct rows *rows)
+{
+	int ret = reserve_offsets(column, rows->count);
+
+	for (size_t i = 0; i < rows->count && ret == 0; i++) {
+		char text[DEVICE_TEXT_MAX];
+		const size_t bytes = make_text(field, &rows->row[i], text);
+
+		ret = put_known(column, bytes > 0 ? text : NULL, (uint32_t)bytes);
+		if (ret == 0)
+			end_row(column);
+	}
+	return ret;
+}
+
+/* Returns where a row has the id of its cgroup, NULL if it has none. */
+static const uint8_t *cgroup_id(const struct field *field, const struct row *row)
+{
+	if (field->offset == 0)
+		return row->loose != 0 ? row->payload + row->loose : NULL;
+	if (field->offset < sizeof(uint64_t) || field->offset > row->bytes)
+		return NULL;
+	return row->payload + row->bytes - field->offset;
+}
+
+static int fill_cgroups(struct column *column, const struct field *field,
+			const struct cgroups *cgroups, const struct rows *rows)
+{
+	const struct cgroup *cgroup = NULL; /* of the last row that has one */
+	uint64_t last = 0;
+	int ret = reserve_offsets(column, rows->count);
+
+	for (size_t i = 0; i < rows->count && ret == 0; i++) {
+		const uint8_t *const at = cgroup_id(field, &rows->row[i]);
+		uint64_t id = 0;
+
+		if (at != NULL)
+			memcpy(&id, at, sizeof(id));
+		if (id != last)
+			cgroup = cgroups__find(cgroups, id);
+		last = id;
+		if (at == NULL || cgroup == NULL)
+			ret = column__set_null(column, column->rows);
+		else
+			ret = put(column, cgroups->text.data + cgroup->at, cgroup->bytes);
+		if (ret == 0)
+			end_row(column);
 	}
 	return ret;
 }
@@ -219,6 +296,12 @@ int text__fill(struct column *column, const struct field *field, const struct fi
 		return fill_comms(column, fill->names, rows);
 	if (field->place < FIELD_COMM)
 		return column__nulls(column, rows->count);
+	if (field->place == FIELD_CGROUP && fill->cgroups == NULL)
+		return column__nulls(column, rows->count);
+	if (field->place == FIELD_CGROUP)
+		return fill_cgroups(column, field, fill->cgroups, rows);
+	if (field->place == FIELD_RWBS || field->place == FIELD_DEVICE)
+		return fill_made(column, field, rows);
 	ret = reserve_offsets(column, rows->count);
 	for (size_t i = 0; i < rows->count && ret == 0; i++) {
 		if (field->place == FIELD_LABEL)

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "arrow.h"
+#include "cgroups.h"
 #include "clocks.h"
 #include "names.h"
 #include "rows.h"
@@ -28,10 +29,15 @@ enum field_place {
 	FIELD_COMM,	/* the name of the row's thread */
 	FIELD_LABEL,	/* the text of its file that the row names */
 	FIELD_CONSTANT, /* the same text for all rows of a file */
+	FIELD_RWBS,	/* the letters of a record of blktrace */
+	FIELD_DEVICE,	/* a device number at `offset`, as text */
+	FIELD_CGROUP,	/* of perf, the path of the cgroup whose id is `offset` bytes before the end of
+			 * the payload, or, if that is 0, where the row says */
 	FIELD_INLINE,	/* from here on: in the payload, at `offset` */
 	FIELD_DATA_LOC, /* at `offset` is a u32 that says where: size << 16 | offset */
 	FIELD_REL_LOC,	/* the same, but its offset counts from behind the u32 */
 	FIELD_CHAIN,	/* where the row says: a u64 that counts the u64s behind it */
+	FIELD_TAIL,	/* from where the row says up to its end */
 };
 
 struct field {
@@ -48,6 +54,7 @@ struct field {
 struct fill {
 	const struct rows *rows;
 	const struct names *names;
+	const struct cgroups *cgroups; /* NULL: the rows have none */
 	const struct label *labels;
 	size_t label_count;
 	struct clocks *clocks;

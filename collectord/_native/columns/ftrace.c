@@ -17,7 +17,7 @@ static int add(struct piece *piece, const uint8_t *payload, uint32_t bytes, uint
 
 	if (!piece__in_time(piece, stamp_ns))
 		return 0;
-	if (piece->wanted != WANT_ALL &&
+	if (piece->wanted == WANT_EVENTS &&
 	    (bytes < TYPE_FIELD_BYTES || load16(payload) != source->event))
 		return 0;
 	row = rows__add(piece->rows);
@@ -46,7 +46,7 @@ struct place {
 /* Walk the events of a page as subbuf__run() does. Returns a fault, or -errno. */
 static int walk(struct piece *piece, const uint8_t *page, struct place *place)
 {
-	const bool is_wanted = piece->wanted == WANT_EVENTS || piece->wanted == WANT_ALL;
+	const bool is_wanted = piece->wanted == WANT_EVENTS || piece->wanted >= WANT_ALL;
 	const uint32_t end = place->end;
 	uint64_t now_ns = place->now_ns;
 	uint32_t at = place->at;

@@ -5,6 +5,7 @@
 #include <linux/perf_event.h>
 
 #include "../walk.h"
+#include "cut.h"
 #include "scan.h"
 
 /* Records of perf.data, framed as include/uapi/linux/perf_event.h has them. */
@@ -14,6 +15,8 @@
 #define AHEAD_BYTES 512
 #define AT_PID 8u	  /* in COMM, MMAP, MMAP2, FORK and EXIT: the thread they are about */
 #define MAP_BYTES 40u
+#define AUX_BYTES 32u
+#define ITRACE_BYTES 16u
 
 /* Returns the event with an id, NULL if there is none. */
 static inline const struct perf_event *event_of(const struct perf_events *events, uint64_t id)
@@ -53,7 +56,18 @@ const struct perf_event *perf__noted(const struct perf_events *events, const uin
 	return event != NULL ? event : events->event;
 }
 
-enum fault perf__check(uint64_t header, size_t left)
+bool perf__has_known_id(const struct perf_events *events, const uint8_t *record, uint16_t size)
+{
+	uint64_t id;
+
+	if (events->id_back == 0 || events->id_count == 0 ||
+	    WALK_HEADER_BYTES + (size_t)events->id_back > size)
+		return true;
+	id = walk__load(record + size - events->id_back);
+	return id == 0 || event_of(events, id) != NULL;
+}
+
+static inline enum fault check(uint64_t header, size_t left)
 {
 	const uint16_t size = walk__size(header);
 
@@ -65,12 +79,17 @@ enum fault perf__check(uint64_t header, size_t left)
 	return size > left ? WALK_PAST_HEAD : FAULT_NONE;
 }
 
+enum fault perf__check(uint64_t header, size_t left)
+{
+	return check(header, left);
+}
+
 bool perf__begins_chunk(const struct perf_events *events, const uint8_t *record, size_t left)
 {
 	const uint64_t header = walk__load(record);
 	const uint16_t size = walk__size(header);
 
-	if (perf__check(header, left) != FAULT_NONE || walk__type(header) >= WALK_USER_TYPE_MIN)
+	if (check(header, left) != FAULT_NONE || walk__type(header) >= WALK_USER_TYPE_MIN)
 		return false;
 	if (walk__type(header) == PERF_RECORD_SAMPLE)
 		return sampled(events, record, size) != NULL;
@@ -95,11 +114,17 @@ static inline uint32_t bits(uint64_t value)
 	return (uint32_t)__builtin_popcountll(value);
 }
 
-uint64_t perf__sample_time(const struct perf_event *event, const uint8_t *record, uint16_t size)
+static inline uint64_t sample_time(const struct perf_event *event, const uint8_t *record,
+				   uint16_t size)
 {
 	if (event->time_at == 0 || (size_t)event->time_at + WORD_BYTES > size)
 		return 0;
 	return walk__load(record + event->time_at);
+}
+
+uint64_t perf__sample_time(const struct perf_event *event, const uint8_t *record, uint16_t size)
+{
+	return sample_time(event, record, size);
 }
 
 static inline bool find_parts(const struct perf_event *event, const uint8_t *record, uint32_t size,
@@ -142,7 +167,13 @@ static inline bool find_parts(const struct perf_event *event, const uint8_t *rec
 			return false;
 		parts->raw = at + head;
 		parts->raw_bytes = load32(record + at);
+		at = parts->raw + parts->raw_bytes;
 	}
+	parts->end = at;
+	if (size - at < event->cgroup_back)
+		return false;
+	if (event->cgroup_back != 0)
+		parts->cgroup = size - event->cgroup_back;
 	return true;
 }
 
@@ -166,7 +197,7 @@ static int take_sample(struct piece *piece, size_t at, uint16_t size)
 	if (piece->wanted == WANT_EVENTS ? !event->is_wanted || source->perf_rows > PERF_ROWS_SAMPLES
 					 : piece->wanted != WANT_DAMAGE)
 		return 0;
-	stamp_ns = perf__sample_time(event, record, size);
+	stamp_ns = sample_time(event, record, size);
 	if (piece->wanted == WANT_EVENTS && !piece__in_time(piece, stamp_ns))
 		return 0;
 	if (!find_parts(event, record, size, &parts))
@@ -180,14 +211,14 @@ static int take_sample(struct piece *piece, size_t at, uint16_t size)
 		.payload = record,
 		.bytes = size,
 		.stamp_ns = stamp_ns,
-		.chain = parts.chain,
+		.loose = parts.chain,
 		.label = event->label,
 	};
 	perf__place(event, record, &row->cpu, &row->pid, &row->tid);
 	if (source->perf_rows == PERF_ROWS_RAW) {
 		row->payload = record + parts.raw;
 		row->bytes = parts.raw_bytes;
-		row->chain = 0;
+		row->loose = parts.cgroup != 0 ? parts.cgroup - parts.raw : 0;
 	}
 	return 0;
 }
@@ -206,8 +237,7 @@ int32_t perf__trailer_cpu(const struct perf_event *event, const uint8_t *record,
 	return (int32_t)load32(record + size - event->cpu_back);
 }
 
-/* LOST tells what a ring lost before this record; LOST_SAMPLES what an event lost in all. */
-static int take_loss(struct piece *piece, size_t at, uint32_t type, uint16_t size)
+int perf__take_loss(struct piece *piece, size_t at, uint32_t type, uint16_t size)
 {
 	const struct perf_events *const events = &piece->source->perf;
 	const uint8_t *const record = piece->data + at;
@@ -231,7 +261,7 @@ static int take_loss(struct piece *piece, size_t at, uint32_t type, uint16_t siz
 /* What a record of a task or a mapping tells. */
 struct about {
 	uint32_t bytes; /* the least that it has, without its trailer */
-	uint32_t pid_at, tid_at;
+	uint32_t pid_at, tid_at; /* 0: its trailer tells them */
 	int32_t label;
 };
 
@@ -255,6 +285,13 @@ static bool is_about(enum perf_rows rows, uint64_t header, struct about *about)
 		about->tid_at = PERF_AT_TASK_TID;
 		about->label = type == PERF_RECORD_FORK ? PERF_TASK_FORK : PERF_TASK_EXIT;
 		return rows == PERF_ROWS_TASKS;
+	case PERF_RECORD_AUX:
+		*about = (struct about){.bytes = AUX_BYTES, .label = PERF_AUX_DATA};
+		return rows == PERF_ROWS_AUX;
+	case PERF_RECORD_ITRACE_START:
+		about->bytes = ITRACE_BYTES;
+		about->label = PERF_AUX_START;
+		return rows == PERF_ROWS_AUX;
 	case PERF_RECORD_MMAP:
 		return rows == PERF_ROWS_MMAP;
 	case PERF_RECORD_MMAP2:
@@ -285,13 +322,21 @@ static int take_note(struct piece *piece, size_t at, uint64_t header)
 		.payload = record,
 		.bytes = size - event->trailer_bytes,
 		.cpu = perf__trailer_cpu(event, record, size),
-		.pid = (int32_t)load32(record + about.pid_at),
-		.tid = (int32_t)load32(record + about.tid_at),
+		.pid = ROW_NONE,
+		.tid = ROW_NONE,
 		.stamp_ns = stamp_ns,
 		.label = about.label,
 	};
-	if (walk__type(header) == PERF_RECORD_COMM)
-		row->bytes = 0; /* it has no parent: the other fields are null */
+	if (about.tid_at != 0) {
+		row->pid = (int32_t)load32(record + about.pid_at);
+		row->tid = (int32_t)load32(record + about.tid_at);
+	} else if (event->tid_back != 0) {
+		row->pid = (int32_t)load32(record + size - event->tid_back);
+		row->tid = (int32_t)load32(record + size - event->tid_back + sizeof(uint32_t));
+	}
+	/* Neither a parent nor AUX data: the other fields are null. */
+	if (walk__type(header) == PERF_RECORD_COMM || walk__type(header) == PERF_RECORD_ITRACE_START)
+		row->bytes = 0;
 	return 0;
 }
 
@@ -313,16 +358,34 @@ static int take_name(struct piece *piece, size_t at, uint64_t header)
 	return 0;
 }
 
+static int take_cgroup(struct piece *piece, size_t at, uint16_t size)
+{
+	const uint8_t *const record = piece->data + at;
+	const struct perf_event *const event = perf__noted(&piece->source->perf, record, size);
+	const uint32_t least = PERF_AT_CGROUP_PATH + event->trailer_bytes;
+
+	if (size <= least)
+		return 0;
+	return cgroups__add(piece->cgroups, walk__load(record + PERF_AT_CGROUP_ID),
+			    (const char *)record + PERF_AT_CGROUP_PATH, size - least);
+}
+
 static int take(struct piece *piece, size_t at, uint64_t header)
 {
 	const uint32_t type = walk__type(header);
 
+	if (piece->wanted == WANT_NAMES && type == PERF_RECORD_CGROUP)
+		return take_cgroup(piece, at, walk__size(header));
 	if (piece->wanted == WANT_NAMES)
 		return take_name(piece, at, header);
+	if (piece->wanted == WANT_CUT)
+		return perf_cut__take(piece, at, header);
 	if (type == PERF_RECORD_SAMPLE)
 		return take_sample(piece, at, walk__size(header));
 	if (type == PERF_RECORD_LOST || type == PERF_RECORD_LOST_SAMPLES)
-		return take_loss(piece, at, type, walk__size(header));
+		return perf__take_loss(piece, at, type, walk__size(header));
+	if (perf__is_compressed(header))
+		return piece__damaged(piece, at, 0, PERF_NOT_DECOMPRESSED);
 	return piece->wanted == WANT_EVENTS && piece->source->perf_rows >= PERF_ROWS_TASKS
 		       ? take_note(piece, at, header)
 		       : 0;
@@ -366,7 +429,7 @@ static int find(struct piece *piece, uint64_t *used)
 		__builtin_prefetch(piece->data + at + AHEAD_BYTES);
 		if (left >= WALK_HEADER_BYTES) {
 			header = walk__load(piece->data + at);
-			fault = perf__check(header, left);
+			fault = check(header, left);
 		}
 		if (fault == WALK_PAST_HEAD && !piece->is_last)
 			break;

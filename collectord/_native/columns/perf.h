@@ -16,9 +16,12 @@ enum perf_rows {
 	PERF_ROWS_MMAP,	    /* the payload is the record without its trailer, as in the next two */
 	PERF_ROWS_MMAP2,    /* those without a build-id */
 	PERF_ROWS_BUILD_ID, /* those with one */
+	PERF_ROWS_AUX,	    /* likewise, of AUX rings; labels: enum perf_aux */
 };
 
 enum perf_task { PERF_TASK_COMM, PERF_TASK_EXEC, PERF_TASK_FORK, PERF_TASK_EXIT };
+
+enum perf_aux { PERF_AUX_DATA, PERF_AUX_START };
 
 /* An event of a file. Offsets are in bytes, 0: absent. */
 struct perf_event {
@@ -30,6 +33,9 @@ struct perf_event {
 	uint16_t fixed_bytes;		  /* of a sample up to its first part of variable size */
 	uint16_t tid_back, time_back, cpu_back; /* in other records, from the end back */
 	uint16_t trailer_bytes;
+	uint16_t identifier_at, id_at;	   /* in a sample, from its start */
+	uint16_t identifier_back, id_back; /* in other records, from the end back */
+	uint16_t cgroup_back; /* in a sample, from the end back; 0 too if AUX data are behind it */
 };
 
 /* The events of a file, by the ids in its records. */
@@ -57,14 +63,22 @@ void perf_events__deinit(struct perf_events *events);
 #define PERF_AT_TASK_TID 16u
 #define PERF_AT_TASK_PARENT 20u
 #define PERF_AT_COMM 16u
+#define PERF_AT_CGROUP_ID 8u
+#define PERF_AT_CGROUP_PATH 16u
 #define PERF_TASK_BYTES 32u
 #define PERF_LOST_BYTES 24u
 #define PERF_LOST_SAMPLES_BYTES 16u
 #define PERF_UNKNOWN_ID "unknown_id"
+#define PERF_NOT_DECOMPRESSED "not_decompressed"
 
-/* The parts of a sample behind those at fixed places; 0: absent. */
+static inline bool perf__is_compressed(uint64_t header)
+{
+	return walk__type(header) == WALK_COMPRESSED || walk__type(header) == WALK_COMPRESSED2;
+}
+
+/* The parts of a sample behind those at fixed places; 0: absent. `end`: of those up to RAW. */
 struct perf_parts {
-	uint32_t chain, raw, raw_bytes;
+	uint32_t chain, raw, raw_bytes, end, cgroup;
 };
 
 /* Returns why a record with this header, of which `left` bytes are there, cannot be one. */
@@ -91,6 +105,8 @@ const struct perf_event *perf__sampled(const struct perf_events *events, const u
  * one's. */
 const struct perf_event *perf__noted(const struct perf_events *events, const uint8_t *record,
 				     uint16_t size);
+/* Whether a record that is no sample is of a known event, or of none. */
+bool perf__has_known_id(const struct perf_events *events, const uint8_t *record, uint16_t size);
 /* Returns the time of a sample, 0 if it has none. */
 uint64_t perf__sample_time(const struct perf_event *event, const uint8_t *record, uint16_t size);
 /* Find the parts of a sample, whose fixed places are in it then. False: they do not fit into it. */
@@ -100,6 +116,12 @@ bool perf__find_parts(const struct perf_event *event, const uint8_t *record, uin
 uint64_t perf__trailer_time(const struct perf_event *event, const uint8_t *record, uint16_t size);
 /* The same for its CPU, or ROW_NONE. */
 int32_t perf__trailer_cpu(const struct perf_event *event, const uint8_t *record, uint16_t size);
+
+struct piece;
+
+/* Take a loss: LOST tells what a ring lost before this record; LOST_SAMPLES what an event lost in
+ * all. Returns -errno. */
+int perf__take_loss(struct piece *piece, size_t at, uint32_t type, uint16_t size);
 
 /* Where a sample was taken. */
 static inline void perf__place(const struct perf_event *event, const uint8_t *record, int32_t *cpu,

@@ -19,6 +19,12 @@ static const uint64_t trailer_words[] = {
 	PERF_SAMPLE_TID,       PERF_SAMPLE_TIME, PERF_SAMPLE_ID,
 	PERF_SAMPLE_STREAM_ID, PERF_SAMPLE_CPU,	 PERF_SAMPLE_IDENTIFIER,
 };
+/* The last words of a sample, of which AUX data alone come behind. */
+static const uint64_t last_words[] = {
+	PERF_SAMPLE_CGROUP,
+	PERF_SAMPLE_DATA_PAGE_SIZE,
+	PERF_SAMPLE_CODE_PAGE_SIZE,
+};
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Returns the bytes of the words of `type` before `word`; all of them if it is 0. */
@@ -44,6 +50,14 @@ static uint16_t from_end(const struct perf_event *event, uint64_t word)
 		return 0;
 	return (uint16_t)(event->trailer_bytes -
 			  before(trailer_words, COUNT(trailer_words), event->sample_type, word));
+}
+
+/* Returns where a sample has the id of its cgroup, from its end back. */
+static uint16_t cgroup_back(uint64_t type)
+{
+	if ((type & PERF_SAMPLE_CGROUP) == 0 || (type & PERF_SAMPLE_AUX) != 0)
+		return 0;
+	return before(last_words, COUNT(last_words), type, 0);
 }
 
 /* Where all records have the id of their event. */
@@ -77,9 +91,14 @@ int perf_events__add(struct perf_events *events, const struct perf_event *told)
 	if (event->has_trailer)
 		event->trailer_bytes =
 			before(trailer_words, COUNT(trailer_words), event->sample_type, 0);
+	event->identifier_at = in_sample(event->sample_type, PERF_SAMPLE_IDENTIFIER);
+	event->id_at = in_sample(event->sample_type, PERF_SAMPLE_ID);
+	event->identifier_back = from_end(event, PERF_SAMPLE_IDENTIFIER);
+	event->id_back = from_end(event, PERF_SAMPLE_ID);
 	event->tid_back = from_end(event, PERF_SAMPLE_TID);
 	event->time_back = from_end(event, PERF_SAMPLE_TIME);
 	event->cpu_back = from_end(event, PERF_SAMPLE_CPU);
+	event->cgroup_back = cgroup_back(event->sample_type);
 	place_id(events);
 	return 0;
 }

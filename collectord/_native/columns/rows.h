@@ -17,7 +17,9 @@ struct row {
 	int32_t pid;
 	int32_t tid;
 	uint64_t stamp_ns; /* in the clock of the file */
-	uint32_t chain;	   /* offset of its call chain in the payload, 0: it has none */
+	uint32_t loose; /* offset in the payload of what has no fixed place, 0: there is nothing: a call
+			    * chain, or data up to the end; or, of raw data of perf, of the id of the
+			    * cgroup, which lies behind them */
 	int32_t label;	   /* number of its text, or ROW_NONE */
 };
 

@@ -7,7 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct source_kind *const kinds[] = {&source_kind__ftrace, &source_kind__perf};
+static const struct source_kind *const kinds[] = {&source_kind__ftrace, &source_kind__perf,
+						  &source_kind__blktrace};
 
 const struct source_kind *source_kind__find(const char *name)
 {

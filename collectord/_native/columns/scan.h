@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "blktrace.h"
 #include "column.h"
 #include "perf.h"
 
@@ -24,8 +25,9 @@ enum wanted {
 	WANT_EVENTS,
 	WANT_LOSSES,
 	WANT_DAMAGE,
-	WANT_NAMES, /* of tasks, for a stream */
+	WANT_NAMES, /* of tasks and cgroups, for a stream */
 	WANT_ALL,   /* records of all events, losses and damage, for lines: see `lines/lines.h` */
+	WANT_CUT,   /* records for another file: see `cut.h` */
 };
 
 /* The labels of rows of losses and damage among others. */
@@ -63,6 +65,13 @@ struct loss {
 
 struct source;
 
+/* What the pieces of a span before one say of it; zeroes at the start of a span. */
+struct carry {
+	uint32_t sequence; /* of the last numbered record of blktrace */
+	bool has_sequence;
+	bool is_lost; /* they end in damage */
+};
+
 /* A piece of a span, and what is found in it. */
 struct piece {
 	const struct source *source;
@@ -76,6 +85,8 @@ struct piece {
 	struct incident *incidents; /* room for one for each 8 bytes, and 2 more; NULL if unwanted */
 	size_t incident_count;
 	struct names *names; /* if they are wanted */
+	struct cgroups *cgroups; /* likewise */
+	struct carry *carry;
 	struct counts *counts;
 };
 
@@ -86,10 +97,11 @@ struct source_kind {
 	 * behind the start of this one, which may be behind its end; 0 only if nothing of the last
 	 * piece is of use. Returns -errno. */
 	int (*find)(struct piece *piece, uint64_t *used);
-	bool tells_names; /* records tell the names of tasks, which are found before others */
+	bool tells_names; /* records tell the names of tasks and cgroups, which are found before
+			   * others */
 };
 
-extern const struct source_kind source_kind__ftrace, source_kind__perf;
+extern const struct source_kind source_kind__ftrace, source_kind__perf, source_kind__blktrace;
 
 const struct source_kind *source_kind__find(const char *name);
 
@@ -106,13 +118,15 @@ struct source {
 	struct clock_reading *readings;
 	size_t reading_count;
 	atomic_uint_least64_t rows, lost, lost_untold, damaged; /* of the stream that saw the most */
+	uint32_t page_bytes; /* of ftrace; of others, what a piece has at least */
 	/* ftrace: */
-	uint32_t page_bytes;
 	uint32_t event;	     /* common_type of the records */
 	uint32_t tid_offset; /* of common_pid */
 	/* perf: */
 	struct perf_events perf;
 	enum perf_rows perf_rows;
+	/* blktrace: */
+	enum blk_rows blk_rows;
 };
 
 struct span {

@@ -22,12 +22,14 @@ struct stream {
 	struct counts *counts; /* one for each source */
 	struct rows rows;
 	struct names names; /* of the source `names_of`, if its records tell them */
+	struct cgroups cgroups; /* likewise */
 	size_t names_of;
 	struct incident *incidents;
 	uint8_t *data;
 	size_t data_bytes;
 	size_t span;
 	uint64_t at; /* bytes of the span that were read */
+	struct carry carry; /* from them */
 	struct clocks clocks;
 	size_t clocks_of; /* the source that they are of */
 	size_t batch_rows;
@@ -145,6 +147,7 @@ static int fill(struct stream *stream, size_t source_at)
 	const struct fill fill = {
 		.rows = &stream->rows,
 		.names = source->kind->tells_names ? &stream->names : &source->names,
+		.cgroups = source->kind->tells_names ? &stream->cgroups : NULL,
 		.labels = source->labels,
 		.label_count = source->label_count,
 		.clocks = &stream->clocks,
@@ -180,6 +183,8 @@ static int read_piece(struct stream *stream, const struct span *span, uint64_t *
 		.offset = span->offset + *at,
 		.rows = &stream->rows,
 		.names = &stream->names,
+		.cgroups = &stream->cgroups,
+		.carry = &stream->carry,
 		.counts = counts,
 	};
 	size_t bytes = source->page_bytes > PIECE_BYTES ? source->page_bytes : PIECE_BYTES;
@@ -203,16 +208,17 @@ static int read_piece(struct stream *stream, const struct span *span, uint64_t *
 	return ret;
 }
 
-/* Whether a column has the names of tasks. */
+/* Whether a column has the names of tasks or cgroups. */
 static bool needs_names(const struct scan *scan, const struct source *source)
 {
 	for (size_t i = 0; i < scan->column_count; i++)
-		if (source->fields[i].place == FIELD_COMM)
+		if (source->fields[i].place == FIELD_COMM ||
+		    source->fields[i].place == FIELD_CGROUP)
 			return true;
 	return false;
 }
 
-/* Find the names of tasks in all spans of a source. */
+/* Find the names of tasks and cgroups in all spans of a source. */
 static int find_names(struct stream *stream, size_t source_at)
 {
 	const struct scan *const scan = stream->scan;
@@ -220,6 +226,7 @@ static int find_names(struct stream *stream, size_t source_at)
 	int ret;
 
 	names__deinit(&stream->names);
+	cgroups__deinit(&stream->cgroups);
 	stream->names_of = source_at;
 	ret = names__add(&stream->names, 0, 0, IDLE_NAME, strlen(IDLE_NAME));
 	for (size_t i = 0; i < scan->span_count; i++) {
@@ -316,6 +323,7 @@ static int next(struct ArrowArrayStream *handle, struct ArrowArray *array)
 		if (stream->at >= span->bytes) {
 			stream->span++;
 			stream->at = 0;
+			stream->carry = (struct carry){0};
 		} else {
 			ret = take(stream, span);
 		}
@@ -357,6 +365,7 @@ static void release(struct ArrowArrayStream *handle)
 	free(stream->columns);
 	free(stream->counts);
 	names__deinit(&stream->names);
+	cgroups__deinit(&stream->cgroups);
 	rows__deinit(&stream->rows);
 	free(stream->incidents);
 	free(stream->data);

@@ -26,10 +26,10 @@ struct lines *lines__new(struct scan *scan)
 	lines->left = UINT64_MAX;
 	if (scan->source_count == 0 || scan->span_count == 0)
 		return lines;
-	if (scan->sources[0]->kind == &source_kind__ftrace)
-		ret = tracks__init(&lines->tracks, scan);
-	else
+	if (scan->sources[0]->kind == &source_kind__perf)
 		ret = order__init(&lines->order, scan->sources[0], &scan->spans[0]);
+	else
+		ret = tracks__init(&lines->tracks, scan);
 	if (ret < 0) {
 		lines__free(lines);
 		return NULL;
@@ -201,7 +201,7 @@ static void set_comm(struct record *record, const char *text, size_t bytes)
 	record->comm_bytes = text != NULL ? (uint32_t)bytes : sizeof(NO_NAME) - 1;
 }
 
-/* Make what a row of an ftrace file stands for. */
+/* Make what a row of a track stands for. */
 static int made_row(struct lines *lines, const struct row *row, const struct source *source,
 		    bool is_counted)
 {
@@ -214,6 +214,7 @@ static int made_row(struct lines *lines, const struct row *row, const struct sou
 		.pid = ROW_NONE,
 		.tid = row->tid,
 		.stamp_ns = row->stamp_ns,
+		.tail = row->loose,
 	};
 
 	if (row->label == ROW_LOST)
@@ -314,6 +315,9 @@ static int made_record(struct lines *lines, const uint8_t *data, uint64_t offset
 	case PERF_RECORD_LOST:
 	case PERF_RECORD_LOST_SAMPLES:
 		return made_lost(lines, data, offset, is_counted);
+	case WALK_COMPRESSED:
+	case WALK_COMPRESSED2:
+		return note_damage(lines, offset, ROW_NONE, ROW_NONE, PERF_NOT_DECOMPRESSED);
 	default:
 		return order__tell(&lines->order, data);
 	}

@@ -13,7 +13,7 @@
  * The records of one file in the order of time, each made into a line by the program of its event;
  * or their numbers.
  *
- *   scan ──► tracks (ftrace) or order (perf) ──► record ──► program ──► text
+ *   scan ──► tracks (ftrace, blktrace) or order (perf) ──► record ──► program ──► text
  *
  * The scan is one for WANT_ALL: it has no columns, and sources of one kind. A loss is a record with
  * the payload `struct incident`, of a program of its own. What is damaged is noted.

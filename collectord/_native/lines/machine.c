@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../columns/blktrace.h"
 #include "../columns/rows.h"
 #include "../walk.h"
 #include "put.h"
@@ -93,6 +94,8 @@ static bool is_sound(const struct words *words, const struct op *op, size_t left
 	case OP_DATA_LOC:
 	case OP_REL_LOC:
 		return op->a >= VALUE_TEXT && op->a <= VALUE_LIST && (uint8_t)op->b <= 8;
+	case OP_TAIL:
+		return op->a == VALUE_TEXT || op->a == VALUE_BYTES;
 	case OP_FLAGS:
 		return op->c < words->tables && op->d < words->texts;
 	case OP_SYMBOL:
@@ -492,12 +495,38 @@ static struct value made(struct machine *machine, const struct op *op, const str
 	}
 }
 
+static struct value tail_of(const struct record *record, uint8_t kind)
+{
+	struct value value = {.kind = kind, .element = 1};
+
+	if (record->tail == 0 || record->tail > record->bytes)
+		return (struct value){0};
+	value.data = record->payload + record->tail;
+	value.bytes = record->bytes - record->tail;
+	return value;
+}
+
+/* The text of the kind of a request, or of a device. */
+static struct value named(struct machine *machine, const struct record *record, const struct op *op)
+{
+	size_t room, bytes = 0;
+	char *const to = (char *)room_of(machine, &room);
+
+	if (room < MADE_MAX)
+		return (struct value){0};
+	if (op->code == OP_RWBS)
+		bytes = blk__rwbs(record->payload, record->bytes, to);
+	else if (record->bytes >= sizeof(uint32_t) && record->bytes - sizeof(uint32_t) >= op->c)
+		bytes = device__text(load32(record->payload + op->c), to);
+	return bytes > 0 ? made_of(machine, bytes) : (struct value){0};
+}
+
 /* What the record says of itself. */
-static struct value own_of(const struct record *record, uint8_t code)
+static struct value own_of(const struct record *record, const struct op *op)
 {
 	int32_t number;
 
-	switch (code) {
+	switch (op->code) {
 	case OP_STAMP:
 		return number_of(record->stamp_ns, false);
 	case OP_COMM:
@@ -508,7 +537,7 @@ static struct value own_of(const struct record *record, uint8_t code)
 			return (struct value){0};
 		return (struct value){.kind = VALUE_LIST,
 				      .element = 8,
-				      .number = 1, /* marks in it are left out */
+				      .number = op->a == 0, /* marks in it are left out */
 				      .bytes = record->chain_bytes,
 				      .data = record->chain};
 	case OP_CPU:
@@ -625,13 +654,20 @@ int machine__run(struct machine *machine, const struct program *program, const s
 		case OP_REL_LOC:
 			stack[depth++] = span_of(record, op);
 			break;
+		case OP_TAIL:
+			stack[depth++] = tail_of(record, op->a);
+			break;
+		case OP_RWBS:
+		case OP_DEVICE:
+			stack[depth++] = named(machine, record, op);
+			break;
 		case OP_STAMP:
 		case OP_CPU:
 		case OP_PID:
 		case OP_TID:
 		case OP_COMM:
 		case OP_CHAIN:
-			stack[depth++] = own_of(record, op->code);
+			stack[depth++] = own_of(record, op);
 			break;
 		case OP_LENGTH:
 			*top = has_data(top) ? number_of(top->bytes, false) : (struct value){0};

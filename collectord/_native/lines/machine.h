@@ -41,12 +41,15 @@ struct value {
 	OP(OP_SPAN, "span")                                                                       \
 	OP(OP_DATA_LOC, "data_loc") /* the same, where the u32 at c says: size << 16 | offset */  \
 	OP(OP_REL_LOC, "rel_loc")   /* the same, but its offset counts from behind the u32 */     \
+	OP(OP_TAIL, "tail")	/* a kind: all from a place of the record's own on */             \
+	OP(OP_RWBS, "rwbs")	/* the letters of a record of blktrace */                         \
+	OP(OP_DEVICE, "device") /* the device number at c, as text */                             \
 	OP(OP_STAMP, "stamp")                                                                     \
 	OP(OP_CPU, "cpu")                                                                         \
 	OP(OP_PID, "pid")                                                                         \
 	OP(OP_TID, "tid")                                                                         \
 	OP(OP_COMM, "comm")                                                                       \
-	OP(OP_CHAIN, "chain") /* the addresses of the call chain */                               \
+	OP(OP_CHAIN, "chain") /* the addresses of the call chain; a: 1 with the marks in it */    \
 	/* Replace values on top by their result: */                                              \
 	OP(OP_LENGTH, "length")	  /* bytes of a text or list */                                   \
 	OP(OP_ELEMENT, "element") /* {list, index} to a number: a bytes, b signed? */             \
@@ -156,6 +159,7 @@ struct record {
 	const uint8_t *comm;
 	uint64_t stamp_ns;
 	uint32_t bytes; /* of the payload */
+	uint32_t tail;	/* offset of what reaches to its end, 0: it has none */
 	uint32_t chain_bytes, comm_bytes;
 	int32_t cpu, pid, tid;
 };

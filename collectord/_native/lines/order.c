@@ -127,6 +127,10 @@ static bool has_time(const struct perf_events *events, const uint8_t *record, ui
 	case PERF_RECORD_LOST_SAMPLES:
 		*time_ns = perf__trailer_time(perf__noted(events, record, size), record, size);
 		return true;
+	case WALK_COMPRESSED: /* to be reported */
+	case WALK_COMPRESSED2:
+		*time_ns = 0;
+		return true;
 	default:
 		return false;
 	}
@@ -364,10 +368,10 @@ int order__next(struct order *order, uint64_t end, bool everything, const uint8_
 	return ret;
 }
 
-int64_t order__settled(int fd, uint64_t offset)
+int64_t order__end(int fd, uint64_t offset, bool of_rounds)
 {
 	uint8_t *const data = malloc(SETTLED_BYTES);
-	uint64_t at = offset, settled = offset;
+	uint64_t at = offset, end = offset;
 	size_t walked;
 
 	if (data == NULL)
@@ -385,13 +389,13 @@ int64_t order__settled(int fd, uint64_t offset)
 			    !perf__whole(data + walked, &whole))
 				break;
 			walked += whole; /* perhaps beyond what was read */
-			if (walk__type(header) == WALK_FINISHED_ROUND)
-				settled = at + walked;
+			if (!of_rounds || walk__type(header) == WALK_FINISHED_ROUND)
+				end = at + walked;
 		}
 		at += walked;
 	} while (walked > 0);
 	free(data);
-	return (int64_t)settled;
+	return (int64_t)end;
 }
 
 static struct task *place_of(const struct order *order, int32_t tid)

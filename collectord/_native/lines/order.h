@@ -64,9 +64,10 @@ int order__next(struct order *order, uint64_t end, bool everything, const uint8_
 /* The same in the order of the file, for an order of which nothing else was asked. */
 int order__walk(struct order *order, uint64_t end, const uint8_t **record, uint64_t *offset,
 		struct order_fault *fault);
-/* Returns the end of the last round among the whole records of a perf.data from `offset` on, `offset`
- * if there is none, or -errno: records may end in the middle of one, or be followed by zeros. */
-int64_t order__settled(int fd, uint64_t offset);
+/* Returns the end of the whole records of a perf.data from `offset` on, or of the last round among
+ * them; `offset` if there is none, or -errno: records may end in the middle of one, or be followed by
+ * zeros. */
+int64_t order__end(int fd, uint64_t offset, bool of_rounds);
 /* Note what a COMM or a FORK tells. Returns -errno. */
 int order__tell(struct order *order, const uint8_t *record);
 /* Returns the name of a thread, NULL if it is not known. */

@@ -67,6 +67,7 @@ int tracks__fill(struct tracks *tracks, size_t number)
 			.data = track->data,
 			.rows = &track->rows,
 			.incidents = track->incidents,
+			.carry = &track->carry,
 			.counts = &tracks->counts,
 		};
 		const uint64_t damaged = tracks->counts.damaged;

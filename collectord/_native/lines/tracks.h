@@ -3,9 +3,9 @@
 
 #include "../columns/scan.h"
 
-/* The sub-buffers of all CPUs in an ftrace file, merged in the order of time. */
+/* What the CPUs of an ftrace file or of a set of blktrace files recorded, merged in the order of time. */
 
-/* What one CPU has recorded. */
+/* That of one CPU. */
 struct track {
 	const struct source *source;
 	const struct span *span;
@@ -15,6 +15,7 @@ struct track {
 	struct rows rows; /* of the piece in `data` */
 	size_t row;	  /* the next one */
 	uint64_t at;	  /* bytes of the span that were read */
+	struct carry carry; /* from them */
 };
 
 struct tracks {

@@ -22,7 +22,7 @@ from collectord.folders.folder import opened
 from collectord.kernel.bpf import bpf_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from collectord.codec.bpf_symbols import BpfSymbols
     from collectord.codec.perf_bpf import ArrayPlace
@@ -94,7 +94,7 @@ class LoadedPrograms:
         return btf
 
 
-def read_by_id(number: int, arrays: Iterable[BpfArray]) -> BpfImage | None:
+def read_by_id(number: int, arrays: Collection[BpfArray]) -> BpfImage | None:
     """Read a program by its number as `read_image` does; None if it is gone."""
     try:
         with opened(_syscalls.bpf_open_id("program", number)) as fd:
@@ -103,7 +103,7 @@ def read_by_id(number: int, arrays: Iterable[BpfArray]) -> BpfImage | None:
         return None
 
 
-def read_image(fd: int, arrays: Iterable[BpfArray]) -> BpfImage:
+def read_image(fd: int, arrays: Collection[BpfArray]) -> BpfImage:
     """Read a program with these arrays, as far as this kernel has them.
 
     Args:
@@ -130,6 +130,12 @@ def read_image(fd: int, arrays: Iterable[BpfArray]) -> BpfImage:
         for array, copy in zip(rooms, copies, strict=True)
     }
     found = {array: data for array, data in found.items() if data}
+    # perf lists those that a program has none of, lines without types for one, as empty arrays.
+    found |= {
+        array: b""
+        for array in arrays
+        if _has_place(known, ARRAY_PLACES[array]) and not _array_bytes(known, ARRAY_PLACES[array])
+    }
     # A reader trusts the struct about these, and would read arrays that are not there.
     for array in (*NAMING, *ANNOTATING):
         place = ARRAY_PLACES[array]
@@ -152,9 +158,15 @@ def read_btf(number: int) -> Btf | None:
         return Btf(number, data)
 
 
+def _has_place(info: bytes | bytearray, place: ArrayPlace) -> bool:
+    """Whether this kernel's struct is long enough to describe the array."""
+    ends = (place.at + U64.size, place.count_at + U32.size, place.size_at + U32.size)
+    return len(info) >= max(ends)
+
+
 def _array_bytes(info: bytes | bytearray, place: ArrayPlace) -> int:
     """Return the size of an array from its struct; 0 where this kernel's struct is too short."""
-    if len(info) < max(place.at + U64.size, place.count_at + U32.size, place.size_at + U32.size):
+    if not _has_place(info, place):
         return 0
     count: int = U32.unpack_from(info, place.count_at)[0]
     if place.size_at:

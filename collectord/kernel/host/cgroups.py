@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cgroup hierarchy that perf events know."""
+"""The cgroup hierarchy that perf events know, and the cgroups in it."""
 
 from __future__ import annotations
 
+import os
 import re
+from collections import deque
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from collectord.folders.folder import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _TYPES: Final = ("cgroup", "cgroup2")
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# More than a host has that is not made to have many; the core remembers twice as many.
+CGROUPS_MAX: Final = 8192
 
 
 def cgroup_root(mountinfo: str) -> Path | None:
@@ -29,6 +40,39 @@ def cgroup_root(mountinfo: str) -> Path | None:
         if type_name == "cgroup2" or "perf_event" in options.split(","):
             found.setdefault(type_name, Path(_unescaped(place.split()[4])))
     return found.get("cgroup", found.get("cgroup2"))
+
+
+def existing(root: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield {id, path below the root} of the cgroups of a hierarchy, outer ones first.
+
+    On a kernel of 64 bits the inode of a cgroup's directory is its id. Those that may not be read
+    are left out with all below them, and so are those that are removed meanwhile, or too many.
+    """
+    try:
+        top = os.open(root, _FOLDER)
+    except OSError:
+        return
+    with opened(top):
+        waiting = deque([b"."])
+        left = CGROUPS_MAX
+        while waiting and left:
+            left -= 1
+            path = waiting.popleft()
+            try:
+                with opened(os.open(path, _FOLDER, dir_fd=top)) as fd:
+                    number = os.fstat(fd).st_ino
+                    below = _folders(fd, left - len(waiting))
+            except OSError:
+                continue
+            yield number, path[1:] or b"/"
+            waiting.extend(path + b"/" + os.fsencode(name) for name in below)
+
+
+def _folders(fd: int, count: int) -> list[str]:
+    """Return names of the directories in one, at most some."""
+    with os.scandir(fd) as entries:
+        names = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        return [*islice(names, max(count, 0))]
 
 
 def place(root: Path, path: str) -> Path:

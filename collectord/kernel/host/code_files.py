@@ -9,10 +9,11 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec import elf
 from collectord.codec.perf_features import BuildId
 from collectord.codec.perf_record import Misc
 from collectord.folders.folder import opened, reopen
-from collectord.kernel.host import build_id, kernel_maps
+from collectord.kernel.host import kernel_maps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +71,7 @@ def own_vdso_build_id() -> bytes:
         with open("/proc/self/maps", "rb") as maps:  # noqa: PTH123 - as what follows
             line = next((line for line in maps if line.endswith(_VDSO + b"\n")), b"0-")
         with open("/proc/self/mem", "rb", buffering=0) as memory:  # noqa: PTH123
-            return build_id.from_elf(memory.fileno(), int(line.partition(b"-")[0], 16))
+            return file_build_id(memory.fileno(), int(line.partition(b"-")[0], 16))
     except OSError:
         return b""
 
@@ -106,7 +107,7 @@ def _kernel_build_ids(sys: Path, modules: tuple[tuple[str, int], ...]) -> tuple[
 
 def _of_notes(path: Path) -> bytes:
     try:
-        return build_id.from_notes(path.read_bytes())
+        return elf.from_notes(path.read_bytes())
     except OSError:
         return b""
 
@@ -114,4 +115,9 @@ def _of_notes(path: Path) -> bytes:
 def _at(place: int) -> bytes:
     # O_NONBLOCK: opening a file that its owner leased for writing would wait 45 s for the owner.
     with opened(reopen(place, os.O_RDONLY | os.O_NONBLOCK)) as fd:
-        return build_id.from_elf(fd)
+        return file_build_id(fd)
+
+
+def file_build_id(fd: int, begin: int = 0) -> bytes:
+    """Return the build-id of an ELF file that begins at a byte of `fd`. Raises OSError."""
+    return elf.build_id(lambda size, offset: os.pread(fd, size, begin + offset))

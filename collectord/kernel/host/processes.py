@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running tasks and mappings as records: the state that a new ring's sideband continues.
+"""Running tasks, mappings and cgroups as records: the state that a new ring's sideband continues.
 
 As in perf: the maps of the kernel and its modules, a FORK and a COMM for every thread, an MMAP2
 for every executable mapping, and, where stacks are unwound, for every mapping of a file that may
 be read. All forks precede all maps, so that a reader which copies a parent's maps at a fork finds
-none yet. Records have time 0: readers process those at once, in file order, ahead of every sample.
+none yet. Cgroups are described if the event has records of new ones. Records have time 0: readers
+process those at once, in file order, ahead of every sample.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_record import Misc, SampleId
 from collectord.codec.perf_sideband import (
+    Cgroup,
     Comm,
     Fork,
     Mmap,
@@ -26,7 +28,7 @@ from collectord.codec.perf_sideband import (
     encode,
 )
 from collectord.folders.folder import opened
-from collectord.kernel.host import kernel_maps, process_traits
+from collectord.kernel.host import cgroups, kernel_maps, process_traits
 from collectord.kernel.host.task_comms import as_comm
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ def scan(
     for image in kernel_maps.kernel_images(proc):
         place = (_KERNEL_PID, 0, image.addr, image.length, image.pgoff)
         out.add(Mmap(*place, image.name, Misc.KERNEL), _KERNEL_PID, 0)
+    if attr.cgroup:
+        _add_cgroups(out, proc)
     processes = process_traits.running(proc) if pids is None else sorted(pids)
     return b"".join(out.records) + describe(attr, event_id, processes, 0, proc=proc)
 
@@ -107,6 +111,14 @@ class _Writer:
             misc = struct.pack("<H", Misc.FORK_EXEC)
             data = data[:_MISC_AT] + misc + data[_MISC_AT + len(misc) :]
         self.records.append(data)
+
+
+def _add_cgroups(out: _Writer, proc: Path) -> None:
+    """Add the cgroups of the hierarchy that samples name."""
+    root = cgroups.cgroup_root(os.fsdecode(_read(f"{proc}/self/mountinfo")))
+    for number, path in cgroups.existing(root) if root is not None else ():
+        if len(path) <= _NAME_MAX_BYTES:
+            out.add(Cgroup(number, path), 0, 0)
 
 
 def _add_tasks(out: _Writer, root: str, pid: int) -> bool:

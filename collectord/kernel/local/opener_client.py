@@ -92,7 +92,9 @@ def kept_rings(
     for program in parts.values():
         os.close(program[0])
     ordered = tuple(rings[number] for number in sorted(rings))
-    return KeptRings(one.detach(), memory, answer.prior, ordered, programs, answer.lost)
+    return KeptRings(
+        one.detach(), memory, answer.prior, ordered, programs, answer.lost, answer.trace
+    )
 
 
 def reopened_rings(connection: int, cpu: int) -> tuple[GivenRing, ...]:

@@ -18,6 +18,7 @@ from collectord.codec.perf_attr import (
     HardwareId,
     PerfEventAttr,
     ReadFormat,
+    SampleType,
 )
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import BpfFacts, FtraceFacts, KernelFacts
@@ -107,6 +108,7 @@ def probe(kernel: LocalKernel, wanted: FactsWanted) -> KernelFacts:
         tracefs_need=need,
         hardware_pmu=attempts.cycles(),
         format_lost=attempts.knows(read_format=ReadFormat.LOST),
+        sample_cgroup=attempts.knows(sample_type=SampleType.CGROUP, cgroup=True),
         precise_ip_max=attempts.precise_ip_max(),
         ftrace=traced,
         bpf=programs,

@@ -10,7 +10,7 @@ new rings on a CPU that was offline; and it says if the session ends.
 
 Beside the rings goes memory that the opener holds too: a page of text for the daemon that drains
 them, then a note of 64 bytes for each ring, see `_core.RingNote`, and one for each program, see
-`source.kept_memory`.
+`source.kept_memory`. Where rings have AUX areas, these have a text and notes of their own.
 """
 
 from __future__ import annotations
@@ -155,6 +155,8 @@ class Answer(msgspec.Struct, frozen=True):
         programs: number of them.
         prior: rings of the session that were closed, if nobody has heard of them yet.
         lost: events that did not get into rings in whose places there are new ones, as in `Prior`.
+        trace: the same as both for AUX areas, in bytes: of areas that were closed, or that have
+            new ones in their places if somebody has heard of those.
     """
 
     refused: str = ""
@@ -163,6 +165,7 @@ class Answer(msgspec.Struct, frozen=True):
     programs: int = 0
     prior: Prior = Prior()
     lost: dict[str, int] = {}
+    trace: Prior = Prior()
 
 
 class KeptEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -187,6 +190,7 @@ class KeptRing(msgspec.Struct, frozen=True, tag="ring"):
         taken: samples that were taken out of earlier rings in its place, which its note has too.
         overwritten: likewise those that were overwritten in them.
         keeper: an event that is none of these owns it; the first descriptor of all is that one's.
+        aux_bytes: effective size of its AUX area, 0 without one.
     """
 
     number: int
@@ -196,6 +200,7 @@ class KeptRing(msgspec.Struct, frozen=True, tag="ring"):
     taken: int = 0
     overwritten: int = 0
     keeper: bool = False
+    aux_bytes: int = 0
 
 
 class KeptPart(msgspec.Struct, frozen=True, tag="program"):
@@ -238,7 +243,7 @@ class KeptRings:
         prior: see `Answer`.
         rings: each with the descriptors of its events.
         programs: in the plan's order.
-        lost: see `Answer`.
+        lost, trace: see `Answer`.
     """
 
     connection: int
@@ -247,6 +252,7 @@ class KeptRings:
     rings: tuple[GivenRing, ...]
     programs: tuple[KeptProgram, ...] = ()
     lost: Mapping[str, int] = field(default_factory=dict)
+    trace: Prior = field(default_factory=Prior)
 
     @property
     def descriptors(self) -> tuple[int, ...]:

@@ -10,28 +10,9 @@ from hypothesis import strategies as st
 
 from collectord._native import _core
 from collectord.codec.ftrace_page import Walk
-from tests.support.ftrace_pages import (
-    U32,
-    U64,
-    UNUSED_REST,
-    discarded,
-    event,
-    page,
-    time_extend,
-    time_stamp,
-)
+from tests.support.ftrace_pages import U32, U64, UNUSED_REST
+from tests.support.page_cases import LOST, SOUND, SUBBUF_BYTES, U64S, build
 
-SUBBUF_BYTES: Final = 4096
-U64S: Final = st.integers(0, 2**64 - 1)
-DELTAS: Final = st.integers(0, 2**27 - 1)
-LOST: Final = st.one_of(st.none(), st.just(0), U64S)
-SOUND: Final = st.one_of(
-    st.builds(event, st.binary(min_size=1, max_size=200), DELTAS, long=st.booleans()),
-    st.builds(event, st.just(b""), DELTAS),
-    st.builds(discarded, st.integers(0, 40).map(lambda n: 4 * n), DELTAS.map(lambda n: n or 1)),
-    st.builds(time_extend, st.integers(0, 2**59 - 1)),
-    st.builds(time_stamp, U64S),
-)
 # Words whose type and length mean something, among those that mean nothing.
 WORD: Final = st.one_of(st.integers(0, 31), st.integers(0, 2**32 - 1), st.integers(4000, 4200))
 DAMAGED: Final = st.one_of(SOUND, st.just(UNUSED_REST), WORD.map(U32.pack), st.binary(max_size=5))
@@ -68,15 +49,6 @@ def compare(data: bytes, subbuf_bytes: int) -> None:
         last_ns,
         fault,
     )
-
-
-def build(parts: list[bytes], base: int, lost: int | None, *, extended: bool = False) -> bytes:
-    """Return a page of as many of the parts as fit."""
-    kept: list[bytes] = []
-    for part in parts:
-        if sum(map(len, kept)) + len(part) <= SUBBUF_BYTES - 24:
-            kept.append(part)
-    return page(base, *kept, size_bytes=SUBBUF_BYTES, lost=lost, sign_extended=extended)
 
 
 PAGES: Final = st.builds(build, st.lists(DAMAGED, max_size=20), U64S, LOST, extended=st.booleans())

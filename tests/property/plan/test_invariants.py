@@ -165,6 +165,7 @@ def hosts(draw: st.DrawFn) -> KernelFacts:
         capabilities=draw(st.frozensets(st.sampled_from(["CAP_PERFMON", "CAP_IPC_LOCK"]))),
         hardware_pmu=draw(st.booleans()),
         format_lost=draw(st.booleans()),
+        sample_cgroup=draw(st.booleans()),
     )
 
 

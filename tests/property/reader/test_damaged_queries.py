@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged files in `query` and `events`: sound records are read, or a line says what is wrong."""
+"""Damaged files in `query`, `events` and `export`: what is sound is read, or a line says why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectord.cli import events, query
+from collectord.cli import events, export, query
 from collectord.errors import CollectordError
 from tests.support import bpf_segments, segments
 from tests.support.examples import examples
@@ -43,6 +43,23 @@ def _programs(directory: Path) -> Path:
         bpf_segments.chunk(*records, lost),
         lost_samples={11: 9},
     )
+
+
+def _check_export(path: Path, told: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is cut out of a damaged one has no damaged record."""
+    output = path.with_name("export")
+    form = "trace.dat" if path.suffix == ".dat" else "perf.data"
+    try:
+        export.run(["--format", form, "-o", str(output), str(path)])
+    except CollectordError as error:
+        told.append(str(error))
+        assert not output.exists()
+    else:
+        capsys.readouterr()
+        query.run(["--csv", "SELECT count(*) FROM damage", str(output)])
+        assert capsys.readouterr().out.splitlines()[-1] == "0"
+        output.unlink()
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize(
@@ -90,4 +107,5 @@ def test_any_damage(
             except CollectordError as error:
                 told.append(str(error))
             capsys.readouterr()
+        _check_export(path, told, capsys)
     assert not [one for one in told if "\n" in one]

@@ -92,7 +92,7 @@ def test_reasons() -> None:
         (struct.pack("<IHH", 9, 0, 4), "a record has size 4"),
         (struct.pack("<IHH", 9, 0, 13) + bytes(5), "a record has size 13"),
         (struct.pack("<IHH", 40, 0, 8), "a record has type 40"),
-        (struct.pack("<IHH", 83, 0, 8), "a record has type 83"),
+        (struct.pack("<IHH", 84, 0, 8), "a record has type 84"),
         (struct.pack("<IHH", 9, 0, 16), "a record is cut short"),
         (bytes(8), "a record has size 0"),
         (struct.pack("<IHH", 71, 0, 40) + bytes(32), "a record has size 40"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fixture of tests that configure the log."""
+"""The log is configured anew by most verbs, for the whole process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def restored_logging() -> Iterator[None]:
-    """Configuration is process-wide: put it back."""
+    """Put the configuration back, which is process-wide."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

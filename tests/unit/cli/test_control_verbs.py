@@ -273,15 +273,16 @@ def test_status_and_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert run(path, "sessions") == 0
         every = capsys.readouterr().out.splitlines()
     assert whole[0].startswith(f"collectord {__version__}, pid {os.getpid()}, since 2023-11-14T")
-    assert whole[1:7] == [
+    assert whole[1:8] == [
         "sessions: 3 running",
         "CPUs: 2 of 2 covered",
         "cost: 0.12% of all CPUs; the budget is 0.50%",
         "unclean stops so far: 1",
         "damaged files: 2",
+        "lines of the log that nobody took: 3",
         "drain threads: something was refused",
     ]
-    assert whole[7:] == every
+    assert whole[8:] == every
     assert [line.split() for line in rows] == [
         ["SESSION", "SOURCE", "STATE", "BASIS", "PRODUCED", "STORED", "LOST", "UNACCOUNTED"],
         ["profile", "perf", "running", "lost_only", "-", "180", "20", "-"],

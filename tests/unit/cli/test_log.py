@@ -14,8 +14,6 @@ import structlog
 
 from collectord.cli import log
 
-pytestmark = pytest.mark.usefixtures("restored_logging")
-
 
 class Clock:
     """A clock that the test moves."""

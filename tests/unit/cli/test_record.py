@@ -214,7 +214,8 @@ def test_snapshots_of_aux() -> None:
 
 
 def test_rates_and_call_graphs() -> None:
-    """-F, -c, -g and --call-graph reach the source."""
+    """-F, -c, -g, --call-graph and --all-cgroups reach the source."""
+    assert (source().cgroups, source("--all-cgroups").cgroups) == (False, True)
     assert source("-F", "99").frequency == 99
     assert source("-c", "1000").period == 1000
     assert source("-g").call_graph == CallGraph("fp")
@@ -289,6 +290,7 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--via", "ftrace", "-e", "a:b:u"], "takes no modifiers"),
         (["--via", "ftrace", "-e", "a:b", "-F", "9"], "-F cannot be combined with --via ftrace"),
         (["--via", "ftrace", "-e", "a:b", "-c", "2"], "-c cannot be combined with --via ftrace"),
+        (["--via", "ftrace", "-e", "a:b", "--all-cgroups"], "--all-cgroups cannot be combined"),
         (["--via", "ftrace", "-e", "a:b", "-g"], "-g, --call-graph cannot be combined with"),
         (["--via", "ftrace", "-e", "a:b", "-t", "1"], "-t cannot be combined with --via ftrace"),
         (["--via", "ftrace", "-e", "a:b", "-u", "0"], "-u cannot be combined with --via ftrace"),
@@ -419,7 +421,7 @@ def test_reader_that_leaves_keeps_the_commands_status(
 ) -> None:
     """If nobody reads the result, COMMAND's status is still returned, and nothing is printed."""
 
-    async def recorded(*_arguments: object) -> RecordResult:
+    async def recorded(*_arguments: object, **_named: object) -> RecordResult:
         plan = Plan((), CorePlan(1, 1, 1, 1))
         return RecordResult((balances.session("record"),), 3 if command else None, plan)
 

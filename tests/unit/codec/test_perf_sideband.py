@@ -177,5 +177,5 @@ def test_damaged_records(raw: bytes, reason: str) -> None:
 
 def test_other_types_have_no_value() -> None:
     """A type without a class gives None, not an error."""
-    raw = frame(RecordType.CGROUP, 0, bytes(16))
+    raw = frame(RecordType.NAMESPACES, 0, bytes(16))
     assert decode(raw, next(iter_records(raw)), NO_IDS) is None

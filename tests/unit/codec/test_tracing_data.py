@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from collectord.codec.tracing_data import MAGIC, TracingData, build
+from collectord.codec.tracing_data import MAGIC, TracingData, build, merge
+from collectord.codec.tracing_data import parse as codec_parse
 from collectord.errors import CodecError
 from tests.support.tracing_data import parse
 
@@ -89,3 +91,50 @@ def test_contents_that_readers_refuse(events: dict[str, tuple[bytes, ...]]) -> N
     """A system needs a name, and an event a format."""
     with pytest.raises(CodecError):
         build(TracingData(b"", b"", 4096, events))
+
+
+def test_sections_of_several_files_become_one() -> None:
+    """It has each format, each name of a string and each command line once."""
+    more = replace(
+        SMALL,
+        events={"sched": (b"name: b\n", b"name: c\nID: 3\n"), "block": (b"name: d\nID: 4\n",)},
+        printk_formats=b'0x1 : "x"\n0x2 : "y"\n',
+        saved_cmdlines=b"2 other\n",
+    )
+    merged = parse(merge([LAYOUT, build(more)]))
+    assert merged == replace(
+        SMALL,
+        events={
+            "sched": (b"name: a\n", b"name: b\n", b"name: c\nID: 3\n"),
+            "irq": (),
+            "block": (b"name: d\nID: 4\n",),
+        },
+        printk_formats=b'0x1 : "x"\n0x2 : "y"\n',
+        saved_cmdlines=b"1 init\n2 other\n",
+    )
+    assert merge([LAYOUT, LAYOUT]) == LAYOUT
+    assert codec_parse(LAYOUT) == SMALL
+    assert codec_parse(LAYOUT[:-15].replace(b"0.6", b"0.5")).saved_cmdlines == b""
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (replace(SMALL, events={"sched": (b"name: a\nID: 1\n",)}), "two layouts of sched:a"),
+        (replace(SMALL, page_size_bytes=65536), "pages"),
+    ],
+)
+def test_sections_that_contradict_each_other(other: TracingData, why: str) -> None:
+    """One file cannot have both."""
+    with pytest.raises(CodecError, match=why):
+        merge([LAYOUT, build(other)])
+
+
+def test_one_number_is_one_event() -> None:
+    """Numbers of events are another kernel's after each boot."""
+    sections = [
+        build(replace(SMALL, events={system: (b"name: %b\nID: 7\n" % system.encode(),)}))
+        for system in ("a", "b")
+    ]
+    with pytest.raises(CodecError, match="two events with id 7"):
+        merge(sections)

@@ -27,7 +27,7 @@ LIMITS = ControlConfig(max_sessions=1, max_duration=Nanoseconds(60_000_000_000))
     "words",
     [
         "-e sched:sched_switch --filter prev_pid==1 -C 0-1,3 -m 64",
-        "-e {cycles,page-faults}:u|cpu-clock -F 99 --call-graph dwarf,4096 -p 1,2",
+        "-e {cycles,page-faults}:u|cpu-clock -F 99 --call-graph dwarf,4096 --all-cgroups -p 1,2",
         "-e sched:* -e irq:* --via ftrace --transport read -m 2M",
         "-e mem:0x1000/8:w -c 7 -u 0 --per-thread -i",
         "-G system.slice",

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,8 @@ class Rig:
         self.coverage = Coverage([self.session.plan], CPUS)
         self.told: list[str] = []
         self.unseen: Callable[[], None] = lambda: None
-        self.hotplug = Hotplug([self.session], self.coverage, self._tell, self.look)
+        self.live = [self.session]
+        self.hotplug = Hotplug(self.live, self.coverage, self._tell, self.look)
 
     def look(self) -> None:
         """Find what happened unseen."""
@@ -276,7 +278,54 @@ def test_news_are_looked_at_once_and_not_a_thousand_times() -> None:
             hotplug.listen(fd)
             for _ in range(1000):
                 await asyncio.sleep(0)
-            await hotplug.end()
+            hotplug.end()
         return looked
 
     assert 1 <= asyncio.run(scenario()) < 100
+
+
+def test_a_session_whose_disk_hangs_holds_up_no_other() -> None:
+    """The others get their rings, an end does not wait for it, and it gets none afterwards."""
+
+    class Stuck(Rings):
+        answers: asyncio.Event
+
+        async def join_cpu(self, cpu: int) -> None:
+            await self.answers.wait()
+            await super().join_cpu(cpu)
+
+    async def scenario() -> tuple[Rings, Rings]:
+        (plan,) = build(CONFIG, host()).sessions
+        other = replace(plan, name="other")
+        stuck, quick = Stuck(plan), Rings(other)
+        stuck.answers = asyncio.Event()
+        coverage = Coverage([plan, other], CPUS)
+        hotplug = Hotplug([stuck, quick], coverage, lambda: None, lambda: None)
+        coverage.change(CPUS, (1, 2))
+        hotplug.follow()
+        async with asyncio.timeout(60):
+            while quick.asked[-1:] != [("join", 2)]:  # noqa: ASYNC110 - it ends by itself
+                await asyncio.sleep(0)
+            hotplug.end()
+            stuck.answers.set()
+            await hotplug.settled()
+        return stuck, quick
+
+    stuck, quick = asyncio.run(scenario())
+    assert quick.rings == CPUS
+    assert stuck.asked == [("leave", 1), ("join", 1)]
+
+
+def test_a_session_that_another_one_follows_gets_no_more_rings() -> None:
+    """Even if it is replaced while a CPU joins it, which is nothing to be covered."""
+
+    async def scenario() -> Rig:
+        rig = Rig()
+        rig.session.meanwhile = rig.live.clear
+        rig.change(sorted(CPUS), 1, 2)
+        await rig.hotplug.settled()
+        return rig
+
+    rig = asyncio.run(scenario())
+    assert rig.session.asked == [("leave", 1), ("join", 1)]
+    assert rig.coverage.away(rig.session.plan) == {1, 2}

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from collectord.config.schema import BpfConfig, Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig
+from collectord.daemon import stages
 from collectord.daemon.daemon import Daemon
 from collectord.daemon.opening import Opening
 from collectord.kernel.linux import LinuxKernel
+from collectord.recovery.predecessor import Leftovers
 from collectord.session.ringless_session import RinglessSession
-from collectord.session.session_factory import SessionContext
+from collectord.session.session_factory import Progress, SessionContext
 from collectord.source.base import Abilities
 from collectord.text.units import Nanoseconds
 from tests.support.configs import perf_source
@@ -36,8 +38,14 @@ def ringless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
     """Return a daemon whose two sessions open no ring."""
 
     async def open_ringless(
-        _context: SessionContext, plan: SessionPlan, _stack: object, _contains: object
+        _context: SessionContext,
+        plan: SessionPlan,
+        _stack: object,
+        _contains: object,
+        progress: Progress,
     ) -> RinglessSession:
+        progress.opening()
+        progress.loading()
         source: Any = SimpleNamespace(
             abilities=Abilities(), target_fds=(), enable=lambda: None, disable=lambda: None
         )
@@ -188,10 +196,38 @@ def test_it_is_ready_while_it_collects(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_failed_session_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose hardware is absent is: nothing that is done to the host would change that."""
     daemon = ringless(tmp_path, monkeypatch)
-    stages: Any = daemon._stages
-    stages.polls = SimpleNamespace()
+    now: Any = daemon._stages
+    now.polls = SimpleNamespace()
     for plan, absent in zip(daemon.plan.sessions, (True, False), strict=True):
-        stages.sessions.add(
-            RinglessSession(plan, None, "no ring", absent=absent), AsyncExitStack()
-        )
+        now.sessions.add(RinglessSession(plan, None, "no ring", absent=absent), AsyncExitStack())
     assert daemon.unready() == "1 of 2 sessions failed"
+
+
+def test_a_stop_does_not_wait_for_a_recovery_whose_disk_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No session is opened, and the daemon says that a thread hangs."""
+    daemon = ringless(tmp_path, monkeypatch)
+    answers, begun = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        begun.set()
+        answers.wait()
+
+    monkeypatch.setattr(Leftovers, "begin", hang)
+    monkeypatch.setattr(stages, "_CLAIM_S", 0.05)
+
+    async def scenario() -> object:
+        stop = asyncio.Event()
+        run = asyncio.create_task(daemon.run(stop, salvage_all=False))
+        async with asyncio.timeout(patient(60)):
+            while not begun.is_set():  # noqa: ASYNC110 - a thread sets it
+                await asyncio.sleep(0.01)
+            stop.set()
+            return await run
+
+    try:
+        assert asyncio.run(scenario()) == ()
+    finally:
+        answers.set()
+    assert daemon.is_abandoned

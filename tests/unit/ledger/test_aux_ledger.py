@@ -11,11 +11,19 @@ from typing import Any
 import pytest
 
 from collectord._native._core import AUX_HEAD_RULES, AuxCounters
-from collectord.ledger.aux_ledger import AuxBracket, AuxReading, aux_cut, aux_json, balance_aux
+from collectord.ledger.aux_ledger import (
+    TRUNCATED,
+    AuxBracket,
+    AuxReading,
+    aux_cut,
+    aux_json,
+    balance_aux,
+)
 from collectord.ledger.ledger_json import to_json
-from collectord.model import Basis, RingLabel, RingRole
+from collectord.model import Basis, LossKey, Reason, RingLabel, RingRole, Stage
 from collectord.plan.aux_areas import HeadRule
 from collectord.session.aux_counter_reader import AuxCounterReader
+from collectord.source.ring import AuxHandle
 from tests.support import balances
 
 LABEL = RingLabel("s", "perf", RingRole.AUX, 1)
@@ -96,9 +104,9 @@ class Area:
 
     def drained(self) -> Any:  # noqa: ANN401 - as much of it as is looked at
         """Return its ring, from which all was taken that was handed over."""
-        handle = SimpleNamespace(
-            counters=[SimpleNamespace(fd=3, read_format=0)], map=self, plan=PLAN, label=LABEL
-        )
+        counter: Any = SimpleNamespace(fd=3, read_format=0)
+        own_map: Any = self
+        handle = AuxHandle(own_map, PLAN, LABEL, 0, (counter,))
 
         def taken() -> AuxCounters:
             return counters(taken_bytes=self.head, stored_bytes=self.head)
@@ -122,6 +130,67 @@ def test_truncated_bytes_never_go_down() -> None:
     assert balance.unaccounted_bytes == 0
     assert seen == [0, 14_904, 14_904, 14_904]
     assert balance.lost_bytes["kernel_ring/truncated"] == 15_904
+
+
+class Lasting(AuxHandle):
+    """An area that goes on, and of which an earlier process had a part."""
+
+    __slots__ = ()
+    noted = 0
+
+    def goes_on(self) -> bool:
+        """Whether it does."""
+        return True
+
+    def own(self, reading: AuxReading) -> AuxReading:
+        """Return a reading without that part."""
+        return reading.since(AuxReading(1_000, 1_200, 0))
+
+    def note_truncated(self, count: int) -> None:
+        """Keep the note."""
+        Lasting.noted = count
+
+
+def test_an_area_that_outlives_its_process_is_not_closed() -> None:
+    """Its trace comes on while the last reading is taken, and a successor tells the rest."""
+    area = Area()
+    drained = area.drained()
+    plain = drained.areas[0].handle
+    drained.areas[0].handle = Lasting(plain.map, PLAN, LABEL, 0, plain.counters)
+    counter_reader = AuxCounterReader(area, [drained])  # type: ignore[arg-type]  # as much of it as is called
+    drained.areas[0].ring.counters = lambda: counters(taken_bytes=2_000, stored_bytes=2_000)
+    area.traced, area.head = 3_200, 3_000
+    counter_reader.measure()
+    area.traced, area.head = 9_300, 3_500  # 500 bytes that it leaves in the area
+    counter_reader.close()
+    (balance,) = counter_reader.balances()
+    assert (balance.produced_bytes, balance.unaccounted_bytes) == (8_100, 0)
+    certain = 8_100 - 2_500 - PLAN.data_bytes
+    assert balance.lost_bytes["kernel_ring/truncated"] == Lasting.noted == certain > 0
+
+
+class Left:
+    """Losses of earlier processes."""
+
+    def shared_losses(self) -> dict[LossKey, int]:
+        """Return it."""
+        return {(Stage.STAGING, Reason.DROPPED): 70, TRUNCATED: 5}
+
+
+def test_what_earlier_processes_lost_is_of_no_single_area() -> None:
+    """It stands beside the areas, with CPU -1; where nothing was lost there is nothing."""
+    area = Area()
+    drained = area.drained()
+    own, left = AuxCounterReader(area, [drained], [Left()]).balances()  # type: ignore[arg-type]  # as above
+    assert (own.label, left.label) == (LABEL, replace(LABEL, cpu=-1))
+    shown = aux_json(left)
+    assert (shown["produced_bytes"], shown["stored_bytes"], shown["unaccounted_bytes"]) == (
+        75,
+        0,
+        0,
+    )
+    told = {name: count for name, count in left.lost_bytes.items() if count}
+    assert told == {"staging/dropped": 70, "kernel_ring/truncated": 5}
 
 
 def test_a_running_area_is_bracketed() -> None:

@@ -324,6 +324,10 @@ def test_core_and_host() -> None:
     assert of(series, "collectord_unclean_stops_total") == 1
     assert of(series, "collectord_damaged_files") == 2
     assert of(series, "collectord_records_left_behind_total") == 7
+    assert of(series, "collectord_log_lines_dropped_total") == 3
+    assert of(series, "collectord_beginning_sessions") == 0
+    waiting = replace(balances.status(), beginning=(balances.session("calls"),))
+    assert of(scrape(waiting), "collectord_beginning_sessions") == 1
     labels = {"session": "exec", "source": "perf"}
     assert of(series, "collectord_last_event_timestamp_seconds", **labels) == 1_700_000_005
     assert of(series, "collectord_config_info", sha256="ab" * 32) == 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from collectord.codec.perf_attr import SampleType
 from collectord.config.schema import Config, DaemonConfig, RetentionConfig
 from collectord.config.schema_session import (
     EventConfig,
@@ -195,6 +196,20 @@ def test_the_first_choice_that_exists_is_taken() -> None:
     assert any("no hardware counters" in note for note in plan.notes)
     with pytest.raises(UnknownEvent, match="nor:this"):
         session("not:here|nor:this")
+
+
+def test_samples_have_cgroups_where_that_is_asked_for() -> None:
+    """And the sideband tells of new ones; a kernel without them degrades the session."""
+    plan = session(SWITCH, "cpu-clock", cgroups=True)
+    *events, dummy = plan.events
+    assert len(events) == 2
+    assert all(event.attr.sample_type & SampleType.CGROUP for event in events)
+    assert not any(event.attr.cgroup for event in events)
+    assert (dummy.attr.cgroup, dummy.attr.sample_type & SampleType.CGROUP) == (True, 0)
+    assert not plan.degraded
+    old = session(SWITCH, facts=host(sample_cgroup=False), cgroups=True)
+    assert old.events == session(SWITCH).events
+    assert "Linux 5.7" in old.degraded[0]
 
 
 def test_what_may_be_absent_degrades_the_session() -> None:

@@ -362,3 +362,4 @@ def test_the_sideband_event_carries_everything_but_samples() -> None:
     assert not found.mmap_data
     assert plan.basis is Basis.LOST_ONLY
     assert sideband_event(host(), unwinds=True).attr == replace(found, mmap_data=True)
+    assert sideband_event(host(), cgroups=True).attr == replace(found, cgroup=True)

@@ -13,7 +13,7 @@ from collectord.config.event_spec import parse_one
 from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
 from collectord.errors import MissingFeature
-from collectord.facts.kernel_facts import CAP_SYS_ADMIN, BpfFacts, FtraceFacts
+from collectord.facts.kernel_facts import CAP_SYS_ADMIN, BpfFacts, FtraceFacts, PmuFacts
 from collectord.kernel.values.left_instance import InstanceNote
 from collectord.model import RingRole, ScopeKind
 from collectord.plan.build import build
@@ -64,6 +64,45 @@ def test_flight_recorders_on_whole_cpus_are_held() -> None:
     assert all(ring.overwrite for ring in held.rings if ring.role is RingRole.DATA)
     assert plan(switches(**RECORDER, freeze_on=parse_one("cpu-clock"))).opener == PLACE
     assert digest(held) != digest(plan(switches()))
+
+
+def test_streams_with_aux_areas_are_held() -> None:
+    """The opener tells of its PMUs: who may open nothing cannot try whether they have areas."""
+    pmu = PmuFacts(type=10, aux=True)
+    theirs = host(
+        pmus={**host().pmus, "tracer": pmu},
+        capabilities=frozenset({CAP_SYS_ADMIN}),
+        euid=0,
+        perf_event_paranoid=3,
+    )
+    bare = replace(
+        theirs,
+        pmus={**host().pmus, "tracer": replace(pmu, aux=False)},
+        capabilities=frozenset(),
+        euid=1000,
+        opener=theirs.as_opener(),
+    )
+    assert bare.opener is not None
+    assert bare.opener.pmus == {"tracer": pmu}
+    session = SessionConfig(name="trace", source=(perf_source("tracer//"),))
+    made = plan(session, facts=bare)
+    assert made.opener == PLACE
+    areas = [ring.aux for ring in made.rings if ring.aux is not None]
+    assert len(areas) == len(bare.cpus_online)
+    larger = SessionConfig(
+        name="trace", source=(perf_source("tracer//", aux=RingSize(areas[0].data_bytes * 2)),)
+    )
+    assert digest(made) == digest(plan(session, facts=replace(theirs, opener=bare.opener)))
+    assert digest(made) != digest(plan(larger, facts=bare))
+
+
+def test_flight_recorders_of_aux_areas_are_not_held() -> None:
+    """Their windows are found by the last bytes of the one before, which nobody keeps."""
+    facts = host(pmus={**host().pmus, "tracer": PmuFacts(type=10, aux=True)})
+    session = SessionConfig(name="trace", source=(perf_source("tracer//"),), **RECORDER)  # type: ignore[arg-type]
+    made = plan(session, facts=facts)
+    assert made.opener == ""
+    assert any("flight recorders of AUX areas" in note for note in made.notes)
 
 
 def test_what_is_never_held_is_nothing_to_an_opener() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from collectord.errors import UsageError
 from collectord.facts.kernel_facts import BpfFacts, KernelFacts
 from collectord.programs import bpf_program
+from collectord.programs.parameter import values_of
 from tests.support.bpf_pairs import MANIFEST, SOURCE, program
 from tests.support.hosts import host
 
@@ -45,7 +46,7 @@ TYPED_PROGRAM: Final = program(SOURCE + USES, MANIFEST + TYPED)
 
 def test_defaults_are_values() -> None:
     """Every parameter has a value, in ns, bytes, 0 or 1, or text."""
-    assert bpf_program.parameters(TYPED_PROGRAM, {}) == {
+    assert values_of("switches", TYPED_PROGRAM.manifest.parameter, {}) == {
         "pid": 0,
         "flag": 1,
         "least": 10_000_000,
@@ -57,7 +58,7 @@ def test_defaults_are_values() -> None:
 def test_given_values_win() -> None:
     """A given value replaces the default."""
     given = {"pid": "0x10", "least": "1s", "flag": "no", "word": "x=y"}
-    values = bpf_program.parameters(TYPED_PROGRAM, given)
+    values = values_of("switches", TYPED_PROGRAM.manifest.parameter, given)
     assert values == {"pid": 16, "flag": 0, "least": 10**9, "room": 4096, "word": "x=y"}
 
 
@@ -81,14 +82,14 @@ def test_wrong_values_name_the_parameter_and_its_default(
 ) -> None:
     """The error is one line with the allowed values."""
     with pytest.raises(UsageError) as caught:
-        bpf_program.parameters(TYPED_PROGRAM, given)
+        values_of("switches", TYPED_PROGRAM.manifest.parameter, given)
     assert words in str(caught.value)
     assert str(caught.value).startswith("switches")
 
 
 def defined(**values: int | str) -> dict[str, str]:
     """Return the macros of TYPED_PROGRAM with these values."""
-    whole = bpf_program.parameters(TYPED_PROGRAM, {}) | values
+    whole = values_of("switches", TYPED_PROGRAM.manifest.parameter, {}) | values
     lines = bpf_program.defines(TYPED_PROGRAM, whole).splitlines()
     assert len(lines) == len(whole)
     matches = [re.fullmatch(r"#define PARAMETER_([A-Z_]+) (.+)", line) for line in lines]
@@ -122,7 +123,7 @@ def test_times_and_sizes_are_unsigned_and_wide() -> None:
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40))
 def test_strings_are_literals_whatever_they_hold(text: str) -> None:
     """A string is one literal in one line, with octal escapes, which C and Python read alike."""
-    whole = bpf_program.parameters(TYPED_PROGRAM, {}) | {"word": text}
+    whole = values_of("switches", TYPED_PROGRAM.manifest.parameter, {}) | {"word": text}
     line = bpf_program.defines(TYPED_PROGRAM, whole).splitlines()[-1]
     literal = line.removeprefix("#define PARAMETER_WORD ")
     assert re.fullmatch(r'"(?:[A-Za-z0-9 _./,:+=@-]|\\[0-7]{3})*"', literal)

@@ -378,4 +378,4 @@ def test_any_bytes_are_survived(
     start = whole.index(number(2))
     path.write_bytes(whole[:start] + data + whole[start + len(data) :])
     found, _ = event_lines.read(path)
-    assert found[0]["fields"] == {"pid": 1, "code": 0} or 1 in numbers(found)
+    assert found[0].get("fields") == {"pid": 1, "code": 0} or 1 in numbers(found)

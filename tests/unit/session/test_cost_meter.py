@@ -91,7 +91,9 @@ def test_the_run_time_of_programs_counts_instead_of_their_events() -> None:
         source="bpf",
         kind="bpf",
         rings=(),
-        payload=SimpleNamespace(programs_run=(SimpleNamespace(outputs=()),), is_filtered=False),
+        payload=SimpleNamespace(
+            programs_run=(SimpleNamespace(outputs=()),), is_filtered=False, is_blktrace=False
+        ),
     )
     runs = [FunctionRuns(name, 1, 1, ns, 0) for name, ns in (("a", 700), ("b", 50))]
     for functions, expected in (

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from collectord.kernel.values.kept_rings import STATE_BYTES, Prior
-from collectord.model import loss_name
+from collectord.model import loss_key, loss_name
 from collectord.session.lasting_account import LastingAccount
+from collectord.sink.manifest import RingEntry
 from tests.support.segments import LEDGER, OPENING, closing, fill, make_sink, write_segment
 
 if TYPE_CHECKING:
@@ -34,10 +35,15 @@ class Rings:
     resumed: bool = True
     state: str = ""
     lost: dict[str, int] = field(default_factory=dict)
+    in_bytes: bool = False
 
     def count_lost(self, losses: Mapping[LossKey, int]) -> None:
         """Keep what is counted."""
         self.lost = {loss_name(key): count for key, count in losses.items() if count}
+
+    def shared_losses(self) -> Mapping[LossKey, int]:
+        """Return what is counted."""
+        return {loss_key(name): count for name, count in self.lost.items()}
 
     def note(self, state: str) -> None:
         """Keep the text."""
@@ -51,6 +57,7 @@ class Sealed:
     ledger: dict[str, Any]
     stored_before: int
     samples: int
+    rings: tuple[RingEntry, ...] = ()
 
 
 def after(
@@ -101,6 +108,28 @@ def test_what_a_killed_process_took_and_did_not_store_is_lost(tmp_path: Path) ->
     second = after(first, taken=300, lost=9)
     settled(second, tmp_path, "second")
     assert second.lost == {"staging/dropped": 300 - 250 - 7, "kernel_ring/ring_full": 9 - 5}
+
+
+def test_the_trace_of_areas_has_an_account_of_its_own(tmp_path: Path) -> None:
+    """It is in bytes: of all areas of a manifest, and of what was lost behind them."""
+    rings = Rings(resumed=False, in_bytes=True)
+    account = settled(rings, tmp_path, "first")
+    areas = tuple(
+        RingEntry(ring=n, role="aux", cpu=n, data_bytes=1, watermark_bytes=0, stored_total=400 + n)
+        for n in range(2)
+    )
+    data = RingEntry(ring=9, role="data", cpu=0, data_bytes=1, watermark_bytes=0, stored_total=77)
+    lost = {"kernel_ring/truncated": 20, "sink/disk_full": 5}
+    ledger = {"aux": [{"lost_bytes": lost}, {"lost_bytes": {"kernel_ring/truncated": None}}]}
+    account.told(Sealed(ledger, 0, 77, (data, *areas)))  # type: ignore[arg-type]
+    prior = Prior(rings.state, 1_000, {"kernel_ring/truncated": 26}, 3)
+    second = Rings(prior, in_bytes=True)
+    settled(second, tmp_path, "second")
+    assert second.lost == {
+        "kernel_ring/truncated": 26 - 20,
+        "kernel_ring/dropped": 3,
+        "staging/dropped": 1_000 - 801 - 5,
+    }
 
 
 def test_losses_that_no_manifest_has_are_passed_on(tmp_path: Path) -> None:

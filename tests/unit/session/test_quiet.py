@@ -176,8 +176,10 @@ def test_a_running_file_is_shown_again_only_when_it_grew(tmp_path: Path) -> None
         tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
         accounting: Any = SimpleNamespace(opening=lambda: None)
         health: Any = SimpleNamespace(note=lambda _, trouble: told.append(trouble))
-        sink = SimpleNamespace(single_file=None, segment_age_ns=0, directory=str(tmp_path))
-        plan: Any = SimpleNamespace(name="box", sink=sink)
+        sink = SimpleNamespace(
+            single_file=None, segment_age_ns=0, keeps_maps=False, directory=str(tmp_path)
+        )
+        plan: Any = SimpleNamespace(name="box", has_chains=False, sink=sink)
         parts = parts_of(plan, one, health=health, tasks=tasks)
         rotation = Rotation(parts, accounting, lambda: one)
         await rotation.begin()

@@ -17,7 +17,7 @@ from collectord.session.accounting import Accounting
 from collectord.session.aux_counter_reader import AuxCounterReader
 from collectord.session.counter_reader import CounterReader, Drained
 from collectord.source.base import Abilities
-from collectord.source.ring import OverwritableRing, PerfRing, RingHandle
+from collectord.source.ring import AuxHandle, OverwritableRing, PerfRing, RingHandle
 from tests.support import balances
 from tests.support.sessions import parts_of
 
@@ -254,11 +254,10 @@ class Area:
             counted = {"taken_bytes": self.head, "stored_bytes": stored}
             return AuxCounters(**{**zeros, **counted})  # type: ignore[arg-type]  # of any type
 
-        counter = SimpleNamespace(fd=self, read_format=0)
+        counter: Any = SimpleNamespace(fd=self, read_format=0)
+        own_map: Any = self
         label = replace(LABEL, role=RingRole.AUX)
-        handle = SimpleNamespace(
-            counters=[counter], map=self, plan=balances.AREA_PLAN, label=label
-        )
+        handle = AuxHandle(own_map, balances.AREA_PLAN, label, 0, (counter,))
         area = SimpleNamespace(handle=handle, ring=SimpleNamespace(counters=taken, id=number))
         self.drained: Any = SimpleNamespace(areas=(area,))
 

@@ -113,8 +113,8 @@ class Stream:
 def _segments_of(stream: Stream, tasks: TaskGroup) -> Rotation:
     """Return the segments of a stream, before the first."""
     one: Any = stream
-    sink = SimpleNamespace(single_file=None, directory="box")
-    plan: Any = SimpleNamespace(name="box", sink=sink)
+    sink = SimpleNamespace(single_file=None, keeps_maps=False, directory="box")
+    plan: Any = SimpleNamespace(name="box", has_chains=False, sink=sink)
     health: Any = SimpleNamespace(note=lambda *_: True)
     accounting: Any = SimpleNamespace(opening=lambda: None)
     return Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, Features)
@@ -371,8 +371,10 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
             closing=lambda **_: support.closing(),
             given_up=lambda _end: None,
         )
-        sink = SimpleNamespace(single_file=None, segment_age_ns=0, directory=str(tmp_path))
-        plan: Any = SimpleNamespace(name="box", degraded=(), sink=sink)
+        sink = SimpleNamespace(
+            single_file=None, segment_age_ns=0, keeps_maps=False, directory=str(tmp_path)
+        )
+        plan: Any = SimpleNamespace(name="box", has_chains=False, degraded=(), sink=sink)
         health = Health(plan, (), one)
         rotation = Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, Features)
         await rotation.begin()
@@ -435,8 +437,10 @@ async def _turning(directory: Path, stream: Turning, tasks: TaskGroup) -> Rotati
         closing=lambda **_: support.closing(),
         found=lambda _info: None,
     )
-    sink = SimpleNamespace(single_file=None, segment_age_ns=0, directory=str(directory))
-    plan: Any = SimpleNamespace(name="box", degraded=(), sink=sink)
+    sink = SimpleNamespace(
+        single_file=None, segment_age_ns=0, keeps_maps=False, directory=str(directory)
+    )
+    plan: Any = SimpleNamespace(name="box", has_chains=False, degraded=(), sink=sink)
     health = Health(plan, (), one)
     describe = stream.describe
     rotation = Rotation(parts_of(plan, one, health=health, tasks=tasks), accounting, describe)

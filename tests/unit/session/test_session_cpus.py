@@ -58,6 +58,7 @@ class Fed:
         self.enabled: list[int] = []
         self.running: set[int] = set()  # CPUs whose events make a record until they are stopped
         self.refuses = False
+        self.disabled = False
 
     def add_stream(self, core: _core.Core) -> _core.Stream:
         """Add a stream."""
@@ -76,6 +77,10 @@ class Fed:
         if ring.label.cpu in self.running:
             self.feed(ring.label.cpu, 1)
         return Produced(value=self.counts[ring.fd], lost=0)
+
+    def disable(self) -> None:
+        """Note that nothing is made any more."""
+        self.disabled = True
 
     def stop(self, cpu: int) -> None:
         """Make no records on a CPU any more."""
@@ -255,3 +260,28 @@ def test_a_cpu_whose_ring_cannot_be_counted_has_none(tmp_path: Path) -> None:
 
     place = asyncio.run(scenario())
     assert (place.produced, place.stored, place.unaccounted) == (2, 2, 0)
+
+
+def test_a_session_ends_after_a_cpu_that_waits_for_its_disk(tmp_path: Path) -> None:
+    """The CPU gets no rings any more, and nothing of it is left."""
+
+    async def scenario() -> None:
+        with rig(tmp_path) as one:
+            await one.session.leave_cpu(1)
+            async with one.session._rotation._preparing:  # the disk hangs
+                joins = asyncio.create_task(one.session.join_cpu(1))
+                await asyncio.sleep(0)
+                assert list(one.source.rings) == [0, 1]
+                ends = asyncio.create_task(one.session.close())
+                await asyncio.sleep(0)
+            with pytest.raises(SinkError, match="the session has ended"):
+                await joins
+            assert list(one.source.rings) == [0]
+            assert one.source.enabled == []
+            await ends
+            assert one.source.disabled
+            with pytest.raises(SinkError, match="the session has ended"):
+                await one.session.join_cpu(1)
+            await one.end()
+
+    asyncio.run(scenario())

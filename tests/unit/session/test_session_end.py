@@ -29,7 +29,7 @@ from collectord.session.drain_loop import Drain
 from collectord.session.health import Health
 from collectord.session.ringless_session import RinglessSession
 from collectord.session.session import Session
-from collectord.session.session_factory import Contains, SessionContext
+from collectord.session.session_factory import Contains, Progress, SessionContext
 from collectord.session.session_parts import SessionParts
 from collectord.session.task_group import TaskGroup
 from collectord.sink.state_dir import StateDir
@@ -330,14 +330,18 @@ def test_an_absent_flight_recorder_says_why(
     opens = SessionContext.open
 
     async def open_or_fail(
-        context: SessionContext, plan: SessionPlan, stack: AsyncExitStack, contains: Contains
+        context: SessionContext,
+        plan: SessionPlan,
+        stack: AsyncExitStack,
+        contains: Contains,
+        progress: Progress,
     ) -> RinglessSession | Session:
         source: Any = Source()
         if plan.name == "plain":
             return RinglessSession(plan, source)
         if plan.name == "shut":
             return context.failed(plan, KernelError("no more memory"))
-        return await opens(context, plan, stack, contains)
+        return await opens(context, plan, stack, contains, progress)
 
     monkeypatch.setattr(SessionContext, "open", open_or_fail)
     whole = Config(daemon=plain.daemon, session=(*plain.session, *recorders))
@@ -379,7 +383,7 @@ def test_sessions_end_beside_each_other(tmp_path: Path, monkeypatch: pytest.Monk
             await super().close()
 
     async def open_waiting(
-        _context: SessionContext, plan: SessionPlan, _stack: object, _contains: object
+        _context: SessionContext, plan: SessionPlan, _stack: object, *_: object
     ) -> RinglessSession:
         source: Any = Source()
         return Waiting(plan, source)
@@ -404,7 +408,7 @@ def test_every_session_comes_to_its_end(tmp_path: Path, monkeypatch: pytest.Monk
     sources = {"first": Source(stops=False), "second": Source()}
 
     async def open_ringless(
-        _context: SessionContext, plan: SessionPlan, _stack: object, _contains: object
+        _context: SessionContext, plan: SessionPlan, _stack: object, *_: object
     ) -> RinglessSession:
         source: Any = sources[plan.name]
         return RinglessSession(plan, source)

@@ -23,6 +23,7 @@ from collectord.sink.outcome import Action
 from collectord.sink.perf_data_sink import PerfDataSink
 from collectord.sink.repair import repair
 from collectord.sink.stored_file import Check
+from tests.support import daemons
 from tests.support import segments as support
 from tests.support.aux_files import PMU_TYPE, AuxFile
 from tests.support.aux_records import Aux
@@ -195,12 +196,17 @@ def test_only_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", [FILE, HIDDEN], ids=["shown", "hidden"])
 def test_orphan(tmp_path: Path, perfs: tuple[Perf, ...], file: AuxFile) -> None:
-    """A repair makes the index anew, and the segment is one that perf and verify take."""
-    support.killed(
-        lambda: fill(make_sink(tmp_path, file).next_segment(1, support.OPENING), chunks(file))
-    )
+    """A repair makes the index anew, and the segment is one that perf and verify take.
+
+    Its manifest tells how much trace of which area it holds: what is missing was lost.
+    """
+    area = RingEntry(ring=7, role="aux", cpu=0, data_bytes=4096, watermark_bytes=0)
+    opening = replace(support.OPENING, rings=(*support.RINGS, area))
+    support.killed(lambda: fill(make_sink(tmp_path, file).next_segment(1, opening), chunks(file)))
     (outcome,) = repair(tmp_path)
     assert (outcome.action, outcome.samples) == (Action.RECOVERED, 3)
+    entry = daemons.manifest(outcome.path)["rings"][-1]
+    assert (entry["bytes"], entry["stored_total"]) == (6 * len(TRACE), 6 * len(TRACE))
     assert len(listed(outcome.path)) == (0 if file.hidden else 6)
     for perf in perfs:
         assert samples(perf, outcome.path) == 3

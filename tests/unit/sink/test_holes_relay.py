@@ -75,8 +75,8 @@ def test_records_of_blktrace_on_both_sides(
     capsys.readouterr()
     assert cli.main(LinuxKernel, ["events", "--json", str(outcome.path)]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert sum(one["sequence"] is not None for one in found) == manifest.samples
-    said = [one for one in found if one["event"] == "message"]
+    assert sum("sequence" in one.get("fields", ()) for one in found) == manifest.samples
+    said = [one for one in found if one.get("event") == "blktrace:message"]
     assert len(said) == -(-cut.bytes // (48 + 65535))
     assert [one.finding for one in verify([tmp_path])] == [None] * 3
     assert repair(tmp_path, sealed=True) == []

@@ -22,7 +22,8 @@ from collectord.errors import CodecError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.reader.any_events import open_any
-from collectord.reader.relay_events import RelaySegment
+from collectord.reader.blk_tables import BlkTables
+from collectord.reader.event_tables import tables_of
 from collectord.reader.verify import list_segments, verify
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.outcome import Action
@@ -35,6 +36,7 @@ from tests.support import event_lines
 from tests.support import relay_segments as relays
 from tests.support import segments as support
 from tests.support import trace_segments as traces
+from tests.support.query_tables import rows_of
 from tests.support.relay_records import record
 
 if TYPE_CHECKING:
@@ -148,8 +150,8 @@ def test_set_is_files_for_zstd(tmp_path: Path) -> None:
     assert {verdict.finding for verdict in verify([tmp_path])} == {None}
     with ExitStack() as stack:
         segment = open_any(info.path, stack)
-        assert isinstance(segment, RelaySegment)
-        assert sum(1 for _ in segment.by_time()) == 2999
+        assert isinstance(segment, BlkTables)
+        assert len(rows_of(tables_of([segment])["blktrace"], "cpu")) == 2999
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbled", "grown"])

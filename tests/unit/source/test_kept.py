@@ -52,7 +52,7 @@ def test_a_new_ring_goes_on_with_the_note_of_the_old_one() -> None:
     with memory() as (fd, kept):
         at = STATE_BYTES + NOTE_BYTES
         os.pwrite(fd, struct.pack("<8Q", 7, 1, 2, 4096, 55, 0, 0, 9), at)
-        gone = Gone(taken=55, overwritten=9)
+        gone = Gone(taken=55, counted=9)
         assert [kept.gone(number) for number in range(RINGS)] == [Gone(), gone, Gone()]
         assert kept.restart(1) == gone
         assert kept.gone(1) == gone
@@ -68,8 +68,8 @@ def test_a_program_counts_from_where_the_first_process_let_it() -> None:
         kept.note_missed(0, 12)
         assert kept.missed_before(0) == 12
         assert [kept.gone(number) for number in range(RINGS)] == [Gone()] * RINGS
-        assert kept.state == ""
-        kept.write('{"run":"x"}')
-        assert kept.state == '{"run":"x"}'
-        kept.write("{}")
-        assert kept.state == "{}"
+        assert kept.text.state == ""
+        kept.text.write('{"run":"x"}')
+        assert kept.text.state == '{"run":"x"}'
+        kept.text.write("{}")
+        assert kept.text.state == "{}"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from collectord.errors import MissingFeature, NoSuchTarget
-from collectord.kernel.host.cgroups import cgroup_root, place
+from collectord.kernel.host import cgroups
+from collectord.kernel.host.cgroups import cgroup_root, existing, place
 from collectord.kernel.linux import LinuxKernel
 
 TMPFS = "23 22 0:21 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755"
@@ -30,6 +31,18 @@ UNIFIED = r"26 23 0:24 / /sys/fs/cgroup/uni\040fied rw,relatime shared:4 - cgrou
 def test_the_hierarchy_of_perf_event(mounts: tuple[str, ...], root: Path | None) -> None:
     """The hierarchy that has perf_event: of cgroup1 if it is mounted with it, else cgroup2."""
     assert cgroup_root("\n".join(mounts)) == root
+
+
+def test_of_too_many_cgroups_the_outer_ones_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However deep somebody nests his own; without the hierarchy there are none."""
+    (tmp_path / "deep/deep/deep/deep").mkdir(parents=True)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(cgroups, "CGROUPS_MAX", 5)
+    assert {path for _, path in existing(tmp_path)} == {b"/", b"/a", b"/b", b"/c", b"/deep"}
+    assert not [*existing(tmp_path / "nothing")]
 
 
 @pytest.mark.parametrize("path", ["a/b", "/a/b", "//a/b"])

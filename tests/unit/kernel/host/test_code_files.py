@@ -16,7 +16,7 @@ import pytest
 from collectord.codec.perf_features import BuildId
 from collectord.codec.perf_record import Misc
 from collectord.codec.perf_sideband import Mmap2
-from collectord.kernel.host import build_id, code_files
+from collectord.kernel.host import code_files
 
 BUILD_ID: Final = bytes(range(20))
 NOTES: Final = (
@@ -149,7 +149,7 @@ def test_the_build_id_is_what_readelf_says() -> None:
     path = Path("/bin/sh").resolve()
     notes = subprocess.run(["readelf", "-n", path], capture_output=True, check=True).stdout
     with path.open("rb") as file:
-        assert f"Build ID: {build_id.from_elf(file.fileno()).hex()}".encode() in notes
+        assert f"Build ID: {code_files.file_build_id(file.fileno()).hex()}".encode() in notes
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_damaged_elf_has_no_build_id(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(damage)
     with path.open("rb") as file:
-        assert build_id.from_elf(file.fileno()) == b""
+        assert code_files.file_build_id(file.fileno()) == b""
 
 
 def test_short_elf_class_is_read(tmp_path: Path) -> None:
@@ -185,4 +185,4 @@ def test_short_elf_class_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(header) + segment + NOTES)
     with path.open("rb") as file:
-        assert build_id.from_elf(file.fileno()) == BUILD_ID
+        assert code_files.file_build_id(file.fileno()) == BUILD_ID

@@ -10,7 +10,7 @@ import pytest
 
 from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
 from collectord.codec.perf_record import Misc, iter_records
-from collectord.codec.perf_sideband import Comm, Fork, Mmap, Mmap2
+from collectord.codec.perf_sideband import Cgroup, Comm, Fork, Mmap, Mmap2
 from collectord.kernel.host import processes
 from tests.support.perf_ids import decode_sample_id
 from tests.support.sideband import Record, decode
@@ -105,6 +105,25 @@ def test_data_of_files_where_stacks_are_unwound(root: Path) -> None:
     assert [m.is_data for m in maps] == [False, True, False, False, False]
     assert (maps[1].filename, maps[1].addr, maps[1].pgoff) == (b"/lib/x y.so", 0x3000, 0x4000)
     assert maps[1].prot == 3
+
+
+def test_cgroups_where_samples_have_them(root: Path) -> None:
+    """Each has its path and the inode of its directory, and outer ones come first."""
+    top = root / "cg"
+    inner = top / "a.slice/b c.service"
+    inner.mkdir(parents=True)
+    (top / "cgroup.procs").write_text("")
+    (top / "link").symlink_to(root)
+    (root / "proc/self").mkdir()
+    mount = f"26 23 0:24 / {top} rw - cgroup2 cgroup2 rw"
+    (root / "proc/self/mountinfo").write_text(mount)
+    found = [r for r in _scan(root, replace(ATTR, cgroup=True)) if isinstance(r, Cgroup)]
+    assert found == [
+        Cgroup(top.stat().st_ino, b"/"),
+        Cgroup(inner.parent.stat().st_ino, b"/a.slice"),
+        Cgroup(inner.stat().st_ino, b"/a.slice/b c.service"),
+    ]
+    assert not [r for r in _scan(root) if isinstance(r, Cgroup)]
 
 
 def test_trailer_sorts_before_every_sample(root: Path) -> None:

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts that verbs over records share: options, tables, and what is missing in a result."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.cli import EXIT_FAILURE, EXIT_OK
+from collectord.cli.new_file import check_is_new
+from collectord.cli.output import complain
+from collectord.cli.query_rows import print_csv, print_objects
+from collectord.cli.times import parse_time
+from collectord.reader.chain_tables import Chains, Wishes
+from collectord.reader.event_file import Window
+from collectord.reader.event_tables import Found
+from collectord.reader.fixed_tables import fixed_tables
+from collectord.reader.sql import Database
+from collectord.reader.symbols import symbolic_names
+from collectord.reader.symbols.symbol_cache import user_cache
+from collectord.text.foreign import visible
+from collectord.text.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import ExitStack
+
+    from collectord.cli.parser import Parser
+    from collectord.reader.event_file import EventFile
+    from collectord.reader.event_tables import EventTable, Reading
+    from collectord.reader.segment_tables import Catalogue
+    from collectord.reader.sql import Answer, MadeTable
+
+# Options whose value may begin with a dash.
+TIMES: Final = ("--since", "--until")
+_SYMBOLS: Final = "python3 -m pip install 'collectord[symbols]'"
+
+
+def add_scope(made: Parser) -> None:
+    """Add the options that choose what is read."""
+    made.add_argument(
+        "--since",
+        metavar="TIME",
+        type=parse_time,
+        help="read only records from this time on: RFC 3339, HH:MM[:SS] of today, or such as -10m "
+        "(default: all)",
+    )
+    made.add_argument(
+        "--until",
+        metavar="TIME",
+        type=parse_time,
+        help="read only records up to this time (default: all)",
+    )
+    made.add_argument(
+        "--session", metavar="NAME", help="read only segments of this session (default: all)"
+    )
+
+
+def add_form(made: Parser, document: str) -> None:
+    """Add the options of the output's form; `document` is said of another use of --json."""
+    how = made.add_mutually_exclusive_group()
+    how.add_argument(
+        "--json",
+        action="store_true",
+        help=f"print one JSON object per line, {document} (default: a table)",
+    )
+    how.add_argument("--csv", action="store_true", help="print CSV (default: a table)")
+    how.add_argument(
+        "--parquet",
+        metavar="FILE",
+        type=Path,
+        help="write a Parquet file, which must not exist (default: print a table)",
+    )
+
+
+def database_of(
+    catalogue: Catalogue,
+    args: argparse.Namespace,
+    stack: ExitStack,
+    *,
+    tables: Mapping[str, EventTable] | None = None,
+    fixed: Mapping[str, MadeTable] | None = None,
+) -> Database:
+    """Return a database of a catalogue, with more tables that take the place of its own."""
+    return Database(
+        {**catalogue.tables, **(tables or {})},
+        {**fixed_tables(catalogue.rows, os.uname().machine), **(fixed or {})},
+        Window(args.since, args.until),
+        did_you_mean,
+        stack,
+    )
+
+
+def chains_of(catalogue: Catalogue, args: argparse.Namespace) -> Chains:
+    """Return the call chains of a catalogue's samples, whose tables a database may have."""
+    window = Window(args.since, args.until)
+    return Chains(catalogue.files, Wishes(window, user_cache(), visible, did_you_mean))
+
+
+def give(
+    database: Database,
+    sql: str,
+    args: argparse.Namespace,
+    show: Callable[[Answer], None],
+    values: Mapping[str, int | str] | None = None,
+) -> None:
+    """Carry out a statement, and write the result as the options say.
+
+    Args:
+        database: the tables.
+        sql: one SELECT.
+        args: with the options of `add_form`.
+        show: prints rows for people.
+        values: of the statement's parameters.
+    """
+    if args.parquet is None:
+        form = print_objects if args.json else print_csv if args.csv else show
+        form(database.ask(sql, values))
+        return
+    check_is_new(args.parquet)
+    rows = database.write_parquet(sql, str(args.parquet.absolute()), values)
+    complain(f"wrote {rows:,} rows to {args.parquet}")
+
+
+def complain_of(catalogue: Catalogue, scans: Iterable[Reading]) -> int:
+    """Report what is missing in a result, and return the exit status."""
+    for error in catalogue.failures:
+        complain(str(error))
+    if catalogue.unread:
+        complain(
+            f"{len(catalogue.unread)} files were not read: only trace.dat, perf.data and blktrace "
+            f"files have tables; the first is {catalogue.unread[0]}"
+        )
+    damaged = [file for file in catalogue.files if file.damage]
+    for file in damaged:
+        complain(f"{file.path} is damaged in part: {file.damage}")
+    untimed = dict.fromkeys(file for scan in scans for file in scan.untimed)
+    for file in untimed:
+        complain(
+            f"{file.path} was left out: without a manifest nothing tells the time of its records"
+        )
+    found = _most(scans)
+    _complain_of_losses(found)
+    broken = {file: one.damaged for file, one in found.items() if one.damaged}
+    for file, places in broken.items():
+        complain(f"{file.path}: {places:,} damaged places were skipped; the table damage has them")
+    return EXIT_FAILURE if catalogue.failures or damaged or broken else EXIT_OK
+
+
+def complain_of_names(nameless: Sequence[EventFile], left_out: int) -> None:
+    """Say why frames have no names.
+
+    Args:
+        nameless: files of whose kernel no list of functions is known.
+        left_out: mappings that were too many to be remembered.
+    """
+    if not symbolic_names.is_installed():
+        complain(f"functions of programs have no names without the package symbolic; {_SYMBOLS}")
+    if nameless:
+        complain(
+            f"functions of the kernel have no names in {len(nameless)} files, such as "
+            f"{nameless[0].path}: they are of another boot of which no list was kept, or "
+            "/proc/kallsyms hides addresses from this user (CAP_SYSLOG)"
+        )
+    if left_out:
+        complain(f"{left_out:,} mappings were too many; addresses in them have no names")
+
+
+def _most(scans: Iterable[Reading]) -> dict[EventFile, Found]:
+    """Return what was found in each file: several scans of one find the same losses."""
+    most: dict[EventFile, Found] = {}
+    for scan in scans:
+        for file, found in scan.found().items():
+            before = most.get(file, Found())
+            most[file] = Found(*map(max, zip(before, found, strict=True)))
+    return most
+
+
+def _complain_of_losses(found: dict[EventFile, Found]) -> None:
+    """Say how many records are missing, by session."""
+    by_session: dict[tuple[str, bool], Found] = {}
+    for file, one in found.items():
+        key = file.session or file.path_text, file.wraps
+        before = by_session.get(key, Found())
+        by_session[key] = Found(*map(sum, zip(before, one, strict=True)))
+    for (session, wraps), one in by_session.items():
+        how = "overwritten" if wraps else "lost"
+        if one.lost:
+            complain(f"{one.lost:,} records of {session} were {how} in what was read")
+        if one.lost_untold:
+            complain(
+                f"records of {session} were {how} at {one.lost_untold:,} places, and nothing "
+                "tells how many"
+            )

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: times in which an event was not recorded, and times in which it was twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from collectord.reader.event_file import shown
+from collectord.sink.manifest import OpenManifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from collectord.reader.event_file import EventFile
+    from collectord.reader.event_tables import EventTable
+
+    # From when to when, UTC in ns.
+    Interval = tuple[int, int]
+
+_EVER_NS: Final = (1 << 63) - 1
+
+
+def gaps_of(tables: Iterable[EventTable]) -> list[Interval]:
+    """Return the times between the recordings of any of some events.
+
+    What lasted from before such a time until after it was not seen: a pair of records around it
+    may belong to different things. Files without a manifest tell nothing.
+    """
+    found: set[Interval] = set()
+    for table in tables:
+        until_ns = _EVER_NS
+        for begins_ns, ends_ns in sorted(_runs(table.files).values()):
+            if until_ns < begins_ns:
+                found.add((until_ns, begins_ns))
+            until_ns = ends_ns if until_ns == _EVER_NS else max(until_ns, ends_ns)
+    return sorted(found)
+
+
+def folders_at_once(files: Sequence[EventFile]) -> list[str]:
+    """Return folders of sessions that recorded an event at the same time, so that it is twice."""
+    spans: list[tuple[Interval, str]] = sorted(
+        (interval, folder) for (folder, _), interval in _runs(files).items()
+    )
+    twice: set[str] = set()
+    for index, ((_, ends_ns), folder) in enumerate(spans):
+        for (begins_ns, _), other in spans[index + 1 :]:
+            if begins_ns >= ends_ns:
+                break
+            if other != folder:
+                twice |= {folder, other}
+    return sorted(twice)
+
+
+def _runs(files: Iterable[EventFile]) -> dict[tuple[str, str], Interval]:
+    """Return from when to when each stream recorded, by {folder, stream}.
+
+    The segments of a stream follow each other without a pause.
+    """
+    runs: dict[tuple[str, str], Interval] = {}
+    for file in files:
+        if file.manifest is None or not file.clock:
+            continue
+        key = shown(str(file.path.parent)), file.manifest.run or file.path_text
+        running = isinstance(file.manifest, OpenManifest)
+        begins_ns, ends_ns = file.clock[0][1], _EVER_NS if running else file.clock[-1][1]
+        before = runs.get(key, (begins_ns, ends_ns))
+        runs[key] = min(begins_ns, before[0]), max(ends_ns, before[1])
+    return runs

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions in ELF files by the library `symbolic`: symbol tables, DWARF, inlined functions.
+
+It is loaded when the first file is read, and need not be installed: then files have no names.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from collectord.reader.symbols.frame import Function
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_NAMES: Final = 1 << 16
+_NAME_MAX: Final = 4096
+# Of a function that the library does not tell the beginning of, such as an inlined one.
+_NO_BEGIN: Final = (1 << 32) - 1
+# References to what a mangled name has before. With n of them it may grow by e**(n / e).
+_BACK: Final = re.compile(r"[ST][0-9A-Z]*_")
+_BACKS_MAX: Final = 32
+_RUST_HASH: Final = re.compile(r"::h[0-9a-f]{16}$")
+
+
+def is_installed() -> bool:
+    """Whether names can be read."""
+    return _symbolic() is not None
+
+
+class FileNames:
+    """The functions of one file, from what `encode` or the library made of it."""
+
+    def __init__(self, cache: Any) -> None:  # noqa: ANN401  # of the library
+        self._cache = cache
+
+    def find(self, address: int) -> tuple[Function, ...]:
+        """Return the functions at an address, which counts from the first part that is loaded.
+
+        The innermost is first, behind it those that it is inlined into.
+        """
+        symbolic = _symbolic()
+        if symbolic is None or address < 0:
+            return ()
+        try:
+            found = self._cache.lookup(address)
+        except (symbolic.SymbolicError, OverflowError):  # damaged
+            return ()
+        return tuple(_function(one, address) for one in found if one.symbol)
+
+    def encoded(self) -> bytes:
+        """Return it in a form that `of_encoded` takes."""
+        with self._cache.open_stream() as stream:
+            data: bytes = stream.read()
+        return data
+
+
+def _function(found: Any, address: int) -> Function:  # noqa: ANN401  # of the library
+    begin = found.sym_addr
+    offset = address - begin if begin != _NO_BEGIN and begin <= address else None
+    return Function(demangled(found.symbol), offset, found.full_path or "", found.line)
+
+
+def of_elf(data: bytes) -> FileNames | None:
+    """Return the functions of an ELF file; None for one that is damaged, or no ELF."""
+    symbolic = _symbolic()
+    if symbolic is None:
+        return None
+    try:
+        archive = symbolic.Archive.from_bytes(data)
+        cache = next((one.make_symcache() for one in archive.iter_objects()), None)
+    except symbolic.SymbolicError:
+        return None
+    return FileNames(cache) if cache is not None else None
+
+
+def of_encoded(data: bytes) -> FileNames | None:
+    """Return what was encoded; None if it is damaged, or of another version of the library."""
+    symbolic = _symbolic()
+    if symbolic is None:
+        return None
+    try:
+        cache = symbolic.SymCache.from_bytes(data)
+    except symbolic.SymbolicError:
+        return None
+    return FileNames(cache) if cache.is_latest_version else None
+
+
+@lru_cache(maxsize=1)
+def _symbolic() -> ModuleType | None:
+    try:
+        import symbolic  # noqa: PLC0415  # of the verbs that name addresses
+    except ImportError:
+        return None
+    return symbolic
+
+
+@lru_cache(maxsize=_NAMES)
+def demangled(name: str) -> str:
+    """Return the name that a C++ or Rust program has for a symbol; others are returned as is."""
+    if not name.startswith("_Z") or len(name) > _NAME_MAX or len(_BACK.findall(name)) > _BACKS_MAX:
+        return name
+    try:
+        import itanium_demangler  # noqa: PLC0415  # as above
+    except ImportError:
+        return name
+    try:
+        parsed = itanium_demangler.parse(name)  # type: ignore[no-untyped-call]
+        return _RUST_HASH.sub("", str(parsed)) if parsed is not None else name
+    except (RecursionError, NotImplementedError, AssertionError, AttributeError):
+        return name
+    except (ValueError, LookupError, TypeError):
+        return name
