@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from collectord.reader.event_file import EventFile, Window
+    from collectord.reader.symbols.debuginfod import Debuginfod
 
 _CALLED_BY: Final = " <- "
 
@@ -43,13 +44,14 @@ class NamedChains:
     Args:
         form: of the output.
         window: the time that is asked for.
+        servers: of debug files that are not here.
     """
 
-    def __init__(self, form: str, window: Window) -> None:
+    def __init__(self, form: str, window: Window, servers: Debuginfod | None) -> None:
         self.is_possible = are_named()
         self._join = _JOINS[form]
         self._window = window
-        self._cache = user_cache()
+        self._cache = user_cache(servers)
         self._is_named = False
         self._nameless: list[EventFile] = []
         self._left_out = 0
