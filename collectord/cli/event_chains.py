@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call chains with names, as `collectord events` prints them."""
+"""Names of functions at addresses and in call chains, as `collectord events` prints them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CALLED_BY: Final = " <- "
 
 
 def _as_text(names: Sequence[str]) -> bytes:
-    return f"[{_CALLED_BY.join(names)}]".encode()
+    return _CALLED_BY.join(names).encode()
 
 
 def _as_cell(names: Sequence[str]) -> bytes:
@@ -39,7 +39,7 @@ _JOINS: Final[Mapping[str, Callable[[Sequence[str]], bytes]]] = {
 
 
 class NamedChains:
-    """Names for the call chains of several files, one after the other.
+    """Names for the functions in several files, one after the other.
 
     Args:
         form: of the output.
@@ -80,9 +80,9 @@ class NamedChains:
         self._left_out += names.left_out
 
     def complain(self) -> None:
-        """Say why call chains have no names."""
+        """Say why functions have no names."""
         if not self.is_possible:
             hint = "python3 -m pip install 'collectord[query,symbols]'"
-            complain(f"call chains have no names without DuckDB; {hint}")
+            complain(f"functions have no names without DuckDB; {hint}")
         elif self._is_named:
             complain_of_names(self._nameless, self._left_out)

@@ -240,11 +240,11 @@ def _named_chains(
     window: Window,
     servers: Debuginfod | None,
 ) -> NamedChains | None:
-    """Return what names call chains, None if no event that is shown has any."""
+    """Return what names functions, None if no event that is shown has addresses of any."""
     from collectord.cli.event_view import choosable  # noqa: PLC0415  # see `_print`
 
     events = [event for file in files if isinstance(file, EventFile) for event in file.events]
-    if not any(event.has_chain and choice.names(choosable(event)) for event in events):
+    if not any(event.is_placed and choice.names(choosable(event)) for event in events):
         return None
     from collectord.cli.event_chains import NamedChains  # noqa: PLC0415  # what only they need
 
