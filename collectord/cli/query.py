@@ -13,10 +13,11 @@ from collectord.cli.asking import (
     add_scope,
     chains_of,
     complain_of,
-    complain_of_names,
+    complain_of_chains,
     database_of,
     give,
 )
+from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
 from collectord.cli.output import Column, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.cli.query_rows import print_rows
@@ -45,6 +46,7 @@ def parser() -> Parser:
             "[--session NAME]",
             "[--json | --csv | --parquet FILE]",
             "[--schema]",
+            USAGE,
             "SQL",
             "[DIR|FILE...]",
         ),
@@ -71,12 +73,14 @@ def parser() -> Parser:
         action="store_true",
         help="list the tables and their columns, without SQL (default: no)",
     )
+    add_debug_servers(made)
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out one statement; return 1 if something could not be read."""
     args = parser().parse_intermixed_args(joined(arguments, TIMES))
+    servers = debug_servers(args, "query", "--schema" if args.schema else "")
     words = list(args.words)
     if not args.schema and not words:
         raise UsageError("no statement is given", hint="see `collectord query --help`")
@@ -87,11 +91,10 @@ def run(arguments: Sequence[str]) -> int:
         if args.schema:
             _print_schema(catalogue, as_json=args.json)
             return complain_of(catalogue, ())
-        chains = chains_of(catalogue, args)
+        chains = chains_of(catalogue, args, servers)
         database = database_of(catalogue, args, stack, fixed=chains.tables)
         give(database, sql, args, print_rows)
-        if chains.is_read:
-            complain_of_names(chains.nameless, chains.left_out)
+        complain_of_chains(chains, servers)
         return complain_of(catalogue, database.scans)
 
 
