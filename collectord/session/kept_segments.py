@@ -23,7 +23,7 @@ _LOG: Final = structlog.get_logger()
 
 
 class KeptSegments:
-    """What a session has stored.
+    """The segments that a session has stored.
 
     Args:
         parts: the plan, and the state directory that has the limits.

@@ -32,7 +32,7 @@ _LOG: Final = structlog.get_logger()
 
 
 class Seals:
-    """What becomes of a segment once the core has closed it.
+    """The segments that the core has closed, until they are sealed or given up.
 
     Args:
         parts: the stream, the sink of its files, and what the session shares.
