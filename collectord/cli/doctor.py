@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _TITLES: Final = ("CHECK", "STATE", "RESULT, AND -> HOW TO CHANGE IT")
 _REMEDY: Final = "    -> "
+_ORDER: Final = {"missing": 0, "unknown": 1, "ok": 2}  # what needs attention is first
 
 
 def parser() -> Parser:
@@ -50,12 +52,15 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
 
 
 def _print_checks(facts: KernelFacts) -> None:
+    checks = sorted(facts.checks, key=lambda check: _ORDER[_state(check)])
+    counts = Counter(_state(check) for check in checks)
     say(f"Linux {facts.release} on {facts.arch}, {len(facts.cpus_online)} CPUs online")
-    rows = [(check.name, _state(check), check.detail) for check in facts.checks]
+    say(", ".join(f"{counts[state]} {state}" for state in _ORDER if counts[state]))
+    rows = [(check.name, _state(check), check.detail) for check in checks]
     names, states = (
         max(map(len, cells)) for cells in zip(_TITLES[:2], *(row[:2] for row in rows), strict=True)
     )
-    remedies = ["", *(check.remedy for check in facts.checks)]
+    remedies = ["", *(check.remedy for check in checks)]
     for (name, state, detail), remedy in zip([_TITLES, *rows], remedies, strict=True):
         start = f"{name.ljust(names)}  {state.ljust(states)}  "
         for line in wrapped(detail, first=start, rest=" " * len(start)):

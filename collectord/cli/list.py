@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK
-from collectord.cli.output import Column, complain, print_json, print_table
+from collectord.cli.output import Column, complain, print_json, print_table, say
 from collectord.cli.parser import Parser
 from collectord.codec.perf_attr import EventType, PerfEventAttr
 from collectord.config.event_names import NAMED_EVENTS
@@ -38,20 +40,35 @@ _KINDS: Final = {
     EventType.SOFTWARE: "software",
     EventType.HW_CACHE: "cache",
 }
-_COLUMNS: Final = (Column("EVENT"), Column("KIND"), Column("HERE"), Column("WHY NOT"))
+_COLUMNS: Final = (
+    Column("EVENT"),
+    Column("KIND"),
+    Column("HERE"),
+    Column("DESCRIPTION, OR WHY NOT"),
+)
+_GROUP_COLUMNS: Final = (
+    Column("KIND"),
+    Column("EVENTS", "right"),
+    Column("HERE", "right"),
+    Column("FOR EXAMPLE, OR WHY NOT"),
+)
+_EXAMPLES: Final = 3  # of a kind
+_EXAMPLES_WIDTH: Final = 53  # what the other columns leave of 80
 
 
 @dataclass(frozen=True, slots=True)
 class ListedEvent:
     """An event for `-e`, a program for `--bpf`, or a device or channel for `--relay`.
 
-    `reason` says why it cannot be opened here, "" if it can.
+    `reason` says why it cannot be opened here, "" if it can; `description` says what it counts, ""
+    where that is not known.
     """
 
     name: str
     kind: str
     available: bool
     reason: str = ""
+    description: str = ""
 
 
 def parser() -> Parser:
@@ -61,6 +78,7 @@ def parser() -> Parser:
         ("[--json]", "[GLOB]"),
         (
             "collectord list",
+            "collectord list '*'",
             "collectord list software",
             "collectord list 'sched:*'",
             "collectord list --json '*cache*'",
@@ -71,9 +89,9 @@ def parser() -> Parser:
         "glob",
         metavar="GLOB",
         nargs="?",
-        default="*",
         help="events to list, by a pattern of names or by one kind: hardware, software, cache, "
-        "pmu, aux, tracepoint, bpf, blktrace (block devices), relay (channels) (default: all)",
+        "pmu, aux, tracepoint, bpf, blktrace (block devices), relay (channels) (default: the "
+        "number of each kind; with --json all)",
     )
     made.add_json("print the events as JSON (default: a table)")
     return made
@@ -82,29 +100,58 @@ def parser() -> Parser:
 def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Print the events that match, in perf's order of kinds."""
     args = parser().parse_args(arguments)
+    glob = args.glob or "*"
     programs = bpf_wanted(BpfConfig(), None)
     facts = kernel.facts(FactsWanted(mount=True, bpf=programs, relay=True))
     found = [
         listed
         for listing in (_named, _pmu_events, _aux_events, _tracepoints, _programs, _relay)
-        for listed in listing(kernel, facts, args.glob)
+        for listed in listing(kernel, facts, glob)
     ]
-    if facts.tracefs_problem and _may_name_tracepoints(args.glob):
+    if facts.tracefs_problem and _may_name_tracepoints(glob):
         _tell_tracepoints(facts, alone=not found)
-    if not found and args.glob == "relay" and facts.relay is not None:
+    if not found and glob == "relay" and facts.relay is not None:
         _check_debugfs(facts.relay)
     if args.json:
         print_json({"events": found})
         return EXIT_OK
     if not found:
-        if args.glob == "relay":
+        if glob == "relay":
             raise CollectordError("there are no relay channels now")
-        raise CollectordError(f"no event matches {args.glob!r}", hint="try *PART*")
+        raise CollectordError(f"no event matches {glob!r}", hint="try *PART*")
+    if args.glob is None:
+        _print_kinds(found)
+        return EXIT_OK
     print_table(
         _COLUMNS,
-        [[e.name, e.kind, "yes" if e.available else "no", e.reason] for e in found],
+        [
+            [e.name, e.kind, "yes" if e.available else "no", e.reason or e.description]
+            for e in found
+        ],
     )
     return EXIT_OK
+
+
+def _print_kinds(found: Sequence[ListedEvent]) -> None:
+    """Print the number of events of each kind, with examples, and how to see them."""
+    kinds: dict[str, list[ListedEvent]] = {}
+    for event in found:
+        kinds.setdefault(event.kind, []).append(event)
+    rows = []
+    for kind, events in kinds.items():
+        here = [event.name for event in events if event.available]
+        reasons = Counter(event.reason for event in events)
+        shown = ", ".join(here[:_EXAMPLES]) or reasons.most_common(1)[0][0]
+        rows.append(
+            [
+                kind,
+                f"{len(events):,}",
+                f"{len(here):,}",
+                shorten(shown, _EXAMPLES_WIDTH, placeholder=" ..."),
+            ]
+        )
+    print_table(_GROUP_COLUMNS, rows)
+    say("`collectord list KIND` lists the events of a kind, `collectord list '*'` all.")
 
 
 def _may_name_tracepoints(glob: str) -> bool:
@@ -149,7 +196,8 @@ def _named(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEven
         kind = _KINDS[event.type]
         if _matches(glob, event.name, kind):
             attr = PerfEventAttr(type=event.type, config=event.config, disabled=True)
-            yield _tried(kernel, facts, ListedEvent(event.name, kind, available=True), attr)
+            listed = ListedEvent(event.name, kind, available=True, description=event.description)
+            yield _tried(kernel, facts, listed, attr)
 
 
 def _pmu_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
@@ -208,7 +256,11 @@ def _programs(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Listed
     reasons = {p.name: bpf_source.obstacle(p, facts) for p in facts.bpf.programs.values()}
     for name, reason in sorted((reasons | facts.bpf.program_problems).items()):
         if _matches(glob, name, "bpf"):
-            yield ListedEvent(name, "bpf", available=not reason, reason=reason)
+            program = facts.bpf.programs.get(name)
+            summary = program.manifest.summary if program is not None else ""
+            yield ListedEvent(
+                name, "bpf", available=not reason, reason=reason, description=summary
+            )
 
 
 def _relay(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:

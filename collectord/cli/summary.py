@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from collectord.cli import next_steps
 from collectord.cli.output import (
     Column,
     bar,
@@ -108,6 +109,8 @@ def print_result(
         why = one.attempt.detail
         told = f"{one.path} stays as it is: {why}" if why else f"compressed {one.path}"
         say(f"{told}: {compressed_size(one)}")
+    for line in (*next_steps.loss_remedies(balances), *next_steps.viewers(balances)):
+        say(line)
 
 
 def compressed_size(one: Compressed) -> str:

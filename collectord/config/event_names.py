@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NamedEvent:
-    """`perf_event_attr.type` and `config` of a name; aliases give the same pair."""
+    """`perf_event_attr.type` and `config` of a name; aliases give the same pair.
+
+    `description` says in a few words what is counted.
+    """
 
     name: str
     type: EventType
     config: int
+    description: str
 
     @property
     def counts(self) -> bool:
@@ -72,6 +76,34 @@ _SOFTWARE: Final = {
     "cgroup-switches": SoftwareId.CGROUP_SWITCHES,
 }
 
+# What an event counts; see perf_event_open(2).
+_HARDWARE_TEXTS: Final = {
+    HardwareId.CPU_CYCLES: "cycles of the CPU's clock, whose frequency changes",
+    HardwareId.INSTRUCTIONS: "instructions that the CPU completed",
+    HardwareId.CACHE_REFERENCES: "accesses of a cache, mostly of the last level",
+    HardwareId.CACHE_MISSES: "accesses that the cache, mostly the last level, did not have",
+    HardwareId.BRANCH_INSTRUCTIONS: "branches that the CPU completed",
+    HardwareId.BRANCH_MISSES: "branches that the CPU predicted wrongly",
+    HardwareId.BUS_CYCLES: "cycles of the bus",
+    HardwareId.STALLED_CYCLES_FRONTEND: "cycles in which no instruction was ready to be issued",
+    HardwareId.STALLED_CYCLES_BACKEND: "cycles in which instructions waited for data or units",
+    HardwareId.REF_CPU_CYCLES: "cycles of a clock of constant frequency",
+}
+_SOFTWARE_TEXTS: Final = {
+    SoftwareId.CPU_CLOCK: "time of the CPU, by a timer; samples any CPU without counters",
+    SoftwareId.TASK_CLOCK: "time that a task runs, by a timer",
+    SoftwareId.PAGE_FAULTS: "page faults of both kinds",
+    SoftwareId.CONTEXT_SWITCHES: "switches from a task to another one",
+    SoftwareId.CPU_MIGRATIONS: "moves of a task to another CPU",
+    SoftwareId.PAGE_FAULTS_MIN: "page faults that needed no disk",
+    SoftwareId.PAGE_FAULTS_MAJ: "page faults that read from a disk",
+    SoftwareId.ALIGNMENT_FAULTS: "accesses that the kernel had to align; never on x86",
+    SoftwareId.EMULATION_FAULTS: "instructions that the kernel had to emulate",
+    SoftwareId.DUMMY: "nothing; it carries records about tasks and mappings",
+    SoftwareId.BPF_OUTPUT: "records that a BPF program submits",
+    SoftwareId.CGROUP_SWITCHES: "switches to a task of another cgroup",
+}
+
 # Operations of each cache: instruction caches and predictors are never written.
 _ALL_OPS: Final = (CacheOp.READ, CacheOp.WRITE, CacheOp.PREFETCH)
 _CACHES: Final = (
@@ -88,6 +120,17 @@ _OP_NAMES: Final = {
     CacheOp.WRITE: ("stores", "store-misses"),
     CacheOp.PREFETCH: ("prefetches", "prefetch-misses"),
 }
+_OP_TEXTS: Final = {CacheOp.READ: "reads", CacheOp.WRITE: "writes", CacheOp.PREFETCH: "prefetches"}
+_RESULT_TEXTS: Final = {CacheResult.ACCESS: "", CacheResult.MISS: " that missed"}
+_CACHE_TEXTS: Final = {
+    CacheId.L1D: "the first cache of data",
+    CacheId.L1I: "the first cache of instructions",
+    CacheId.LL: "the last cache before memory",
+    CacheId.DTLB: "the TLB of data",
+    CacheId.ITLB: "the TLB of instructions",
+    CacheId.BPU: "the branch predictor",
+    CacheId.NODE: "the memory of this NUMA node",
+}
 
 
 def _caches() -> Iterator[NamedEvent]:
@@ -95,12 +138,13 @@ def _caches() -> Iterator[NamedEvent]:
         for op in ops:
             for name, result in zip(_OP_NAMES[op], CacheResult, strict=True):
                 config = cache | op << 8 | result << 16
-                yield NamedEvent(f"{prefix}-{name}", EventType.HW_CACHE, config)
+                text = f"{_OP_TEXTS[op]} of {_CACHE_TEXTS[cache]}{_RESULT_TEXTS[result]}"
+                yield NamedEvent(f"{prefix}-{name}", EventType.HW_CACHE, config, text)
 
 
 NAMED_EVENTS: Final[tuple[NamedEvent, ...]] = (
-    *(NamedEvent(name, EventType.HARDWARE, config) for name, config in _HARDWARE.items()),
-    *(NamedEvent(name, EventType.SOFTWARE, config) for name, config in _SOFTWARE.items()),
+    *(NamedEvent(n, EventType.HARDWARE, i, _HARDWARE_TEXTS[i]) for n, i in _HARDWARE.items()),
+    *(NamedEvent(n, EventType.SOFTWARE, i, _SOFTWARE_TEXTS[i]) for n, i in _SOFTWARE.items()),
     *_caches(),
 )
 _BY_NAME: Final = {event.name.lower(): event for event in NAMED_EVENTS}

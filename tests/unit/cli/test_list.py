@@ -202,6 +202,36 @@ def test_nothing_matches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no event matches 'no-such-event'" in captured.err
 
 
+def test_without_a_pattern_kinds_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each kind, within 80 columns: the number, how many open here, examples or why."""
+    monkeypatch.setattr(listing, "bpf_wanted", lambda *_: None)
+    monkeypatch.setattr(LinuxKernel, "facts", lambda *_: replace(FACTS, perf_event_paranoid=-1))
+    assert listing.run([], RecordingKernel()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split(None, 3)[1:] for line in lines[1:-1]}
+    assert rows["hardware"] == ["14", "0", "no counter here"]
+    assert rows["tracepoint"][:2] == ["3", "3"]
+    assert rows["tracepoint"][2].startswith("irq:irq_handler_entry, ")
+    assert rows["pmu"][:2] == ["3", "2"]
+    assert max(map(len, lines)) <= 80
+    assert "collectord list KIND" in lines[-1]
+
+
+def test_named_events_are_described(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each says what it counts, aliases the same; the table has it where the event opens."""
+    events, _ = listed(monkeypatch, capsys)
+    assert all(events[named.name]["description"] for named in NAMED_EVENTS)
+    assert events["cs"]["description"] == events["context-switches"]["description"]
+    assert listing.run(["cs"], RecordingKernel()) == 0
+    assert events["cs"]["description"] in capsys.readouterr().out
+    assert listing.run(["cycles"], RecordingKernel()) == 0
+    assert events["cycles"]["description"] not in capsys.readouterr().out
+
+
 def test_aux(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Tracing PMUs of the host are tried; known ones that it lacks come with what they take."""
     pmus = {"tracer": PmuFacts(30, aux=True), "arm_spe_3": PmuFacts(31, aux=True)}

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Advice at the end of a recording: how to prevent its losses, and how to look at its files."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from collectord.model import Reason, Stage, loss_key
+from collectord.plan.budget import RING_MAX_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from collectord.ledger.record_ledger import SessionBalance
+    from collectord.model import LossKey
+
+# Losses of rings that were full: the rings were too small, or the drain was too late.
+_FULL: Final = frozenset(
+    {
+        (Stage.KERNEL_RING, Reason.RING_FULL),
+        (Stage.KERNEL_RING, Reason.OVERRUN),
+        (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN),
+        (Stage.KERNEL_RING, Reason.DROPPED),
+    }
+)
+_LARGER: Final = 4  # times: a burst that just did not fit is not worth a second attempt
+_MIB: Final = 1 << 20
+_FEWER: Final = "record fewer events (--filter, -C or -c)"
+_REMEDIES: Final[dict[LossKey, str]] = {
+    (Stage.KERNEL_RING, Reason.UNCOVERED): "start the recording when all CPUs are online",
+    (Stage.KERNEL_RING, Reason.TRUNCATED): "use a larger AUX area (-m ,16M), or trace less",
+    (Stage.SINK, Reason.DISK_FULL): "make room on the disk, or write elsewhere (-o)",
+    (Stage.SINK, Reason.DROPPED): "see the error above, or write elsewhere (-o)",
+    (Stage.PROGRAM, Reason.RECURSION): "run fewer programs on the same events",
+    (Stage.PROGRAM, Reason.DROPPED): "run the program on all CPUs (without -C)",
+}
+# Commands that show a file, by its format; a relay channel of an unknown client has none.
+_VIEWERS: Final = {
+    "perf": ("collectord events {}", "perf script -i {}"),
+    "bpf": ("collectord events {}", "perf script -i {}"),
+    "tracefs": ("collectord events {}", "trace-cmd report -i {}"),
+    "relay": ("collectord events {}", "blkparse -i {}"),
+}
+_BLKTRACE: Final = ".blktrace."
+
+
+def loss_remedies(balances: Sequence[SessionBalance]) -> Iterator[str]:
+    """Yield a line for each thing to do against the losses of a recording, none without loss."""
+    lost = [
+        (loss_key(name), balance)
+        for balance in balances
+        for name, count in balance.lost.items()
+        if count
+    ]
+    full = [balance for key, balance in lost if key in _FULL]
+    if full:
+        yield f"to lose less: {_against_full_rings(full)}"
+    for key in dict.fromkeys(key for key, _ in lost if key in _REMEDIES):
+        yield f"to lose less: {_REMEDIES[key]}"
+
+
+def _against_full_rings(balances: Sequence[SessionBalance]) -> str:
+    """Return what helps against full rings; relay channels are made by others."""
+    sizes = [
+        ring.capacity_bytes
+        for balance in balances
+        for ring in balance.rings
+        if balance.source != "relay" and any(ring.lost.values())
+    ]
+    larger = max(sizes, default=RING_MAX_BYTES) * _LARGER
+    if larger > RING_MAX_BYTES:
+        return _FEWER
+    return f"use larger rings (-m {-(-larger // _MIB)}M), or {_FEWER}"
+
+
+def viewers(balances: Sequence[SessionBalance]) -> Iterator[str]:
+    """Yield a line for each session with records: the commands that show its newest file."""
+    for balance in balances:
+        if not balance.segments or not balance.stored:
+            continue
+        path = _short(balance.segments[-1])
+        if balance.source == "relay":
+            path, found, _ = path.rpartition(_BLKTRACE)
+            if not found:
+                continue
+        shown = [way.format(shlex.quote(path)) for way in _VIEWERS[balance.source]]
+        yield f"to look at it: {', or '.join(shown)}"
+
+
+def _short(path: str) -> str:
+    """Return a path as one would type it here."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
