@@ -64,7 +64,7 @@ steps AS (
     WINDOW by_cpu AS (PARTITION BY cpu, kind ORDER BY stamp)
 ),
 spans AS (
-    SELECT cpu, kind, what, ns_then - ns AS took
+    SELECT cpu, kind, what, since, ns_then - ns AS took
     FROM steps
     WHERE begins AND NOT begins_then AND number_then = number
         AND NOT EXISTS (
@@ -72,7 +72,8 @@ spans AS (
         )
 ),
 by_place AS (
-    SELECT kind, what, cpu, count(*) AS times, sum(took) AS total, max(took) AS longest
+    SELECT kind, what, cpu, count(*) AS times, sum(took) AS total, max(took) AS longest,
+        arg_max(since, took) AS longest_since
     FROM spans
     GROUP BY kind, what, cpu
 )
@@ -83,7 +84,8 @@ SELECT
     round(sum(total) / 1e6, 3) AS total_ms,
     round(sum(total) / sum(times) / 1e3, 3) AS mean_us,
     round(max(longest) / 1e3, 3) AS longest_us,
-    arg_max(cpu, total) AS most_on_cpu
+    arg_max(cpu, total) AS most_on_cpu,
+    arg_max(longest_since, longest) AS time
 FROM by_place
 GROUP BY kind, what
 ORDER BY

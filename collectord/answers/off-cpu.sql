@@ -63,6 +63,7 @@ sums AS (
         count(*) AS times,
         sum(took) AS total,
         max(took) AS longest,
+        arg_max(since, took) AS longest_since,
         sum(took) FILTER (state = 2) AS blocked,
         sum(took) FILTER (state = 0) AS runnable
     FROM away
@@ -76,7 +77,8 @@ SELECT
     round(total / 1e6, 3) AS off_ms,
     round(longest / 1e6, 3) AS longest_ms,
     round(coalesce(blocked, 0) / 1e6, 3) AS blocked_ms,
-    round(coalesce(runnable, 0) / 1e6, 3) AS runnable_ms
+    round(coalesce(runnable, 0) / 1e6, 3) AS runnable_ms,
+    longest_since AS time
 FROM sums
 ORDER BY
     CASE $order

@@ -136,7 +136,8 @@ SELECT
     round(total / 1e6, 3) AS total_ms,
     round(longest / 1e6, 3) AS longest_ms,
     on_cpu AS cpu,
-    instead AS ran_instead
+    instead AS ran_instead,
+    since AS time
 FROM threads
 LEFT JOIN most USING (tid)
 ORDER BY CASE $order WHEN 'total' THEN total ELSE longest END DESC

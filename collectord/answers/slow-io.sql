@@ -32,6 +32,7 @@
 -- rwbs = "VARCHAR"
 --
 -- [columns."bpf:biosnoop"]
+-- time = "TIMESTAMP_NS"
 -- event_comm = "VARCHAR"
 -- event_tid = "UINTEGER"
 -- dev = "UINTEGER"
@@ -84,14 +85,15 @@ requests AS (
         CASE WHEN step_2 = 0 THEN tid_2 ELSE tid_1 END AS who_tid,
         dev, rwbs AS kind, bytes_1 AS size,
         CASE WHEN step_2 = 0 THEN ns_1 - ns_2 ELSE 0 END AS queued,
-        ns - ns_1 AS took
+        ns - ns_1 AS took,
+        until AS ended
     FROM steps
     WHERE step = 2 AND step_1 = 1
         AND NOT EXISTS (
             SELECT 1 FROM gaps WHERE gaps.since >= steps.since AND gaps.until <= steps.until
         )
     UNION ALL
-    SELECT event_comm, event_tid, dev, rwbs, bytes, queue_ns::BIGINT, latency_ns::BIGINT
+    SELECT event_comm, event_tid, dev, rwbs, bytes, queue_ns::BIGINT, latency_ns::BIGINT, time
     FROM biosnoop
     WHERE latency_ns > 0
 )
@@ -102,7 +104,8 @@ SELECT
     kind,
     size AS bytes,
     round(queued / 1e6, 3) AS queue_ms,
-    round(took / 1e6, 3) AS device_ms
+    round(took / 1e6, 3) AS device_ms,
+    ended AS time
 FROM requests
 WHERE queued + took >= $least
 ORDER BY queued + took DESC

@@ -20,6 +20,7 @@
 -- daddr_v6 = "BLOB"
 --
 -- [columns."bpf:tcplife"]
+-- time = "TIMESTAMP_NS"
 -- event_comm = "VARCHAR"
 -- direction = "VARCHAR"
 -- remote_address = "BLOB"
@@ -36,6 +37,11 @@
 -- family = "USMALLINT"
 -- daddr = "BLOB"
 -- daddr_v6 = "BLOB"
+--
+-- [parameter.order]
+-- type = "string"
+-- default = "tries"
+-- help = "first the most tries, failed or resent, or the slowest to connect"
 --
 -- [parameter.limit]
 -- type = "int"
@@ -66,6 +72,7 @@ sockets AS (
     SELECT
         skaddr, session_number,
         arg_min(comm, stamp) AS first_comm,
+        max(stamp) AS changed,
         bool_or(newstate = 2) AS out,
         max(sport) AS local_port,
         max(dport) AS remote_port,
@@ -86,7 +93,8 @@ sessions AS (
         family, address, local_port, remote_port,
         open_ns IS NULL AND closed_ns IS NOT NULL AS failure,
         open_ns - sent_ns AS connect,
-        closed_ns - open_ns AS lasted
+        closed_ns - open_ns AS lasted,
+        changed
     FROM sockets
     UNION ALL
     SELECT
@@ -96,7 +104,8 @@ sessions AS (
         local_port, remote_port,
         last_state IN (2, 3),
         nullif(connect_ns, 0)::BIGINT,
-        nullif(duration_ns, 0)::BIGINT
+        nullif(duration_ns, 0)::BIGINT,
+        time
     FROM tcplife
 ),
 lost AS (
@@ -109,7 +118,7 @@ lost AS (
 ),
 told AS (
     SELECT
-        who, way, failure, connect, lasted, segments_resent,
+        who, way, failure, connect, lasted, changed, segments_resent,
         CASE
             WHEN way = 'in' THEN ':' || sessions.local_port
             WHEN sessions.family = 2
@@ -141,8 +150,17 @@ SELECT
     count(*) FILTER (failure) AS failed,
     coalesce(sum(segments_resent), 0)::BIGINT AS resent,
     round(max(connect) / 1e6, 3) AS connect_ms,
-    round(max(lasted) / 1e6, 3) AS longest_ms
+    round(max(lasted) / 1e6, 3) AS longest_ms,
+    max(changed) AS time
 FROM told
 GROUP BY who, way, peer
-ORDER BY tries DESC, failed DESC, way DESC, peer
+ORDER BY
+    CASE $order
+        WHEN 'tries' THEN tries
+        WHEN 'failed' THEN failed
+        WHEN 'resent' THEN resent
+        WHEN 'slowest' THEN coalesce(connect_ms, -1)
+        ELSE error('order is tries, failed, resent or slowest')
+    END DESC,
+    tries DESC, failed DESC, way DESC, peer
 LIMIT $limit

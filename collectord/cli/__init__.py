@@ -37,6 +37,7 @@ VERBS: Final = {
     "events": "Decode, filter, count or follow the events in segments.",
     "query": "Answer a question in SQL from the records in segments.",
     "answer": "Answer a common question from the records in segments.",
+    "why": "Say why something is slow: several answers about one subject.",
     "export": "Write the records in segments in the formats of other tools.",
     "flame": "Show where time goes, from the call chains of samples in segments.",
 }
@@ -45,7 +46,7 @@ VERBS: Final = {
 KERNEL_VERBS: Final = frozenset({"run", "opener", "record", "list", "check", "bpf", "doctor"})
 
 # Verbs that log nothing.
-_WITHOUT_LOG: Final = (["events"], ["query"], ["answer"], ["export"], ["flame"])
+_WITHOUT_LOG: Final = (["events"], ["query"], ["answer"], ["why"], ["export"], ["flame"])
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK, answer_file
 from collectord.cli.answer_rows import print_answer
 from collectord.cli.answer_session import recording_of
+from collectord.cli.answer_tables import NotRecorded, plain_name, prepare
 from collectord.cli.asking import (
     TIMES,
     add_form,
@@ -18,7 +18,6 @@ from collectord.cli.asking import (
     chains_of,
     complain_of,
     complain_of_chains,
-    database_of,
     give,
 )
 from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
@@ -28,23 +27,18 @@ from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.times import joined
 from collectord.errors import ConfigError, UsageError
 from collectord.programs.parameter import show_default, values_of
-from collectord.reader.event_tables import GAPS, software_tables
-from collectord.reader.fixed_tables import FixedTable
-from collectord.reader.gaps import folders_at_once, gaps_of
 from collectord.reader.segment_tables import open_catalogue
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from collectord.cli.answer_file import AnswerFile, AnswerHead
-    from collectord.reader.event_tables import EventTable
-    from collectord.reader.sql import Database, MadeTable
+    from collectord.cli.answer_file import AnswerFile
+    from collectord.reader.sql import Database
     from collectord.reader.symbols.debuginfod import Debuginfod
 
 _COLUMNS: Final = tuple(map(Column, ("ANSWER", "FROM", "TELLS")))
-_GAP_COLUMNS: Final = {"since": "TIMESTAMP_NS", "until": "TIMESTAMP_NS"}
 
 
 def parser() -> Parser:
@@ -168,82 +162,25 @@ def _answer(
     servers: Debuginfod | None,
     stack: ExitStack,
 ) -> int:
-    targets = args.paths or [STATE_DIRECTORY]
-    catalogue = open_catalogue(targets, stack, session=args.session, nearest=did_you_mean)
-    recorded = _by_event([*catalogue.tables.values(), *software_tables(catalogue.files)])
-    need = next((one for one in answer.head.needs if recorded.keys() >= {*one}), None)
-    if need is None:
-        complain_of(catalogue, ())
-        _complain_of_missing(answer, _missing(answer.head, recorded))
-        return EXIT_FAILURE
-    if answer.head.call_chains and not all(_has_chains(recorded[event]) for event in need):
-        complain_of(catalogue, ())
-        _complain_of_missing(answer, f"call chains of {', '.join(need)}")
-        return EXIT_FAILURE
-    read = {*need, *answer.head.optional} & recorded.keys()
-    for event in sorted(read):
-        _refuse_twice(event, recorded[event])
-    # By the name that the statement has for it, whatever other event has the same.
-    tables = {_plain(event): replace(recorded[event], name=_plain(event)) for event in read}
-    gaps = FixedTable(_GAP_COLUMNS, gaps_of(recorded[event] for event in need))
-    empty = {
-        _plain(event): FixedTable(answer.head.columns[event])
-        for event in answer.head.events
-        if event not in read
-    }
+    catalogue = open_catalogue(
+        args.paths or [STATE_DIRECTORY], stack, session=args.session, nearest=did_you_mean
+    )
     chains = chains_of(catalogue, args, servers)
-    fixed: dict[str, MadeTable] = {**empty, GAPS: gaps, **chains.tables}
-    database = database_of(catalogue, args, stack, tables=tables, fixed=fixed)
+    try:
+        need, database = prepare(answer.head, catalogue, chains, args, stack)
+    except NotRecorded as error:
+        complain_of(catalogue, ())
+        complain(
+            f"{answer.name} needs {error}, and no segment that was read has it",
+            *recording_of(answer.name, answer.head),
+        )
+        return EXIT_FAILURE
     render = answer.head.render
     give(database, answer.text, args, lambda rows: print_answer(rows, render), values)
     complain_of_chains(chains, servers)
     status = complain_of(catalogue, database.scans)
     _complain_of_nothing(need, database)
     return status
-
-
-def _by_event(tables: Iterable[EventTable]) -> dict[str, EventTable]:
-    """Return the tables of events by SYSTEM:NAME."""
-    found = {}
-    for table in tables:
-        if table.system:
-            found[f"{table.system}:{table.name.removeprefix(f'{table.system}:')}"] = table
-    return found
-
-
-def _plain(event: str) -> str:
-    return event.partition(":")[2]
-
-
-def _refuse_twice(event: str, table: EventTable) -> None:
-    folders = folders_at_once(table.files)
-    if folders:
-        raise UsageError(
-            f"{event} was recorded into several folders at the same time: {', '.join(folders)}",
-            hint="name one of them, or a --session: else each record counts twice",
-        )
-
-
-def _missing(head: AnswerHead, recorded: Mapping[str, EventTable]) -> str:
-    """Return the events that were not recorded of the list that lacks the fewest."""
-    need = min(head.needs, key=lambda one: len({*one} - recorded.keys()))
-    return ", ".join(event for event in need if event not in recorded)
-
-
-def _complain_of_missing(answer: AnswerFile, missing: str) -> None:
-    """Say what was not recorded, and how to record it."""
-    complain(
-        f"{answer.name} needs {missing}, and no segment that was read has it",
-        *recording_of(answer.name, answer.head),
-    )
-
-
-def _has_chains(table: EventTable) -> bool:
-    """Whether records of an event have call chains in any file."""
-    name = f"{table.system}:{table.name.removeprefix(f'{table.system}:')}"
-    return any(
-        event.has_chain for file in table.files for event in file.events if event.full_name == name
-    )
 
 
 def _complain_of_nothing(need: Sequence[str], database: Database) -> None:
@@ -253,5 +190,5 @@ def _complain_of_nothing(need: Sequence[str], database: Database) -> None:
         found = sum(one.rows for one in scan.found().values())
         rows[scan.table.name] = max(found, rows.get(scan.table.name, 0))
     for event in need:
-        if rows.get(_plain(event)) == 0:
+        if rows.get(plain_name(event)) == 0:
             complain(f"there was no {event} in what was read")

@@ -20,12 +20,25 @@ _INDENT: Final = "    "
 def recording_of(name: str, head: AnswerHead) -> Iterator[str]:
     """Yield lines that say how to record the events of an answer, for each list that it needs."""
     for index, need in enumerate(head.needs):
-        events, programs = _split((*need, *(() if index else head.optional)))
+        wanted = (*need, *(() if index else head.optional))
         yield "record them:" if not index else "or record these:"
-        yield f"{_INDENT}{command_of(name, events, programs, call_chains=head.call_chains)}"
-        yield "or add a session to the configuration:"
-        for line in session_of(name, events, programs, call_chains=head.call_chains):
-            yield f"{_INDENT}{line}"
+        yield from _ways(name, wanted, call_chains=head.call_chains)
+
+
+def recording_for(name: str, heads: Sequence[AnswerHead]) -> Iterator[str]:
+    """Yield lines that say how to record what several answers need, in one session."""
+    wanted = dict.fromkeys(event for head in heads for event in (*head.needs[0], *head.optional))
+    yield "record them:"
+    yield from _ways(name, [*wanted], call_chains=any(head.call_chains for head in heads))
+
+
+def _ways(name: str, wanted: Sequence[str], *, call_chains: bool) -> Iterator[str]:
+    """Yield a command line, and a session, that record some events."""
+    events, programs = _split(wanted)
+    yield f"{_INDENT}{command_of(name, events, programs, call_chains=call_chains)}"
+    yield "or add a session to the configuration:"
+    for line in session_of(name, events, programs, call_chains=call_chains):
+        yield f"{_INDENT}{line}"
 
 
 def command_of(

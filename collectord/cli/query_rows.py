@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
     from collectord.reader.sql import Answer
 
+    _Columns = list[Column]
+    _Rows = list[list[str]]
+
 _COLUMNS: Final = 80
 _GAP: Final = 2
 _NUMBER: Final = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?|FLOAT|DOUBLE|DECIMAL.*")
+_TIME: Final = "TIMESTAMP"
 _NULL: Final = "-"
 # Text is not shortened below this.
 _TEXT_MIN: Final = 12
@@ -34,22 +38,42 @@ def columns_of(answer: Answer) -> list[Column]:
 
 def print_rows(answer: Answer) -> None:
     """Print a table; rows that are wider than 80 columns are printed one value a line."""
-    _print(answer, lambda _columns, rows: rows)
+    _print(answer, lambda columns, rows: (columns, rows))
 
 
 def print_fitted(answer: Answer) -> None:
-    """Print a table as `print_rows`, with text shortened so that rows fit into 80 columns."""
-    _print(answer, _fitted)
+    """Print a table as `print_rows`, with shorter cells so that rows fit into 80 columns.
+
+    Times are those of the day; where even so the last column, a time, has no room, it is left out.
+    """
+    are_times = [kind.startswith(_TIME) for kind in answer.types]
+
+    def fit(columns: _Columns, rows: _Rows) -> tuple[_Columns, _Rows]:
+        rows = [
+            [
+                clock_text(cell) if is_time else cell
+                for is_time, cell in zip(are_times, row, strict=True)
+            ]
+            for row in rows
+        ]
+        fitted = _fitted(columns, rows)
+        if not are_times[-1] or _width(columns, fitted) <= _COLUMNS:
+            return columns, fitted
+        return columns[:-1], _fitted(columns[:-1], [row[:-1] for row in rows])
+
+    _print(answer, fit)
 
 
-def _print(
-    answer: Answer, fit: Callable[[list[Column], list[list[str]]], list[list[str]]]
-) -> None:
-    columns = columns_of(answer)
+def clock_text(time: str) -> str:
+    """Return the time of the day of a time that DuckDB wrote, in ms: `16:04:03.123`."""
+    return time[11:23] if len(time) > len(_NULL) else time
+
+
+def _print(answer: Answer, fit: Callable[[_Columns, _Rows], tuple[_Columns, _Rows]]) -> None:
     is_wide: bool | None = None
     number = 0
     for batch in answer.batches():
-        rows = fit(columns, [[cell_text(value) for value in row] for row in batch])
+        columns, rows = fit(columns_of(answer), [[*map(cell_text, row)] for row in batch])
         if is_wide is None:
             is_wide = _width(columns, rows) > _COLUMNS
         if not is_wide:
@@ -67,7 +91,7 @@ def print_objects(answer: Answer) -> None:
     """Print a JSON object for each row; of columns with the same name the last one counts."""
     for batch in answer.batches():
         for row in batch:
-            print_line(encodable(dict(zip(answer.columns, map(_plain, row), strict=True))))
+            print_line(encodable(dict(zip(answer.columns, map(json_value, row), strict=True))))
 
 
 def print_csv(answer: Answer) -> None:
@@ -89,7 +113,7 @@ def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
     return sum(widths) + _GAP * (len(columns) - 1)
 
 
-def _fitted(columns: list[Column], rows: list[list[str]]) -> list[list[str]]:
+def _fitted(columns: _Columns, rows: _Rows) -> _Rows:
     """Return rows with the longest texts shortened in their middle, as far as is needed."""
     shortest = [max(_TEXT_MIN, len(column.title)) for column in columns]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
@@ -129,11 +153,12 @@ def _csv(value: object) -> str:
     return str(value)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401  # plain data
+def json_value(value: Any) -> Any:  # noqa: ANN401  # plain data
+    """Return a value as JSON has it; what JSON has no form for is text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [json_value(one) for one in value]
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): json_value(one) for key, one in value.items()}
     return str(value)

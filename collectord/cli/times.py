@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UsageError
@@ -35,6 +35,12 @@ def parse_time(text: str) -> int:
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(f"{text!r} is no time", hint=_HINT) from error
     return seconds * NS_PER_SECOND + int(fraction[1].ljust(_NANO_DIGITS, "0") if fraction else 0)
+
+
+def time_text(ns: int) -> str:
+    """Return a time in UTC as `parse_time` reads it, without loss."""
+    whole = datetime.fromtimestamp(ns // NS_PER_SECOND, UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{ns % NS_PER_SECOND:0{_NANO_DIGITS}}Z"
 
 
 def joined(arguments: Sequence[str], options: Collection[str]) -> list[str]:

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.cli import answer, answer_file, query
+from collectord.cli import answer, answer_file, query, why
 from collectord.errors import UsageError
 from tests.support import answer_causes
 from tests.support.answer_causes import CALLS, HOG_S, OPENS, PACKETS, PAGES, REFUSED, STALL_S
@@ -180,8 +181,21 @@ def _check(ask: Ask, place: Path) -> None:
     slow = _ours(ask("slow-io", place))
     assert (slow["comm"], slow["bytes"], slow["kind"][0]) == ("dd", WRITTEN_BYTES, "W"), slow
     assert slow["device_ms"] >= DISK_STALL_S * 1000
+    _check_why(place, slow)
     latency = [row for row in ask("io-latency", place) if row["device"] == slow["device"]]
     assert latency[-1]["to_us"] >= DISK_STALL_S * 1e6
+
+
+def _check_why(place: Path, slow: dict[str, Any]) -> None:
+    """`why io` names the writer and the device of the slowest request, at the time of its end."""
+    told = io.StringIO()
+    with redirect_stdout(told):
+        assert why.run(["io", str(place)]) == 0
+    heading, *lines = " ".join(told.getvalue().split()).partition("Who was blocked")[0].split(": ")
+    assert heading == "The slowest requests of block devices"
+    moment = slow["time"][11:23]
+    assert f"{moment} dd ({slow['tid']})" in " ".join(lines)
+    assert f"on device {slow['device']}, " in " ".join(lines)
 
 
 def _check_perf(ask: Ask, asked: Ask, segment: Path, perf: Perf) -> None:

@@ -15,8 +15,10 @@ from tests.support import balances
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from collectord.ledger.record_ledger import SessionBalance
 
-def lossy(source: str, *names: str, capacity_bytes: int = 1 << 19) -> balances.SessionBalance:
+
+def lossy(source: str, *names: str, capacity_bytes: int = 1 << 19) -> SessionBalance:
     """Return a session of two rings, the first of which has one loss of each name."""
     made = balances.session("s")
     lost = balances.no_loss(source)
@@ -116,13 +118,11 @@ def test_a_file_elsewhere_has_its_whole_path(
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {"stored": 0},
-        {"segments": ()},
-        {"source": "relay", "segments": ("/d/sent.relay.0",)},
-    ],
+    ("source", "stored", "segments"),
+    [("perf", 0, ("x.data",)), ("perf", 9, ()), ("relay", 9, ("/d/sent.relay.0",))],
 )
-def test_nothing_to_look_at(changes: dict[str, object]) -> None:
+def test_nothing_to_look_at(source: str, stored: int, segments: tuple[str, ...]) -> None:
     """An empty recording, one without files, and a channel of an unknown client have no line."""
-    assert list(next_steps.viewers([replace(lossy("perf"), **changes)])) == []
+    assert (
+        list(next_steps.viewers([replace(lossy(source), stored=stored, segments=segments)])) == []
+    )

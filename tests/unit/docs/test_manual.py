@@ -12,6 +12,8 @@ import pytest
 from collectord import cli
 from collectord.cli import record_config, record_options
 from collectord.config.load import load
+from collectord.cli.asking import TIMES
+from collectord.cli.times import joined
 from collectord.errors import UsageError
 from tests.support import manual
 
@@ -44,7 +46,9 @@ def parse(words: list[str]) -> None:
         args, command = record_options.parse(rest)
         record_config.config_of(args, with_command=bool(command))
         return
-    importlib.import_module(f"collectord.cli.{verb}").parser().parse_intermixed_args(rest)
+    importlib.import_module(f"collectord.cli.{verb}").parser().parse_intermixed_args(
+        joined(rest, TIMES)
+    )
 
 
 @pytest.mark.parametrize("page", manual.PAGES, ids=lambda page: page.name)
