@@ -11,9 +11,9 @@ import pytest
 
 from collectord import cli
 from collectord.cli import record_config, record_options
-from collectord.config.load import load
 from collectord.cli.asking import TIMES
 from collectord.cli.times import joined
+from collectord.config.load import load
 from collectord.errors import UsageError
 from tests.support import manual
 
