@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -188,14 +188,12 @@ def _check(ask: Ask, place: Path) -> None:
 
 def _check_why(place: Path, slow: dict[str, Any]) -> None:
     """`why io` names the writer and the device of the slowest request, at the time of its end."""
-    told = io.StringIO()
-    with redirect_stdout(told):
+    with redirect_stdout(io.StringIO()) as told, redirect_stderr(io.StringIO()):
         assert why.run(["io", str(place)]) == 0
-    heading, *lines = " ".join(told.getvalue().split()).partition("Who was blocked")[0].split(": ")
+    heading, first = " ".join(told.getvalue().split()).split(": ", 1)
     assert heading == "The slowest requests of block devices"
-    moment = slow["time"][11:23]
-    assert f"{moment} dd ({slow['tid']})" in " ".join(lines)
-    assert f"on device {slow['device']}, " in " ".join(lines)
+    assert f"{slow['time'][11:23]} dd ({slow['tid']}): " in first
+    assert f" of {WRITTEN_BYTES} bytes on device {slow['device']}, " in first
 
 
 def _check_perf(ask: Ask, asked: Ask, segment: Path, perf: Perf) -> None:
