@@ -28,6 +28,7 @@ VERBS: Final = {
     "bpf": "List BPF programs, or check one and show what it needs and exports.",
     "doctor": "Show what works on this host, and how to get what is missing.",
     "status": "Show whether a daemon runs, and how its sessions are.",
+    "top": "Show the sessions and rings of a running daemon while they change.",
     "sessions": "Show, pause, start or stop the sessions of a running daemon.",
     "mark": "Write a marker into the ftrace rings of a running daemon.",
     "snapshot": "Store the contents of a running daemon's flight recorders.",

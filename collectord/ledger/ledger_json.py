@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 # The keys of a ring.
 _RING_KEYS: Final = (
-    *("role", "cpu", "tid", "ledger_basis", "capacity_bytes", "high_watermark_bytes"),
+    *("role", "cpu", "tid", "ledger_basis", "capacity_bytes", "used_bytes"),
+    "high_watermark_bytes",
     *("produced", "stored", "lost", "overwritten", "overwritten_bytes", "repeated"),
     *("repeated_bytes", "snapshots", "in_flight", "unaccounted", "records", "bytes", "wakeups"),
     *("throttles", "starved", "relabelled", "quarantined", "faults", "faulty_bytes"),
@@ -28,6 +29,7 @@ def _ring_json(ring: RingBalance) -> dict[str, Any]:
     counters = ring.counters
     whole = {
         **drained_json(ring),
+        "used_bytes": ring.used_bytes,
         "overwritten_bytes": counters.window_overwritten_bytes,
         "repeated": counters.window_repeated,
         "repeated_bytes": counters.window_repeated_bytes,
