@@ -115,7 +115,7 @@ class Hotplug:
         """Close the rings of a CPU that was offline; open new ones if it is back."""
         name = session.plan.name
         try:
-            await session.leave_cpu(cpu)
+            await session.rings.leave_cpu(cpu)
             joined = await self._join(session, cpu)
         except CollectordError as error:
             if cpu in self._coverage.online and self._is_live(session):
@@ -136,7 +136,7 @@ class Hotplug:
             if cpu not in self._coverage.online:
                 return False
             try:
-                await session.join_cpu(cpu)
+                await session.rings.join_cpu(cpu)
             except KernelError as error:
                 if error.errno != errno.ENODEV or not tries_left:
                     raise

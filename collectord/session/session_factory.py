@@ -266,7 +266,7 @@ class SessionContext:
             for one in source.abilities.following
         )
         session = Session(parts, self.drain, programs, followers)
-        own.push_async_callback(session.remove_joined)
+        own.push_async_callback(session.rings.remove_joined)
         return session
 
     def _watched_programs(

@@ -47,7 +47,8 @@ class Rings(Session):
         one: Any = self
         self.plan = plan
         self.abilities: Any = SimpleNamespace(hotplug=(one,) if can else ())
-        self.rings = set(CPUS)
+        self.rings = one
+        self.cpus = set(CPUS)
         self.asked: list[tuple[str, int]] = []
         self.refusals: list[CollectordError] = []
         self.silent = False
@@ -59,7 +60,7 @@ class Rings(Session):
         await asyncio.sleep(0)
         if self.silent:
             raise ShardSilent(0, 5.0)
-        self.rings.discard(cpu)
+        self.cpus.discard(cpu)
 
     async def join_cpu(self, cpu: int) -> None:
         """Make rings for a CPU, unless that is refused."""
@@ -67,10 +68,10 @@ class Rings(Session):
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         await asyncio.sleep(0)
-        assert cpu not in self.rings, "two rings at once"
+        assert cpu not in self.cpus, "two rings at once"
         if self.refusals:
             raise self.refusals.pop(0)
-        self.rings.add(cpu)
+        self.cpus.add(cpu)
 
 
 class Rig:
@@ -105,14 +106,14 @@ def test_a_cpu_that_leaves_loses_its_rings_and_gets_new_ones() -> None:
         rig = Rig()
         rig.change([0, 1, 3], 2)
         await rig.hotplug.settled()
-        assert rig.session.rings == {0, 1, 3}
+        assert rig.session.cpus == {0, 1, 3}
         assert rig.coverage.trouble(rig.session.plan) == "CPU 2: offline"
         rig.change([0, 1, 2, 3])
         await rig.hotplug.settled()
         return rig
 
     rig = asyncio.run(scenario())
-    assert rig.session.rings == CPUS
+    assert rig.session.cpus == CPUS
     assert rig.session.asked == [("leave", 2), ("leave", 2), ("join", 2)]
     assert rig.told[-1] == ""
     assert rig.coverage.covered == CPUS
@@ -255,7 +256,7 @@ def test_in_the_end_all_that_is_online_has_rings(
         return rig
 
     rig = asyncio.run(scenario())
-    assert rig.session.rings == CPUS
+    assert rig.session.cpus == CPUS
     assert rig.coverage.covered == CPUS
     assert rig.coverage.trouble(rig.session.plan) == ""
 
@@ -312,7 +313,7 @@ def test_a_session_whose_disk_hangs_holds_up_no_other() -> None:
         return stuck, quick
 
     stuck, quick = asyncio.run(scenario())
-    assert quick.rings == CPUS
+    assert quick.cpus == CPUS
     assert stuck.asked == [("leave", 1), ("join", 1)]
 
 
