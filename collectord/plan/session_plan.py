@@ -451,6 +451,12 @@ class Plan:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def retention(self) -> RetentionPlan:
+        """The limits of the state directory; none for single files, which are never deleted."""
+        rotated = (s.sink.retention for s in self.sessions if s.sink.single_file is None)
+        return next(rotated, RetentionPlan())
+
+    @property
     def ftrace_bytes(self) -> int:
         """Memory of ftrace rings, which no limit counts; the initial size for flight recorders."""
         return sum(

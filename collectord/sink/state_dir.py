@@ -78,6 +78,11 @@ class StateDir:
         self._workers = workers
 
     @property
+    def limit_bytes(self) -> int:
+        """The most that all segments may take, 0 for no limit."""
+        return self._plan.bytes
+
+    @property
     def limited(self) -> bool:
         """Whether anything is ever deleted. Recordings made by hand are never deleted."""
         plan = self._plan
