@@ -9,7 +9,7 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli import record_options
+from collectord.cli import option_values, record_options
 from collectord.config import event_spec, trace_names
 from collectord.config.encode import encode
 from collectord.config.event_filter import Filter
@@ -229,7 +229,7 @@ def _relay(args: argparse.Namespace) -> tuple[RelaySourceConfig, ...]:
         "-C": bool(args.cpu),
         "-c": args.count is not None,
         "-i": args.no_inherit,
-        "-m": args.mmap_pages != record_options.RingSizes(),
+        "-m": args.mmap_pages != option_values.RingSizes(),
         "--overwrite": args.overwrite,
         **_of_perf(args),
     }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LeftBehind:
-    """What killed processes left: unsealed segments, staging, rings of ftrace, block traces.
+    """The remains of killed processes: unsealed segments, staging, rings of ftrace, block traces.
 
     Args:
         kernel: has the rings.
