@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collectord.plan.bpf_plan import ProgramPlan
     from collectord.source.bcc_client import Loaded, LoadedTable
     from collectord.source.bpf_buffer import BufferRing
-    from collectord.source.perf import OpenPerf
+    from collectord.source.open_perf import OpenPerf
     from collectord.source.ring import CounterFd, RingHandle
 
 # Names from collectord.h.

@@ -57,7 +57,7 @@ from tests.support.daemons import NUMBER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from collectord.source.ring import FtraceRing
+    from collectord.source.ftrace_ring import FtraceRing
     from tests.support.generator import Generator
 
 pytestmark = pytest.mark.vm  # also with Linux 6.12

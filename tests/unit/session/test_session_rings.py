@@ -29,7 +29,7 @@ from collectord.session.session_parts import SessionParts
 from collectord.session.task_group import TaskGroup
 from collectord.sink.state_dir import StateDir
 from collectord.source.base import Abilities
-from collectord.source.perf import fed_ring
+from collectord.source.fed_ring import fed_ring
 from tests.support.configs import perf_source
 from tests.support.hosts import host
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from collectord._native import _core
     from collectord.ledger.record_ledger import RingBalance
-    from collectord.source.ring import PerfRing, RingHandle
+    from collectord.source.perf_ring import PerfRing
+    from collectord.source.ring import RingHandle
 
 ATTR = PerfEventAttr(sample_type=SampleType.TIME, sample_id_all=True)
 SAMPLE = struct.pack("=IHHQ", 9, 0, 16, 5)
