@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import argparse
 
     from collectord.config.schema_session import SourceConfig
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 DEFAULT_OUTPUT: Final = {
     PerfSourceConfig.kind: "perf.data",

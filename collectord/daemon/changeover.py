@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collectord.daemon.claims import Places
     from collectord.daemon.leaving import Leaving
     from collectord.plan.difference import Difference
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.session.session_factory import Contains, SessionContext
 
     Key = tuple[str, str]

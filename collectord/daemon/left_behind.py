@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collectord.daemon.staging_memory import StagingMemory
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.host import Host
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 
 class LeftBehind:

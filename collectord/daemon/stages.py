@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from collectord.daemon.reloader import Reloader
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan, SinkPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.sink_plan import SinkPlan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.map_watch import Contents
     from collectord.session.session_factory import AnySession

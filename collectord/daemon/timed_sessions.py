@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collectord.daemon.session_set import SessionSet
     from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.session.session_factory import AnySession, SessionContext
 
 _LOG: Final = structlog.get_logger()

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collectord.config.schema import BpfConfig, Config
     from collectord.facts.kernel_facts import BpfFacts, KernelFacts
     from collectord.model import Scope
-    from collectord.plan.session_plan import RingPlan
+    from collectord.plan.ring_plan import RingPlan
     from collectord.programs.bpf_program import BpfProgram
 
 # Folder of root's compilations. Root does not trust what another user could write, nor the

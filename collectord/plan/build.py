@@ -21,16 +21,12 @@ from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.drain_threads import drain_threads
 from collectord.plan.freeze import freezing_tracepoint
 from collectord.plan.kept import not_held, with_opener
+from collectord.plan.plan import CorePlan, Plan
 from collectord.plan.ring_set import numbered, perf_rings
 from collectord.plan.scope import scope_of, shortfalls
-from collectord.plan.session_plan import (
-    CorePlan,
-    Plan,
-    RetentionPlan,
-    SessionPlan,
-    SinkPlan,
-)
+from collectord.plan.session_plan import SessionPlan
 from collectord.plan.settings import settings_of
+from collectord.plan.sink_plan import RetentionPlan, SinkPlan
 from collectord.plan.source_draft import SourceDraft
 from collectord.text.units import show_bytes, show_share
 

@@ -15,8 +15,8 @@ from collectord.plan import budget
 from collectord.plan.aux_areas import arrange, aux_set
 from collectord.plan.event_attrs import sideband_event
 from collectord.plan.freeze import frozen
+from collectord.plan.ring_plan import RingPlan
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session_plan import RingPlan
 from collectord.plan.source_draft import SourceDraft
 from collectord.plan.source_events import ABSENCE, in_scope, source_events, without_self
 from collectord.text import cpu_list

@@ -19,8 +19,8 @@ from collectord.model import FLIGHT_RECORDER, FOLLOWING, RingRole, ScopeKind, Tr
 from collectord.plan import budget, transport
 from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan
 from collectord.plan.kinds import kinds_of
+from collectord.plan.ring_plan import RingPlan
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session_plan import RingPlan
 from collectord.plan.source_draft import SourceDraft
 from collectord.text.units import NS_PER_SECOND, RingSize, show_bytes, show_ns
 

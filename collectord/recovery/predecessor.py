@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.host import Host
     from collectord.kernel.values.kept_staging import LeftStaging
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 _LOG: Final = structlog.get_logger()
 

@@ -15,7 +15,6 @@ from collectord.sink.segment import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-
 _UNCLEAN_STOPS = ".unclean_stops"
 
 _COUNT_MAX_BYTES = 64

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.folders.folder import Folder
-    from collectord.plan.session_plan import RetentionPlan
+    from collectord.plan.sink_plan import RetentionPlan
     from collectord.sink.segment import SegmentPaths
 
 _LOG = structlog.get_logger()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.kernel.port import Kernel
     from collectord.model import RingLabel
-    from collectord.plan.session_plan import RingPlan
+    from collectord.plan.ring_plan import RingPlan
     from collectord.source.ring import CounterFd
 
 

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
     from collectord.kernel.port import Kernel
     from collectord.plan.event_attrs import EventPlan
-    from collectord.plan.session_plan import RingPlan, SessionPlan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.source.perf_ring import PerfRing
 
 # A process that keeps making threads never gives two equal scans; inherit covers the rest.

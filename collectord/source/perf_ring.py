@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import Bracket, RingBalance
 
 _RING_FULL: Final[LossKey] = (Stage.KERNEL_RING, Reason.RING_FULL)
-
 _PAUSED: Final[LossKey] = (Stage.KERNEL_RING, Reason.PAUSED)
-
 _DROPPED: Final[LossKey] = (Stage.KERNEL_RING, Reason.DROPPED)
 
 

@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from collectord.kernel.values.instance_settings import OpenedInstance
     from collectord.kernel.values.ring_stats import CpuStats
     from collectord.plan.ftrace_plan import FtraceEvent
-    from collectord.plan.session_plan import RingPlan, SessionPlan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.source.base import Hotplug, LateRing
     from collectord.source.ring import RingHandle
 

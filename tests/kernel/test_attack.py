@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.errors import CollectordError
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.verify import list_segments, verify
 from collectord.sink.eviction import evict
 from collectord.sink.repair import repair

@@ -33,7 +33,9 @@ from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import Basis, RingRole, Scope, ScopeKind
 from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan
-from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
+from collectord.plan.ring_plan import RingPlan
+from collectord.plan.session_plan import SessionPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.source import perf
 from tests.support import bpf
 from tests.support.daemons import NUMBER

@@ -22,7 +22,7 @@ from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import Comm, encode
 from collectord.codec.tracing_data import TracingData
 from collectord.model import ClockReading
-from collectord.plan.session_plan import RetentionPlan, SinkPlan
+from collectord.plan.sink_plan import RetentionPlan, SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.eviction import evict
 from collectord.sink.manifest import Identity, RingEntry

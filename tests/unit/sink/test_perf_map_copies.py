@@ -12,7 +12,7 @@ import pytest
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.model import EvictReason
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.symbols import perf_map
 from collectord.sink import perf_map_copies
 from collectord.sink.eviction import evict

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from collectord.errors import SinkError
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.verify import State, list_segments, verify
 from collectord.sink.base import Closing, Opening
 from collectord.sink.eviction import evict

@@ -15,7 +15,7 @@ import pytest
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
 from collectord.model import EvictReason
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.sink import eviction
 from collectord.sink.eviction import Eviction, evict
 from collectord.sink.output_dir import single_paths

@@ -21,7 +21,7 @@ from collectord.codec.trace_dat_head import Place
 from collectord.errors import SinkError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.verify import State, list_segments, verify
 from collectord.sink.eviction import evict
 from collectord.sink.manifest import Manifest, OpenManifest, decode
