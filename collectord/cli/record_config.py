@@ -38,7 +38,7 @@ from collectord.config.schema_session import (
 )
 from collectord.errors import UsageError
 from collectord.model import FLIGHT_RECORDER, RECORD_SESSION, ScopeKind
-from collectord.plan import budget
+from collectord.plan import ring_sizes
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def check_snapshot(plan: Plan) -> None:
 def _staging(args: argparse.Namespace) -> Bytes:
     """Return the staging for AUX areas of the requested size; no option sets it."""
     asked = args.mmap_pages.aux.in_bytes(mmap.PAGESIZE, 0)
-    area = budget.ring_bytes(asked, mmap.PAGESIZE) if asked else 0
+    area = ring_sizes.ring_bytes(asked, mmap.PAGESIZE) if asked else 0
     return max(DaemonConfig().staging, Bytes(min(_STAGED_AREAS * area, _STAGING_MAX_BYTES)))
 
 

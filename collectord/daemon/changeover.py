@@ -19,8 +19,9 @@ from collectord.daemon.arriving import Way
 from collectord.daemon.opening import Opening
 from collectord.daemon.session_set import SessionSet
 from collectord.errors import CollectordError, MissingFeature, PlanError
-from collectord.plan.build import blame, check_streams
 from collectord.plan.difference import Kind
+from collectord.plan.plan_limits import check_streams
+from collectord.plan.session_draft import blame
 from collectord.session.session_factory import contained
 
 if TYPE_CHECKING:

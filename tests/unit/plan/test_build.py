@@ -19,7 +19,8 @@ from collectord.config.schema_session import (
 )
 from collectord.errors import MissingFeature, MissingPrivilege, PlanError, UnknownEvent, UsageError
 from collectord.model import STREAMS_MAX, Basis, RingRole, ScopeKind
-from collectord.plan.build import build, check_streams
+from collectord.plan.build import build
+from collectord.plan.plan_limits import check_streams
 from collectord.plan.sink_plan import RetentionPlan
 from collectord.plan.source_events import tracepoint_patterns
 from collectord.text import cpu_list
