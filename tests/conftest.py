@@ -253,9 +253,9 @@ def trace_cmds() -> tuple[trace_cmd_support.TraceCmd, ...]:
 @pytest.fixture(scope="session")
 def bcc() -> None:
     """Check for an interpreter with bcc: `make setup` installs it, so its absence is a failure."""
-    from collectord.source import bcc_client  # noqa: PLC0415
+    from collectord.source import bcc_python  # noqa: PLC0415
 
-    interpreter, reason = bcc_client.find_python()
+    interpreter, reason = bcc_python.find_python()
     assert interpreter, f"{reason}: make setup"
 
 

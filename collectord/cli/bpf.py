@@ -22,7 +22,7 @@ from collectord.session.maps.answers import describe_tables
 from collectord.session.maps.device_names import HostNames
 from collectord.session.maps.map_metrics import MapReader
 from collectord.source import bcc_client
-from collectord.source.bcc_client import event_layout
+from collectord.source.loaded_program import event_layout
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collectord.errors import CollectordError
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.programs.bpf_program import BpfProgram
-    from collectord.source.bcc_client import Loaded
+    from collectord.source.loaded_program import Loaded
 
     # The program with its descriptors closed; the layout of its event if it has one; the path of
     # the headers; whether it may hide events.

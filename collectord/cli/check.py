@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 # The facts of a host take some tens of KiB.
 _FACTS_MAX_BYTES: Final = 16 << 20

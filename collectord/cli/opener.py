@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collectord.config.load import Loaded
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 
 def parser() -> Parser:

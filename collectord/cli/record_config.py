@@ -9,7 +9,7 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli import record_options
+from collectord.cli import option_values, record_options
 from collectord.config import event_spec, trace_names
 from collectord.config.encode import encode
 from collectord.config.event_filter import Filter
@@ -38,14 +38,14 @@ from collectord.config.schema_session import (
 )
 from collectord.errors import UsageError
 from collectord.model import FLIGHT_RECORDER, RECORD_SESSION, ScopeKind
-from collectord.plan import budget
+from collectord.plan import ring_sizes
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
 
 if TYPE_CHECKING:
     import argparse
 
     from collectord.config.schema_session import SourceConfig
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 DEFAULT_OUTPUT: Final = {
     PerfSourceConfig.kind: "perf.data",
@@ -157,7 +157,7 @@ def check_snapshot(plan: Plan) -> None:
 def _staging(args: argparse.Namespace) -> Bytes:
     """Return the staging for AUX areas of the requested size; no option sets it."""
     asked = args.mmap_pages.aux.in_bytes(mmap.PAGESIZE, 0)
-    area = budget.ring_bytes(asked, mmap.PAGESIZE) if asked else 0
+    area = ring_sizes.ring_bytes(asked, mmap.PAGESIZE) if asked else 0
     return max(DaemonConfig().staging, Bytes(min(_STAGED_AREAS * area, _STAGING_MAX_BYTES)))
 
 
@@ -229,7 +229,7 @@ def _relay(args: argparse.Namespace) -> tuple[RelaySourceConfig, ...]:
         "-C": bool(args.cpu),
         "-c": args.count is not None,
         "-i": args.no_inherit,
-        "-m": args.mmap_pages != record_options.RingSizes(),
+        "-m": args.mmap_pages != option_values.RingSizes(),
         "--overwrite": args.overwrite,
         **_of_perf(args),
     }

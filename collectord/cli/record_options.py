@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import argparse
 import typing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from collectord.cli import record_actions
+from collectord.cli import option_values, record_actions
 from collectord.cli.parser import Parser
 from collectord.config import call_graph, event_spec
 from collectord.config.event_filter import Filter
-from collectord.config.scheduling import FIFO, FIFO_RANGE, DrainPriority
+from collectord.config.scheduling import DrainPriority
 from collectord.config.schema_session import BpfTransportName, TransportName
 from collectord.config.users import user_id
 from collectord.errors import UsageError
-from collectord.text import cpu_list
-from collectord.text.units import Nanoseconds, RingSize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 PERF: Final = "perf"
 FTRACE: Final = "ftrace"
@@ -61,14 +58,6 @@ _EXAMPLES = (
     "collectord record --relay /dev/vdb --duration 10s -o vdb",
     "collectord record --overwrite -m 8M -e sched:sched_switch -- ./until-it-fails",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RingSizes:
-    """The sizes of -m: of data rings, and of their AUX areas."""
-
-    data: RingSize = field(default_factory=RingSize)
-    aux: RingSize = field(default_factory=RingSize)
 
 
 def parser() -> Parser:
@@ -128,7 +117,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         metavar="EVENT",
         dest="events",
         action=record_actions.add_event,
-        type=_checked(event_spec.parse_choices),
+        type=option_values.checked(event_spec.parse_choices),
         default=[],
         help="event as perf spells it, repeatable: cycles:u, page-faults, sched:sched_*, "
         "r1a8, mem:ADDR, cpu/event=0x3c/, '{a,b}:k', intel_pt// (default: cycles, or "
@@ -147,7 +136,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         "-F",
         "--freq",
         metavar="HZ",
-        type=_positive,
+        type=option_values.positive,
         help="samples per second of each event (default: 4000; every occurrence of tracepoints "
         "and of software events that count)",
     )
@@ -155,7 +144,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
         "-c",
         "--count",
         metavar="PERIOD",
-        type=_positive,
+        type=option_values.positive,
         help="take one sample every PERIOD events (default: see -F)",
     )
     chains = group.add_mutually_exclusive_group()
@@ -169,7 +158,7 @@ def _add_events(group: argparse._ArgumentGroup) -> None:
     chains.add_argument(
         "--call-graph",
         metavar="MODE",
-        type=_checked(call_graph.parse),
+        type=option_values.checked(call_graph.parse),
         help="record call graphs: fp, dwarf[,SIZE] or lbr (default: none; SIZE is 8192 bytes)",
     )
     group.add_argument(
@@ -205,7 +194,7 @@ def _add_relay(group: argparse._ArgumentGroup) -> None:
         metavar="DEV|PATH",
         dest="relays",
         action="append",
-        type=_path,
+        type=option_values.not_empty("path"),
         default=[],
         help="trace this block device as blktrace does, or read this relay channel in debugfs, "
         "whose path is given without the CPU's number; repeatable with --output-dir; see "
@@ -227,7 +216,7 @@ def _add_scope(made: Parser) -> None:
         "-p",
         "--pid",
         metavar="PID|GLOB",
-        type=_ids_or_glob,
+        type=option_values.ids_or_glob,
         help="observe these processes: PID[,PID]...; or all whose name matches a pattern, such as "
         "'worker-*', also those that begin later (default: -a)",
     )
@@ -235,14 +224,14 @@ def _add_scope(made: Parser) -> None:
         "-t",
         "--tid",
         metavar="TID",
-        type=_ids,
+        type=option_values.ids,
         help="observe these threads: TID[,TID]... (default: -a)",
     )
     whom.add_argument(
         "-u",
         "--uid",
         metavar="USER",
-        type=_checked(user_id),
+        type=option_values.checked(user_id),
         help="observe the processes of a user, given by name or uid (default: -a)",
     )
     whom.add_argument(
@@ -255,14 +244,14 @@ def _add_scope(made: Parser) -> None:
     whom.add_argument(
         "--exe",
         metavar="GLOB",
-        type=_pattern,
+        type=option_values.not_empty("pattern"),
         help="observe all processes whose executable's path matches, such as '/usr/sbin/*', also "
         "those that begin later (default: -a)",
     )
     whom.add_argument(
         "--unit",
         metavar="NAME",
-        type=_pattern,
+        type=option_values.not_empty("pattern"),
         help="observe all processes of a systemd unit, such as nginx.service, also those that "
         "begin later (default: -a)",
     )
@@ -270,7 +259,7 @@ def _add_scope(made: Parser) -> None:
         "-C",
         "--cpu",
         metavar="LIST",
-        type=_cpus,
+        type=option_values.cpus,
         default=(),
         help="observe only these CPUs, such as 0-3,5 (default: all that are online)",
     )
@@ -307,8 +296,8 @@ def _add_rings(group: argparse._ArgumentGroup) -> None:
         "-m",
         "--mmap-pages",
         metavar="DATA[,AUX]",
-        type=_ring_sizes,
-        default=RingSizes(),
+        type=option_values.ring_sizes,
+        default=option_values.RingSizes(),
         help="size of each ring, and of its AUX area, in pages or with a unit such as 8M; sizes "
         "of perf's rings are rounded up to a power of two of pages (default: chosen by the plan)",
     )
@@ -319,7 +308,7 @@ def _add_draining(group: argparse._ArgumentGroup) -> None:
         "-r",
         "--realtime",
         metavar="PRIO",
-        type=_realtime,
+        type=option_values.realtime,
         default=DrainPriority(),
         help="drain the rings with SCHED_FIFO at this priority, 1 to 99, if that is permitted "
         "(default: 1 if that is permitted, unless collectord was started with a nice value)",
@@ -346,7 +335,7 @@ def _add_freeze(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--freeze-on",
         metavar="EVENT",
-        type=_checked(event_spec.parse_one),
+        type=option_values.checked(event_spec.parse_one),
         help="with --overwrite or -S: have the kernel stop the ring at the moment that EVENT "
         "happens, store the contents of all rings, and go on (default: none)",
     )
@@ -363,7 +352,7 @@ def _add_duration(group: argparse._ArgumentGroup, default: str) -> None:
     group.add_argument(
         "--duration",
         metavar="TIME",
-        type=_duration,
+        type=option_values.duration,
         default=0,
         help="stop after TIME, in seconds or with a unit such as 500ms or 10m "
         f"(default: {default})",
@@ -376,7 +365,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=_path,
+        type=option_values.not_empty("path"),
         help="write one file, and keep the file that it replaces as FILE.old (default: perf.data, "
         "with ftrace trace.dat); with --relay, write one file for each CPU, FILE.blktrace.N or "
         "FILE.relay.N (default: the name of the device or channel)",
@@ -384,7 +373,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     where.add_argument(
         "--output-dir",
         metavar="DIR",
-        type=_path,
+        type=option_values.not_empty("path"),
         help="write rotated segments into DIR (default: write one file)",
     )
     group.add_argument(
@@ -400,89 +389,3 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         help="print the result as JSON and nothing else; COMMAND's output goes to stderr "
         "(default: a table)",
     )
-
-
-def _checked(parse_text: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Wrap a parser of values so that argparse puts the option before its error message."""
-
-    def checked(text: str) -> Any:  # noqa: ANN401  # what the parser gives
-        try:
-            return parse_text(text)
-        except UsageError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return checked
-
-
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def _realtime(text: str) -> DrainPriority:
-    priority = _positive(text)
-    if priority > FIFO_RANGE[1]:
-        raise argparse.ArgumentTypeError(f"{text!r} is above {FIFO_RANGE[1]}")
-    return DrainPriority(FIFO, priority)
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(_positive(part) for part in text.split(",")))
-
-
-def _ids_or_glob(text: str) -> tuple[int, ...] | str:
-    """Return process ids, or a pattern for names if it has a character that ids do not have."""
-    if not text or all(letter in "0123456789,-" for letter in text):
-        return _ids(text)
-    return text
-
-
-def _pattern(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("its pattern is empty")
-    return text
-
-
-def _path(text: str) -> str:
-    """Return a path, refusing "": an unset variable must not select the default place."""
-    if not text:
-        raise argparse.ArgumentTypeError("its path is empty")
-    return text
-
-
-_CPUS = _checked(cpu_list.parse)
-_RING_SIZE = _checked(RingSize.parse)
-_DURATION = _checked(Nanoseconds.parse)
-
-
-def _cpus(text: str) -> Any:  # noqa: ANN401  # CPUs, through _checked
-    """Return CPUs, refusing an empty list, which would mean all CPUs."""
-    cpus = _CPUS(text)
-    if not cpus:
-        raise argparse.ArgumentTypeError("its list of CPUs is empty")
-    return cpus
-
-
-def _ring_sizes(text: str) -> RingSizes:
-    """Parse ring sizes as perf does: either may be left out, but not both."""
-    data, comma, area = text.partition(",")
-    if comma and not area:
-        raise argparse.ArgumentTypeError(f"there is no AUX size after the comma of {text!r}")
-    return RingSizes(
-        _ring_size(data) if data or not comma else RingSize(),
-        _ring_size(area) if comma else RingSize(),
-    )
-
-
-def _ring_size(text: str) -> Any:  # noqa: ANN401  # RingSize, through _checked
-    """Parse a ring size as perf does: a bare number counts pages."""
-    return _RING_SIZE(f"{text}pages" if text.isdigit() else text)
-
-
-def _duration(text: str) -> Any:  # noqa: ANN401  # Nanoseconds, through _checked
-    """Return a duration, refusing 0: an unset variable must not start an endless recording."""
-    duration_ns = _DURATION(f"{text}s" if text.replace(".", "", 1).isdigit() else text)
-    if not duration_ns:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return duration_ns

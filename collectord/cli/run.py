@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collectord.config.load import Loaded
     from collectord.config.schema import Config
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 _CONSOLE: Final = {"auto": None, "console": True, "json": False}
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema_session import TimedSessionConfig
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.ring_snapshot import Snapshot
     from collectord.sink.base import SegmentInfo

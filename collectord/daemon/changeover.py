@@ -19,8 +19,9 @@ from collectord.daemon.arriving import Way
 from collectord.daemon.opening import Opening
 from collectord.daemon.session_set import SessionSet
 from collectord.errors import CollectordError, MissingFeature, PlanError
-from collectord.plan.build import blame, check_streams
 from collectord.plan.difference import Kind
+from collectord.plan.plan_limits import check_streams
+from collectord.plan.session_draft import blame
 from collectord.session.session_factory import contained
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from collectord.daemon.claims import Places
     from collectord.daemon.leaving import Leaving
     from collectord.plan.difference import Difference
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.session.session_factory import Contains, SessionContext
 
     Key = tuple[str, str]

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from collectord.folders.folder import Folder
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.session_plan import SessionPlan
 
     Place = tuple[int, int]  # file system and inode
 

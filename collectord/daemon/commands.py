@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectord.daemon.session_set import SessionSet
     from collectord.daemon.timed_sessions import TimedSessions
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
     from collectord.session.pause import Pause
     from collectord.session.session_factory import AnySession
     from collectord.sink.base import SegmentInfo

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
     from collectord.session.maps.map_watch import Contents
 
 T = TypeVar("T")
@@ -136,10 +136,10 @@ class Daemon:
             cpus_covered=len(now.coverage.online & now.coverage.covered),
             uncovered_ns=now.coverage.uncovered_ns(),
             uncovered_by_session=now.coverage.uncovered_by_session(),
-            **now.leftovers.repaired._asdict(),
-            left_records=now.left_records,
+            **now.left_behind.segments.repaired._asdict(),
+            left_records=now.left_behind.records,
             log_lines_dropped=self._lines_dropped(),
-            store_limit_bytes=now.store_limit_bytes,
+            store_limit_bytes=now.state_dir.limit_bytes,
             bpf=now.watch.status(),
             drain=now.drain.threads(),
             cost=now.meter.cost,

@@ -15,7 +15,7 @@ from collectord.plan import relay_source
 from collectord.plan.bpf_source import program_names
 from collectord.plan.source_events import pmu_names, tracepoint_patterns
 from collectord.plan.trace_source import chooses, is_used
-from collectord.source import bcc_client
+from collectord.source import bcc_python
 
 if TYPE_CHECKING:
     from collectord.config.schema import BpfConfig, Config
@@ -78,6 +78,6 @@ def bpf_wanted(config: BpfConfig, names: tuple[str, ...] | None) -> BpfWanted:
         config: has the paths of programs, bcc and headers.
         names: programs, None for all.
     """
-    candidates = (config.python,) if config.python else bcc_client.PYTHONS
-    python = bcc_client.find_python(candidates)
+    candidates = (config.python,) if config.python else bcc_python.PYTHONS
+    python = bcc_python.find_python(candidates)
     return BpfWanted(names, python, Path(config.programs), config.headers)

@@ -18,9 +18,10 @@ from collectord.errors import CollectordError, KernelError
 from collectord.session.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from collectord.daemon.coverage import Coverage
+    from collectord.daemon.cpu_watch import CpuWatch
     from collectord.session.session_factory import AnySession
 
 _LOG: Final = structlog.get_logger()
@@ -39,46 +40,50 @@ class Hotplug:
     Args:
         sessions: all of the daemon; those whose source cannot do it are left alone.
         coverage: knows which CPUs are online, and which of them were offline.
-        tell: called whenever a session has got, or lacks, the rings of a CPU.
-        look: finds the present CPUs, and calls `follow` if they have changed.
+        watch: finds the present CPUs.
     """
 
     def __init__(
         self,
         sessions: Iterable[AnySession],
         coverage: Coverage,
-        tell: Callable[[], None],
-        look: Callable[[], None],
+        watch: CpuWatch,
     ) -> None:
         self._sessions = sessions
         self._coverage = coverage
-        self._tell = tell
-        self._look = look
+        self._watch = watch
         self._due: set[Session] = set()
         self._tasks: dict[Session, asyncio.Task[None]] = {}
-        self._ended = False
-        self._fd = -1
+        self._runs = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def listen(self, fd: int) -> None:
-        """Look when `fd` is readable, but not more often than it makes sense.
-
-        Args:
-            fd: of `CpuWatch.fileno`; without one others look.
-        """
-        self._fd = fd
-        if fd >= 0:
-            asyncio.get_running_loop().add_reader(fd, self._on_news)
+    def begin(self) -> None:
+        """Follow the CPUs from now on, and look when there is news, but not too often."""
+        self._runs = True
+        if self._watch.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(self._watch.fileno(), self._on_news)
+        self.follow()  # CPUs may have come while the sessions were opened
 
     def _on_news(self) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._fd)
-        self._timer = loop.call_later(_LOOK_S, loop.add_reader, self._fd, self._on_news)
-        self._look()
+        loop, fd = asyncio.get_running_loop(), self._watch.fileno()
+        loop.remove_reader(fd)
+        self._timer = loop.call_later(_LOOK_S, loop.add_reader, fd, self._on_news)
+        self.poll()
+
+    def poll(self) -> None:
+        """Find the present CPUs, and act if they have changed."""
+        if self._coverage.poll(self._watch):
+            self.tell()
+            self.follow()
+
+    def tell(self) -> None:
+        """Notify the sessions of the CPUs that they lack."""
+        for session in self._sessions:
+            session.note("cpus", self._coverage.trouble(session.plan))
 
     def follow(self) -> None:
         """Begin to do what the present CPUs demand; what is under way is completed first."""
-        for session in self._sessions:
+        for session in self._sessions if self._runs else ():
             if isinstance(session, Session) and session.abilities.hotplug:
                 self._due.add(session)
                 if session not in self._tasks:
@@ -88,9 +93,9 @@ class Hotplug:
         """Begin nothing more. What is under way ends with its session."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._fd >= 0:
-            asyncio.get_running_loop().remove_reader(self._fd)
-        self._ended = True
+        if self._watch.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._watch.fileno())
+        self._runs = False
 
     async def settled(self) -> None:
         """Wait until the sessions have what the CPUs demand, or cannot have it."""
@@ -109,13 +114,13 @@ class Hotplug:
 
     def _is_live(self, session: Session) -> bool:
         """Whether a session is to follow the CPUs; another one may have taken its place."""
-        return not self._ended and session in self._sessions
+        return self._runs and session in self._sessions
 
     async def _replace(self, session: Session, cpu: int) -> None:
         """Close the rings of a CPU that was offline; open new ones if it is back."""
         name = session.plan.name
         try:
-            await session.leave_cpu(cpu)
+            await session.rings.leave_cpu(cpu)
             joined = await self._join(session, cpu)
         except CollectordError as error:
             if cpu in self._coverage.online and self._is_live(session):
@@ -123,20 +128,20 @@ class Hotplug:
         else:
             if joined:
                 _LOG.info("cpu_joined", session=name, cpu=cpu)
-        self._tell()
+        self.tell()
 
     async def _join(self, session: Session, cpu: int) -> bool:
         """Open new rings on a CPU; return whether it is there to have them."""
         for tries_left in reversed(range(_TRIES)):
             # An absence that ended before is not one of the new rings, so it is noted first.
-            self._look()
+            self.poll()
             if not self._is_live(session):
                 return False
             absences = self._coverage.absences(session.plan, cpu)
             if cpu not in self._coverage.online:
                 return False
             try:
-                await session.join_cpu(cpu)
+                await session.rings.join_cpu(cpu)
             except KernelError as error:
                 if error.errno != errno.ENODEV or not tries_left:
                     raise

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from collectord.folders.folder import Folder
-    from collectord.plan.session_plan import SinkPlan
+    from collectord.plan.sink_plan import SinkPlan
     from collectord.session.cost_meter import Cost
     from collectord.sink.state_dir import StateDir
 

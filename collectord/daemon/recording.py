@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.map_watch import Contents
     from collectord.session.maps.program_status import BpfStatus

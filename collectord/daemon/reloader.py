@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
     from collectord.plan.difference import Difference
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
     from collectord.session.opening_thread import OpeningThread
 
     Read = Callable[[], Loaded]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.hotplug import Hotplug
 from collectord.daemon.leaving import Leaving
+from collectord.daemon.left_behind import LeftBehind
 from collectord.daemon.packer import Packer, share_of
 from collectord.daemon.process_watch import ProcessWatch
 from collectord.daemon.reloader import Running
@@ -30,22 +30,19 @@ from collectord.daemon.session_set import SessionSet
 from collectord.daemon.staging_memory import StagingMemory
 from collectord.daemon.symbol_lists import SymbolLists
 from collectord.daemon.timed_sessions import Surroundings, TimedSessions
+from collectord.daemon.waits import ANSWER_S, answered, running, stop_or_failure
 from collectord.errors import KernelError, SinkError
-from collectord.plan.session_plan import RetentionPlan
-from collectord.recovery.predecessor import Leftovers, salvage_traces
 from collectord.session.cost_meter import CostMeter
 from collectord.session.drain_loop import Drain
 from collectord.session.file_workers import FileWorkers
 from collectord.session.heartbeat import Heartbeat
-from collectord.session.lone_call import lone_call
 from collectord.session.maps.map_watch import BpfWatch
 from collectord.session.opening_thread import OpeningThread
 from collectord.session.session_factory import SessionContext
 from collectord.sink.state_dir import StateDir
-from collectord.source.trace_end import left_instance
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from concurrent.futures import Executor
     from contextlib import AsyncExitStack
     from typing import Any
@@ -55,7 +52,8 @@ if TYPE_CHECKING:
     from collectord.daemon.reloader import Reloader
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan, SinkPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.sink_plan import SinkPlan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.map_watch import Contents
     from collectord.session.session_factory import AnySession
@@ -64,8 +62,6 @@ _LOG: Final = structlog.get_logger()
 _LIMITS_INTERVAL_S: Final = 10.0
 # The time that the service manager is asked for, for segments and rings of killed processes.
 _RECOVERY_S: Final = 600.0
-# For answers of disks that take milliseconds, unless they hang.
-_CLAIM_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +108,8 @@ class Stages:
         sessions: the live ones.
         counted: the tables for answers of BPF programs, by session, if they are kept.
         coverage: of the CPUs.
-        leftovers: what killed processes left unsealed.
-        left_records: records of block traces that a killed run left behind.
-        store_limit_bytes: the most that all segments may take, 0 for no limit.
+        state_dir: the segments of all sessions.
+        left_behind: what killed processes left.
         polls: the schedule of the sessions' polls; None while nothing is collected.
         meter: of the cost of all this.
         arriving: those that are wanted, and do not record yet.
@@ -144,20 +139,25 @@ class Stages:
         self.timed = TimedSessions(kernel, config, self.sessions, self.arriving, self.leaving)
         self.counted: dict[str, Contents] = {}
         self.coverage = Coverage((), kernel.online_cpus())
-        self.left_records = 0
         self.polls: SessionPolls | None = None
-        self._hotplug: Hotplug | None = None  # while something is collected
         self._processes = ProcessWatch(kernel)
         share, limit_bytes = config.daemon.budget.percent / 100, config.daemon.memory
         self.meter = CostMeter(share, plan.core.flush_ns, limit_bytes)
         self._keeper = BudgetKeeper(self.meter, config.daemon.budget_pauses)
         self._heartbeat = Heartbeat(config.daemon.heartbeat)
         self._opener = config.daemon.opener
-        limits = _retention(plan)
-        self.store_limit_bytes = limits.bytes
-        self._state_dir = StateDir(Path(config.daemon.state_dir), limits)
-        self.leftovers = Leftovers(plan, Path(config.daemon.state_dir))
+        root = Path(config.daemon.state_dir)
+        self.state_dir = StateDir(root, plan.retention)
+        self.left_behind = LeftBehind(
+            kernel,
+            plan,
+            root,
+            host=self._host,
+            staging=self._staging,
+            room_for=self.state_dir.room_for,
+        )
         self.opening = OpeningThread()
+        self._hotplug: Hotplug  # from `_start_core` on
         self._places: Places  # from `_claim` on
         self._workers: FileWorkers  # likewise
         self._is_ready = False
@@ -173,10 +173,7 @@ class Stages:
         await self._recover(run)
         if self.is_abandoned:
             return
-        cpus = self._start_core(run)
-        hotplug = Hotplug(
-            self.sessions, self.coverage, self._tell_of_cpus, partial(self._look_at_cpus, cpus)
-        )
+        self._start_core(run)
         context = self._context(run)
         await run.stack.enter_async_context(self.sessions)
         run.stack.push_async_callback(self._end_others, run.reloader)
@@ -195,9 +192,9 @@ class Stages:
                 self.arriving.be_patient()  # a command waits for all of them
             around = Surroundings(context, self._places, self._on_exchange, self._left)
             opening = self._open(run, changeover, around)
-            await self._collect(run, cpus, hotplug, changeover, opening)
-            await self._close(run, cpus)
-            await hotplug.settled()
+            await self._collect(run, changeover, opening)
+            await self._close(run)
+            await self._hotplug.settled()
 
     async def _claim(self, run: Run) -> None:
         """Claim what only one daemon can have: descriptors, names, and places of segments."""
@@ -205,43 +202,22 @@ class Stages:
         await await_salvages(self._plan, self._kernel, run.stop)
         self._places = run.stack.enter_context(Places(self._kernel, shared=not run.salvage_all))
         claims = self._places.start(self._plan.sessions)
-        await _answered(claims, run.stop, _CLAIM_S if run.salvage_all else None)
+        await answered(claims, run.stop, ANSWER_S if run.salvage_all else None)
         named = zip(self._plan.sessions, claims, strict=True)
         # Those whose disks do not answer are claimed when their sessions begin.
         found = {plan.name: claim.result() for plan, claim in named if claim.done()}
         devices = {name: device for name, device in found.items() if device is not None}
         self._workers = run.stack.enter_context(FileWorkers(devices))
-        self._state_dir.delete_in(self._workers.on)
+        self.state_dir.delete_in(self._workers.on)
 
     async def _recover(self, run: Run) -> None:
-        """Seal and salvage what killed processes left; a stop does not wait for hung disks."""
+        """Have what killed processes left sealed and salvaged."""
         run.service.status("sealing what earlier runs left")
         run.service.extend(_RECOVERY_S)
-        job = lone_call(partial(self._salvage, everything=run.salvage_all))
-        await _answered([job], run.stop, None)
-        self.is_abandoned = not job.done()
-        if not self.is_abandoned:
-            job.result()
-            await await_salvages(self._plan, self._kernel, run.stop)  # those that began meanwhile
+        done = await self.left_behind.recover(run.stop, everything=run.salvage_all)
+        self.is_abandoned = not done
 
-    def _salvage(self, *, everything: bool) -> None:
-        """Do so; called in a thread."""
-        place = Path(self._config.daemon.state_dir)
-        with self._staging.left() as staging:
-            self.leftovers.begin(staging)
-        noted = self._kernel.noted_instance
-        left = [left_instance(session, noted) for session in self._plan.sessions]
-        self.left_records = salvage_traces(
-            self._plan,
-            place,
-            kernel=self._kernel,
-            host=self._host,
-            room_for=self._state_dir.room_for,
-            everything=everything,
-            resumable=[name for name, _ in filter(None, left)],
-        )
-
-    def _start_core(self, run: Run) -> CpuWatch:
+    def _start_core(self, run: Run) -> None:
         """Start the threads of the core and of this process, and watch the CPUs."""
         self._staging.use(self.drain, run.stack)
         run.stack.enter_context(self.drain)
@@ -252,16 +228,16 @@ class Stages:
         run.stack.enter_context(self._processes)
         for reason in self.drain.threads().lacks:
             _LOG.warning("drain_threads_degraded", reason=reason)
-        return run.stack.enter_context(CpuWatch(self._kernel))
+        watch = run.stack.enter_context(CpuWatch(self._kernel))
+        self._hotplug = Hotplug(self.sessions, self.coverage, watch)
 
     def _on_exchange(self) -> None:
         """Follow the sessions that are live now."""
         self.coverage.follow(self.sessions.plans)
         self._symbol_lists.keep(self.sessions.plans)
         self._follow_processes()
-        if self._hotplug is not None:
-            self._hotplug.follow()  # for CPUs that a plan does not know
-        self._tell_of_cpus()
+        self._hotplug.follow()  # for CPUs that a plan does not know
+        self._hotplug.tell()
 
     def _follow_processes(self) -> None:
         self._processes.follow([f for session in self.sessions for f in session.followers])
@@ -279,7 +255,7 @@ class Stages:
             if run.stop.is_set():
                 return
         coming = {Path(plan.sink.directory) for plan in self.arriving.plans}
-        await self.opening.run(partial(self.leftovers.repair_rest, coming))
+        await self.opening.run(partial(self.left_behind.segments.repair_rest, coming))
         await self._serve(run)
         self.timed.allow(around)
         reloads = Running(changeover, self.opening, run.service, self._apply)
@@ -288,48 +264,41 @@ class Stages:
     async def _serve(self, run: Run) -> None:
         """Keep limits, compress old segments, and let others see what is collected."""
         self._poll_heartbeat()
-        limits = _keep_limits(self._state_dir, self._workers.of())
-        await run.stack.enter_async_context(_running(limits))
+        limits = _keep_limits(self.state_dir, self._workers.of())
+        await run.stack.enter_async_context(running(limits))
         if run.salvage_all:
-            packer = Packer(self._sinks, self._spare_share, self._state_dir)
-            await run.stack.enter_async_context(_running(packer.run(self._workers.of())))
+            packer = Packer(self._sinks, self._spare_share, self.state_dir)
+            await run.stack.enter_async_context(running(packer.run(self._workers.of())))
         self._measure_cost()  # its series are there from the first scrape on
         self._is_ready = True
         # Ahead of the servers, which take long to load: a client that comes now waits for them.
         run.service.ready(self._summary())
         watchdog = Watchdog(self.drain.core, run.service)
-        await run.stack.enter_async_context(_running(watchdog.watch()))
+        await run.stack.enter_async_context(running(watchdog.watch()))
         if run.on_open is not None:
             await run.on_open()
 
     async def _collect(
-        self,
-        run: Run,
-        cpus: CpuWatch,
-        hotplug: Hotplug,
-        changeover: Changeover,
-        opening: Coroutine[Any, Any, None],
+        self, run: Run, changeover: Changeover, opening: Coroutine[Any, Any, None]
     ) -> None:
         """Follow the core's flush timer until `stop`, while sessions are opened beside it.
 
         Raises:
             CollectordError: one cannot be.
         """
-        self._hotplug = hotplug
-        hotplug.listen(cpus.fileno())
-        hotplug.follow()  # CPUs may have come while the sessions were opened
+        self._hotplug.begin()
         self.polls = polls = SessionPolls(
             self.sessions,
             kernel=self._kernel,
             watch=self.watch,
             worker=self._workers.of(),
-            before=partial(self._look_at_cpus, cpus),
+            before=self._hotplug.poll,
             flush_ns=self._plan.core.flush_ns,
             stretched=run.on_tick is None,
         )
         opened = asyncio.ensure_future(opening)
         try:
-            async with self._end_of(run.stop, opened) as end:
+            async with stop_or_failure(run.stop, opened, self.drain.wake) as end:
                 while await self.drain.next_pass(end, passes=polls.passes):
                     self._poll(run, polls)
         finally:
@@ -338,8 +307,8 @@ class Stages:
             await asyncio.wait([opened])
             run.reloader.stop()
             await self.timed.let_go()
-            self.polls = self._hotplug = None
-            hotplug.end()
+            self.polls = None
+            self._hotplug.end()
             await self._heartbeat.rest()
         if not opened.cancelled():
             opened.result()  # or its error
@@ -362,34 +331,14 @@ class Stages:
             if run.on_tick is not None:
                 run.on_tick(run.status())
 
-    @asynccontextmanager
-    async def _end_of(
-        self, stop: asyncio.Event, opened: asyncio.Future[None]
-    ) -> AsyncIterator[asyncio.Event]:
-        """Yield an event that `stop` sets, or an opening that failed."""
-        end = asyncio.Event()
-
-        def on_end(ended: asyncio.Future[Any]) -> None:
-            if ended is stopping or ended.cancelled() or ended.exception() is not None:
-                end.set()
-                self.drain.wake()
-
-        stopping = asyncio.ensure_future(stop.wait())
-        stopping.add_done_callback(on_end)
-        opened.add_done_callback(on_end)
-        try:
-            yield end
-        finally:
-            stopping.cancel()
-
-    async def _close(self, run: Run, cpus: CpuWatch) -> None:
+    async def _close(self, run: Run) -> None:
         """Flush and seal all sessions, and read their programs a last time."""
         run.service.stopping("flushing")
         self._processes.end()
-        self._look_at_cpus(cpus)
+        self._hotplug.poll()
         if self._opener and self._kernel.opener_listens(self._opener):
             self.sessions.outlive()
-        async with _running(prolong(run.service, self._written)):
+        async with running(prolong(run.service, self._written)):
             await asyncio.gather(self.sessions.end(), self._end_others(run.reloader))
         await self.watch.poll(self._workers.of())
         if run.keep_counted:
@@ -408,9 +357,7 @@ class Stages:
 
     def _apply(self, config: Config, plan: Plan) -> None:
         """Take over the settings of a configuration that was loaded anew."""
-        limits = _retention(plan)
-        self.store_limit_bytes = limits.bytes
-        self._state_dir.limit(limits)
+        self.state_dir.limit(plan.retention)
         self._heartbeat.beat_every(config.daemon.heartbeat)
         self.meter.limit(config.daemon.budget.percent / 100, config.daemon.memory)
         self._keeper.may_pause(config.daemon.budget_pauses)
@@ -426,13 +373,13 @@ class Stages:
             host=self._host,
             facts=self._facts,
             clock=self.clock,
-            state_dir=self._state_dir,
+            state_dir=self.state_dir,
             workers=self._workers,
             watch=self.watch,
             stats=self._count_costs(run.stack),
             child=self._child,
             opening=self.opening,
-            repair=self.leftovers.repair,
+            repair=self.left_behind.segments.repair,
             lasting=run.salvage_all,
         )
 
@@ -462,56 +409,12 @@ class Stages:
         hearts = (session.heart for session in self.sessions)
         self._heartbeat.poll([heart for heart in hearts if heart and heart.is_reached])
 
-    def _look_at_cpus(self, cpus: CpuWatch) -> None:
-        """Find the present CPUs, and notify the sessions of those that they lack."""
-        if self.coverage.poll(cpus):
-            self._tell_of_cpus()
-            if self._hotplug is not None:
-                self._hotplug.follow()
-
     def _left(self, gone: Sequence[AnySession]) -> None:
         """Forget sessions that have ended."""
         self.coverage.follow(self.sessions.plans)
         self._follow_processes()
         for session in gone:
             self.meter.forget(session)
-
-    def _tell_of_cpus(self) -> None:
-        for session in self.sessions:
-            session.note("cpus", self.coverage.trouble(session.plan))
-
-
-def _retention(plan: Plan) -> RetentionPlan:
-    """Return the limits of the state directory; none for single files, which are never deleted."""
-    rotated = [s.sink.retention for s in plan.sessions if s.sink.single_file is None]
-    return rotated[0] if rotated else RetentionPlan()
-
-
-@asynccontextmanager
-async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run work beside a block; it ends with the block, and its errors are raised."""
-    task = asyncio.ensure_future(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def _answered(
-    answers: Sequence[asyncio.Future[Any]], stop: asyncio.Event, limit_s: float | None
-) -> None:
-    """Wait for answers, for so long at most, and only a moment longer once `stop` is set."""
-    if not answers:
-        return
-    told = asyncio.ensure_future(asyncio.wait(answers))
-    stopped = asyncio.ensure_future(stop.wait())
-    await asyncio.wait([told, stopped], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-    if stopped.done():
-        await asyncio.wait([told], timeout=_CLAIM_S)
-    told.cancel()
-    stopped.cancel()
 
 
 async def _keep_limits(state_dir: StateDir, worker: Executor) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.kept_staging import LeftStaging
-    from collectord.plan.session_plan import CorePlan
+    from collectord.plan.plan import CorePlan
     from collectord.session.drain_loop import Drain
 
 _LOG: Final = structlog.get_logger()

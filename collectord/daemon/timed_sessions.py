@@ -21,7 +21,8 @@ from collectord.config.timed_session import parse
 from collectord.daemon.arriving import Way
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
-from collectord.plan.build import build, check_memory, check_streams
+from collectord.plan.build import build
+from collectord.plan.plan_limits import check_memory, check_streams
 from collectord.text.nearest import did_you_mean
 from collectord.text.units import NS_PER_SECOND, show_bytes
 
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from collectord.daemon.session_set import SessionSet
     from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.session.session_factory import AnySession, SessionContext
 
 _LOG: Final = structlog.get_logger()

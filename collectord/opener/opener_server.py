@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.session_plan import SessionPlan
 
 _LOG: Final = structlog.get_logger()
 _CONNECTIONS_MAX: Final = 128

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.codec.aux_pmu import CS_ETM, INTEL_PT, decoder_of
 from collectord.codec.perf_attr import AuxAction
 from collectord.errors import PlanError, UsageError
-from collectord.plan import budget
+from collectord.plan import ring_sizes
 from collectord.text.foreign import plain
 from collectord.text.units import show_bytes, show_ns
 
@@ -114,7 +114,7 @@ class AuxSet:
 
     def plan(self, data_bytes: int) -> AuxPlan:
         """Return the area at the size that the budget allows."""
-        watermark = 0 if self.snapshot else budget.watermark_bytes(self.watermark, data_bytes)
+        watermark = 0 if self.snapshot else ring_sizes.watermark_bytes(self.watermark, data_bytes)
         kind = decoder_of(self.pmu)
         # perf_aux_output_end() takes the head of a free-running area from the driver. CoreSight's
         # head is a count, Intel PT's and Arm SPE's are a place; another PMU's may be either.
@@ -244,8 +244,8 @@ def aux_set(
             )
         return None
     default = AUX_BYTES if facts.locks_freely else AUX_UNPRIVILEGED_BYTES
-    size = budget.ring_bytes(wanted or default, facts.page_size)
-    budget.check_size(size, "aux", "an AUX area")
+    size = ring_sizes.ring_bytes(wanted or default, facts.page_size)
+    ring_sizes.check_size(size, "aux", "an AUX area")
     usual_ns = CS_ETM_FLUSH_NS if decoder_of(owner.pmu) == CS_ETM else 0
     return AuxSet(
         pmu=owner.pmu,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from collectord.plan.session_plan import Payload
+from collectord.plan.payload import Payload
 from collectord.text.units import show_bytes, show_ns
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.model import Basis, RingRole
-from collectord.plan import budget
+from collectord.plan import ring_sizes
 from collectord.plan.bpf_plan import PERF, RINGBUF, BpfPlan, OutputPlan, ProgramPlan
 from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan, read_format
 from collectord.plan.ring_set import Rings, RingSet, numbered, rounded, sideband
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collectord.config.schema import BpfConfig, Config
     from collectord.facts.kernel_facts import BpfFacts, KernelFacts
     from collectord.model import Scope
-    from collectord.plan.session_plan import RingPlan
+    from collectord.plan.ring_plan import RingPlan
     from collectord.programs.bpf_program import BpfProgram
 
 # Folder of root's compilations. Root does not trust what another user could write, nor the
@@ -227,10 +227,10 @@ def _ring_sets(
     kind = BpfSourceConfig.kind
     if shared:
         users = [s for s, p in chosen if any(o.transport == PERF for o in p.outputs)]
-        sizes = [s.ring.in_bytes(facts.page_size, budget.EVENT_RING_BYTES) for s in users]
+        sizes = [s.ring.in_bytes(facts.page_size, ring_sizes.EVENT_RING_BYTES) for s in users]
         size = rounded(max(sizes), facts)
         sets.append(RingSet(kind, RingRole.DATA, size, users[0].watermark, shared, cpus))
-    default = min(budget.EVENT_RING_BYTES * len(cpus), _BUFFER_MAX_BYTES)
+    default = min(ring_sizes.EVENT_RING_BYTES * len(cpus), _BUFFER_MAX_BYTES)
     for index, source in by_buffer.items():
         size = rounded(source.ring.in_bytes(facts.page_size, default), facts)
         name = numbered(kind, len(sets) + 1)

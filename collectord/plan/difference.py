@@ -17,7 +17,7 @@ from collectord.text.foreign import decode_json, encode_json
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
     Document = Mapping[str, Any]
 

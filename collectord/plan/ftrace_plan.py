@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from collectord.plan.session_plan import Payload
+from collectord.plan.payload import Payload
 from collectord.text.foreign import plain
 from collectord.text.units import show_bytes, show_ns
 

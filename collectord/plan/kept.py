@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collectord.config.schema_session import SessionConfig
     from collectord.model import Scope
     from collectord.plan.event_attrs import EventPlan
-    from collectord.plan.session_plan import RingPlan, SessionPlan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.session_plan import SessionPlan
 
 HELD_KINDS: Final = ("perf", "bpf")
 _NOT_HELD: Final = "not held by the opener: "

@@ -11,7 +11,8 @@ from collectord.config.schema_session import RelaySourceConfig
 from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.facts.kernel_facts import SEES_DEVICES
 from collectord.model import Basis, RingRole
-from collectord.plan.session_plan import Payload, RingPlan
+from collectord.plan.payload import Payload
+from collectord.plan.ring_plan import RingPlan
 from collectord.plan.source_draft import SourceDraft
 from collectord.text.foreign import plain
 from collectord.text.nearest import did_you_mean

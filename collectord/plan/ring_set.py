@@ -11,12 +11,12 @@ from collectord.codec.perf_attr import SampleType
 from collectord.config.schema_session import PerfSourceConfig
 from collectord.errors import PlanError
 from collectord.model import FLIGHT_RECORDER, FOLLOWING, TASK_SCOPES, RingRole
-from collectord.plan import budget
+from collectord.plan import ring_sizes
 from collectord.plan.aux_areas import arrange, aux_set
 from collectord.plan.event_attrs import sideband_event
 from collectord.plan.freeze import frozen
+from collectord.plan.ring_plan import RingPlan
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session_plan import RingPlan
 from collectord.plan.source_draft import SourceDraft
 from collectord.plan.source_events import ABSENCE, in_scope, source_events, without_self
 from collectord.text import cpu_list
@@ -72,7 +72,7 @@ class RingSet:
         An overwritable ring gets no watermark: the kernel would wake us at least each time it
         wraps.
         """
-        watermark = budget.watermark_bytes(self.watermark, data_bytes)
+        watermark = ring_sizes.watermark_bytes(self.watermark, data_bytes)
         if self.overwrite:
             watermark = data_bytes
         area = self.aux.plan(aux_bytes) if self.aux is not None else None
@@ -280,7 +280,7 @@ def rounded(requested_bytes: int, facts: KernelFacts) -> int:
     Raises:
         PlanError: it is larger than any ring should be.
     """
-    return budget.check_size(budget.ring_bytes(requested_bytes, facts.page_size))
+    return ring_sizes.check_size(ring_sizes.ring_bytes(requested_bytes, facts.page_size))
 
 
 def _where(events: Sequence[EventPlan], cpus: tuple[int, ...], scope: Scope) -> tuple[int, ...]:
@@ -328,7 +328,7 @@ def _window(rings: RingSet) -> str:
 
 def _default_ring_bytes(events: Sequence[EventPlan]) -> int:
     if _unwinds(events):
-        return budget.STACK_RING_BYTES
+        return ring_sizes.STACK_RING_BYTES
     if all(event.attr.freq or event.aux for event in events):
-        return budget.SAMPLING_RING_BYTES
-    return budget.EVENT_RING_BYTES
+        return ring_sizes.SAMPLING_RING_BYTES
+    return ring_sizes.EVENT_RING_BYTES

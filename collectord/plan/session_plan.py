@@ -1,208 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan: the rings to open, their events and files. Frozen, printable, final."""
+"""The plan of one session: its rings, events and files. Frozen, printable, final."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from collectord.codec.perf_attr import SampleType
 from collectord.config.schema_session import LossClass
 from collectord.errors import MissingFeature
 from collectord.model import TASK_SCOPES, Basis, RingRole, Scope
-from collectord.plan.drain_threads import DrainThreads
 from collectord.plan.imposed import imposed_by
+from collectord.plan.payload import Payload
 from collectord.plan.show import event_dict, event_words, ring_words, sink_words
-from collectord.text.foreign import plain
-from collectord.text.units import show_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from collectord.errors import CollectordError
-    from collectord.plan.aux_areas import AuxPlan
-    from collectord.plan.bpf_plan import ProgramPlan
     from collectord.plan.event_attrs import EventPlan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.sink_plan import SinkPlan
 
 P = TypeVar("P", bound="Payload")
 
 _DATA: Final = RingRole.DATA
 _CLASSES: Final[tuple[str, ...]] = get_args(LossClass)
-
-
-@dataclass(frozen=True, slots=True)
-class RingPlan:
-    """One ring to map.
-
-    Attributes:
-        source: the session's source it belongs to, as in labels: "perf", "perf-2", "tracefs".
-        role: data, or the sideband of the dummy event.
-        cpu: the CPU, or -1 for one ring per thread: then this ring is the pattern of them all.
-        requested_bytes: requested size, rounded up to a power of two of pages; for an ftrace ring
-            to whole sub-buffers.
-        data_bytes: size that fits the mlock budget; never more than `requested_bytes`.
-        watermark_bytes: fill at which the kernel wakes the drain; 0 for a flight recorder's ring.
-        events: events that write into it. The first one owns the ring (it is mapped and polled),
-            the others are sent there by SET_OUTPUT. Under a task scope each is opened per thread.
-            None for an ftrace ring: its instance enables them for all rings.
-        aux: its AUX area, None without. The area's event is the first of `events`.
-        overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
-        own_basis: basis of the balance of a ring without events.
-    """
-
-    source: str
-    role: RingRole
-    cpu: int
-    requested_bytes: int
-    data_bytes: int
-    watermark_bytes: int
-    events: tuple[EventPlan, ...]
-    aux: AuxPlan | None = None
-    overwrite: bool = False
-    own_basis: Basis = Basis.EXACT  # an ftrace ring counts all that is written into it
-
-    @property
-    def basis(self) -> Basis:
-        """The basis of the ring's balance: the weakest of its events that make samples.
-
-        Nobody counts records that are overwritten.
-        """
-        if not self.events:
-            return self.own_basis
-        bases = [event.basis for event in self.events if not event.aux]
-        gives_up = self.overwrite or (self.aux is not None and self.aux.snapshot)
-        return Basis.weakest([*bases, Basis.LOST_ONLY] if gives_up or not bases else bases)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the ring for `check --json`; its events by index."""
-        return {
-            **plain(self, "events", "aux", "own_basis"),
-            "events": [event.index for event in self.events],
-            "ledger_basis": str(self.basis),
-            "aux": self.aux.to_dict() if self.aux is not None else None,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPlan:
-    """Limits of the state directory over all sessions; 0 for no limit.
-
-    Attributes:
-        bytes: allocated bytes of all segments.
-        age_ns: age of a segment's last record.
-        free_bytes: floor of free bytes on the file system.
-        free_percent: the same as a share of the file system's size.
-    """
-
-    bytes: int = 0
-    age_ns: int = 0
-    free_bytes: int = 0
-    free_percent: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class SinkPlan:
-    """The destination of a session's records.
-
-    Attributes:
-        format: "perf.data", "trace.dat", "blktrace" or "relay"; the last two are sets of files,
-            one for each CPU, with its number after the format.
-        directory: folder of the session's segments; of `single_file` its parent.
-        single_file: the one file to write, None for rotated segments.
-        segment_bytes: a segment is closed when it reaches it; 0 for no limit.
-        segment_age_ns: a segment is closed when this old; 0 for no limit.
-        retention: limits that remove old segments; none for a single file.
-        compress_after_ns: a sealed segment is compressed when it is this old; 0 for never.
-        keeps_maps: names of code that processes made are copied beside segments.
-    """
-
-    format: str
-    directory: str
-    single_file: str | None = None
-    segment_bytes: int = 0
-    segment_age_ns: int = 0
-    retention: RetentionPlan = field(default_factory=RetentionPlan)
-    compress_after_ns: int = 0
-    keeps_maps: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """Parts of a plan beside rings and events that a kind of source has; perf has none."""
-
-    # It has an ftrace instance, whose rings count against no limit and outlive this program.
-    has_instance: ClassVar[bool] = False
-    # It runs programs that are compiled: a missing feature may be the program's own fault.
-    has_programs: ClassVar[bool] = False
-    # Any failure at its opening affects it alone.
-    fails_alone: ClassVar[bool] = False
-    # In a task scope its events are opened for each thread.
-    follows_threads: ClassVar[bool] = True
-    # The kernel takes its parts on a CPU away with the CPU, and does not bring them back.
-    leaves_with_cpu: ClassVar[bool] = True
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether nothing else can have what it opens, not even for a moment."""
-        return False
-
-    @property
-    def watches_cpus(self) -> bool:
-        """Whether it has to follow each CPU."""
-        return True
-
-    @property
-    def is_blktrace(self) -> bool:
-        """Whether its records are the kernel's own, of the requests of a block device."""
-        return False
-
-    @property
-    def window_ns(self) -> int:
-        """The time that its rings are to reach back, 0 without such a promise."""
-        return 0
-
-    @property
-    def grown_bytes(self) -> int:
-        """The most that its rings may grow to together, 0 if they do not grow."""
-        return 0
-
-    @property
-    def programs_run(self) -> tuple[ProgramPlan, ...]:
-        """BPF programs, which run with or without rings."""
-        return ()
-
-    @property
-    def compile_limit_ns(self) -> int:
-        """The time that the compiler of each may take."""
-        return 0
-
-    @property
-    def program_cpus(self) -> tuple[int, ...]:
-        """CPUs on which those programs count and submit events."""
-        return ()
-
-    @property
-    def counts_costs(self) -> bool:
-        """Whether the kernel is to count what they cost."""
-        return False
-
-    @property
-    def piece_bytes(self) -> int:
-        """The largest piece that a ring gives, 0 where any chunk holds it."""
-        return 0
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether the kernel filters events that the plan's `events` do not show."""
-        return False
-
-    def describe(self) -> Iterable[str]:
-        """Yield the lines that `check` prints."""
-        return ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the payload for `check --json`, under its name there."""
-        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,100 +207,8 @@ class SessionPlan:
             "freezes": self.freezes,
             "may_fail": self.may_fail,
             "optional": list(self.optional),
-            "sink": {
-                "format": self.sink.format,
-                "directory": self.sink.directory,
-                "file": self.sink.single_file,
-                "segment_bytes": self.sink.segment_bytes,
-                "segment_age_ns": self.sink.segment_age_ns,
-                "retention": plain(self.sink.retention),
-                "compress_after_ns": self.sink.compress_after_ns,
-                "keeps_maps": self.sink.keeps_maps,
-            },
+            "sink": self.sink.to_dict(),
             "files": self.files,
             "notes": list(self.notes),
             "degraded": list(self.degraded),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class CorePlan:
-    """Sizes of the native core for `_core.Core`, and its drain threads.
-
-    Attributes:
-        drain: the threads, each with a shard of the rings.
-    """
-
-    chunks: int
-    chunk_bytes: int
-    flush_ns: int
-    floor_bytes: int
-    drain: DrainThreads = field(default_factory=DrainThreads)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the core for `check --json`."""
-        sizes = plain(self, "drain")
-        return {"shards": self.shards, **sizes, "drain": self.drain.to_dict()}
-
-    @property
-    def shards(self) -> int:
-        """Number of drain threads, one for each shard."""
-        return len(self.drain.threads)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The plan of everything that will be opened.
-
-    Attributes:
-        sessions: in the order of the configuration.
-        core: sizes of the native core.
-        warnings: what will probably fail or shrink, each with its remedy.
-        files: file descriptors that the sessions need, one thread per task scope; the soft
-            RLIMIT_NOFILE must be raised to hold them.
-        reserved_files: descriptors that are kept free for segments, whoever else asks for one.
-        pinned_bytes: memory of perf rings as it counts against the mlock budget.
-        settings: those of the configuration that are not a session's, by their dotted keys.
-    """
-
-    sessions: tuple[SessionPlan, ...]
-    core: CorePlan
-    warnings: tuple[str, ...] = ()
-    files: int = 0
-    reserved_files: int = 0
-    pinned_bytes: int = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def ftrace_bytes(self) -> int:
-        """Memory of ftrace rings, which no limit counts; the initial size for flight recorders."""
-        return sum(
-            ring.data_bytes
-            for session in self.sessions
-            if session.payload.has_instance
-            for ring in session.rings
-        )
-
-    def describe(self) -> list[str]:
-        """Return the plan as `check` prints it, a line each."""
-        lines = [line for session in self.sessions for line in session.describe()]
-        staging = show_bytes(self.core.chunks * self.core.chunk_bytes)
-        lines.append(
-            f"total {show_bytes(self.pinned_bytes + self.ftrace_bytes)} of rings, "
-            f"{self.files} descriptors, "
-            f"{staging} of staging, {self.core.drain.describe()}"
-        )
-        lines += [f"warning: {warning}" for warning in self.warnings]
-        return lines
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan for `check --json`."""
-        return {
-            "sessions": [session.to_dict() for session in self.sessions],
-            "core": self.core.to_dict(),
-            "pinned_bytes": self.pinned_bytes,
-            "ftrace_bytes": self.ftrace_bytes,
-            "files": self.files,
-            "settings": dict(self.settings),
-            "warnings": list(self.warnings),
         }

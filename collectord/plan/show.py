@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.plan.event_attrs import EventPlan
-    from collectord.plan.session_plan import RingPlan, SinkPlan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.sink_plan import SinkPlan
 
 
 def event_words(event: EventPlan) -> str:

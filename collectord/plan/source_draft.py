@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from collectord.plan.session_plan import Payload
+from collectord.plan.payload import Payload
 
 if TYPE_CHECKING:
-    from collectord.plan.session_plan import RingPlan
+    from collectord.plan.ring_plan import RingPlan
 
 
 @dataclass(frozen=True, slots=True)

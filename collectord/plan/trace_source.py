@@ -16,11 +16,11 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.model import FLIGHT_RECORDER, FOLLOWING, RingRole, ScopeKind, Transport
-from collectord.plan import budget, transport
+from collectord.plan import ring_sizes, transport
 from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan
 from collectord.plan.kinds import kinds_of
+from collectord.plan.ring_plan import RingPlan
 from collectord.plan.scope import excludes_self, ring_cpus
-from collectord.plan.session_plan import RingPlan
 from collectord.plan.source_draft import SourceDraft
 from collectord.text.units import NS_PER_SECOND, RingSize, show_bytes, show_ns
 
@@ -144,7 +144,7 @@ def draft(
     if recorder and source.ring == RingSize():
         wanted_bytes = _within(wanted_bytes, subbuf_bytes)
     ring_bytes = _ring_bytes(wanted_bytes, subbuf_bytes)
-    budget.check_size(ring_bytes)
+    ring_sizes.check_size(ring_bytes)
     if recorder:
         notes += _window(keep_ns, max_bytes, ring_bytes, len(cpus))
         if chosen.transport is Transport.MMAP:

@@ -13,10 +13,10 @@ from collectord.errors import SinkError
 from collectord.recovery.ftrace_rings import SOURCE, salvage_leftovers
 from collectord.recovery.gap import extend_covered
 from collectord.recovery.left_staging import Memory, write_left
+from collectord.recovery.unclean_stops import count_unclean_stops
 from collectord.sink.outcome import UNREPAIRED, Action, Outcome
 from collectord.sink.repair import is_left, repair
 from collectord.sink.segment import PARTIAL, group_files
-from collectord.sink.state_dir import count_unclean_stops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.host import Host
     from collectord.kernel.values.kept_staging import LeftStaging
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 _LOG: Final = structlog.get_logger()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from collectord.kernel.port import Kernel
-    from collectord.plan.session_plan import CorePlan
+    from collectord.plan.plan import CorePlan
     from collectord.source.base import OpenSource
     from collectord.source.ring import RingHandle
 

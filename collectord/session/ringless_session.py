@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from collectord.errors import UsageError
 from collectord.ledger.record_ledger import balance_session
-from collectord.plan.session_plan import Payload
+from collectord.plan.payload import Payload
 from collectord.source.base import Abilities
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from collectord._native import _core
     from collectord.codec.perf_features import Features
-    from collectord.plan.session_plan import SinkPlan
+    from collectord.plan.sink_plan import SinkPlan
     from collectord.session.accounting import Accounting
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import OpenSegment, SegmentInfo, Sink

@@ -3,13 +3,14 @@
 
 The core drains and writes without this module. The work here is slow or rare: a reading once per
 flush interval, and the order in which things begin and end. `rotation` handles files,
-`flight_recorder` the windows of a flight recorder, `accounting` the counters.
+`session_rings` rings that come and go with their CPUs, `flight_recorder` the windows of a flight
+recorder, `accounting` the counters.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,33 +21,30 @@ from collectord.model import FLIGHT_RECORDER
 from collectord.session.accounting import Accounting
 from collectord.session.aux_flush import AuxFlush
 from collectord.session.build_ids import BuildIds
-from collectord.session.counter_reader import Drained
 from collectord.session.flight_recorder import FlightRecorder
 from collectord.session.heartbeat import Heart
 from collectord.session.lasting_account import NOT_HELD
 from collectord.session.loss_watch import LossWatch
 from collectord.session.pause import Pause
 from collectord.session.ring_snapshot import LAST_PAUSE_S
-from collectord.session.ring_troubles import RingTroubles
 from collectord.session.rotation import Rotation
+from collectord.session.session_rings import SessionRings
 from collectord.session.takeover import Takeover
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from collectord.codec.perf_features import Features
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading
     from collectord.plan.session_plan import SessionPlan
-    from collectord.session.counter_reader import DrainedArea
     from collectord.session.drain_loop import Drain
     from collectord.session.follower import Follower
     from collectord.session.maps.map_watch import FirstReading
     from collectord.session.program_watch import ListPrograms, ProgramWatch
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import SegmentInfo
-    from collectord.source.ring import RingHandle
 
 _LOG: Final = structlog.get_logger()
 _LAST_PASSES: Final = 5
@@ -63,6 +61,7 @@ class Session:
 
     Attributes:
         recorder: the flight recorder; None in streaming mode.
+        rings: its rings in the core.
         heart: its part of the heartbeat.
         pause: disables its events for a time.
         readers: of its BPF programs.
@@ -75,21 +74,16 @@ class Session:
         programs: ProgramWatch | None = None,
         followers: tuple[Follower, ...] = (),
     ) -> None:
-        plan, rings = parts.plan, parts.rings
+        plan = parts.plan
         self.plan = plan
         self.source = parts.source
         self.abilities = parts.source.abilities
-        self._rings = {drained.ring.id: drained for drained in rings}
-        self._joined: set[int] = set()  # those of them that came with a CPU
         self._stream = parts.stream
         self._counter_reader = parts.counter_reader
-        self._drain = drain
         self._passes = parts.drain
         self._log = _LOG.bind(session=plan.name)
         self._tasks = parts.tasks
         self._health = parts.health
-        self._troubles = RingTroubles(plan.name, parts.health)
-        self._aux_flush = AuxFlush(parts.kernel, self._handles, parts.health)
         self._covered = parts.covered
         self._lasting = parts.lasting
         self._begun = False
@@ -109,8 +103,17 @@ class Session:
         self.pause = Pause(plan, self.abilities, parts.counter_reader.pauses, parts.covered)
         self.readers: tuple[FirstReading, ...] = ()
         self._outlives = False
-        self._changing = asyncio.Lock()  # its rings; only its own disk keeps it
         self._stopping = asyncio.Event()
+        self.rings = SessionRings(
+            parts,
+            drain,
+            accounting=self._accounting,
+            rotation=self._rotation,
+            recorder=self.recorder,
+            pause=self.pause,
+            stopping=self._stopping,
+        )
+        self._aux_flush = AuxFlush(parts.kernel, self.rings.handles, parts.health)
 
     # Life: take_over, begin, tick .. tick, close.
 
@@ -122,7 +125,7 @@ class Session:
         if self.recorder is None and self._takeover.is_due:
             await self._find_gap()
             if await self._takeover.reserve():
-                self._begin_rings()
+                self.rings.begin()
 
     async def abandon(self) -> None:
         """Begin and end, if it has taken over rings and does nothing else: so all is written."""
@@ -132,11 +135,6 @@ class Session:
             await self.begin()
         await self.close()
 
-    def _begin_rings(self) -> None:
-        """Let rings be drained, those with names first."""
-        for drained in sorted(self._rings.values(), key=lambda one: one.handle.label.has_data):
-            drained.handle.begin(drained.ring)
-
     async def begin(self) -> None:
         """Start: learn what already runs, create the first segment, and then enable the events.
 
@@ -144,7 +142,7 @@ class Session:
             SinkError: the first segment cannot be created, or what was left cannot be read.
         """
         self._begun = True
-        self._listen()
+        self.rings.listen()
         await self._takeover.settle()
         for sideband in self.abilities.sideband:
             sideband.enable_sideband()
@@ -158,7 +156,7 @@ class Session:
         await self._rotation.begin()
         self.source.enable()
         if not self._takeover.is_done:
-            self._begin_rings()
+            self.rings.begin()
         if self.recorder is not None:
             self.recorder.begin()
         self._covered.begin()
@@ -182,113 +180,6 @@ class Session:
         else:
             self._health.note("covered", "")
 
-    def _listen(self) -> None:
-        numbers = (*self._rings, *self._areas)
-        self._drain.listen(self._rotation, self._stream, self, numbers)
-
-    async def leave_cpu(self, cpu: int) -> None:
-        """Drain the rings of a CPU that went offline to their end, count them, and close them.
-
-        Their events may count still: the CPU was away before they were opened, or they are some
-        of those of a CPU that cannot have all. What came behind the last drain would be missing.
-
-        Raises:
-            KernelError: events cannot be stopped; all stays as it is.
-            ShardSilent: a drain thread may still be reading them; they stay open.
-        """
-        async with self._changing:
-            if not self._stopping.is_set():
-                await self._leave_cpu(cpu)
-
-    async def _leave_cpu(self, cpu: int) -> None:
-        gone = [drained for drained in self._rings.values() if drained.handle.label.cpu == cpu]
-        await self._read_all(area for drained in gone for area in drained.areas)
-
-        def stop() -> None:
-            for one in self.abilities.hotplug:
-                one.stop(cpu)
-
-        if self.recorder is None:
-            stop()
-        async with nullcontext() if self.recorder is None else self.recorder.removing(gone, stop):
-            await self._drain.remove([drained.ring for drained in gone])
-        for drained in gone:
-            self._accounting.retire(drained)
-            del self._rings[drained.ring.id]
-            self._joined.discard(drained.ring.id)
-            self._troubles.forget(drained.ring.id)
-        self._listen()
-        for one in self.abilities.hotplug:
-            one.leave(cpu)
-
-    async def join_cpu(self, cpu: int) -> None:
-        """Open the rings of a CPU that is back, drain them, and enable their events.
-
-        Raises:
-            KernelError: they cannot be opened; the CPU stays without.
-            SinkError: no segment has a place for them, or the session ends; likewise.
-            ShardSilent: likewise, and a drain thread may still be reading them.
-        """
-        async with self._changing:
-            if self._stopping.is_set():
-                raise _ended(self.plan)
-            await self._join_cpu(cpu)
-
-    async def _join_cpu(self, cpu: int) -> None:
-        for one in self.abilities.hotplug:
-            rings = one.join(cpu)
-            try:
-                for handle in rings:
-                    await self._add_ring(handle)
-                if self._stopping.is_set():
-                    raise _ended(self.plan)
-                self._listen()
-                one.enable(rings)
-                self.pause.renew()
-                if self.recorder is not None:
-                    self.recorder.renew()
-            except CollectordError:
-                await self._leave_cpu(cpu)
-                raise
-
-    @property
-    def _areas(self) -> dict[int, DrainedArea]:
-        rings = self._rings.values()
-        return {area.ring.id: area for drained in rings for area in drained.areas}
-
-    def _handles(self) -> list[RingHandle]:
-        return [drained.handle for drained in self._rings.values()]
-
-    async def _add_ring(self, handle: RingHandle) -> None:
-        ring = self._drain.add_ring(self._stream, handle)
-        try:
-            drained = Drained(handle, ring, self._drain.add_areas(ring, handle))
-            await self._rotation.take_in(ring.id, handle.label.cpu)
-            self._accounting.add(drained)
-        except (KernelError, SinkError):
-            await self._drain.remove([ring])
-            raise
-        if self.recorder is not None:
-            await self.recorder.add(drained)
-        self._rings[ring.id] = drained
-        self._joined.add(ring.id)
-        handle.begin(ring)
-
-    async def remove_joined(self) -> None:
-        """Remove the rings that came with CPUs, before they are closed. Raises ShardSilent."""
-        await self._drain.remove([self._rings[number].ring for number in self._joined])
-
-    async def _read_all(self, areas: Iterable[DrainedArea]) -> None:
-        """Have areas read to their end from now on, and not started again by a pass.
-
-        Raises:
-            ShardSilent: a drain thread does not answer.
-        """
-        rings = [area.ring for area in areas]
-        for ring in rings:
-            ring.read_all()
-        await self._passes.answered(rings)
-
     def tick(self, clocks: Callable[[], ClockReading], programs: ListPrograms) -> bool:
         """After a full pass, if one was done: count, rotate, check.
 
@@ -309,10 +200,9 @@ class Session:
         self._losses.poll(new=self._lost != lost)
         self._health.look_at_disk(self._stream.waits_ns())
         self._health.look_for_suppression()
-        self._troubles.poll()
+        self.rings.poll()
         if self._lasting:
-            ended = not any(one.handle.goes_on() for one in self._rings.values())
-            self._health.note("opener", NOT_HELD if ended else "")
+            self._health.note("opener", "" if self.rings.go_on else NOT_HELD)
         if self.recorder is not None:
             self.recorder.poll()
         self._rotation.tick()
@@ -336,7 +226,7 @@ class Session:
             self._counter_reader.is_quiet
             and self._rotation.is_quiet
             and self._health.is_well
-            and not self._areas
+            and not self.rings.areas
             and not unseen
         )
 
@@ -388,9 +278,7 @@ class Session:
         for one in self.abilities.outliving:
             if one.outlive():
                 self._outlives = True
-                for drained in self._rings.values():
-                    if not drained.handle.goes_on():  # its end holds it
-                        drained.ring.hold(True)  # noqa: FBT003 - the binding's
+                self.rings.hold()
 
     async def close(self) -> None:
         """Stop, drain, write, count, seal. Afterwards the balance is final."""
@@ -398,10 +286,7 @@ class Session:
             return
         self._stopping.set()
         self._rotation.end()
-        async with self._changing:
-            await self._close()
-
-    async def _close(self) -> None:
+        await self.rings.settle()
         recorder = None if self._outlives else self.recorder
         if self.recorder is not None and self._outlives:
             await self.recorder.rest()
@@ -434,15 +319,13 @@ class Session:
 
     async def _stop_source(self) -> None:
         """Stop the source; what it has written is still to be read."""
-        ending = (area for area in self._areas.values() if not area.handle.goes_on())
-        await self._health.heard(self._read_all(ending))
+        await self._health.heard(self.rings.read_areas())
         try:
             self.source.disable()
         except KernelError as error:  # what it has written is stored nevertheless
             self._health.note("stop", f"not stopped: {error}")
             self._log.error("source_not_stopped", error=str(error))
-        for drained in self._rings.values():
-            drained.handle.end(drained.ring)
+        self.rings.end()
 
     async def _drain_to_the_end(self) -> None:
         """Drain until the balance is even, no more records can come, or a drain thread is silent.
@@ -506,26 +389,3 @@ class Session:
             gaps_ns=self._covered.gaps_ns,
             followed=tuple(follower.counts for follower in self.followers),
         )
-
-    # Notices of the core about rings (drain_loop.RingListener).
-
-    def ring_faulty(self, ring: int, reason: str, position: int, *, quarantined: bool) -> None:
-        """Report the fault."""
-        label = self._label(ring)
-        self._troubles.fault(ring, label, reason, position, quarantined=quarantined)
-
-    def ring_hung_up(self, ring: int) -> None:
-        """Report what that means, unless it was reported."""
-        handle = self._rings[ring].handle
-        meaning = handle.hung_up()
-        if meaning and not self._stopping.is_set():
-            self._troubles.hang_up(ring, str(handle.label), meaning)
-
-    def _label(self, number: int) -> str:
-        """Return the label of a ring or an AUX area, by the core's number."""
-        one = self._rings[number] if number in self._rings else self._areas[number]
-        return str(one.handle.label)
-
-
-def _ended(plan: SessionPlan) -> SinkError:
-    return SinkError("the session has ended", path=plan.sink.directory)

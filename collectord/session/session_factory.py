@@ -30,7 +30,7 @@ from collectord.session.session_parts import SessionParts
 from collectord.session.sink_factory import make_sink
 from collectord.session.task_group import TaskGroup
 from collectord.source import SOURCES
-from collectord.source.perf import fed_ring
+from collectord.source.fed_ring import fed_ring
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -266,7 +266,7 @@ class SessionContext:
             for one in source.abilities.following
         )
         session = Session(parts, self.drain, programs, followers)
-        own.push_async_callback(session.remove_joined)
+        own.push_async_callback(session.rings.remove_joined)
         return session
 
     def _watched_programs(

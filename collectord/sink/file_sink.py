@@ -9,7 +9,6 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -29,10 +28,10 @@ from collectord.sink.manifest import (
     RingEntry,
     common_fields,
     encode,
-    events_bytes,
     link,
     thin,
 )
+from collectord.sink.manifest_room import room_bytes
 from collectord.sink.output_dir import OutputDir
 from collectord.sink.segment import (
     FULL,
@@ -42,13 +41,13 @@ from collectord.sink.segment import (
     run,
     sink_errors,
 )
-from collectord.sink.sums import SUM_TEXT_BYTES
+from collectord.sink.stored_totals import StoredTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from collectord._native._core import SegmentClosed
-    from collectord.plan.session_plan import SinkPlan
+    from collectord.plan.sink_plan import SinkPlan
     from collectord.sink.base import Closing, Opening
     from collectord.sink.manifest import EventLayout
     from collectord.sink.stored_file import FinishedFile
@@ -57,16 +56,6 @@ NO_LAYOUTS: Final[Mapping[str, EventLayout]] = MappingProxyType({})
 UNLIMITED_BYTES: Final = 1 << 62
 # The space to begin a segment, requested when its creation met a full disk.
 _BEGIN_BYTES: Final = 1 << 20
-# Room for a sealed manifest: the balance, a ring's entry and its part of the file, an id with its
-# losses. Unused room is given back. The descriptions of events are added.
-_MANIFEST_BYTES: Final = 32 << 10
-_RING_MANIFEST_BYTES: Final = 512
-# Chunks of a ring or stream in a part of a segment of this size: small ones may come between.
-_CHUNKS_MOST: Final = 4
-_CHUNKS_OF_BYTES: Final = 1 << 20
-# A segment without a limit has room for the chunks of its first part.
-_CHUNKS_ROOM_BYTES: Final = 256 << 20
-_ID_MANIFEST_BYTES: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +130,7 @@ class FileSink(ABC):
         self._open: dict[int, OpenSegment] = {}
         self._sealing = threading.Lock()
         self._run = uuid.uuid4().hex
-        self._stored = 0  # events in the sealed segments of this run
-        self._stored_by_ring: Counter[int] = Counter()  # events in these segments, by ring id
+        self._totals = StoredTotals()
         self._sealed_any = False
         self._clock: Literal["monotonic", "perf"] = "monotonic"
         self._form = form or self.FORMAT
@@ -152,8 +140,7 @@ class FileSink(ABC):
     @property
     def so_far(self) -> SoFar:
         """The segments sealed so far, for a sink that continues them."""
-        with self._lock:
-            return SoFar(self._identity, self._run, self._stored)
+        return SoFar(self._identity, self._run, self._totals.stored)
 
     def look_again(self) -> None:
         """Refer to what a repair has sealed in the folder meanwhile. Raises SinkError."""
@@ -280,7 +267,7 @@ class FileSink(ABC):
         """Run the steps of `seal`; yields the name of each step that a kill may follow."""
         file, held = yield from self._finish(segment, closed, closing)
         opened = segment.manifest
-        rings = self._with_totals(held.rings)
+        rings = self._totals.set_in(held.rings)
         ledger = closing.ledger
         if closing.recut is not None:
             ledger = closing.recut({entry.ring: entry.samples for entry in held.rings})
@@ -288,7 +275,7 @@ class FileSink(ABC):
             **common_fields(opened)
             | {
                 "rings": rings,
-                "stored_before": self._stored,
+                "stored_before": self._totals.stored,
                 "clocks": Clocks(
                     open=opened.clocks.open, flushes=thin(closing.flushes), close=closing.clock
                 ),
@@ -316,9 +303,7 @@ class FileSink(ABC):
         yield from publish(segment.folder, segment.paths, segment.paths, encoded)
         self._output_dir.previous = link(segment.paths.manifest.name, encoded)
         self._sealed_any = True
-        with self._lock:
-            self._stored += held.samples
-            self._stored_by_ring.update({entry.ring: entry.samples for entry in rings})
+        self._totals.add(held.samples, rings)
         return SegmentInfo(segment.token, segment.paths.data, manifest)
 
     def flush(
@@ -359,7 +344,7 @@ class FileSink(ABC):
 
     def _create(self, token: int, opening: Opening) -> OpenSegment:
         started_ns = time.time_ns()
-        self._go_on(opening)
+        self._totals.go_on(opening)
         with ExitStack() as stack:
             paths, meta_fd = self._output_dir.claim(started_ns)
             stack.callback(os.close, meta_fd)
@@ -377,23 +362,24 @@ class FileSink(ABC):
                     direct=direct,
                     data_offset=place.data_offset,
                     events=self._events,
-                    rings=self._with_totals(opening.rings),
+                    rings=self._totals.set_in(opening.rings),
                     clocks=Clocks(open=opening.clock),
                     run=opening.run or self._run,
-                    stored_before=self._stored,
+                    stored_before=self._totals.stored,
                     layouts=self._layouts,
                     clock=self._clock,
                     gap=opening.gap,
                 )
                 folder.write_new(paths.open_manifest.name, encode(manifest))
                 stack.callback(folder.discard, paths.open_manifest.name)
-                room_bytes = _MANIFEST_BYTES + len(opening.rings) * _RING_MANIFEST_BYTES
-                room_bytes += events_bytes(self._events, self._layouts)
-                room_bytes += place.lost_ids * _ID_MANIFEST_BYTES
-                of_bytes = self._plan.segment_bytes or _CHUNKS_ROOM_BYTES
-                chunks = _CHUNKS_MOST * of_bytes // _CHUNKS_OF_BYTES + len(opening.rings)
-                room_bytes += chunks * SUM_TEXT_BYTES
-                folder.claim_room(paths.new_manifest.name, room_bytes)
+                room = room_bytes(
+                    self._events,
+                    self._layouts,
+                    rings=len(opening.rings),
+                    lost_ids=place.lost_ids,
+                    segment_bytes=self._plan.segment_bytes,
+                )
+                folder.claim_room(paths.new_manifest.name, room)
                 stack.callback(folder.discard, paths.new_manifest.name)
                 folder.sync()
             stack.pop_all()
@@ -412,23 +398,6 @@ class FileSink(ABC):
             tail_bytes=place.tail_bytes,
             table=place.table,
             size_word=place.size_word,
-        )
-
-    def _go_on(self, opening: Opening) -> None:
-        """Continue the counts of an earlier process."""
-        with self._lock:
-            self._stored = max(self._stored, opening.stored_before)
-            for entry in opening.rings:
-                known = self._stored_by_ring[entry.ring]
-                self._stored_by_ring[entry.ring] = max(known, entry.stored_total)
-
-    def _with_totals(self, rings: Iterable[RingEntry]) -> tuple[RingEntry, ...]:
-        """Set the total of events stored for each ring, including those of the entry itself."""
-        return tuple(
-            msgspec.structs.replace(
-                entry, stored_total=self._stored_by_ring[entry.ring] + entry.amount
-            )
-            for entry in rings
         )
 
     def _is_void(self, closed: SegmentClosed, closing: Closing) -> bool:

@@ -299,12 +299,6 @@ def encode(manifest: OpenManifest | Manifest) -> bytes:
     return msgspec.json.format(encode_json(manifest), indent=1) + b"\n"
 
 
-def events_bytes(names: Sequence[str], layouts: Mapping[str, EventLayout]) -> int:
-    """Return the bytes that `encode` needs in a manifest for names and layouts of events."""
-    told = {"events": names, "layouts": dict(layouts)}
-    return len(msgspec.json.format(encode_json(told), indent=1))
-
-
 def decode(data: bytes, kind: type[M]) -> M | None:
     """Read a manifest of this schema; None if the bytes are not one (damaged, foreign)."""
     try:

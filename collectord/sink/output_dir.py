@@ -27,7 +27,7 @@ from collectord.sink.segment import (
 
 if TYPE_CHECKING:
     from collectord.folders.folder import Folder
-    from collectord.plan.session_plan import SinkPlan
+    from collectord.plan.sink_plan import SinkPlan
 
 
 class OutputDir:

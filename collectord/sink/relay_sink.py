@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from collectord._native._core import SegmentClosed
-    from collectord.plan.session_plan import SinkPlan
+    from collectord.plan.sink_plan import SinkPlan
     from collectord.sink.base import Closing, Opening, OpenSegment
     from collectord.sink.manifest import Identity
     from collectord.sink.stored_file import FinishedFile

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import SegmentClosed
     from collectord.codec.trace_dat_head import Head, Metadata, Patch
-    from collectord.plan.session_plan import SinkPlan
+    from collectord.plan.sink_plan import SinkPlan
     from collectord.sink.base import Closing, OpenSegment
     from collectord.sink.manifest import Identity
     from collectord.sink.stored_file import FinishedFile

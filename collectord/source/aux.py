@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUX areas of the `perf` source: refused filters, resuming events, the flush for CoreSight.
+"""AUX areas of the `perf` source: resuming events, and the flush for CoreSight.
 
 CoreSight's ETR and ETB have no interrupt (drivers/hwtracing/coresight): their trace arrives when
 the event is stopped. A CPU-wide event is never stopped, so it is stopped and started again at an
@@ -8,19 +8,15 @@ interval.
 
 from __future__ import annotations
 
-import errno
 import time
 from typing import TYPE_CHECKING, Final
 
-from collectord.errors import KernelError, MissingFeature, UsageError
-from collectord.model import Scope, ScopeKind
+from collectord.errors import KernelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from collectord.errors import CollectordError
     from collectord.kernel.port import Kernel
-    from collectord.plan.event_attrs import EventPlan
     from collectord.source.ring import AuxHandle, CounterFd, RingHandle
 
 # Each reading is an interrupt of the event's CPU, about 20 us; the timer takes 10 us. A CPU whose
@@ -28,27 +24,6 @@ if TYPE_CHECKING:
 _RESUME_READS: Final = 100
 _RESUME_PAUSES: Final = 2_000
 _RESUME_PAUSE_S: Final = 0.001
-
-
-def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> CollectordError:
-    """Return the error where the kernel refuses an event's address filter."""
-    text = event.filter
-    message = f"the kernel refuses address filter {text!r} for {event.name}"
-    if error.errno == errno.EOPNOTSUPP:
-        # Files are found in a task's mappings, which a whole CPU lacks.
-        of_files = scope.kind in (ScopeKind.SYSTEM, ScopeKind.CPUS, ScopeKind.CGROUP)
-        hint = "this PMU takes fewer ranges, or no ranges of this kind"
-        if "@" in text and of_files:
-            hint = "ranges of files are for observed processes; use addresses of the kernel"
-        return MissingFeature(
-            message, feature="address filters", syscall="ioctl", errno=error.errno, hint=hint
-        )
-    if error.errno == errno.ENOENT or (error.errno == errno.EINVAL and "@" in text):
-        return UsageError(message, hint="its file must exist and be executable code")
-    if error.errno == errno.EINVAL:
-        hint = "addresses must be of the privilege level that the event traces"
-        return UsageError(message, hint=hint)
-    return error
 
 
 def await_resumed(kernel: Kernel, resumer: CounterFd) -> None:

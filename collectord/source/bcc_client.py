@@ -7,9 +7,6 @@ bcc itself, and LLVM with it, is never in this process.
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -20,25 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from collectord.codec import bpf_struct
 from collectord.config import event_names
-from collectord.errors import BpfError, CodecError
 from collectord.programs import bpf_program
 from collectord.source import bcc_child, bcc_text
+from collectord.source.loaded_program import Loaded, LoadedProgram, LoadedTable
 from collectord.text.foreign import decode_json
-from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from collectord.codec.bpf_struct import Layout
     from collectord.programs.bpf_program import BpfProgram
     from collectord.programs.program_manifest import AttachConfig
     from collectord.source.bcc_child import Outcome
 
 _LOG: Final = structlog.get_logger()
-# Places to find bcc: a virtual environment that sees the system's packages, then the system.
-PYTHONS: Final = (sys.executable, "/usr/bin/python3")
 # Memory for compiling: a program with few headers maps 290 MiB (130 MiB resident, 0.3 s), one with
 # those of network and block layer 400 MiB (230 MiB, 3 s). The limit counts mapped memory.
 TIMEOUT_S: Final = 60.0
@@ -46,20 +38,8 @@ MEMORY_BYTES: Final = 1 << 30
 KERNEL: Final = -1
 # One that is killed is started again, so often in all.
 STARTS_MAX: Final = 3
-_FIND_TIMEOUT_S: Final = 10.0
-_FIND: Final = """
-import importlib.util
-spec = importlib.util.find_spec("bcc")
-print(*(spec.submodule_search_locations or ()) if spec else (), sep="\\n")
-"""
-_VERSION: Final = re.compile(r"""^__version__\s*=\s*["']([^"']+)""", re.MULTILINE)
-# Files of bcc; the PyPI package of that name has neither.
-_LIBBCC: Final = "libbcc.py"
-_VERSION_FILE: Final = "version.py"
 # The kernel's words for the kind of a descriptor.
 _FDINFO: Final = Path("/proc/self/fdinfo")
-# The table of collectord.h whose leaf is the event; it holds nothing.
-_EVENT_TABLE: Final = "collectord_event"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,69 +59,6 @@ class Request:
     headers: str
     attach: tuple[AttachConfig, ...] = ()
     license: str = "GPL"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedTable:
-    """A map of a program. Numbers are the kernel's, the description of its types is bcc's.
-
-    Attributes:
-        name: its name in the program.
-        fd: descriptor of the map; the stack given to `load` closes it.
-        id: the kernel's number of the map.
-        type: enum bpf_map_type.
-        key_bytes, leaf_bytes: sizes; in a per-CPU map, of one CPU's value.
-        max_entries: how many entries fit.
-        key, leaf: the types as bcc describes them in JSON, None where there is none.
-    """
-
-    name: str
-    fd: int
-    id: int
-    type: int
-    key_bytes: int
-    leaf_bytes: int
-    max_entries: int
-    key: object
-    leaf: object
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedProgram:
-    """A function that the kernel runs.
-
-    Attributes:
-        function: its name in C.
-        fd: descriptor of the program; the stack given to `load` closes it.
-        id: the kernel's number of the program.
-        attachments: its places, e.g. "tracepoint sched:sched_switch".
-    """
-
-    function: str
-    fd: int
-    id: int
-    attachments: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A program that runs for as long as its attachments are open.
-
-    Attributes:
-        tables: maps by name.
-        programs: its functions.
-        attachment_fds: events and links that make the functions run.
-        messages: warnings of the compiler.
-        described: all this in JSON, with numbers of descriptors instead of them, see `handed_on`.
-        fds: all descriptors, in the order of these numbers.
-    """
-
-    tables: dict[str, LoadedTable]
-    programs: tuple[LoadedProgram, ...]
-    attachment_fds: tuple[int, ...]
-    messages: str
-    described: bytes = b""
-    fds: tuple[int, ...] = ()
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
@@ -290,51 +207,6 @@ def symbols(
     return answer.names
 
 
-def find_python(
-    candidates: Sequence[str] = PYTHONS,
-) -> tuple[str, str]:
-    """Return the first interpreter that has bcc and its bcc's version, or "" and the reason.
-
-    No code of bcc is run.
-    """
-    problems = []
-    for python in dict.fromkeys(candidates):
-        version, problem = _bcc_of(python)
-        if version:
-            return python, version
-        problems.append(f"{python}: {problem}")
-    return "", "; ".join(problems)
-
-
-def _bcc_of(python: str) -> tuple[str, str]:
-    """Return the version of an interpreter's bcc, or "" and the reason why it has none."""
-    try:
-        found = subprocess.run(  # noqa: S603 - ourselves, or the distribution's
-            [python, "-I", "-c", _FIND],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_FIND_TIMEOUT_S,
-            check=True,
-            cwd="/",
-            env=bcc_child.ENVIRONMENT,
-        )
-    except OSError as error:
-        return "", error.strerror or str(error)
-    except subprocess.SubprocessError:
-        return "", "it does not run"
-    folders = [Path(os.fsdecode(line)) for line in found.stdout.splitlines() if line]
-    if not folders:
-        return "", "it has no bcc"
-    for folder in folders:
-        if (folder / _LIBBCC).is_file():
-            try:
-                version = _VERSION.search((folder / _VERSION_FILE).read_text())
-            except OSError:
-                version = None
-            return version[1] if version else "unknown", ""
-    return "", f"{folders[0]} is another bcc, not that of the BPF Compiler Collection"
-
-
 def _entry(attach: AttachConfig) -> dict[str, object]:
     """Return an attachment in the worker's form."""
     entry: dict[str, object] = {
@@ -439,35 +311,3 @@ def _program(said: _Program, fd: int) -> LoadedProgram:
 def _fdinfo(fd: int) -> dict[str, str]:
     lines = (_FDINFO / str(fd)).read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def event_layout(program: BpfProgram, tables: Mapping[str, LoadedTable]) -> Layout | None:
-    """Return the layout of collectord_submit()'s event, None if the program does not call it.
-
-    Raises:
-        BpfError: it cannot be described, or lacks a field that the manifest's [event] shows.
-    """
-    table = tables.get(_EVENT_TABLE)
-    if table is None:
-        return None
-    try:
-        layout = bpf_struct.from_bcc(table.leaf, table.leaf_bytes, program.name)
-    except CodecError as error:
-        raise BpfError(
-            f"{program.name}: its event cannot be described: {error.message}",
-            program=program.name,
-            step="describe",
-            text=str(error),
-            hint="use integers, char arrays and arrays of integers",
-        ) from error
-    known = [field.name for field in layout.fields]
-    for index, column in enumerate(program.manifest.columns):
-        if column.field not in known:
-            raise BpfError(
-                f"{program.name}.toml: event.columns[{index}].field: the event has no field "
-                f"{column.field!r}",
-                program=program.name,
-                step="describe",
-                hint=did_you_mean(column.field, known) or f"it has {', '.join(known)}",
-            )
-    return layout

@@ -24,8 +24,8 @@ from collectord.errors import BpfError
 from collectord.model import Produced, Reason, Stage
 from collectord.plan.bpf_plan import RINGBUF, BpfPlan
 from collectord.source.base import Abilities
-from collectord.source.bcc_client import event_layout
 from collectord.source.bpf_reopening import BpfReopening
+from collectord.source.loaded_program import event_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collectord.kernel.values.bpf_objects import MapInfo
     from collectord.model import LossKey
     from collectord.plan.bpf_plan import ProgramPlan
-    from collectord.source.bcc_client import Loaded, LoadedTable
     from collectord.source.bpf_buffer import BufferRing
-    from collectord.source.perf import OpenPerf
+    from collectord.source.loaded_program import Loaded, LoadedTable
+    from collectord.source.open_perf import OpenPerf
     from collectord.source.ring import CounterFd, RingHandle
 
 # Names from collectord.h.

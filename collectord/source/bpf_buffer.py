@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collectord._native._core import Core, Ring, RingNote, Stream
     from collectord.ledger.record_ledger import Bracket, RingBalance
     from collectord.model import Basis
-    from collectord.plan.session_plan import RingPlan
-    from collectord.source.bcc_client import LoadedTable
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.source.loaded_program import LoadedTable
 
 # Ids of samples: far above those that the kernel gives to events, which are of the same files.
 _FIRST_ID: Final = 1 << 62

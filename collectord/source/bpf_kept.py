@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collectord.source.base import Abilities
     from collectord.source.bpf import OpenProgram
     from collectord.source.kept_memory import KeptMemory
-    from collectord.source.perf import OpenPerf
+    from collectord.source.open_perf import OpenPerf
     from collectord.source.ring import RingHandle
 
 

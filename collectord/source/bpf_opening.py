@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.plan.bpf_plan import ProgramPlan
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.bcc_client import Loaded
     from collectord.source.bpf import OpenProgram
     from collectord.source.bpf_buffer import BufferRing
+    from collectord.source.loaded_program import Loaded
 
 
 def open_session(

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from collectord.kernel.port import Kernel
     from collectord.plan.bpf_plan import ProgramPlan
-    from collectord.plan.session_plan import RingPlan, SessionPlan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.source.bcc_client import Request
 
 

@@ -13,7 +13,8 @@ from msgspec import structs
 from collectord.kernel.values.kept_rings import Prior
 from collectord.ledger.aux_ledger import TRUNCATED
 from collectord.model import loss_name
-from collectord.source.ring import AuxHandle, OverwritableRing, PerfRing, RingHandle
+from collectord.source.perf_ring import OverwritableRing, PerfRing
+from collectord.source.ring import AuxHandle, RingHandle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

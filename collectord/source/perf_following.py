@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from collectord.kernel.port import Kernel
     from collectord.source.perf_opening import Opening
-    from collectord.source.ring import CounterFd, PerfRing, RingHandle
+    from collectord.source.perf_ring import PerfRing
+    from collectord.source.ring import CounterFd, RingHandle
 
 _SCANS_MAX: Final = 8
 

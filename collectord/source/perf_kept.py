@@ -25,7 +25,8 @@ from collectord.source.kept_ring import (
     LastingWindow,
     Use,
 )
-from collectord.source.perf_opening import Opened, aux_areas
+from collectord.source.perf_new_ring import aux_areas
+from collectord.source.perf_opening import Opened
 from collectord.source.ring import CounterFd
 from collectord.text.units import NS_PER_SECOND
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_attr import (
@@ -37,27 +37,24 @@ from collectord.codec.perf_attr import (
     EventType,
     OpenFlag,
     PerfEventAttr,
-    SampleType,
     SoftwareId,
-    id_trailer_from,
-    sample_time_offset,
 )
-from collectord.errors import KernelError, MissingFeature, NoSuchTarget, UsageError
-from collectord.kernel.mappings import map_aux, map_ring
+from collectord.errors import MissingFeature, NoSuchTarget
 from collectord.kernel.values.limits import Purpose
-from collectord.kernel.values.trace_filter import FILTER_REFUSALS, without_threads
-from collectord.model import FOLLOWING, Geometry, RingLabel, RingRole, Scope, ScopeKind
-from collectord.source.aux import refused_addresses
-from collectord.source.ring import AuxHandle, CounterFd, OverwritableRing, PairedRing, PerfRing
+from collectord.model import FOLLOWING, RingLabel, RingRole, Scope, ScopeKind
+from collectord.source.perf_filter import set_filter
+from collectord.source.perf_new_ring import NewRing, map_new_ring
+from collectord.source.ring import CounterFd
 from collectord.source.scope_threads import nobody, threads_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from collectord._native._core import AuxMap, RingMap
     from collectord.kernel.port import Kernel
     from collectord.plan.event_attrs import EventPlan
-    from collectord.plan.session_plan import RingPlan, SessionPlan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.session_plan import SessionPlan
+    from collectord.source.perf_ring import PerfRing
 
 # A process that keeps making threads never gives two equal scans; inherit covers the rest.
 _SCANS_MAX: Final = 8
@@ -94,19 +91,6 @@ class _Target:
     flags: int = 0
 
 
-@dataclass(slots=True)
-class _Ring:
-    """A ring that is being opened."""
-
-    plan: RingPlan
-    tid: int
-    owner_fd: int
-    ring_map: RingMap
-    geometry: Geometry
-    aux_map: AuxMap | None = None
-    counters: list[CounterFd] = field(default_factory=list)
-
-
 class Opening:
     """A stepwise opening of a plan; everything opened is on the stack at once.
 
@@ -138,7 +122,7 @@ class Opening:
             if cpu is None or ring.cpu == cpu
         ]
         self._exclude_tids = exclude_tids
-        self._rings: dict[tuple[int, int], _Ring] = {}  # by plan's position and tid
+        self._rings: dict[tuple[int, int], NewRing] = {}  # by plan's position and tid
         self._target_fds: list[int] = []
         self._resumers: dict[int, CounterFd] = {}
         self._planned_fds = 0
@@ -168,7 +152,7 @@ class Opening:
         # A CPU's rings keep their numbers when they alone are opened anew.
         numbers = [key[0] for key in order] if self._closers else range(len(order))
         rings = tuple(
-            self._handle(number, self._rings[key])
+            self._rings[key].handle(self._label(self._rings[key].plan, key[1]), number)
             for number, key in zip(numbers, order, strict=True)
         )
         by_pid = self._scope.kind in (ScopeKind.PROCESS, ScopeKind.COMMAND, *FOLLOWING)
@@ -203,27 +187,6 @@ class Opening:
 
     def _label(self, plan: RingPlan, tid: int) -> RingLabel:
         return RingLabel(self._plan.name, plan.source, plan.role, plan.cpu, tid)
-
-    def _handle(self, number: int, ring: _Ring) -> PerfRing:
-        plan, attr = ring.plan, ring.plan.events[0].attr
-        label = self._label(plan, ring.tid)
-        areas = aux_areas(plan, ring.aux_map, label, number, ring.counters)
-        kind: type[PerfRing] = OverwritableRing if plan.overwrite else PerfRing
-        if any(area.plan.snapshot for area in areas):
-            kind = PairedRing
-        return kind(
-            map=ring.ring_map,
-            fd=ring.owner_fd,
-            basis=plan.basis,
-            geometry=ring.geometry,
-            label=label,
-            counters=tuple(ring.counters),
-            time_offset=sample_time_offset(attr),
-            time_trailer=id_trailer_from(attr, SampleType.TIME),
-            held=kind is not PerfRing,
-            cpu_trailer=id_trailer_from(attr, SampleType.CPU),
-            areas=areas,
-        )
 
     def _open_processes(self) -> None:
         """Open every thread of the processes, again until no scan finds a new one."""
@@ -300,7 +263,7 @@ class Opening:
             fd = self._open_event(key, plan, event, target, group_fd)
             if event.leader:
                 leaders[event.group] = fd
-            self._set_filter(fd, event)
+            set_filter(self._kernel, fd, event, self._scope, self._exclude_tids)
             event_id = self._kernel.event_id(fd)
             counter = CounterFd(fd, event.index, event_id, event.attr.read_format, target.tid)
             waiting.append(counter)
@@ -329,6 +292,25 @@ class Opening:
             return self._map_ring(key, plan, attr, target, purpose, group_fd=group_fd)
         return self._own(self._perf_open(attr, plan.cpu, target, group_fd, purpose))
 
+    def _map_ring(
+        self,
+        key: tuple[int, int],
+        plan: RingPlan,
+        attr: PerfEventAttr,
+        target: _Target,
+        purpose: Purpose,
+        *,
+        group_fd: int = -1,
+    ) -> int:
+        """Open and map a ring, and return its owner's descriptor."""
+
+        def open_owner(sized: PerfEventAttr) -> int:
+            return self._perf_open(sized, plan.cpu, target, group_fd, purpose)
+
+        ring = map_new_ring(self._kernel, plan, attr, open_owner, self._at)
+        self._rings[key] = ring
+        return ring.owner_fd
+
     def _open_resumer(
         self, plan: RingPlan, event: EventPlan, target: _Target, group_fd: int
     ) -> CounterFd:
@@ -354,111 +336,6 @@ class Opening:
             attr, pid=target.pid, cpu=cpu, group_fd=group_fd, flags=target.flags, purpose=purpose
         )
 
-    def _map_ring(
-        self,
-        key: tuple[int, int],
-        plan: RingPlan,
-        attr: PerfEventAttr,
-        target: _Target,
-        purpose: Purpose,
-        *,
-        group_fd: int = -1,
-    ) -> int:
-        """Open a ring's owner, map it as large as memory allows, and return its descriptor.
-
-        The size of the ring and of its AUX area is the planned one, or half of it and so on while
-        the budget refuses. The kernel takes the watermarks from the event at mmap, so that each
-        size is tried with an event whose watermarks keep their proportion.
-        """
-        refused: KernelError | None = None
-        size = plan.data_bytes
-        area = plan.aux.data_bytes if plan.aux is not None else 0
-        while size >= self._kernel.page_bytes:
-            watermark = max(1, plan.watermark_bytes * size // plan.data_bytes)
-            if plan.overwrite:
-                watermark = size  # as late as possible: nobody waits for it
-            sized = replace(attr, watermark=True, wakeup=watermark)
-            aux_map: AuxMap | None = None
-            with ExitStack() as attempt:
-                if plan.aux is not None:
-                    aux_watermark = attr.aux_watermark * area // plan.aux.data_bytes
-                    sized = replace(sized, aux_watermark=aux_watermark)
-                fd = self._perf_open(sized, plan.cpu, target, group_fd, purpose)
-                attempt.callback(self._kernel.close, fd)
-                try:
-                    ring_map = map_ring(fd, size, self._kernel.limits, overwrite=plan.overwrite)
-                except KernelError as error:
-                    if error.errno not in (errno.EPERM, errno.ENOMEM):
-                        raise
-                    refused = refused or error
-                    size //= 2
-                    continue
-                attempt.callback(ring_map.close)
-                if plan.aux is not None:
-                    try:
-                        aux_map = map_aux(
-                            fd, ring_map, area, self._kernel.limits, snapshot=plan.aux.snapshot
-                        )
-                    except KernelError as error:
-                        smaller = area // 2 >= self._kernel.page_bytes
-                        if error.errno not in (errno.EPERM, errno.ENOMEM) or not smaller:
-                            raise
-                        area //= 2
-                        continue
-                    attempt.callback(aux_map.close)
-                self._at.push(attempt.pop_all())
-            geometry = Geometry(size, watermark, plan.requested_bytes)
-            self._rings[key] = _Ring(plan, key[1], fd, ring_map, geometry, aux_map)
-            return fd
-        raise refused or KernelError(f"a ring of {plan.data_bytes} bytes is smaller than a page")
-
-    def _set_filter(self, fd: int, event: EventPlan) -> None:
-        text = event_filter(event, self._exclude_tids)
-        if not text:
-            return
-        try:
-            self._kernel.set_filter(fd, text)
-        except KernelError as error:
-            if event.aux:
-                raise refused_addresses(error, event, self._scope) from error
-            if error.errno not in FILTER_REFUSALS or event.tracepoint is None:
-                raise
-            reason = self._kernel.filter_refusal(*event.tracepoint, event.filter)
-            raise UsageError(
-                f"the kernel refuses filter {event.filter!r} for {event.name}"
-                + (f": {reason}" if reason else ""),
-                hint="the tracepoint's fields are in its `format` file below tracefs",
-            ) from error
-
-
-def aux_areas(
-    plan: RingPlan,
-    aux_map: AuxMap | None,
-    label: RingLabel,
-    number: int,
-    counters: Sequence[CounterFd],
-) -> tuple[AuxHandle, ...]:
-    """Return the AUX area of a ring; nothing without one.
-
-    Args:
-        plan: of the ring.
-        aux_map: the area's mapping.
-        label: of the ring.
-        number: of the area among the session's.
-        counters: of the ring.
-    """
-    if plan.aux is None or aux_map is None:
-        return ()
-    tracing = {event.index for event in plan.events if event.aux}
-    area = AuxHandle(
-        map=aux_map,
-        plan=replace(plan.aux, data_bytes=aux_map.data_bytes),
-        label=replace(label, role=RingRole.AUX),
-        index=number,
-        counters=tuple(c for c in counters if c.event_index in tracing),
-    )
-    return (area,)
-
 
 @contextmanager
 def _of_source(name: str) -> Iterator[None]:
@@ -468,13 +345,6 @@ def _of_source(name: str) -> Iterator[None]:
     except MissingFeature as error:
         error.source = name
         raise
-
-
-def event_filter(event: EventPlan, exclude_tids: tuple[int, ...]) -> str:
-    """Return the event's own filter, with the threads to leave out if the plan says so."""
-    if event.aux:
-        return event.filter
-    return without_threads(event.filter, exclude_tids if event.exclude_self else ())
 
 
 def _keeper_attr(attr: PerfEventAttr) -> PerfEventAttr:

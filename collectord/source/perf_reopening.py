@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from collectord.kernel.port import Kernel
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.perf import OpenPerf
+    from collectord.source.open_perf import OpenPerf
     from collectord.source.perf_kept import RingMaker
     from collectord.source.perf_opening import Opened
-    from collectord.source.ring import CounterFd, PerfRing, RingHandle
+    from collectord.source.perf_ring import PerfRing
+    from collectord.source.ring import CounterFd, RingHandle
 
 
 def can_reopen(plan: SessionPlan) -> bool:

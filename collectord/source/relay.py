@@ -29,8 +29,8 @@ from collectord.model import (
 )
 from collectord.plan.relay_source import CHANNEL_BYTES, RelayPlan
 from collectord.source.base import Abilities, LateRing
+from collectord.source.channel_ring import BlktraceRing, ChannelRing
 from collectord.source.late_joining import LateJoining
-from collectord.source.ring import BlktraceRing, ChannelRing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Open rings: a few frozen variants, each with its way into the core and into the ledger.
+"""An open ring, with its way into the core and into the ledger; its kinds are frozen variants.
 
-All that distinguishes a kind of ring is here: nothing past `open` asks for the kind.
+All that distinguishes a kind of ring is in its variant: nothing past `open` asks for the kind.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from collectord.ledger.record_ledger import balance_ring
-from collectord.model import Basis, LossKey, Produced, Reason, RingRole, Stage, Transport
+from collectord.model import Basis, Produced
 
 if TYPE_CHECKING:
     from collectord._native._core import (
         AuxMap,
         AuxRing,
         Core,
-        PageMap,
         Ring,
         RingCounters,
-        RingMap,
         RingNote,
         Stream,
     )
@@ -29,11 +27,6 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import Bracket, RingBalance
     from collectord.model import Geometry, RingLabel
     from collectord.plan.aux_areas import AuxPlan
-
-_RING_FULL: Final[LossKey] = (Stage.KERNEL_RING, Reason.RING_FULL)
-_PAUSED: Final[LossKey] = (Stage.KERNEL_RING, Reason.PAUSED)
-_DROPPED: Final[LossKey] = (Stage.KERNEL_RING, Reason.DROPPED)
-_OVERRUN: Final[LossKey] = (Stage.KERNEL_RING, Reason.OVERRUN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,230 +223,3 @@ class RingHandle(ABC):
             beside_aux=bool(self.areas),
             in_bytes=self.in_bytes,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PerfRing(RingHandle):
-    """A perf ring that waits for its reader.
-
-    Attributes:
-        map: its mapping.
-        time_offset, time_trailer, cpu_trailer: see `Core.add_ring`.
-    """
-
-    map: RingMap
-    time_offset: int
-    time_trailer: int
-    cpu_trailer: int = 0
-
-    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
-        """See `RingHandle`."""
-        return self._register(core, shard, stream, held=self.held)
-
-    def _register(
-        self, core: Core, shard: int, stream: Stream, *, held: bool, note: RingNote | None = None
-    ) -> Ring:
-        return core.add_ring(
-            shard,
-            stream,
-            self.map,
-            self.fd,
-            sideband=self.label.role is RingRole.SIDEBAND,
-            time_offset=self.time_offset,
-            time_trailer=self.time_trailer,
-            ids={
-                counter.kernel_id or counter.event_id: counter.event_id
-                for counter in self.counters
-            },
-            held=held,
-            cpu_trailer=self.cpu_trailer,
-            note=note,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairedRing(PerfRing):
-    """The data ring of a free-running AUX area: the core gives up its oldest records."""
-
-    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
-        """See `RingHandle`."""
-        del gone
-        return replace(reading, overwritten=counters.overwritten)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverwritableRing(PerfRing):
-    """A perf ring in which the kernel overwrites unread records."""
-
-    has_window: ClassVar[bool] = True
-
-    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
-        """See `RingHandle`.
-
-        It is never full, and refuses records only while it is paused for a snapshot. Records that
-        a snapshot passed over are neither stored nor overwritten.
-        """
-        refused = reading.lost if reading.lost is not None else counters.lost_records
-        known = reading.value is not None and not counters.faults
-        return replace(
-            reading,
-            lost=refused,
-            losses={_RING_FULL: 0, _PAUSED: refused, _DROPPED: counters.lost_samples},
-            overwritten=gone if known else None,
-        )
-
-    def balance(
-        self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
-    ) -> RingBalance:
-        """See `RingHandle`."""
-        ring = RingHandle.balance(self, bracket, basis, suppressed_by)
-        return replace(ring, window_ns=bracket.counters.window_held_ns)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FtraceRing(RingHandle):
-    """One CPU's ftrace ring: sub-buffers that are taken whole, and the kernel's counters.
-
-    Attributes:
-        fd: `trace_pipe_raw`, non-blocking.
-        stats_fd: `stats`.
-        transport: how sub-buffers are taken out of it.
-        subbuf_bytes: a sub-buffer with its header, which is what one read(2) must ask for.
-        subbufs: sub-buffers of the ring, without the reader's own; for a flight recorder the most
-            that it may grow to.
-        page_map: its mapping, None unless the transport is `mmap`.
-        joined: it joins a session that runs; it is drained once a segment has a place for it.
-    """
-
-    stats_fd: int
-    transport: Transport
-    subbuf_bytes: int
-    subbufs: int
-    page_map: PageMap | None = None
-    joined: bool = False
-    counts_on: bool = True
-
-    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
-        """See `RingHandle`."""
-        return core.add_page_ring(
-            shard,
-            stream,
-            self.fd,
-            subbuf_bytes=self.subbuf_bytes,
-            subbufs=self.subbufs,
-            transport=str(self.transport),
-            page_map=self.page_map,
-            held=self.held or self.joined,
-        )
-
-    def begin(self, ring: Ring) -> None:
-        """See `RingHandle`."""
-        if self.joined and not self.held:
-            ring.hold(False)  # noqa: FBT003 - the binding's
-
-    @property
-    def is_unseen(self) -> bool:
-        """See `RingHandle`."""
-        return self.transport is Transport.SPLICE
-
-    def handed_on(self, reading: Produced, counters: RingCounters) -> int | None:
-        """See `RingHandle`: all that was handed out, without what the core has or gave up."""
-        if not self.is_unseen:
-            return None
-        known = counters.in_flight + counters.lost_disk_full + counters.lost_dropped
-        return max(0, (reading.read_events or 0) - known)
-
-    def given(self, counters: RingCounters) -> int:
-        """See `RingHandle`."""
-        del counters
-        return 0
-
-    def balance(
-        self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
-    ) -> RingBalance:
-        """See `RingHandle`: the ring stays in the kernel, which counts its content."""
-        ring, after = RingHandle.balance(self, bracket, basis, suppressed_by), bracket.after
-        age_ns = after.oldest_unread_age_ns
-        return replace(
-            ring,
-            capacity_bytes=after.capacity_bytes or ring.capacity_bytes,
-            used_bytes=after.unread_bytes,
-            in_flight=ring.in_flight + (after.unread if self.held else 0),
-            transport=str(self.transport),
-            oldest_unread_age_ns=age_ns,
-            window_ns=age_ns if self.held else None,
-            foreign_reads=self.foreign_reads(bracket),
-            resets=self.resets(bracket),
-        )
-
-    def foreign_reads(self, bracket: Bracket) -> int:
-        """See `RingHandle`: events handed out before the pass, and not to this program."""
-        if bracket.walked is not None:
-            return 0
-        return max(0, (bracket.before.read_events or 0) - bracket.counters.samples)
-
-    def resets(self, bracket: Bracket) -> int:
-        """See `RingHandle`: the kernel's counters and the core may each miss a reset."""
-        return max(bracket.after.resets, bracket.counters.resets)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelRing(RingHandle):
-    """A file of a relay channel.
-
-    Attributes:
-        longest_bytes: length that a record may have, 0 where unknown.
-    """
-
-    longest_bytes: int = 0
-    in_bytes: ClassVar[bool] = True
-
-    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
-        """See `RingHandle`."""
-        return core.add_relay_ring(
-            shard,
-            stream,
-            self.fd,
-            capacity_bytes=self.geometry.data_bytes,
-            longest_bytes=self.longest_bytes,
-            blktrace=not self.in_bytes,
-            held=True,
-        )
-
-    def begin(self, ring: Ring) -> None:
-        """See `RingHandle`: nothing is read before."""
-        ring.hold(False)  # noqa: FBT003 - the binding's
-
-    def end(self, ring: Ring) -> None:
-        """See `RingHandle`: partial sub-buffers are read too."""
-        ring.read_all()
-
-    def hung_up(self) -> str:
-        """See `RingHandle`."""
-        return "its channel was closed"
-
-    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
-        """See `RingHandle`."""
-        del gone
-        return _overrun(reading, counters.skipped_bytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlktraceRing(ChannelRing):
-    """One CPU's file of a blktrace, whose records the core walks."""
-
-    in_bytes: ClassVar[bool] = False
-
-    def produced(self, reading: Produced, counters: RingCounters, gone: int) -> Produced:
-        """See `RingHandle`.
-
-        The core counts a number before the event that carries it, and reports the number last: so
-        the records that it has walked are among the numbers of the same reading.
-        """
-        del gone
-        return replace(_overrun(reading, counters.missing), value=counters.numbered)
-
-
-def _overrun(reading: Produced, lost: int) -> Produced:
-    """Return a reading with what the kernel overwrote before it was read."""
-    return replace(reading, lost=lost, losses={**reading.losses, _OVERRUN: lost})

@@ -29,7 +29,6 @@ from collectord.kernel.values.instance_settings import (
     InstanceSettings,
     TraceEvent,
 )
-from collectord.kernel.values.ring_stats import stats_text
 from collectord.model import (
     FLIGHT_RECORDER,
     RECORD_SESSION,
@@ -42,27 +41,26 @@ from collectord.model import (
 )
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.source.base import Abilities
+from collectord.source.ftrace_ring import FtraceRing
 from collectord.source.late_joining import LateJoining
 from collectord.source.monotonic_stats import MonotonicStats
-from collectord.source.ring import FtraceRing
+from collectord.source.open_instance import OpenInstance
 from collectord.source.trace_counts import LateTraceRings, open_ring, produced
-from collectord.source.trace_end import LastingInstance, open_instance
-from collectord.source.window import Fill, grown, needed_bytes
+from collectord.source.trace_end import open_instance
 from collectord.text import cpu_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from collectord._native._core import Core, Stream
-    from collectord.codec.trace_dat_head import Metadata
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.instance_settings import OpenedInstance
     from collectord.kernel.values.ring_stats import CpuStats
     from collectord.plan.ftrace_plan import FtraceEvent
-    from collectord.plan.session_plan import RingPlan, SessionPlan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.session_plan import SessionPlan
     from collectord.source.base import Hotplug, LateRing
     from collectord.source.ring import RingHandle
-    from collectord.source.window import Held
 
 _SPARE_FDS: Final = 8
 
@@ -261,93 +259,6 @@ class OpenTracefs:
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
         """Return the rings that the kernel made since. Raises KernelError."""
         return self.tracing.late.read(last=last)
-
-
-class OpenInstance:
-    """The common part of an instance's rings. See `source.base.Tracing`."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        lasting: LastingInstance,
-        ftrace: FtracePlan,
-        rings: tuple[FtraceRing, ...],
-        late: LateTraceRings,
-    ) -> None:
-        self.id = lasting.opened.id
-        self.name = lasting.opened.name  # its directory below `instances`
-        self.lasting = lasting
-        self.lasts = ftrace.lasts
-        self._kernel = kernel
-        self._plan = ftrace
-        self.late = late
-        self.sizes = {ring.label.cpu: ring.geometry.data_bytes for ring in rings}
-        self._stats_fds = {ring.label.cpu: ring.stats_fd for ring in rings}
-        self.grew = False
-
-    def add_ring(self, ring: FtraceRing) -> None:
-        """Have one more ring, which is not late any more."""
-        cpu = ring.label.cpu
-        self.sizes[cpu], self._stats_fds[cpu] = ring.geometry.data_bytes, ring.stats_fd
-        self.grew |= bool(self._plan.keep_ns)
-        self.late.leave_out(cpu)
-
-    def drop_ring(self, cpu: int) -> None:
-        """Have a ring among the late ones again."""
-        del self.sizes[cpu], self._stats_fds[cpu]
-        self.late.take_back(cpu)
-
-    def metadata(self) -> Metadata:
-        """Return formats of the session's events and of markers, and the names they refer to."""
-        return self._kernel.trace_metadata(self.id)
-
-    def comms(self) -> Mapping[int, bytes]:
-        """Return names of tasks by thread id, as many as were seen until now."""
-        return self._kernel.task_comms(self.id)
-
-    def learn_comms(self) -> None:
-        """Keep the names that the kernel has now, for later `comms`."""
-        self._kernel.learn_comms(self.id)
-
-    def ring_stats(self) -> Mapping[int, str]:
-        """Return the text of each `stats`, as trace-cmd keeps it."""
-        texts = {cpu: stats_text(cpu, fd) for cpu, fd in self._stats_fds.items()}
-        return texts | self.late.texts()
-
-    def late_pages(self, cpus: Iterable[int], stack: ExitStack) -> Mapping[int, Iterator[bytes]]:
-        """Return sub-buffers of the rings that the kernel made since. Raises KernelError."""
-        return self.late.pages(cpus, stack)
-
-    def mark(self, text: str) -> int:
-        """Write a marker into the ring of a CPU that is traced."""
-        return self._kernel.mark_instance(self.id, text)
-
-    def other_readers(self) -> str:
-        """Return other processes that have the instance's files open, in words."""
-        return ", ".join(map(str, self._kernel.instance_users(self.id)))
-
-    def keep_window(self, rings: Iterable[Held]) -> str:
-        """Grow rings to hold `keep_ns`, within `max_bytes`; return why they cannot.
-
-        The kernel records nothing in the whole instance while it resizes a ring, and does not
-        count the events that it skips (__tracing_resize_ring_buffer() in kernel/trace/trace.c).
-        """
-        if not self._plan.keep_ns:
-            return ""
-        fills = [
-            Fill(ring.cpu, self.sizes[ring.cpu], ring.used_bytes, ring.window_ns) for ring in rings
-        ]
-        for cpu, size in grown(fills, self._plan.keep_ns, self._plan.max_bytes).items():
-            self.grew = True
-            try:
-                self._kernel.resize_ring(self.id, cpu, size)
-            except KernelError as error:  # memory may become free, and a mapping be removed
-                return str(error)
-            self.sizes[cpu] = size
-        needed = sum(needed_bytes(fill, self._plan.keep_ns) for fill in fills)
-        if needed > self._plan.max_bytes:
-            return f"{needed >> 20} MiB would be needed to keep all, {self._plan.max_bytes >> 20}"
-        return ""
 
 
 def _settings(kernel: Kernel, plan: SessionPlan, ftrace: FtracePlan) -> InstanceSettings:

@@ -14,7 +14,7 @@ from collectord.config.schema import BpfConfig
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.bpf_plan import PERF, RINGBUF
 from collectord.plan.bpf_source import cache_folder
-from collectord.source import bcc_client
+from collectord.source import bcc_python
 from tests.bench import row
 from tests.bench.collectors import GENERATOR_CPU, Collector
 from tests.bench.row import Row
@@ -88,7 +88,7 @@ def _ours(transport: str, ring_mib: int) -> Collector:
 
 
 def _bcc(settings: Settings, transport: str, ring_mib: int) -> Collector:
-    python, reason = bcc_client.find_python()
+    python, reason = bcc_python.find_python()
     if not python:
         raise RuntimeError(reason)
     source = LinuxKernel().bpf_headers("", cache_folder(BpfConfig(), "/", os.geteuid()))

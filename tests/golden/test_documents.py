@@ -40,7 +40,9 @@ from collectord.session.maps.answers import (
     TableAnswer,
 )
 from collectord.session.suppression import Window
-from collectord.source.ring import ChannelRing, FtraceRing, OverwritableRing
+from collectord.source.channel_ring import ChannelRing
+from collectord.source.ftrace_ring import FtraceRing
+from collectord.source.perf_ring import OverwritableRing
 from collectord.text.foreign import encode_json
 from collectord.text.units import RingSize
 from tests.support import balances

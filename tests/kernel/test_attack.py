@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.errors import CollectordError
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.verify import list_segments, verify
+from collectord.sink.eviction import evict
 from collectord.sink.repair import repair
-from collectord.sink.state_dir import evict
 from tests.support import segments as support
 from tests.support.attacker import Attack, attacking, fingerprint, make_home
 from tests.support.patience import patient

@@ -23,14 +23,14 @@ from collectord.errors import BpfError, CollectordError, MissingFeature
 from collectord.kernel.bpf import bpf_calls
 from collectord.kernel.bpf.kernel_headers import find_headers, make_headers
 from collectord.programs.program_manifest import AttachConfig
-from collectord.source import bcc_client, bcc_text
+from collectord.source import bcc_client, bcc_python, bcc_text
 from tests.support import bpf
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from collectord.source.bcc_client import Loaded
+    from collectord.source.loaded_program import Loaded
 
 pytestmark = pytest.mark.beside
 
@@ -133,7 +133,7 @@ class Loader:
 @pytest.fixture(scope="module")
 def loader(tmp_path_factory: pytest.TempPathFactory) -> Loader:
     """Return an interpreter with bcc, and headers."""
-    python, version = bcc_client.find_python()
+    python, version = bcc_python.find_python()
     assert python, version
     tree = find_headers(os.uname().release)
     assert tree, "make setup installs kernel headers"

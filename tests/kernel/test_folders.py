@@ -18,11 +18,11 @@ from collectord.errors import KernelError, SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder, read_file
 from collectord.kernel.linux import LinuxKernel
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.verify import list_segments, verify
+from collectord.sink.eviction import evict
 from collectord.sink.repair import repair
 from collectord.sink.segment import segment_name
-from collectord.sink.state_dir import evict
 from tests.support import segments as support
 
 pytestmark = pytest.mark.beside

@@ -28,7 +28,7 @@ from collectord.config.schema_session import PerfSourceConfig, SessionConfig, Tr
 from collectord.daemon.host_facts import host_facts
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.build import build
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.session.drain_loop import Drain
 from collectord.session.file_workers import FileWorkers
 from collectord.session.maps.map_watch import BpfWatch

@@ -19,7 +19,7 @@ import pytest
 
 from collectord.kernel.host import code_files
 from collectord.kernel.linux import LinuxKernel
-from collectord.source import bcc_client
+from collectord.source import bcc_python
 from tests.support.generator import MARK
 from tests.support.neighbours import Neighbour
 from tests.support.recording import check_balance, outputs_of, recording, segments_of
@@ -102,7 +102,7 @@ def with_bcc(directory: Path, name: str, text: str, peer: Path) -> tuple[str | P
     """Return the first words of a command line that runs `peer` with a BCC program."""
     program = directory / f"{name}.c"
     program.write_text(text)
-    interpreter, _ = bcc_client.find_python()
+    interpreter, _ = bcc_python.find_python()
     headers = LinuxKernel().bpf_headers("", str(directory))
     return ("env", f"BCC_KERNEL_SOURCE={headers}", interpreter, peer, program)
 

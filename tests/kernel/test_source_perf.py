@@ -33,7 +33,9 @@ from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import Basis, RingRole, Scope, ScopeKind
 from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan
-from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
+from collectord.plan.ring_plan import RingPlan
+from collectord.plan.session_plan import SessionPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.source import perf
 from tests.support import bpf
 from tests.support.daemons import NUMBER
@@ -42,7 +44,8 @@ from tests.support.perf_ids import identifier
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from collectord.source.ring import PerfRing
+    from collectord.source.open_perf import OpenPerf
+    from collectord.source.perf_ring import PerfRing
     from tests.support.generator import Generator
 
 pytestmark = pytest.mark.vm  # also with Linux 6.12
@@ -119,12 +122,12 @@ def _session(
     return SessionPlan("test", "perf", scope, "stream", tuple(rings), sink, files=0)
 
 
-def _produced(opened: perf.OpenPerf, role: RingRole = RingRole.DATA) -> int:
+def _produced(opened: OpenPerf, role: RingRole = RingRole.DATA) -> int:
     values = [opened.read_produced(r).value for r in opened.rings if r.label.role is role]
     return sum(value or 0 for value in values)
 
 
-def _lost(opened: perf.OpenPerf) -> int:
+def _lost(opened: OpenPerf) -> int:
     return sum(opened.read_produced(ring).lost or 0 for ring in opened.rings)
 
 
@@ -141,7 +144,7 @@ def _sample_ids(ring: PerfRing) -> list[int]:
     return [identifier(data, header) for header in headers]
 
 
-def _samples(opened: perf.OpenPerf) -> int:
+def _samples(opened: OpenPerf) -> int:
     return sum(len(_sample_ids(r)) for r in opened.rings if r.label.role is RingRole.DATA)
 
 

@@ -48,7 +48,9 @@ from collectord.model import (
     Transport,
 )
 from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan
-from collectord.plan.session_plan import RingPlan, SessionPlan, SinkPlan
+from collectord.plan.ring_plan import RingPlan
+from collectord.plan.session_plan import SessionPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.source import tracefs
 from collectord.source.window import Held
 from tests.support import probed
@@ -57,7 +59,7 @@ from tests.support.daemons import NUMBER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from collectord.source.ring import FtraceRing
+    from collectord.source.ftrace_ring import FtraceRing
     from tests.support.generator import Generator
 
 pytestmark = pytest.mark.vm  # also with Linux 6.12

@@ -21,7 +21,7 @@ from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame, iter_records
 from collectord.codec.perf_sideband import Comm, Fork, Lost
-from collectord.plan.session_plan import SinkPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.programs.program_manifest import ColumnConfig
 from collectord.sink.manifest import EventLayout
 from collectord.sink.perf_data_sink import PerfDataSink

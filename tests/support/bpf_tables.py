@@ -14,7 +14,7 @@ from collectord.kernel.values.bpf_objects import (
     MapType,
     ProgramInfo,
 )
-from collectord.source.bcc_client import LoadedTable
+from collectord.source.loaded_program import LoadedTable
 
 U32: Final = "unsigned int"
 U64: Final = "unsigned long long"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from collectord.errors import CollectordError
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
     from collectord.sink.base import SegmentInfo
 
 # The end of a started session: Unix time.

@@ -28,7 +28,7 @@ from collectord.cli import events, segments
 from collectord.errors import CodecError, CollectordError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
-from collectord.plan.session_plan import SinkPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.reader.verify import list_segments, verify
 from collectord.recovery.ftrace_rings import read_prior_run
 from collectord.sink.formats import open_stored

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from collectord._native._core import SegmentClosed
-from collectord.plan.session_plan import SinkPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 from collectord.sink.relay_sink import RelaySink

@@ -22,11 +22,11 @@ from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import Comm, encode
 from collectord.codec.tracing_data import TracingData
 from collectord.model import ClockReading
-from collectord.plan.session_plan import RetentionPlan, SinkPlan
+from collectord.plan.sink_plan import RetentionPlan, SinkPlan
 from collectord.sink.base import Closing, Opening
+from collectord.sink.eviction import evict
 from collectord.sink.manifest import Identity, RingEntry
 from collectord.sink.perf_data_sink import PerfDataSink
-from collectord.sink.state_dir import evict
 from collectord.sink.sums import sums_of
 from tests.support.samples import Sample, encode_sample
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from collectord.sink.base import OpenSegment, SegmentInfo
-    from collectord.sink.state_dir import Eviction
+    from collectord.sink.eviction import Eviction
 
 GOLDEN: Final = Path(__file__).resolve().parent.parent / "golden" / "kernel-6.18"
 PAGE_BYTES: Final = 4096

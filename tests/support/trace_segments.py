@@ -15,7 +15,7 @@ import msgspec
 from collectord._native import _core
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.trace_dat_head import Head, Metadata
-from collectord.plan.session_plan import SinkPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 from collectord.sink.sums import sums_of

@@ -225,7 +225,7 @@ class KeptProgram:
     """A program that runs.
 
     Attributes:
-        described: see `source.bcc_client.Loaded`.
+        described: see `source.loaded_program.Loaded`.
         fds: likewise.
     """
 

@@ -29,7 +29,7 @@ _FLOAT_CODES: Final = {4: "f", 8: "d"}
 
 
 class Table(Protocol):
-    """The parts of `source.bcc_client.LoadedTable` that are used here."""
+    """The parts of `source.loaded_program.LoadedTable` that are used here."""
 
     @property
     def name(self) -> str:

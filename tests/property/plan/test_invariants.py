@@ -34,7 +34,7 @@ from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import CollectordError, PlanError, UsageError
 from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
 from collectord.model import Basis, RingRole, ScopeKind, Transport
-from collectord.plan import budget
+from collectord.plan import lock_budget, ring_sizes
 from collectord.plan.build import build
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.plan.pmu import scatter
@@ -118,7 +118,7 @@ def test_any_text_is_a_unit_value_or_a_unit_error(text: str) -> None:
 @given(st.integers(0, 1 << 40), st.sampled_from([4096, 16384, 65536]))
 def test_ring_sizes(asked: int, page: int) -> None:
     """The result is the least power of two of pages that holds what was asked."""
-    size = budget.ring_bytes(asked, page)
+    size = ring_sizes.ring_bytes(asked, page)
     pages = size // page
     assert size % page == 0
     assert pages & (pages - 1) == 0
@@ -137,17 +137,17 @@ def test_rings_fit_their_budget_or_nothing_does(
     page = 4096
     rings = [(page << order, count) for order, count in shapes]
     least = sum(2 * page * count for _, count in rings)
-    sizes = budget.fit(rings, page, limit_bytes)
+    sizes = lock_budget.fit(rings, page, limit_bytes)
     if sizes is None:
         assert least > limit_bytes
         return
-    pinned = [budget.pinned_bytes(size, page) for size in sizes]
+    pinned = [lock_budget.pinned_bytes(size, page) for size in sizes]
     total = sum(each * count for each, (_, count) in zip(pinned, rings, strict=True))
     assert total <= limit_bytes
     for size, (asked, _) in zip(sizes, rings, strict=True):
         assert page <= size <= asked
         assert (size // page).bit_count() == 1
-    wanted = sum(budget.pinned_bytes(size, page) * count for size, count in rings)
+    wanted = sum(lock_budget.pinned_bytes(size, page) * count for size, count in rings)
     assert (wanted <= limit_bytes) == (list(sizes) == [size for size, _ in rings])
 
 
@@ -206,7 +206,7 @@ def test_every_plan_can_be_opened(facts: KernelFacts, session: SessionConfig) ->
         plan = build(Config(session=(session,)), facts)
     except CollectordError:
         return
-    limit = budget.LockBudget.of(facts).bytes
+    limit = lock_budget.LockBudget.of(facts).bytes
     assert limit is None or plan.pinned_bytes <= limit
     assert json.dumps(plan.to_dict())
     assert plan.describe()

@@ -14,7 +14,7 @@ from collectord.ledger.record_ledger import NO_COUNTERS
 from collectord.model import Basis, Geometry, Produced, RingLabel, RingRole
 from collectord.session.counter_reader import CounterReader, Drained
 from collectord.source.base import Abilities
-from collectord.source.ring import PerfRing
+from collectord.source.perf_ring import PerfRing
 
 if TYPE_CHECKING:
     from collectord._native._core import RingCounters

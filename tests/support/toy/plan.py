@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from collectord.codec.perf_attr import CLOCK_MONOTONIC, EventType, PerfEventAttr, SoftwareId
 from collectord.model import Basis, RingRole
 from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan
-from collectord.plan.session_plan import Payload, RingPlan
+from collectord.plan.payload import Payload
+from collectord.plan.ring_plan import RingPlan
 from collectord.plan.source_draft import SourceDraft
 
 if TYPE_CHECKING:

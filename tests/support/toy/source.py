@@ -19,7 +19,8 @@ from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_
 from collectord.codec.perf_record import frame
 from collectord.model import Geometry, Produced, RingLabel
 from collectord.source.base import Abilities
-from collectord.source.ring import CounterFd, PerfRing
+from collectord.source.perf_ring import PerfRing
+from collectord.source.ring import CounterFd
 from tests.support.toy.plan import ToyPlan  # in the package `collectord.plan.toy_source`
 
 if TYPE_CHECKING:

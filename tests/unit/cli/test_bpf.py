@@ -16,7 +16,7 @@ from collectord.errors import BpfError, CollectordError
 from collectord.facts.kernel_facts import BpfFacts, KernelFacts
 from collectord.kernel.bpf import catalogue
 from collectord.kernel.linux import LinuxKernel
-from collectord.source.bcc_client import Loaded, LoadedProgram, LoadedTable
+from collectord.source.loaded_program import Loaded, LoadedProgram, LoadedTable
 from tests.support.bpf_pairs import SOURCE, program
 from tests.support.hosts import host
 

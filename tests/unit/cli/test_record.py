@@ -37,7 +37,7 @@ from collectord.facts.kernel_facts import PmuFacts
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import ScopeKind
 from collectord.plan.build import build
-from collectord.plan.session_plan import CorePlan, Plan
+from collectord.plan.plan import CorePlan, Plan
 from collectord.text.units import RingSize
 from tests.support import balances
 from tests.support.configs import perf_event, perf_source, trace_event, tracefs_source

@@ -16,7 +16,7 @@ from collectord.control.service import Service
 from collectord.control.watchdog import Watchdog, prolong
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.drain_threads import DrainThread, DrainThreads
-from collectord.plan.session_plan import CorePlan
+from collectord.plan.plan import CorePlan
 from collectord.session.drain_loop import Drain
 from tests.support.daemons import wait_for
 from tests.support.hanging import hanging_ring

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from collectord.config.schema import Config
 from collectord.config.schema_session import SessionConfig
 from collectord.daemon.coverage import Coverage
+from collectord.daemon.cpu_watch import CpuChange, CpuWatch
 from collectord.daemon.hotplug import Hotplug
 from collectord.errors import KernelError, ShardSilent
 from collectord.plan.build import build
@@ -25,7 +26,7 @@ from tests.support.configs import perf_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from collectord.errors import CollectordError
     from collectord.plan.session_plan import SessionPlan
@@ -47,11 +48,19 @@ class Rings(Session):
         one: Any = self
         self.plan = plan
         self.abilities: Any = SimpleNamespace(hotplug=(one,) if can else ())
-        self.rings = set(CPUS)
+        self.rings = one
+        self.cpus = set(CPUS)
         self.asked: list[tuple[str, int]] = []
         self.refusals: list[CollectordError] = []
         self.silent = False
         self.meanwhile: Callable[[], None] = lambda: None
+        self.troubles: list[str] = []
+
+    def note(self, about: str, trouble: str) -> None:
+        """Note what it lacks, if that is another trouble."""
+        assert about == "cpus"
+        if self.troubles[-1:] != [trouble]:
+            self.troubles.append(trouble)
 
     async def leave_cpu(self, cpu: int) -> None:
         """Give up the rings of a CPU, if there are any."""
@@ -59,7 +68,7 @@ class Rings(Session):
         await asyncio.sleep(0)
         if self.silent:
             raise ShardSilent(0, 5.0)
-        self.rings.discard(cpu)
+        self.cpus.discard(cpu)
 
     async def join_cpu(self, cpu: int) -> None:
         """Make rings for a CPU, unless that is refused."""
@@ -67,10 +76,29 @@ class Rings(Session):
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
         await asyncio.sleep(0)
-        assert cpu not in self.rings, "two rings at once"
+        assert cpu not in self.cpus, "two rings at once"
         if self.refusals:
             raise self.refusals.pop(0)
-        self.rings.add(cpu)
+        self.cpus.add(cpu)
+
+
+class Cpus(CpuWatch):
+    """CPUs that the test takes away and gives back."""
+
+    def __init__(self, fd: int = -1) -> None:
+        self.fd = fd
+        self.polls = 0
+        self.now = CpuChange(CPUS, frozenset())
+
+    def fileno(self) -> int:
+        """Return what tells of news."""
+        return self.fd
+
+    def poll(self) -> CpuChange:
+        """Return the last change; what went is told once."""
+        self.polls += 1
+        now, self.now = self.now, CpuChange(self.now.online, frozenset())
+        return now
 
 
 class Rig:
@@ -79,23 +107,19 @@ class Rig:
     def __init__(self, *, can: bool = True) -> None:
         self.session = Rings(planned(), can=can)
         self.coverage = Coverage([self.session.plan], CPUS)
-        self.told: list[str] = []
-        self.unseen: Callable[[], None] = lambda: None
+        self.cpus = Cpus()
         self.live = [self.session]
-        self.hotplug = Hotplug(self.live, self.coverage, self._tell, self.look)
+        self.hotplug = Hotplug(self.live, self.coverage, self.cpus)
+        self.hotplug.begin()
 
-    def look(self) -> None:
-        """Find what happened unseen."""
-        unseen, self.unseen = self.unseen, lambda: None
-        unseen()
-
-    def _tell(self) -> None:
-        self.told.append(self.coverage.trouble(self.session.plan))
-
-    def change(self, online: Sequence[int], *left: int) -> None:
+    def change_unseen(self, online: Iterable[int], *left: int) -> None:
         """Take these CPUs away and leave those that are online."""
-        self.coverage.change(online, left)
-        self.hotplug.follow()
+        self.cpus.now = CpuChange(frozenset(online), frozenset(left))
+
+    def change(self, online: Iterable[int], *left: int) -> None:
+        """Do so, and look."""
+        self.change_unseen(online, *left)
+        self.hotplug.poll()
 
 
 def test_a_cpu_that_leaves_loses_its_rings_and_gets_new_ones() -> None:
@@ -105,16 +129,16 @@ def test_a_cpu_that_leaves_loses_its_rings_and_gets_new_ones() -> None:
         rig = Rig()
         rig.change([0, 1, 3], 2)
         await rig.hotplug.settled()
-        assert rig.session.rings == {0, 1, 3}
+        assert rig.session.cpus == {0, 1, 3}
         assert rig.coverage.trouble(rig.session.plan) == "CPU 2: offline"
         rig.change([0, 1, 2, 3])
         await rig.hotplug.settled()
         return rig
 
     rig = asyncio.run(scenario())
-    assert rig.session.rings == CPUS
+    assert rig.session.cpus == CPUS
     assert rig.session.asked == [("leave", 2), ("leave", 2), ("join", 2)]
-    assert rig.told[-1] == ""
+    assert rig.session.troubles[-1] == ""
     assert rig.coverage.covered == CPUS
 
 
@@ -168,10 +192,10 @@ def test_an_absence_that_is_told_late_is_not_one_of_the_new_rings() -> None:
 
     async def scenario() -> Rig:
         rig = Rig()
-        rig.unseen = lambda: rig.change([0, 1, 2, 3], 2)
         rig.change([0, 1, 2, 3], 2)
+        rig.change_unseen([0, 1, 2, 3], 2)
         await rig.hotplug.settled()
-        rig.look()  # as at the next flush
+        rig.hotplug.poll()  # as at the next flush
         await rig.hotplug.settled()
         return rig
 
@@ -203,18 +227,19 @@ def test_a_cpu_that_cannot_join_is_missed() -> None:
         rig.session.refusals = [KernelError("cannot open cs", errno=errno.EMFILE)]
         rig.change([0, 1, 2, 3], 2)
         await rig.hotplug.settled()
-        assert rig.told == ["CPU 2: back online, and not recorded since it was offline"]
+        missed = "CPU 2: back online, and not recorded since it was offline"
+        assert rig.session.troubles == [missed]
         rig.session.silent = True
         rig.change([0, 1, 2, 3], 2)
         await rig.hotplug.settled()
-        assert rig.told[1:] == rig.told[:1]
+        assert rig.session.troubles == [missed]
         rig.session.silent = False
         rig.change([0, 1, 2, 3], 2)
         await rig.hotplug.settled()
         return rig
 
     rig = asyncio.run(scenario())
-    assert rig.told[-1] == ""
+    assert rig.session.troubles[-1] == ""
     assert rig.coverage.covered == CPUS
 
 
@@ -255,7 +280,7 @@ def test_in_the_end_all_that_is_online_has_rings(
         return rig
 
     rig = asyncio.run(scenario())
-    assert rig.session.rings == CPUS
+    assert rig.session.cpus == CPUS
     assert rig.coverage.covered == CPUS
     assert rig.coverage.trouble(rig.session.plan) == ""
 
@@ -264,22 +289,16 @@ def test_news_are_looked_at_once_and_not_a_thousand_times() -> None:
     """Uevents of other devices make its descriptor readable too."""
 
     async def scenario() -> int:
-        looked = 0
-
-        def look() -> None:
-            nonlocal looked
-            looked += 1  # and leaves it readable
-
-        rig = Rig()
-        hotplug = Hotplug([rig.session], rig.coverage, lambda: None, look)
         with ExitStack() as stack:
             fd = os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             stack.callback(os.close, fd)
-            hotplug.listen(fd)
+            cpus = Cpus(fd)  # which nobody reads: it stays readable
+            hotplug = Hotplug([], Coverage([], CPUS), cpus)
+            hotplug.begin()
             for _ in range(1000):
                 await asyncio.sleep(0)
             hotplug.end()
-        return looked
+        return cpus.polls
 
     assert 1 <= asyncio.run(scenario()) < 100
 
@@ -300,9 +319,11 @@ def test_a_session_whose_disk_hangs_holds_up_no_other() -> None:
         stuck, quick = Stuck(plan), Rings(other)
         stuck.answers = asyncio.Event()
         coverage = Coverage([plan, other], CPUS)
-        hotplug = Hotplug([stuck, quick], coverage, lambda: None, lambda: None)
-        coverage.change(CPUS, (1, 2))
-        hotplug.follow()
+        cpus = Cpus()
+        hotplug = Hotplug([stuck, quick], coverage, cpus)
+        hotplug.begin()
+        cpus.now = CpuChange(CPUS, frozenset({1, 2}))
+        hotplug.poll()
         async with asyncio.timeout(60):
             while quick.asked[-1:] != [("join", 2)]:  # noqa: ASYNC110 - it ends by itself
                 await asyncio.sleep(0)
@@ -312,7 +333,7 @@ def test_a_session_whose_disk_hangs_holds_up_no_other() -> None:
         return stuck, quick
 
     stuck, quick = asyncio.run(scenario())
-    assert quick.rings == CPUS
+    assert quick.cpus == CPUS
     assert stuck.asked == [("leave", 1), ("join", 1)]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord.daemon.packer import Batch, Packer, share_of
-from collectord.plan.session_plan import RetentionPlan, SinkPlan
+from collectord.plan.sink_plan import RetentionPlan, SinkPlan
 from collectord.reader.verify import verify
 from collectord.session.cost_meter import Cost
 from collectord.sink.segment import PERF_DATA

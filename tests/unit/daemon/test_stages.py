@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from collectord.config.schema import BpfConfig, Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig
-from collectord.daemon import stages
+from collectord.daemon import waits
 from collectord.daemon.daemon import Daemon
 from collectord.daemon.opening import Opening
 from collectord.kernel.linux import LinuxKernel
@@ -215,7 +215,7 @@ def test_a_stop_does_not_wait_for_a_recovery_whose_disk_hangs(
         answers.wait()
 
     monkeypatch.setattr(Leftovers, "begin", hang)
-    monkeypatch.setattr(stages, "_CLAIM_S", 0.05)
+    monkeypatch.setattr(waits, "ANSWER_S", 0.05)
 
     async def scenario() -> object:
         stop = asyncio.Event()

@@ -25,7 +25,7 @@ from collectord.model import (
 )
 from collectord.session.counter_reader import CounterReader, Drained
 from collectord.source.base import Abilities
-from collectord.source.ring import BlktraceRing, ChannelRing
+from collectord.source.channel_ring import BlktraceRing, ChannelRing
 from tests.support import balances
 from tests.support.relay_records import note, record
 

@@ -38,14 +38,9 @@ from collectord.model import (
 )
 from collectord.session.counter_reader import CounterReader, Drained
 from collectord.source.base import Abilities
-from collectord.source.ring import (
-    BlktraceRing,
-    ChannelRing,
-    FtraceRing,
-    OverwritableRing,
-    PairedRing,
-    PerfRing,
-)
+from collectord.source.channel_ring import BlktraceRing, ChannelRing
+from collectord.source.ftrace_ring import FtraceRing
+from collectord.source.perf_ring import OverwritableRing, PairedRing, PerfRing
 from tests.support import balances
 
 if TYPE_CHECKING:

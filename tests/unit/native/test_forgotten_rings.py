@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from collectord._native import _core
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
 from collectord.model import RingLabel, RingRole
-from collectord.source.perf import fed_ring
+from collectord.source.fed_ring import fed_ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable

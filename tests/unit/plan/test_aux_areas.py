@@ -27,7 +27,9 @@ from tests.support.hosts import host, unprivileged
 
 if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.plan.session_plan import Plan, RingPlan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.session_plan import SessionPlan
 
 PT = PmuFacts(type=10, formats={"tsc": "config:10"}, aux=True, address_filters=2)
 ETM = PmuFacts(type=11, formats={"timestamp": "config:28"}, aux=True, address_filters=8)

@@ -23,7 +23,8 @@ from tests.support.hosts import host
 
 if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.plan.session_plan import RingPlan, SessionPlan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.session_plan import SessionPlan
 
 COSTS: Final = Path(__file__).parents[3] / "docs/ftrace.md"
 MIB: Final = 1 << 20

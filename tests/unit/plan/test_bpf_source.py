@@ -25,7 +25,7 @@ from tests.support.hosts import host
 
 if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 SYSTEM: Final = TargetConfig()
 OWN_OUTPUT: Final = SOURCE.replace("collectord_submit(args, &event)", "events.perf_submit(args)")

@@ -19,8 +19,9 @@ from collectord.config.schema_session import (
 )
 from collectord.errors import MissingFeature, MissingPrivilege, PlanError, UnknownEvent, UsageError
 from collectord.model import STREAMS_MAX, Basis, RingRole, ScopeKind
-from collectord.plan.build import build, check_streams
-from collectord.plan.session_plan import Plan, RetentionPlan, RingPlan, SessionPlan
+from collectord.plan.build import build
+from collectord.plan.plan_limits import check_streams
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.plan.source_events import tracepoint_patterns
 from collectord.text import cpu_list
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
@@ -29,6 +30,9 @@ from tests.support.hosts import host, unprivileged
 
 if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
+    from collectord.plan.plan import Plan
+    from collectord.plan.ring_plan import RingPlan
+    from collectord.plan.session_plan import SessionPlan
 
 SWITCH = "sched:sched_switch"
 

@@ -12,7 +12,7 @@ from collectord.text.units import Bytes
 from tests.support.commands import planned
 
 if TYPE_CHECKING:
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 
 def document(plan: Plan) -> dict[str, Any]:

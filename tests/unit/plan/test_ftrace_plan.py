@@ -33,14 +33,15 @@ from collectord.model import Basis, RingRole, ScopeKind, Transport
 from collectord.plan import trace_source
 from collectord.plan.build import build
 from collectord.plan.ftrace_plan import FtracePlan
-from collectord.plan.session_plan import Payload
+from collectord.plan.payload import Payload
 from collectord.plan.source_events import tracepoint_patterns
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
 from tests.support.configs import perf_source, trace_event, tracefs_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.session_plan import SessionPlan
 
 SWITCH = "sched:sched_switch"
 CALL = "raw_syscalls:sys_enter"

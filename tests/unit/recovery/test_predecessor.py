@@ -18,7 +18,7 @@ from tests.support.hosts import host
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from collectord.plan.session_plan import Plan
+    from collectord.plan.plan import Plan
 
 
 def test_a_kill_before_the_first_record_is_counted(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from collectord._native._core import RingCounters
 from collectord.model import Basis, Geometry, Produced, Reason, RingLabel, RingRole, Stage
 from collectord.session.counter_reader import CounterReader, Drained
 from collectord.source.base import Abilities
-from collectord.source.ring import PerfRing, RingHandle
+from collectord.source.perf_ring import PerfRing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from collectord.ledger.record_ledger import RingBalance
     from collectord.model import LossKey
+    from collectord.source.ring import RingHandle
 
 LABEL = RingLabel("s", "perf", RingRole.DATA, 0)
 MAP: Any = None

@@ -24,10 +24,10 @@ from collectord.errors import KernelError, ShardSilent
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import STREAMS_MAX, RingLabel, RingRole
 from collectord.plan.drain_threads import DrainThread, DrainThreads
-from collectord.plan.session_plan import CorePlan
+from collectord.plan.plan import CorePlan
 from collectord.session import drain_loop
 from collectord.session.drain_loop import Drain
-from collectord.source.perf import fed_ring
+from collectord.source.fed_ring import fed_ring
 from tests.support.hanging import hanging_ring
 
 if TYPE_CHECKING:

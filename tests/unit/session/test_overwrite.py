@@ -21,7 +21,7 @@ from collectord.ledger.record_ledger import Bracket, balance_ring, balance_sessi
 from collectord.model import Basis, Geometry, Produced, RingLabel, RingRole, ScopeKind
 from collectord.plan.build import build
 from collectord.plan.source_events import tracepoint_patterns
-from collectord.source.ring import OverwritableRing
+from collectord.source.perf_ring import OverwritableRing
 from collectord.text.units import RingSize
 from tests.support.configs import perf_source
 from tests.support.hosts import host

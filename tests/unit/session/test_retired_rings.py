@@ -17,7 +17,8 @@ from collectord.session.accounting import Accounting
 from collectord.session.aux_counter_reader import AuxCounterReader
 from collectord.session.counter_reader import CounterReader, Drained
 from collectord.source.base import Abilities
-from collectord.source.ring import AuxHandle, OverwritableRing, PerfRing, RingHandle
+from collectord.source.perf_ring import OverwritableRing, PerfRing
+from collectord.source.ring import AuxHandle, RingHandle
 from tests.support import balances
 from tests.support.sessions import parts_of
 

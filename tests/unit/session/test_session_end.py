@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from collectord._native._core import Stream
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.model import ClockReading
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.session_plan import SessionPlan
 
 
 class Source:

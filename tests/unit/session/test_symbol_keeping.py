@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from structlog.testing import capture_logs
 
 from collectord.errors import SinkError
-from collectord.plan.session_plan import SinkPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.session import symbol_keeping
 from collectord.session.symbol_keeping import SymbolKeeping
 from collectord.sink.perf_map_copies import Kept

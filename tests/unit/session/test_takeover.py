@@ -28,9 +28,9 @@ from collectord.session.session_parts import SessionParts
 from collectord.session.task_group import TaskGroup
 from collectord.sink.state_dir import StateDir
 from collectord.source.base import Abilities
+from collectord.source.fed_ring import fed_ring
 from collectord.source.kept_memory import KeptMemory, memory_bytes
 from collectord.source.kept_ring import Hold, LastingRing
-from collectord.source.perf import fed_ring
 from tests.support import segments
 from tests.support.configs import perf_source
 from tests.support.hosts import host

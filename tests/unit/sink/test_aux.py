@@ -16,7 +16,7 @@ from collectord.codec.aux_record import auxtrace_index, iter_pieces
 from collectord.codec.perf_data import AttrSection, parse_feature_table, parse_header
 from collectord.codec.perf_features import Features, decode_auxtrace_index
 from collectord.codec.perf_section import Feature
-from collectord.plan.session_plan import SinkPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.reader.verify import verify
 from collectord.sink.manifest import RingEntry
 from collectord.sink.outcome import Action

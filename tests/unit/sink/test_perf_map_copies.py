@@ -12,13 +12,14 @@ import pytest
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.model import EvictReason
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.symbols import perf_map
 from collectord.sink import perf_map_copies
+from collectord.sink.eviction import evict
 from collectord.sink.kept_beside import remove_lone
 from collectord.sink.perf_map_copies import Kept, MapCopies, kept_map
 from collectord.sink.segment import group_files
-from collectord.sink.state_dir import StateDir, evict
+from collectord.sink.state_dir import StateDir
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -14,11 +14,12 @@ import pytest
 
 from collectord.errors import SinkError, UnsafePath
 from collectord.folders.walk import open_folder
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.verify import list_segments, verify
+from collectord.recovery.unclean_stops import count_unclean_stops
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
-from collectord.sink.state_dir import StateDir, count_unclean_stops
+from collectord.sink.state_dir import StateDir
 from tests.support import segments as support
 from tests.support.patience import patient
 

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from collectord.errors import SinkError
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.verify import State, list_segments, verify
 from collectord.sink.base import Closing, Opening
+from collectord.sink.eviction import evict
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
-from collectord.sink.state_dir import evict
 from collectord.sink.stored_file import Check
 from tests.support.relay_records import note, record
 from tests.support.relay_segments import DATA, EMPTY, RINGS, closed, filled, make_sink, seal

@@ -15,11 +15,12 @@ import pytest
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
 from collectord.model import EvictReason
-from collectord.plan.session_plan import RetentionPlan
-from collectord.sink import state_dir
+from collectord.plan.sink_plan import RetentionPlan
+from collectord.sink import eviction
+from collectord.sink.eviction import Eviction, evict
 from collectord.sink.output_dir import single_paths
 from collectord.sink.segment import Group, group_files, segment_name
-from collectord.sink.state_dir import Eviction, StateDir, count_unclean_stops, evict
+from collectord.sink.state_dir import StateDir
 from tests.support import segments as support
 
 if TYPE_CHECKING:
@@ -31,21 +32,6 @@ if TYPE_CHECKING:
 DAY_NS = 86_400_000_000_000
 NOW_NS = 1_800_000_000_000_000_000
 SEGMENT_BYTES = 64 << 10
-
-
-def test_unclean_stops_are_counted_over_processes(tmp_path: Path) -> None:
-    """Each process finds what those before it counted, and a clean start adds nothing."""
-    assert count_unclean_stops(tmp_path, add=False) == 0
-    assert not list(tmp_path.iterdir())
-    assert count_unclean_stops(tmp_path, add=True) == 1
-    assert count_unclean_stops(tmp_path, add=True) == 2
-    assert count_unclean_stops(tmp_path, add=False) == 2
-
-
-def test_damaged_count_begins_anew(tmp_path: Path) -> None:
-    """A count that is not a number costs nothing but itself."""
-    (tmp_path / ".unclean_stops").write_text("many\n")
-    assert count_unclean_stops(tmp_path, add=True) == 1
 
 
 def test_manifest_replaces_no_file_of_others(tmp_path: Path) -> None:
@@ -361,7 +347,7 @@ def test_files_that_vanish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 file.unlink()
         return groups
 
-    monkeypatch.setattr(state_dir, "group_files", list_and_delete)
+    monkeypatch.setattr(eviction, "group_files", list_and_delete)
     evictions = evict(tmp_path, RetentionPlan(age_ns=DAY_NS), NOW_NS)
     assert [eviction.path for eviction in evictions] == [half]
     assert not _manifest(half).exists()

@@ -13,7 +13,7 @@ import pytest
 from collectord._native import _core
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import Features
-from collectord.plan.session_plan import SinkPlan
+from collectord.plan.sink_plan import SinkPlan
 from collectord.reader.verify import verify
 from collectord.sink.perf_data_sink import PerfDataSink
 from tests.support import segments as support

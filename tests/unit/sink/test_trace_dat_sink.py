@@ -21,14 +21,14 @@ from collectord.codec.trace_dat_head import Place
 from collectord.errors import SinkError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
-from collectord.plan.session_plan import RetentionPlan
+from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.verify import State, list_segments, verify
+from collectord.sink.eviction import evict
 from collectord.sink.manifest import Manifest, OpenManifest, decode
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair, repair_steps
 from collectord.sink.scan import xxh3
 from collectord.sink.segment import group_files
-from collectord.sink.state_dir import evict
 from collectord.sink.stored_file import Check
 from collectord.sink.trace_file import read_head
 from tests.support import segments as perf_support

@@ -1,21 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AUX areas in the perf source, without hardware: flushes, and messages for refused filters."""
+"""Flushes of AUX areas in the perf source, without hardware."""
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from collectord.codec.perf_attr import PerfEventAttr
-from collectord.errors import KernelError, MissingFeature, UsageError
 from collectord.kernel.values.counter_reading import CounterReading
-from collectord.model import Basis, Scope, ScopeKind
-from collectord.plan.event_attrs import EventPlan
-from collectord.source.aux import flush, flush_interval_ns, refused_addresses
+from collectord.source.aux import flush, flush_interval_ns
 from collectord.source.ring import CounterFd
 
 
@@ -59,29 +52,3 @@ def test_without_areas_nothing_is_flushed() -> None:
     """No timer is needed either."""
     without: Any = SimpleNamespace(areas=())
     assert flush_interval_ns([without, ring(0, 9)]) == 0
-
-
-@pytest.mark.parametrize(
-    ("code", "text", "kind", "hint"),
-    [
-        (errno.EOPNOTSUPP, "filter 0x0/0x1@/bin/x", ScopeKind.SYSTEM, "observed processes"),
-        (errno.EOPNOTSUPP, "start 0x0", ScopeKind.SYSTEM, "fewer ranges"),
-        (errno.EOPNOTSUPP, "start 0x0@/bin/x", ScopeKind.PROCESS, "fewer ranges"),
-        (errno.ENOENT, "filter 0x0/0x1@/bin/x", ScopeKind.PROCESS, "file must exist"),
-        (errno.EINVAL, "filter 0x0/0x1", ScopeKind.PROCESS, "privilege level"),
-    ],
-)
-def test_refused_addresses_are_explained(code: int, text: str, kind: ScopeKind, hint: str) -> None:
-    """The message explains the kernel's error for this filter and this scope."""
-    event = EventPlan(0, "intel_pt//", PerfEventAttr(), Basis.LOST_ONLY, filter=text, aux=True)
-    error = refused_addresses(KernelError("no", errno=code), event, Scope(kind))
-    assert isinstance(error, MissingFeature if code == errno.EOPNOTSUPP else UsageError)
-    assert hint in error.hint
-    assert text in str(error)
-
-
-def test_other_refusals_stay_what_they_are() -> None:
-    """A lack of memory is no matter of addresses."""
-    error = KernelError("no", errno=errno.ENOMEM)
-    event = EventPlan(0, "intel_pt//", PerfEventAttr(), Basis.LOST_ONLY, filter="x", aux=True)
-    assert refused_addresses(error, event, Scope(ScopeKind.SYSTEM)) is error

@@ -24,14 +24,14 @@ from collectord.errors import (
 )
 from collectord.programs.bpf_program import BpfProgram
 from collectord.programs.program_manifest import AttachConfig, load_manifest
-from collectord.source import bcc_client
+from collectord.source import bcc_client, bcc_python
 from collectord.source.bcc_child import Said
 from tests.support.fake_bcc import interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from collectord.source.bcc_client import Loaded
+    from collectord.source.loaded_program import Loaded
 
 MIB: Final = 1 << 20
 TABLE: Final = {"name": "m", "fd": 0, "key": "int", "leaf": "int"}
@@ -505,9 +505,9 @@ def test_finding_an_interpreter(tmp_path: Path) -> None:
     dies = _finder(tmp_path, "dies", "exit 1")
     right = _finder(tmp_path, "right", f"echo {real}")
     unknown = _finder(tmp_path, "unknown", f"echo {odd}")
-    assert bcc_client.find_python((without, wrong, dies, right, unknown)) == (right, "0.31.0")
-    assert bcc_client.find_python((unknown,)) == (unknown, "unknown")
-    python, reason = bcc_client.find_python((without, wrong, dies, "/nonexistent", without))
+    assert bcc_python.find_python((without, wrong, dies, right, unknown)) == (right, "0.31.0")
+    assert bcc_python.find_python((unknown,)) == (unknown, "unknown")
+    python, reason = bcc_python.find_python((without, wrong, dies, "/nonexistent", without))
     assert python == ""
     assert f"{without}: it has no bcc; " in reason
     assert f"{wrong}: {other} is another bcc" in reason
@@ -517,7 +517,7 @@ def test_finding_an_interpreter(tmp_path: Path) -> None:
 
 def test_finding_runs_no_bcc() -> None:
     """The interpreter that runs this is asked where bcc would come from, and imports nothing."""
-    bcc_client.find_python((sys.executable,))
+    bcc_python.find_python((sys.executable,))
     assert "bcc" not in sys.modules
 
 

@@ -23,7 +23,7 @@ from collectord.source.bpf_kept import KeptBpf
 from collectord.source.bpf_reopening import BpfReopening
 from collectord.source.kept_memory import KeptMemory, memory_bytes
 from collectord.source.kept_ring import Hold, LastingRing
-from collectord.source.ring import PerfRing
+from collectord.source.perf_ring import PerfRing
 
 GATE: Final = 5
 COUNTS: Final = 6

@@ -21,8 +21,8 @@ from collectord.model import Basis, Produced, Reason, RingRole, Stage
 from collectord.plan.bpf_plan import RINGBUF, OutputPlan
 from collectord.plan.build import build
 from collectord.source import bpf_buffer
-from collectord.source.bcc_client import LoadedTable
 from collectord.source.bpf import Counts, OpenBpf
+from collectord.source.loaded_program import LoadedTable
 from tests.support.bpf_pairs import SOURCE, program
 from tests.support.hosts import host
 from tests.unit.source.test_bpf import COUNTS, GATE, INFO, FakeKernel, FakePerf
@@ -30,7 +30,7 @@ from tests.unit.source.test_bpf import COUNTS, GATE, INFO, FakeKernel, FakePerf
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.plan.session_plan import RingPlan
+    from collectord.plan.ring_plan import RingPlan
     from collectord.source.bpf_buffer import BufferRing
     from collectord.source.ring import RingHandle
 

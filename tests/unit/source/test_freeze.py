@@ -18,14 +18,14 @@ from collectord.facts.kernel_facts import PmuFacts
 from collectord.kernel.values.counter_reading import CounterReading
 from collectord.model import ScopeKind
 from collectord.plan.build import build
-from collectord.source import perf, perf_opening
+from collectord.source import perf, perf_new_ring
 from tests.support.configs import perf_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.source.perf import OpenPerf
+    from collectord.source.open_perf import OpenPerf
 
 SWITCH = "sched:sched_switch"
 TRACE = 20  # type of the PMU
@@ -107,8 +107,8 @@ class Events:
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Events:
     """Return a kernel without events, whose rings are no memory."""
     events = Events()
-    monkeypatch.setattr(perf_opening, "map_ring", events.map_ring)
-    monkeypatch.setattr(perf_opening, "map_aux", events.map_aux)
+    monkeypatch.setattr(perf_new_ring, "map_ring", events.map_ring)
+    monkeypatch.setattr(perf_new_ring, "map_aux", events.map_aux)
     return events
 
 

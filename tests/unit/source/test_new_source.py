@@ -60,13 +60,13 @@ _EDITS: Final = (
     ),
     ("collectord/model.py", r"^LOSS_PAIRS\b.* = \{$", r"\g<0>" + _LOSSES),
     (
-        "collectord/plan/build.py",
+        "collectord/plan/session_draft.py",
         _IMPORTS,
         r"\g<0>from collectord.config.schema_session import ToySourceConfig" + "\n"
         "from collectord.plan import toy_source\n",
     ),
     (
-        "collectord/plan/build.py",
+        "collectord/plan/session_draft.py",
         r"^_PLANNERS\b.* = \{$",
         r"\g<0>" + "\n    ToySourceConfig: toy_source.draft,",
     ),

@@ -17,7 +17,7 @@ from collectord.errors import KernelError
 from collectord.kernel.values.counter_reading import CounterReading
 from collectord.model import RingRole, ScopeKind
 from collectord.plan.build import build
-from collectord.source import perf, perf_opening
+from collectord.source import perf, perf_new_ring
 from collectord.source.perf_reopening import can_reopen
 from tests.support.configs import perf_source
 from tests.support.hosts import host
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collectord.config.event_spec import EventSpec
     from collectord.config.schema_session import Mode
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.perf import OpenPerf
+    from collectord.source.open_perf import OpenPerf
 
 
 class Events:
@@ -122,7 +122,7 @@ def planned(
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Events:
     """Return a kernel without events, whose rings are no memory."""
     monkeypatch.setattr(
-        perf_opening, "map_ring", lambda *_, **__: SimpleNamespace(close=lambda: None)
+        perf_new_ring, "map_ring", lambda *_, **__: SimpleNamespace(close=lambda: None)
     )
     return Events()
 

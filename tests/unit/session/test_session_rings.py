@@ -29,7 +29,7 @@ from collectord.session.session_parts import SessionParts
 from collectord.session.task_group import TaskGroup
 from collectord.sink.state_dir import StateDir
 from collectord.source.base import Abilities
-from collectord.source.perf import fed_ring
+from collectord.source.fed_ring import fed_ring
 from tests.support.configs import perf_source
 from tests.support.hosts import host
 
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
     from collectord._native import _core
     from collectord.ledger.record_ledger import RingBalance
-    from collectord.source.ring import PerfRing, RingHandle
+    from collectord.source.perf_ring import PerfRing
+    from collectord.source.ring import RingHandle
 
 ATTR = PerfEventAttr(sample_type=SampleType.TIME, sample_id_all=True)
 SAMPLE = struct.pack("=IHHQ", 9, 0, 16, 5)
@@ -162,7 +163,7 @@ class Rig:
 
     async def end(self) -> None:
         """Remove all rings from the core."""
-        await self.session.remove_joined()
+        await self.session.rings.remove_joined()
         await self._drain.remove(self._first)
         self._drain.forget(self.stream)
         await self._tasks.join()
@@ -191,8 +192,8 @@ def test_a_cpu_leaves_with_all_that_was_in_its_ring(tmp_path: Path) -> None:
     async def scenario() -> tuple[RingBalance, RingBalance]:
         with rig(tmp_path) as one:
             one.source.feed(1, 3)
-            await one.session.leave_cpu(1)
-            await one.session.leave_cpu(1)
+            await one.session.rings.leave_cpu(1)
+            await one.session.rings.leave_cpu(1)
             assert list(one.source.rings) == [0]
             one.source.feed(0, 2)
             places = await one.place(0), await one.place(1)
@@ -211,7 +212,7 @@ def test_a_cpu_that_is_there_may_leave(tmp_path: Path) -> None:
         with rig(tmp_path) as one:
             one.source.running.add(1)
             one.source.feed(1, 3)
-            await one.session.leave_cpu(1)
+            await one.session.rings.leave_cpu(1)
             place = await one.place(1)
             await one.end()
             return place
@@ -227,8 +228,8 @@ def test_a_cpu_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
         with rig(tmp_path) as one:
             for _ in range(3):
                 one.source.feed(1, 3)
-                await one.session.leave_cpu(1)
-                await one.session.join_cpu(1)
+                await one.session.rings.leave_cpu(1)
+                await one.session.rings.join_cpu(1)
             one.source.feed(1, 4)
             place = await one.place(1)
             assert one.source.enabled == [1, 1, 1]
@@ -245,14 +246,14 @@ def test_a_cpu_whose_ring_cannot_be_counted_has_none(tmp_path: Path) -> None:
 
     async def scenario() -> RingBalance:
         with rig(tmp_path) as one:
-            await one.session.leave_cpu(1)
+            await one.session.rings.leave_cpu(1)
             one.source.refuses = True
             with pytest.raises(KernelError):
-                await one.session.join_cpu(1)
+                await one.session.rings.join_cpu(1)
             one.source.refuses = False
             assert list(one.source.rings) == [0]
             assert one.source.enabled == []
-            await one.session.join_cpu(1)
+            await one.session.rings.join_cpu(1)
             one.source.feed(1, 2)
             place = await one.place(1)
             await one.end()
@@ -267,9 +268,9 @@ def test_a_session_ends_after_a_cpu_that_waits_for_its_disk(tmp_path: Path) -> N
 
     async def scenario() -> None:
         with rig(tmp_path) as one:
-            await one.session.leave_cpu(1)
+            await one.session.rings.leave_cpu(1)
             async with one.session._rotation._preparing:  # the disk hangs
-                joins = asyncio.create_task(one.session.join_cpu(1))
+                joins = asyncio.create_task(one.session.rings.join_cpu(1))
                 await asyncio.sleep(0)
                 assert list(one.source.rings) == [0, 1]
                 ends = asyncio.create_task(one.session.close())
@@ -281,7 +282,7 @@ def test_a_session_ends_after_a_cpu_that_waits_for_its_disk(tmp_path: Path) -> N
             await ends
             assert one.source.disabled
             with pytest.raises(SinkError, match="the session has ended"):
-                await one.session.join_cpu(1)
+                await one.session.rings.join_cpu(1)
             await one.end()
 
     asyncio.run(scenario())

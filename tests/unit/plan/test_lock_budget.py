@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from collectord.plan.budget import LockBudget, fit, ring_bytes, watermark_bytes
+from collectord.plan.lock_budget import LockBudget, fit
+from collectord.plan.ring_sizes import ring_bytes, watermark_bytes
 from collectord.text.units import Share
 from tests.support.hosts import host, unprivileged
 
