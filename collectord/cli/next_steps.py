@@ -8,7 +8,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from collectord.model import Reason, Stage, loss_key
-from collectord.plan.budget import RING_MAX_BYTES
+from collectord.plan.ring_sizes import RING_MAX_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

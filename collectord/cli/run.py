@@ -14,6 +14,7 @@ from collectord.cli import EXIT_FAILURE, EXIT_OK, daemon_config, log
 from collectord.cli.line_queue import LineQueue
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
+from collectord.cli.start_text import start_lines
 from collectord.control import activation, service, signals
 from collectord.control.event_loop import EventLoop
 from collectord.control.peers import Admins
@@ -97,7 +98,7 @@ async def _serve(
             """Start the servers and say what is collected, now that all rings are open."""
             start = await daemon.in_thread(_load_servers)
             await start(stack, daemon, loaded.config, claims.bound, claims.admins)
-            _announce(daemon.plan, claims.places)
+            _announce(daemon.plan, loaded.config, claims.places)
 
         try:
             balances = await daemon.run(stop, service=manager, on_open=on_open)
@@ -150,16 +151,14 @@ def _claim(
     return _Claims(claimed, places, admins)
 
 
-def _announce(plan: Plan, places: list[str]) -> None:
-    """Print on stdout what is collected and where to look; in the journal log it."""
+def _announce(plan: Plan, config: Config, places: list[str]) -> None:
+    """Print on stdout what is collected and where to look; in the journal log the whole plan."""
     if log.is_journal():
         log.get_logger().info(
             "started", version=__version__, plan=[*plan.describe()], places=places
         )
         return
-    say(f"collectord {__version__} collects until Ctrl-C:")
-    for line in plan.describe():
-        say(f"  {line}")
-    for line in places:
+    say(f"collectord {__version__} collects until Ctrl-C; `collectord check` prints the plan")
+    for line in start_lines(plan, config, places):
         say(line)
     flush()

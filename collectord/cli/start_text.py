@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli.output import bytes_text, wrapped
-from collectord.cli.parser import CONTROL_SOCKET
 from collectord.cli.segments import STATE_DIRECTORY
-from collectord.codec.perf_attr import SoftwareId
+from collectord.model import CONTROL_SOCKET, RingRole
 from collectord.plan.imposed import imposed_by
-from collectord.text.units import NS_PER_SECOND
+from collectord.text.units import NS_PER_SECOND, show_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.config.schema import Config
-    from collectord.plan.session_plan import Plan, SessionPlan
+    from collectord.plan.plan import Plan
+    from collectord.plan.session_plan import SessionPlan
 
 _NAMED: Final = 3  # events of a session
 _RECORDER: Final = "flight-recorder"
-_INDENT: Final = " " * 12
 
 
 def start_lines(plan: Plan, config: Config, places: list[str]) -> Iterator[str]:
@@ -35,8 +34,8 @@ def start_lines(plan: Plan, config: Config, places: list[str]) -> Iterator[str]:
     staging = bytes_text(plan.core.chunks * plan.core.chunk_bytes)
     rings = bytes_text(plan.pinned_bytes + plan.ftrace_bytes)
     yield f"memory   {rings} of rings, {staging} of staging"
-    budget = config.daemon.budget
-    limit = f"the budget is {budget:.2%} of all CPUs" if budget else "no budget"
+    budget = show_share(config.daemon.budget)
+    limit = f"the budget is {budget} of all CPUs" if config.daemon.budget.percent else "no budget"
     yield f"cost     {limit}; `collectord status` shows what it takes"
     yield f"files    below {config.daemon.state_dir}"
     for warning in plan.warnings:
@@ -50,7 +49,8 @@ def _session(session: SessionPlan) -> str:
     """Return what a session records, how, and what an event costs the traced programs."""
     if session.is_absent:
         return "nothing to record"
-    names = [name for name in _names(session) if name]
+    data = (ring for ring in session.rings if ring.role is RingRole.DATA)
+    names = [*dict.fromkeys(e.name for ring in data for e in ring.events), *session.payload.names]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     words = [f"{session.source}, {', '.join(names[:_NAMED])}{more}"]
     if session.mode == _RECORDER:
@@ -61,11 +61,6 @@ def _session(session: SessionPlan) -> str:
     if cost is not None:
         words.append(f"{cost.event_ns} ns an event")
     return ", ".join(words)
-
-
-def _names(session: SessionPlan) -> list[str]:
-    events = [e.name for e in session.events if not e.attr.is_software(SoftwareId.DUMMY)]
-    return [*events, *session.payload.names]
 
 
 def _next(plan: Plan, config: Config) -> Iterator[str]:

@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
         if error.name is None or not error.name.startswith("textual"):
             raise
         raise MissingFeature(
-            "the screen of `top` needs the package textual",
+            "the screen needs the package textual, which is not installed",
             feature="textual",
             hint="python3 -m pip install 'collectord[top]'; or use --once",
         ) from error

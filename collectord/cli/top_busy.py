@@ -25,13 +25,15 @@ SECONDS: Final = 10
 _ROWS: Final = 8
 _TABLES_MAX: Final = 64  # events that one statement counts
 _CALLS: Final = 4  # the innermost ones of a stack
-_PROCESSES: Final = f"""
+_LIMIT: Final = "limit"
+_TEXT: Final = "'"
+_NAME: Final = '"'
+_PROCESSES: Final = """
     SELECT comm || ' (' || coalesce(pid, tid) || ')', count(*) AS samples
-    FROM samples GROUP BY ALL ORDER BY samples DESC LIMIT {_ROWS}
+    FROM samples GROUP BY ALL ORDER BY samples DESC LIMIT $limit
 """
-_STACKS: Final = f"""
-    SELECT stack, count(*) AS samples FROM stacks
-    GROUP BY stack ORDER BY samples DESC LIMIT {_ROWS}
+_STACKS: Final = """
+    SELECT stack, count(*) AS samples FROM stacks GROUP BY stack ORDER BY samples DESC LIMIT $limit
 """
 
 
@@ -70,10 +72,10 @@ def busiest(status: Mapping[str, Any], session: str) -> dict[str, list[tuple[str
 def _event_counts(names: Sequence[str]) -> str:
     """Return a statement that counts the records of some tables."""
     counts = " UNION ALL ".join(
-        f"SELECT {_quoted(name, chr(39))} AS event, count(*) AS records FROM {_quoted(name, chr(34))}"
+        f"SELECT {_quoted(name, _TEXT)} AS event, count(*) AS records FROM {_quoted(name, _NAME)}"  # noqa: S608
         for name in names[:_TABLES_MAX]
     )
-    return f"SELECT event, records FROM ({counts}) ORDER BY records DESC LIMIT {_ROWS}"  # noqa: S608
+    return f"SELECT event, records FROM ({counts}) ORDER BY records DESC LIMIT $limit"  # noqa: S608
 
 
 def _quoted(name: str, quote: str) -> str:
@@ -82,7 +84,7 @@ def _quoted(name: str, quote: str) -> str:
 
 def _counted(database: Database, statement: str) -> list[tuple[str, int]]:
     rows: Iterable[tuple[Any, ...]] = (
-        row for batch in database.ask(statement).batches() for row in batch
+        row for batch in database.ask(statement, {_LIMIT: _ROWS}).batches() for row in batch
     )
     return [(visible(str(name)), count) for name, count in rows if count]
 

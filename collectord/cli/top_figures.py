@@ -108,9 +108,11 @@ def heading(now: Reading, before: Reading) -> list[str]:
     staged = core["chunks"] - core["chunks_free"]
     lines = [
         f"collectord {status['version']}, pid {status['pid']}, since {status['started'][:19]}Z",
-        f"CPUs {status['cpus_covered']} of {status['cpus_online']} covered   "
-        f"cost {cost['ratio']:.2%}{budget}   staging {staged} of {core['chunks']} chunks   "
-        f"disk {bytes_text(written)}/s",
+        (
+            f"CPUs {status['cpus_covered']} of {status['cpus_online']} covered   "
+            f"cost {cost['ratio']:.2%}{budget}   staging {staged} of {core['chunks']}   "
+            f"disk {bytes_text(written)}/s"
+        ),
     ]
     if core["write_errors"]:
         lines.append(f"write errors: {core['write_errors']:,}")

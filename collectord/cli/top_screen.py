@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
@@ -17,6 +18,7 @@ from collectord.cli.top import DISPENSABLE
 from collectord.cli.top_figures import ORDERS
 from collectord.errors import CollectordError
 from collectord.text.foreign import visible
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from collectord.cli.top_figures import Reading, Table
 
 _BUSY_S: Final = 5.0  # between two looks at what is busiest: each reads segments
+# The span of rates: a daemon reads the kernel's counters once or twice in 2 s.
+_SPAN_NS: Final = 3 * NS_PER_SECOND
+_FEWEST: Final = 2  # readings that a rate needs
 _TROUBLES: Final = 4  # lines
 
 
@@ -62,8 +67,7 @@ class Screen(App[None]):
     ) -> None:
         super().__init__()
         self._read = read
-        self._before = first
-        self._now = first
+        self._readings = deque([first])
         self._interval_s = interval_s
         self._session = session
         self._order = ORDERS[0]
@@ -145,9 +149,11 @@ class Screen(App[None]):
             self.call_from_thread(self._take, now)
 
     def _take(self, now: Reading) -> None:
-        restarted = now.status["pid"] != self._now.status["pid"]
-        self._before = now if restarted else self._now
-        self._now = now
+        if now.status["pid"] != self._readings[-1].status["pid"]:
+            self._readings.clear()  # another daemon counts from 0
+        self._readings.append(now)
+        while self._readings[0].at_ns < now.at_ns - _SPAN_NS and len(self._readings) > _FEWEST:
+            self._readings.popleft()
         self._problem = ""
         self._draw()
 
@@ -163,7 +169,7 @@ class Screen(App[None]):
     def _look_at_segments(self) -> None:
         worker = get_current_worker()
         try:
-            found = top_busy.busiest(self._now.status, self._session)
+            found = top_busy.busiest(self._readings[-1].status, self._session)
         except CollectordError as error:
             lines = [visible(str(error))]
         else:
@@ -176,7 +182,9 @@ class Screen(App[None]):
             self.call_from_thread(self.query_one("#busiest", Static).update, text)
 
     def _draw(self) -> None:
-        now, before = self._now, self._before
+        if not self.query("#heading"):  # a reading that came while the screen ended
+            return
+        now, before = self._readings[-1], self._readings[0]
         lines = top_figures.heading(now, before)
         state = [f"sorted by {self._order}"]
         state += [f"only {visible(self._session)}"] if self._session else []

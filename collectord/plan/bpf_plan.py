@@ -87,6 +87,11 @@ class BpfPlan(Payload):
     fails_alone: ClassVar[bool] = True
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """See `Payload`."""
+        return tuple(program.name for program in self.programs)
+
+    @property
     def programs_run(self) -> tuple[ProgramPlan, ...]:
         """See `Payload`."""
         return self.programs

@@ -75,6 +75,11 @@ class FtracePlan(Payload):
     leaves_with_cpu: ClassVar[bool] = False
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """See `Payload`."""
+        return (*map(str, self.events), *(probe.name for probe in self.probes))
+
+    @property
     def is_exclusive(self) -> bool:
         """See `Payload`: the session's name is in that of its probes."""
         return bool(self.probes)

@@ -28,6 +28,11 @@ class Payload:
     leaves_with_cpu: ClassVar[bool] = True
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names of what it records beside the events of perf rings."""
+        return ()
+
+    @property
     def is_exclusive(self) -> bool:
         """Whether nothing else can have what it opens, not even for a moment."""
         return False

@@ -66,6 +66,11 @@ class RelayPlan(Payload):
     leaves_with_cpu: ClassVar[bool] = False
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """See `Payload`."""
+        return (self.name,)
+
+    @property
     def is_exclusive(self) -> bool:
         """See `Payload`: a device has one trace, and what is read is gone."""
         return True
