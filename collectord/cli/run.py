@@ -140,7 +140,7 @@ def _claim(
         host, port = bound[0].getsockname()[:2]
         netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         claimed[activation.METRICS] = bound
-        places.append(f"metrics  http://{netloc}/metrics")
+        places += [f"metrics  http://{netloc}/metrics", f"page     http://{netloc}/"]
     if config.control.socket:
         path = Path(config.control.socket)
         bound = stack.enter_context(claim_unix(path, handed.get(activation.CONTROL, ())))

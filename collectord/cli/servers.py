@@ -15,6 +15,7 @@ from collectord.control.api import control_app
 from collectord.control.health_pages import HealthPages
 from collectord.control.listener import serve
 from collectord.control.metrics_app import metrics_app
+from collectord.control.overview.page import OverviewPage
 from collectord.metrics import prometheus
 from collectord.metrics.exposition import Exposition
 
@@ -60,4 +61,11 @@ def _metrics(daemon: Daemon, config: Config) -> web.Application:
         daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
     )
     health = HealthPages(daemon.silent_threads, daemon.unready)
-    return metrics_app(Exposition(registry).answer, health)
+    overview = OverviewPage(daemon.status)
+    exposition = Exposition(registry)
+
+    def scrape(accept: str) -> tuple[bytes, str]:
+        overview.scraped()
+        return exposition.answer(accept)
+
+    return metrics_app(scrape, health, overview)

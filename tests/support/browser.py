@@ -73,8 +73,12 @@ class Page:
 
     def open(self, path: Path) -> None:
         """Open a file, and wait until all of it is there."""
+        self.visit(path.as_uri())
+
+    def visit(self, url: str) -> None:
+        """Open an address, and wait until all of it is there."""
         self._loaded = False
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=url)
         while not self._loaded:
             self._next()
 
