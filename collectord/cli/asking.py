@@ -30,11 +30,18 @@ if TYPE_CHECKING:
     from collectord.cli.parser import Parser
     from collectord.reader.event_file import EventFile
     from collectord.reader.event_tables import EventTable, Reading
+    from collectord.reader.manifest_tables import ManifestTables
     from collectord.reader.segment_tables import Catalogue
     from collectord.reader.sql import Answer, MadeTable
 
 # Options whose value may begin with a dash.
 TIMES: Final = ("--since", "--until")
+# As readings of losses have it.
+_UNKNOWN_CPU: Final = frozenset({-1})
+# Of more CPUs that lost records, the number is told.
+_CPUS_NAMED: Final = 4
+# Of more manifests that are damaged, the number is told.
+_MANIFESTS_NAMED: Final = 4
 _SYMBOLS: Final = "python3 -m pip install 'collectord[symbols]'"
 
 
@@ -149,6 +156,17 @@ def complain_of(catalogue: Catalogue, scans: Iterable[Reading]) -> int:
     return EXIT_FAILURE if catalogue.failures or damaged or broken else EXIT_OK
 
 
+def complain_of_manifests(tables: ManifestTables) -> int:
+    """Report manifests that cannot be read, if a statement needs them; return the exit status."""
+    damage = tables.manifests.damage if tables.is_read else ()
+    for path, reason in damage[:_MANIFESTS_NAMED]:
+        complain(f"{path}: {reason}")
+    if len(damage) > _MANIFESTS_NAMED:
+        more = len(damage) - _MANIFESTS_NAMED
+        complain(f"{more:,} more manifests are damaged; the table damage has them")
+    return EXIT_FAILURE if damage else EXIT_OK
+
+
 def complain_of_names(nameless: Sequence[EventFile], left_out: int) -> None:
     """Say why frames have no names.
 
@@ -173,8 +191,7 @@ def _most(scans: Iterable[Reading]) -> dict[EventFile, Found]:
     most: dict[EventFile, Found] = {}
     for scan in scans:
         for file, found in scan.found().items():
-            before = most.get(file, Found())
-            most[file] = Found(*map(max, zip(before, found, strict=True)))
+            most[file] = most.get(file, Found()).or_more(found)
     return most
 
 
@@ -183,10 +200,11 @@ def _complain_of_losses(found: dict[EventFile, Found]) -> None:
     by_session: dict[tuple[str, bool], Found] = {}
     for file, one in found.items():
         key = file.session or file.path_text, file.wraps
-        before = by_session.get(key, Found())
-        by_session[key] = Found(*map(sum, zip(before, one, strict=True)))
+        if (one.lost or one.lost_untold) and not one.cpus:
+            one = one._replace(cpus=_UNKNOWN_CPU)  # noqa: PLW2901  # nothing tells it
+        by_session[key] = by_session.get(key, Found()).and_also(one)
     for (session, wraps), one in by_session.items():
-        how = "overwritten" if wraps else "lost"
+        how = ("overwritten" if wraps else "lost") + _on_cpus(one.cpus)
         if one.lost:
             complain(f"{one.lost:,} records of {session} were {how} in what was read")
         if one.lost_untold:
@@ -194,3 +212,13 @@ def _complain_of_losses(found: dict[EventFile, Found]) -> None:
                 f"records of {session} were {how} at {one.lost_untold:,} places, and nothing "
                 "tells how many"
             )
+
+
+def _on_cpus(cpus: frozenset[int]) -> str:
+    """Return " on CPU 0" or the like; "" unless all of them are known."""
+    if not cpus or not _UNKNOWN_CPU.isdisjoint(cpus):
+        return ""
+    numbers = sorted(cpus)
+    named = ", ".join(map(str, numbers[:_CPUS_NAMED]))
+    more = f" and {len(numbers) - _CPUS_NAMED:,} more" if len(numbers) > _CPUS_NAMED else ""
+    return f" on CPU{'s' if len(numbers) > 1 else ''} {named}{more}"

@@ -13,6 +13,7 @@ from collectord.cli.asking import (
     add_scope,
     chains_of,
     complain_of,
+    complain_of_manifests,
     complain_of_names,
     database_of,
     give,
@@ -24,8 +25,10 @@ from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.times import joined
 from collectord.errors import UsageError
 from collectord.reader.chain_tables import described_chains
+from collectord.reader.event_file import Window
 from collectord.reader.event_tables import described
-from collectord.reader.fixed_tables import fixed_tables
+from collectord.reader.fixed_tables import described_fixed
+from collectord.reader.manifest_tables import ManifestTables, described_manifests
 from collectord.reader.segment_tables import open_catalogue
 from collectord.text.nearest import did_you_mean
 
@@ -88,19 +91,22 @@ def run(arguments: Sequence[str]) -> int:
             _print_schema(catalogue, as_json=args.json)
             return complain_of(catalogue, ())
         chains = chains_of(catalogue, args)
-        database = database_of(catalogue, args, stack, fixed=chains.tables)
+        manifests = ManifestTables(catalogue, Window(args.since, args.until))
+        fixed = {**chains.tables, **manifests.tables}
+        database = database_of(catalogue, args, stack, fixed=fixed)
         give(database, sql, args, print_rows)
         if chains.is_read:
             complain_of_names(chains.nameless, chains.left_out)
-        return complain_of(catalogue, database.scans)
+        status = complain_of(catalogue, database.scans)
+        return max(status, complain_of_manifests(manifests))
 
 
 def _print_schema(catalogue: Catalogue, *, as_json: bool) -> None:
-    rows = [*described(catalogue.tables), *described_chains()]
-    rows += [
-        (name, column, kind)
-        for name, table in fixed_tables((), "").items()
-        for column, kind in table.columns.items()
+    rows = [
+        *described(catalogue.tables),
+        *described_chains(),
+        *described_manifests(),
+        *described_fixed(),
     ]
     if as_json:
         keys = ("table", "column", "type")

@@ -184,13 +184,13 @@ def test_what_was_lost_is_said(
     tmp_path: Path, busy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Beside rows of call chains as beside others, once."""
-    lost = frame(RecordType.LOST, 0, struct.pack("<QQIIQQ", 7, 12, 50, 50, 4, 7))
+    lost = frame(RecordType.LOST, 0, struct.pack("<QQIIQQQ", 7, 12, 50, 50, 4, 2, 7))
     inner = AT + offset_of(busy, "inner")
     records = (comm(1, 50, b"x"), _program(busy, 50, 2), sample(3, 50, USER, inner), lost)
     path = write(tmp_path / "perf.data", *records)
     assert query.run(["SELECT count(*) FROM stacks, frames", str(path)]) == 0
     told = capsys.readouterr().err
-    assert told == f"collectord: 12 records of {path} were lost in what was read\n"
+    assert told == f"collectord: 12 records of {path} were lost on CPU 2 in what was read\n"
 
 
 def test_several_files_stand_alone(tmp_path: Path, file: Path, busy: Path, ask: Ask) -> None:

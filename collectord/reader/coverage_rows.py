@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: the table of the times in which sessions recorded, on which CPUs, and did not."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from collectord.errors import SinkError
+from collectord.reader.fixed_tables import as_utc
+from collectord.sink import covered_note
+from collectord.sink.manifest import Manifest, data_times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from collectord.reader.manifests import Segment
+
+# {type, what it is} by name.
+COVERAGE_COLUMNS: Final = {
+    "session": ("VARCHAR", "text"),
+    "source": ("VARCHAR", "kind of source"),
+    "what": ("VARCHAR", "recorded, gap or paused"),
+    "cause": ("VARCHAR", "of a gap or a pause"),
+    "since": ("TIMESTAMP_NS", "UTC"),
+    "until": ("TIMESTAMP_NS", "UTC, null while it lasts"),
+    "length_ns": ("BIGINT", "ns, null while it lasts"),
+    "cpus": ("INTEGER[]", "numbers, null if rings are of threads"),
+    "cpus_covered": ("INTEGER", "number of CPUs"),
+}
+RECORDED: Final = "recorded"
+GAP: Final = "gap"
+PAUSED: Final = "paused"
+
+
+class _Time(NamedTuple):
+    """A row; without an end it lasts, and without a beginning nothing tells when it was."""
+
+    what: str
+    cause: str | None
+    since_ns: int | None
+    until_ns: int | None
+    cpus: tuple[int, ...] = ()
+
+
+def coverage_rows(segments: Sequence[Segment]) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of the table.
+
+    Args:
+        segments: the oldest of a stream first.
+    """
+    for (_, session, source), of_stream in groupby(segments, lambda segment: segment.stream):
+        times = [*_times([*of_stream])]
+        for what, cause, since, until, cpus in sorted(times, key=lambda one: one.since_ns or 0):
+            since_ns, until_ns = as_utc(since), as_utc(until)
+            known = since_ns is not None and until_ns is not None
+            yield (
+                *(session, source, what, cause, since_ns, until_ns),
+                until_ns - since_ns if known else None,  # type: ignore[operator]  # known
+                list(cpus) or None,
+                len(cpus) or None,
+            )
+
+
+def _times(segments: Sequence[Segment]) -> Iterator[_Time]:
+    """Yield the times of one stream, whose segments follow each other."""
+    runs = [[*of_run] for _, of_run in groupby(segments, lambda one: one.manifest.run)]
+    gaps = [segment.manifest.gap for (segment, *_) in runs]
+    pauses: dict[tuple[str, int], _Time] = {}
+    for number, run in enumerate(runs):
+        gap = gaps[number]
+        if gap is not None:
+            yield _Time(GAP, gap.cause, gap.from_ns, gap.until_ns)
+        after = gaps[number + 1] if number + 1 < len(runs) else None
+        is_last = number + 1 == len(runs)
+        yield from _recorded(run, after.from_ns if after is not None else None, is_last=is_last)
+        for segment in run:
+            for one in segment.balance.pauses:
+                until_ns = segment.utc(one.until_ns)
+                since_ns = segment.utc(one.since_ns)
+                # A later manifest knows the end of one that lasted at the seal before.
+                pauses[one.cause, one.since_ns] = _Time(PAUSED, one.cause, since_ns, until_ns)
+    yield from pauses.values()
+
+
+def _recorded(run: Sequence[Segment], until_ns: int | None, *, is_last: bool) -> Iterator[_Time]:
+    """Yield the times of one run, another for each change of its CPUs.
+
+    Args:
+        run: its segments.
+        until_ns: the end, as the next run has found it.
+        is_last: it is the newest of the stream.
+    """
+    ends = [_end(segment) for segment in run]
+    if isinstance(run[-1].manifest, Manifest) and run[-1].manifest.clocks.close is None:
+        # It was killed: the last record is older than the end.
+        if until_ns is None and is_last:
+            until_ns = _noted_end(run[-1])
+        ends[-1] = max(filter(None, (until_ns, ends[-1])), default=run[-1].manifest.started_ns)
+    at = 0
+    before_ns: int | None = None
+    while at < len(run):
+        cpus = _cpus(run[at])
+        behind = next((n for n in range(at, len(run)) if _cpus(run[n]) != cpus), len(run))
+        # A segment is prepared beside the one before it.
+        since_ns = before_ns or run[at].manifest.clocks.open.realtime_ns
+        before_ns = ends[behind - 1]
+        yield _Time(RECORDED, None, since_ns or run[at].manifest.started_ns, before_ns, cpus)
+        at = behind
+
+
+def _end(segment: Segment) -> int | None:
+    """Return when a segment ended; None while it is written."""
+    manifest = segment.manifest
+    if not isinstance(manifest, Manifest):
+        return None
+    if manifest.clocks.close is not None:
+        return manifest.clocks.close.realtime_ns
+    times = data_times(manifest, manifest.first_ns, manifest.last_ns)
+    return times[1] if times else manifest.started_ns
+
+
+def _noted_end(segment: Segment) -> int | None:
+    """Return until when the rings of a killed session were open, by the note in its folder."""
+    try:
+        note = covered_note.read(segment.folder, segment.manifest.source)
+    except SinkError:
+        return None
+    began_ns = segment.manifest.started_ns
+    if note is None or note.boot_id != segment.manifest.boot_id:
+        return None
+    return note.until.realtime_ns if note.until.realtime_ns >= began_ns else None
+
+
+def _cpus(segment: Segment) -> tuple[int, ...]:
+    """Return the CPUs of the rings; nothing if any is of no single CPU."""
+    cpus = sorted({ring.cpu for ring in segment.rings})
+    return tuple(cpus) if cpus and cpus[0] >= 0 else ()
