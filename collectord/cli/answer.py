@@ -17,10 +17,11 @@ from collectord.cli.asking import (
     add_scope,
     chains_of,
     complain_of,
-    complain_of_names,
+    complain_of_chains,
     database_of,
     give,
 )
+from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
 from collectord.cli.output import Column, complain, print_json, print_table, say
 from collectord.cli.parser import Parser, named_values
 from collectord.cli.segments import STATE_DIRECTORY
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collectord.cli.answer_file import AnswerFile, AnswerHead
     from collectord.reader.event_tables import EventTable
     from collectord.reader.sql import Database, MadeTable
+    from collectord.reader.symbols.debuginfod import Debuginfod
 
 _COLUMNS: Final = tuple(map(Column, ("ANSWER", "FROM", "TELLS")))
 _GAP_COLUMNS: Final = {"since": "TIMESTAMP_NS", "until": "TIMESTAMP_NS"}
@@ -56,6 +58,7 @@ def parser() -> Parser:
             "[--session NAME]",
             "[--json | --csv | --parquet FILE]",
             "[--show]",
+            USAGE,
             "[--answer-dir DIR]",
             "list|NAME",
             "[DIR|FILE...]",
@@ -94,6 +97,7 @@ def parser() -> Parser:
         action="store_true",
         help="print the answer's file: its parameters, its events and its statement (default: no)",
     )
+    add_debug_servers(made)
     made.add_argument(
         "--answer-dir",
         metavar="DIR",
@@ -107,6 +111,8 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """List answers, or give one; return 1 if its events were not recorded or cannot be read."""
     args = parser().parse_intermixed_args(joined(arguments, TIMES))
+    nameless = args.name if args.name == answer_file.LIST else "--show" if args.show else ""
+    servers = debug_servers(args, f"answer {args.name}", nameless)
     if args.name == answer_file.LIST:
         if args.param or args.paths:
             raise UsageError("list takes neither --param nor paths", hint="answer NAME DIR")
@@ -118,7 +124,7 @@ def run(arguments: Sequence[str]) -> int:
         return EXIT_OK
     values = values_of(answer.name, answer.head.parameter, named_values("--param", args.param))
     with ExitStack() as stack:
-        return _answer(answer, values, args, stack)
+        return _answer(answer, values, args, servers, stack)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -159,6 +165,7 @@ def _answer(
     answer: AnswerFile,
     values: Mapping[str, int | str],
     args: argparse.Namespace,
+    servers: Debuginfod | None,
     stack: ExitStack,
 ) -> int:
     targets = args.paths or [STATE_DIRECTORY]
@@ -184,13 +191,12 @@ def _answer(
         for event in answer.head.events
         if event not in read
     }
-    chains = chains_of(catalogue, args)
+    chains = chains_of(catalogue, args, servers)
     fixed: dict[str, MadeTable] = {**empty, GAPS: gaps, **chains.tables}
     database = database_of(catalogue, args, stack, tables=tables, fixed=fixed)
     render = answer.head.render
     give(database, answer.text, args, lambda rows: print_answer(rows, render), values)
-    if chains.is_read:
-        complain_of_names(chains.nameless, chains.left_out)
+    complain_of_chains(chains, servers)
     status = complain_of(catalogue, database.scans)
     _complain_of_nothing(need, database)
     return status

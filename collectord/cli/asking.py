@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
+from collectord.cli.debug_servers import complain_of_servers
 from collectord.cli.new_file import check_is_new
 from collectord.cli.output import complain
 from collectord.cli.query_rows import print_csv, print_objects
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collectord.reader.manifest_tables import ManifestTables
     from collectord.reader.segment_tables import Catalogue
     from collectord.reader.sql import Answer, MadeTable
+    from collectord.reader.symbols.debuginfod import Debuginfod
 
 # Options whose value may begin with a dash.
 TIMES: Final = ("--since", "--until")
@@ -100,10 +102,20 @@ def database_of(
     )
 
 
-def chains_of(catalogue: Catalogue, args: argparse.Namespace) -> Chains:
+def chains_of(
+    catalogue: Catalogue, args: argparse.Namespace, servers: Debuginfod | None
+) -> Chains:
     """Return the call chains of a catalogue's samples, whose tables a database may have."""
     window = Window(args.since, args.until)
-    return Chains(catalogue.files, Wishes(window, user_cache(), visible, did_you_mean))
+    wishes = Wishes(window, user_cache(servers), visible, did_you_mean)
+    return Chains(catalogue.files, wishes)
+
+
+def complain_of_chains(chains: Chains, servers: Debuginfod | None) -> None:
+    """Say why frames of a statement have no names."""
+    if chains.is_read:
+        complain_of_names(chains.nameless, chains.left_out)
+    complain_of_servers(servers, is_needed=chains.is_read)
 
 
 def give(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call chains with names, as `collectord events` prints them."""
+"""Names of functions at addresses and in call chains, as `collectord events` prints them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from collectord.reader.event_file import EventFile, Window
+    from collectord.reader.symbols.debuginfod import Debuginfod
 
 _CALLED_BY: Final = " <- "
 
 
 def _as_text(names: Sequence[str]) -> bytes:
-    return f"[{_CALLED_BY.join(names)}]".encode()
+    return _CALLED_BY.join(names).encode()
 
 
 def _as_cell(names: Sequence[str]) -> bytes:
@@ -38,18 +39,19 @@ _JOINS: Final[Mapping[str, Callable[[Sequence[str]], bytes]]] = {
 
 
 class NamedChains:
-    """Names for the call chains of several files, one after the other.
+    """Names for the functions in several files, one after the other.
 
     Args:
         form: of the output.
         window: the time that is asked for.
+        servers: of debug files that are not here.
     """
 
-    def __init__(self, form: str, window: Window) -> None:
+    def __init__(self, form: str, window: Window, servers: Debuginfod | None) -> None:
         self.is_possible = are_named()
         self._join = _JOINS[form]
         self._window = window
-        self._cache = user_cache()
+        self._cache = user_cache(servers)
         self._is_named = False
         self._nameless: list[EventFile] = []
         self._left_out = 0
@@ -78,9 +80,9 @@ class NamedChains:
         self._left_out += names.left_out
 
     def complain(self) -> None:
-        """Say why call chains have no names."""
+        """Say why functions have no names."""
         if not self.is_possible:
             hint = "python3 -m pip install 'collectord[query,symbols]'"
-            complain(f"call chains have no names without DuckDB; {hint}")
+            complain(f"functions have no names without DuckDB; {hint}")
         elif self._is_named:
             complain_of_names(self._nameless, self._left_out)

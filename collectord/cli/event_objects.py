@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from collectord.cli.event_styles import (
-    CHAIN,
     DATA_AT,
     LOST,
     PUSHED_CHAIN,
@@ -16,8 +15,9 @@ from collectord.cli.event_styles import (
     UNKNOWN,
     fields_of,
 )
-from collectord.codec.ftrace_columns import own_name
-from collectord.codec.line_ops import chain_place, op, rest
+from collectord.codec.ftrace_columns import CGROUP, own_name
+from collectord.codec.line_ops import op, place_of, rest
+from collectord.codec.perf_columns import has_cgroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Objects:
     """A JSON object for each record.
 
     Args:
-        named: places are made of call chains, for names.
+        named: places are made of addresses of functions, for names.
     """
 
     def __init__(self, *, named: bool = False) -> None:
@@ -41,20 +41,22 @@ class Objects:
     def program(self, event: FileEvent, fields: Sequence[Pushed], words: Words) -> Ops:
         """Return what shows a record of an event."""
         name = _json(event.full_name)
-        made = [*_object_head(words, in_ftrace=event.sample_type is None)]
+        made = _object_head(words, in_ftrace=event.sample_type is None)
+        if has_cgroup(event.sample_type or 0):
+            made += [words.literal(b',"cgroup":'), *_quoted(CGROUP)]
         made.append(words.literal(b',"event":' + name + b',"fields":{'))
         gap = b""
         for field in fields:
             if field.op[0] != PUSHED_CHAIN:
                 made += [words.literal(gap + _json(field.name) + b":"), *field.quoted]
                 gap = b","
-        end = b"}"
+        made.append(words.literal(b"}"))
         if event.has_chain:
-            made += [words.literal(b'},"callchain":'), op(PUSHED_CHAIN), op("quoted")]
-            if self._named:
-                made += [words.literal(b',"frames":'), *chain_place(words)]
-            end = b""
-        return [*made, words.literal(end + b"}\n")]
+            made += [words.literal(b',"callchain":'), op(PUSHED_CHAIN), op("quoted")]
+        place = _place(fields, words) if self._named else []
+        if place:
+            made += [words.literal(b',"frames":'), *place]
+        return [*made, words.literal(b"}\n")]
 
     def unknown(self, words: Words) -> Ops:
         """Return what shows a record whose event the file does not describe."""
@@ -90,19 +92,21 @@ class Cells:
 
     Args:
         events: that are shown.
-        named: places are made of call chains, for names.
+        named: places are made of addresses of functions, for names.
     """
 
     def __init__(self, events: Sequence[FileEvent], *, named: bool = False) -> None:
         names = (field.name for event in events for field in fields_of(event) if not field.common)
         self._names = tuple(dict.fromkeys(names))
-        self._named = named and CHAIN in self._names
+        self._named = named and any(event.is_placed for event in events)
+        self._has_cgroups = any(has_cgroup(event.sample_type or 0) for event in events)
 
     @property
     def titles(self) -> tuple[str, ...]:
         """The names of the columns."""
         own = (*map(own_name, self._names), *((_FRAMES,) if self._named else ()))
-        return ("time_ns", "cpu", "pid", "tid", "comm", "event", *own)
+        cgroup = (CGROUP,) if self._has_cgroups else ()
+        return ("time_ns", "cpu", "pid", "tid", "comm", "event", *cgroup, *own)
 
     def program(self, event: FileEvent, fields: Sequence[Pushed], words: Words) -> Ops:
         """Return what shows a record of an event."""
@@ -112,10 +116,13 @@ class Cells:
         for name in ("stamp", "cpu", "pid", "tid", "comm"):
             made += [op(name), op("cell"), comma]
         made += [op("text", c=words.text(event.full_name)), op("cell")]
+        if self._has_cgroups:
+            has_one = has_cgroup(event.sample_type or 0)
+            made += [comma, *([op(CGROUP), op("cell")] if has_one else ())]
         for name in self._names:
             made += [comma, *(by_name[name].cell if name in by_name else ())]
         if self._named:
-            made += [comma, *(chain_place(words) if event.has_chain else ())]
+            made += [comma, *_place(fields, words)]
         return [*made, words.literal("\r\n")]
 
     def unknown(self, words: Words) -> Ops:
@@ -137,6 +144,14 @@ def _object_head(words: Words, *, in_ftrace: bool) -> Ops:
     else:
         made += [*_quoted("pid"), words.literal(b',"tid":'), *_quoted("tid")]
     return [*made, words.literal(b',"comm":'), *_quoted("comm")]
+
+
+def _place(fields: Sequence[Pushed], words: Words) -> Ops:
+    """Leave a place for names of the functions in a record, if it has any."""
+    for field in fields:
+        if field.addresses is not None:
+            return place_of(field.addresses, words)
+    return []
 
 
 def _quoted(name: str) -> Ops:

@@ -14,9 +14,9 @@ from collectord.codec.line_ops import (
     DEVICE,
     PRINT_ZERO,
     Pushed,
-    chain_place,
     member,
     op,
+    place_of,
     rest,
     tracepoint_field,
 )
@@ -44,6 +44,7 @@ _WIDTHS: Final = {"text": 16, "ip": 15, "ifindex": 6, "device": 6, "tcp_state": 
 _KINDS: Final = {"char": bpf_show.TEXT}
 _NUMBERED: Final = range(1, 65)  # signals, and more than there are states of TCP
 CHAIN: Final = "callchain"
+_IP: Final = "ip"
 PUSHED_CHAIN: Final = "chain"
 UNKNOWN: Final = "unknown"
 
@@ -86,21 +87,23 @@ def fields_of(event: FileEvent) -> tuple[Pushed, ...]:
         return blk_fields(of_notes=event.letter == NOTE)
     words = (
         (name, word_offset(event.sample_type or 0, bit))
-        for name, bit in (("ip", SampleType.IP), ("addr", SampleType.ADDR),
+        for name, bit in ((_IP, SampleType.IP), ("addr", SampleType.ADDR),
                           ("period", SampleType.PERIOD))
     )  # fmt: skip
-    shown = (
-        Pushed(name, op("inline", 8, 0, offset), "number", is_hex=name != "period")
-        for name, offset in words
-        if offset
-    )
-    return (*shown, *_chain(event))
+    return (*(_word(event, name, offset) for name, offset in words if offset), *_chain(event))
+
+
+def _word(event: FileEvent, name: str, offset: int) -> Pushed:
+    push = op("inline", 8, 0, offset)
+    addresses = push if name == _IP and not event.has_chain else None
+    return Pushed(name, push, "number", is_hex=name != "period", addresses=addresses)
 
 
 def _chain(event: FileEvent) -> tuple[Pushed, ...]:
     if not event.has_chain:
         return ()
-    return (Pushed(CHAIN, op(PUSHED_CHAIN), "array", is_hex=True),)
+    chain, marked = op(PUSHED_CHAIN), op(PUSHED_CHAIN, 1)
+    return (Pushed(CHAIN, chain, "array", is_hex=True, addresses=marked),)
 
 
 def columns_of(event: FileEvent) -> tuple[ColumnConfig, ...]:
@@ -123,7 +126,7 @@ class Lines:
     Args:
         events: that are shown, of all files.
         hosts: names numbers.
-        named: places are made of call chains, for names.
+        named: places are made of addresses of functions, for names.
     """
 
     def __init__(self, events: Sequence[FileEvent], hosts: Hosts, *, named: bool = False) -> None:
@@ -165,8 +168,12 @@ class Lines:
         made: Ops = []
         for field in fields:
             made.append(words.literal(f"{gap}{field.name}="))
-            is_place = self._named and field.op[0] == PUSHED_CHAIN
-            made += chain_place(words) if is_place else field.plain
+            if not self._named or field.addresses is None:
+                made += field.plain
+            elif field.kind == "array":
+                made += [words.literal("["), *place_of(field.addresses, words), words.literal("]")]
+            else:
+                made += place_of(field.addresses, words)
             gap = " "
         return made
 

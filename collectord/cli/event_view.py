@@ -69,7 +69,7 @@ class Printer:
         choice: of records.
         form: one of FORMATS.
         hosts: names of this host.
-        named: places are made of call chains, which `ChainTexts` fills.
+        named: places are made of addresses of functions, which `ChainTexts` fills.
     """
 
     def __init__(self, choice: Choice, form: str, hosts: Hosts, *, named: bool = False) -> None:
@@ -201,7 +201,7 @@ def print_file(
         printer: prints them.
         window: the time that is asked for.
         left: the number of lines that may still be printed, None: any.
-        chains: names the call chains, if the printer makes places of them.
+        chains: names the functions, if the printer makes places of their addresses.
     """
     lines = EventLines(file, printer.programs(file), window)
     if left is not None:

@@ -8,6 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
+from collectord.cli.debug_servers import (
+    USAGE,
+    add_debug_servers,
+    complain_of_servers,
+    debug_servers,
+)
 from collectord.cli.event_choice import Choice
 from collectord.cli.parser import Parser
 from collectord.cli.times import joined, parse_time
@@ -20,8 +26,8 @@ if TYPE_CHECKING:
 
     from collectord.cli.event_chains import NamedChains
     from collectord.cli.event_choice import Choosable
-    from collectord.reader.event_file import FileEvent
     from collectord.reader.relay_events import RelaySegment
+    from collectord.reader.symbols.debuginfod import Debuginfod
 
 _FORMATS: Final = ("text", "json", "csv")
 
@@ -39,6 +45,7 @@ def parser() -> Parser:
             "[--count | -f]",
             "[--socket PATH]",
             "[-o FORMAT | --json]",
+            USAGE,
             "[SEGMENT...]",
         ),
         (
@@ -127,6 +134,7 @@ def parser() -> Parser:
         const="json",
         help="the same as -o json (default: text)",
     )
+    add_debug_servers(made)
     return made
 
 
@@ -140,6 +148,8 @@ def run(arguments: Sequence[str]) -> int:
     window = Window(args.since, args.until)
     if args.number is not None and args.number < 0:
         raise UsageError("-n takes a number of records", hint="such as -n 20")
+    nameless = "--count" if args.count else "-f" if args.follow else ""
+    servers = debug_servers(args, "events", nameless)
     if args.follow:
         from collectord.cli import follow  # noqa: PLC0415  # what only -f needs
 
@@ -156,7 +166,10 @@ def run(arguments: Sequence[str]) -> int:
         files = _opened([Path(word) for word in args.segments], choice, window, stack)
         if args.count:
             return _count(files, choice, window, as_json=args.form == "json")
-        return _print(files, choice, window, args.form, args.number)
+        chains = _named_chains(files, choice, args.form, window, servers)
+        status = _print(files, choice, window, args.form, chains, number=args.number)
+        complain_of_servers(servers, is_needed=chains is not None)
+        return status
 
 
 def _opened(
@@ -189,6 +202,8 @@ def _print(
     choice: Choice,
     window: Window,
     form: str,
+    chains: NamedChains | None,
+    *,
     number: int | None,
 ) -> int:
     # What only printing needs is loaded here: counting is over before it would be.
@@ -196,7 +211,6 @@ def _print(
     from collectord.session.maps.device_names import HostNames  # noqa: PLC0415
 
     events = [event for file in files if isinstance(file, EventFile) for event in file.events]
-    chains = _named_chains(events, choice, form, window)
     named = chains is not None and chains.is_possible
     printer = Printer(choice, form, HostNames(), named=named)
     printer.knows(events)
@@ -220,16 +234,21 @@ def _print(
 
 
 def _named_chains(
-    events: Sequence[FileEvent], choice: Choice, form: str, window: Window
+    files: Sequence[EventFile | RelaySegment],
+    choice: Choice,
+    form: str,
+    window: Window,
+    servers: Debuginfod | None,
 ) -> NamedChains | None:
-    """Return what names call chains, None if no event that is shown has any."""
+    """Return what names functions, None if no event that is shown has addresses of any."""
     from collectord.cli.event_view import choosable  # noqa: PLC0415  # see `_print`
 
-    if not any(event.has_chain and choice.names(choosable(event)) for event in events):
+    events = [event for file in files if isinstance(file, EventFile) for event in file.events]
+    if not any(event.is_placed and choice.names(choosable(event)) for event in events):
         return None
     from collectord.cli.event_chains import NamedChains  # noqa: PLC0415  # what only they need
 
-    return NamedChains(form, window)
+    return NamedChains(form, window, servers)
 
 
 def _count(

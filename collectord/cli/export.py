@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.cli.asking import TIMES, add_scope, complain_of, database_of
+from collectord.cli.debug_servers import (
+    USAGE,
+    add_debug_servers,
+    complain_of_servers,
+    debug_servers,
+)
 from collectord.cli.new_file import check_is_new, new_file, new_open_file
 from collectord.cli.output import complain
 from collectord.cli.parser import Parser
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from collectord.reader.export_cut import CutFiles
     from collectord.reader.export_rows import NamesOf
     from collectord.reader.segment_tables import Catalogue
+    from collectord.reader.symbols.debuginfod import Debuginfod
 
 
 class _Cut(NamedTuple):
@@ -80,6 +87,7 @@ def parser() -> Parser:
             "[--since TIME]",
             "[--until TIME]",
             "[--session NAME]",
+            USAGE,
             "[DIR|FILE...]",
         ),
         (
@@ -114,6 +122,7 @@ def parser() -> Parser:
         f"{', '.join(_DEFAULT_OUTPUTS.values())}, by the format)",
     )
     add_scope(made)
+    add_debug_servers(made)
     return made
 
 
@@ -123,8 +132,10 @@ def run(arguments: Sequence[str]) -> int:
     targets = args.targets or [STATE_DIRECTORY]
     output = args.output or Path(_DEFAULT_OUTPUTS[args.format])
     window = Window(args.since, args.until)
+    nameless = "" if args.format in {_PERFETTO, *_FORMS} else f"--format {args.format}"
+    servers = debug_servers(args, "export", nameless)
     if args.format in _FORMS:
-        return _export_stacks(targets, window, args, output)
+        return _export_stacks(targets, window, args, servers, output)
     with ExitStack() as stack:
         catalogue = open_catalogue(targets, stack, session=args.session, nearest=did_you_mean)
         if args.format in _CUTS:
@@ -140,18 +151,26 @@ def run(arguments: Sequence[str]) -> int:
                 if args.format == _CHROME_JSON:
                     count = write_chrome(line, write)
                 else:
-                    count = write_perfetto(line, write, _names())
+                    count = write_perfetto(line, write, _names(servers))
             scans = line.scans
         _say(f"{count:,} records", output)
+        complain_of_servers(servers)
         _complain_of_clocks(catalogue)
         return complain_of(catalogue, scans)
 
 
-def _export_stacks(targets: Sequence[Path], window: Window, args: Namespace, output: Path) -> int:
+def _export_stacks(
+    targets: Sequence[Path],
+    window: Window,
+    args: Namespace,
+    servers: Debuginfod | None,
+    output: Path,
+) -> int:
     """Write the file that `flame` writes of the same samples."""
     check_is_new(output)
-    wishes = Wishes(args.session)
+    wishes = Wishes(args.session, servers=servers)
     found = read_stacks(targets, window, wishes)
+    complain_of_servers(servers)
     picture = Picture(title_of(targets, wishes), found.profile.unit, found.profile.stacks)
     with new_file(output) as write:
         write_stacks(picture, _FORMS[args.format], write)
@@ -183,8 +202,8 @@ def _say(what: str, output: Path) -> None:
     complain(f"wrote {what} to {output}")
 
 
-def _names() -> NamesOf:
-    return partial(names_of, cache=user_cache(), shown=visible)
+def _names(servers: Debuginfod | None) -> NamesOf:
+    return partial(names_of, cache=user_cache(servers), shown=visible)
 
 
 def _complain_of_clocks(catalogue: Catalogue) -> None:

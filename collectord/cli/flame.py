@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK
 from collectord.cli.asking import TIMES, add_scope
+from collectord.cli.debug_servers import (
+    USAGE,
+    add_debug_servers,
+    complain_of_servers,
+    debug_servers,
+)
 from collectord.cli.new_file import new_file
 from collectord.cli.output import complain, say
 from collectord.cli.parser import Parser
@@ -20,7 +26,6 @@ from collectord.reader.event_file import Window
 from collectord.reader.flame import folded
 from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
-from collectord.reader.symbols.debuginfod import Debuginfod
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
@@ -30,7 +35,6 @@ if TYPE_CHECKING:
     from collectord.reader.flame.forms import Form
 
 _BY: Final = ("comm", "pid", "cpu", "cgroup")
-_SERVERS: Final = "DEBUGINFOD_URLS"
 _SPAN: Final = ".."
 
 
@@ -46,7 +50,7 @@ def parser() -> Parser:
             "[--session NAME]",
             "[--by WHAT]",
             "[--against OTHER]",
-            "[--debuginfod]",
+            USAGE,
             "[-o FILE]",
             "[DIR|FILE...]",
         ),
@@ -97,12 +101,7 @@ def parser() -> Parser:
         help="show what has become more or less since another time, as SINCE..UNTIL, or than in "
         "another directory or file (default: compare with nothing)",
     )
-    made.add_argument(
-        "--debuginfod",
-        action="store_true",
-        help="fetch debug files that are not here by their build-ids from the servers in the "
-        f"variable {_SERVERS} (default: ask no server)",
-    )
+    add_debug_servers(made)
     made.add_argument(
         "-o",
         metavar="FILE",
@@ -123,12 +122,11 @@ def run(arguments: Sequence[str]) -> int:
     if args.off_cpu and args.globs:
         raise UsageError("-e and --off-cpu do not go together", hint="leave one of them out")
     targets = [Path(word) for word in args.targets] or [STATE_DIRECTORY]
-    servers = _servers() if args.debuginfod else None
+    servers = debug_servers(args, "flame")
     wishes = Wishes(args.session, args.globs or (), args.by, args.off_cpu, servers)
     now = read_stacks(targets, Window(args.since, args.until), wishes)
     before = _against(targets, args.against, wishes) if args.against is not None else None
-    if servers is not None:
-        _complain_of_servers(servers)
+    complain_of_servers(servers)
     if before is not None and before.profile.unit != now.profile.unit:
         raise UsageError("what is compared has other units", hint="compare samples with samples")
     picture = Picture(
@@ -143,32 +141,12 @@ def run(arguments: Sequence[str]) -> int:
     return max(now.status, before.status if before is not None else EXIT_OK)
 
 
-def _servers() -> Debuginfod:
-    servers = Debuginfod(os.environ.get(_SERVERS, ""))
-    if not servers.urls:
-        raise UsageError(
-            f"{_SERVERS} has no server",
-            hint=f"{_SERVERS}=https://debuginfod.example.com collectord flame --debuginfod",
-        )
-    return servers
-
-
 def _against(targets: Sequence[Path], other: str, wishes: Wishes) -> ReadStacks:
     """Read what is compared with: a file or a directory, or another time of the same targets."""
     since, span, until = other.partition(_SPAN)
     if span and not os.path.lexists(other):
         return read_stacks(targets, Window(parse_time(since), parse_time(until)), wishes)
     return read_stacks([Path(other)], Window(), wishes)
-
-
-def _complain_of_servers(servers: Debuginfod) -> None:
-    """Say which debug files did not come; that a server does not have one is usual."""
-    if servers.failures:
-        url, reason = next(iter(servers.failures.items()))
-        complain(
-            f"{len(servers.failures)} debug files were not fetched; the first is {visible(url)}: "
-            f"{visible(reason)}"
-        )
 
 
 def _title(args: Namespace, targets: Sequence[Path], wishes: Wishes) -> str:

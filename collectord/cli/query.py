@@ -13,11 +13,12 @@ from collectord.cli.asking import (
     add_scope,
     chains_of,
     complain_of,
+    complain_of_chains,
     complain_of_manifests,
-    complain_of_names,
     database_of,
     give,
 )
+from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
 from collectord.cli.output import Column, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.cli.query_rows import print_rows
@@ -48,6 +49,7 @@ def parser() -> Parser:
             "[--session NAME]",
             "[--json | --csv | --parquet FILE]",
             "[--schema]",
+            USAGE,
             "SQL",
             "[DIR|FILE...]",
         ),
@@ -74,12 +76,14 @@ def parser() -> Parser:
         action="store_true",
         help="list the tables and their columns, without SQL (default: no)",
     )
+    add_debug_servers(made)
     return made
 
 
 def run(arguments: Sequence[str]) -> int:
     """Carry out one statement; return 1 if something could not be read."""
     args = parser().parse_intermixed_args(joined(arguments, TIMES))
+    servers = debug_servers(args, "query", "--schema" if args.schema else "")
     words = list(args.words)
     if not args.schema and not words:
         raise UsageError("no statement is given", hint="see `collectord query --help`")
@@ -90,13 +94,12 @@ def run(arguments: Sequence[str]) -> int:
         if args.schema:
             _print_schema(catalogue, as_json=args.json)
             return complain_of(catalogue, ())
-        chains = chains_of(catalogue, args)
+        chains = chains_of(catalogue, args, servers)
         manifests = ManifestTables(catalogue, Window(args.since, args.until))
         fixed = {**chains.tables, **manifests.tables}
         database = database_of(catalogue, args, stack, fixed=fixed)
         give(database, sql, args, print_rows)
-        if chains.is_read:
-            complain_of_names(chains.nameless, chains.left_out)
+        complain_of_chains(chains, servers)
         status = complain_of(catalogue, database.scans)
         return max(status, complain_of_manifests(manifests))
 

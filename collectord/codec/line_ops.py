@@ -107,6 +107,7 @@ class Pushed(NamedTuple):
         is_hex: its numbers are shown as addresses.
         is_bool: it is shown as true or false in data.
         common: all events have it: it is not shown as text.
+        addresses: pushes the addresses of functions that it has, None if it has none.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Pushed(NamedTuple):
     is_hex: bool = False
     is_bool: bool = False
     common: bool = False
+    addresses: Op | None = None
 
     @property
     def plain(self) -> Ops:
@@ -175,15 +177,14 @@ def rest(name: str, offset: int) -> Pushed:
     return Pushed(name, op("span", _BYTES, 1, offset), "array")
 
 
-def chain_place(words: Words) -> Ops:
-    """Leave a place for names of the call chain: {process, stamp, addresses with the marks}.
+def place_of(addresses: Op, words: Words) -> Ops:
+    """Leave a place for names of functions: {process, stamp, addresses with the marks}.
 
     It is between two bytes that no text of UTF-8 has.
     """
     comma = words.literal(",")
     of_sample = [op("pid"), op("plain"), comma, op("stamp"), op("plain"), comma]
-    chain = [op("chain", 1), op("plain")]
-    return [words.literal(b"\xff"), *of_sample, *chain, words.literal(b"\xfe")]
+    return [words.literal(b"\xff"), *of_sample, addresses, op("plain"), words.literal(b"\xfe")]
 
 
 def tail_text(name: str) -> Pushed:

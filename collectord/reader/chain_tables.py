@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import xxhash
 
+from collectord.codec.ftrace_columns import CGROUP
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import FRAMES, STACKS, tables_of
 from collectord.reader.fixed_tables import FixedTable
-from collectord.reader.sql import Database
+from collectord.reader.sql import Database, literal
 from collectord.reader.symbols.frame import folded, frames_of
-from collectord.reader.symbols.names_of_file import CHAIN, names_of
+from collectord.reader.symbols.names_of_file import CHAIN, names_of, of_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +43,9 @@ _OF_SAMPLES: Final = {
     "comm": ("VARCHAR", "name of the thread"),
     "event": ("VARCHAR", "text"),
     "session": ("VARCHAR", "text, empty if nothing tells it"),
+    CGROUP: ("VARCHAR", "text, the path of the cgroup, null if it was not recorded"),
 }
+_OF_STACKS: Final = ("session", "event", "comm", CGROUP)
 _STACK_ID: Final = {"stack_id": ("UBIGINT", "u64, the same for the same stack")}
 _OF_FRAMES: Final = {
     "position": ("UINTEGER", "u32, 0 is the innermost"),
@@ -59,7 +62,7 @@ _OF_FRAMES: Final = {
 _MEANINGS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     FRAMES: _OF_SAMPLES | _STACK_ID | _OF_FRAMES,
     STACKS: {
-        **{name: _OF_SAMPLES[name] for name in ("session", "event", "comm")},
+        **{name: _OF_SAMPLES[name] for name in _OF_STACKS},
         **_STACK_ID,
         "count": ("BIGINT", "samples"),
         "stack": ("VARCHAR", "text, its frames from the outermost on, with ; between them"),
@@ -106,9 +109,9 @@ FROM "{_SAMPLES}"
 JOIN "{_FRAMES}" USING (chain) JOIN "{_STACKS}" USING (chain) JOIN "{_PLACES}" USING (place)
 """,  # noqa: S608  # of this module
     STACKS: f"""
-SELECT session, event, comm, stack_id, count(*) AS "count", any_value(stack) AS stack
+SELECT {", ".join(_OF_STACKS)}, stack_id, count(*) AS "count", any_value(stack) AS stack
 FROM "{_SAMPLES}" JOIN "{_STACKS}" USING (chain)
-GROUP BY session, event, comm, stack_id
+GROUP BY {", ".join(_OF_STACKS)}, stack_id
 """,  # noqa: S608  # of this module
 }
 
@@ -177,7 +180,7 @@ class Chains:
         connection.execute(f'CREATE SEQUENCE "{_NUMBERS}"')
         scans: list[TableScan] = []
         for file in self._files:
-            events = _with_chains(file)
+            events = [event.full_name for event in file.events if event.is_placed]
             span = file.window(self._wishes.window)
             if events and (span is None or not file.is_outside(span)):
                 with ExitStack() as stack:
@@ -195,7 +198,7 @@ class Chains:
         nearest = self._wishes.nearest
         whole = Database(tables, {}, Window(), nearest, stack, base=connection)
         in_time = Database(tables, {}, self._wishes.window, nearest, stack, base=connection)
-        chosen = f"event IN ({', '.join(map(_quoted, events))})"
+        chosen = of_events(events)
         pids = f"SELECT DISTINCT pid FROM samples WHERE {chosen} AND pid IS NOT NULL"  # noqa: S608
         named = names_of(
             file,
@@ -216,10 +219,10 @@ class Chains:
             "WHERE chain IS NOT NULL"
         )
         in_time.keep(f"{named.head}{found}", _CHAINS)
-        columns = "s.time, s.mono_ns, s.cpu, s.pid, s.tid, s.comm, event"
+        columns = f"s.time, s.mono_ns, s.cpu, s.pid, s.tid, s.comm, event, s.{CGROUP}"
         joined = (
-            "SELECT c.chain, time, mono_ns, cpu, pid, tid, comm, event, "  # noqa: S608  # as above
-            f"{_quoted(file.session)} AS session FROM (SELECT {columns}, {place} {source}) q "
+            f"SELECT c.chain, time, mono_ns, cpu, pid, tid, comm, event, {CGROUP}, "  # noqa: S608  # as above
+            f"{literal(file.session)} AS session FROM (SELECT {columns}, {place} {source}) q "
             f'JOIN "{_CHAINS}" c ON c.process IS NOT DISTINCT FROM q.process '
             "AND c.epoch IS NOT DISTINCT FROM q.epoch AND c.addresses = q.chain"
         )
@@ -278,17 +281,3 @@ def described_chains() -> Iterator[tuple[str, str, str]]:
     for table, columns in _MEANINGS.items():
         for name, (_, meaning) in columns.items():
             yield table, name, meaning
-
-
-def _with_chains(file: EventFile) -> list[str]:
-    """Return the events whose samples have call chains, or are a profile of addresses alone."""
-    return [
-        event.full_name
-        for event in file.events
-        if event.has_chain
-        or (event.sample_type is not None and event.layout is None and not event.is_program)
-    ]
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

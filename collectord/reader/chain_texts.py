@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the call chains in lines of records, with the names of functions.
+"""Sink stage: addresses and call chains in lines of records, with the names of functions.
 
-The core leaves a place for each chain (`codec.line_ops.chain_place`); each different one is named
-once.
+The core leaves a place for each (`codec.line_ops.place_of`); each different one is named once.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
 from collectord.reader.sql import Database
-from collectord.reader.symbols.names_of_file import names_of
+from collectord.reader.symbols.names_of_file import names_of, of_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 # {process, stamp, addresses}; one that is not known is no number.
 _PLACE: Final = re.compile(rb"\xff([^,\xfe]*),([^,\xfe]*),([^\xfe]*)\xfe")
 _NUMBER: Final = re.compile(rb"\d+")
-_PIDS: Final = "SELECT DISTINCT pid FROM samples WHERE callchain IS NOT NULL AND pid IS NOT NULL"
 _TEXTS_MAX: Final = 1 << 16  # that are remembered
 
 
@@ -98,10 +96,12 @@ class ChainTexts:
             tables = tables_of([self._file])
             whole = Database(tables, {}, Window(), self._nearest, stack)
             in_time = Database(tables, {}, self._window, self._nearest, stack)
+            events = [event.full_name for event in self._file.events if event.is_placed]
+            samples = f"FROM samples WHERE pid IS NOT NULL AND {of_events(events)}"
             return names_of(
                 self._file,
                 whole.rows,
-                [pid for (pid,) in in_time.rows(_PIDS)],
+                [pid for (pid,) in in_time.rows(f"SELECT DISTINCT pid {samples}")],
                 cache=self._cache,
                 shown=self._shown,
             )

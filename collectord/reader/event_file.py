@@ -102,6 +102,18 @@ class FileEvent(NamedTuple):
         """Whether its samples have call chains."""
         return bool((self.sample_type or 0) & SampleType.CALLCHAIN)
 
+    @property
+    def is_profile(self) -> bool:
+        """Whether it is no tracepoint, and no program's: its samples are of an address."""
+        return self.sample_type is not None and self.layout is None and not self.is_program
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether its samples tell which functions ran, by a call chain or the address alone."""
+        return self.has_chain or (
+            self.is_profile and bool((self.sample_type or 0) & SampleType.IP)
+        )
+
 
 class EventFile:
     """An open file, sealed or running, with what was in it when it was opened.

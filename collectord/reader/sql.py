@@ -292,6 +292,11 @@ def named_in(parsed: Any) -> Named:  # noqa: ANN401  # a parsed statement as pla
     return Named(frozenset(tables), frozenset(words - tables), everything or bool(whole))
 
 
+def literal(text: str) -> str:
+    """Return a text as SQL has it."""
+    return _QUOTE + text.replace(_QUOTE, _QUOTE * 2) + _QUOTE
+
+
 def connect(stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN401  # of DuckDB
     """Return a database in memory that opens no file, but one that is written, until `stack` ends.
 

@@ -64,6 +64,7 @@ class FlightRecorder:
         (self._recording,) = parts.source.abilities.recording
         self._windows = RingSnapshot(parts)
         self._rotation = rotation
+        self._seals = rotation.seals
         self._accounting = accounting
         self._drain = parts.drain
         self._stream = parts.stream
@@ -154,15 +155,15 @@ class FlightRecorder:
         # A record that was begun when its event was disabled becomes visible a moment later.
         await asyncio.sleep(LAST_PAUSE_S)
         # A snapshot in progress goes into the same segments, and waits for them.
-        before = self._rotation.collected
+        before = self._seals.collected
         if before is None:
             self._lost = self._windows.lost()
         under_way = before.under_way() if before is not None else None
-        self._rotation.collected = SnapshotSegments(await self._windows.take_last(), under_way)
+        self._seals.collected = SnapshotSegments(await self._windows.take_last(), under_way)
 
     def notify_last(self) -> None:
         """Record the result of the last windows, once all segments are sealed or cannot be."""
-        collected = self._rotation.collected
+        collected = self._seals.collected
         if collected is None:
             return
         infos, well = collected.told()
@@ -239,7 +240,7 @@ class FlightRecorder:
                 )
             # Segments may close while the windows are taken, so this comes first.
             note = SnapshotNote(trigger=trigger, taken_ns=time.monotonic_ns())
-            self._rotation.collected = collected = SnapshotSegments(note)
+            self._seals.collected = collected = SnapshotSegments(note)
             self._lost = self._windows.lost()
             try:
                 collected.note = await self._windows.take(trigger)
@@ -249,7 +250,7 @@ class FlightRecorder:
                 raise
             finally:
                 if not self._ended:
-                    self._rotation.collected = None
+                    self._seals.collected = None
                     await self._windows.hold()
             if made is not None:
                 self._count(well=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The segments of a running session: each prepared beside the running one, and sealed at its end.
+"""The segments of a running session: each is prepared beside the running one, which goes on there.
 
 The core writes without this module; it gives notice when it needs a file, filled one, or cannot
 write.
@@ -11,31 +11,25 @@ import asyncio
 import errno
 import os
 import time
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from collectord.errors import SinkError
-from collectord.ledger.record_ledger import SinkStats
+from collectord.session.kept_segments import KeptSegments
 from collectord.session.running_file import RunningFile
-from collectord.session.seal_backlog import WAITING_MAX, SealBacklog
+from collectord.session.seals import Seals
 from collectord.session.segment_ends import SegmentEnds
-from collectord.session.symbol_keeping import SymbolKeeping
-from collectord.sink.segment import PASSING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from collectord._native import _core
     from collectord.codec.perf_features import Features
     from collectord.plan.session_plan import SinkPlan
     from collectord.session.accounting import Accounting
-    from collectord.session.flight_recorder import SnapshotSegments
     from collectord.session.session_parts import SessionParts
-    from collectord.sink.base import Closing, OpenSegment, SegmentInfo, Sink
+    from collectord.sink.base import OpenSegment, SegmentInfo, Sink
     from collectord.sink.state_dir import StateDir
 
 _LOG: Final = structlog.get_logger()
@@ -48,12 +42,16 @@ _TURN_S: Final = 5.0
 
 
 class Rotation:
-    """The files of one stream, from their creation to their seal. See `drain_loop.StreamListener`.
+    """The files of one stream, from their creation to their end. See `drain_loop.StreamListener`.
 
     Args:
         parts: the stream, the sink of its files, and what the session shares.
         accounting: supplies the figures of a manifest.
         describe: returns what the end of a file says about what was recorded; called in a thread.
+
+    Attributes:
+        kept: the sealed segments.
+        seals: the closed ones, until they are sealed.
     """
 
     def __init__(
@@ -67,31 +65,27 @@ class Rotation:
         self._health = parts.health
         self._tasks = parts.tasks
         self._accounting = accounting
-        self._describe = describe
         self._log = _LOG.bind(session=parts.plan.name)
         self._open: dict[int, OpenSegment] = {}  # the running and the prepared one
         self._running = RunningFile(parts, self._open)
-        self._symbols = SymbolKeeping(parts.plan, parts.stream)
-        self._unsealed: list[tuple[OpenSegment, _core.SegmentClosed, Closing]] = []
-        self._backlog = SealBacklog(parts.plan.name, parts.health)
+        self.kept = KeptSegments(parts)
+        self.seals = Seals(
+            parts,
+            accounting,
+            describe,
+            running=self._running,
+            kept=self.kept,
+            fewer=self._prepare_in_time,
+        )
         self._token = 0
         self._reserved: OpenSegment | None = None  # by `reserve`
         self._wanted = False
         self._has_next = False
         self._since_ns = 0
-        self._sealing = asyncio.Lock()
-        self._limiting = asyncio.Lock()
-        self._limits_due = False
         self._preparing = asyncio.Lock()
         self._continued = asyncio.Event()
         self._ending = False
         self._finished = asyncio.Event()
-        self._write_errors = self._given_up = self._early = 0
-        self.collected: SnapshotSegments | None = None  # the snapshot of segments that end now
-        self._requested: list[SegmentEnds] = []  # rotations that somebody waits for
-        self.stats = SinkStats()
-        self._changes = 0  # of the segments, by compression
-        self.sealed: tuple[str, ...] = ()  # paths, without those that retention has deleted
 
     # Life: begin, tick .. tick, end, finish, close.
 
@@ -122,14 +116,9 @@ class Rotation:
         """Show what has been written, retry what failed, rotate by age."""
         self._leave_removed()
         self._running.show()
-        changes = self._state_dir.changes(Path(self._plan.directory))
-        if changes != self._changes:
-            self._changes = changes
-            self._tasks.start(self._keep_limits())
-        self._backlog.poll()
+        self.kept.poll()
+        self.seals.poll()
         self._prepare_in_time()
-        if self._unsealed and not self._sealing.locked():
-            self._tasks.start(self._seal_waiting())
         self._repeat_requests()
         age_ns = self._plan.segment_age_ns
         if age_ns and time.monotonic_ns() - self._since_ns >= age_ns:
@@ -138,7 +127,7 @@ class Rotation:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing that failed waits for a tick."""
-        return not self._wanted and not self._unsealed
+        return not self._wanted and self.seals.are_done
 
     def _leave_removed(self) -> None:
         """Continue in another file if somebody has deleted the one that is written."""
@@ -157,6 +146,7 @@ class Rotation:
     def end(self) -> None:
         """Prepare no new segment; from now on the session drains and measures before seals."""
         self._ending = True
+        self.seals.end()
 
     async def finish(self) -> None:
         """End the stream, and wait for its last segment to be closed."""
@@ -168,21 +158,14 @@ class Rotation:
         """Add a last segment beside those of the stream, if there is anything for it."""
         info = await self._tasks.in_worker(make, self._sink, self._state_dir)
         if info is not None:
-            self.sealed += (str(info.path),)
-            self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
-
-    @property
-    def all_sealed(self) -> bool:
-        """Whether no closed segment waits to be sealed."""
-        return not self._unsealed
+            self.kept.add(info)
 
     async def close(self) -> None:
         """Give up what is still open; the next start repairs what could not be sealed."""
-        self._given_up += len(self._unsealed)
         try:
             # Before the sink closes: a sink that sealed nothing removes its directory.
-            await self._symbols.finish()
-            await self._refresh_stats()
+            await self.seals.close()
+            await self.kept.refresh()
             await self._tasks.in_worker(self._sink.close)
         except SinkError as error:  # all records are stored or counted
             self._log.error("segments_left_open", error=str(error))
@@ -208,7 +191,7 @@ class Rotation:
             ShardSilent: a drain thread does not respond.
         """
         requested = SegmentEnds()
-        self._requested.append(requested)
+        self.seals.requested.append(requested)
         try:
             await self._drain.written_pass()
             if not self._ending:
@@ -217,7 +200,7 @@ class Rotation:
                 self.rotate_for(requested)
             return await requested.ends()
         finally:
-            self._requested.remove(requested)
+            self.seals.requested.remove(requested)
 
     async def take_in(self, ring: int, cpu: int) -> None:
         """Continue in a segment with a place for one more ring, by its id.
@@ -262,7 +245,7 @@ class Rotation:
     def _repeat_requests(self) -> None:
         """Ask again for rotations; a segment that is empty since a failed write does not end."""
         token, sizes = self._stream.track_bytes()
-        for ends in self._requested:
+        for ends in self.seals.requested:
             if token in ends.under_way():
                 if self._is_written(token, sizes):
                     self._stream.rotate_from(token)
@@ -278,12 +261,7 @@ class Rotation:
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
         """Seal the segment."""
-        if self.collected is not None:
-            self.collected.expect(closed.token)
-        self._early += closed.early
-        self._symbols.note(closed.token)
-        self._backlog.add()
-        self._tasks.start(self._seal(self._open.pop(closed.token), closed))
+        self.seals.add(self._open.pop(closed.token), closed)
         if closed.final:
             self._finished.set()
 
@@ -304,7 +282,7 @@ class Rotation:
 
     def write_failed(self, error: int) -> None:
         """Count the error, and try another file; the records are in the ledger as sink/dropped."""
-        self._write_errors += 1
+        self.kept.write_errors += 1
         self.rotate()
         self._health.note("write", f"writes fail: {errno.errorcode.get(error, error)}")
         self._log.error("write_failed", error=errno.errorcode.get(error, error))
@@ -313,7 +291,7 @@ class Rotation:
 
     def _prepare_in_time(self) -> None:
         """Prepare the segment that is wanted, unless too many wait for their seals."""
-        if self._wanted and not self._backlog.is_full:
+        if self._wanted and not self.seals.backlog.is_full:
             self._tasks.start(self._prepare_or_degrade())
 
     async def _prepare(self) -> None:
@@ -378,7 +356,7 @@ class Rotation:
 
     async def _make_segment(self) -> None:
         """Create a segment if the running one is full without a successor, or let the data go."""
-        await self._backlog.wait(_SEALS_S)
+        await self.seals.backlog.wait(_SEALS_S)
         async with self._preparing:
             pass  # one may be in preparation
         if not self._has_next and self._plan.single_file is None:
@@ -389,148 +367,16 @@ class Rotation:
     async def _make_room(self, error: int) -> None:
         made = False
         try:
-            directory = Path(self._plan.directory)
-            made = await self._tasks.in_worker(self._state_dir.make_room, _ROOM_BYTES, directory)
+            made = await self.kept.make_room(_ROOM_BYTES)
         except SinkError as failure:
             self._log.error("no_room_made", error=str(failure))
-        if made and not self._backlog.is_full:
+        if made and not self.seals.backlog.is_full:
             await self._prepare_or_degrade()
         if not made and not self._health.has("disk"):
             self._log.warning("disk_full", directory=self._plan.directory)
         name = errno.errorcode.get(error, error)
         self._health.note("disk", "" if made else f"disk full ({name})")
         self._stream.space(made)
-
-    # Seal.
-
-    async def _seal(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
-        with self._waiters_told():
-            await self._await_turn(segment, closed)
-            await self._seal_next()
-        await self._keep_limits()
-
-    async def _await_turn(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
-        """Gather what the manifest says, and let the segment wait behind those before it."""
-        async with self._sealing:
-            features = await self._tasks.in_worker(self._describe)
-            if not self._ending:
-                # A pass may need memory that a writer holds which waits for seals.
-                await self._backlog.unless_awaited(self._health.heard(self._drain.full_pass()))
-                self._accounting.measure()
-            closed = self._accounting.by_place(closed)
-            closing = self._accounting.closing(
-                recount=closed.final and not self._unsealed,
-                snapshot=self.collected.note if self.collected is not None else None,
-            )
-            self._unsealed.append((segment, closed, replace(closing, features=features)))
-
-    async def _seal_waiting(self) -> None:
-        """Seal the waiting segments; what a full disk prevents is tried again at each tick."""
-        with self._waiters_told():
-            await self._seal_next()
-        await self._keep_limits()
-
-    async def _seal_next(self) -> None:
-        # A link leads to the next segment before this one has another name.
-        async with self._sealing, self._running.lock:
-            failed = ""
-            while self._unsealed and not failed:
-                segment, closed, closing = self._unsealed[0]
-                try:
-                    info = await self._tasks.in_worker(self._sink.seal, segment, closed, closing)
-                except SinkError as error:
-                    if error.errno not in PASSING or len(self._unsealed) > WAITING_MAX:
-                        await self._give_up(error)
-                        continue
-                    failed = str(error)
-                    # Seals follow one another: each manifest counts on from the last.
-                    for behind, _, _ in self._unsealed:
-                        self._tell(behind.token, error)
-                else:
-                    del self._unsealed[0]
-                    self._leave_backlog()
-                    self._tell(segment.token, info)
-                    if info is not None:
-                        self._sealed(info)
-                        self._symbols.begin(segment.token, info.path.name)
-                    self._symbols.forget(segment.token)
-            if self._health.note("seal", failed) and failed:
-                self._log.error("segment_not_sealed", error=failed)
-
-    def _leave_backlog(self) -> None:
-        self._backlog.remove()
-        self._prepare_in_time()
-
-    async def _keep_limits(self) -> None:
-        """Apply the limits to what is sealed by now, unless that is about to begin anyway."""
-        if self._limits_due:
-            return
-        self._limits_due = True
-        async with self._limiting:
-            self._limits_due = False
-            try:
-                directory = Path(self._plan.directory)
-                await self._tasks.in_worker(self._state_dir.make_room, 0, directory)
-                await self._refresh_stats()
-            except SinkError as error:
-                self._log.error("limits_not_kept", error=str(error))
-
-    def _sealed(self, info: SegmentInfo) -> None:
-        self._accounting.found(info)
-        self.sealed += (str(info.path), *map(str, info.more))
-        self._log.info("segment_sealed", path=str(info.path), samples=info.manifest.samples)
-
-    async def _give_up(self, error: SinkError) -> None:
-        """Give up the first waiting segment, and count its events by where they are now."""
-        segment, closed, _ = self._unsealed.pop(0)
-        self._leave_backlog()
-        self._tell(segment.token, error)
-        self._given_up += 1
-        self._symbols.forget(segment.token)
-        left = end = None
-        try:
-            end = await self._tasks.in_worker(self._sink.give_up, segment, closed)
-        except SinkError as failure:
-            self._log.error("segment_not_left", error=str(failure))
-        else:
-            self._accounting.given_up(end)
-            self._state_dir.leave(end.left)
-            for info in end.infos:
-                self._sealed(info)
-            left = [str(path) for path in end.left]
-        lost = sum(end.lost_events.values()) if end is not None else None
-        self._log.error("segment_given_up", error=str(error), left=left, lost=lost)
-        times = f"{self._given_up} segments were" if self._given_up > 1 else "a segment was"
-        self._health.note("given_up", f"{times} not sealed: {error}")
-
-    def _tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
-        for ends in self._waiters():
-            ends.notify(token, end)
-
-    def _waiters(self) -> list[SegmentEnds]:
-        return [*self._requested, *([self.collected] if self.collected is not None else [])]
-
-    @contextmanager
-    def _waiters_told(self) -> Iterator[None]:
-        """Tell of an end that nobody has foreseen too: nobody waits for a seal for ever."""
-        try:
-            yield
-        except BaseException as error:
-            failure = SinkError(f"a seal ended with {error!r}", path=self._plan.directory)
-            for ends in self._waiters():
-                ends.fail(failure)
-            raise
-
-    async def _refresh_stats(self) -> None:
-        stats = await self._tasks.in_worker(
-            self._state_dir.stats,
-            Path(self._plan.directory),
-            self._write_errors,
-            self._given_up,
-        )
-        self.stats = replace(stats, early=self._early)
-        gone = await self._tasks.in_worker(_missing, self.sealed)
-        self.sealed = tuple(path for path in self.sealed if path not in gone)
 
 
 def _no_next(plan: SinkPlan) -> SinkError:
@@ -543,8 +389,3 @@ def _has_grown(running: OpenSegment) -> bool:
         return False
     fds = (*running.files.values(),) or (running.fd,)
     return any(os.fstat(fd).st_size > running.data_offset for fd in fds)
-
-
-def _missing(paths: Iterable[str]) -> set[str]:
-    """Return the paths that retention has deleted: the list stays as short as the directory."""
-    return {path for path in paths if not Path(path).exists()}

@@ -426,7 +426,7 @@ class Session:
         await self._tasks.join()
         if recorder is not None:
             recorder.notify_last()
-        if self._rotation.all_sealed:
+        if self._rotation.seals.are_done:
             self._accounting.settle()
         await self._rotation.add_last(self._accounting.take_late)
         await self._rotation.close()
@@ -490,10 +490,10 @@ class Session:
             self._accounting.balance(),
             state=self.state,
             directory=self.plan.sink.directory,
-            segments=self._rotation.sealed,
+            segments=self._rotation.kept.sealed,
             degraded_reasons=self._health.reasons,
             losing=self._losses.losing,
-            sink=self._rotation.stats,
+            sink=self._rotation.kept.stats,
             snapshots=recorder.stored if recorder is not None else 0,
             snapshots_failed=recorder.failed if recorder is not None else 0,
             paused_ns=recorder.paused_ns if recorder is not None else 0,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.cli import events as events_verb
 from collectord.cli import flame as flame_verb
 from collectord.cli import query as query_verb
 from tests.support import daemons
@@ -52,6 +53,12 @@ _SAMPLE: Final = re.compile(r"\s*(\d+) +(\d+)\.(\d{9}): +(\S+)\s*$")
 _REPORTED: Final = re.compile(r"^ *(\d+) +(/\S*) +(\S.*?) *$", re.MULTILINE)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own for what is read of symbols."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def parent(require: Callable[[str], None]) -> Iterator[Path]:
     """Provide a cgroup with two others in it, and remove whatever is in it in the end."""
@@ -78,6 +85,13 @@ def _rows(
     return [json.loads(line) for line in told.out.splitlines()]
 
 
+def _events(capsys: pytest.CaptureFixture[str], place: Path) -> list[dict[str, Any]]:
+    assert events_verb.run(["--json", str(place)]) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    return [json.loads(line) for line in told.out.splitlines()]
+
+
 @pytest.fixture(params=["collectord", "perf"])
 def recorded(
     request: pytest.FixtureRequest, run_cli: Cli, perf: Perf, tmp_path: Path, parent: Path
@@ -94,7 +108,6 @@ def test_each_load_is_in_its_cgroup_as_perf_has_it(
     perfs: tuple[Perf, ...],
     parent: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In samples one by one, in the sums of a report, and as the outermost frame of stacks."""
     own = {f"/{parent.name}/{name}" for name in ("first", "second", "late")}
@@ -120,6 +133,17 @@ def test_each_load_is_in_its_cgroup_as_perf_has_it(
     )
     assert Counter((row["tid"], row["mono_ns"], row["cgroup"]) for row in rows) == theirs
 
+    printed_rows = _events(capsys, recorded)
+    assert Counter((row["tid"], row["time_ns"], row["cgroup"]) for row in printed_rows) == theirs
+    statement = "SELECT tid, mono_ns, cgroup FROM frames WHERE NOT inlined AND position < 1"
+    framed = _rows(capsys, statement, recorded)
+    assert {(row["tid"], row["mono_ns"], row["cgroup"]) for row in framed} <= {*theirs}
+    summed_rows = _rows(
+        capsys, 'SELECT cgroup, sum("count")::INT AS n FROM stacks GROUP BY 1', recorded
+    )
+    by_cgroup = Counter(row["cgroup"] for row in rows)
+    assert {row["cgroup"]: row["n"] for row in summed_rows} == by_cgroup
+
     words = ("--stdio", "--no-children", "-g", "none", "-F", "sample,cgroup,comm")
     summed = report.run("report", "--force", *words, "-i", recorded)
     assert summed.returncode == 0, summed.stderr
@@ -127,7 +151,6 @@ def test_each_load_is_in_its_cgroup_as_perf_has_it(
     named = Counter((row["cgroup"], row["comm"]) for row in rows if row["comm"] == "busy")
     assert {key: n for key, n in sums.items() if key[1] == "busy"} == named
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(recorded.parent / "cache"))
     assert flame_verb.run([str(recorded), "--by", "cgroup"]) == 0
     stacks: Counter[tuple[str, ...]] = Counter()
     for line in capsys.readouterr().out.splitlines():
@@ -191,3 +214,7 @@ def test_each_segment_names_the_cgroups_of_its_samples(
             capsys, "SELECT count(*) AS n FROM samples WHERE cgroup IS NULL", segment
         )
         assert unnamed["n"] == 0
+        everything = _rows(capsys, "SELECT tid, mono_ns, cgroup FROM samples", segment)
+        assert Counter(
+            (row["tid"], row["time_ns"], row["cgroup"]) for row in _events(capsys, segment)
+        ) == Counter((row["tid"], row["mono_ns"], row["cgroup"]) for row in everything)

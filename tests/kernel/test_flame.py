@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -37,6 +38,7 @@ KALLSYMS: Final = Path("/proc/kallsyms")
 _FRAME: Final = re.compile(r"^\s+[0-9a-f]+ (.+?) \((.*?)\)$")
 _PRINTED: Final = re.compile(r"(\S.*\+0x[0-9a-f]+) (\(.*\))")
 _LOCATED: Final = re.compile(r"\s+[0-9a-f]+ (.+?) \((.*)\)")
+_SAMPLE: Final = re.compile(r"\s*(-?\d+) +(\d+)\.(\d{9}): +[0-9a-f]+ (.+?) \((.*)\)")
 _PLACE: Final = re.compile(r"^\[.+\+0x[0-9a-f]+\]$")
 _UNKNOWN: Final = "[unknown]"
 _KERNEL: Final = re.compile(r"\[(?!vdso|unknown|heap|stack)")
@@ -183,6 +185,92 @@ def test_frames_of_a_query_are_perfs(
         key: [(name, f"({module})") for name, module in places if name != _UNKNOWN]
         for key, places in theirs.items()
     }
+
+
+@pytest.fixture(params=["collectord", "perf"])
+def flat(
+    request: pytest.FixtureRequest,
+    run_cli: Cli,
+    perf: Perf,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """A profile of all CPUs without call chains, by either recorder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    load = (str(compile_busy(tmp_path, "-g")), "long")
+    words = ("record", "-a", "-F", "997", "-m", "512", "-e", "cpu-clock")
+    by = perf if request.param == "perf" else run_cli
+    return recorded_by(by, words, load, tmp_path)
+
+
+def _kernel_aliases() -> Callable[[str, str], bool]:
+    """Return whether two places in the kernel are one, which has several names."""
+    addresses: dict[str, set[str]] = {}
+    for line in KALLSYMS.read_text().splitlines():
+        address, _, name, *_ = line.split()
+        addresses.setdefault(name, set()).add(address)
+
+    def same(ours: str, theirs: str) -> bool:
+        (one, _, at), (other, _, other_at) = ours.rpartition("+"), theirs.rpartition("+")
+        return at == other_at and bool(addresses.get(one, set()) & addresses.get(other, set()))
+
+    return same
+
+
+def test_addresses_without_call_chains_are_perfs(
+    flat: Path, perf: Perf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each sample: the function, how far behind its beginning, and the file.
+
+    In libraries and other programs than the load an address may have several names: there the file
+    is the same.
+    """
+
+    def printed(form: str) -> list[str]:
+        assert events_verb.run(["-o", form, str(flat)]) == 0
+        told = capsys.readouterr()
+        assert told.err == ""
+        return told.out.splitlines()
+
+    own: dict[tuple[int, int], tuple[str, str]] = {}
+    rows = [json.loads(line) for line in printed("json")]
+    for row in rows:
+        *_, place = row["frames"]  # what is inlined comes before it
+        found = _PRINTED.fullmatch(place)
+        name, module = (found[1], found[2]) if found else (_UNKNOWN, "")
+        own[row["time_ns"], row["tid"]] = name, module.replace("(kernel)", "([kernel.kallsyms])")
+
+    fields = "tid,time,ip,sym,symoff,dso"
+    done = perf.run("script", "--force", "--ns", "-F", fields, "-i", flat)
+    assert done.returncode == 0, done.stderr
+    theirs: dict[tuple[int, int], tuple[str, str]] = {}
+    for line in done.stdout.splitlines():
+        sample = _SAMPLE.fullmatch(line)
+        assert sample, line
+        tid, seconds, nanoseconds, name, module = sample.groups()
+        key = int(seconds) * 10**9 + int(nanoseconds), int(tid)
+        theirs[key] = name, "" if name == _UNKNOWN else f"({module})"
+    assert len(own) == len(rows) > 100
+    assert own.keys() == theirs.keys()
+    exact = (f"({flat.parent / 'busy'})", "([")  # the load, and the kernel with its modules
+    same = _kernel_aliases()
+    differing = [
+        (own[key], theirs[key])
+        for key in own
+        if own[key] != theirs[key] and not same(own[key][0], theirs[key][0])
+    ]
+    assert not [
+        (ours, its)
+        for ours, its in differing
+        if its[1].startswith(exact) or (ours[1] != its[1] and ours[1] and its[1])
+    ]
+    assert any(name.startswith("inner+0x") for name, _ in own.values())
+
+    joined = [" <- ".join(row["frames"]) for row in rows]
+    assert [
+        line.partition(" ip=")[2].partition(" period=")[0] for line in printed("text")
+    ] == joined
+    assert [row["frames"] for row in csv.DictReader(printed("csv"))] == joined
 
 
 def test_a_session_in_pieces_and_its_children_are_named_throughout(

@@ -358,15 +358,16 @@ static int take_name(struct piece *piece, size_t at, uint64_t header)
 	return 0;
 }
 
-static int take_cgroup(struct piece *piece, size_t at, uint16_t size)
+int perf__take_cgroup(struct cgroups *cgroups, const struct perf_events *events,
+		      const uint8_t *record)
 {
-	const uint8_t *const record = piece->data + at;
-	const struct perf_event *const event = perf__noted(&piece->source->perf, record, size);
+	const uint16_t size = walk__size(walk__load(record));
+	const struct perf_event *const event = perf__noted(events, record, size);
 	const uint32_t least = PERF_AT_CGROUP_PATH + event->trailer_bytes;
 
 	if (size <= least)
 		return 0;
-	return cgroups__add(piece->cgroups, walk__load(record + PERF_AT_CGROUP_ID),
+	return cgroups__add(cgroups, walk__load(record + PERF_AT_CGROUP_ID),
 			    (const char *)record + PERF_AT_CGROUP_PATH, size - least);
 }
 
@@ -375,7 +376,7 @@ static int take(struct piece *piece, size_t at, uint64_t header)
 	const uint32_t type = walk__type(header);
 
 	if (piece->wanted == WANT_NAMES && type == PERF_RECORD_CGROUP)
-		return take_cgroup(piece, at, walk__size(header));
+		return perf__take_cgroup(piece->cgroups, &piece->source->perf, piece->data + at);
 	if (piece->wanted == WANT_NAMES)
 		return take_name(piece, at, header);
 	if (piece->wanted == WANT_CUT)

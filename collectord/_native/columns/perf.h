@@ -117,8 +117,12 @@ uint64_t perf__trailer_time(const struct perf_event *event, const uint8_t *recor
 /* The same for its CPU, or ROW_NONE. */
 int32_t perf__trailer_cpu(const struct perf_event *event, const uint8_t *record, uint16_t size);
 
+struct cgroups;
 struct piece;
 
+/* Note what a CGROUP tells. Returns -errno. */
+int perf__take_cgroup(struct cgroups *cgroups, const struct perf_events *events,
+		      const uint8_t *record);
 /* Take a loss: LOST tells what a ring lost before this record; LOST_SAMPLES what an event lost in
  * all. Returns -errno. */
 int perf__take_loss(struct piece *piece, size_t at, uint32_t type, uint16_t size);

@@ -201,6 +201,16 @@ static void set_comm(struct record *record, const char *text, size_t bytes)
 	record->comm_bytes = text != NULL ? (uint32_t)bytes : sizeof(NO_NAME) - 1;
 }
 
+static void set_cgroup(struct record *record, const struct cgroups *cgroups, uint64_t id)
+{
+	const struct cgroup *const cgroup = cgroups__find(cgroups, id);
+
+	if (cgroup == NULL)
+		return;
+	record->cgroup = cgroups->text.data + cgroup->at;
+	record->cgroup_bytes = cgroup->bytes;
+}
+
 /* Make what a row of a track stands for. */
 static int made_row(struct lines *lines, const struct row *row, const struct source *source,
 		    bool is_counted)
@@ -264,6 +274,8 @@ static int made_sample(struct lines *lines, const uint8_t *data, uint64_t offset
 		record.chain = data + parts.chain + WORD_BYTES;
 		record.chain_bytes = (uint32_t)walk__load(data + parts.chain) * WORD_BYTES;
 	}
+	if (parts.cgroup != 0)
+		set_cgroup(&record, &lines->order.cgroups, walk__load(data + parts.cgroup));
 	if (record.tid == 0) {
 		set_comm(&record, IDLE_NAME, sizeof(IDLE_NAME) - 1);
 	} else {

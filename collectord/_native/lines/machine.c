@@ -532,6 +532,11 @@ static struct value own_of(const struct record *record, const struct op *op)
 	case OP_COMM:
 		return (struct value){
 			.kind = VALUE_TEXT, .bytes = record->comm_bytes, .data = record->comm};
+	case OP_CGROUP:
+		if (record->cgroup == NULL)
+			return (struct value){0};
+		return (struct value){
+			.kind = VALUE_TEXT, .bytes = record->cgroup_bytes, .data = record->cgroup};
 	case OP_CHAIN:
 		if (record->chain == NULL)
 			return (struct value){0};
@@ -666,6 +671,7 @@ int machine__run(struct machine *machine, const struct program *program, const s
 		case OP_PID:
 		case OP_TID:
 		case OP_COMM:
+		case OP_CGROUP:
 		case OP_CHAIN:
 			stack[depth++] = own_of(record, op);
 			break;

@@ -49,6 +49,7 @@ struct value {
 	OP(OP_PID, "pid")                                                                         \
 	OP(OP_TID, "tid")                                                                         \
 	OP(OP_COMM, "comm")                                                                       \
+	OP(OP_CGROUP, "cgroup") /* its path */                                                    \
 	OP(OP_CHAIN, "chain") /* the addresses of the call chain; a: 1 with the marks in it */    \
 	/* Replace values on top by their result: */                                              \
 	OP(OP_LENGTH, "length")	  /* bytes of a text or list */                                   \
@@ -157,10 +158,11 @@ struct record {
 	const uint8_t *payload;
 	const uint8_t *chain; /* of u64 */
 	const uint8_t *comm;
+	const uint8_t *cgroup; /* NULL: nothing tells it */
 	uint64_t stamp_ns;
 	uint32_t bytes; /* of the payload */
 	uint32_t tail;	/* offset of what reaches to its end, 0: it has none */
-	uint32_t chain_bytes, comm_bytes;
+	uint32_t chain_bytes, comm_bytes, cgroup_bytes;
 	int32_t cpu, pid, tid;
 };
 

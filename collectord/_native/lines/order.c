@@ -35,6 +35,7 @@ void order__deinit(struct order *order)
 	free(order->joined);
 	free(order->run);
 	free(order->task);
+	cgroups__deinit(&order->cgroups);
 	*order = (struct order){0};
 }
 
@@ -123,6 +124,7 @@ static bool has_time(const struct perf_events *events, const uint8_t *record, ui
 		return true;
 	case PERF_RECORD_COMM:
 	case PERF_RECORD_FORK:
+	case PERF_RECORD_CGROUP:
 	case PERF_RECORD_LOST:
 	case PERF_RECORD_LOST_SAMPLES:
 		*time_ns = perf__trailer_time(perf__noted(events, record, size), record, size);
@@ -478,5 +480,7 @@ int order__tell(struct order *order, const uint8_t *record)
 	if (walk__type(header) == PERF_RECORD_COMM && size >= least)
 		return name(order, (int32_t)load32(record + PERF_AT_TID), record + PERF_AT_COMM,
 			    size - least);
+	if (walk__type(header) == PERF_RECORD_CGROUP)
+		return perf__take_cgroup(&order->cgroups, &order->source->perf, record);
 	return 0;
 }

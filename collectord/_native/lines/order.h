@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "../columns/cgroups.h"
 #include "../columns/scan.h"
 
 /*
@@ -46,6 +47,7 @@ struct order {
 	uint8_t *joined; /* a record that lies in two blocks */
 	struct task *task;
 	size_t tasks, task_mask;
+	struct cgroups cgroups; /* that were told */
 };
 
 /* A damaged place. */
@@ -68,7 +70,7 @@ int order__walk(struct order *order, uint64_t end, const uint8_t **record, uint6
  * them; `offset` if there is none, or -errno: records may end in the middle of one, or be followed by
  * zeros. */
 int64_t order__end(int fd, uint64_t offset, bool of_rounds);
-/* Note what a COMM or a FORK tells. Returns -errno. */
+/* Note what a COMM, a FORK or a CGROUP tells. Returns -errno. */
 int order__tell(struct order *order, const uint8_t *record);
 /* Returns the name of a thread, NULL if it is not known. */
 const struct task *order__task(const struct order *order, int32_t tid);

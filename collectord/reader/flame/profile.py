@@ -16,7 +16,7 @@ from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
 from collectord.reader.sql import Database, connect
 from collectord.reader.symbols.frame import Frame
-from collectord.reader.symbols.names_of_file import CHAIN, names_of
+from collectord.reader.symbols.names_of_file import CHAIN, names_of, of_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -132,7 +132,7 @@ class OpenedFile:
         self._file = file
         self._database = database
         self._asked = asked
-        self.wanted = f"event IN ({', '.join(map(_quoted, events))})"
+        self.wanted = of_events(events)
         pids = self.ask(
             f"SELECT DISTINCT pid FROM samples WHERE {self.wanted} AND pid IS NOT NULL"  # noqa: S608
         )
@@ -247,7 +247,7 @@ def _chosen(file: EventFile, globs: Sequence[str]) -> list[str]:
         event.full_name
         for event in file.events
         if event.sample_type is not None
-        and (_matches(event, globs) if globs else event.layout is None and not event.is_program)
+        and (_matches(event, globs) if globs else event.is_profile)
     ]
 
 
@@ -288,7 +288,3 @@ def _outermost(values: dict[str, Any]) -> str:
     if "pid" not in values:
         return str(comm)
     return f"{comm}-{values['pid']}" if values["pid"] is not None else str(comm)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

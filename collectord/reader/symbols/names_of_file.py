@@ -6,6 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from collectord.reader.sql import literal
 from collectord.reader.symbols import kernel_lists, perf_map
 from collectord.reader.symbols.spaces_of_file import numbers, read_spaces
 from collectord.reader.symbols.symbolizer import Symbolizer
@@ -42,6 +43,11 @@ class SampleNames(NamedTuple):
     head: str
     since: str
     samples: str
+
+
+def of_events(names: Iterable[str]) -> str:
+    """Return SQL of a condition: samples are of events with these names."""
+    return f"event IN ({', '.join(map(literal, names))})"
 
 
 def names_of(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`collectord events` on call chains: functions, their offsets and their files."""
+"""`collectord events` on samples: functions, their offsets and files, and cgroups."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.cli import events
+from collectord.cli import events, query
+from collectord.codec.perf_attr import SampleType
 from collectord.reader import chain_texts
 from collectord.reader.symbols import symbolic_names
-from tests.support.profiles import KERNEL, USER, comm, fork, mapped, sample, write
+from tests.support.profiles import (
+    ATTR,
+    CGROUP_ATTR,
+    KERNEL,
+    USER,
+    cgroup,
+    comm,
+    fork,
+    mapped,
+    sample,
+    write,
+)
 from tests.support.programs import compile_busy, offset_of
 from tests.support.query_files import switches, write_trace
 
@@ -137,6 +150,79 @@ def test_the_part_of_the_kernel_is_told_apart(
     assert f"functions of the kernel have no names in 1 files, such as {path}" in told.err
 
 
+@pytest.fixture
+def flat(tmp_path: Path, busy: Path) -> Path:
+    """Samples of an address each: at a function, within a return's reach of it, and at nothing."""
+    attr = replace(ATTR, sample_type=ATTR.sample_type & ~SampleType.CALLCHAIN)
+    main = AT + offset_of(busy, "main")
+    program = mapped(2, 50, busy, addr=AT, length=1 << 20, inode=busy.stat().st_ino)
+    ips = (main, main + 3, 0x10)
+    samples = [sample(9 + at, 50, ip, attr=attr) for at, ip in enumerate(ips)]
+    return write(tmp_path / "perf.data", comm(1, 50, b"x"), program, *samples, attr=attr)
+
+
+def test_a_sample_without_a_call_chain_is_at_a_function(
+    flat: Path, busy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its address is where the program was, which no return made: it is not one byte earlier."""
+    named = [f"main+0x0 ({busy})", f"main+0x3 ({busy})", "0x10"]
+    lines = _printed(capsys, flat).splitlines()
+    assert [line.partition(": ")[2].strip() for line in lines] == [
+        f"ip={name} period=1" for name in named
+    ]
+    rows = [json.loads(line) for line in _printed(capsys, "--json", flat).splitlines()]
+    assert [row["frames"] for row in rows] == [[name] for name in named]
+    assert rows[2]["fields"] == {"ip": 0x10, "period": 1}
+    cells = [*csv.DictReader(io.StringIO(_printed(capsys, "-o", "csv", flat)))]
+    assert [row["frames"] for row in cells] == named
+    assert [*cells[0]][-3:] == ["ip", "period", "frames"]
+    assert cells[2]["ip"] == "16"
+    kept = _printed(capsys, "--filter", "ip < 17", flat).splitlines()
+    assert [line.partition("ip=")[2] for line in kept] == ["0x10 period=1"]
+
+
+def test_beside_a_call_chain_the_address_is_a_number(
+    file: Path, busy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The chain begins with it."""
+    line = _printed(capsys, "-n", "1", file)
+    inner = AT + offset_of(busy, "inner") + 2
+    assert f" ip={inner:#x} period=1 callchain=[inner+0x2 ({busy}) <- " in line
+
+
+@pytest.fixture
+def placed(tmp_path: Path) -> Path:
+    """Samples of two cgroups, and one of which nothing tells the path."""
+    return write(
+        tmp_path / "placed.data",
+        cgroup(0, 70, b"/one,two"),
+        cgroup(1, 71, b"/three"),
+        cgroup(2, 70, b"/later"),
+        comm(3, 50, b"x"),
+        *(sample(9 + at, 50, USER, 0x10, attr=CGROUP_ATTR, cgroup=number)
+          for at, number in enumerate((70, 71, 99))),
+        attr=CGROUP_ATTR,
+    )  # fmt: skip
+
+
+def test_data_have_the_cgroups_of_samples(
+    placed: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that `samples` of `query` has; where none was recorded there is no such thing."""
+    paths = ["/one,two", "/three", None]
+    rows = [json.loads(line) for line in _printed(capsys, "--json", placed).splitlines()]
+    assert [row["cgroup"] for row in rows] == paths
+    assert [*rows[0]][4:7] == ["comm", "cgroup", "event"]
+    cells = [*csv.DictReader(io.StringIO(_printed(capsys, "-o", "csv", placed, file)))]
+    assert [row["cgroup"] for row in cells] == [*(path or "" for path in paths), "", "", ""]
+    assert [*cells[0]][5:7] == ["event", "cgroup"]
+    assert query.run(["--json", "SELECT cgroup FROM samples ORDER BY mono_ns", str(placed)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["cgroup"] for line in told] == paths
+    assert "cgroup" not in _printed(capsys, "--json", file)
+    assert "cgroup" not in _printed(capsys, "-o", "csv", file)
+
+
 def test_the_number_of_lines_and_the_time_bound_what_is_named(
     file: Path, chains: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,7 +257,7 @@ def test_without_duckdb_there_are_addresses(
     assert events.run(["-o", form, str(file)]) == 0
     told = capsys.readouterr()
     assert told.err == (
-        "collectord: call chains have no names without DuckDB; "
+        "collectord: functions have no names without DuckDB; "
         "python3 -m pip install 'collectord[query,symbols]'\n"
     )
     assert "frames" not in told.out

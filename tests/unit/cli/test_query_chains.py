@@ -19,7 +19,18 @@ from collectord.codec.perf_record import frame
 from collectord.errors import UsageError
 from collectord.reader import chain_tables
 from collectord.reader.symbols import names_of_file, symbolic_names
-from tests.support.profiles import ATTR, KERNEL, USER, comm, fork, mapped, sample, write
+from tests.support.profiles import (
+    ATTR,
+    CGROUP_ATTR,
+    KERNEL,
+    USER,
+    cgroup,
+    comm,
+    fork,
+    mapped,
+    sample,
+    write,
+)
 from tests.support.programs import compile_busy, offset_of
 
 if TYPE_CHECKING:
@@ -102,6 +113,7 @@ def test_every_address_of_every_sample_is_a_row(file: Path, ask: Ask, busy: Path
         "comm": "shell",
         "event": "cpu-clock",
         "session": "",
+        "cgroup": None,
         "position": 0,
         "address": inner + 2,
         "function": "inner",
@@ -169,6 +181,27 @@ def test_stacks_are_those_of_flame(
     )
     assert Counter(row["joined"] for row in of_frames)["main;outer;inner"] == 3
     assert {row["event"] for row in rows} == {"cpu-clock"}
+
+
+def test_the_cgroup_of_a_sample_is_in_both(tmp_path: Path, busy: Path, ask: Ask) -> None:
+    """A stack is a row for each of them; null where nothing tells it."""
+    inner = AT + offset_of(busy, "inner")
+    path = write(
+        tmp_path / "perf.data",
+        cgroup(0, 70, b"/one"),
+        cgroup(0, 71, b"/two"),
+        comm(1, 50, b"x"),
+        _program(busy, 50, 2),
+        *(sample(9 + at, 50, USER, inner, attr=CGROUP_ATTR, cgroup=number)
+          for at, number in enumerate((70, 71, 70, 99))),
+        attr=CGROUP_ATTR,
+    )  # fmt: skip
+    rows = ask("SELECT cgroup, stack, count FROM stacks ORDER BY count DESC, cgroup", path)
+    assert [(row["cgroup"], row["count"]) for row in rows] == [("/one", 2), ("/two", 1), (None, 1)]
+    assert {row["stack"] for row in rows} == {"inner"}
+    rows = ask('SELECT cgroup, "function" FROM frames ORDER BY mono_ns', path)
+    assert [row["cgroup"] for row in rows] == ["/one", "/two", "/one", None]
+    assert {row["function"] for row in rows} == {"inner"}
 
 
 def test_only_the_time_that_is_asked_for_is_read(file: Path, ask: Ask) -> None:

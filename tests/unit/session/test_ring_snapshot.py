@@ -213,7 +213,7 @@ class Files:
     """Segments of a session: one runs, and a snapshot of it ends as the test says."""
 
     def __init__(self, end: SinkError | None) -> None:
-        self.collected: SnapshotSegments | None = None
+        self.seals = SimpleNamespace(collected=None)
         self._end = end
 
     has_pages = True

@@ -388,7 +388,7 @@ def test_full_disk_holds_a_few_segments_open(tmp_path: Path) -> None:
         disk.full = False
         rotation.tick()
         await tasks.join()
-        return disk, rotation.stats, health.reasons
+        return disk, rotation.kept.stats, health.reasons
 
     with ExitStack() as stack:
         disk, stats, reasons = asyncio.run(scenario(stack))

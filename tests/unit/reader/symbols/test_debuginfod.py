@@ -3,23 +3,26 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.cli import flame
+from collectord.cli import answer, events, export, flame, query
 from collectord.codec import elf
+from collectord.codec.perf_attr import SampleType
 from collectord.errors import UsageError
 from collectord.reader.symbols import code_file, debuginfod
 from collectord.reader.symbols.address_spaces import Mapping
 from collectord.reader.symbols.code_file import open_code
 from collectord.reader.symbols.debuginfod import Debuginfod
 from collectord.reader.symbols.symbol_cache import SymbolCache
-from tests.support.profiles import USER, mapped, sample, write
+from tests.support.profiles import ATTR, USER, mapped, sample, write
 from tests.support.programs import compile_busy, offset_of
 
 if TYPE_CHECKING:
@@ -238,19 +241,26 @@ def test_what_is_asked_for_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Debuginfod("http://127.0.0.1:1").fetch(bytes(20)) is None
 
 
+@pytest.fixture
+def recorded(tmp_path: Path, parted: tuple[Path, bytes, int]) -> Path:
+    """A sample in the program without symbols."""
+    stripped, _, place = parted
+    return write(
+        tmp_path / "perf.data",
+        mapped(2, 50, stripped, addr=AT, length=1 << 20, inode=stripped.stat().st_ino),
+        sample(3, 50, USER, AT + place),
+    )
+
+
 def test_only_who_asks_for_it_has_files_fetched(
-    tmp_path: Path,
+    recorded: Path,
     parted: tuple[Path, bytes, int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The variable alone does nothing; what fails is a note."""
-    stripped, debug, place = parted
-    path = write(
-        tmp_path / "perf.data",
-        mapped(2, 50, stripped, addr=AT, length=1 << 20, inode=stripped.stat().st_ino),
-        sample(3, 50, USER, AT + place),
-    )
+    path = recorded
+    _, debug, place = parted
     with pytest.raises(UsageError, match="DEBUGINFOD_URLS"):
         flame.run([str(path), "--debuginfod"])
     with _serving(lambda asked: asked.give(debug)) as server:
@@ -267,3 +277,124 @@ def test_only_who_asks_for_it_has_files_fetched(
         server.answer = lambda asked: asked.give(debug)
         assert flame.run([str(path), "--debuginfod"]) == 0
         assert capsys.readouterr() == ("[unknown];inner 1\n", "")
+
+
+_STACKS: Final = """-- summary = "stacks"
+-- needs = [["software:cpu-clock"]]
+SELECT stack, (SELECT count(*) FROM "cpu-clock") AS n FROM stacks
+"""
+
+
+@pytest.fixture(params=["query", "answer", "events", "folded", "pprof", "perfetto"])
+def named_by(
+    request: pytest.FixtureRequest,
+    recorded: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[bytes, str]]:
+    """Return what a verb writes about the sample, and what it says on stderr."""
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers/mine.sql").write_text(_STACKS)
+    verb, output = str(request.param), tmp_path / "output"
+    asks: dict[str, Callable[[list[str]], int]] = {
+        "query": lambda more: query.run(["FROM stacks", str(recorded), *more]),
+        "answer": lambda more: answer.run(
+            ["mine", "--answer-dir", str(tmp_path / "answers"), str(recorded), *more]
+        ),
+        "events": lambda more: events.run([str(recorded), *more]),
+    }
+
+    def ask(*more: str) -> tuple[bytes, str]:
+        if verb in asks:
+            assert asks[verb]([*more]) == 0
+            told = capsys.readouterr()
+            return told.out.encode(), told.err
+        words = ["--format", verb, "-o", str(output), str(recorded), *more]
+        assert export.run(words) == 0
+        data = output.read_bytes()
+        output.unlink()
+        data = gzip.decompress(data) if verb == "pprof" else data
+        return data, capsys.readouterr().err
+
+    return ask
+
+
+def test_all_that_name_functions_have_files_fetched(
+    named_by: Callable[..., tuple[bytes, str]],
+    parted: tuple[Path, bytes, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They do it when they are asked to, and refuse and complain as `flame` does."""
+    _, debug, place = parted
+    with pytest.raises(UsageError, match="DEBUGINFOD_URLS has no server"):
+        named_by("--debuginfod")
+    unnamed = f"[stripped+{place:#x}]".encode()
+    with _serving(lambda asked: asked.send_error(503)) as server:
+        monkeypatch.setenv("DEBUGINFOD_URLS", server.url)
+        data, told = named_by()
+        assert unnamed in data
+        assert "fetched" not in told
+        assert server.paths == []
+        data, told = named_by("--debuginfod")
+        assert unnamed in data
+        assert "1 debug files were not fetched; the first is http" in told
+        assert "status 503" in told
+        server.answer = lambda asked: asked.give(debug)
+        data, told = named_by("--debuginfod")
+        assert unnamed not in data
+        assert b"inner" in data
+        assert "fetched" not in told
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (query.run, ["--schema"]),
+        (answer.run, ["list"]),
+        (answer.run, ["syscalls", "--show"]),
+        (events.run, ["--count"]),
+        (events.run, ["-f"]),
+        *((export.run, ["--format", form]) for form in (
+            "chrome-json", "parquet", "perf.data", "trace.dat")),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, list) else one.__module__.rpartition(".")[2],
+)  # fmt: skip
+def test_what_names_no_functions_refuses_it(
+    verb: Callable[[list[str]], int],
+    words: list[str],
+    recorded: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And says which part of the command line it is that names none."""
+    monkeypatch.setenv("DEBUGINFOD_URLS", "http://127.0.0.1:1")
+    with pytest.raises(UsageError, match="names no functions") as refused:
+        verb([*words, "--debuginfod", str(recorded)])
+    assert refused.value.hint == "leave --debuginfod out"
+    assert any(word in str(refused.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda path: query.run(["FROM samples", "--debuginfod", str(path)]),
+        lambda path: events.run(["-e", "cpu-clock", "--debuginfod", str(path)]),
+    ],
+    ids=["query", "events"],
+)
+def test_a_result_without_functions_says_so(
+    ask: Callable[[Path], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No server is asked."""
+    sample_type = ATTR.sample_type & ~(SampleType.CALLCHAIN | SampleType.IP)
+    path = write(tmp_path / "perf.data", attr=replace(ATTR, sample_type=sample_type))
+    with _serving(_nothing) as server:
+        monkeypatch.setenv("DEBUGINFOD_URLS", server.url)
+        assert ask(path) == 0
+        assert server.paths == []
+    told = capsys.readouterr().err
+    assert told == (
+        "collectord: --debuginfod was not needed: nothing in this output names functions\n"
+    )
