@@ -18,8 +18,10 @@ from collectord.cli.asking import (
     chains_of,
     complain_of,
     complain_of_chains,
+    complain_of_manifests,
     database_of,
     give,
+    manifests_of,
 )
 from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
 from collectord.cli.output import Column, complain, print_json, print_table, say
@@ -192,14 +194,15 @@ def _answer(
         if event not in read
     }
     chains = chains_of(catalogue, args, servers)
-    fixed: dict[str, MadeTable] = {**empty, GAPS: gaps, **chains.tables}
+    manifests = manifests_of(catalogue, args)
+    fixed: dict[str, MadeTable] = {**empty, GAPS: gaps, **chains.tables, **manifests.tables}
     database = database_of(catalogue, args, stack, tables=tables, fixed=fixed)
     render = answer.head.render
     give(database, answer.text, args, lambda rows: print_answer(rows, render), values)
     complain_of_chains(chains, servers)
     status = complain_of(catalogue, database.scans)
     _complain_of_nothing(need, database)
-    return status
+    return max(status, complain_of_manifests(manifests))
 
 
 def _by_event(tables: Iterable[EventTable]) -> dict[str, EventTable]:

@@ -17,6 +17,7 @@ from collectord.reader.chain_tables import Chains, Wishes
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import Found
 from collectord.reader.fixed_tables import fixed_tables
+from collectord.reader.manifest_tables import ManifestTables
 from collectord.reader.sql import Database
 from collectord.reader.symbols import symbolic_names
 from collectord.reader.symbols.symbol_cache import user_cache
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collectord.cli.parser import Parser
     from collectord.reader.event_file import EventFile
     from collectord.reader.event_tables import EventTable, Reading
-    from collectord.reader.manifest_tables import ManifestTables
     from collectord.reader.segment_tables import Catalogue
     from collectord.reader.sql import Answer, MadeTable
     from collectord.reader.symbols.debuginfod import Debuginfod
@@ -111,6 +111,11 @@ def chains_of(
     return Chains(catalogue.files, wishes)
 
 
+def manifests_of(catalogue: Catalogue, args: argparse.Namespace) -> ManifestTables:
+    """Return what the manifests of a catalogue tell, whose tables a database may have."""
+    return ManifestTables(catalogue, Window(args.since, args.until))
+
+
 def complain_of_chains(chains: Chains, servers: Debuginfod | None) -> None:
     """Say why frames of a statement have no names."""
     if chains.is_read:
@@ -170,7 +175,7 @@ def complain_of(catalogue: Catalogue, scans: Iterable[Reading]) -> int:
 
 def complain_of_manifests(tables: ManifestTables) -> int:
     """Report manifests that cannot be read, if a statement needs them; return the exit status."""
-    damage = tables.manifests.damage if tables.is_read else ()
+    damage = tables.damage
     for path, reason in damage[:_MANIFESTS_NAMED]:
         complain(f"{path}: {reason}")
     if len(damage) > _MANIFESTS_NAMED:

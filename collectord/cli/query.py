@@ -17,6 +17,7 @@ from collectord.cli.asking import (
     complain_of_manifests,
     database_of,
     give,
+    manifests_of,
 )
 from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
 from collectord.cli.output import Column, print_json, print_table
@@ -26,10 +27,9 @@ from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.times import joined
 from collectord.errors import UsageError
 from collectord.reader.chain_tables import described_chains
-from collectord.reader.event_file import Window
 from collectord.reader.event_tables import described
 from collectord.reader.fixed_tables import described_fixed
-from collectord.reader.manifest_tables import ManifestTables, described_manifests
+from collectord.reader.manifest_tables import described_manifests
 from collectord.reader.segment_tables import open_catalogue
 from collectord.text.nearest import did_you_mean
 
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
             _print_schema(catalogue, as_json=args.json)
             return complain_of(catalogue, ())
         chains = chains_of(catalogue, args, servers)
-        manifests = ManifestTables(catalogue, Window(args.since, args.until))
+        manifests = manifests_of(catalogue, args)
         fixed = {**chains.tables, **manifests.tables}
         database = database_of(catalogue, args, stack, fixed=fixed)
         give(database, sql, args, print_rows)

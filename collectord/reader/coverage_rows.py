@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.errors import SinkError
 from collectord.reader.fixed_tables import as_utc
 from collectord.sink import covered_note
-from collectord.sink.manifest import Manifest, data_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,10 +52,9 @@ def coverage_rows(segments: Sequence[Segment]) -> Iterator[tuple[object, ...]]:
         times = [*_times([*of_stream])]
         for what, cause, since, until, cpus in sorted(times, key=lambda one: one.since_ns or 0):
             since_ns, until_ns = as_utc(since), as_utc(until)
-            known = since_ns is not None and until_ns is not None
             yield (
                 *(session, source, what, cause, since_ns, until_ns),
-                until_ns - since_ns if known else None,  # type: ignore[operator]  # known
+                None if since_ns is None or until_ns is None else until_ns - since_ns,
                 list(cpus) or None,
                 len(cpus) or None,
             )
@@ -66,21 +64,13 @@ def _times(segments: Sequence[Segment]) -> Iterator[_Time]:
     """Yield the times of one stream, whose segments follow each other."""
     runs = [[*of_run] for _, of_run in groupby(segments, lambda one: one.manifest.run)]
     gaps = [segment.manifest.gap for (segment, *_) in runs]
-    pauses: dict[tuple[str, int], _Time] = {}
-    for number, run in enumerate(runs):
-        gap = gaps[number]
+    for run, gap, after in zip(runs, gaps, [*gaps[1:], None], strict=True):
         if gap is not None:
             yield _Time(GAP, gap.cause, gap.from_ns, gap.until_ns)
-        after = gaps[number + 1] if number + 1 < len(runs) else None
-        is_last = number + 1 == len(runs)
-        yield from _recorded(run, after.from_ns if after is not None else None, is_last=is_last)
-        for segment in run:
-            for one in segment.balance.pauses:
-                until_ns = segment.utc(one.until_ns)
-                since_ns = segment.utc(one.since_ns)
-                # A later manifest knows the end of one that lasted at the seal before.
-                pauses[one.cause, one.since_ns] = _Time(PAUSED, one.cause, since_ns, until_ns)
-    yield from pauses.values()
+        until_ns = after.from_ns if after is not None else None
+        recorded = [*_recorded(run, until_ns, is_last=run is runs[-1])]
+        yield from recorded
+        yield from _paused(run, recorded[-1].until_ns)
 
 
 def _recorded(run: Sequence[Segment], until_ns: int | None, *, is_last: bool) -> Iterator[_Time]:
@@ -92,41 +82,62 @@ def _recorded(run: Sequence[Segment], until_ns: int | None, *, is_last: bool) ->
         is_last: it is the newest of the stream.
     """
     ends = [_end(segment) for segment in run]
-    if isinstance(run[-1].manifest, Manifest) and run[-1].manifest.clocks.close is None:
+    if ends[-1] is not None and run[-1].manifest.clocks.close is None:
         # It was killed: the last record is older than the end.
         if until_ns is None and is_last:
             until_ns = _noted_end(run[-1])
-        ends[-1] = max(filter(None, (until_ns, ends[-1])), default=run[-1].manifest.started_ns)
-    at = 0
+        ends[-1] = max(ends[-1], until_ns or 0)
     before_ns: int | None = None
-    while at < len(run):
-        cpus = _cpus(run[at])
-        behind = next((n for n in range(at, len(run)) if _cpus(run[n]) != cpus), len(run))
+    for cpus, pairs in groupby(zip(run, ends, strict=True), lambda pair: _cpus(pair[0])):
+        of_cpus = [*pairs]
         # A segment is prepared beside the one before it.
-        since_ns = before_ns or run[at].manifest.clocks.open.realtime_ns
-        before_ns = ends[behind - 1]
-        yield _Time(RECORDED, None, since_ns or run[at].manifest.started_ns, before_ns, cpus)
-        at = behind
+        since_ns = before_ns or _beginning(of_cpus[0][0])
+        before_ns = of_cpus[-1][1]
+        yield _Time(RECORDED, None, since_ns, before_ns, cpus)
+
+
+def _paused(run: Sequence[Segment], end_ns: int | None) -> Iterator[_Time]:
+    """Yield the pauses of one run; the end of the run is the end of one that lasted."""
+    pauses: dict[tuple[str, int], _Time] = {}
+    for segment in run:
+        for one in segment.balance.pauses:
+            until_ns = end_ns if one.until_ns is None else segment.utc(one.until_ns)
+            # A later manifest knows the end of one that lasted at the seal before.
+            pauses[one.cause, one.since_ns] = _Time(
+                PAUSED, one.cause, segment.utc(one.since_ns), until_ns
+            )
+    yield from pauses.values()
+
+
+def _beginning(segment: Segment) -> int:
+    """Return when a segment began, by its first reading of the clocks, if it has one."""
+    return segment.manifest.clocks.open.realtime_ns or segment.manifest.started_ns
 
 
 def _end(segment: Segment) -> int | None:
-    """Return when a segment ended; None while it is written."""
-    manifest = segment.manifest
-    if not isinstance(manifest, Manifest):
+    """Return when a segment ended; None while it is written.
+
+    Of one whose writer died the time of the last record is returned.
+    """
+    if segment.is_running:
         return None
-    if manifest.clocks.close is not None:
-        return manifest.clocks.close.realtime_ns
-    times = data_times(manifest, manifest.first_ns, manifest.last_ns)
-    return times[1] if times else manifest.started_ns
+    closed = segment.manifest.clocks.close
+    if closed is not None:
+        return closed.realtime_ns
+    last = max((file.row.ends_ns or 0 for file in segment.files), default=0)
+    return last or _beginning(segment)
 
 
 def _noted_end(segment: Segment) -> int | None:
     """Return until when the rings of a killed session were open, by the note in its folder."""
+    source = segment.manifest.source
+    if "/" in source or not source.isprintable():
+        return None  # it is no name of a file
     try:
-        note = covered_note.read(segment.folder, segment.manifest.source)
+        note = covered_note.read(segment.folder, source)
     except SinkError:
         return None
-    began_ns = segment.manifest.started_ns
+    began_ns = _beginning(segment)
     if note is None or note.boot_id != segment.manifest.boot_id:
         return None
     return note.until.realtime_ns if note.until.realtime_ns >= began_ns else None

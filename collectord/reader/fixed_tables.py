@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     # DuckDB's type of a column, and what it is, with its unit.
     Typed = tuple[str, str]
 
+_UINT64_MAX: Final = (1 << 64) - 1
 _TIME: Final = "TIMESTAMP_NS"
 _TEXT: Final = "VARCHAR"
 _UNNEST: Final = """unnest(from_json(?, '["{}"]'))"""
@@ -117,6 +118,11 @@ _COLUMNS: Final[Mapping[str, Mapping[str, Typed]]] = {
 def as_utc(utc_ns: int | None) -> int | None:
     """Return a time that a table can have; None for one that no manifest can mean."""
     return utc_ns if utc_ns is not None and 0 < utc_ns < INT64_MAX else None
+
+
+def as_word(number: int | None) -> int | None:
+    """Return a number that a column of 64 bits can have; None for any other."""
+    return number if number is not None and 0 <= number <= _UINT64_MAX else None
 
 
 def _segment(row: SegmentRow) -> tuple[object, ...]:

@@ -10,19 +10,23 @@ its ledger.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import SinkError
 from collectord.reader.fixed_tables import as_utc
-from collectord.reader.segment_losses import sealed_manifest
+from collectord.reader.manifest_links import earlier_manifests, sealed_manifest
 from collectord.sink.manifest import Manifest
-from collectord.sink.told_balance import BalanceTold, balance_in
+from collectord.sink.told_balance import UNTOLD, ZERO, balance_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from collectord.reader.manifests import Segment
+    from collectord.sink.told_balance import BalanceTold
+
+    Read = Callable[[Path], Manifest | None]
 
 _COUNT: Final = ("BIGINT", "records or bytes, see unit")
 # {type, what it is} by name.
@@ -44,8 +48,6 @@ LEDGER_COLUMNS: Final = {
     "lost_by": ("MAP(VARCHAR, BIGINT)", "of lost, by STAGE/REASON"),
     "stored_by_cpu": ("MAP(INTEGER, BIGINT)", "of stored, by CPU"),
 }
-_NOTHING: Final = BalanceTold(produced=0, lost={}, overwritten=0, unaccounted=0)
-_NEVER: Final = BalanceTold()
 
 
 class _Before(NamedTuple):
@@ -60,21 +62,35 @@ class _Before(NamedTuple):
     stored: int | None
 
 
+class _Own(NamedTuple):
+    """The part of a segment in the ledger of its run; None is what nothing tells."""
+
+    produced: int | None = None
+    lost: Mapping[str, int] | None = None
+    overwritten: int | None = None
+    in_flight: int | None = None
+    unaccounted: int | None = None
+    repeated: int | None = None
+
+
 def ledger_rows(segments: Sequence[Segment]) -> Iterator[tuple[object, ...]]:
     """Yield the rows of the table."""
-    manifests: dict[Path, Manifest | None] = {
-        segment.folder / f"{segment.manifest.segment}.json": segment.manifest
+    known: dict[Path, Manifest | None] = {
+        file.paths.manifest: file.manifest
         for segment in segments
-        if isinstance(segment.manifest, Manifest)
+        for file in segment.files
+        if isinstance(file.manifest, Manifest)
     }
+    read = partial(_read_once, known)
     for segment in segments:
-        balance = segment.balance
-        own = _difference(segment, _before(segment, manifests))
+        balance, manifest = segment.balance, segment.manifest
+        is_sealed = isinstance(manifest, Manifest)
+        own = _own(segment, manifest, read) if isinstance(manifest, Manifest) else _Own()
         yield (
             *segment.labels,
             as_utc(segment.utc(balance.since_ns)),
             as_utc(segment.utc(balance.until_ns)),
-            balance.basis if isinstance(segment.manifest, Manifest) else None,
+            balance.basis if is_sealed else None,
             "bytes" if segment.in_bytes else "records",
             own.produced,
             segment.stored,
@@ -88,21 +104,23 @@ def ledger_rows(segments: Sequence[Segment]) -> Iterator[tuple[object, ...]]:
         )
 
 
-class _Own(NamedTuple):
-    """The part of a segment in the ledger of its run; None is what nothing tells."""
+def _read_once(known: dict[Path, Manifest | None], path: Path) -> Manifest | None:
+    """Return a sealed manifest, one that is known or read now; None if it is gone or damaged."""
+    if path not in known:
+        try:
+            known[path] = sealed_manifest(path)
+        except SinkError:
+            known[path] = None
+    return known[path]
 
-    produced: int | None = None
-    lost: Mapping[str, int] | None = None
-    overwritten: int | None = None
-    in_flight: int | None = None
-    unaccounted: int | None = None
-    repeated: int | None = None
 
-
-def _difference(segment: Segment, before: _Before) -> _Own:
-    balance, earlier = segment.balance, before.balance
+def _own(segment: Segment, manifest: Manifest, read: Read) -> _Own:
+    """Return the difference from the last balance of the run before a segment."""
+    balance = segment.balance
     if balance.lost is None:
         return _Own()
+    before = _before(segment, manifest, read)
+    earlier = before.balance
     if earlier.lost is None:  # it is gone: what is 0 by now was 0 then
         return _Own(
             lost=None if any(balance.lost.values()) else {},
@@ -134,38 +152,22 @@ def _less(count: int | None, before: int | None) -> int | None:
     return None if count is None or before is None else count - before
 
 
-def _before(segment: Segment, manifests: dict[Path, Manifest | None]) -> _Before:
+def _before(segment: Segment, manifest: Manifest, read: Read) -> _Before:
     """Find the last balance of a segment's run before it, by the links of the manifests."""
-    manifest = segment.manifest
-    at: Manifest | None = manifest if isinstance(manifest, Manifest) else None
     stored: int | None = sum(file.manifest.stored_before for file in segment.files)
     is_first = not stored
-    seen: set[str] = set()
-    while at is not None and at.previous is not None and at.previous.manifest not in seen:
-        name = at.previous.manifest
-        seen.add(name)
-        earlier = _sealed(segment.folder / name, manifests)
-        if earlier is not None and earlier.run == manifest.run:
-            told = balance_in(earlier)
-            if not isinstance(told, str) and told.lost is not None:
-                return _Before(told, stored)
-            # What it has is a part of the difference. The other files of a set are not known here.
-            stored = earlier.stored_before if len(segment.files) == 1 else None
-            is_first = not earlier.stored_before
-        elif is_first:
-            break
-        at = earlier
-    return _Before(_NOTHING, stored) if is_first else _Before(_NEVER, None)
-
-
-def _sealed(path: Path, manifests: dict[Path, Manifest | None]) -> Manifest | None:
-    """Return a sealed manifest, read once; None if it is gone or cannot be read."""
-    if path not in manifests:
-        try:
-            manifests[path] = sealed_manifest(path)
-        except SinkError:
-            manifests[path] = None
-    return manifests[path]
+    for earlier in earlier_manifests(manifest, segment.folder, read):
+        if earlier.run != manifest.run:
+            if is_first:
+                break
+            continue
+        told = balance_in(earlier)
+        if not isinstance(told, str) and told.lost is not None:
+            return _Before(told, stored)
+        # What it has is a part of the difference. The other files of a set are not known here.
+        stored = earlier.stored_before if len(segment.files) == 1 else None
+        is_first = not earlier.stored_before
+    return _Before(ZERO, stored) if is_first else _Before(UNTOLD, None)
 
 
 def _by_cpu(segment: Segment) -> dict[str, int] | None:

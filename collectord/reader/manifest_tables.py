@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.reader.coverage_rows import COVERAGE_COLUMNS, coverage_rows
 from collectord.reader.event_tables import CLOCKS, COVERAGE, DAMAGE, LEDGER, SNAPSHOTS
-from collectord.reader.fixed_tables import FixedTable, as_utc, described_columns, types_of
+from collectord.reader.fixed_tables import FixedTable, as_utc, as_word, described_columns, types_of
 from collectord.reader.ledger_rows import LEDGER_COLUMNS, ledger_rows
-from collectord.reader.manifests import as_word, read_manifests
+from collectord.reader.manifests import read_manifests
 from collectord.sink.manifest import Manifest, data_times
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ _CLOCK_COLUMNS: Final = {
     "session": ("VARCHAR", "text"),
     "source": ("VARCHAR", "kind of source"),
     "file": ("VARCHAR", "path of the segment, as in segments"),
-    "at": ("VARCHAR", "open, flush or close"),
+    "moment": ("VARCHAR", "open, flush or close"),
     "time": ("TIMESTAMP_NS", "UTC"),
     "mono_ns": ("UBIGINT", "ns of CLOCK_MONOTONIC"),
     "perf_ns": ("UBIGINT", "ns of perf's clock"),
@@ -63,17 +62,13 @@ _IN_MANIFESTS: Final = "damage of manifests"
 
 
 class ManifestTables:
-    """The tables of a catalogue, and the table of damage with that of manifests.
-
-    Attributes:
-        is_read: a statement has named one.
-    """
+    """The tables of a catalogue, and the table of damage with that of manifests."""
 
     def __init__(self, catalogue: Catalogue, window: Window) -> None:
-        self.is_read = False
         self._rows = catalogue.rows
         self._damage = catalogue.tables[DAMAGE]
         self._window = window
+        self._manifests: Manifests | None = None
 
     @property
     def tables(self) -> dict[str, MadeTable]:
@@ -90,11 +85,16 @@ class ManifestTables:
         }
         return {**tables, DAMAGE: _Damage(self, self._damage, self._window)}
 
-    @cached_property
-    def manifests(self) -> Manifests:
-        """All manifests."""
-        self.is_read = True
-        return read_manifests(self._rows)
+    @property
+    def damage(self) -> Sequence[tuple[str, str]]:
+        """Path and reason of each damaged manifest, if a statement needed any of them."""
+        return self._manifests.damage if self._manifests is not None else ()
+
+    def read(self) -> Manifests:
+        """Return all manifests, read at the first call."""
+        if self._manifests is None:
+            self._manifests = read_manifests(self._rows)
+        return self._manifests
 
 
 class _Table(NamedTuple):
@@ -106,7 +106,7 @@ class _Table(NamedTuple):
 
     def make(self, connection: Any, name: str) -> Sequence[TableScan]:  # noqa: ANN401
         """Create the table in a database; nothing is scanned for it."""
-        rows = [*self.rows_of(self.of.manifests.segments)]
+        rows = [*self.rows_of(self.of.read().segments)]
         return FixedTable(self.columns, rows).make(connection, name)
 
 
@@ -127,7 +127,7 @@ class _Damage(NamedTuple):
         scan = self.table.scan(self.columns, self.window)
         connection.register(_IN_FILES, scan)
         columns = {"reason": "VARCHAR", "file": "VARCHAR"}
-        damage = [(reason, path) for path, reason in self.of.manifests.damage]
+        damage = [(reason, path) for path, reason in self.of.read().damage]
         FixedTable(columns, damage).make(connection, _IN_MANIFESTS)
         connection.execute(
             f'CREATE VIEW "{name}" AS FROM "{_IN_FILES}" UNION ALL BY NAME FROM "{_IN_MANIFESTS}"'
@@ -143,10 +143,10 @@ def described_manifests() -> Iterator[tuple[str, str, str]]:
 
 def _clock_rows(segments: Sequence[Segment]) -> Rows:
     for segment in segments:
-        for at, reading in segment.readings:
+        for moment, reading in segment.readings:
             yield (
                 *segment.labels,
-                at,
+                moment,
                 as_utc(reading.realtime_ns),
                 as_word(reading.monotonic_ns),
                 as_word(reading.perf_ns),

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
 from collectord.model import RingRole
 from collectord.reader.event_file import shown
+from collectord.reader.verify import State
 from collectord.sink.manifest import (
     SCHEMA,
     Manifest,
@@ -22,10 +23,10 @@ from collectord.sink.segment import (
     PARTIAL,
     RELAY,
     SegmentPaths,
-    read_other_manifest,
+    read_manifest,
     sink_errors,
 )
-from collectord.sink.told_balance import BalanceTold, balance_in
+from collectord.sink.told_balance import UNTOLD, BalanceTold, balance_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,12 +35,7 @@ if TYPE_CHECKING:
     from collectord.folders.folder import Folder
     from collectord.model import ClockReading
     from collectord.reader.verify import SegmentRow
-    from collectord.sink.manifest import RingEntry
-
-_UINT64_MAX: Final = (1 << 64) - 1
-
-
-_NOTHING_TOLD: Final = BalanceTold()
+    from collectord.sink.manifest import M, RingEntry
 
 
 class File(NamedTuple):
@@ -53,6 +49,11 @@ class File(NamedTuple):
     row: SegmentRow
     manifest: Manifest | OpenManifest
 
+    @property
+    def paths(self) -> SegmentPaths:
+        """The names that it has in the folder."""
+        return _paths(self.row)
+
 
 class Segment(NamedTuple):
     """A segment: one file, or a set of files with one for each CPU, whose balance is one.
@@ -63,7 +64,7 @@ class Segment(NamedTuple):
     """
 
     files: tuple[File, ...]
-    balance: BalanceTold = _NOTHING_TOLD
+    balance: BalanceTold = UNTOLD
 
     @property
     def manifest(self) -> Manifest | OpenManifest:
@@ -83,10 +84,15 @@ class Segment(NamedTuple):
     @property
     def labels(self) -> tuple[str, str, str]:
         """The session, the source, and the path as `segments` has it."""
-        manifest, path = self.manifest, self.files[0].row.path
-        sealed = isinstance(manifest, Manifest)
-        name = path.name.removesuffix(PARTIAL) if sealed else path.name
-        return manifest.session, manifest.source, shown(str(path.with_name(name)))
+        manifest, paths = self.manifest, self.files[0].paths
+        path = paths.data if isinstance(manifest, Manifest) else paths.partial
+        return manifest.session, manifest.source, shown(str(path))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is being written; one whose writer died is not, sealed or not."""
+        rows = [file.row for file in self.files if isinstance(file.manifest, OpenManifest)]
+        return any(row.state is State.RUNNING for row in rows)
 
     @property
     def in_bytes(self) -> bool:
@@ -147,25 +153,23 @@ def read_manifests(rows: Iterable[SegmentRow]) -> Manifests:
     found: list[File] = []
     damaged: list[tuple[str, str]] = []
     by_folder = sorted(rows, key=lambda row: row.path)
-    for directory, group in groupby(by_folder, lambda row: row.path.parent):
-        of_folder = [*group]
+    for directory, of_folder in groupby(by_folder, lambda row: row.path.parent):
         try:
             with (
                 sink_errors("cannot read the manifests", directory, reading=True),
                 open_folder(directory) as folder,
             ):
-                files = [_read(folder, row) for row in of_folder]
+                for row in of_folder:
+                    told = _read(folder, row)
+                    if isinstance(told, str):
+                        damaged.append((shown(str(row.path)), told))
+                    elif told is not None:
+                        found.append(File(row, told))
         except SinkError as error:
             damaged.append((shown(str(directory)), str(error)))
-            continue
-        for row, told in zip(of_folder, files, strict=True):
-            if isinstance(told, str):
-                damaged.append((shown(str(row.path)), told))
-            elif told is not None:
-                found.append(File(row, told))
     segments = []
-    for files_of_one in _sets(found):
-        segment = Segment(files_of_one)
+    for files in _sets(found):
+        segment = Segment(files)
         if isinstance(segment.manifest, Manifest):
             balance = balance_in(segment.manifest)
             if isinstance(balance, str):
@@ -178,45 +182,50 @@ def read_manifests(rows: Iterable[SegmentRow]) -> Manifests:
 
 def _read(folder: Folder, row: SegmentRow) -> Manifest | OpenManifest | str | None:
     """Return a file's manifest; None without one, or why it cannot be read."""
-    paths = SegmentPaths(row.path.parent, row.path.name.removesuffix(PARTIAL))
-    kinds: list[tuple[Path, type[Any]]] = [(paths.manifest, Manifest)]
+    paths = _paths(row)
     if row.path == paths.partial:
-        kinds.insert(0, (paths.open_manifest, OpenManifest))
-    for path, kind in kinds:
-        raw = read_other_manifest(folder, path)
-        manifest: Manifest | OpenManifest | None = decode(raw, kind)
-        if manifest is not None:
-            return manifest
-        schema = foreign_schema(raw)
-        if schema is not None:
-            return f"the manifest has schema {schema}, and this version knows up to {SCHEMA}"
-        wrong = damage(raw, kind)
-        if wrong is not None:
-            return f"the manifest: {wrong.reason}"
-    return None
+        running = _decoded(folder, paths.open_manifest, OpenManifest)
+        if running is not None:
+            return running
+    return _decoded(folder, paths.manifest, Manifest)
+
+
+def _decoded(folder: Folder, path: Path, kind: type[M]) -> M | str | None:
+    """Return the manifest in a file; None if there is none, or why it cannot be read."""
+    try:
+        with sink_errors("cannot read the manifest", path, reading=True):
+            raw = read_manifest(folder, path)
+    except SinkError as error:  # of one that somebody made another kind of file, too
+        return str(error)
+    manifest = decode(raw, kind)
+    if manifest is not None:
+        return manifest
+    schema = foreign_schema(raw)
+    if schema is not None:
+        return f"the manifest has schema {schema}, and this version knows up to {SCHEMA}"
+    wrong = damage(raw, kind)
+    return None if wrong is None else f"the manifest: {wrong.reason}"
+
+
+def _paths(row: SegmentRow) -> SegmentPaths:
+    return SegmentPaths(row.path.parent, row.path.name.removesuffix(PARTIAL))
 
 
 def _sets(files: Sequence[File]) -> Iterator[tuple[File, ...]]:
     """Yield the files of each segment."""
     by_set: dict[tuple[Path, str], list[File]] = {}
     for file in files:
-        path = file.row.path
-        paths = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
-        by_set.setdefault((path.parent, paths.set_name), []).append(file)
+        by_set.setdefault((file.paths.directory, file.paths.set_name), []).append(file)
     for members in by_set.values():
-        yield tuple(sorted(members, key=lambda file: _number(file.manifest.format)))
+        yield tuple(sorted(members, key=_number))
 
 
-def _number(form: str) -> int:
-    """Return the number of a file in its set, by its format."""
-    number = form.rpartition(".")[2]
-    return int(number) if number.isascii() and number.isdigit() else 0
+def _number(file: File) -> int:
+    """Return the number of a file in its set."""
+    return int(file.paths.set_format.rpartition(".")[2] or 0)
 
 
-def _age(segment: Segment) -> tuple[tuple[str, str, str], int, str]:
-    return segment.stream, segment.manifest.started_ns, segment.labels[-1]
-
-
-def as_word(number: int | None) -> int | None:
-    """Return a number that a column of 64 bits can have; None for any other."""
-    return number if number is not None and 0 <= number <= _UINT64_MAX else None
+def _age(segment: Segment) -> tuple[tuple[str, str, str], int, int, str]:
+    """Return a key that sorts by stream and age: numbers count up, while a clock may be set."""
+    number = segment.files[0].paths.sequence
+    return segment.stream, number, segment.manifest.started_ns, segment.labels[-1]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
@@ -43,6 +43,12 @@ class BalanceTold(msgspec.Struct, frozen=True, kw_only=True):
     pauses: tuple[PauseTold, ...] = ()
     since_ns: TimeNs | None = None
     until_ns: TimeNs | None = None
+
+
+# Of a manifest without a balance.
+UNTOLD: Final = BalanceTold()
+# At the beginning of a run.
+ZERO: Final = BalanceTold(produced=0, lost={}, overwritten=0, unaccounted=0)
 
 
 def balance_in(manifest: Manifest) -> BalanceTold | str:

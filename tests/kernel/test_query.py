@@ -210,7 +210,7 @@ def test_manifests_are_tables(
         read = daemons.manifest(segment)["clocks"]
         wanted = [read["open"], *read["flushes"], read["close"]]
         assert [row["mono_ns"] for row in own] == [one["monotonic_ns"] for one in wanted]
-        assert {row["at"] for row in own} >= {"open", "close"}
+        assert {row["moment"] for row in own} >= {"open", "close"}
         assert all(row["bracket_ns"] > 0 for row in own)
 
     with daemons.running(start_cli, config) as daemon:

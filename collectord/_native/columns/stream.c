@@ -70,8 +70,10 @@ int piece__lost(struct piece *piece, const struct loss *loss)
 
 	if (!piece__in_time(piece, loss->stamp_ns))
 		return 0;
-	add_cpu(loss->label != ROW_NONE ? &piece->counts->cpus_in_all : &piece->counts->cpus,
-		loss->cpu);
+	if (!loss->is_known || loss->lost != 0)
+		add_cpu(loss->label != ROW_NONE ? &piece->counts->cpus_in_all
+						: &piece->counts->cpus,
+			loss->cpu);
 	if (loss->label != ROW_NONE)
 		piece->counts->lost_in_all += loss->lost;
 	else if (loss->is_known)

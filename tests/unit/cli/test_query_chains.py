@@ -34,11 +34,9 @@ from tests.support.profiles import (
 from tests.support.programs import compile_busy, offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    Rows = list[dict[str, Any]]
-    Ask = Callable[..., Rows]
+    from tests.support.asking import Ask, Rows
 
 AT: Final = 0x5000_0000_0000
 UTC_NS: Final = 1_764_000_000_000_000_000
@@ -54,19 +52,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program of known functions."""
     return compile_busy(tmp_path_factory.mktemp("busy"), "-g")
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Return the rows of a statement, of which nothing is missing."""
-
-    def rows(statement: str, *words: str | Path) -> Rows:
-        assert query.run(["--json", statement, *map(str, words)]) == 0
-        told = capsys.readouterr()
-        assert told.err == ""
-        return [json.loads(line) for line in told.out.splitlines()]
-
-    return rows
 
 
 def _program(busy: Path, pid: int, time_ns: int, **more: Any) -> bytes:  # noqa: ANN401
