@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,10 +16,13 @@ from collectord.codec.perf_features import ClockData, Features
 from collectord.codec.perf_record import frame
 from collectord.codec.perf_targets import IdPlace
 from collectord.sink.base import Opening
+from tests.support import bpf_segments
+from tests.support.bpf_segments import chunk, exited, lost
+from tests.support.bpf_segments import sample as bpf_sample
 from tests.support.profiles import ATTR, USER, sample, write
 from tests.support.query_files import switches, write_trace
 from tests.support.relay_records import SECOND_NS, record
-from tests.support.segments import closing, fill, make_sink
+from tests.support.segments import TIME_NS, closing, fill, make_sink
 from tests.support.told_segments import reading, rings
 
 if TYPE_CHECKING:
@@ -159,3 +163,28 @@ def test_the_cpus_of_what_the_kernel_counted_are_named(
         ("c", "10 records of exec were lost in what was read"),
     ):
         assert _said(capsys, statement, tmp_path / name) == [told]
+
+
+def test_what_the_kernel_counted_names_no_cpus_of_other_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A ring notes a loss late: its notes tell of all CPUs only if they tell of all records."""
+    statement = "SELECT count(*) FROM samples"
+    note = chunk(lost(TIME_NS, 4, cpu=1), bpf_sample(TIME_NS + 2, exited(1)))
+    noted = bpf_segments.write(tmp_path, note)
+    _count(noted, 4)
+    assert _said(capsys, statement, tmp_path) == [
+        "4 records of exec were lost on CPU 1 in what was read"
+    ]
+    _count(noted, 9)
+    assert _said(capsys, statement, tmp_path) == ["9 records of exec were lost in what was read"]
+    _count(noted, 4)
+    _count(bpf_segments.write(tmp_path, chunk(bpf_sample(TIME_NS, exited(1)))), 9)
+    assert _said(capsys, statement, tmp_path) == ["13 records of exec were lost in what was read"]
+
+
+def _count(path: Path, lost_samples: int) -> None:
+    """Make a manifest say how many records the kernel counted as lost."""
+    manifest = path.with_name(f"{path.name}.json")
+    told = json.loads(manifest.read_bytes()) | {"lost_samples": {"1": lost_samples}}
+    manifest.write_text(json.dumps(told))

@@ -225,6 +225,15 @@ def test_every_reading_of_the_clocks_is_a_row(tmp_path: Path, ask: Ask) -> None:
     assert {row["stamps"] for row in ask("FROM clocks", tmp_path)} == {"monotonic"}
 
 
+def test_clocks_that_nobody_read_are_no_rows(tmp_path: Path, ask: Ask) -> None:
+    """A repair that finds none leaves zeros; what they would tell is unknown."""
+    zeros = dict.fromkeys(("monotonic_ns", "realtime_ns", "perf_ns", "bracket_ns"), 0)
+    info = told_segment(make_sink(tmp_path), (100, 110), (5,), balance(since_ns=7, until_ns=9))
+    change(info, clocks={"open": zeros})
+    assert ask("FROM clocks", tmp_path) == []
+    assert ask("SELECT since, until FROM ledger", tmp_path) == [{"since": None, "until": None}]
+
+
 def test_every_snapshot_is_a_row(tmp_path: Path, ask: Ask) -> None:
     """With its cause, its times, and what was left out; segments of streams are none."""
     sink = make_sink(tmp_path)
@@ -313,7 +322,7 @@ def test_segments_are_in_the_order_of_their_numbers(tmp_path: Path, ask: Ask) ->
     """The clock may have been set back between two of them."""
     sink = make_sink(tmp_path)
     told_segment(sink, (200, 210), cpus=(0,))
-    told_segment(sink, (100, 110), cpus=(0,))
+    change(told_segment(sink, (100, 110), cpus=(0,)), started_ns=1)
     rows = ask("SELECT since, until FROM coverage WHERE what = 'recorded'", tmp_path)
     assert rows == [{"since": utc(200), "until": utc(110)}]
 
