@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `collectord query` says of records that were lost: how many, and on which CPUs."""
+"""Notices of `collectord query` about records that were lost: how many, and on which CPUs."""
 
 from __future__ import annotations
 
