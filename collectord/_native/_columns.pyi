@@ -97,11 +97,12 @@ class Scan:
             OverflowError: a number does not fit.
         """
 
-    def counts(self) -> list[tuple[int, int, int, int]]:
+    def counts(self) -> list[tuple[int, int, int, int, frozenset[int], frozenset[int]]]:
         """Return what was found in each file by the stream that has read the most of it.
 
-        Each has {rows, lost records, losses of an unknown number, damaged places}, within the
-        time that is asked for.
+        Each has {rows, lost records, losses of an unknown number, damaged places,
+        CPUs of the losses at places, CPUs of those that are counted for an event in all}, within
+        the time that is asked for. -1 is a CPU that is not known.
         """
 
     def __arrow_c_schema__(self) -> object:

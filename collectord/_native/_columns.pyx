@@ -57,8 +57,14 @@ cdef extern from "columns/column.h":
 cdef extern from "columns/scan.h":
     enum c_wanted "wanted":
         WANT_EVENTS, WANT_LOSSES, WANT_DAMAGE, WANT_ALL
+    enum:
+        CPU_WORDS, CPU_WORD_BITS
+    struct cpu_set:
+        uint64_t *word
+        bint has_unknown
     struct c_counts "counts":
         uint64_t rows, lost, lost_in_all, lost_untold, damaged
+        cpu_set cpus, cpus_in_all
     struct c_source "source":
         uint64_t since_ns, until_ns
         field *fields
@@ -172,7 +178,10 @@ cdef class Scan:
         found = []
         for source in self.sources:
             counts = source__counts(<c_source *><size_t>source)
-            found.append((counts.rows, counts.lost, counts.lost_untold, counts.damaged))
+            found.append((
+                counts.rows, counts.lost, counts.lost_untold, counts.damaged,
+                cpus_in(&counts.cpus), cpus_in(&counts.cpus_in_all),
+            ))
         return found
 
     def __arrow_c_schema__(self):
@@ -190,6 +199,15 @@ cdef class Scan:
         capsule = PyCapsule_New(stream, "arrow_array_stream", free_stream)
         check(scan__stream(self.scan, stream))
         return capsule
+
+
+cdef frozenset cpus_in(const cpu_set *cpus):
+    cdef size_t number
+    found = {-1} if cpus.has_unknown else set()
+    for number in range(CPU_WORDS * CPU_WORD_BITS):
+        if cpus.word[number // CPU_WORD_BITS] >> number % CPU_WORD_BITS & 1:
+            found.add(number)
+    return frozenset(found)
 
 
 cdef int set_field(c_source *source, size_t at, told) except -1:

@@ -18,7 +18,9 @@ from collectord.cli.asking import (
     chains_of,
     complain_of,
     complain_of_chains,
+    complain_of_manifests,
     give,
+    manifests_of,
 )
 from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
 from collectord.cli.output import Column, complain, print_json, print_table, say
@@ -166,8 +168,11 @@ def _answer(
         args.paths or [STATE_DIRECTORY], stack, session=args.session, nearest=did_you_mean
     )
     chains = chains_of(catalogue, args, servers)
+    manifests = manifests_of(catalogue, args)
     try:
-        need, database = prepare(answer.head, catalogue, chains, args, stack)
+        need, database = prepare(
+            answer.head, catalogue, {**chains.tables, **manifests.tables}, args, stack
+        )
     except NotRecorded as error:
         complain_of(catalogue, ())
         complain(
@@ -180,7 +185,7 @@ def _answer(
     complain_of_chains(chains, servers)
     status = complain_of(catalogue, database.scans)
     _complain_of_nothing(need, database)
-    return status
+    return max(status, complain_of_manifests(manifests))
 
 
 def _complain_of_nothing(need: Sequence[str], database: Database) -> None:

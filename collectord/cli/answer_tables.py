@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from collectord.cli.answer_file import AnswerHead
-    from collectord.reader.chain_tables import Chains
     from collectord.reader.event_tables import EventTable
     from collectord.reader.segment_tables import Catalogue
     from collectord.reader.sql import Database, MadeTable
@@ -33,11 +32,13 @@ class NotRecorded(CollectordError):
 def prepare(
     head: AnswerHead,
     catalogue: Catalogue,
-    chains: Chains,
+    made: Mapping[str, MadeTable],
     args: argparse.Namespace,
     stack: ExitStack,
 ) -> tuple[Sequence[str], Database]:
     """Return the events that an answer reads of what it needs, and a database with them.
+
+    `made` are other tables that the statement may name.
 
     Raises:
         NotRecorded: no list of its events was recorded whole, or call chains are missing.
@@ -62,7 +63,7 @@ def prepare(
         for event in head.events
         if event not in read
     }
-    fixed: dict[str, MadeTable] = {**empty, GAPS: gaps, **chains.tables}
+    fixed: dict[str, MadeTable] = {**empty, GAPS: gaps, **made}
     return need, database_of(catalogue, args, stack, tables=tables, fixed=fixed)
 
 

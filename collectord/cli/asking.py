@@ -17,6 +17,7 @@ from collectord.reader.chain_tables import Chains, Wishes
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import Found
 from collectord.reader.fixed_tables import fixed_tables
+from collectord.reader.manifest_tables import ManifestTables
 from collectord.reader.sql import Database
 from collectord.reader.symbols import symbolic_names
 from collectord.reader.symbols.symbol_cache import user_cache
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 
 # Options whose value may begin with a dash.
 TIMES: Final = ("--since", "--until")
+# As readings of losses have it.
+_UNKNOWN_CPU: Final = frozenset({-1})
+# Of more CPUs that lost records, the number is told.
+_CPUS_NAMED: Final = 4
+# Of more manifests that are damaged, the number is told.
+_MANIFESTS_NAMED: Final = 4
 _SYMBOLS: Final = "python3 -m pip install 'collectord[symbols]'"
 
 
@@ -104,6 +111,11 @@ def chains_of(
     return Chains(catalogue.files, wishes)
 
 
+def manifests_of(catalogue: Catalogue, args: argparse.Namespace) -> ManifestTables:
+    """Return what the manifests of a catalogue tell, whose tables a database may have."""
+    return ManifestTables(catalogue, Window(args.since, args.until))
+
+
 def complain_of_chains(chains: Chains, servers: Debuginfod | None) -> None:
     """Say why frames of a statement have no names."""
     if chains.is_read:
@@ -161,6 +173,17 @@ def complain_of(catalogue: Catalogue, scans: Iterable[Reading]) -> int:
     return EXIT_FAILURE if catalogue.failures or damaged or broken else EXIT_OK
 
 
+def complain_of_manifests(tables: ManifestTables) -> int:
+    """Report manifests that cannot be read, if a statement needs them; return the exit status."""
+    damage = tables.damage
+    for path, reason in damage[:_MANIFESTS_NAMED]:
+        complain(f"{path}: {reason}")
+    if len(damage) > _MANIFESTS_NAMED:
+        more = len(damage) - _MANIFESTS_NAMED
+        complain(f"{more:,} more manifests are damaged; the table damage has them")
+    return EXIT_FAILURE if damage else EXIT_OK
+
+
 def complain_of_names(nameless: Sequence[EventFile], left_out: int) -> None:
     """Say why frames have no names.
 
@@ -185,8 +208,7 @@ def _most(scans: Iterable[Reading]) -> dict[EventFile, Found]:
     most: dict[EventFile, Found] = {}
     for scan in scans:
         for file, found in scan.found().items():
-            before = most.get(file, Found())
-            most[file] = Found(*map(max, zip(before, found, strict=True)))
+            most[file] = most.get(file, Found()).or_more(found)
     return most
 
 
@@ -195,10 +217,11 @@ def _complain_of_losses(found: dict[EventFile, Found]) -> None:
     by_session: dict[tuple[str, bool], Found] = {}
     for file, one in found.items():
         key = file.session or file.path_text, file.wraps
-        before = by_session.get(key, Found())
-        by_session[key] = Found(*map(sum, zip(before, one, strict=True)))
+        if (one.lost or one.lost_untold) and not one.cpus:
+            one = one._replace(cpus=_UNKNOWN_CPU)  # noqa: PLW2901  # nothing tells it
+        by_session[key] = by_session.get(key, Found()).and_also(one)
     for (session, wraps), one in by_session.items():
-        how = "overwritten" if wraps else "lost"
+        how = ("overwritten" if wraps else "lost") + _on_cpus(one.cpus)
         if one.lost:
             complain(f"{one.lost:,} records of {session} were {how} in what was read")
         if one.lost_untold:
@@ -206,3 +229,13 @@ def _complain_of_losses(found: dict[EventFile, Found]) -> None:
                 f"records of {session} were {how} at {one.lost_untold:,} places, and nothing "
                 "tells how many"
             )
+
+
+def _on_cpus(cpus: frozenset[int]) -> str:
+    """Return " on CPU 0" or the like; "" unless all of them are known."""
+    if not cpus or not _UNKNOWN_CPU.isdisjoint(cpus):
+        return ""
+    numbers = sorted(cpus)
+    named = ", ".join(map(str, numbers[:_CPUS_NAMED]))
+    more = f" and {len(numbers) - _CPUS_NAMED:,} more" if len(numbers) > _CPUS_NAMED else ""
+    return f" on CPU{'s' if len(numbers) > 1 else ''} {named}{more}"

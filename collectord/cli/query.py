@@ -14,8 +14,10 @@ from collectord.cli.asking import (
     chains_of,
     complain_of,
     complain_of_chains,
+    complain_of_manifests,
     database_of,
     give,
+    manifests_of,
 )
 from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
 from collectord.cli.output import Column, print_json, print_table
@@ -26,7 +28,8 @@ from collectord.cli.times import joined
 from collectord.errors import UsageError
 from collectord.reader.chain_tables import described_chains
 from collectord.reader.event_tables import described
-from collectord.reader.fixed_tables import fixed_tables
+from collectord.reader.fixed_tables import described_fixed
+from collectord.reader.manifest_tables import described_manifests
 from collectord.reader.segment_tables import open_catalogue
 from collectord.text.nearest import did_you_mean
 
@@ -92,18 +95,21 @@ def run(arguments: Sequence[str]) -> int:
             _print_schema(catalogue, as_json=args.json)
             return complain_of(catalogue, ())
         chains = chains_of(catalogue, args, servers)
-        database = database_of(catalogue, args, stack, fixed=chains.tables)
+        manifests = manifests_of(catalogue, args)
+        fixed = {**chains.tables, **manifests.tables}
+        database = database_of(catalogue, args, stack, fixed=fixed)
         give(database, sql, args, print_rows)
         complain_of_chains(chains, servers)
-        return complain_of(catalogue, database.scans)
+        status = complain_of(catalogue, database.scans)
+        return max(status, complain_of_manifests(manifests))
 
 
 def _print_schema(catalogue: Catalogue, *, as_json: bool) -> None:
-    rows = [*described(catalogue.tables), *described_chains()]
-    rows += [
-        (name, column, kind)
-        for name, table in fixed_tables((), "").items()
-        for column, kind in table.columns.items()
+    rows = [
+        *described(catalogue.tables),
+        *described_chains(),
+        *described_manifests(),
+        *described_fixed(),
     ]
     if as_json:
         keys = ("table", "column", "type")

@@ -115,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
             limit = {_LIMIT: str(_ROWS)} if _LIMIT in answer.head.parameter else {}
             values = values_of(answer.name, answer.head.parameter, {**step.parameters, **limit})
             try:
-                _, database = prepare(answer.head, catalogue, chains, args, stack)
+                _, database = prepare(answer.head, catalogue, chains.tables, args, stack)
             except NotRecorded as error:
                 missing[step.answer] = str(error)
                 continue

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from collectord._native._columns import Scan
+from collectord.codec.blk_columns import BLKTRACE
 from collectord.codec.ftrace_columns import COMMON, MISSING, fits, widest
 from collectord.codec.perf_columns import FIXED, SAMPLES, SOFTWARE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from collectord.codec.ftrace_columns import Where
     from collectord.reader.event_file import EventFile, Records, Source, Window
@@ -23,10 +26,17 @@ SEGMENTS: Final = "segments"
 SYSCALL_NAMES: Final = "syscall_names"
 ERRNO_NAMES: Final = "errno_names"
 GAPS: Final = "gaps"
+LEDGER: Final = "ledger"
+CLOCKS: Final = "clocks"
+COVERAGE: Final = "coverage"
+SNAPSHOTS: Final = "snapshots"
 FRAMES: Final = "frames"
 STACKS: Final = "stacks"
 # Names that no table of records has.
-_TAKEN: Final = (SEGMENTS, SYSCALL_NAMES, ERRNO_NAMES, GAPS, FRAMES, STACKS)
+_TAKEN: Final = (
+    *(SEGMENTS, LEDGER, CLOCKS, COVERAGE, SNAPSHOTS, SYSCALL_NAMES, ERRNO_NAMES, GAPS),
+    *(FRAMES, STACKS),
+)
 # The tables whose rows are no events; their payloads are `struct incident` of the decoder.
 _INCIDENTS: Final[Mapping[str, Mapping[str, tuple[str, Where]]]] = {
     LOSSES: {
@@ -56,12 +66,34 @@ class Found(NamedTuple):
         lost: events that the file says were lost.
         lost_untold: losses whose number the file does not say.
         damaged: places that could not be read.
+        cpus: that lost them; -1 is one that is not known. None may be known.
+        counted_cpus: those of them that the counters of events tell.
     """
 
     rows: int = 0
     lost: int = 0
     lost_untold: int = 0
     damaged: int = 0
+    cpus: frozenset[int] = frozenset()
+    counted_cpus: frozenset[int] = frozenset()
+
+    def and_also(self, other: Found) -> Found:
+        """Return what was found in two places together."""
+        return self._with(other, operator.add)
+
+    def or_more(self, other: Found) -> Found:
+        """Return what was found in a place by two readings of it, of which each finds a part."""
+        return self._with(other, max)
+
+    def _with(self, other: Found, join: Callable[[int, int], int]) -> Found:
+        return Found(
+            join(self.rows, other.rows),
+            join(self.lost, other.lost),
+            join(self.lost_untold, other.lost_untold),
+            join(self.damaged, other.damaged),
+            self.cpus | other.cpus,
+            self.counted_cpus | other.counted_cpus,
+        )
 
 
 class Reading(Protocol):
@@ -163,19 +195,23 @@ class TableScan:
         totals: dict[EventFile, Found] = {}
         for (file, *_), found in by_place.items():
             # Each of several reads of one place finds its losses and its damage.
-            once = Found(*map(max, zip(*found, strict=True)))
+            once = reduce(Found.or_more, found)
             once = once._replace(rows=sum(one.rows for one in found))
-            before = totals.get(file, Found())
-            totals[file] = Found(*map(sum, zip(before, once, strict=True)))
-        for file, one in totals.items():
-            # A note of losses may come in the next file: a ring has room for it only then.
-            if file.lost_known is not None:
-                totals[file] = one._replace(lost=file.lost_known)
-        return totals
+            totals[file] = totals.get(file, Found()).and_also(once)
+        return {file: _as_counted(file, one) for file, one in totals.items()}
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a capsule with a new stream."""
         return self._scan.__arrow_c_stream__(requested_schema)
+
+
+def _as_counted(file: EventFile, found: Found) -> Found:
+    """Return what was found in a file, with its losses as the kernel counted them."""
+    if file.lost_known is None:
+        return found._replace(cpus=found.cpus | found.counted_cpus)
+    # A note of losses may come in the next file: a ring has room for it only then.
+    noted = found.cpus if found.lost == file.lost_known else frozenset()
+    return found._replace(lost=file.lost_known, cpus=found.counted_cpus or noted)
 
 
 def tables_of(files: Sequence[EventFile]) -> dict[str, EventTable]:
@@ -238,10 +274,23 @@ def _incident_places(table: str, file: EventFile) -> dict[str, tuple[str, Where 
 def described(tables: Mapping[str, EventTable]) -> Iterator[tuple[str, str, str]]:
     """Yield {table, column, what it is} of all tables."""
     for table in tables.values():
+        is_fixed = table.system in {"", BLKTRACE}
         for name, kind in table.columns.items():
-            yield table.name, name, _MEANINGS.get(name, kind) if name in COMMON else kind
+            unit = _UNITS.get(name) if is_fixed else None
+            what = kind if unit is None else f"{kind}, {unit}"
+            yield table.name, name, _MEANINGS.get(name, what) if name in COMMON else what
 
 
+# Of the columns of tables that have the same ones whatever was recorded.
+_UNITS: Final = {
+    "events": "records",
+    "byte": "bytes from the beginning of the file",
+    "bytes": "bytes",
+    "offset": "bytes",
+    "length": "bytes",
+    "file_offset": "bytes",
+    "sector": "sectors of 512 bytes",
+}
 _MEANINGS: Final = {
     "time": "UTC",
     "mono_ns": "ns, the stamp of the record",

@@ -74,9 +74,8 @@ class CutFiles(Generic[F]):
         """
         ids = renaming._asdict() if renaming is not None else {}
         made = cut(scan, *place, keeps_rounds=keeps_rounds, **ids)
-        before = self._found.get(file, Found())
-        counts = made.records, made.lost, made.lost_untold, made.damaged
-        self._found[file] = Found(*map(sum, zip(before, counts, strict=True)))
+        found = Found(made.records, made.lost, made.lost_untold, made.damaged)
+        self._found[file] = self._found.get(file, Found()).and_also(found)
         self.records += made.records
         if made.records:
             self.first_ns = min(self.first_ns or made.first_ns, made.first_ns)

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.folders.walk import open_folder
 from collectord.model import Reason, Stage, loss_name
-from collectord.sink.manifest import Manifest, decode
-from collectord.sink.segment import SegmentPaths, read_other_manifest, sink_errors
+from collectord.reader.manifest_links import earlier_manifests, sealed_manifest
+from collectord.sink.segment import SegmentPaths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from collectord.sink.manifest import Manifest
 
 RING_FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
 
@@ -47,19 +48,11 @@ def stage_losses(path: Path) -> dict[str, int] | None:
 
 def _losses_before(directory: Path, manifest: Manifest) -> Mapping[str, int] | None:
     """Return the run's losses up to the segment before this one; None if unknown."""
-    seen: set[str] = set()
-    at = manifest
-    while at.previous is not None and at.previous.manifest not in seen:
-        name = at.previous.manifest
-        seen.add(name)
-        earlier = sealed_manifest(directory / name) if "/" not in name else None
-        if earlier is None:
-            return None if manifest.stored_before else {}
+    for earlier in earlier_manifests(manifest, directory):
         if earlier.run == manifest.run:
             return _losses(earlier)
         if not manifest.stored_before:
             return {}
-        at = earlier
     return None if manifest.stored_before else {}
 
 
@@ -70,10 +63,3 @@ def _losses(manifest: Manifest) -> dict[str, int] | None:
     if not all(isinstance(events, int) and events >= 0 for events in lost.values()):
         return None
     return lost
-
-
-def sealed_manifest(path: Path) -> Manifest | None:
-    """Read the manifest of a sealed segment; None without one. Raises SinkError."""
-    telling = sink_errors("cannot read the manifest", path, reading=True)
-    with telling, open_folder(path.parent) as folder:
-        return decode(read_other_manifest(folder, path), Manifest)

@@ -6,17 +6,23 @@ from __future__ import annotations
 import json
 import re
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.kernel.linux import LinuxKernel
+from tests.support import daemons
+from tests.support.daemons import EVENT, FILTER, NUMBER
 from tests.support.recording import result_of, segments_of
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
+    from tests.support.generator import Generator
+    from tests.support.recording import Start
     from tests.support.trace_cmds import TraceCmd
 
     Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -24,6 +30,32 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("tracefs")
 
 EVENTS: Final = "sched:*,irq:*,timer:*,raw_syscalls:*"
+COUNT: Final = 40_000
+SOURCE: Final = f"""
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "{FILTER}"
+"""
+SESSIONS: Final = f"""
+[[session]]
+name = "calls"
+segment_bytes = "512KiB"
+segment_age = "0"
+{SOURCE}
+ring = "16MiB"
+
+[[session]]
+name = "box"
+mode = "flight-recorder"
+{SOURCE}
+"""
+TOTALS: Final = (
+    "SELECT session, sum(produced)::BIGINT produced, sum(stored)::BIGINT stored, "
+    "sum(lost)::BIGINT lost, sum(in_flight)::BIGINT in_flight, "
+    "sum(unaccounted)::BIGINT unaccounted FROM ledger GROUP BY session ORDER BY session"
+)
+CPUS: Final = LinuxKernel().online_cpus()
 COMMON: Final = {"time", "mono_ns", "cpu", "pid", "tid", "comm"}
 _LINE: Final = re.compile(r"\s*(.*)-(\d+)\s+\[(\d+)\]\S*\s+(\d+)\.(\d{9}):\s+(\w+):\s*(.*)")
 _FIELD: Final = re.compile(r"(\w+)=(.*?)(?=\s\w+=|\s*$)")
@@ -113,3 +145,119 @@ def test_a_file_of_trace_cmd_has_the_same_records(
     expected = _query(run_cli, statement, tmp_path / "ours")
     assert expected
     assert _query(run_cli, statement, theirs) == expected
+
+
+def test_manifests_are_tables(
+    tmp_path: Path, start_cli: Start, run_cli: Cli, generator: Generator
+) -> None:
+    """Over rotations, a snapshot, a kill and a running segment they say what the lists say."""
+    config = daemons.write_sessions(tmp_path, SESSIONS)
+    state = tmp_path / "state"
+
+    def make(count: int) -> None:
+        with generator.start("count", nr=NUMBER, count=count, rate=40_000, cpu=0) as running:
+            running.run()
+
+    def listed(session: str) -> list[dict[str, Any]]:
+        rows = json.loads(run_cli("segments", "list", "--json", state).stdout)["segments"]
+        return [row for row in rows if row["session"] == session]
+
+    with daemons.running(start_cli, config) as daemon:
+        make(COUNT)
+        answer = daemon.post("/v1/snapshot", {"sessions": ["box"]})
+        (snapshot,) = answer["snapshots"]
+        daemon.await_stored(COUNT)
+        stored = {row["session"]: row["stored"] for row in _query(run_cli, TOTALS, state)}
+        assert stored["calls"] == sum(row["samples"] or 0 for row in listed("calls"))
+        (running,) = _query(
+            run_cli, "FROM coverage WHERE session = 'calls' AND what = 'recorded'", state
+        )
+        assert (running["until"], running["cause"]) == (None, None)
+        assert daemon.stop().status == 0
+
+    sealed = sorted((state / "calls").glob("*.perf.data"))
+    assert len(sealed) >= 4
+    _assert_balanced(run_cli, state, sealed, listed("calls"))
+    _assert_snapshot(run_cli, state, snapshot)
+    _assert_clocks(run_cli, state, sealed)
+
+    with daemons.running(start_cli, config) as daemon:
+        make(COUNT)
+        daemon.await_stored(COUNT // 2)
+        daemon.kill()
+    lasting = "FROM coverage WHERE session = 'calls' AND until IS NULL"
+    assert _query(run_cli, lasting, state) == []  # though nothing is repaired yet
+    with daemons.running(start_cli, config) as daemon:
+        assert daemon.stop().status == 0
+    counted = "SELECT sum(stored)::BIGINT n FROM ledger WHERE session = 'calls'"
+    (total,) = _query(run_cli, counted, state)
+    assert total["n"] == sum(row["samples"] for row in listed("calls"))
+    assert "recovered" in {row["state"] for row in listed("calls")}
+    _assert_covered(run_cli, state)
+
+
+def _assert_balanced(
+    run_cli: Cli, state: Path, sealed: list[Path], listed: list[dict[str, Any]]
+) -> None:
+    """Sums over a run are the last ledger, and each segment has what the list says."""
+    told = daemons.manifest(sealed[-1])["ledger"]
+    rows = {row["session"]: row for row in _query(run_cli, TOTALS, state)}
+    assert rows["calls"] == {
+        "session": "calls",
+        "produced": told["produced"],
+        "stored": told["stored"],
+        "lost": sum(told["lost"].values()),
+        "in_flight": 0,
+        "unaccounted": told["unaccounted"],
+    }
+    assert told["produced"] == told["stored"] == COUNT
+    verified = json.loads(run_cli("segments", "verify", "--json", state).stdout)["segments"]
+    assert sum(row["stored"] for row in rows.values()) == sum(row["samples"] for row in verified)
+    each = _query(run_cli, "SELECT * FROM ledger WHERE session = 'calls' ORDER BY file", state)
+    assert [row["stored"] for row in each] == [row["samples"] for row in listed]
+    for row in each:
+        assert row["basis"] == "exact"
+        assert row["stored_by_cpu"]["0"] == row["stored"]
+
+
+def _assert_snapshot(run_cli: Cli, state: Path, snapshot: dict[str, Any]) -> None:
+    """The row says what the daemon answered."""
+    (taken,) = _query(run_cli, "FROM snapshots WHERE reason = 'request'", state)
+    note = daemons.manifest(Path(taken["file"]))["snapshot"]
+    assert [taken["file"]] == snapshot["segments"]
+    assert (taken["session"], taken["reason"]) == ("box", "request")
+    assert (taken["samples"], taken["mono_ns"]) == (snapshot["samples"], note["taken_ns"])
+    assert taken["window_ns"] == snapshot["last_ns"] - snapshot["first_ns"]
+    assert taken["first"] <= taken["last"] <= taken["time"]
+
+
+def _assert_clocks(run_cli: Cli, state: Path, sealed: list[Path]) -> None:
+    """All readings of the manifests are rows."""
+    clocks = _query(run_cli, "FROM clocks WHERE session = 'calls' ORDER BY mono_ns", state)
+    for segment in sealed:
+        own = [row for row in clocks if row["file"] == str(segment)]
+        read = daemons.manifest(segment)["clocks"]
+        wanted = [read["open"], *read["flushes"], read["close"]]
+        assert [row["mono_ns"] for row in own] == [one["monotonic_ns"] for one in wanted]
+        assert {row["moment"] for row in own} >= {"open", "close"}
+        assert all(row["bracket_ns"] > 0 for row in own)
+
+
+def _assert_covered(run_cli: Cli, state: Path) -> None:
+    """Three runs, between which there was a stop and a kill, on all CPUs."""
+    times = _query(
+        run_cli, "FROM coverage WHERE session = 'calls' ORDER BY since, what DESC", state
+    )
+    assert [(row["what"], row["cause"]) for row in times] == [
+        ("recorded", None),
+        ("gap", "stop"),
+        ("recorded", None),
+        ("gap", "kill"),
+        ("recorded", None),
+    ]
+    for row, after in pairwise(times):
+        assert row["since"] <= row["until"] <= after["until"]
+    recorded = [row for row in times if row["what"] == "recorded"]
+    assert {tuple(row["cpus"]) for row in recorded} == {(*CPUS,)}
+    gap = daemons.manifest(max((state / "calls").glob("*.perf.data")))["gap"]
+    assert times[3]["length_ns"] == gap["until_ns"] - gap["from_ns"]

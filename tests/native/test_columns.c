@@ -456,6 +456,58 @@ static void requests_follow_each_other_with_their_data(void)
 	scan__drop(scan);
 }
 
+static void losses_name_their_cpus(void)
+{
+	static const struct {
+		int32_t cpu;
+		uint32_t lost;
+		uint64_t word[CPU_WORDS];
+		bool has_unknown;
+	} cases[] = {
+		{.cpu = 0, .lost = 5, .word = {1}},
+		{.cpu = 65, .lost = 5, .word = {0, 2}},
+		{.cpu = CPU_WORDS * CPU_WORD_BITS - 1,
+		 .lost = 5,
+		 .word = {[CPU_WORDS - 1] = UINT64_C(1) << 63}},
+		{.cpu = CPU_WORDS * CPU_WORD_BITS, .lost = 5, .has_unknown = true},
+		{.cpu = -1, .lost = 5, .has_unknown = true},
+		{.cpu = INT32_MIN, .lost = 5, .has_unknown = true},
+		{.cpu = 3, .lost = 0},
+	};
+	static const char *const losses[][2] = {{"u64", "stamp"}};
+	static uint8_t page[PAGE];
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct ArrowArrayStream stream;
+		struct source *source;
+		struct scan *const scan = scan_of(WANT_LOSSES, losses, 1);
+		struct ArrowArray batch;
+		struct counts counts;
+		int fd;
+
+		page__start(page, PAGE, 1000);
+		add_event(page, EVENT, 1, "", 0);
+		page__lost(page, cases[i].lost, true);
+		fd = file_of(page, PAGE);
+		CHECK_EQ(scan__add_source(scan, "ftrace", fd, &source), 0);
+		CHECK_EQ(close(fd), 0);
+		CHECK_EQ(scan__add_span(scan, cases[i].cpu, 0, PAGE), 0);
+		source->page_bytes = PAGE;
+		source->fields[0].place = FIELD_STAMP;
+		CHECK_EQ(scan__stream(scan, &stream), 0);
+		batch = next_of(&stream);
+		batch.release(&batch);
+		stream.release(&stream);
+		counts = source__counts(source);
+		CHECK_EQ(counts.lost, cases[i].lost);
+		CHECK(memcmp(counts.cpus.word, cases[i].word, sizeof(counts.cpus.word)) == 0);
+		CHECK_EQ(counts.cpus.has_unknown, cases[i].has_unknown);
+		for (size_t j = 0; j < CPU_WORDS; j++)
+			CHECK_EQ(counts.cpus_in_all.word[j], 0);
+		scan__drop(scan);
+	}
+}
+
 int main(void)
 {
 	RUN(records_become_columns_of_their_kinds);
@@ -464,6 +516,7 @@ int main(void)
 	RUN(only_the_time_that_is_asked_for_is_read);
 	RUN(samples_are_found_behind_the_payload_of_aux_data);
 	RUN(samples_have_the_paths_of_their_cgroups);
+	RUN(losses_name_their_cpus);
 	RUN(requests_follow_each_other_with_their_data);
 	return 0;
 }

@@ -174,6 +174,16 @@ int source__set_readings(struct source *source, const struct clock_reading *read
 	return 0;
 }
 
+static struct cpu_set cpus_of(const struct shared_cpus *shared)
+{
+	struct cpu_set set = {.has_unknown = atomic_load_explicit(&shared->has_unknown,
+								  memory_order_relaxed)};
+
+	for (size_t i = 0; i < CPU_WORDS; i++)
+		set.word[i] = atomic_load_explicit(&shared->word[i], memory_order_relaxed);
+	return set;
+}
+
 struct counts source__counts(const struct source *source)
 {
 	return (struct counts){
@@ -181,5 +191,7 @@ struct counts source__counts(const struct source *source)
 		.lost = atomic_load_explicit(&source->lost, memory_order_relaxed),
 		.lost_untold = atomic_load_explicit(&source->lost_untold, memory_order_relaxed),
 		.damaged = atomic_load_explicit(&source->damaged, memory_order_relaxed),
+		.cpus = cpus_of(&source->cpus),
+		.cpus_in_all = cpus_of(&source->cpus_in_all),
 	};
 }

@@ -34,6 +34,15 @@ enum wanted {
 #define ROW_LOST (-2)
 #define ROW_DAMAGED (-3)
 
+#define CPU_WORDS 16u
+#define CPU_WORD_BITS 64u
+
+/* CPUs by their numbers. */
+struct cpu_set {
+	uint64_t word[CPU_WORDS];
+	bool has_unknown; /* one without a number, or with a larger one than there is room for */
+};
+
 /* What one source held within the time that is asked for. */
 struct counts {
 	uint64_t rows;
@@ -41,6 +50,8 @@ struct counts {
 	uint64_t lost_in_all; /* records of events that say it at their end */
 	uint64_t lost_untold; /* losses without a number */
 	uint64_t damaged;     /* places that could not be read */
+	struct cpu_set cpus;	    /* that lost records at places that are told */
+	struct cpu_set cpus_in_all; /* those of `lost_in_all` */
 };
 
 #define INCIDENT_REASON_BYTES 24u
@@ -61,6 +72,12 @@ struct loss {
 	int32_t cpu;
 	int32_t label; /* ROW_NONE: at this place; else in all, of the event that it names */
 	bool is_known; /* the number */
+};
+
+/* A set of CPUs that several threads add to. */
+struct shared_cpus {
+	atomic_uint_least64_t word[CPU_WORDS];
+	atomic_bool has_unknown;
 };
 
 struct source;
@@ -118,6 +135,7 @@ struct source {
 	struct clock_reading *readings;
 	size_t reading_count;
 	atomic_uint_least64_t rows, lost, lost_untold, damaged; /* of the stream that saw the most */
+	struct shared_cpus cpus, cpus_in_all;			/* of all streams together */
 	uint32_t page_bytes; /* of ftrace; of others, what a piece has at least */
 	/* ftrace: */
 	uint32_t event;	     /* common_type of the records */

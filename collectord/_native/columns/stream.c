@@ -53,6 +53,16 @@ static struct row *add_incident(struct piece *piece, uint64_t stamp_ns, int32_t 
 	return row;
 }
 
+static void add_cpu(struct cpu_set *set, int32_t cpu)
+{
+	const uint32_t number = (uint32_t)cpu;
+
+	if (cpu < 0 || number >= CPU_WORDS * CPU_WORD_BITS)
+		set->has_unknown = true;
+	else
+		set->word[number / CPU_WORD_BITS] |= UINT64_C(1) << number % CPU_WORD_BITS;
+}
+
 int piece__lost(struct piece *piece, const struct loss *loss)
 {
 	const size_t bytes = offsetof(struct incident, lost) + (loss->is_known ? 8 : 0);
@@ -60,6 +70,10 @@ int piece__lost(struct piece *piece, const struct loss *loss)
 
 	if (!piece__in_time(piece, loss->stamp_ns))
 		return 0;
+	if (!loss->is_known || loss->lost != 0)
+		add_cpu(loss->label != ROW_NONE ? &piece->counts->cpus_in_all
+						: &piece->counts->cpus,
+			loss->cpu);
 	if (loss->label != ROW_NONE)
 		piece->counts->lost_in_all += loss->lost;
 	else if (loss->is_known)
@@ -345,6 +359,14 @@ static void raise_to(atomic_uint_least64_t *most, uint64_t value)
 		;
 }
 
+static void share(struct shared_cpus *shared, const struct cpu_set *set)
+{
+	for (size_t i = 0; i < CPU_WORDS; i++)
+		atomic_fetch_or_explicit(&shared->word[i], set->word[i], memory_order_relaxed);
+	if (set->has_unknown)
+		atomic_store_explicit(&shared->has_unknown, true, memory_order_relaxed);
+}
+
 static void release(struct ArrowArrayStream *handle)
 {
 	struct stream *const stream = handle->private_data;
@@ -357,6 +379,8 @@ static void release(struct ArrowArrayStream *handle)
 		raise_to(&scan->sources[i]->lost, stream->counts[i].lost_in_all);
 		raise_to(&scan->sources[i]->lost_untold, stream->counts[i].lost_untold);
 		raise_to(&scan->sources[i]->damaged, stream->counts[i].damaged);
+		share(&scan->sources[i]->cpus, &stream->counts[i].cpus);
+		share(&scan->sources[i]->cpus_in_all, &stream->counts[i].cpus_in_all);
 	}
 	for (size_t i = 0; stream->columns != NULL && i < scan->column_count; i++)
 		column__deinit(&stream->columns[i]);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log is configured anew by most verbs, for the whole process."""
+"""Fixtures of all verbs: statements that are asked, and the log of the whole process."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from tests.support.asking import asking
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.support.asking import Ask
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Return what gives the rows of a statement, of which nothing is missing."""
+    return asking(capsys)
 
 
 @pytest.fixture(autouse=True)
 def restored_logging() -> Iterator[None]:
-    """Put the configuration back, which is process-wide."""
+    """Put the configuration back, which most verbs make anew for the whole process."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

@@ -34,11 +34,9 @@ from tests.support.profiles import (
 from tests.support.programs import compile_busy, offset_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    Rows = list[dict[str, Any]]
-    Ask = Callable[..., Rows]
+    from tests.support.asking import Ask, Rows
 
 AT: Final = 0x5000_0000_0000
 UTC_NS: Final = 1_764_000_000_000_000_000
@@ -54,19 +52,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program of known functions."""
     return compile_busy(tmp_path_factory.mktemp("busy"), "-g")
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Return the rows of a statement, of which nothing is missing."""
-
-    def rows(statement: str, *words: str | Path) -> Rows:
-        assert query.run(["--json", statement, *map(str, words)]) == 0
-        told = capsys.readouterr()
-        assert told.err == ""
-        return [json.loads(line) for line in told.out.splitlines()]
-
-    return rows
 
 
 def _program(busy: Path, pid: int, time_ns: int, **more: Any) -> bytes:  # noqa: ANN401
@@ -217,13 +202,13 @@ def test_what_was_lost_is_said(
     tmp_path: Path, busy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Beside rows of call chains as beside others, once."""
-    lost = frame(RecordType.LOST, 0, struct.pack("<QQIIQQ", 7, 12, 50, 50, 4, 7))
+    lost = frame(RecordType.LOST, 0, struct.pack("<QQIIQQQ", 7, 12, 50, 50, 4, 2, 7))
     inner = AT + offset_of(busy, "inner")
     records = (comm(1, 50, b"x"), _program(busy, 50, 2), sample(3, 50, USER, inner), lost)
     path = write(tmp_path / "perf.data", *records)
     assert query.run(["SELECT count(*) FROM stacks, frames", str(path)]) == 0
     told = capsys.readouterr().err
-    assert told == f"collectord: 12 records of {path} were lost in what was read\n"
+    assert told == f"collectord: 12 records of {path} were lost on CPU 2 in what was read\n"
 
 
 def test_several_files_stand_alone(tmp_path: Path, file: Path, busy: Path, ask: Ask) -> None:

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sink stage: the manifests of the segments of a catalogue, for tables of what they tell."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from collectord.errors import SinkError
+from collectord.folders.walk import open_folder
+from collectord.model import RingRole
+from collectord.reader.event_file import shown
+from collectord.reader.verify import State
+from collectord.sink.manifest import (
+    SCHEMA,
+    Manifest,
+    OpenManifest,
+    damage,
+    decode,
+    foreign_schema,
+)
+from collectord.sink.segment import (
+    PARTIAL,
+    RELAY,
+    SegmentPaths,
+    read_manifest,
+    sink_errors,
+)
+from collectord.sink.told_balance import UNTOLD, BalanceTold, balance_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from collectord.folders.folder import Folder
+    from collectord.model import ClockReading
+    from collectord.reader.verify import SegmentRow
+    from collectord.sink.manifest import M, RingEntry
+
+
+class File(NamedTuple):
+    """A file with its manifest.
+
+    Attributes:
+        row: of the catalogue.
+        manifest: as it was found now: sealed, if the segment was sealed since it was listed.
+    """
+
+    row: SegmentRow
+    manifest: Manifest | OpenManifest
+
+    @property
+    def paths(self) -> SegmentPaths:
+        """The names that it has in the folder."""
+        return _paths(self.row)
+
+
+class Segment(NamedTuple):
+    """A segment: one file, or a set of files with one for each CPU, whose balance is one.
+
+    Attributes:
+        files: at least one, by their numbers.
+        balance: at its end since the run began; without one, `lost` is None.
+    """
+
+    files: tuple[File, ...]
+    balance: BalanceTold = UNTOLD
+
+    @property
+    def manifest(self) -> Manifest | OpenManifest:
+        """The manifest of the first file, which tells what they have in common."""
+        return self.files[0].manifest
+
+    @property
+    def folder(self) -> Path:
+        """The folder that it is in."""
+        return self.files[0].row.path.parent
+
+    @property
+    def stream(self) -> tuple[str, str, str]:
+        """The folder, session and source: its segments follow each other, in one run or more."""
+        return str(self.folder), self.manifest.session, self.manifest.source
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """The session, the source, and the path as `segments` has it."""
+        manifest, paths = self.manifest, self.files[0].paths
+        path = paths.data if isinstance(manifest, Manifest) else paths.partial
+        return manifest.session, manifest.source, shown(str(path))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is being written; one whose writer died is not, sealed or not."""
+        rows = [file.row for file in self.files if isinstance(file.manifest, OpenManifest)]
+        return any(row.state is State.RUNNING for row in rows)
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether its figures are bytes, as of a channel whose records nobody can count."""
+        return self.manifest.format.partition(".")[0] == RELAY
+
+    @property
+    def stored(self) -> int:
+        """The records in it, of a running one as many as readers find, or the bytes."""
+        return sum(map(self._stored_in, self.files))
+
+    def _stored_in(self, file: File) -> int:
+        manifest = file.manifest
+        if isinstance(manifest, Manifest):
+            return manifest.bytes if self.in_bytes else manifest.samples
+        return file.row.bytes if self.in_bytes else file.row.samples or 0
+
+    @property
+    def rings(self) -> list[RingEntry]:
+        """The rings of its events."""
+        rings = (ring for file in self.files for ring in file.manifest.rings)
+        return [ring for ring in rings if ring.role == RingRole.DATA]
+
+    @property
+    def readings(self) -> list[tuple[str, ClockReading]]:
+        """The readings of the clocks, and what each was made at; none that a repair made up."""
+        clocks = self.manifest.clocks
+        last = () if clocks.close is None else (("close", clocks.close),)
+        named = [("open", clocks.open), *(("flush", one) for one in clocks.flushes), *last]
+        return [(what, one) for what, one in named if one.realtime_ns]
+
+    def utc(self, monotonic_ns: int | None) -> int | None:
+        """Return the UTC at a time of CLOCK_MONOTONIC, by the nearest reading."""
+        if monotonic_ns is None:
+            return None
+        near = min(
+            (reading for _, reading in self.readings),
+            key=lambda reading: abs(reading.monotonic_ns - monotonic_ns),
+            default=None,
+        )
+        return None if near is None else near.realtime_ns + monotonic_ns - near.monotonic_ns
+
+
+class Manifests(NamedTuple):
+    """All manifests of a catalogue.
+
+    Attributes:
+        segments: those that have one, the oldest of a stream first.
+        damage: path and reason of each that cannot be read, or has a ledger that cannot.
+    """
+
+    segments: Sequence[Segment]
+    damage: Sequence[tuple[str, str]]
+
+
+def read_manifests(rows: Iterable[SegmentRow]) -> Manifests:
+    """Read the manifests of segments; files of other programs have none."""
+    found: list[File] = []
+    damaged: list[tuple[str, str]] = []
+    by_folder = sorted(rows, key=lambda row: row.path)
+    for directory, of_folder in groupby(by_folder, lambda row: row.path.parent):
+        try:
+            with (
+                sink_errors("cannot read the manifests", directory, reading=True),
+                open_folder(directory) as folder,
+            ):
+                for row in of_folder:
+                    told = _read(folder, row)
+                    if isinstance(told, str):
+                        damaged.append((shown(str(row.path)), told))
+                    elif told is not None:
+                        found.append(File(row, told))
+        except SinkError as error:
+            damaged.append((shown(str(directory)), str(error)))
+    segments = []
+    for files in _sets(found):
+        segment = Segment(files)
+        if isinstance(segment.manifest, Manifest):
+            balance = balance_in(segment.manifest)
+            if isinstance(balance, str):
+                damaged.append((segment.labels[-1], balance))
+            else:
+                segment = segment._replace(balance=balance)
+        segments.append(segment)
+    return Manifests(sorted(segments, key=_age), damaged)
+
+
+def _read(folder: Folder, row: SegmentRow) -> Manifest | OpenManifest | str | None:
+    """Return a file's manifest; None without one, or why it cannot be read."""
+    paths = _paths(row)
+    if row.path == paths.partial:
+        running = _decoded(folder, paths.open_manifest, OpenManifest)
+        if running is not None:
+            return running
+    return _decoded(folder, paths.manifest, Manifest)
+
+
+def _decoded(folder: Folder, path: Path, kind: type[M]) -> M | str | None:
+    """Return the manifest in a file; None if there is none, or why it cannot be read."""
+    try:
+        with sink_errors("cannot read the manifest", path, reading=True):
+            raw = read_manifest(folder, path)
+    except SinkError as error:  # of one that somebody made another kind of file, too
+        return str(error)
+    manifest = decode(raw, kind)
+    if manifest is not None:
+        return manifest
+    schema = foreign_schema(raw)
+    if schema is not None:
+        return f"the manifest has schema {schema}, and this version knows up to {SCHEMA}"
+    wrong = damage(raw, kind)
+    return None if wrong is None else f"the manifest: {wrong.reason}"
+
+
+def _paths(row: SegmentRow) -> SegmentPaths:
+    return SegmentPaths(row.path.parent, row.path.name.removesuffix(PARTIAL))
+
+
+def _sets(files: Sequence[File]) -> Iterator[tuple[File, ...]]:
+    """Yield the files of each segment."""
+    by_set: dict[tuple[Path, str], list[File]] = {}
+    for file in files:
+        by_set.setdefault((file.paths.directory, file.paths.set_name), []).append(file)
+    for members in by_set.values():
+        yield tuple(sorted(members, key=_number))
+
+
+def _number(file: File) -> int:
+    """Return the number of a file in its set."""
+    return int(file.paths.set_format.rpartition(".")[2] or 0)
+
+
+def _age(segment: Segment) -> tuple[tuple[str, str, str], int, int, str]:
+    """Return a key that sorts by stream and age: numbers count up, while a clock may be set."""
+    number = segment.files[0].paths.sequence
+    return segment.stream, number, segment.manifest.started_ns, segment.labels[-1]
