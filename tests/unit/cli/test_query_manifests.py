@@ -264,13 +264,14 @@ def test_every_snapshot_is_a_row(tmp_path: Path, ask: Ask) -> None:
 
 def test_times_in_which_a_session_recorded_and_did_not(tmp_path: Path, ask: Ask) -> None:
     """Runs, the gap between them, pauses, and another row where the CPUs change."""
-    first, second = make_sink(tmp_path), make_sink(tmp_path)
+    first = make_sink(tmp_path)
     lasts = {"cause": "disk", "since_ns": 105 * SECOND}
     told_segment(first, (100, 110), (5, 5), balance(pauses=[lasts]), cpus=(0, 1))
     ended = [lasts | {"until_ns": 112 * SECOND}, {"cause": "budget", "since_ns": 119 * SECOND}]
     told_segment(first, (110, 120), (5, 5), balance(pauses=ended), cpus=(0, 1))
     told_segment(first, (119.5, 130), (5,), balance(pauses=ended), cpus=(0,))
     gap = Gap(from_ns=UTC_NS + 130 * SECOND, until_ns=UTC_NS + 140 * SECOND, cause="stop")
+    second = make_sink(tmp_path)  # its numbers follow those that are there
     told_segment(second, (140, 150), (5,), opening={"gap": gap})
     told_segment(second, (150, 160), (5,), opening={"gap": gap})
     rows = ask("FROM coverage ORDER BY since, what DESC", tmp_path)

@@ -60,7 +60,7 @@ def test_metrics_endpoint() -> None:
             assert 'collectord_stored_records_total{session="exec",source="perf"} 180.0' in text
             assert "process_resident_memory_bytes" in text
             assert (await get(f"http://{host}:{port}/v1/status"))[0] == 404
-            assert "/metrics" in (await get(f"http://{host}:{port}/"))[2]
+            assert (await get(f"http://{host}:{port}/"))[0] == 404  # no page was given
 
     asyncio.run(scenario())
 
