@@ -23,6 +23,14 @@ def pinned_bytes(data_bytes: int, page_size: int) -> int:
     return data_bytes + page_size
 
 
+def _pinned_by(sizes: Sequence[int], rings: Sequence[tuple[int, int]], page_size: int) -> int:
+    """Return what rings of these sizes pin together; see `fit`."""
+    counts = (count for _, count in rings)
+    return sum(
+        pinned_bytes(size, page_size) * count for size, count in zip(sizes, counts, strict=True)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class LockBudget:
     """The memory that a user may pin (perf_mmap in kernel/events/core.c).
@@ -72,11 +80,7 @@ def fit(
     if limit_bytes is None:
         return tuple(sizes)
     while True:
-        total = sum(
-            pinned_bytes(size, page_size) * count
-            for size, (_, count) in zip(sizes, rings, strict=True)
-        )
-        if total <= limit_bytes:
+        if _pinned_by(sizes, rings, page_size) <= limit_bytes:
             return tuple(sizes)
         counts = [count for _, count in rings]
         largest = max((s for s, count in zip(sizes, counts, strict=True) if count), default=0)
@@ -122,7 +126,7 @@ def _within_budget(
     limits = LockBudget.of(facts)
     page = facts.page_size
     sizes = fit(wanted, page, limits.bytes)
-    needed = sum(pinned_bytes(size, page) * count for size, count in wanted)
+    needed = _pinned_by([size for size, _ in wanted], wanted, page)
     remedy = (
         "give CAP_IPC_LOCK, or raise RLIMIT_MEMLOCK (LimitMEMLOCK= of the unit) or "
         "kernel.perf_event_mlock_kb"
@@ -131,9 +135,7 @@ def _within_budget(
     allowed += "that this user may lock"
     if sizes is None:
         raise PlanError(f"{allowed}, at any size", what="mlock", hint=remedy)
-    pinned = sum(
-        pinned_bytes(size, page) * count for size, (_, count) in zip(sizes, wanted, strict=True)
-    )
+    pinned = _pinned_by(sizes, wanted, page)
     if pinned < needed:
         shrunk = [
             f"{name} {show_bytes(asked)} to {show_bytes(size)}"
