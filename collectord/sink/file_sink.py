@@ -19,6 +19,7 @@ import msgspec
 
 from collectord.errors import SinkError
 from collectord.folders.folder import reopen
+from collectord.ledger.series import TEXT_BYTES
 from collectord.sink.base import GivenUp, OpenSegment, SegmentInfo, SoFar
 from collectord.sink.current_link import CurrentLink
 from collectord.sink.manifest import (
@@ -311,6 +312,7 @@ class FileSink(ABC):
             previous=self._output_dir.previous,
             snapshot=closing.snapshot,
             early=closed.early,
+            balances=closing.balances,
         )
         encoded = encode(manifest)
         yield from publish(segment.folder, segment.paths, segment.paths, encoded)
@@ -387,7 +389,9 @@ class FileSink(ABC):
                 )
                 folder.write_new(paths.open_manifest.name, encode(manifest))
                 stack.callback(folder.discard, paths.open_manifest.name)
-                room_bytes = _MANIFEST_BYTES + len(opening.rings) * _RING_MANIFEST_BYTES
+                room_bytes = (
+                    _MANIFEST_BYTES + TEXT_BYTES + len(opening.rings) * _RING_MANIFEST_BYTES
+                )
                 room_bytes += events_bytes(self._events, self._layouts)
                 room_bytes += place.lost_ids * _ID_MANIFEST_BYTES
                 of_bytes = self._plan.segment_bytes or _CHUNKS_ROOM_BYTES
