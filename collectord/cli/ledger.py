@@ -19,7 +19,8 @@ from collectord.text.units import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from collectord.reader.audit import Audit, Finding
+    from collectord.reader.audit import Audit
+    from collectord.reader.audit_findings import Finding
 
 _INDENT: Final = "  "
 _HASH_DIGITS: Final = 16

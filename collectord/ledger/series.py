@@ -152,13 +152,13 @@ def decode(text: SeriesText) -> list[Balance]:
     """Return the rows of a manifest, which anybody may have written. Raises CodecError."""
     names = text.columns
     if names[: len(_FIXED)] != _FIXED or len({*names}) != len(names):
-        raise CodecError("balances of other columns")
+        raise _bad("they have other columns")
     try:
         numbers = [*_numbers(b64decode(text.rows, validate=True))]
     except (BadBase64, ValueError) as error:
-        raise CodecError("balances that are no base64") from error
+        raise _bad("they are no base64") from error
     if len(numbers) % len(names):
-        raise CodecError("balances that end in the middle of a row")
+        raise _bad("they end in the middle of a row")
     rows: list[Balance] = []
     row = [0] * len(names)
     for start in range(0, len(numbers), len(names)):
@@ -168,7 +168,7 @@ def decode(text: SeriesText) -> list[Balance]:
         ]
         told = dict(zip(names, row, strict=True))
         if rows and told["us"] * 1000 < rows[-1].at_ns:
-            raise CodecError("balances that go back in time")
+            raise _bad("they go back in time")
         rows.append(
             Balance(
                 at_ns=told["us"] * 1000,
@@ -184,6 +184,10 @@ def decode(text: SeriesText) -> list[Balance]:
     return rows
 
 
+def _bad(how: str) -> CodecError:
+    return CodecError("the balances in the manifest", offset=0, reason=how)
+
+
 def _known(number: int) -> int | None:
     return None if number == _UNKNOWN else number
 
@@ -194,9 +198,9 @@ def _numbers(data: Iterable[int]) -> Iterator[int]:
         word |= byte % _MORE << shift
         shift += _BYTE
         if shift > _LIMIT_BITS + _BYTE:
-            raise CodecError("balances with a number beyond 64 bits")
+            raise _bad("a number is beyond 64 bits")
         if byte < _MORE:
             yield -(word + 1 >> 1) if word & 1 else word >> 1
             word = shift = 0
     if shift:
-        raise CodecError("balances that end in the middle of a number")
+        raise _bad("they end in the middle of a number")

@@ -9,14 +9,14 @@ records is there as it was sealed. All else is a finding, with its time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
 from collectord.reader import verify
+from collectord.reader.audit_findings import Finding, What, in_order, within, without
 from collectord.reader.audit_runs import Figures, run_of
 from collectord.reader.event_file import shown
 from collectord.reader.manifests import read_manifests
@@ -33,55 +33,6 @@ if TYPE_CHECKING:
     from collectord.sink.chain_log import ChainLog, Entry
 
 _EVER_NS: Final = (1 << 63) - 1
-
-
-class What(StrEnum):
-    """What a finding is about.
-
-    DOWN: nothing recorded, between two runs; UNTOLD: nothing tells of the time; RUNNING: the
-    balance of the segment that is written comes with its seal; KILLED: what a killed run recorded
-    last, which nobody has counted; PAUSED: the session was paused; SUPPRESSED: a foreign BPF
-    program may have hidden events; UNCOVERED: a CPU was without what it should have had; EVICTED:
-    deleted by retention; MISSING: removed by somebody; CHANGED: a manifest is not the one that was
-    sealed; DAMAGED: a segment is not as it was sealed; LOST, OVERWRITTEN, UNACCOUNTED: events that
-    are in no segment; UNCOUNTED: not every event was counted; UNCHAINED: nothing says which
-    segments there were.
-    """
-
-    DOWN = "down"
-    UNTOLD = "untold"
-    RUNNING = "running"
-    KILLED = "killed"
-    PAUSED = "paused"
-    SUPPRESSED = "suppressed"
-    UNCOVERED = "uncovered"
-    EVICTED = "evicted"
-    MISSING = "missing"
-    CHANGED = "changed"
-    DAMAGED = "damaged"
-    LOST = "lost"
-    OVERWRITTEN = "overwritten"
-    UNACCOUNTED = "unaccounted"
-    UNCOUNTED = "uncounted"
-    UNCHAINED = "unchained"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Finding:
-    """Why a window is not complete; the time is UTC, and None where nothing tells it.
-
-    Attributes:
-        detail: in words.
-        file: the segment concerned; "" for none.
-        events: their number; None if it is unknown, or there are none.
-    """
-
-    since_ns: int | None
-    until_ns: int | None
-    what: What
-    detail: str
-    file: str = ""
-    events: int | None = None
 
 
 class InForce(NamedTuple):
@@ -208,7 +159,7 @@ class _Stream(NamedTuple):
         since = min(begins, default=0) if since_ns is None else since_ns
         until = max(ends, default=0) if until_ns is None else until_ns
         until = max(since, until)
-        covered = [*_within(((s.since_ns, s.until_ns) for s in spans), since, until)]
+        covered = [*within(((s.since_ns, s.until_ns) for s in spans), since, until)]
         figures = [one for one in (run.figures(since, until) for run in runs) if one is not None]
         findings = [
             *self._holes(covered, since, until),
@@ -226,7 +177,7 @@ class _Stream(NamedTuple):
             figures=tuple(figures),
             in_force=tuple(_in_force(spans, since, until)),
             newest=self._newest(),
-            findings=tuple(sorted(_once(findings), key=_age)),
+            findings=in_order(findings),
         )
 
     @property
@@ -249,12 +200,12 @@ class _Stream(NamedTuple):
         self, covered: Sequence[tuple[int, int]], since: int, until: int
     ) -> Iterator[Finding]:
         """Yield why there is no balance for parts of the window."""
-        left = [*_without([(since, until)], covered)]
+        left = [*without([(since, until)], covered)]
         for told in sorted(self._reasons(), key=lambda one: _ORDER.index(one.what)):
             begins, ends = told.since_ns or 0, _EVER_NS if told.until_ns is None else told.until_ns
-            for one, other in _within(left, begins, ends):
+            for one, other in within(left, begins, ends):
                 yield Finding(one, other, told.what, told.detail, told.file, told.events)
-            left = [*_without(left, [(begins, ends)])]
+            left = [*without(left, [(begins, ends)])]
         known = [s.manifest.started_ns for s in self.segments]
         for one, other in left:
             before = bool(known) and other <= min(known)
@@ -276,28 +227,33 @@ class _Stream(NamedTuple):
         if older is not None:
             detail = f"{older.older:,} older segments of the folder"
             yield Finding(0, older.until_ns, What.EVICTED, detail)
+        yield from self._without_balances()
+
+    def _without_balances(self) -> Iterator[Finding]:
+        """Yield the segments that have no balance, yet or at all, and the time behind a stop."""
         note = self._note()
-        for number, segment in enumerate(self.segments):
+        for segment, later in pairwise([*self.segments, None]):
+            if segment is None or segment.balance.lost is not None:
+                continue
             manifest = segment.manifest
             begins_ns = manifest.clocks.open.realtime_ns or manifest.started_ns
             if segment.is_running:
                 detail = "its balance is known once it is sealed (collectord rotate)"
                 yield Finding(begins_ns, None, What.RUNNING, detail, segment.labels[-1])
-            elif segment.balance.lost is None:
-                ends = [file.row.ends_ns or 0 for file in segment.files]
-                if note is not None and note.boot_id == manifest.boot_id and not note.stopped:
-                    ends.append(note.until.realtime_ns)
-                for later in self.segments[number + 1 :][:1]:
-                    after = later.manifest.gap
-                    ends.append(after.from_ns if after is not None else _times(later)[0])
-                ends_ns = max(begins_ns, *ends)
-                detail = "its process was killed: nobody counted what happened"
-                yield Finding(begins_ns, ends_ns, What.KILLED, detail, segment.labels[-1])
+                continue
+            ends = [begins_ns, *(file.row.ends_ns or 0 for file in segment.files)]
+            if note is not None and note.boot_id == manifest.boot_id and not note.stopped:
+                ends.append(note.until.realtime_ns)
+            if later is not None:
+                after = later.manifest.gap
+                ends.append(after.from_ns if after is not None else _times(later)[0])
+            detail = "its process was killed: nobody counted what happened"
+            yield Finding(begins_ns, max(ends), What.KILLED, detail, segment.labels[-1])
         if note is not None and note.stopped:
             yield Finding(note.until.realtime_ns, None, What.DOWN, "stop")
 
     def _lasted(self, gone: Entry) -> tuple[int, int]:
-        """Return from when to when a segment lasted that is gone: those of a run follow closely."""
+        """Return from when to when a segment lasted: those of a run follow each other."""
         run = [entry for entry in self._entries if entry.run == gone.run]
         at = run.index(gone)
         begins = [gone.from_ns, *(one.until_ns for one in run[at - 1 : at] if one.until_ns)]
@@ -345,24 +301,15 @@ class _Stream(NamedTuple):
         self, runs: Sequence[Run], figures: Sequence[Figures], since: int, until: int
     ) -> Iterator[Finding]:
         for run in runs:
-            for file, reason in run.broken:
-                yield Finding(None, None, What.CHANGED, reason, file)
+            for name, reason in run.broken:
+                yield Finding(None, None, What.CHANGED, reason, name)
         known = [*self._in_balances(0, _EVER_NS)]
         explained = [(f.since_ns or 0, f.until_ns or _EVER_NS) for f in known if f.what in _HIDING]
         for one in figures:
-            at = max(one.since_ns, since), min(one.until_ns, until)
-            for name, count in one.lost.items():
-                yield Finding(*at, What.LOST, name, events=count)
-            if one.overwritten:
-                detail = "newer ones took their place"
-                yield Finding(*at, What.OVERWRITTEN, detail, events=one.overwritten)
-            if one.unaccounted is None and not one.inexact:
-                yield Finding(*at, What.UNCOUNTED, "nothing tells what is unaccounted")
-            if one.unaccounted:
-                yield Finding(*at, What.UNACCOUNTED, "nothing explains it", events=one.unaccounted)
+            yield from _of_balance(one, since, until)
             for times in one.inexact:
                 if not any(begins < times[1] and ends > times[0] for begins, ends in explained):
-                    for begins, ends in _within([times], since, until):
+                    for begins, ends in within([times], since, until):
                         yield Finding(begins, ends, What.UNCOUNTED, _UNCOUNTED)
 
     def _of_files(self, since: int, until: int) -> Iterator[Finding]:
@@ -376,8 +323,8 @@ class _Stream(NamedTuple):
                 detail = (
                     "its manifest is missing, or cannot be read" if path.exists() else _REMOVED
                 )
-                file = shown(str(path))
-                yield Finding(begins, ends, What.MISSING, detail, file, entry.samples)
+                name = shown(str(path))
+                yield Finding(begins, ends, What.MISSING, detail, name, entry.samples)
         for segment in self.segments:
             times = _times(segment)
             if not segment.is_running and times[0] < until and times[1] > since:
@@ -428,14 +375,17 @@ _HIDING: Final = frozenset({What.PAUSED, What.SUPPRESSED})
 _OF_CHECK: Final = {Check.CHAIN: What.CHANGED, Check.MANIFEST: What.CHANGED}
 
 
-def _age(finding: Finding) -> tuple[int, str, str, str]:
-    return finding.since_ns or 0, finding.what, finding.detail, finding.file
-
-
-def _once(findings: Iterable[Finding]) -> Iterable[Finding]:
-    """Return findings without those that say the same of a segment again."""
-    by_file = {(f.what, f.detail, f.file or f): f for f in reversed([*findings])}
-    return by_file.values()
+def _of_balance(one: Figures, since: int, until: int) -> Iterator[Finding]:
+    """Yield the events that are in no segment."""
+    at = max(one.since_ns, since), min(one.until_ns, until)
+    for name, count in one.lost.items():
+        yield Finding(*at, What.LOST, shown(name), events=count)
+    if one.overwritten:
+        yield Finding(*at, What.OVERWRITTEN, "newer ones took their place", events=one.overwritten)
+    if one.unaccounted:
+        yield Finding(*at, What.UNACCOUNTED, "nothing explains it", events=one.unaccounted)
+    elif one.unaccounted is None and not one.inexact:
+        yield Finding(*at, What.UNCOUNTED, "nothing tells what is unaccounted")
 
 
 def _programs(ids: Sequence[int]) -> str:
@@ -476,36 +426,3 @@ def _in_force(spans: Iterable[Any], since: int, until: int) -> Iterator[InForce]
         last = new
     if last is not None:
         yield last
-
-
-def _within(times: Iterable[tuple[int, int]], since: int, until: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of some times in a window, joined where they meet."""
-    last: tuple[int, int] | None = None
-    for begins, ends in sorted(times):
-        one = max(begins, since), min(ends, until)
-        if one[0] >= one[1]:
-            continue
-        if last is not None and one[0] <= last[1]:
-            last = last[0], max(last[1], one[1])
-            continue
-        if last is not None:
-            yield last
-        last = one
-    if last is not None:
-        yield last
-
-
-def _without(
-    times: Iterable[tuple[int, int]], others: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, int]]:
-    """Yield the parts of some times in which none of the others are."""
-    for begins, ends in times:
-        at = begins
-        for one, other in sorted(others):
-            if other <= at or one >= ends:
-                continue
-            if one > at:
-                yield at, one
-            at = max(at, other)
-        if at < ends:
-            yield at, ends

@@ -117,8 +117,9 @@ def _filters(plan: SessionPlan) -> Iterator[tuple[str, str]]:
     """Yield the filters that the kernel applies, each with the name of its event."""
     yield from ((event.name, event.filter) for event in plan.events if event.filter)
     if isinstance(plan.payload, FtracePlan):
-        events = (*plan.payload.events, *plan.payload.probes)
-        yield from ((str(event), event.filter) for event in events if event.filter)
+        ftrace = plan.payload
+        yield from ((str(event), event.filter) for event in ftrace.events if event.filter)
+        yield from ((str(probe), probe.filter) for probe in ftrace.probes if probe.filter)
 
 
 def _places(plan: SessionPlan, rings: Sequence[Drained]) -> list[IdPlace]:

@@ -407,7 +407,7 @@ def publish_data(folder: Folder, source: SegmentPaths, target: SegmentPaths) -> 
     """Run the steps of `publish` after the manifest's rename."""
     if target.rotated:
         chain_log.note_sealed(folder, target.name, read_other_manifest(folder, target.manifest))
-        yield "noted as sealed"
+    yield "noted as sealed"
     folder.rename(source.partial.name, target.data.name)
     yield "segment renamed"
     folder.sync()

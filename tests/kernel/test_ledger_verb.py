@@ -174,7 +174,11 @@ def test_a_kill_leaves_what_nobody_counted(
 
 
 def test_hidden_and_paused_times(
-    tmp_path: Path, start_cli: Start, run_cli: Run, generator: Generator, require: Any
+    tmp_path: Path,
+    start_cli: Start,
+    run_cli: Run,
+    generator: Generator,
+    require: Callable[[str], None],
 ) -> None:
     """A foreign BPF program, and a pause, spoil their own time and no other."""
     require("BPF")

@@ -21,6 +21,7 @@ from collectord.sink.output_dir import single_paths
 from collectord.sink.segment import Group, group_files, segment_name
 from collectord.sink.state_dir import Eviction, StateDir, count_unclean_stops, evict
 from tests.support import segments as support
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,7 @@ SEGMENT_BYTES = 64 << 10
 def test_unclean_stops_are_counted_over_processes(tmp_path: Path) -> None:
     """Each process finds what those before it counted, and a clean start adds nothing."""
     assert count_unclean_stops(tmp_path, add=False) == 0
-    assert not list(tmp_path.iterdir())
+    assert not list(files_in(tmp_path))
     assert count_unclean_stops(tmp_path, add=True) == 1
     assert count_unclean_stops(tmp_path, add=True) == 2
     assert count_unclean_stops(tmp_path, add=False) == 2
@@ -205,7 +206,7 @@ def test_segments_that_were_given_up_go_in_their_turn(tmp_path: Path) -> None:
     assert not state_dir.make_room()
     state_dir.leave([oldest.with_name(oldest.name + ".partial")])
     assert state_dir.make_room()
-    assert {path.name for path in (tmp_path / "exec").iterdir()} == {
+    assert {path.name for path in files_in(tmp_path / "exec")} == {
         f"{older.name}.partial",
         f"{older.name}.json.partial",
     }
