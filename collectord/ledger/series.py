@@ -21,9 +21,9 @@ from collectord.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-ROWS_MAX: Final = 1024
-# The most bytes that the text of rows may have, with all losses of a source in each of them.
-TEXT_BYTES: Final = 64 << 10
+ROWS_MAX: Final = 512
+# The most bytes that the text of rows may have; with larger numbers there are fewer rows.
+TEXT_BYTES: Final = 24 << 10
 _FIXED: Final = ("us", "exact", "produced", "stored", "in_flight", "overwritten", "unaccounted")
 _UNKNOWN: Final = -1
 _LIMIT_BITS: Final = 63
@@ -121,7 +121,7 @@ def _halved(rows: Sequence[Balance]) -> Iterator[Balance]:
 
 
 def encode(rows: Sequence[Balance]) -> SeriesText:
-    """Return rows as a manifest keeps them."""
+    """Return rows as a manifest keeps them, half of them if they take too much room."""
     losses = sorted({name for row in rows for name, count in row.lost.items() if count})
     before = [0] * (len(_FIXED) + len(losses))
     out = bytearray()
@@ -130,7 +130,10 @@ def encode(rows: Sequence[Balance]) -> SeriesText:
         for one, earlier in zip(numbers, before, strict=True):
             _put(out, one - earlier)
         before = numbers
-    return SeriesText(columns=(*_FIXED, *losses), rows=b64encode(out).decode())
+    text = b64encode(out).decode()
+    if len(text) > TEXT_BYTES:
+        return encode([*_halved(rows)])
+    return SeriesText(columns=(*_FIXED, *losses), rows=text)
 
 
 def _number(row: Balance, name: str) -> int:

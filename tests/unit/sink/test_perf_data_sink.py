@@ -407,7 +407,7 @@ def test_file_that_is_deleted_in_the_midst_of_its_seal(tmp_path: Path) -> None:
     segment = sink.next_segment(1, support.OPENING)
     closed = support.fill(segment, 5)
     steps = sink.seal_steps(segment, closed, support.closing())
-    support.walk_to(steps, "manifest renamed")
+    support.walk_to(steps, "noted as sealed")
     segment.paths.partial.unlink()
     with pytest.raises(FileNotFoundError):
         next(steps)

@@ -156,7 +156,8 @@ def test_age(tmp_path: Path) -> None:
     assert evict(tmp_path, plan, NOW_NS) == [
         Eviction(path, EvictReason.AGE, size_bytes) for path in old
     ]
-    assert sorted(tmp_path.glob("*/*")) == [young, _manifest(young)]
+    assert sorted(files_in(tmp_path / "exec")) == [young, _manifest(young)]
+    assert not [*files_in(tmp_path / "profile")]
 
 
 def test_quota_takes_the_oldest_of_any_session(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.plan.session_plan import RetentionPlan
 from collectord.reader.verify import State, list_segments, verify
+from collectord.sink import chain_log
 from collectord.sink.manifest import Manifest, OpenManifest, decode
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair, repair_steps
@@ -429,6 +430,8 @@ def test_formats_share_a_directory(tmp_path: Path) -> None:
         perf.path.name + ".json",
     ]
     # the oldest of one format is no gap in the chain of the other
+    with open_folder(tmp_path, Trust.WRITE) as folder:
+        chain_log.note_evicted(folder, [(first.path.name, b"")], "age", 1)
     for path in (first.path, first.path.with_name(first.path.name + ".json")):
         path.unlink()
     assert [verdict.finding for verdict in verify([tmp_path])] == [None] * 3
