@@ -187,7 +187,7 @@ class _Stream(NamedTuple):
 
     @property
     def _gone(self) -> list[Entry]:
-        """What was sealed here, and has no manifest any more that can be read."""
+        """The segments that were sealed here, and have no manifest any more that can be read."""
         there = {file.paths.name for one in self.segments for file in one.files}
         sealed = {f.paths.name for s in self.segments for f in s.files if _is_sealed(s)}
         return [

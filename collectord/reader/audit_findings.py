@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class What(StrEnum):
-    """What a finding is about.
+    """The subject of a finding.
 
     DOWN: nothing recorded, between two runs; UNTOLD: nothing tells of the time; RUNNING: the
     balance of the segment that is written comes with its seal; KILLED: what a killed run recorded

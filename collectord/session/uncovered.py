@@ -19,7 +19,7 @@ _TIMES_MAX: Final = 1000
 
 @dataclass(slots=True)
 class _Time:
-    """What was lacking when; `until_ns` is None while it lasts. Times are CLOCK_MONOTONIC."""
+    """A time, and what was lacking. Times are CLOCK_MONOTONIC, None is the end while it lasts."""
 
     lacks: str
     since_ns: int

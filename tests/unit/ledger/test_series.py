@@ -49,7 +49,7 @@ def test_few_bytes() -> None:
 
 
 def test_bounded() -> None:
-    """Of a long segment there are few rows, evenly spread, and none hides an inexact one."""
+    """A long segment has few rows, evenly spread, and none hides an inexact one."""
     series = Series()
     for second in range(10 * ROWS_MAX):
         series.add(row(second, second << 40, exact=second != 3001, lost=second << 30))

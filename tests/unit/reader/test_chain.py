@@ -56,7 +56,7 @@ def found(root: Path) -> set[What]:
 
 
 def test_as_sealed(tmp_path: Path, paths: list[Path]) -> None:
-    """What nobody touched has no finding; nor has what was compressed."""
+    """Segments that nobody touched have no finding; nor have compressed ones."""
     assert faults(tmp_path) == [False] * 3
     assert not found(tmp_path)
     done = [one.attempt for one in compress(tmp_path / "exec")]
@@ -117,7 +117,7 @@ def test_a_removed_line(tmp_path: Path, paths: list[Path]) -> None:
 
 
 def test_evicted(tmp_path: Path, paths: list[Path]) -> None:
-    """What retention deleted is told from what somebody removed, also when all is gone."""
+    """Segments that retention deleted are told from removed ones, also when all are gone."""
     size = sum(path.stat().st_blocks for path in files_in(tmp_path / "exec")) * 512
     evict(tmp_path, RetentionPlan(bytes=size - 1), 0)
     assert faults(tmp_path) == [False] * 2
@@ -133,7 +133,7 @@ def test_evicted(tmp_path: Path, paths: list[Path]) -> None:
 
 
 def test_recovered(tmp_path: Path, paths: list[Path]) -> None:
-    """What a repair seals is in the chain as all else."""
+    """A segment that a repair seals is in the chain as all others."""
     orphan = support.orphan(tmp_path / "exec")
     repair(tmp_path)
     assert faults(tmp_path) == [False] * 4
@@ -146,7 +146,7 @@ def test_recovered(tmp_path: Path, paths: list[Path]) -> None:
 
 
 def test_a_long_list_is_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many evicted segments the newest are named, and the others are known to be evicted."""
+    """The newest of many evicted segments are named, the others known to be evicted."""
     monkeypatch.setattr(chain_log, "_LONG_BYTES", 8 << 10)
     monkeypatch.setattr(chain_log, "_EVICTED_NAMED", 10)
     names = [f"20260101T000000Z-{number:06d}.perf.data" for number in range(1, 201)]
