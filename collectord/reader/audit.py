@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _EVER_NS: Final = (1 << 63) - 1
 
 
-class InForce(NamedTuple):
+class PlanUsed(NamedTuple):
     """A plan by which a session recorded, from when to when, and the filters of its events."""
 
     since_ns: int
@@ -71,7 +71,7 @@ class Audit:
     until_ns: int
     covered: tuple[Covered, ...]
     figures: tuple[Figures, ...]
-    in_force: tuple[InForce, ...]
+    in_force: tuple[PlanUsed, ...]
     newest: dict[str, str] | None
     findings: tuple[Finding, ...]
 
@@ -409,15 +409,15 @@ def _times(segment: Segment) -> tuple[int, int]:
     return min(begins), max(*ends, min(begins) + 1)
 
 
-def _in_force(spans: Iterable[Any], since: int, until: int) -> Iterator[InForce]:
+def _in_force(spans: Iterable[Any], since: int, until: int) -> Iterator[PlanUsed]:
     """Yield the plans of a window; of segments of one plan that follow each other one."""
-    last: InForce | None = None
+    last: PlanUsed | None = None
     for span in spans:
         if span.since_ns >= until or span.until_ns <= since:
             continue
         manifest = span.segment.manifest
         filters = {shown(name): shown(text) for name, text in manifest.filters.items()}
-        new = InForce(span.since_ns, span.until_ns, shown(manifest.plan_sha256), filters)
+        new = PlanUsed(span.since_ns, span.until_ns, shown(manifest.plan_sha256), filters)
         if last is not None and last[2:] == new[2:]:
             last = last._replace(until_ns=new.until_ns)
             continue

@@ -14,7 +14,7 @@ from collectord.codec.aux_info import Switches, encode_info
 from collectord.codec.perf_attr import CLOCK_MONOTONIC
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import ClockData, Features, Group
-from collectord.codec.perf_targets import IdPlace, encode_targets
+from collectord.codec.perf_targets import IdPlace
 from collectord.codec.tracing_data import build as build_tracing_data
 from collectord.model import FLIGHT_RECORDER
 from collectord.plan.ftrace_plan import FtracePlan
@@ -108,7 +108,7 @@ def make_sink(
         tracing_data=build_tracing_data(tracing) if tracing is not None else None,
         layouts=_layouts(one for group in source.abilities.programs for one in group.programs),
         make_room=make_room,
-        targets=encode_targets(_places(plan, rings)),
+        places=_places(plan, rings),
         aux_info=_aux_info(plan, rings, kernel, facts),
     )
 

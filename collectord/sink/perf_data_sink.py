@@ -18,6 +18,7 @@ from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import LostSamples
 from collectord.codec.perf_sideband import encode as encode_record
+from collectord.codec.perf_targets import encode_targets
 from collectord.sink.file_sink import NO_LAYOUTS, Contents, FileSink, Place
 from collectord.sink.manifest import with_counts
 from collectord.sink.perf_file import DataSection, finish, write_head
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from collectord._native._core import SegmentClosed
+    from collectord.codec.perf_targets import IdPlace
     from collectord.plan.session_plan import SinkPlan
     from collectord.sink.base import Closing, OpenSegment
     from collectord.sink.manifest import EventLayout, Identity
@@ -54,7 +56,7 @@ class PerfDataSink(FileSink):
         attrs: Sequence[AttrSection],
         features: Features,
         tracing_data: bytes | None = None,
-        targets: bytes = b"",
+        places: Sequence[IdPlace] = (),
         aux_info: bytes | None = None,
         layouts: Mapping[str, EventLayout] = NO_LAYOUTS,
         make_room: Callable[[int], bool] = lambda _need_bytes: False,
@@ -67,7 +69,7 @@ class PerfDataSink(FileSink):
             attrs: the events with all their ids; a file with an unknown id is unreadable.
             features: feature sections that stay the same; the sample time is added at the seal.
             tracing_data: perf's TRACING_DATA section, required with tracepoints.
-            targets: records that assign ids, threads and CPUs to the events.
+            places: the CPU and the thread of each id, where they are known.
             aux_info: records that decoders of AUX traces need before the trace.
             layouts: of the events that BPF programs submit, by name, for the manifests.
             make_room: called with the bytes needed when the disk is full; True if some were freed.
@@ -76,9 +78,9 @@ class PerfDataSink(FileSink):
             SinkError: the directory cannot be made, read or written.
         """
         self._attrs = tuple(attrs)
-        self._head = build_head(
-            attrs, tracing_data, features=features, first_records=targets + (aux_info or b"")
-        )
+        self._cpus = {place.id: place.cpu for place in places}
+        first = (encode_targets(places) if places else b"") + (aux_info or b"")
+        self._head = build_head(attrs, tracing_data, features=features, first_records=first)
         names = [section.name for section in attrs]
         super().__init__(plan, identity, events=names, layouts=layouts, make_room=make_room)
         if not all(section.attr.use_clockid for section in attrs):
@@ -139,11 +141,14 @@ class PerfDataSink(FileSink):
     def _loss_records(self, lost_samples: Mapping[int, int]) -> list[bytes]:
         """Return LOST_SAMPLES records by id, of time 0: readers take these without a flush."""
         return [
-            encode_record(LostSamples(count), section.attr, SampleId(id=event_id))
+            encode_record(LostSamples(count), section.attr, self._lost_at(event_id))
             for section in self._attrs
             for event_id in section.ids
             if (count := lost_samples.get(event_id, 0))
         ]
+
+    def _lost_at(self, event_id: int) -> SampleId:
+        return SampleId(id=event_id, cpu=self._cpus.get(event_id, -1) % (1 << 32))
 
     def _is_empty(self, closed: SegmentClosed) -> bool:
         return not closed.records and not any(size for _, size, _ in closed.aux)

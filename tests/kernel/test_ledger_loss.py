@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.codec.perf_attr import RecordType
+from collectord.kernel.linux import LinuxKernel
 from tests.support import daemons
 from tests.support.daemons import FILTER, NUMBER
 from tests.support.recording import (
@@ -140,18 +141,23 @@ def test_a_reader_that_stops_for_two_seconds(
 
 
 def test_a_loss_is_counted_once(
-    start_cli: Start, tmp_path: Path, generator: Generator, perfs: Perfs
+    start_cli: Start,
+    run_cli: Run,
+    tmp_path: Path,
+    generator: Generator,
+    perfs: Perfs,
 ) -> None:
-    """LOST in the ring, the kernel's counter and LOST_SAMPLES at the close are one loss."""
+    """LOST in the ring, the kernel's counter and LOST_SAMPLES at the close are one of one CPU."""
+    (*_, cpu) = LinuxKernel().online_cpus()
     config = daemon_config(
         tmp_path,
         core='flush_interval = "100ms"',
-        target='scope = "cpus"\ncpus = "0"',
+        target=f'scope = "cpus"\ncpus = "{cpu}"',
         source='ring = "2pages"',
     )
     with (
-        generator.start("count", nr=NUMBER, count=COUNT, cpu=0) as burst,
-        generator.start("count", nr=NUMBER, count=1, cpu=0) as late,
+        generator.start("count", nr=NUMBER, count=COUNT, cpu=cpu) as burst,
+        generator.start("count", nr=NUMBER, count=1, cpu=cpu) as late,
         daemon(start_cli, config) as running,
     ):
         with stopped(running.process):
@@ -165,6 +171,10 @@ def test_a_loss_is_counted_once(
     (segment,) = segments_of(session)
     assert told_losses(segment) == {RecordType.LOST: lost, RecordType.LOST_SAMPLES: lost}
     assert list(daemons.manifest(segment)["lost_samples"].values()) == [lost]
+    asked = run_cli("query", "--csv", "SELECT cpu, sum(events) FROM losses GROUP BY ALL", segment)
+    assert asked.stdout.split() == ["cpu,sum(events)", f"{cpu},{2 * lost}"]
+    assert asked.stderr.startswith(f"collectord: {lost:,} records of ")
+    assert f" were lost on CPU {cpu} in what was read" in asked.stderr
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def told_by(run_cli: Run, state: Path, *options: str, status: int) -> dict[str, 
     assert session["complete"] is (status == 0)
     for finding in session["findings"]:
         assert f"  {finding['what']} " in text.stdout
-    return session
+    return dict(session)
 
 
 def kinds(session: dict[str, Any]) -> set[str]:

@@ -50,6 +50,11 @@ name = "box"
 mode = "flight-recorder"
 {SOURCE}
 """
+TOTALS: Final = (
+    "SELECT session, sum(produced)::BIGINT produced, sum(stored)::BIGINT stored, "
+    "sum(lost)::BIGINT lost, sum(in_flight)::BIGINT in_flight, "
+    "sum(unaccounted)::BIGINT unaccounted FROM ledger GROUP BY session ORDER BY session"
+)
 CPUS: Final = LinuxKernel().online_cpus()
 COMMON: Final = {"time", "mono_ns", "cpu", "pid", "tid", "comm"}
 _LINE: Final = re.compile(r"\s*(.*)-(\d+)\s+\[(\d+)\]\S*\s+(\d+)\.(\d{9}):\s+(\w+):\s*(.*)")
@@ -148,11 +153,6 @@ def test_manifests_are_tables(
     """Over rotations, a snapshot, a kill and a running segment they say what the lists say."""
     config = daemons.write_sessions(tmp_path, SESSIONS)
     state = tmp_path / "state"
-    totals = (
-        "SELECT session, sum(produced)::BIGINT produced, sum(stored)::BIGINT stored, "
-        "sum(lost)::BIGINT lost, sum(in_flight)::BIGINT in_flight, "
-        "sum(unaccounted)::BIGINT unaccounted FROM ledger GROUP BY session ORDER BY session"
-    )
 
     def make(count: int) -> None:
         with generator.start("count", nr=NUMBER, count=count, rate=40_000, cpu=0) as running:
@@ -167,7 +167,7 @@ def test_manifests_are_tables(
         answer = daemon.post("/v1/snapshot", {"sessions": ["box"]})
         (snapshot,) = answer["snapshots"]
         daemon.await_stored(COUNT)
-        stored = {row["session"]: row["stored"] for row in _query(run_cli, totals, state)}
+        stored = {row["session"]: row["stored"] for row in _query(run_cli, TOTALS, state)}
         assert stored["calls"] == sum(row["samples"] or 0 for row in listed("calls"))
         (running,) = _query(
             run_cli, "FROM coverage WHERE session = 'calls' AND what = 'recorded'", state
@@ -177,8 +177,31 @@ def test_manifests_are_tables(
 
     sealed = sorted((state / "calls").glob("*.perf.data"))
     assert len(sealed) >= 4
+    _assert_balanced(run_cli, state, sealed, listed("calls"))
+    _assert_snapshot(run_cli, state, snapshot)
+    _assert_clocks(run_cli, state, sealed)
+
+    with daemons.running(start_cli, config) as daemon:
+        make(COUNT)
+        daemon.await_stored(COUNT // 2)
+        daemon.kill()
+    lasting = "FROM coverage WHERE session = 'calls' AND until IS NULL"
+    assert _query(run_cli, lasting, state) == []  # though nothing is repaired yet
+    with daemons.running(start_cli, config) as daemon:
+        assert daemon.stop().status == 0
+    counted = "SELECT sum(stored)::BIGINT n FROM ledger WHERE session = 'calls'"
+    (total,) = _query(run_cli, counted, state)
+    assert total["n"] == sum(row["samples"] for row in listed("calls"))
+    assert "recovered" in {row["state"] for row in listed("calls")}
+    _assert_covered(run_cli, state)
+
+
+def _assert_balanced(
+    run_cli: Cli, state: Path, sealed: list[Path], listed: list[dict[str, Any]]
+) -> None:
+    """Sums over a run are the last ledger, and each segment has what the list says."""
     told = daemons.manifest(sealed[-1])["ledger"]
-    rows = {row["session"]: row for row in _query(run_cli, totals, state)}
+    rows = {row["session"]: row for row in _query(run_cli, TOTALS, state)}
     assert rows["calls"] == {
         "session": "calls",
         "produced": told["produced"],
@@ -191,11 +214,14 @@ def test_manifests_are_tables(
     verified = json.loads(run_cli("segments", "verify", "--json", state).stdout)["segments"]
     assert sum(row["stored"] for row in rows.values()) == sum(row["samples"] for row in verified)
     each = _query(run_cli, "SELECT * FROM ledger WHERE session = 'calls' ORDER BY file", state)
-    assert [row["stored"] for row in each] == [row["samples"] for row in listed("calls")]
+    assert [row["stored"] for row in each] == [row["samples"] for row in listed]
     for row in each:
         assert row["basis"] == "exact"
         assert row["stored_by_cpu"]["0"] == row["stored"]
 
+
+def _assert_snapshot(run_cli: Cli, state: Path, snapshot: dict[str, Any]) -> None:
+    """The row says what the daemon answered."""
     (taken,) = _query(run_cli, "FROM snapshots WHERE reason = 'request'", state)
     note = daemons.manifest(Path(taken["file"]))["snapshot"]
     assert [taken["file"]] == snapshot["segments"]
@@ -204,6 +230,9 @@ def test_manifests_are_tables(
     assert taken["window_ns"] == snapshot["last_ns"] - snapshot["first_ns"]
     assert taken["first"] <= taken["last"] <= taken["time"]
 
+
+def _assert_clocks(run_cli: Cli, state: Path, sealed: list[Path]) -> None:
+    """All readings of the manifests are rows."""
     clocks = _query(run_cli, "FROM clocks WHERE session = 'calls' ORDER BY mono_ns", state)
     for segment in sealed:
         own = [row for row in clocks if row["file"] == str(segment)]
@@ -213,16 +242,9 @@ def test_manifests_are_tables(
         assert {row["moment"] for row in own} >= {"open", "close"}
         assert all(row["bracket_ns"] > 0 for row in own)
 
-    with daemons.running(start_cli, config) as daemon:
-        make(COUNT)
-        daemon.await_stored(COUNT // 2)
-        daemon.kill()
-    with daemons.running(start_cli, config) as daemon:
-        assert daemon.stop().status == 0
-    counted = "SELECT sum(stored)::BIGINT n FROM ledger WHERE session = 'calls'"
-    (total,) = _query(run_cli, counted, state)
-    assert total["n"] == sum(row["samples"] for row in listed("calls"))
-    assert "recovered" in {row["state"] for row in listed("calls")}
+
+def _assert_covered(run_cli: Cli, state: Path) -> None:
+    """Three runs, between which there was a stop and a kill, on all CPUs."""
     times = _query(
         run_cli, "FROM coverage WHERE session = 'calls' ORDER BY since, what DESC", state
     )

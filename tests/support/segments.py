@@ -99,7 +99,7 @@ def golden_tracing_data() -> bytes:
 
 def make_sink(directory: Path, **options: Any) -> PerfDataSink:  # noqa: ANN401 - of SinkPlan
     """Make a sink of one tracepoint and its sideband event; options are mostly the plan's."""
-    extra = {"make_room": options.pop("make_room")} if "make_room" in options else {}
+    extra = {name: options.pop(name) for name in ("make_room", "places") if name in options}
     return PerfDataSink(
         SinkPlan(format="perf.data", directory=str(directory), **options),
         IDENTITY,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of verbs share: statements that are asked, and the log of the whole process."""
+"""Fixtures of all verbs: statements that are asked, and the log of the whole process."""
 
 from __future__ import annotations
 

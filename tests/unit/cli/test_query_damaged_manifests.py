@@ -213,7 +213,7 @@ def test_a_manifest_may_say_anything(
     three: list[SegmentInfo],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What no column can have is null, and the other segments have their rows."""
+    """A value that no column can have is null, and the other segments have their rows."""
     first, hostile, last = three
     change(hostile, **changes)
     status, rows, told = _all(capsys, tmp_path)

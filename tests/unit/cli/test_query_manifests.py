@@ -86,7 +86,7 @@ def test_each_segment_has_its_part_of_the_ledger(
 def test_a_balance_whose_predecessor_was_deleted(
     tmp_path: Path, three: list[SegmentInfo], ask: Ask
 ) -> None:
-    """What was 0 until the end was 0 before; nothing tells the rest. The next one is whole."""
+    """A count of 0 at the end was 0 before; nothing tells the rest. The next one is whole."""
     three[0].path.unlink()
     manifest_path(three[0]).unlink()
     columns = "produced, stored, lost, overwritten, in_flight, unaccounted, repeated, lost_by"
@@ -152,7 +152,7 @@ def test_a_run_with_a_recovered_segment(tmp_path: Path, ask: Ask) -> None:
 
 
 def test_a_set_of_files_is_one_row(tmp_path: Path, ask: Ask) -> None:
-    """With the records of all its files, and its first path."""
+    """It has the records of all its files, and the first path."""
     sink = relay_segments.make_sink(tmp_path)
     info = relay_segments.seal(sink, 1, relay_segments.DATA)
     assert info is not None
@@ -225,8 +225,17 @@ def test_every_reading_of_the_clocks_is_a_row(tmp_path: Path, ask: Ask) -> None:
     assert {row["stamps"] for row in ask("FROM clocks", tmp_path)} == {"monotonic"}
 
 
+def test_clocks_that_nobody_read_are_no_rows(tmp_path: Path, ask: Ask) -> None:
+    """A repair that finds none leaves zeros; what they would tell is unknown."""
+    zeros = dict.fromkeys(("monotonic_ns", "realtime_ns", "perf_ns", "bracket_ns"), 0)
+    info = told_segment(make_sink(tmp_path), (100, 110), (5,), balance(since_ns=7, until_ns=9))
+    change(info, clocks={"open": zeros})
+    assert ask("FROM clocks", tmp_path) == []
+    assert ask("SELECT since, until FROM ledger", tmp_path) == [{"since": None, "until": None}]
+
+
 def test_every_snapshot_is_a_row(tmp_path: Path, ask: Ask) -> None:
-    """With its cause, its times, and what was left out; segments of streams are none."""
+    """It has its cause, its times, and what was left out; segments of streams are none."""
     sink = make_sink(tmp_path)
     told_segment(sink, (100, 110))
     note = SnapshotNote(
@@ -313,7 +322,7 @@ def test_segments_are_in_the_order_of_their_numbers(tmp_path: Path, ask: Ask) ->
     """The clock may have been set back between two of them."""
     sink = make_sink(tmp_path)
     told_segment(sink, (200, 210), cpus=(0,))
-    told_segment(sink, (100, 110), cpus=(0,))
+    change(told_segment(sink, (100, 110), cpus=(0,)), started_ns=1)
     rows = ask("SELECT since, until FROM coverage WHERE what = 'recorded'", tmp_path)
     assert rows == [{"since": utc(200), "until": utc(110)}]
 
@@ -435,7 +444,7 @@ def _columns(table: str) -> set[str]:
 def test_a_name_that_is_not_there_gives_the_nearest(
     statement: str, meant: str, tmp_path: Path
 ) -> None:
-    """Of a table and of a column."""
+    """A table is named, or a column."""
     with pytest.raises(UsageError, match=f'did you mean "{meant}"'):
         query.run([statement, str(tmp_path)])
 

@@ -151,7 +151,7 @@ def test_losses_have_a_place_or_an_event(tmp_path: Path, stack: ExitStack) -> No
     assert found == [
         (TIME_NS, 1, 4, None, *rest),
         (TIME_NS + 1, 0, 2, None, *rest),
-        (None, 0, 9, EXITS, *rest),
+        (None, None, 9, EXITS, *rest),
     ]
     assert _found(tables["samples"]).lost == 9
 
