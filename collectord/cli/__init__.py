@@ -35,6 +35,7 @@ VERBS: Final = {
     "rotate": "Seal the segments of a running daemon, and continue in new ones.",
     "reload": "Let a running daemon read its configuration anew, without a gap.",
     "segments": "List, verify or repair segments, or extract their AUX traces.",
+    "ledger": "Say whether a time is stored without a loss, and what is missing.",
     "events": "Decode, filter, count or follow the events in segments.",
     "query": "Answer a question in SQL from the records in segments.",
     "answer": "Answer a common question from the records in segments.",
@@ -47,7 +48,9 @@ VERBS: Final = {
 KERNEL_VERBS: Final = frozenset({"run", "opener", "record", "list", "check", "bpf", "doctor"})
 
 # Verbs that log nothing.
-_WITHOUT_LOG: Final = (["events"], ["query"], ["answer"], ["why"], ["export"], ["flame"])
+_WITHOUT_LOG: Final = (
+    *(["events"], ["ledger"], ["query"], ["answer"], ["why"], ["export"], ["flame"]),
+)
 
 EXIT_OK: Final = 0
 EXIT_FAILURE: Final = 1

@@ -12,7 +12,6 @@ from collectord.cli.answer_rows import print_answer
 from collectord.cli.answer_session import recording_of
 from collectord.cli.answer_tables import NotRecorded, plain_name, prepare
 from collectord.cli.asking import (
-    TIMES,
     add_form,
     add_scope,
     chains_of,
@@ -26,7 +25,7 @@ from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
 from collectord.cli.output import Column, complain, print_json, print_table, say
 from collectord.cli.parser import Parser, named_values
 from collectord.cli.segments import STATE_DIRECTORY
-from collectord.cli.times import joined
+from collectord.cli.times import TIMES, joined
 from collectord.errors import ConfigError, UsageError
 from collectord.programs.parameter import show_default, values_of
 from collectord.reader.segment_tables import open_catalogue

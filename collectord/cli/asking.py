@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from collectord.reader.sql import Answer, MadeTable
     from collectord.reader.symbols.debuginfod import Debuginfod
 
-# Options whose value may begin with a dash.
-TIMES: Final = ("--since", "--until")
 # As readings of losses have it.
 _UNKNOWN_CPU: Final = frozenset({-1})
 # Of more CPUs that lost records, the number is told.

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.cli.asking import TIMES, add_scope, complain_of, database_of
+from collectord.cli.asking import add_scope, complain_of, database_of
 from collectord.cli.debug_servers import (
     USAGE,
     add_debug_servers,
@@ -20,7 +20,7 @@ from collectord.cli.output import complain
 from collectord.cli.parser import Parser
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.stacks import Wishes, read_stacks, title_of, write_stacks
-from collectord.cli.times import joined
+from collectord.cli.times import TIMES, joined
 from collectord.reader.event_file import Window
 from collectord.reader.export_chrome import write_chrome
 from collectord.reader.export_parquet import write_parquet

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK
-from collectord.cli.asking import TIMES, add_scope
+from collectord.cli.asking import add_scope
 from collectord.cli.debug_servers import (
     USAGE,
     add_debug_servers,
@@ -20,7 +20,7 @@ from collectord.cli.output import complain, say
 from collectord.cli.parser import Parser
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.stacks import ReadStacks, Wishes, read_stacks, title_of, write_stacks
-from collectord.cli.times import joined, parse_time
+from collectord.cli.times import TIMES, joined, parse_time
 from collectord.errors import UsageError
 from collectord.reader.event_file import Window
 from collectord.reader.flame import folded

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord.cli.asking import (
-    TIMES,
     add_form,
     add_scope,
     chains_of,
@@ -24,7 +23,7 @@ from collectord.cli.output import Column, print_json, print_table
 from collectord.cli.parser import Parser
 from collectord.cli.query_rows import print_rows
 from collectord.cli.segments import STATE_DIRECTORY
-from collectord.cli.times import joined
+from collectord.cli.times import TIMES, joined
 from collectord.errors import UsageError
 from collectord.reader.chain_tables import described_chains
 from collectord.reader.event_tables import described

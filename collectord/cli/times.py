@@ -18,6 +18,8 @@ _OF_TODAY: Final = re.compile(r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?", re.ASCI
 _FRACTION: Final = re.compile(r"\.(\d{1,9})")
 _HINT: Final = "2026-11-26T12:00:00Z, 12:00 or 12:00:30 of today, or -10m"
 _NANO_DIGITS: Final = 9
+# Options whose value may begin with a dash.
+TIMES: Final = ("--since", "--until")
 
 
 def parse_time(text: str) -> int:

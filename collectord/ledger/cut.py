@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectord.model import LossKey, RingLabel
 
 # The keys that a manifest's ledger has only if there is something to say.
-_IF_KNOWN: Final = ("aux", "pauses", "since_ns", "until_ns")
+_IF_KNOWN: Final = ("aux", "pauses", "uncovered", "since_ns", "until_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class Cut:
         overwritten: None if not counted.
         suppressed: times in which a foreign BPF program may have hidden events.
         pauses: times in which the events were disabled; left out if there is none.
+        uncovered: times in which the session lacked what it should have on a CPU, likewise.
         aux: the areas, in bytes; left out if there is none.
         since_ns, until_ns: both moments, on CLOCK_MONOTONIC; None if unknown.
     """
@@ -51,6 +52,7 @@ class Cut:
     unaccounted: int | None
     suppressed: Sequence[Mapping[str, Any]] = ()
     pauses: Sequence[Mapping[str, Any]] = ()
+    uncovered: Sequence[Mapping[str, Any]] = ()
     aux: Sequence[Mapping[str, Any]] = ()
     since_ns: int | None = None
     until_ns: int | None = None
@@ -68,6 +70,7 @@ def cut(
     *,
     since_ns: int | None = None,
     until_ns: int | None = None,
+    uncovered: Sequence[Mapping[str, Any]] = (),
 ) -> Cut:
     """Return the balance of a running session, with both ends of its brackets.
 
@@ -92,6 +95,7 @@ def cut(
         unaccounted=balance.unaccounted,
         suppressed=balance.suppressed,
         pauses=balance.pauses,
+        uncovered=uncovered,
         aux=aux_cut(balance.aux),
         since_ns=since_ns,
         until_ns=until_ns,

@@ -7,12 +7,15 @@ import hashlib
 import os
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
+from itertools import chain as joined
 from typing import TYPE_CHECKING
 
 from collectord.errors import CodecError, SinkError, UnsafePath
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
+from collectord.reader import chain
+from collectord.reader.chain import chain_findings
+from collectord.sink import chain_log
 from collectord.sink.formats import open_stored
 from collectord.sink.manifest import (
     SCHEMA,
@@ -22,12 +25,10 @@ from collectord.sink.manifest import (
     data_times,
     decode,
     foreign_schema,
-    link,
 )
 from collectord.sink.scan import digest, mapped
 from collectord.sink.segment import (
     BLOCK_BYTES,
-    MANIFEST,
     PARTIAL,
     Group,
     SegmentPaths,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.folders.folder import Folder
+    from collectord.sink.chain_log import ChainLog
     from collectord.sink.stored_file import Shown
 
 
@@ -146,9 +148,13 @@ def verify(
         SinkError: a directory or a file cannot be read.
     """
     verdicts = []
-    for folder, group in _groups(targets, on_closed):
+    at: Folder | None = None
+    log: ChainLog | None = None
+    for folder, group in _groups(targets, on_closed, gone=True):
         with sink_errors("cannot read the segment", group.paths.data, reading=True):
-            verdicts.append(_verdict(folder, group, sha256=sha256))
+            if folder is not at:
+                at, log = folder, chain_log.read(folder)
+            verdicts.append(_verdict(folder, group, log, sha256=sha256))
     return verdicts
 
 
@@ -172,9 +178,15 @@ def list_segments(
 
 
 def _groups(
-    targets: Sequence[Path], on_closed: Callable[[SinkError], object]
+    targets: Sequence[Path], on_closed: Callable[[SinkError], object], *, gone: bool = False
 ) -> Iterator[tuple[Folder, Group]]:
-    """Yield segments, each with its folder, which stays open until the next one is requested."""
+    """Yield segments, each with its folder, which stays open until the next one is requested.
+
+    Args:
+        targets: folders and files.
+        on_closed: called for each folder that cannot be read.
+        gone: yield those that somebody removed too, as groups without a file.
+    """
     for target in targets:
         if target.is_dir():
             with _opened(target) as root:
@@ -182,6 +194,8 @@ def _groups(
                     try:
                         with session_folder(root, name) as folder:
                             yield from _groups_of(folder)
+                            if gone:
+                                yield from _gone_of(folder)
                     except SinkError as error:
                         on_closed(error)
             continue
@@ -205,6 +219,13 @@ def _groups_of(folder: Folder) -> Iterator[tuple[Folder, Group]]:
             yield folder, group
 
 
+def _gone_of(folder: Folder) -> Iterator[tuple[Folder, Group]]:
+    with sink_errors("cannot read the list of segments", folder.path, reading=True):
+        log = chain_log.read(folder)
+    for entry in chain.gone(folder, log):
+        yield folder, Group(SegmentPaths(folder.path, entry.segment), frozenset())
+
+
 def _is_ours(folder: Folder, group: Group) -> bool:
     """Whether a segment that no session named has a manifest of this program."""
     paths = (group.paths.manifest, group.paths.open_manifest)
@@ -214,8 +235,11 @@ def _is_ours(folder: Folder, group: Group) -> bool:
     )
 
 
-def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
+def _verdict(folder: Folder, group: Group, log: ChainLog | None, *, sha256: bool) -> Verdict:
     paths = group.paths
+    if not group.suffixes:
+        detail = "it was sealed here, and somebody has removed it with its manifest"
+        return Verdict(paths.data, State.UNKNOWN, Finding(Check.CHAIN, detail))
     state = _state(folder, group)
     path = paths.partial if PARTIAL in group.suffixes else paths.data
     if state is State.RUNNING:
@@ -235,7 +259,7 @@ def _verdict(folder: Folder, group: Group, *, sha256: bool) -> Verdict:
         finding = _manifest_finding(raw) if manifest is None else None
         if manifest is not None:
             findings = contents_findings(fd, paths, manifest)
-            finding = next(chain(findings, _chain_findings(folder, paths, manifest)), None)
+            finding = next(joined(findings, chain_findings(folder, paths, manifest, log)), None)
         status = os.fstat(fd)
         # A file that somebody made longer may be all holes: 4 TiB of them take hours.
         is_whole = manifest is not None and status.st_size in _sizes(manifest)
@@ -271,33 +295,6 @@ def _manifest_finding(raw: bytes) -> Finding:
         detail = f"manifest schema {schema} is of another version; this one knows {SCHEMA}"
         return Finding(Check.VERSION, detail)
     return Finding(Check.MANIFEST, "its manifest is damaged" if raw else "it has no manifest")
-
-
-def _chain_findings(folder: Folder, paths: SegmentPaths, manifest: Manifest) -> Iterator[Finding]:
-    """Check that the manifest before is the one linked to; retention deletes the oldest first."""
-    before = manifest.previous
-    if before is None:
-        return
-    inside = "/" not in before.manifest and before.manifest not in (".", "..")
-    raw = read_other_manifest(folder, folder.path / before.manifest) if inside else b""
-    if not raw and _has_older(folder, paths, before.manifest):
-        yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, is missing")
-    if raw and link(before.manifest, raw) != before and before.sha256 not in _replaced(raw):
-        yield Finding(Check.CHAIN, f"{before.manifest}, sealed before it, was changed since")
-
-
-def _replaced(raw: bytes) -> list[str]:
-    """Return the SHA-256 of each manifest that this one has replaced."""
-    manifest = decode(raw, Manifest)
-    return manifest.replaces.split() if manifest is not None else []
-
-
-def _has_older(folder: Folder, paths: SegmentPaths, manifest_name: str) -> bool:
-    missing = manifest_name.removesuffix(MANIFEST)
-    return any(
-        group.paths.format == paths.format and group.paths.name < missing
-        for group in group_files(folder)
-    )
 
 
 def _row(folder: Folder, group: Group) -> SegmentRow:

@@ -10,10 +10,13 @@ import structlog
 
 from collectord.errors import KernelError
 from collectord.ledger.cut import cut
-from collectord.ledger.record_ledger import balance_session
+from collectord.ledger.record_ledger import balance_session, sum_known
+from collectord.ledger.series import Balance, Series
+from collectord.model import Basis
 from collectord.session.aux_counter_reader import AuxCounterReader
 from collectord.session.flush_clocks import FlushClocks
 from collectord.session.late_rings import LateRings
+from collectord.session.uncovered import Uncovered
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 
@@ -62,6 +65,9 @@ class Accounting:
         self._stream = parts.stream
         # When readings began that a pass must follow.
         self._read_at = parts.stream.issued_generation()
+        self._uncovered = Uncovered()
+        self._series = Series()
+        self._add_row()
 
     def add(self, drained: Drained) -> None:
         """Count a ring that joins the session, before its events are enabled.
@@ -137,7 +143,34 @@ class Accounting:
                 self._log.error("counters_not_read", error=str(error))
         else:
             self._health.note("counters", "")
+            if new and not last:
+                self._add_row()
         return new
+
+    def lacks_cpus(self, trouble: str) -> None:
+        """Note what the session lacks on CPUs from now on, in words; "" for nothing."""
+        self._uncovered.note(trouble)
+
+    def _add_row(self) -> None:
+        """Keep the balance as of the last reading for the manifest of the running segment."""
+        self._series.add(self._row(time.monotonic_ns()))
+
+    def _row(self, now_ns: int) -> Balance:
+        """Return the balance as of the last reading, with the basis since the row before."""
+        balance = self.balance(self._series.last_ns or self._since_ns)
+        rings = [b for label, b in self._counter_reader.brackets.items() if label.has_data]
+        produced = sum_known(bracket.after.value for bracket in rings)
+        _, shared = self._counter_reader.shared_bounds
+        return Balance(
+            at_ns=now_ns,
+            exact=balance.basis is Basis.EXACT,
+            produced=None if produced is None else produced + shared,
+            stored=balance.stored,
+            in_flight=balance.in_flight,
+            overwritten=balance.overwritten,
+            unaccounted=balance.unaccounted,
+            lost=balance.lost,
+        )
 
     def _measure(self) -> bool:
         passed = self._stream.drained_generation() > self._read_at
@@ -207,6 +240,7 @@ class Accounting:
             ring_stats=self._ring_stats(),
             recut=self._recut if recount else None,
             snapshot=snapshot,
+            balances=self._series.take(self._row(until_ns)),
         )
 
     def found(self, info: SegmentInfo) -> None:
@@ -249,6 +283,7 @@ class Accounting:
             (before, after),
             since_ns=self._since_ns,
             until_ns=until_ns,
+            uncovered=self._uncovered.to_json(self._since_ns),
         )
         return whole.to_json()
 

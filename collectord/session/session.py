@@ -248,6 +248,8 @@ class Session:
     def note(self, about: str, trouble: str) -> None:
         """Set the trouble about a subject, "" for none."""
         self._health.note(about, trouble)
+        if about == "cpus":
+            self._accounting.lacks_cpus(trouble)
 
     async def note_covered(self) -> None:
         """Note the time that the rings were open, for a session that takes this one's place."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from collectord.codec.perf_features import ClockData, Features, Group
 from collectord.codec.perf_targets import IdPlace
 from collectord.codec.tracing_data import build as build_tracing_data
 from collectord.model import FLIGHT_RECORDER
+from collectord.plan.ftrace_plan import FtracePlan
 from collectord.plan.relay_source import RelayPlan
 from collectord.session.program_watch import ROOM_BYTES
 from collectord.sink.manifest import EventLayout, Identity
@@ -23,10 +25,11 @@ from collectord.sink.perf_data_sink import PerfDataSink
 from collectord.sink.relay_sink import RelaySink
 from collectord.sink.segment import PERF_DATA, TRACE_DAT
 from collectord.sink.trace_dat_sink import TraceDatSink
+from collectord.text.foreign import encode_json
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
@@ -77,6 +80,8 @@ def make_sink(
         session=plan.name,
         source=plan.source,
         scope=plan.scope.describe(),
+        plan_sha256=hashlib.sha256(encode_json(plan)).hexdigest(),
+        filters=dict(_filters(plan)),
     )
     cpus = {drained.ring.id: drained.handle.label.cpu for drained in rings}
     if plan.sink.format == TRACE_DAT:
@@ -106,6 +111,15 @@ def make_sink(
         places=_places(plan, rings),
         aux_info=_aux_info(plan, rings, kernel, facts),
     )
+
+
+def _filters(plan: SessionPlan) -> Iterator[tuple[str, str]]:
+    """Yield the filters that the kernel applies, each with the name of its event."""
+    yield from ((event.name, event.filter) for event in plan.events if event.filter)
+    if isinstance(plan.payload, FtracePlan):
+        ftrace = plan.payload
+        yield from ((str(event), event.filter) for event in ftrace.events if event.filter)
+        yield from ((str(probe), probe.filter) for probe in ftrace.probes if probe.filter)
 
 
 def _places(plan: SessionPlan, rings: Sequence[Drained]) -> list[IdPlace]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from collectord._native._core import SegmentClosed
     from collectord.folders.folder import Folder
+    from collectord.ledger.series import SeriesText
     from collectord.model import ClockReading
     from collectord.sink.manifest import (
         Gap,
@@ -62,6 +63,7 @@ class Closing:
         recut: makes the balance anew from the events that the seal found of each ring, by its id:
             for data that nobody has counted before.
         snapshot: the snapshot that a flight recorder's segment belongs to; None for a stream's.
+        balances: at flush intervals since the segment before was sealed.
     """
 
     clock: ClockReading
@@ -75,6 +77,7 @@ class Closing:
     recovered: bool = False
     recut: Callable[[Mapping[int, int]], Mapping[str, Any]] | None = None
     snapshot: SnapshotNote | None = None
+    balances: SeriesText | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from collectord.errors import SinkError
+import structlog
+
+from collectord.errors import SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.model import EvictReason
+from collectord.sink import chain_log
 from collectord.sink.segment import (
     BESIDE_END,
     BLOCK_BYTES,
@@ -18,6 +22,7 @@ from collectord.sink.segment import (
     TRACE_DAT,
     Group,
     group_files,
+    read_other_manifest,
     session_folder,
     session_names,
     sink_errors,
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
 
     from collectord.folders.folder import Folder
     from collectord.plan.sink_plan import RetentionPlan
+
+_LOG = structlog.get_logger()
 
 
 class Eviction(NamedTuple):
@@ -120,7 +127,8 @@ def _evict(
         else:
             continue
         try:
-            deleted = _delete_all(root, segment) if is_here(segment.device) else []
+            here = is_here(segment.device)
+            deleted = _delete_all(root, segment, reason, now_ns) if here else []
         except SinkError as error:
             failures.append(error)
             continue
@@ -136,10 +144,38 @@ def _evict(
     return evictions
 
 
-def _delete_all(root: Folder, segment: _Held) -> list[Group]:
-    """Delete the files of a segment; return the groups that were not deleted before."""
+def _delete_all(root: Folder, segment: _Held, reason: EvictReason, now_ns: int) -> list[Group]:
+    """Delete the files of a segment; return the groups that were not deleted before.
+
+    That it is deleted on purpose is noted first; on a full disk, once there is room for the note.
+    """
     with session_folder(root, segment.place) as folder:
-        return [group for group in segment.groups if _delete(folder, group)]
+        told = [
+            (group.paths.name, read_other_manifest(folder, group.paths.manifest))
+            for group in segment.groups
+        ]
+        note = partial(chain_log.note_evicted, folder, told, str(reason), now_ns)
+        noted = _try(note, folder)
+        deleted = [group for group in segment.groups if _delete(folder, group, MANIFEST)]
+        if not noted:
+            _try(note, folder)
+        return [
+            group
+            for group in segment.groups
+            if _delete_manifest(folder, group) or group in deleted
+        ]
+
+
+def _try(note: Callable[[], None], folder: Folder) -> bool:
+    """Note an eviction; return whether that was possible: it is not held up by a failure."""
+    try:
+        note()
+    except (OSError, UnsafePath) as error:
+        _LOG.warning(
+            "eviction_not_noted", path=str(folder.path / chain_log.NAME), error=str(error)
+        )
+        return False
+    return True
 
 
 def _missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:
@@ -232,11 +268,17 @@ def measure(folder: Folder, group: Group) -> tuple[int, int]:
     return size_bytes, written_ns
 
 
-def _delete(folder: Folder, group: Group) -> bool:
-    """Delete data, then manifest; return False if all of it was already deleted."""
-    deleted = False
-    for suffix in sorted(group.suffixes, key=lambda suffix: suffix == MANIFEST):
-        name = group.paths.name + suffix
-        with sink_errors("cannot delete an old segment", folder.path / name):
-            deleted |= folder.give_up(name)
-    return deleted
+def _delete(folder: Folder, group: Group, but: str) -> bool:
+    """Delete the files with other suffixes; return False if all were already deleted."""
+    deleted = [_give_up(folder, group, suffix) for suffix in group.suffixes - {but}]
+    return any(deleted)
+
+
+def _delete_manifest(folder: Folder, group: Group) -> bool:
+    return MANIFEST in group.suffixes and _give_up(folder, group, MANIFEST)
+
+
+def _give_up(folder: Folder, group: Group, suffix: str) -> bool:
+    name = group.paths.name + suffix
+    with sink_errors("cannot delete an old segment", folder.path / name):
+        return folder.give_up(name)

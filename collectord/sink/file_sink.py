@@ -298,6 +298,7 @@ class FileSink(ABC):
             previous=self._output_dir.previous,
             snapshot=closing.snapshot,
             early=closed.early,
+            balances=closing.balances,
         )
         encoded = encode(manifest)
         yield from publish(segment.folder, segment.paths, segment.paths, encoded)

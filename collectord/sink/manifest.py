@@ -20,6 +20,7 @@ from collectord.codec.bpf_struct import (
     decoder,
 )
 from collectord.errors import CodecError
+from collectord.ledger.series import SeriesText  # noqa: TC001 - msgspec reads annotations
 from collectord.model import ClockReading, RingRole
 from collectord.programs.program_manifest import (
     ColumnConfig,  # noqa: TC001 - msgspec reads annotations
@@ -50,6 +51,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kernel: release of the running kernel, as `uname -r` prints it.
         scope: `model.Scope.describe()`.
+        plan_sha256: of the plan that the configuration became on this host; "" if unknown.
+        filters: by the name of the event, those that the kernel applies.
     """
 
     host: str
@@ -58,6 +61,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     source: str
     scope: str
+    plan_sha256: str = ""
+    filters: Mapping[str, str] = {}
 
 
 class RingEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +210,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
         clock: the clock of a `ClockReading` that stamps the records.
         gap: the gap before the first segment of this run; None if no earlier run is known.
         staged: events that the process was killed with, which its successor wrote out of staging.
+        plan_sha256, filters: see `Identity`.
     """
 
     schema: int = SCHEMA
@@ -229,6 +235,8 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     clock: Literal["monotonic", "perf"] = "monotonic"
     gap: Gap | None = None
     staged: Count = 0
+    plan_sha256: str = ""
+    filters: Mapping[str, str] = {}
 
 
 class OpenManifest(Common, frozen=True, kw_only=True):
@@ -261,6 +269,7 @@ class Manifest(Common, frozen=True, kw_only=True):
         early: it ended before all records were read that name its samples: the next one may have
             them.
         packed: its compressed form; None if it has none.
+        balances: at flush intervals, since the segment before was sealed; None if there are none.
     """
 
     complete: bool
@@ -285,6 +294,7 @@ class Manifest(Common, frozen=True, kw_only=True):
     replaces: str = ""
     early: bool = False
     packed: Packed | None = None
+    balances: SeriesText | None = None
 
 
 class _SchemaOnly(msgspec.Struct):
@@ -387,6 +397,13 @@ def data_times(
         first_ns + opened.realtime_ns - stamps[0],
         last_ns + closed.realtime_ns - stamps[1],
     )
+
+
+def utc_at(reading: ClockReading, monotonic_ns: int) -> int:
+    """Return the REALTIME at a time of CLOCK_MONOTONIC; 0 by a reading that a repair made up."""
+    if not reading.realtime_ns:
+        return 0
+    return reading.realtime_ns + monotonic_ns - reading.monotonic_ns
 
 
 def link(name: str, data: bytes) -> Link:

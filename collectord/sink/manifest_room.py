@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from collectord.ledger.series import TEXT_BYTES
 from collectord.sink.sums import SUM_TEXT_BYTES
 from collectord.text.foreign import encode_json
 
@@ -49,6 +50,7 @@ def room_bytes(
     chunks = _CHUNKS_MOST * (segment_bytes or _CHUNKS_ROOM_BYTES) // _CHUNKS_OF_BYTES + rings
     return (
         _MANIFEST_BYTES
+        + TEXT_BYTES
         + rings * _RING_BYTES
         + of_events
         + lost_ids * _ID_BYTES

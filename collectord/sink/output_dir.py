@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from collectord.errors import SinkError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder, remove_made
-from collectord.sink import repair
+from collectord.sink import chain_log, repair
 from collectord.sink.manifest import Link, OpenManifest, decode, is_manifest, link
 from collectord.sink.segment import (
     DIRECTORY_MODE,
@@ -28,6 +28,7 @@ from collectord.sink.segment import (
 if TYPE_CHECKING:
     from collectord.folders.folder import Folder
     from collectord.plan.sink_plan import SinkPlan
+    from collectord.sink.chain_log import ChainLog
 
 
 class OutputDir:
@@ -71,6 +72,24 @@ class OutputDir:
                 with sink_errors("cannot read the manifest", name):
                     raw = read_other_manifest(self.folder, name)
                 self.previous = link(name.name, raw) if raw else self.previous
+        self._heed(self._read_log())
+
+    def _read_log(self) -> ChainLog | None:
+        name = self.folder.path / chain_log.NAME
+        with sink_errors("cannot read the list of segments", name, reading=True):
+            return chain_log.read(self.folder)
+
+    def _heed(self, log: ChainLog | None) -> None:
+        """Continue behind what was sealed here and is gone: the chain then shows that it is."""
+        for entry in log.entries.values() if log is not None else ():
+            paths = SegmentPaths(self.folder.path, entry.segment)
+            if paths.format != self._format:
+                continue
+            self._sequence = max(self._sequence, paths.sequence)
+            newest = self.previous
+            is_newer = newest is None or newest.manifest < paths.manifest.name
+            if is_newer and entry.sha256 and self.folder.stat(paths.manifest.name) is None:
+                self.previous = Link(manifest=paths.manifest.name, sha256=entry.sha256)
 
     def claim(self, started_ns: int) -> tuple[SegmentPaths, int]:
         """Create and lock a data file under an unused name.

@@ -9,6 +9,7 @@
     NAME.packing         the compressed form of a sealed segment while it is written (locked too)
     NAME.PID.map.gz      functions that a process made while it ran, see `perf_map_copies`
     NAME.modules.gz      functions of modules and BPF programs, see `symbol_list`
+    .sealed              what was sealed in the folder, and what was evicted, see `chain_log`
 
 NAME is `<UTC start>-<seq>.<format>` in a state directory, or the argument of `record -o`. Numbers
 and the chain of manifests continue within one format: a directory may hold the segments of a perf
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from collectord.errors import SinkError, UnsafePath
 from collectord.folders.walk import open_folder
+from collectord.sink import chain_log
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -403,6 +405,9 @@ def _keep_old(folder: Folder, paths: SegmentPaths) -> Iterator[str]:
 
 def publish_data(folder: Folder, source: SegmentPaths, target: SegmentPaths) -> Iterator[str]:
     """Run the steps of `publish` after the manifest's rename."""
+    if target.rotated:
+        chain_log.note_sealed(folder, target.name, read_other_manifest(folder, target.manifest))
+    yield "noted as sealed"
     folder.rename(source.partial.name, target.data.name)
     yield "segment renamed"
     folder.sync()

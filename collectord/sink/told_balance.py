@@ -25,6 +25,23 @@ class PauseTold(msgspec.Struct, frozen=True, kw_only=True):
     until_ns: TimeNs | None = None
 
 
+class UncoveredTold(msgspec.Struct, frozen=True, kw_only=True):
+    """A time in which a session lacked something on CPUs, on CLOCK_MONOTONIC; it may last."""
+
+    lacks: str
+    since_ns: TimeNs
+    until_ns: TimeNs | None = None
+
+
+class SuppressedTold(msgspec.Struct, frozen=True, kw_only=True):
+    """A time in which a foreign BPF program may have hidden an event; it may last."""
+
+    event: str = ""
+    programs: tuple[int, ...] = ()
+    since_ns: TimeNs
+    until_ns: TimeNs | None = None
+
+
 class BalanceTold(msgspec.Struct, frozen=True, kw_only=True):
     """The ledger of a manifest, see `ledger.cut.Cut`.
 
@@ -33,6 +50,7 @@ class BalanceTold(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     basis: str = str(Basis.NONE)
+    closed: bool = False
     produced: Count | None = None
     stored: Count = 0
     lost: dict[str, Count] | None = None
@@ -41,6 +59,8 @@ class BalanceTold(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: Difference = 0
     unaccounted: Difference | None = None
     pauses: tuple[PauseTold, ...] = ()
+    uncovered: tuple[UncoveredTold, ...] = ()
+    suppressed: tuple[SuppressedTold, ...] = ()
     since_ns: TimeNs | None = None
     until_ns: TimeNs | None = None
 

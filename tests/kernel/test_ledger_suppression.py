@@ -42,7 +42,7 @@ EVENT: Final = f"syscalls:sys_enter_{NAME}"
 
 
 @contextmanager
-def _attached(returns: int) -> Iterator[None]:
+def attached(returns: int) -> Iterator[None]:
     """A program on the tracepoint for the length of a block, attached as perf and bcc do it."""
     kernel = LinuxKernel()
     config = kernel.tracefs.event_id(*EVENT.split(":"))
@@ -73,7 +73,7 @@ def test_a_foreign_program_ends_exactness(
     stored: int,
 ) -> None:
     """Whatever a program on the tracepoint returns, nothing is claimed of what it may hide."""
-    with _attached(returns), generator.start("count", nr=CALL, count=COUNT) as running:
+    with attached(returns), generator.start("count", nr=CALL, count=COUNT) as running:
         words = ("-e", EVENT, "-p", str(running.pid))
         with recording(start_cli, tmp_path, *words, warning="suppression_possible") as record:
             running.run()
@@ -126,7 +126,7 @@ def test_a_program_that_came_and_went_is_remembered(
         before = collector.session()
         assert (before["ledger_basis"], before["state"]) == ("exact", "running")
         assert before["suppressed"] == []
-        with _attached(0):
+        with attached(0):
             daemons.wait_for(
                 lambda: collector.session()["suppression_possible"], "the program is seen"
             )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.control import client
 from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
+from collectord.sink import chain_log
 from collectord.sink.covered_note import PREFIX
 from tests.support.patience import patient
 from tests.support.perf_tools import complaints, in_each
@@ -344,7 +345,7 @@ def left_open(state: Path) -> list[Path]:
         path
         for path in files
         if not path.name.endswith(names)
-        and not path.name.startswith((PREFIX, ".kallsyms-", "..kallsyms-"))
+        and not path.name.startswith((PREFIX, ".kallsyms-", "..kallsyms-", chain_log.NAME))
         and not _BESIDE.search(path.name)
     ]
 

@@ -23,6 +23,7 @@ from collectord.codec.perf_sideband import Comm, encode
 from collectord.codec.tracing_data import TracingData
 from collectord.model import ClockReading
 from collectord.plan.sink_plan import RetentionPlan, SinkPlan
+from collectord.sink import chain_log
 from collectord.sink.base import Closing, Opening
 from collectord.sink.eviction import evict
 from collectord.sink.manifest import Identity, RingEntry
@@ -107,6 +108,11 @@ def make_sink(directory: Path, **options: Any) -> PerfDataSink:  # noqa: ANN401 
         tracing_data=golden_tracing_data(),
         **extra,
     )
+
+
+def files_in(directory: Path) -> Iterator[Path]:
+    """Yield what is in a folder, but for the list of what was sealed in it."""
+    return (path for path in directory.iterdir() if path.name != chain_log.NAME)
 
 
 def comm_record(comm: bytes = b"generator") -> bytes:

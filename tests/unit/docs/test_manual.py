@@ -11,8 +11,7 @@ import pytest
 
 from collectord import cli
 from collectord.cli import record_config, record_options
-from collectord.cli.asking import TIMES
-from collectord.cli.times import joined
+from collectord.cli.times import TIMES, joined
 from collectord.config.load import load
 from collectord.errors import UsageError
 from tests.support import manual

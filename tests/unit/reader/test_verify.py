@@ -16,7 +16,10 @@ import xxhash
 from collectord._native._core import Sum
 from collectord.codec.perf_data import parse_header
 from collectord.errors import SinkError
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.reader.verify import State, list_segments, verify
+from collectord.sink import chain_log
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
 from collectord.sink.scan import xxh3
@@ -200,6 +203,7 @@ def _to_first_schema(info: SegmentInfo) -> None:
 def test_first_schema(tmp_path: Path, info: SegmentInfo) -> None:
     """A segment of a version without checksums of chunks is checked as a whole."""
     _to_first_schema(info)
+    (tmp_path / chain_log.NAME).unlink()  # it came later
     (verdict,) = verify([tmp_path])
     assert (verdict.finding, verdict.samples) == (None, 250)
     _write(info.path, info.manifest.data_offset + 100, b"\xff\xff")
@@ -253,20 +257,23 @@ def test_chain(tmp_path: Path) -> None:
     infos = [support.write_segment(sink, token) for token in range(3)]
     _change_manifest(infos[0], scope="cpus")
     findings = [verdict.finding for verdict in verify([tmp_path])]
-    assert [finding and finding.check for finding in findings] == [None, Check.CHAIN, None]
+    assert [finding and finding.check for finding in findings] == [Check.CHAIN] * 2 + [None]
     for name in (infos[1].path, infos[1].path.with_name(infos[1].path.name + ".json")):
         name.unlink()
     findings = [verdict.finding for verdict in verify([tmp_path])]
     assert [finding and finding.detail for finding in findings] == [
-        None,
+        "its manifest was changed since it was sealed",
         f"{infos[1].path.name}.json, sealed before it, is missing",
+        "it was sealed here, and somebody has removed it with its manifest",
     ]
 
 
 def test_evicted_segments_are_no_gap(tmp_path: Path) -> None:
-    """When the oldest segments are gone, those chained to them are still sound."""
+    """When retention has deleted the oldest, those chained to them are still sound."""
     sink = support.make_sink(tmp_path)
     first, _ = (support.write_segment(sink, token) for token in range(2))
+    with open_folder(tmp_path, Trust.WRITE) as folder:
+        chain_log.note_evicted(folder, [(first.path.name, b"")], "age", 1)
     for path in (first.path, first.path.with_name(first.path.name + ".json")):
         path.unlink()
     assert [verdict.finding for verdict in verify([tmp_path])] == [None]

@@ -15,6 +15,7 @@ from collectord.recovery.page_segment import salvage
 from collectord.sink.repair import repair
 from tests.support import segments as perf_support
 from tests.support import trace_segments as support
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -79,7 +80,7 @@ def test_pages_become_a_segment(tmp_path: Path, trace_cmds: tuple[TraceCmd, ...]
 def test_no_page(tmp_path: Path) -> None:
     """Without a page there is no segment, and no file."""
     assert _salvage(tmp_path, {0: [], 1: iter(())}) is None
-    assert list(tmp_path.iterdir()) == []
+    assert list(files_in(tmp_path)) == []
 
 
 def test_full_disk_takes_no_page(tmp_path: Path) -> None:

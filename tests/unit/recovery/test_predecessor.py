@@ -14,6 +14,7 @@ from tests.support import segments
 from tests.support import trace_segments as support
 from tests.support.configs import perf_source
 from tests.support.hosts import host
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ def test_a_kill_before_the_first_record_is_counted(tmp_path: Path) -> None:
     for fd in (segment.fd, segment.meta_fd):
         os.close(fd)
     assert unclean_stops(plan, tmp_path) == 1
-    assert list((tmp_path / "calls").iterdir()) == []
+    assert list(files_in(tmp_path / "calls")) == []
     assert unclean_stops(plan, tmp_path) == 1
 
 

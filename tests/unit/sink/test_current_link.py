@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +11,7 @@ from collectord.errors import SinkError
 from collectord.reader.verify import State, verify
 from collectord.sink.repair import repair
 from tests.support import segments as support
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def test_it_follows_the_running_segment(tmp_path: Path, perfs: tuple[Perf, ...])
     assert leads_to(tmp_path) == ""
     sink.lead(second)  # too late
     assert leads_to(tmp_path) == ""
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(files_in(tmp_path))) == 4
 
 
 def test_it_is_no_segment(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_it_is_no_segment(tmp_path: Path) -> None:
     assert [outcome.path for outcome in repair(tmp_path)] == [segment.paths.partial]
     assert not [*tmp_path.glob("*.perf.data"), *tmp_path.glob("*.data.partial")][1:]
     sink.close()
-    assert not list(tmp_path.iterdir())
+    assert not list(files_in(tmp_path))
 
 
 def test_it_is_set_anew_after_a_kill(tmp_path: Path) -> None:
@@ -97,5 +97,5 @@ def test_something_else_of_that_name_stays(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="cannot link to the segment"):
         sink.lead(segment)
     sink.close()
-    assert os.listdir(tmp_path) == [LINK]  # noqa: PTH208  # names suffice
+    assert [path.name for path in files_in(tmp_path)] == [LINK]
     assert (tmp_path / LINK).read_bytes() == b"mine"

@@ -19,6 +19,7 @@ from collectord.sink.repair import repair
 from collectord.sink.stored_file import Part
 from tests.support import relay_segments
 from tests.support.relay_records import note, requests
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +53,7 @@ def test_records_of_blktrace_on_both_sides(
     else:
         relay_segments.filled(sink, 1, data)
         sink.close()
-    path = max(tmp_path.iterdir(), key=lambda one: one.stat().st_size)
+    path = max(files_in(tmp_path), key=lambda one: one.stat().st_size)
     hole = len(data[4]) // 2 + 30
     tear(path, hole, TORN[torn])
     verdict = next(one for one in verify([tmp_path]) if one.path == path)
@@ -131,7 +132,7 @@ def test_bytes_of_a_channel_are_left(tmp_path: Path) -> None:
     """If record boundaries are unknown, a sealed file is reported, and left unchanged."""
     relay = relay_segments.make_sink(tmp_path)
     relay_segments.seal(relay, 1, relay_segments.DATA)
-    path = next(one for one in tmp_path.iterdir() if one.name.endswith(".0"))
+    path = next(one for one in files_in(tmp_path) if one.name.endswith(".0"))
     tear(path, 4, b"\xff")
     before = path.read_bytes()
     assert [outcome.action for outcome in repair(tmp_path, sealed=True)] == [Action.DAMAGED]

@@ -38,6 +38,7 @@ from tests.support import segments as support
 from tests.support import trace_segments as traces
 from tests.support.query_tables import rows_of
 from tests.support.relay_records import record
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -240,7 +241,7 @@ def test_killed(tmp_path: Path, perf: Perf, step: str) -> None:
     assert tuple(done.read_text().split("\n"))[:-1] == STEPS[: STEPS.index(step) + 1]
     assert _plain(path) == plain
     repair(tmp_path)
-    assert {one.name for one in tmp_path.iterdir()} == {path.name, f"{path.name}.json"}
+    assert {one.name for one in files_in(tmp_path)} == {path.name, f"{path.name}.json"}
     assert [verdict.finding for verdict in verify([tmp_path])] == [None]
     assert _pack(path) is Result.PACKED
     assert [verdict.finding for verdict in verify([tmp_path])] == [None]
@@ -267,7 +268,7 @@ def test_killed_a_hundred_times(tmp_path: Path, perf: Perf) -> None:
         _, status = os.waitpid(pid, 0)
         if status == signal.SIGKILL:
             kills += 1
-            places.add(frozenset(one.name for one in path.parent.iterdir()))
+            places.add(frozenset(one.name for one in files_in(path.parent)))
         else:  # it had come to its end: a shorter time is enough
             assert status == 0
             limit_s = min(limit_s, time.monotonic() - begun)
@@ -281,7 +282,7 @@ def test_killed_a_hundred_times(tmp_path: Path, perf: Perf) -> None:
     assert len(places) > 1  # some left a part of the compressed form
     repair(path.parent)
     assert _pack(path) is Result.PACKED
-    assert {one.name for one in path.parent.iterdir()} == {path.name, f"{path.name}.json"}
+    assert {one.name for one in files_in(path.parent)} == {path.name, f"{path.name}.json"}
 
 
 def test_others_at_work(tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_what_hardly_shrinks_stays(tmp_path: Path) -> None:
     assert _pack(info.path) is Result.KEPT
     assert info.path.read_bytes() == plain
     assert _manifest(info.path).packed is None
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(files_in(tmp_path))) == 2
 
 
 def test_unsound_segment_stays(tmp_path: Path) -> None:
@@ -336,7 +337,7 @@ def test_deleted_meanwhile(tmp_path: Path) -> None:
             if step == "compressed":
                 path.unlink()
                 path.with_name(f"{path.name}.json").unlink()
-    assert list(tmp_path.iterdir()) == []
+    assert list(files_in(tmp_path)) == []
 
 
 def test_damaged_form(tmp_path: Path) -> None:

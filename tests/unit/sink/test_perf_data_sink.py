@@ -21,6 +21,7 @@ from collectord.sink.manifest import Manifest, decode
 from collectord.sink.repair import repair
 from tests.support import segments as support
 from tests.support.chunks import footed, show
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ _MIB = 1 << 20
 
 
 def _names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
+    return sorted(path.name for path in files_in(directory))
 
 
 @pytest.fixture
@@ -279,7 +280,7 @@ def test_kill_while_the_replaced_file_is_kept(tmp_path: Path, last: str) -> None
 
     support.killed(seal)
     repair(tmp_path)
-    found = [path for path in tmp_path.iterdir() if not path.name.endswith(".json")]
+    found = [path for path in files_in(tmp_path) if not path.name.endswith(".json")]
     assert sorted(_samples(path) for path in found) == [10, 20]
 
 
@@ -406,7 +407,7 @@ def test_file_that_is_deleted_in_the_midst_of_its_seal(tmp_path: Path) -> None:
     segment = sink.next_segment(1, support.OPENING)
     closed = support.fill(segment, 5)
     steps = sink.seal_steps(segment, closed, support.closing())
-    support.walk_to(steps, "manifest renamed")
+    support.walk_to(steps, "noted as sealed")
     segment.paths.partial.unlink()
     with pytest.raises(FileNotFoundError):
         next(steps)

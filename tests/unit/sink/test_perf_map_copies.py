@@ -20,6 +20,7 @@ from collectord.sink.kept_beside import remove_lone
 from collectord.sink.perf_map_copies import Kept, MapCopies, kept_map
 from collectord.sink.segment import group_files
 from collectord.sink.state_dir import StateDir
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -58,7 +59,7 @@ def _keep(copies: MapCopies, state: Path, segment: str, pids: Collection[int]) -
 
 
 def _copies(state: Path) -> list[str]:
-    return sorted(path.name for path in (state / "load").iterdir() if "map" in path.name)
+    return sorted(path.name for path in files_in(state / "load") if "map" in path.name)
 
 
 def test_functions_are_there_when_the_process_is_gone(root: Path, state: Path) -> None:
@@ -120,7 +121,7 @@ def test_copies_belong_to_their_segment(root: Path, state: Path) -> None:
     assert [(one.path.name, one.reason) for one in gone] == [(FIRST, EvictReason.QUOTA)]
     assert _copies(state) == [f"{SECOND}.77.map.gz"]
     evict(state, RetentionPlan(age_ns=1), NOW_NS)
-    assert not list((state / "load").iterdir())
+    assert not list(files_in(state / "load"))
 
 
 def test_what_has_lost_its_segment_is_removed(root: Path, state: Path) -> None:

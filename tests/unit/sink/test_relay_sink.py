@@ -20,7 +20,7 @@ from collectord.sink.repair import repair
 from collectord.sink.stored_file import Check
 from tests.support.relay_records import note, record
 from tests.support.relay_segments import DATA, EMPTY, RINGS, closed, filled, make_sink, seal
-from tests.support.segments import CLOCK, LEDGER
+from tests.support.segments import CLOCK, LEDGER, files_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_set_has_one_name_and_every_number(tmp_path: Path) -> None:
     assert names == [f"{base}.{number}" for number in range(3)]
     assert [(tmp_path / name).stat().st_size for name in names] == [96, 0, 48]
     assert [entry.samples for entry in info.manifest.rings] == [2, 1]
-    assert {path.name for path in tmp_path.iterdir()} == {
+    assert {path.name for path in files_in(tmp_path)} == {
         *names,
         *(f"{name}.json" for name in names),
     }
@@ -151,7 +151,7 @@ def test_a_set_that_held_nothing_is_removed(tmp_path: Path) -> None:
     for one in sink.__dict__["_parts"]:
         one.leave(next(iter(one.__dict__["_open"].values())))
     assert {outcome.action for outcome in repair(tmp_path)} == {Action.REMOVED}
-    assert list(tmp_path.iterdir()) == []
+    assert list(files_in(tmp_path)) == []
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_file_of_a_set_that_is_deleted_in_use(tmp_path: Path) -> None:
     assert (end.left, end.lost_events, end.events) == ((), {5: 1}, {5: 1})
     sealed = [path for info in end.infos for path in (info.path, *info.more)]
     assert [verdict.finding for verdict in verify(sealed)] == [None, None]
-    assert {path.name for path in tmp_path.iterdir()} == {
+    assert {path.name for path in files_in(tmp_path)} == {
         name for path in sealed for name in (path.name, path.name + ".json")
     }
     sink.close()

@@ -21,6 +21,7 @@ from collectord.sink.outcome import Action
 from collectord.sink.repair import repair, repair_steps
 from collectord.sink.segment import group_files, lock
 from tests.support import segments as support
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -35,6 +36,7 @@ SEAL_STEPS = (
     "file synced",
     "manifest written",
     "manifest renamed",
+    "noted as sealed",
     "segment renamed",
     "directory synced",
     "open manifest removed",
@@ -42,7 +44,7 @@ SEAL_STEPS = (
 
 
 def _names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
+    return {path.name for path in files_in(directory)}
 
 
 def _seal_steps(directory: Path, **options: str) -> Generator[str, None, object]:
@@ -314,7 +316,7 @@ def test_foreign_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
     refused = [outcome.path.name for outcome in repair(tmp_path)]
     assert refused == ["movie.partial"]
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == contents
+    assert {path.name: path.read_bytes() for path in files_in(tmp_path)} == contents
 
 
 def test_running_segment(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from collectord.sink.output_dir import single_paths
 from collectord.sink.segment import Group, group_files, segment_name
 from collectord.sink.state_dir import StateDir
 from tests.support import segments as support
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,7 +142,8 @@ def test_age(tmp_path: Path) -> None:
     assert evict(tmp_path, plan, NOW_NS) == [
         Eviction(path, EvictReason.AGE, size_bytes) for path in old
     ]
-    assert sorted(tmp_path.glob("*/*")) == [young, _manifest(young)]
+    assert sorted(files_in(tmp_path / "exec")) == [young, _manifest(young)]
+    assert not [*files_in(tmp_path / "profile")]
 
 
 def test_quota_takes_the_oldest_of_any_session(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_segments_that_were_given_up_go_in_their_turn(tmp_path: Path) -> None:
     assert not state_dir.make_room()
     state_dir.leave([oldest.with_name(oldest.name + ".partial")])
     assert state_dir.make_room()
-    assert {path.name for path in (tmp_path / "exec").iterdir()} == {
+    assert {path.name for path in files_in(tmp_path / "exec")} == {
         f"{older.name}.partial",
         f"{older.name}.json.partial",
     }

@@ -23,6 +23,7 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.verify import State, list_segments, verify
+from collectord.sink import chain_log
 from collectord.sink.eviction import evict
 from collectord.sink.manifest import Manifest, OpenManifest, decode
 from collectord.sink.outcome import Action
@@ -33,6 +34,7 @@ from collectord.sink.stored_file import Check
 from collectord.sink.trace_file import read_head
 from tests.support import segments as perf_support
 from tests.support import trace_segments as support
+from tests.support.segments import files_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -54,6 +56,7 @@ STEPS = (
     "file synced",
     "manifest written",
     "manifest renamed",
+    "noted as sealed",
     "segment renamed",
     "directory synced",
     "open manifest removed",
@@ -62,7 +65,7 @@ EVENTS = 3 * support.PER_PAGE  # what `fill` writes
 
 
 def _names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()}
+    return {path.name for path in files_in(directory)}
 
 
 def _head(path: Path) -> Head:
@@ -427,6 +430,8 @@ def test_formats_share_a_directory(tmp_path: Path) -> None:
         perf.path.name + ".json",
     ]
     # the oldest of one format is no gap in the chain of the other
+    with open_folder(tmp_path, Trust.WRITE) as folder:
+        chain_log.note_evicted(folder, [(first.path.name, b"")], "age", 1)
     for path in (first.path, first.path.with_name(first.path.name + ".json")):
         path.unlink()
     assert [verdict.finding for verdict in verify([tmp_path])] == [None] * 3
@@ -576,7 +581,7 @@ def test_kill_between_steps_of_a_seal(
     """
     options = {key: str(tmp_path / value) for key, value in options.items()}
     perf_support.killed(lambda: perf_support.walk_to(_seal_steps(tmp_path, **options), step))
-    (data,) = (path for path in tmp_path.iterdir() if ".json" not in path.name)
+    (data,) = (path for path in files_in(tmp_path) if ".json" not in path.name)
     if step != "gap closed":
         _assert_shows(trace_cmds, data, EVENTS)
     repair(tmp_path)
@@ -597,7 +602,7 @@ def test_kill_between_steps_of_a_repair(tmp_path: Path, trace_cmds: TraceCmds, s
         perf_support.walk_to(repair_steps(folder, group), step)
 
     perf_support.killed(interrupted)
-    (data,) = (path for path in tmp_path.iterdir() if ".json" not in path.name)
+    (data,) = (path for path in files_in(tmp_path) if ".json" not in path.name)
     if step != "gap closed":
         _assert_shows(trace_cmds, data, EVENTS)
     repair(tmp_path)
@@ -962,7 +967,7 @@ def test_256_cpus(tmp_path: Path, trace_cmds: TraceCmds) -> None:
     for directory, cpus in ((few, 2), (many, 256)):
         perf_support.killed(partial(_simulated, directory, cpus))
     for _ in range(2):
-        paths = [next(p for p in d.iterdir() if ".json" not in p.name) for d in (few, many)]
+        paths = [next(p for p in files_in(d) if ".json" not in p.name) for d in (few, many)]
         for path in paths:
             _assert_shows(trace_cmds, path, 16 * support.PER_PAGE)
         for tool in trace_cmds:
@@ -983,5 +988,5 @@ def test_spliced_pages_of_a_file_that_is_deleted(tmp_path: Path) -> None:
     segment.paths.partial.unlink()
     end = sink.give_up(segment, told)
     assert end.events == end.lost_events == {10: 2 * support.PER_PAGE, 11: support.PER_PAGE}
-    assert not list(tmp_path.iterdir())
+    assert not list(files_in(tmp_path))
     sink.close()
