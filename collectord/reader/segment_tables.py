@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import SinkError, UsageError
 from collectord.reader.any_events import open_tables
@@ -13,12 +14,19 @@ from collectord.reader.verify import list_segments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from contextlib import ExitStack
     from pathlib import Path
 
     from collectord.reader.event_file import EventFile
     from collectord.reader.sql import Nearest
     from collectord.reader.verify import SegmentRow
+
+
+# A file that is gone since it was listed has the list made again, so often.
+_LISTINGS: Final = 20
+
+
+class _GoneError(Exception):
+    """A file is not where it was listed."""
 
 
 class Catalogue(NamedTuple):
@@ -55,6 +63,27 @@ def open_catalogue(
         SinkError: a directory or a file that was named cannot be read.
     """
     targets = [path for target in targets for path in files_of(target).values() or (target,)]
+    for _ in range(_LISTINGS):
+        attempt = stack.enter_context(ExitStack())
+        try:
+            return _opened(targets, attempt, session, nearest)
+        except _GoneError:
+            attempt.close()
+    return _opened(targets, stack, session, nearest, last=True)
+
+
+def _opened(
+    targets: Sequence[Path],
+    stack: ExitStack,
+    session: str | None,
+    nearest: Nearest,
+    *,
+    last: bool = False,
+) -> Catalogue:
+    """Open what is listed. Raises _GoneError, unless it is the last time, and as `open_catalogue`.
+
+    A daemon renames a segment that it seals, and deletes old ones, also while this runs.
+    """
     failures: list[SinkError] = []
     rows = list_segments(targets, on_closed=failures.append)
     if session is not None:
@@ -72,6 +101,8 @@ def open_catalogue(
         except SinkError as error:
             if row.path in named and len(rows) == 1:
                 raise
+            if not last and row.path not in named and not row.path.exists():
+                raise _GoneError from error
             failures.append(error)
             continue
         if file is None:
