@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collectord.reader.export_rows import NamesOf, Row, TimeLine
     from collectord.reader.symbols.frame import Frame
 
+_U32_MAX: Final = (1 << 32) - 1  # a damaged number of a thread may be negative
 _BPF: Final = "bpf"
 _TASKS: Final = "tasks"
 _PREFIX: Final = "event_"
@@ -148,7 +149,9 @@ class _Trace:
             if packet is None:
                 packet = packets[cpu] = self._packet(_OF_RECORDS)
                 packet.ftrace_events.cpu = cpu
-            event = packet.ftrace_events.event.add(timestamp=row.at_ns, pid=row.tid or 0)
+            event = packet.ftrace_events.event.add(
+                timestamp=row.at_ns, pid=(row.tid or 0) & _U32_MAX
+            )
             if known and found is not None:
                 of_event = getattr(event, found.name)
                 of_event.SetInParent()

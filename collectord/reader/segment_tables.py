@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import re
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import SinkError, UsageError
@@ -11,6 +12,7 @@ from collectord.reader.any_events import open_tables
 from collectord.reader.event_tables import EventTable, tables_of
 from collectord.reader.relay_events import files_of
 from collectord.reader.verify import list_segments
+from collectord.sink.segment import PARTIAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
 
 # A file that is gone since it was listed has the list made again, so often.
-_LISTINGS: Final = 20
+_LISTINGS: Final = 5
+_SEGMENT: Final = re.compile(r"\d{8}T\d{6}Z-\d+\.(perf\.data|trace\.dat|blktrace\.\d+)")
 
 
 class _GoneError(Exception):
@@ -109,4 +112,23 @@ def _opened(
             unread.append(row.path)
         else:
             files.append(file)
+    if not last and _is_passed_over(rows):
+        raise _GoneError
     return Catalogue(rows, files, tables_of(files), unread, failures)
+
+
+def _is_passed_over(rows: Sequence[SegmentRow]) -> bool:
+    """Return whether a listing lacks a segment that is older than one of its folder that it has.
+
+    A folder may give neither name of a file that is renamed while it is read.
+    """
+    listed: dict[Path, set[str]] = {}
+    for row in rows:
+        listed.setdefault(row.path.parent, set()).add(row.path.name.removesuffix(PARTIAL))
+    for folder, names in listed.items():
+        with suppress(OSError):
+            there = {path.name.removesuffix(PARTIAL) for path in folder.iterdir()}
+            newest = max(names)
+            if any(name < newest and _SEGMENT.fullmatch(name) for name in there - names):
+                return True
+    return False
