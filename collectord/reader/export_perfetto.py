@@ -187,8 +187,8 @@ class _Trace:
             in_kernel = bool(frames) and frames[-1].is_kernel
             sample = self._protos.PerfSample(
                 cpu=max(row.cpu, 0),
-                pid=row.pid or 0,
-                tid=row.tid or 0,
+                pid=(row.pid or 0) & _U32_MAX,
+                tid=(row.tid or 0) & _U32_MAX,
                 cpu_mode=modes.MODE_KERNEL if in_kernel else modes.MODE_USER,
                 callstack_iid=stacks.number(frames, packet.interned_data) if frames else None,
             )
