@@ -25,6 +25,8 @@ LANES ?=
 BEHIND ?=
 # Two hours.
 SOAK_SECONDS ?= 7200
+# Cases of each kind.
+DAMAGED ?= 10000
 # Versions of what is installed for development: `make LOCK= setup` takes the newest instead.
 LOCK ?= constraints.txt
 PYTHONS ?= 3.11 3.12 3.13
@@ -325,6 +327,11 @@ fuzz: setup packages-clang ## run libFuzzer on every parser of the core, for FUZ
 	    "$$target" -max_total_time=$$(($(FUZZ_SECONDS) / $${#targets[@]})) -timeout=10 \
 	        -print_final_stats=1 "$$corpus" $$([ ! -d "$$kept" ] || echo "$$kept")
 	done
+
+.PHONY: damage
+damage: setup ## damage segments DAMAGED times (10000), and read each with every verb; COLLECTORD_DAMAGE_SEED repeats a run
+	@COLLECTORD_DAMAGED=$(DAMAGED) exec $(BIN)/pytest -o faulthandler_timeout=0 -o timeout=0 tests/property/reader/test_damaged_files.py \
+	    tests/property/reader/test_damaged_queries.py
 
 .PHONY: release
 release: $(STAMPS)/dev $(STAMPS)/run ## make sdist and wheel of VERSION=x.y.z in dist, and the tag vx.y.z

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collectord.reader.export_rows import NamesOf, Row, TimeLine
     from collectord.reader.symbols.frame import Frame
 
+_U32_MAX: Final = (1 << 32) - 1  # a damaged number of a thread may be negative
 _BPF: Final = "bpf"
 _TASKS: Final = "tasks"
 _PREFIX: Final = "event_"
@@ -148,7 +149,9 @@ class _Trace:
             if packet is None:
                 packet = packets[cpu] = self._packet(_OF_RECORDS)
                 packet.ftrace_events.cpu = cpu
-            event = packet.ftrace_events.event.add(timestamp=row.at_ns, pid=row.tid or 0)
+            event = packet.ftrace_events.event.add(
+                timestamp=row.at_ns, pid=(row.tid or 0) & _U32_MAX
+            )
             if known and found is not None:
                 of_event = getattr(event, found.name)
                 of_event.SetInParent()
@@ -184,8 +187,8 @@ class _Trace:
             in_kernel = bool(frames) and frames[-1].is_kernel
             sample = self._protos.PerfSample(
                 cpu=max(row.cpu, 0),
-                pid=row.pid or 0,
-                tid=row.tid or 0,
+                pid=(row.pid or 0) & _U32_MAX,
+                tid=(row.tid or 0) & _U32_MAX,
                 cpu_mode=modes.MODE_KERNEL if in_kernel else modes.MODE_USER,
                 callstack_iid=stacks.number(frames, packet.interned_data) if frames else None,
             )

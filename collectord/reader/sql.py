@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from collectord.errors import CollectordError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import ExitStack
     from types import ModuleType
 
     from collectord.reader.event_file import Window
@@ -159,7 +159,7 @@ class Database:
             UsageError: it is no SELECT, or names something that does not exist.
             CollectordError: it cannot be carried out.
         """
-        connection, source, bound = self._prepare(sql, values or {}, written=None)
+        connection, source, bound = self._prepare(sql, values or {}, self._stack)
         with _Errors(self._duckdb, self._hint):
             return Answer(self._duckdb, connection, source, bound)
 
@@ -172,31 +172,38 @@ class Database:
         self, sql: str, path: str, values: Mapping[str, int | str] | None = None
     ) -> int:
         """Write the result of one SELECT to a file, and return its rows. Raises as `ask`."""
-        connection, source, bound = self._prepare(sql, values or {}, written=path)
-        target = path.replace(_QUOTE, _QUOTE * 2)
-        options = "FORMAT parquet, COMPRESSION zstd"
-        with _Errors(self._duckdb, self._hint):
-            copied = connection.execute(f"COPY (FROM {source}) TO '{target}' ({options})", bound)
-            return int(copied.fetchall()[0][0])
+        with ExitStack() as stack:  # an export writes hundreds
+            connection, source, bound = self._prepare(sql, values or {}, stack, written=path)
+            target = path.replace(_QUOTE, _QUOTE * 2)
+            options = "FORMAT parquet, COMPRESSION zstd"
+            with _Errors(self._duckdb, self._hint):
+                copied = connection.execute(
+                    f"COPY (FROM {source}) TO '{target}' ({options})", bound
+                )
+                return int(copied.fetchall()[0][0])
 
     def keep(self, sql: str, table: str) -> None:
         """Append the rows of one SELECT to a table of the base, by the names of the columns.
 
         Raises as `ask`.
         """
-        connection, source, bound = self._prepare(sql, {}, written=None)
+        connection, source, bound = self._prepare(sql, {}, self._stack)
         with _Errors(self._duckdb, self._hint):
             connection.execute(f'INSERT INTO "{table}" BY NAME FROM {source}', bound)
 
     def _prepare(
-        self, sql: str, values: Mapping[str, int | str], written: str | None
+        self,
+        sql: str,
+        values: Mapping[str, int | str],
+        stack: ExitStack,
+        written: str | None = None,
     ) -> tuple[Any, str, dict[str, int | str]]:
         """Return a connection with the tables, the statement as a source, and its parameters."""
         if self._base is None:
-            connection = connect(self._stack, written)
+            connection = connect(stack, written)
         else:
             connection = self._base.cursor()
-            self._stack.callback(connection.close)
+            stack.callback(connection.close)
         with _Errors(self._duckdb):
             statements = connection.extract_statements(sql)
         if len(statements) != 1:
@@ -305,9 +312,9 @@ def connect(stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN40
     """
     duckdb = _duckdb()
     temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="collectord-"))
-    connection = duckdb.connect(":memory:")
-    stack.callback(connection.close)
     with _Errors(duckdb):
+        connection = duckdb.connect(":memory:")
+        stack.callback(connection.close)
         for setting in _SETTINGS:
             connection.execute(setting)
         connection.execute("SET temp_directory = ?", [temporary])

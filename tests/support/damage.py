@@ -1,64 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
 """Segments and manifests with damage of every kind, and the required behaviour for each.
 
-A case is told by a seed and a number:
-
-    python -m tests.support.damage SEED NUMBER
+One case alone: `python -m tests.support.damage SEED NUMBER`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import hashlib
 import io
 import json
 import os
-import random
-import resource
 import shutil
-import signal
 import sys
-import tempfile
-import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import events, segments
 from collectord.errors import CodecError, CollectordError
-from collectord.folders.trust import Trust
-from collectord.folders.walk import open_folder
 from collectord.plan.sink_plan import SinkPlan
 from collectord.reader.verify import list_segments, verify
 from collectord.recovery.ftrace_rings import read_prior_run
 from collectord.sink.formats import open_stored
 from collectord.sink.outcome import Action
 from collectord.sink.output_dir import OutputDir
-from collectord.sink.pack import pack_steps
 from collectord.sink.repair import repair
-from collectord.sink.segment import PARTIAL, SegmentPaths, group_files, run
+from collectord.sink.segment import PARTIAL, SegmentPaths
 from collectord.sink.stored_file import Check
-from tests.support import bpf_segments, relay_segments, trace_segments
+from tests.support import damage_runs
 from tests.support import segments as perf_segments
-from tests.support.aux_files import AuxFile
-from tests.support.relay_records import record
-from tests.support.segments import killed
+from tests.support.damage_templates import make_templates
+from tests.support.odd_bytes import EDGES, odd_bytes
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-# No case needs more: it is a hang's limit, of processor time, and another one of the clock.
-CASE_CPU_S: Final = 5
-CASE_S: Final = 60
-MEMORY_BYTES: Final = 512 << 20
-_MIB: Final = 1 << 20
 _VICTIM: Final = b"of somebody else"
 _COMMANDS: Final = 0.25  # share of cases that go through the command line
 _JSON: Final = (".json", ".json.partial", ".json.new")
-_EDGES: Final = tuple(
-    sorted({base + near for base in (0, 8, 104, 4096, 1 << 16, 1 << 31, 1 << 32, 1 << 62, 1 << 63)
-            for near in (-1, 0, 1)} | {(1 << 64) - 1})
-)  # fmt: skip
 _ODD_VALUES: Final = (
     *("-1", "0", "1.5", "1e400", "true", "null", "[]", "{}", '""', '"\\u0000"', '"\\ud800"'),
     *("9223372036854775807", "9223372036854775808", "1" + "0" * 30, "9" * 5000, "-" + "9" * 40),
@@ -67,133 +47,19 @@ _ODD_VALUES: Final = (
 )
 
 
-def make_templates(root: Path) -> None:
-    """Write directories with sealed and with open segments, of every format."""
-    for kind, (seal, leave) in _KINDS.items():
-        directory = root / kind / kind
-        directory.mkdir(parents=True)
-        seal(directory)
-        killed(lambda directory=directory, leave=leave: leave(directory))  # type: ignore[misc]
-
-
-def _seal_perf(directory: Path) -> None:
-    sink = perf_segments.make_sink(directory)
-    for token in (1, 2):
-        perf_segments.write_segment(sink, token, samples=60)
-    sink.close()
-
-
-def _leave_perf(directory: Path) -> None:
-    sink = perf_segments.make_sink(directory)
-    perf_segments.fill(sink.next_segment(1, perf_segments.OPENING), 60)
-
-
-def _bpf_chunks() -> list[bytes]:
-    made = [
-        bpf_segments.sample(bpf_segments.S_NS + n, bpf_segments.opened(500 + n)) for n in range(8)
-    ]
-    comm = bpf_segments.comm(1, 500, b"task")
-    lost = bpf_segments.lost(bpf_segments.S_NS + 9, 3)
-    exits = bpf_segments.sample(
-        bpf_segments.S_NS + 10, bpf_segments.exited(1), event=bpf_segments.EXITS
-    )
-    return [bpf_segments.chunk(comm, *made, lost, exits, ends_round=True)] * 2
-
-
-def _seal_bpf(directory: Path) -> None:
-    bpf_segments.write(directory, *_bpf_chunks(), lost_samples={11: 3})
-
-
-def _leave_bpf(directory: Path) -> None:
-    bpf_segments.Writer(directory).write(*_bpf_chunks())
-
-
-def _trace_options() -> dict[str, Any]:
-    return {"segment_bytes": 16 << 10}
-
-
-def _seal_trace(directory: Path) -> None:
-    sink = trace_segments.make_sink(directory, **_trace_options())
-    for token in (1, 2):
-        trace_segments.write_segment(sink, token)
-    sink.close()
-
-
-def _leave_trace(directory: Path) -> None:
-    sink = trace_segments.make_sink(directory, **_trace_options())
-    trace_segments.fill(sink.next_segment(1, trace_segments.opening()))
-
-
-def _relay(form: str) -> tuple[Callable[[Path], None], Callable[[Path], None]]:
-    def seal(directory: Path) -> None:
-        sink = relay_segments.make_sink(directory, form)
-        relay_segments.seal(sink, 1, relay_segments.DATA)
-
-    def leave(directory: Path) -> None:
-        relay_segments.filled(relay_segments.make_sink(directory, form), 1, relay_segments.DATA)
-
-    return seal, leave
-
-
-def _seal_aux(directory: Path) -> None:
-    file = AuxFile()
-    pieces = [file.piece(bytes(range(256)) * n, offset=n, cpu=n % 2) for n in (1, 2, 3)]
-    (directory / "aux.perf.data").write_bytes(file.build([file.sample(1_000), *pieces]))
-
-
-def _packed(seal: Callable[[Path], object]) -> Callable[[Path], None]:
-    def seal_and_pack(directory: Path) -> None:
-        seal(directory)
-        with open_folder(directory, Trust.WRITE) as folder:
-            for group in group_files(folder):
-                run(pack_steps(folder, group.paths))
-
-    return seal_and_pack
-
-
-def _seal_much_perf(directory: Path) -> None:
-    perf_segments.write_segment(perf_segments.make_sink(directory), samples=500)
-
-
-def _seal_much_trace(directory: Path) -> None:
-    trace_segments.write_segment(trace_segments.make_sink(directory), counts=(80, 2))
-
-
-def _seal_much_blktrace(directory: Path) -> None:
-    data = {4: b"".join(map(record, range(1, 300))), 5: record(1)}
-    relay_segments.seal(relay_segments.make_sink(directory), 1, data)
-
-
-def _leave_nothing(directory: Path) -> None:
-    del directory
-
-
-_KINDS: Final = {
-    "perf": (_seal_perf, _leave_perf),
-    "bpf": (_seal_bpf, _leave_bpf),
-    "trace": (_seal_trace, _leave_trace),
-    "blktrace": _relay("blktrace"),
-    "relay": _relay("relay"),
-    "aux": (_seal_aux, _leave_nothing),
-    "packed perf": (_packed(_seal_much_perf), _leave_nothing),
-    "packed trace": (_packed(_seal_much_trace), _leave_nothing),
-    "packed blktrace": (_packed(_seal_much_blktrace), _leave_nothing),
-}
-
-
 class Case:
     """One directory with damage.
 
     Args:
         templates: result of `make_templates`.
         work: name of an empty directory, which is made here.
-        seed: with `number`, determines the case.
+        choice: determines the case.
     """
 
-    def __init__(self, templates: Path, work: Path, seed: int, number: int) -> None:
-        self._random = random.Random(f"{seed}/{number}")  # noqa: S311  # cases, not secrets
+    def __init__(self, templates: Path, work: Path, choice: random.Random) -> None:
+        self._random = choice
         self._root = work
-        kind = self._random.choice([*_KINDS])
+        kind = self._random.choice(sorted(path.name for path in templates.iterdir()))
         shutil.copytree(templates / kind, work)
         self._directory = work / kind
         self._victim = work / "victim"
@@ -333,7 +199,7 @@ class Case:
             return json.dumps(document).encode()
         mark = "odd value"
         if isinstance(holder[key], int) and self._random.random() < 0.3:
-            odd = str(holder[key] + self._random.choice((-1, 1, *_EDGES)))
+            odd = str(holder[key] + self._random.choice((-1, 1, *EDGES)))
         else:
             odd = self._random.choice(_ODD_VALUES)
         holder[key] = mark
@@ -347,34 +213,9 @@ class Case:
         return raw
 
     def _odd_bytes(self, path: Path, data: bytes) -> bytes:
-        choice = self._random
-        made = bytearray(data)
-        # Heads and record headers stand at the beginning.
-        at = choice.randrange(min(len(made), choice.choice((128, 1024, 8192, 1 << 30))) or 1)
-        kind = choice.choice(("flip", "number", "number", "cut", "grow", "copy", "drop", "noise"))
-        self._tell(path, f"{kind} at {at}")
-        match kind:
-            case "flip" if made:
-                made[at] ^= 1 << choice.randrange(8)
-            case "number":
-                size = choice.choice((1, 2, 4, 8))
-                at -= at % size
-                value = choice.choice((*_EDGES, choice.getrandbits(64)))
-                made[at : at + size] = (value % (1 << 8 * size)).to_bytes(size, "little")
-            case "cut":
-                del made[at:]
-            case "grow":
-                more = choice.choice((1, 7, 8, 4096, 70_000))
-                made += choice.choice((bytes(more), b"\xff" * more, choice.randbytes(more)))
-            case "copy":
-                size = choice.choice((8, 64, 4096))
-                made[at:at] = made[choice.randrange(len(made) or 1) :][:size]
-            case "drop":
-                del made[at : at + choice.choice((1, 8, 64, 4096))]
-            case "noise":
-                size = choice.choice((2, 16, 256))
-                made[at : at + size] = choice.randbytes(size)
-        return bytes(made)
+        made = odd_bytes(self._random, data)
+        self._tell(path, made.what)
+        return made.data
 
     def _tell(self, path: Path, what: str) -> None:
         self.told.append(f"{path.name}: {what}")
@@ -400,51 +241,5 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if _is_plain(path) else "gone"
 
 
-def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-    faulthandler.enable()
-    faulthandler.register(signal.SIGPROF, chain=True)  # whose default is the process's end
-
-
-def _run(templates: Path, seed: int, numbers: range | list[int], *, verbose: bool) -> int:
-    """Run cases; returns how many failed, and tells of each in a line of JSON."""
-    failed = 0
-    room = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  # made below, and unlinked
-    with tempfile.TemporaryDirectory(dir=room) as scratch:
-        for number in numbers:
-            sys.stderr.write(f"case {number}\n")  # the last line if it dies
-            signal.setitimer(signal.ITIMER_PROF, CASE_CPU_S)
-            faulthandler.dump_traceback_later(CASE_S, exit=True)
-            work = Path(scratch) / "case"
-            told: list[str] = []
-            try:
-                case = Case(templates, work, seed, number)
-                told = case.told
-                case.run()
-            except Exception:  # noqa: BLE001  # it is what is looked for
-                failed += 1
-                what = {"case": number, "told": told, "what": traceback.format_exc()}
-                sys.stdout.write(json.dumps(what) + "\n")
-            if verbose:
-                sys.stderr.write("\n".join(told) + "\n")
-            shutil.rmtree(work, ignore_errors=True)
-    signal.setitimer(signal.ITIMER_PROF, 0)
-    faulthandler.cancel_dump_traceback_later()
-    sys.stderr.write(f"done {len(numbers)}\n")
-    return failed
-
-
-def main(arguments: list[str]) -> int:
-    """Run one case, or `TEMPLATES SEED FIRST STEP PAST`."""
-    if len(arguments) == 2:
-        with tempfile.TemporaryDirectory() as place:
-            make_templates(Path(place))
-            _limit()
-            return _run(Path(place), int(arguments[0]), [int(arguments[1])], verbose=True)
-    templates, seed, first, step, past = arguments
-    _limit()
-    return _run(Path(templates), int(seed), range(int(first), int(past), int(step)), verbose=False)
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]) > 0)
+    sys.exit(damage_runs.main(make_templates, Case) > 0)
