@@ -331,7 +331,9 @@ def test_a_manifest_has_one_entry_for_a_place() -> None:
     one: Any = SimpleNamespace(
         issued_generation=lambda: 0, clocks=lambda: None, add=lambda _: None, retire=lambda _: None
     )
-    plan: Any = SimpleNamespace(name="s", sink=SimpleNamespace(single_file=None))
+    scope: Any = SimpleNamespace(describe=lambda: "system")
+    sink = SimpleNamespace(single_file=None)
+    plan: Any = SimpleNamespace(name="s", source="perf", scope=scope, sink=sink)
     accounting = Accounting(parts_of(plan, one, rings=(first.drained, other.drained)))
     closed = SegmentClosed(
         1, 1, 0, (), 0, 0, 0, 0, 0, 0, rings=((1, 5, 50), (3, 7, 70), (2, 1, 10))
