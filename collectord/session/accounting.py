@@ -67,7 +67,6 @@ class Accounting:
         self._read_at = parts.stream.issued_generation()
         self._uncovered = Uncovered()
         self._series = Series()
-        self._add_row()
 
     def add(self, drained: Drained) -> None:
         """Count a ring that joins the session, before its events are enabled.
@@ -215,6 +214,8 @@ class Accounting:
 
     def opening(self) -> Opening:
         """Return what a new segment is told about the clocks and the rings."""
+        if not self._series.last_ns:
+            self._add_row()  # the first balance, before any event is enabled
         gap = self._covered.gap
         rings = tuple(self._entries.values())
         return Opening(clock=self._kernel.clocks(), rings=rings, gap=gap)

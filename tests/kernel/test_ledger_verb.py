@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.sink import covered_note
 from tests.kernel.test_ledger_suppression import attached
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
@@ -164,6 +165,7 @@ def test_a_kill_leaves_what_nobody_counted(
     config, state = daemons.write_sessions(tmp_path, SESSION), tmp_path / "state"
     with daemons.running(start_cli, config) as daemon:
         produce(daemon, generator)
+        wait_for(lambda: covered_note.read(state / "calls", "perf"), "the note of this run")
         daemon.kill()
     with daemons.running(start_cli, config) as daemon:
         daemon.stop()

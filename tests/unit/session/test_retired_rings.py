@@ -329,10 +329,22 @@ def test_a_manifest_has_one_entry_for_a_place() -> None:
         host.ring(),
         host.ring(replace(HANDLE, label=replace(LABEL, cpu=2))),
     )
+    no_times: Any = SimpleNamespace(to_json=lambda _: [])
     one: Any = SimpleNamespace(
-        issued_generation=lambda: 0, clocks=lambda: None, add=lambda _: None, retire=lambda _: None
+        issued_generation=lambda: 0,
+        clocks=lambda: None,
+        add=lambda _: None,
+        retire=lambda _: None,
+        balances=lambda _: (),
+        brackets={},
+        suppression=no_times,
+        pauses=no_times,
+        shared_losses={},
+        shared_bounds=(0, 0),
     )
-    plan: Any = SimpleNamespace(name="s", sink=SimpleNamespace(single_file=None))
+    scope: Any = SimpleNamespace(describe=lambda: "system")
+    sink = SimpleNamespace(single_file=None)
+    plan: Any = SimpleNamespace(name="s", source="perf", scope=scope, sink=sink)
     accounting = Accounting(parts_of(plan, one, rings=(first.drained, other.drained)))
     closed = SegmentClosed(
         1, 1, 0, (), 0, 0, 0, 0, 0, 0, rings=((1, 5, 50), (3, 7, 70), (2, 1, 10))
