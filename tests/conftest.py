@@ -85,6 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of the kernel, native and vm lanes by their folders.
 
+    Coverage does not count what properties run: it would take half of their processor time, and
+    the tests of a module are to reach its lines by themselves. Those in `top` run no program.
+
     Outside the guest nobody who does not ask for `vm` gets the tests of tests/vm.
     """
     asked = compiled_programs.IN_GUEST or "vm" in config.getoption("markexpr")
@@ -96,6 +99,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         lane = _lane(item.path)
         if lane in {"kernel", "native", "vm"}:
             item.add_marker(lane)
+        if lane in {"property", "top"}:
+            item.add_marker("no_cover")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

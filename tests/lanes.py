@@ -3,8 +3,8 @@
 
 The kernel lane mostly waits. Those of its tests that share the machine run beside it, as important
 as it is. The other lanes need nothing but a processor: they run behind both, one after the other,
-at the lowest priority. What the lanes beside and behind print comes when all have ended; they have
-mounts of their own. Targets of the Makefile are further lanes behind.
+at the lowest priority. So do targets of the Makefile, beside those lanes: many of them have a
+single process. What all of these print comes when all have ended; they have mounts of their own.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ BESIDE: Final = Lane(
         *("-o", f"cache_dir={CACHES['kernel, beside']}", "--durations=15"),
     ),
 )
-# The last one has two processes, and so no processor idles while it alone still runs.
+# The last one has two processes: so no processor idles while it alone still runs. Give the target
+# that has two last, too.
 BEHIND: Final = (
     Lane("native", (*_PYTEST, "--lanes=native", "tests/native", "-p", "no:cacheprovider")),
     Lane(
@@ -177,8 +178,14 @@ def table(ended: Sequence[Ended], total_s: float) -> str:
     return "\n".join(["lanes:", *rows, total])
 
 
-def run(front: Lane, beside: Sequence[Lane], behind: Sequence[Lane]) -> list[Ended]:
-    """Run all lanes, those behind one after the other; returns how each ended, in this order."""
+def run(front: Lane, beside: Sequence[Lane], *queues: Sequence[Lane]) -> list[Ended]:
+    """Run all lanes; returns how each ended, in this order.
+
+    Args:
+        front: has the terminal.
+        beside: run at once, as important as the front.
+        queues: of lanes that run behind: one after the other in each.
+    """
     LOGS.mkdir(parents=True, exist_ok=True)
     runner = Runner()
     ended: dict[str, Ended] = {}
@@ -189,7 +196,7 @@ def run(front: Lane, beside: Sequence[Lane], behind: Sequence[Lane]) -> list[End
 
     threads = [
         *(threading.Thread(target=run_all, args=(runner.beside, [lane])) for lane in beside),
-        threading.Thread(target=run_all, args=(runner.behind, behind)),
+        *(threading.Thread(target=run_all, args=(runner.behind, queue)) for queue in queues),
     ]
     for thread in threads:
         thread.start()
@@ -201,7 +208,7 @@ def run(front: Lane, beside: Sequence[Lane], behind: Sequence[Lane]) -> list[End
         runner.stop()
         for thread in threads:
             thread.join()
-    return [first, *(ended[lane.name] for lane in (*beside, *behind))]
+    return [first, *(ended[lane.name] for lanes in (beside, *queues) for lane in lanes)]
 
 
 def _second_run(ended: Ended) -> Ended:
@@ -228,11 +235,11 @@ def main(targets: Sequence[str]) -> int:
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
-    behind = [*BEHIND, *(Lane(f"make {target}", ("make", target)) for target in targets)]
-    first_runs = run(KERNEL, [BESIDE], behind)
+    made = [Lane(f"make {target}", ("make", target)) for target in targets]
+    first_runs = run(KERNEL, [BESIDE], BEHIND, made)
     failed = {one.name for one in first_runs if one.status}
     # Those that failed come last, where somebody looks who gets the end of the output alone.
-    for lane in sorted((BESIDE, *behind), key=lambda lane: lane.name in failed):
+    for lane in sorted((BESIDE, *BEHIND, *made), key=lambda lane: lane.name in failed):
         sys.stdout.write(log_of(lane).read_text(errors="replace"))
     ended = [_second_run(one) for one in first_runs]
     again.say(f"\n{table(ended, time.monotonic() - began)}\n")

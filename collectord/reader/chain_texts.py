@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
-from collectord.reader.sql import Database
+from collectord.reader.sql import Database, connect
 from collectord.reader.symbols.names_of_file import names_of, of_events
 
 if TYPE_CHECKING:
@@ -94,8 +94,9 @@ class ChainTexts:
     def _read(self) -> SampleNames:
         with ExitStack() as stack:
             tables = tables_of([self._file])
-            whole = Database(tables, {}, Window(), self._nearest, stack)
-            in_time = Database(tables, {}, self._window, self._nearest, stack)
+            base = connect(stack)
+            whole = Database(tables, {}, Window(), self._nearest, stack, base=base)
+            in_time = Database(tables, {}, self._window, self._nearest, stack, base=base)
             events = [event.full_name for event in self._file.events if event.is_placed]
             samples = f"FROM samples WHERE pid IS NOT NULL AND {of_events(events)}"
             return names_of(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -40,6 +41,17 @@ def test_each_lane_runs_and_says_how_it_ended() -> None:
         ("three", 0),
     ]
     assert lanes.log_of(behind[0]).read_text() == "said\n"
+
+
+def test_queues_run_beside_each_other(tmp_path: Path) -> None:
+    """The first lane of each ends only when the other runs, too."""
+    meeting = str(tmp_path / "meeting")
+    os.mkfifo(meeting)
+    first = program("first", f"open({meeting!r}, 'w').close()")
+    second = program("second", f"open({meeting!r}).close()")
+    ended = lanes.run(program("front", ""), [], [first, program("third", "")], [second])
+    told = [(each.name, each.status) for each in ended]
+    assert told == [("front", 0), ("first", 0), ("third", 0), ("second", 0)]
 
 
 def test_lanes_whose_failures_are_kept_have_a_second_run(
