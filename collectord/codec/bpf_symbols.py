@@ -36,6 +36,9 @@ _KIND_AT: Final = 24
 _KIND_MASK: Final = 0x1F
 _COUNT_MASK: Final = 0xFFFF
 _FUNCTION: Final = 12
+_STRUCT: Final = 4
+_MEMBER: Final = _TYPE  # name, type, offset in bits
+_BITFIELD: Final = 1 << 31  # of a struct: offsets have the width of bitfields in their upper byte
 # Bytes behind a type, by kind: once, and for each member.
 _BEHIND: Final = {
     1: (4, 0),  # INT
@@ -162,6 +165,23 @@ class _Types:
             yield name_at, kind
             at += _TYPE.size + behind[0] + behind[1] * (info & _COUNT_MASK)
 
+    def members(self, name: bytes) -> Iterator[tuple[bytes, int]]:
+        """Yield names and offsets in bits of the members of a struct."""
+        wanted, at = self.place(name), 0
+        while 0 <= wanted and at + _TYPE.size <= len(self._types):
+            name_at, info, _ = _TYPE.unpack_from(self._types, at)
+            kind, count = info >> _KIND_AT & _KIND_MASK, info & _COUNT_MASK
+            behind = _BEHIND.get(kind)
+            if behind is None:
+                return
+            at += _TYPE.size
+            if (name_at, kind) == (wanted, _STRUCT):
+                mask = 0xFFFFFF if info & _BITFIELD else 0xFFFFFFFF
+                for member in _MEMBER.iter_unpack(self._types[at:][: count * _MEMBER.size]):
+                    yield self.name(member[0]), member[2] & mask
+                return
+            at += behind[0] + behind[1] * count
+
     def name(self, at: int) -> bytes:
         """Return the name at a place."""
         return self._names[at:].partition(b"\0")[0]
@@ -184,3 +204,9 @@ def function_id(data: bytes, name: bytes) -> int:
     types = _Types(data)
     wanted = (types.place(name), _FUNCTION)
     return next((number for number, found in enumerate(types, start=1) if found == wanted), 0)
+
+
+def member_offset(data: bytes, struct_name: bytes, member: bytes) -> int:
+    """Return the offset in bytes of a struct's own member, -1 if it is absent."""
+    members = dict(_Types(data).members(struct_name))
+    return members[member] // 8 if member in members else -1
