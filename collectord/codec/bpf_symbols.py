@@ -168,14 +168,14 @@ class _Types:
     def members(self, name: bytes) -> Iterator[tuple[bytes, int]]:
         """Yield names and offsets in bits of the members of a struct."""
         wanted, at = self.place(name), 0
-        while 0 <= wanted and at + _TYPE.size <= len(self._types):
+        while wanted >= 0 and at + _TYPE.size <= len(self._types):
             name_at, info, _ = _TYPE.unpack_from(self._types, at)
             kind, count = info >> _KIND_AT & _KIND_MASK, info & _COUNT_MASK
             behind = _BEHIND.get(kind)
             if behind is None:
                 return
             at += _TYPE.size
-            if (name_at, kind) == (wanted, _STRUCT):
+            if name_at == wanted and kind == _STRUCT:
                 mask = 0xFFFFFF if info & _BITFIELD else 0xFFFFFFFF
                 for member in _MEMBER.iter_unpack(self._types[at:][: count * _MEMBER.size]):
                     yield self.name(member[0]), member[2] & mask

@@ -206,9 +206,7 @@ def problems(program: BpfProgram) -> Iterator[Problem]:
         if name not in known:
             yield Problem(key, f"no map {name!r} in the program", did_you_mean(name, tables))
     used = {word for word in known if word.startswith(_PARAMETER)}
-    used |= {
-        _PARAMETER + name.upper() for name in manifest.filters if COMPARED_BY[name] & known
-    }
+    used |= {_PARAMETER + name.upper() for name in manifest.filters if COMPARED_BY[name] & known}
     defined = {_PARAMETER + name.upper(): name for name in manifest.parameter}
     for word in sorted(used - defined.keys()):
         hint = did_you_mean(word, defined)

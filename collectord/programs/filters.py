@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters that programs have in common: parameters that collectord.h compares with in the kernel."""
+"""Filters that programs have in common: parameters that collectord.h compares with."""
 
 from __future__ import annotations
 

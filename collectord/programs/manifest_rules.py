@@ -118,12 +118,7 @@ def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
     yield from _names("tracepoints", manifest.tracepoints, TRACEPOINT, "SYSTEM:NAME")
     yield from _names("raw_tracepoints", manifest.raw_tracepoints, _IDENTIFIER, "a plain name")
     yield from _names("members", manifest.members, _MEMBER, "STRUCT.MEMBER")
-    yield from _unique("filters", manifest.filters)
-    for name in manifest.filters:
-        if name in manifest.parameter:
-            yield Problem(f"parameter.{name}", "is a filter already", "give it another name")
-    for name, parameter in manifest.parameter.items():
-        yield from under(f"parameter.{name}", check_parameter(name, parameter))
+    yield from _parameters(manifest)
     yield from _unique("attach", [(a.kind, a.function, a.place) for a in manifest.attach])
     for index, attach in enumerate(manifest.attach):
         yield from under(f"attach[{index}]", _attach(attach))
@@ -134,6 +129,15 @@ def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
         yield from under(f"metric[{index}]", _metric(metric))
     for index, answer in enumerate(manifest.answer):
         yield from under(f"answer[{index}]", _answer(answer))
+
+
+def _parameters(manifest: BpfManifest) -> Iterator[Problem]:
+    yield from _unique("filters", manifest.filters)
+    for one in manifest.filters:
+        if one in manifest.parameter:
+            yield Problem(f"parameter.{one}", "is a filter already", "give it another name")
+    for name, parameter in manifest.parameter.items():
+        yield from under(f"parameter.{name}", check_parameter(name, parameter))
 
 
 def _names(

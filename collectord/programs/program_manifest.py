@@ -19,6 +19,7 @@ from collectord.errors import ConfigError
 from collectord.programs import manifest_rules
 from collectord.programs.filters import FILTERS, Filter
 from collectord.programs.parameter import read_value
+from collectord.text.foreign import convert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -230,7 +231,9 @@ def load_manifest(text: bytes, path: str) -> BpfManifest:
     """
     manifest = decode(parse(text, path), BpfManifest, path)
     raise_first(manifest_rules.check_manifest(manifest), path)
-    common = {name: msgspec.convert(FILTERS[name], ParameterConfig) for name in manifest.filters}
+    common: dict[str, ParameterConfig] = {
+        name: convert(FILTERS[name], ParameterConfig) for name in manifest.filters
+    }
     return replace(manifest, parameter=with_defaults({**common, **manifest.parameter}, path))
 
 

@@ -54,7 +54,7 @@ def _check(counted: Counted, name: str, field: str, bounds: dict[int | str, rang
 
 
 def test_softirqs(start_cli: Start, tmp_path: Path) -> None:
-    """Packets to oneself make softirqs run, and there are no more of any than the kernel counts."""
+    """Packets to oneself make softirqs run; there are as many of each as the kernel counts."""
     names = list(_softirqs())
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
@@ -82,7 +82,7 @@ def test_softirqs(start_cli: Start, tmp_path: Path) -> None:
 
 
 def test_interrupts(start_cli: Start, tmp_path: Path) -> None:
-    """A disk's writes make interrupts come, and there are no more of any than the kernel counts."""
+    """Writes make a disk interrupt; there are as many of each as the kernel counts."""
     outer = _interrupts()
     with counting(start_cli, tmp_path, *program("hardirqs"), "--json") as counted:
         inner = _interrupts()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that tell of ends of processes, and of slow tasks, find exactly those that were caused."""
+"""Programs that tell of ends of processes and of slow tasks find exactly those."""
 
 from __future__ import annotations
 
@@ -95,11 +95,13 @@ def test_processes_that_fail(start_cli: Start, run_cli: Run, tmp_path: Path, per
 
 def test_the_length_of_a_life(start_cli: Start, run_cli: Run, tmp_path: Path, perf: Perf) -> None:
     """It is the time from the fork on; a name with escape sequences does a terminal no harm."""
-    with child(comm=HOSTILE) as sleeper:
-        with recording(start_cli, tmp_path, *program("exitsnoop", pid=sleeper.pid)) as running:
-            sleeper.do("sleep", SWITCHES)  # of 1 ms each
-            os.kill(sleeper.pid, signal.SIGKILL)
-            wait_for(lambda: not sleeper.is_running(), "the end of the child")
+    with (
+        child(comm=HOSTILE) as sleeper,
+        recording(start_cli, tmp_path, *program("exitsnoop", pid=sleeper.pid)) as running,
+    ):
+        sleeper.do("sleep", SWITCHES)  # of 1 ms each
+        os.kill(sleeper.pid, signal.SIGKILL)
+        wait_for(lambda: not sleeper.is_running(), "the end of the child")
     check_balance(running.session, (perf,))
     (event,) = events_of(run_cli, running.session)
     assert (event["pid"], event["signal"]) == (sleeper.pid, signal.SIGKILL)

@@ -113,7 +113,7 @@ def test_segments_that_are_sent_again(
             recording(start_cli, tmp_path, *program("tcpretrans", **given)) as running,
             socket.socket() as waits,
         ):
-            waits.setblocking(False)
+            waits.settimeout(0)
             assert waits.connect_ex((LOOPBACK, port)) == errno.EINPROGRESS
             local = waits.getsockname()[1]
             wait_for(lambda: _sent_again(waits) >= AGAIN, "segments that are sent again")

@@ -317,7 +317,7 @@ def _filtering(text: str) -> list[str]:
 
 
 def test_filters_are_compared_in_numbers() -> None:
-    """A text is compared with its NUL, or without it where more may follow; an empty one with none."""
+    """A text is compared with its NUL, unless more may follow; an empty one lets all pass."""
 
     def compared(text: str) -> str:
         line = _filtering(text)[1]
