@@ -40,6 +40,11 @@ HOSTILE: Final = b"\x1b[2J;\xff"
 THREADS: Final = """
 import ctypes, os, threading, time
 first = f"/proc/self/task/{os.getpid()}/stat"
+@pytest.fixture(autouse=True)
+def _needs_btf(require: Callable[[str], None]) -> None:
+    require("BTF")
+
+
 def run():
     while open(first).read().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.001)

@@ -36,6 +36,11 @@ TOTAL_RETRANS_AT: Final = 100  # of struct tcp_info
 LOOPBACK: Final = "127.0.0.1"
 
 
+@pytest.fixture(autouse=True)
+def _needs_btf(require: Callable[[str], None]) -> None:
+    require("BTF")
+
+
 def _mapped(address: str) -> str:
     return socket.inet_pton(socket.AF_INET6, f"::ffff:{address}").hex()
 

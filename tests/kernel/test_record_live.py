@@ -80,7 +80,7 @@ def test_events_are_shown_as_they_come(tmp_path: Path, *, rotated: bool) -> None
     """Each is there while the recording goes on, once, and does the terminal no harm."""
     folder = os.fsencode(tmp_path) + b"/opened-"
     out = ("--output-dir", tmp_path / "out") if rotated else ("-o", tmp_path / "one.data")
-    words = [*program("opensnoop", path=f"{tmp_path}/opened-*"), *out]
+    words: list[str | Path] = [*program("opensnoop", path=f"{tmp_path}/opened-*"), *out]
     ready = "while ! [ -e $0/stop ]; do : >$0/opened-ready; sleep 0.1; done"
     with _on_a_terminal(*words, "--", "sh", "-c", ready, tmp_path) as (terminal, process):
         terminal.until(rb"/opened-ready\r\n")
@@ -101,7 +101,7 @@ def test_events_are_shown_as_they_come(tmp_path: Path, *, rotated: bool) -> None
 def test_no_events_are_shown(tmp_path: Path) -> None:
     """With -q the terminal has the result only."""
     script = "for _ in 1 2 3; do : >$0/opened; done; sleep 1.5"
-    words = [*program("opensnoop", path=f"{tmp_path}/opened"), "-o", tmp_path / "one.data", "-q"]
+    words = [*program("opensnoop", path=f"{tmp_path}/opened"), "-o", f"{tmp_path}/one.data", "-q"]
     with _on_a_terminal(*words, "--", "sh", "-c", script, tmp_path) as (terminal, process):
         terminal.rest()
         assert process.wait(PATIENCE_S) == 0
@@ -112,14 +112,8 @@ def test_no_events_are_shown(tmp_path: Path) -> None:
 def test_maps_at_an_interval(tmp_path: Path) -> None:
     """Each line has what came since the one before, and all of them no more than the whole."""
     with child() as sleeper:
-        words = [
-            *program("runqlat", pid=sleeper.pid),
-            "--interval",
-            "1s",
-            "-o",
-            tmp_path / "one.data",
-        ]
-        with _on_a_terminal(*words, "--duration", "5s") as (terminal, process):
+        out = ("--interval", "1s", "-o", f"{tmp_path}/one.data", "--duration", "5s")
+        with _on_a_terminal(*program("runqlat", pid=sleeper.pid), *out) as (terminal, process):
             terminal.until(rb"\d\d:\d\d:\d\d ")
             sleeper.do("sleep", SLEEPS)
             terminal.rest()

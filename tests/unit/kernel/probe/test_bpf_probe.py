@@ -329,3 +329,17 @@ def test_a_members_offset_in_btf() -> None:
         assert member_offset(data, b"first", b"second") == -1
         assert member_offset(data[:60], b"wanted", b"second") == -1
     assert member_offset(b"", b"wanted", b"first") == -1
+
+
+def test_members_of_structs_without_a_name() -> None:
+    """They are the outer struct's; one that holds itself, as no compiler makes it, ends too."""
+    names = b"\0outer\0inner\0"
+
+    def data(inner_name: int) -> bytes:
+        types = struct.pack("<IIIIII", 1, 4 << 24 | 1, 16, 0, 2, 32)
+        types += struct.pack("<IIIIII", 0, 5 << 24 | 1, 8, inner_name, 2, 8)
+        head = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names))
+        return head + types + names
+
+    assert member_offset(data(7), b"outer", b"inner") == 5
+    assert member_offset(data(0), b"outer", b"inner") == -1
