@@ -50,8 +50,8 @@ RING_FULL: Final = "kernel_ring/ring_full"
 BY_BUFFER: Final = ("--bpf", "syscall_stream", "--transport", "ringbuf")
 # Those that submit events.
 SHIPPED: Final = (
-    *("biosnoop", "execsnoop", "exitsnoop", "oomkill", "opensnoop", "runqslower"),
-    *("syscall_stream", "tcpconnect", "tcplife", "tcpretrans"),
+    *("biosnoop", "execsnoop", "exitsnoop", "fileslower", "oomkill", "opensnoop"),
+    *("runqslower", "syscall_stream", "tcpconnect", "tcplife", "tcpretrans"),
 )
 
 
