@@ -50,7 +50,7 @@ RING_FULL: Final = "kernel_ring/ring_full"
 BY_BUFFER: Final = ("--bpf", "syscall_stream", "--transport", "ringbuf")
 # Those that submit events.
 SHIPPED: Final = (
-    *("biosnoop", "execsnoop", "exitsnoop", "fileslower", "oomkill", "opensnoop"),
+    *("biosnoop", "dnssnoop", "execsnoop", "exitsnoop", "fileslower", "oomkill", "opensnoop"),
     *("runqslower", "syscall_stream", "tcpconnect", "tcplife", "tcpretrans"),
 )
 

@@ -185,7 +185,7 @@ def test_the_filters_of_a_task(start_cli: Start, run_cli: Run, tmp_path: Path, p
     name = own_comm()
     for given, times in (
         ({"comm": name, "path": str(there)}, TIMES),
-        ({"comm": f"{name[:2]}*", "path": f"{tmp_path}/ther*"}, TIMES),
+        ({"comm": f"{name[:2]}*", "path": f"{tmp_path}/the*"}, TIMES),
         ({"comm": name[:-1], "path": str(there)}, 0),
         ({"comm": name, "path": str(there)[:-1]}, 0),
         ({"uid": os.getuid() + 1, "path": str(there)}, 0),
