@@ -37,8 +37,11 @@ struct request_state {
 	u32 requeued;		/* 1: it waits again, and keeps its owner and its first insertion */
 	u32 pid;
 	u32 tid;
+	u32 wanted;		/* whether its owner passes the filters */
 	char comm[16];
 };
+
+#define OF_SOME (PARAMETER_PID || sizeof(PARAMETER_COMM) > 1 || PARAMETER_CGROUP)
 
 /*
  * Requests in progress. One whose completion was missed, or that was merged into another, stays
@@ -78,6 +81,7 @@ static inline void set_owner(struct request_state *state)
 	state->pid = id >> 32;
 	state->tid = id;
 	bpf_get_current_comm(state->comm, sizeof(state->comm));
+	state->wanted = collectord_wanted();
 }
 
 static inline void count_crowded(s64 change)
@@ -252,9 +256,9 @@ static inline bool take(struct request_key *key, u64 now, struct request_state *
 	return false;
 }
 
-static inline bool is_wanted(struct io_event *event)
+static inline bool is_wanted(struct io_event *event, bool wanted)
 {
-	if (PARAMETER_PID && event->pid != PARAMETER_PID)
+	if (OF_SOME && !wanted)
 		return false;
 	if (PARAMETER_FAILED && !event->error)
 		return false;
@@ -295,7 +299,7 @@ TRACEPOINT_PROBE(block, block_rq_complete)
 	event.bytes = sectors << 9;
 	event.error = args->error;
 	bpf_probe_read_kernel_str(event.rwbs, sizeof(event.rwbs), args->rwbs);
-	if (!is_wanted(&event))
+	if (!is_wanted(&event, state.wanted))
 		return 1;
 	if (!event.latency_ns)
 		unmatched.increment(0);

@@ -22,6 +22,91 @@
  * program's text where the #include stands, and no method hides in a macro.
  */
 
+/*
+ * Filters that programs have in common: a manifest lists those of its program, for example filters =
+ * ["pid", "comm"], and what is not listed costs nothing.
+ */
+
+#ifdef COLLECTORD_FILTER_COMM
+/*
+ * Of a task's name, 16 bytes. COLLECTORD_FILTER_COMM() compares byte by byte with numbers: BCC gives
+ * programs no texts in memory.
+ */
+static inline bool collectord_comm_wanted(const char *comm)
+{
+	return COLLECTORD_FILTER_COMM(comm);
+}
+#endif
+
+#ifdef COLLECTORD_FILTER_PATH
+/* Of a path, in more than 128 bytes. */
+static inline bool collectord_path_wanted(const char *path)
+{
+	return COLLECTORD_FILTER_PATH(path);
+}
+#endif
+
+#ifdef COLLECTORD_FILTER_REMOTE_PORT
+/* Of a connection's ports as numbers of this machine. */
+static inline bool collectord_ports_wanted(u16 local, u16 remote)
+{
+	return (!PARAMETER_LOCAL_PORT || local == PARAMETER_LOCAL_PORT) &&
+	       (!PARAMETER_REMOTE_PORT || remote == PARAMETER_REMOTE_PORT);
+}
+#endif
+
+#ifdef COLLECTORD_FILTER_CGROUP
+#define COLLECTORD_CGROUPS_DEEP 16
+
+/* Whether the current task is in the cgroup, or below it. */
+static inline bool collectord_cgroup_wanted(void)
+{
+	if (!PARAMETER_CGROUP)
+		return true;
+#pragma unroll
+	for (int level = 0; level < COLLECTORD_CGROUPS_DEEP; level++) {
+		u64 id = bpf_get_current_ancestor_cgroup_id(level);
+
+		if (id == PARAMETER_CGROUP)
+			return true;
+		if (!id)
+			return false;
+	}
+	return false;
+}
+#endif
+
+/* Whether what the current task does is wanted. */
+static inline bool collectord_wanted(void)
+{
+#ifdef COLLECTORD_FILTER_PID
+	if (PARAMETER_PID && bpf_get_current_pid_tgid() >> 32 != PARAMETER_PID)
+		return false;
+#endif
+#ifdef COLLECTORD_FILTER_TID
+	if (PARAMETER_TID && (u32)bpf_get_current_pid_tgid() != PARAMETER_TID)
+		return false;
+#endif
+#ifdef COLLECTORD_FILTER_UID
+	if (PARAMETER_UID >= 0 && (u32)bpf_get_current_uid_gid() != PARAMETER_UID)
+		return false;
+#endif
+#ifdef COLLECTORD_FILTER_COMM
+	if (sizeof(PARAMETER_COMM) > 1) {
+		char comm[16];
+
+		bpf_get_current_comm(comm, sizeof(comm));
+		if (!collectord_comm_wanted(comm))
+			return false;
+	}
+#endif
+#ifdef COLLECTORD_FILTER_CGROUP
+	if (!collectord_cgroup_wanted())
+		return false;
+#endif
+	return true;
+}
+
 /* 0: closed. Nothing is counted or submitted on this CPU. */
 BPF_PERCPU_ARRAY(collectord_gate, u64, 1);
 

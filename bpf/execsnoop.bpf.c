@@ -14,6 +14,7 @@
 
 struct exec_event {
 	u32 pid;
+	u32 parent;	/* the parent's pid */
 	u32 tid;	/* the calling thread, which is gone if it was not the first */
 	u32 uid;
 	s32 result;
@@ -38,16 +39,24 @@ BPF_PERCPU_ARRAY(scratch, struct scratch, 1);
 /* Failures whose entry was missed, and so are not reported. */
 BPF_PERCPU_ARRAY(unmatched, u64, 1);
 
+static inline u32 parent_pid(void)
+{
+	u64 task = bpf_get_current_task();
+	u64 parent = 0;
+	u32 pid = 0;
+
+	bpf_probe_read_kernel(&parent, sizeof(parent),
+			      (void *)(task + COLLECTORD_AT_TASK_STRUCT_REAL_PARENT));
+	bpf_probe_read_kernel(&pid, sizeof(pid), (void *)(parent + COLLECTORD_AT_TASK_STRUCT_TGID));
+	return pid;
+}
+
 static inline struct scratch *prepare(u64 id, u32 uid)
 {
 	u32 zero = 0;
 	struct scratch *room;
 
-	if (PARAMETER_PID && id >> 32 != PARAMETER_PID)
-		return NULL;
-	if (PARAMETER_UID >= 0 && uid != PARAMETER_UID)
-		return NULL;
-	if (!collectord_open())
+	if (!collectord_wanted() || !collectord_open())
 		return NULL;
 	room = scratch.lookup(&zero);
 	if (!room)
@@ -56,6 +65,7 @@ static inline struct scratch *prepare(u64 id, u32 uid)
 	for (u32 i = 0; i < ARGS_BYTES / sizeof(u32); i++)
 		((volatile u32 *)room->event.args)[i] = 0;
 	room->event.pid = id >> 32;
+	room->event.parent = parent_pid();
 	room->event.tid = id;
 	room->event.uid = uid;
 	bpf_get_current_comm(room->event.comm, sizeof(room->event.comm));
@@ -162,7 +172,8 @@ static inline void leave(void *ctx, long result)
 #if PARAMETER_ARGS
 	read_arguments(room, attempt.argv, sizeof(u64));
 #endif
-	collectord_submit(ctx, &room->event);
+	if (collectord_path_wanted(room->event.filename))
+		collectord_submit(ctx, &room->event);
 }
 
 TRACEPOINT_PROBE(syscalls, sys_enter_execve)
@@ -208,6 +219,7 @@ TRACEPOINT_PROBE(sched, sched_process_exec)
 #if PARAMETER_ARGS
 	read_new_arguments(room);
 #endif
-	collectord_submit(args, &room->event);
+	if (collectord_path_wanted(room->event.filename))
+		collectord_submit(args, &room->event);
 	return 1;
 }

@@ -177,8 +177,7 @@ static inline void leave(struct bpf_raw_tracepoint_args *ctx, u64 now_ns)
 	struct left_task entry = {.since_ns = now_ns, .tgid = id >> 32, .pid = id};
 	int error;
 
-	if (!entry.pid || (PARAMETER_PID && entry.tgid != PARAMETER_PID) ||
-	    (PARAMETER_TID && entry.pid != PARAMETER_TID))
+	if (!entry.pid || !collectord_wanted())
 		return;
 	check_states();
 	if (!(state_of((u8)ctx->args[0], ctx->args[3]) & STATES)) {

@@ -35,21 +35,12 @@ BPF_TABLE("lru_hash", u64, struct opening, openings, 10240);
 /* Returns whose entry was missed, and so are not reported. */
 BPF_PERCPU_ARRAY(unmatched, u64, 1);
 
-static inline bool is_wanted(u64 id)
-{
-	if (PARAMETER_PID && id >> 32 != PARAMETER_PID)
-		return false;
-	if (PARAMETER_UID >= 0 && (u32)bpf_get_current_uid_gid() != PARAMETER_UID)
-		return false;
-	return true;
-}
-
 /* Keep the entry even where the gate is closed: a thread may return on another CPU. */
 static inline void enter(struct opening *opening)
 {
 	u64 id = bpf_get_current_pid_tgid();
 
-	if (is_wanted(id))
+	if (collectord_wanted())
 		openings.update(&id, opening);
 }
 
@@ -59,7 +50,7 @@ static inline void leave(void *ctx, long result)
 	struct open_event event = {};
 	struct opening *opening;
 
-	if (!is_wanted(id))
+	if (!collectord_wanted())
 		return;
 	opening = openings.lookup(&id);
 	if (!opening) {
@@ -84,7 +75,8 @@ static inline void leave(void *ctx, long result)
 		event.directory = opening->directory;
 		bpf_get_current_comm(event.comm, sizeof(event.comm));
 		bpf_probe_read_user_str(event.path, sizeof(event.path), (void *)opening->path);
-		collectord_submit(ctx, &event);
+		if (collectord_path_wanted(event.path))
+			collectord_submit(ctx, &event);
 	}
 	openings.delete(&id);
 }

@@ -15,7 +15,7 @@
 #include <uapi/linux/errno.h>
 #include "collectord.h"
 
-#define FILTERED (PARAMETER_PID || PARAMETER_TID)
+#define FILTERED (PARAMETER_PID || PARAMETER_TID || sizeof(PARAMETER_COMM) > 1 || PARAMETER_CGROUP)
 
 /* The task that got a CPU last, as far as switches are seen. */
 struct run {
@@ -74,12 +74,6 @@ static inline void record(u64 waited_ns)
 	*sum_us = *sum_ns / 1000;
 }
 
-static inline bool wanted(u64 id)
-{
-	return (!PARAMETER_PID || id >> 32 == PARAMETER_PID) &&
-	       (!PARAMETER_TID || (u32)id == PARAMETER_TID);
-}
-
 /* A task that already waits continues to wait: it can be woken after it was taken off its CPU. */
 RAW_TRACEPOINT_PROBE(sched_wakeup)
 {
@@ -109,7 +103,7 @@ static inline void leave(u64 task, bool runnable, struct run *run, bool open, u6
 
 	if ((u32)id == 0)
 		return;
-	if (open && run->task && wanted(id)) {
+	if (open && run->task && collectord_wanted()) {
 		if (run->task != task || !run->known)
 			count_unmatched();
 		else if (FILTERED)

@@ -46,7 +46,7 @@ RAW_TRACEPOINT_PROBE(sys_enter)
 	if (!collectord_open())
 		return 0;
 	id = bpf_get_current_pid_tgid();
-	if (PARAMETER_PID && id >> 32 != PARAMETER_PID)
+	if (!collectord_wanted())
 		return 0;
 	event.arg0 = 0;
 	event.arg1 = 0;

@@ -42,10 +42,13 @@ struct session {
 	u64 established_ns;	/* when it was; 0: not seen */
 	u32 pid;
 	u32 uid;
+	u32 wanted;		/* whether its owner passes the filters */
 	char comm[16];
 	char direction[8];
 	char pid_from[8];
 };
+
+#define OF_SOME (PARAMETER_PID || PARAMETER_UID >= 0 || sizeof(PARAMETER_COMM) > 1 || PARAMETER_CGROUP)
 
 /*
  * Sessions by the socket's address, which is reused once it has closed. One whose end was missed
@@ -61,6 +64,7 @@ static inline void set_owner(struct session *session)
 	session->pid = bpf_get_current_pid_tgid() >> 32;
 	session->uid = bpf_get_current_uid_gid();
 	bpf_get_current_comm(session->comm, sizeof(session->comm));
+	session->wanted = collectord_wanted();
 }
 
 static inline void begin_out(u64 socket)
@@ -105,15 +109,12 @@ static inline void close_by_owner(u64 socket)
 	}
 }
 
-static inline bool is_wanted(struct tcp_event *event)
+/* The filters of tasks are of the owner; where one is given, a session of nobody known has none. */
+static inline bool is_wanted(struct tcp_event *event, struct session *session)
 {
-	if (PARAMETER_PID && event->pid != PARAMETER_PID)
+	if (OF_SOME && !(session && session->wanted))
 		return false;
-	if (PARAMETER_UID >= 0 && (!event->pid || event->uid != PARAMETER_UID))
-		return false;
-	if (PARAMETER_LOCAL_PORT && event->local_port != PARAMETER_LOCAL_PORT)
-		return false;
-	if (PARAMETER_REMOTE_PORT && event->remote_port != PARAMETER_REMOTE_PORT)
+	if (!collectord_ports_wanted(event->local_port, event->remote_port))
 		return false;
 	return event->duration_ns >= PARAMETER_MIN_DURATION;
 }
@@ -183,7 +184,7 @@ TRACEPOINT_PROBE(sock, inet_sock_set_state)
 				      args->saddr_v6);
 		bpf_probe_read_kernel(event.remote_address, sizeof(event.remote_address),
 				      args->daddr_v6);
-		if (is_wanted(&event)) {
+		if (is_wanted(&event, session)) {
 			if (!failed && !event.duration_ns)
 				unmatched.increment(0);
 			collectord_submit(args, &event);

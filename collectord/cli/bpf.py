@@ -177,9 +177,10 @@ def _load(
     """
     cache = bpf_source.cache_folder(config, DaemonConfig().state_dir, facts.euid)
     headers = kernel.bpf_headers(config.headers, cache)
+    library = kernel.bpf_library(program.manifest.members)
     with ExitStack() as stack:
         loaded = bcc_client.load(
-            bcc_client.request(program, values, headers=headers, library=kernel.bpf_library()),
+            bcc_client.request(program, values, headers=headers, library=library),
             python=facts.bpf.python,
             stack=stack,
             timeout_s=config.compile_time / NS_PER_SECOND,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
@@ -44,7 +45,7 @@ def run(words: Sequence[str], socket: Path, choice: Choice, form: str) -> int:
     Raises:
         UsageError: there is nothing to follow, or nothing in it matches the choice.
     """
-    follower = _Follower(choice, form)
+    follower = Follower(choice, form)
     with ExitStack() as stack:
         try:
             streams = _streams(words, socket, follower.lines_of)
@@ -53,7 +54,7 @@ def run(words: Sequence[str], socket: Path, choice: Choice, form: str) -> int:
             return EXIT_OK
 
 
-class _Follower:
+class Follower:
     """Prints the new records of some streams."""
 
     def __init__(self, choice: Choice, form: str) -> None:
@@ -66,8 +67,14 @@ class _Follower:
         self._printer.knows(file.events)
         return EventLines(file, self._printer.programs(file), Window())
 
-    def run(self, streams: Sequence[LiveStreams]) -> int:
-        """Follow until all streams have ended, and return the exit status."""
+    def run(self, streams: Sequence[LiveStreams], over: Event | None = None) -> int:
+        """Follow until all streams have ended, and return the exit status.
+
+        Args:
+            streams: to be followed.
+            over: set when nothing new begins any more: what is open is followed to its end.
+        """
+        over = over or Event()
         files = [segment.file for one in streams for segment in one.segments]
         self._choice.check([one for file in files for one in choosables(file)])
         self._printer.knows([event for file in files for event in file.events])
@@ -76,7 +83,9 @@ class _Follower:
             printed = sum(self._print(stream) for stream in streams)
             if printed:
                 flush()
-            elif all(stream.ended for stream in streams):
+            elif all(
+                stream.ended or (over.is_set() and not stream.segments) for stream in streams
+            ):
                 return EXIT_FAILURE if self._failed else EXIT_OK
             else:
                 time.sleep(_PAUSE_S)

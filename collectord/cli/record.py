@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,8 @@ from collectord.cli import (
     log,
     record_options,
 )
+from collectord.cli.live_answers import LiveAnswers
+from collectord.cli.live_events import LiveEvents
 from collectord.cli.output import complain, flush
 from collectord.cli.record_config import check_snapshot, config_of
 from collectord.cli.summary import print_result
@@ -40,16 +42,19 @@ from collectord.source import bcc_client
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from collectord.config.schema import Config
     from collectord.daemon.recording import RecordResult
     from collectord.kernel.port import Kernel
+    from collectord.plan.plan import Plan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.maps.answers import Answer
+    from collectord.session.maps.map_watch import Contents
     from collectord.sink.pack import Compressed
 
 _SIGNAL_STATUS: Final = 128
+ANSWER_KINDS: Final = ("histogram", "table", "folded")
 
 
 def run(arguments: Sequence[str], kernel: Kernel) -> int:
@@ -61,11 +66,15 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     # Balances and errors are the result; the log reports troubles meanwhile. The live line and the
     # result show losses.
     log.configure(level=logging.WARNING, without=(LOSING_BEGAN, LOSING_ENDED))
-    with stdout_for_result(only=args.json), live_line(command) as on_tick, EventLoop() as loop:
+    with (
+        stdout_for_result(only=args.json),
+        _live(args, config, command) as on_tick,
+        EventLoop() as loop,
+    ):
         result = loop.run(_record(kernel, args, config, command, on_tick, abandon=loop.abandon))
     status = status_of(result.command_status)
     try:
-        answers = _answers(result)
+        answers = answers_of(result.plan, result.counted)
         print_result(
             result.balances,
             as_json=args.json,
@@ -86,11 +95,19 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     return status
 
 
-def _answers(result: RecordResult) -> dict[str, list[Answer]]:
-    """Return the answers of a recording's BPF programs, by program."""
+def answers_of(
+    plan: Plan, contents: Mapping[str, Contents], *, kinds: Container[str] = ANSWER_KINDS
+) -> dict[str, list[Answer]]:
+    """Return the answers of a recording's BPF programs, by program.
+
+    Args:
+        plan: of the recording.
+        contents: the tables for answers, by session.
+        kinds: of the answers.
+    """
     found: dict[str, list[Answer]] = {}
-    for session in result.plan.sessions:
-        counted = result.counted.get(session.name)
+    for session in plan.sessions:
+        counted = contents.get(session.name)
         payload = session.payload
         if counted is None or not isinstance(payload, BpfPlan):
             continue
@@ -99,6 +116,7 @@ def _answers(result: RecordResult) -> dict[str, list[Answer]]:
             found[one.name] = [
                 make_answer(config, counted.get(one.name, {}), HostNames(), symbols)
                 for config in one.program.manifest.answer
+                if config.kind in kinds
             ]
     return {program: answers for program, answers in found.items() if answers}
 
@@ -163,6 +181,8 @@ async def _record(
             on_tick=on_tick,
             stop=stop,
             abandon=abandon,
+            interval_ns=args.interval,
+            on_counted=_at_intervals() if args.interval else None,
         )
 
 
@@ -180,6 +200,34 @@ def stdout_for_result(*, only: bool) -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def _at_intervals() -> Callable[[Plan, Mapping[str, Contents]], None]:
+    """Return what prints the answers at intervals: all but stacks, whose names take too long."""
+    live = LiveAnswers()
+
+    def show(plan: Plan, contents: Mapping[str, Contents]) -> None:
+        live.show(answers_of(plan, contents, kinds=("histogram", "table")))
+
+    return show
+
+
+@contextmanager
+def _live(
+    args: argparse.Namespace, config: Config, command: list[str]
+) -> Iterator[Callable[[DaemonStatus], None] | None]:
+    """Print during the block what is recorded: events, or a line with rates."""
+    with ExitStack() as stack:
+        if args.quiet:
+            yield None
+        elif args.interval or (args.programs and sys.stdout.isatty() and not args.json):
+            (session,) = config.session
+            if sys.stdout.isatty():
+                name = Path(session.single_file).name
+                stack.enter_context(LiveEvents(Path(session.directory), name).running())
+            yield lambda _status: None  # what is read once per flush interval is not stretched
+        else:
+            yield stack.enter_context(live_line(command))
 
 
 @contextmanager

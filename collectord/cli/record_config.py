@@ -39,7 +39,7 @@ from collectord.config.schema_session import (
 from collectord.errors import UsageError
 from collectord.model import FLIGHT_RECORDER, RECORD_SESSION, ScopeKind
 from collectord.plan import ring_sizes
-from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
+from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, RingSize, Share
 
 if TYPE_CHECKING:
     import argparse
@@ -76,6 +76,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         hint = "add --overwrite, or -S with an AUX event"
         raise UsageError("--freeze-on needs a flight recorder", hint=hint)
     _check_no_stream(args.output)
+    _check_interval(args)
     output = Path(args.output or _default_output(sources[0])).absolute()
     directory = Path(args.output_dir).absolute() if args.output_dir else output.parent
     config = Config(
@@ -125,6 +126,25 @@ def timed_session(args: argparse.Namespace, name: str) -> dict[str, Any]:
     return encode(
         TimedSessionConfig(name=name, target=target, source=_sources(args), duration=duration)
     )
+
+
+def _check_interval(args: argparse.Namespace) -> None:
+    """Refuse an interval where there are no maps to be printed, or too short a one.
+
+    Raises:
+        UsageError: it cannot be combined with the others.
+    """
+    if not args.interval:
+        return
+    if not args.programs:
+        raise UsageError("--interval is for maps of BPF programs", hint="add --bpf NAME")
+    if args.json or args.quiet:
+        other = "--json" if args.json else "-q"
+        raise UsageError(
+            f"--interval cannot be combined with {other}", hint="both say what is printed"
+        )
+    if args.interval < NS_PER_SECOND:
+        raise UsageError("--interval is shorter than a second", hint="maps are read once a second")
 
 
 def _check_no_stream(output: str | None) -> None:

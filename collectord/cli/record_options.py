@@ -43,6 +43,8 @@ _USAGE = (
     "[--overwrite [--freeze-on EVENT [--freeze-filter F]]]",
     "[--duration TIME]",
     "[-o FILE | --output-dir DIR]",
+    "[--interval TIME]",
+    "[-q]",
     "[--json]",
     "[-- COMMAND ARGS...]",
 )
@@ -382,6 +384,22 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="compress the files when the recording has ended; perf and trace-cmd read them as "
         "before, and files of --relay become zstd files (default: no)",
+    )
+    group.add_argument(
+        "--interval",
+        metavar="TIME",
+        type=option_values.duration,
+        default=0,
+        help="with --bpf, print maps at this interval too, a second or more: of a histogram what "
+        "came since, as a line of a heat map, and tables as they are then (default: at the end "
+        "only)",
+    )
+    group.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print the result only: on a terminal neither the events of --bpf as they come nor "
+        "a line with rates (default: both)",
     )
     group.add_argument(
         "--json",

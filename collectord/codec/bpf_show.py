@@ -37,6 +37,12 @@ _TCP_STATES: Final = (
     *("CLOSE_WAIT", "LAST_ACK", "LISTEN", "CLOSING", "NEW_SYN_RECV", "BOUND_INACTIVE"),
 )
 
+# include/linux/interrupt.h.
+_SOFTIRQS: Final = (
+    *("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK"),
+    *("IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"),
+)
+
 
 class Names(Protocol):
     """Names that this host has for numbers."""
@@ -148,9 +154,10 @@ _SHOWERS: Final[dict[str, Shower]] = {
     "ifindex": lambda value, names: names.interface(value),
     "device": lambda value, names: names.device(value),
     "signal": _signal,
+    "softirq": lambda value, _: _SOFTIRQS[value] if 0 <= value < len(_SOFTIRQS) else str(value),
     "tcp_state": _tcp_state,
 }
 # The values for `show` of a column: decimal; hex; errno, for a result where negative values are
 # errors; duration, in ns; bytes, a size; text; ip, 4 or 16 bytes in network order; port_be, a port
-# in network order; ifindex; device, a dev_t; signal; tcp_state.
+# in network order; ifindex; device, a dev_t; signal; softirq; tcp_state.
 SHOWS: Final = tuple(_SHOWERS)

@@ -16,7 +16,7 @@ from collectord.codec.perf_bpf import ARRAY_PLACES, BpfArray
 from collectord.codec.perf_sideband import BpfEvent, BpfEventType, Ksymbol, KsymbolType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from collectord.codec.perf_bpf import BpfImage, Btf
@@ -36,6 +36,11 @@ _KIND_AT: Final = 24
 _KIND_MASK: Final = 0x1F
 _COUNT_MASK: Final = 0xFFFF
 _FUNCTION: Final = 12
+_STRUCT: Final = 4
+_COMPOUND: Final = (_STRUCT, 5)  # or a union
+_DEEPEST: Final = 16  # of structs without a name in others
+_MEMBER: Final = _TYPE  # name, type, offset in bits
+_BITFIELD: Final = 1 << 31  # of a struct: offsets have the width of bitfields in their upper byte
 # Bytes behind a type, by kind: once, and for each member.
 _BEHIND: Final = {
     1: (4, 0),  # INT
@@ -162,6 +167,43 @@ class _Types:
             yield name_at, kind
             at += _TYPE.size + behind[0] + behind[1] * (info & _COUNT_MASK)
 
+    def members(self, name: bytes) -> Iterator[tuple[bytes, int]]:
+        """Yield names and offsets in bits of the members of a struct, and of those in it."""
+        wanted = self.place(name)
+        places: list[int] = []  # of types, by number - 1
+        at = 0
+        while at + _TYPE.size <= len(self._types):
+            _, info, _ = _TYPE.unpack_from(self._types, at)
+            behind = _BEHIND.get(info >> _KIND_AT & _KIND_MASK)
+            if behind is None:
+                return
+            places.append(at)
+            at += _TYPE.size + behind[0] + behind[1] * (info & _COUNT_MASK)
+        for at in places:
+            name_at, info, _ = _TYPE.unpack_from(self._types, at)
+            if name_at == wanted and info >> _KIND_AT & _KIND_MASK == _STRUCT:
+                yield from self._members(at, places, 0, _DEEPEST)
+                return
+
+    def _members(
+        self, at: int, places: Sequence[int], begin: int, deeper: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield members of a struct or union at a place, that begins at a bit of another one."""
+        _, info, _ = _TYPE.unpack_from(self._types, at)
+        if info >> _KIND_AT & _KIND_MASK not in _COMPOUND or not deeper:
+            return
+        mask = 0xFFFFFF if info & _BITFIELD else 0xFFFFFFFF
+        size = (info & _COUNT_MASK) * _MEMBER.size
+        behind = self._types[at + _TYPE.size :][:size]
+        if len(behind) < size:
+            return
+        for name_at, number, offset in _MEMBER.iter_unpack(behind):
+            first = begin + (offset & mask)
+            if name_at:
+                yield self.name(name_at), first
+            elif 0 < number <= len(places):
+                yield from self._members(places[number - 1], places, first, deeper - 1)
+
     def name(self, at: int) -> bytes:
         """Return the name at a place."""
         return self._names[at:].partition(b"\0")[0]
@@ -184,3 +226,12 @@ def function_id(data: bytes, name: bytes) -> int:
     types = _Types(data)
     wanted = (types.place(name), _FUNCTION)
     return next((number for number, found in enumerate(types, start=1) if found == wanted), 0)
+
+
+def member_offset(data: bytes, struct_name: bytes, member: bytes) -> int:
+    """Return the offset in bytes of a struct's member, -1 if it is absent.
+
+    Members of structs and unions without a name are those of the struct that they are in.
+    """
+    members = dict(_Types(data).members(struct_name))
+    return members[member] // 8 if member in members else -1

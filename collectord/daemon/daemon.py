@@ -176,6 +176,12 @@ class Daemon:
         """The tables for answers of BPF programs, by session; they are read at the end."""
         return self._stages.counted
 
+    def report_counted(
+        self, interval_ns: int, then: Callable[[Mapping[str, Contents]], None]
+    ) -> None:
+        """Have these tables read while the programs run; see `BpfWatch.report`."""
+        self._stages.watch.report(interval_ns, then)
+
     @property
     def target_fds(self) -> tuple[int, ...]:
         """The descriptors that become readable once a named process or thread has exited."""

@@ -59,6 +59,8 @@ async def record(
     on_tick: Callable[[DaemonStatus], None] | None,
     stop: asyncio.Event,
     abandon: Callable[[], None] = lambda: None,
+    interval_ns: int = 0,
+    on_counted: Callable[[Plan, Mapping[str, Contents]], None] | None = None,
 ) -> RecordResult:
     """Record until the command or the targets end, the duration is over, or `stop`.
 
@@ -71,6 +73,8 @@ async def record(
         on_tick: see `Daemon.run`.
         stop: ends the recording, and the command with it.
         abandon: called if disks do not answer in the end, and threads wait for them still.
+        interval_ns: time between two calls of `on_counted`.
+        on_counted: called with the tables for answers of BPF programs while these run.
 
     Raises:
         CollectordError: see `Daemon.run`.
@@ -86,6 +90,9 @@ async def record(
         stack.enter_context(
             signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
         )
+
+        if on_counted is not None:
+            daemon.report_counted(interval_ns, lambda counted: on_counted(daemon.plan, counted))
 
         async def on_open() -> None:
             """Let the command run, now that all events count, and watch for the end."""

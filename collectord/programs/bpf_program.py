@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from collectord.config.problems import Problem
 from collectord.programs import c_source
+from collectord.programs.filters import COMPARED_BY
 from collectord.programs.parameter import encode
 from collectord.programs.program_manifest import BpfManifest  # noqa: TC001 - of the facts' JSON
 from collectord.text.nearest import did_you_mean
@@ -23,6 +24,8 @@ EVENT: Final = "COLLECTORD_EVENT"
 RING: Final = "collectord_ring"
 _SUBMIT: Final = "collectord_submit"
 _PARAMETER: Final = "PARAMETER_"
+# Defined for a filter, so that collectord.h compares with its parameter.
+_FILTER: Final = "COLLECTORD_FILTER_"
 
 _INT: Final = range(-(1 << 31) + 1, 1 << 31)
 _LONG: Final = range(-(1 << 63) + 1, 1 << 63)
@@ -83,6 +86,10 @@ def defines(program: BpfProgram, values: Mapping[str, int | str]) -> str:
         else:
             text = _c_number(value)
         lines.append(f"#define {_PARAMETER}{name.upper()} {text}\n")
+    for name in program.manifest.filters:
+        value = values[name]
+        how = f"(text) ({_c_comparison(value)})" if isinstance(value, str) else " 1"
+        lines.append(f"#define {_FILTER}{name.upper()}{how}\n")
     return "".join(lines)
 
 
@@ -101,6 +108,18 @@ def _c_number(value: int) -> str:
 def _c_string(text: str) -> str:
     """Return a C literal of any bytes: all but the plainest are octal escapes."""
     return '"' + "".join(map(_c_char, encode(text))) + '"'
+
+
+def _c_comparison(wanted: str) -> str:
+    """Return a C expression: whether `text` is as a filter wants it, see `filters`."""
+    if not wanted:
+        return "1"
+    data = encode(wanted)
+    data = data[:-1] if data.endswith(b"*") else data + b"\0"
+    # volatile: else clang loads all bytes first, for which the stack has no room
+    read = "*(volatile u8 *)((text) + {})"
+    compared = (f"{read.format(at)} == {byte}" for at, byte in enumerate(data))
+    return " && ".join(compared) or "1"
 
 
 def _c_char(byte: int) -> str:
@@ -158,6 +177,7 @@ def needs(program: BpfProgram) -> tuple[str, ...]:
         dict.fromkeys(
             (
                 *manifest.requires,
+                *(("btf",) if manifest.members else ()),
                 *(_NEEDED_BY_KIND[kind] for kind in kinds if kind in _NEEDED_BY_KIND),
                 *(need for need, named in _NAMED.items() if re.search(rf"\b{named}", code)),
             )
@@ -186,6 +206,7 @@ def problems(program: BpfProgram) -> Iterator[Problem]:
         if name not in known:
             yield Problem(key, f"no map {name!r} in the program", did_you_mean(name, tables))
     used = {word for word in known if word.startswith(_PARAMETER)}
+    used |= {_PARAMETER + name.upper() for name in manifest.filters if COMPARED_BY[name] & known}
     defined = {_PARAMETER + name.upper(): name for name in manifest.parameter}
     for word in sorted(used - defined.keys()):
         hint = did_you_mean(word, defined)

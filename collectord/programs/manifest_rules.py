@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _FIELD: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 TRACEPOINT: Final = re.compile(r"[A-Za-z_][\w-]*:[A-Za-z_][\w-]*", re.ASCII)
+_MEMBER: Final = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
 _BINARY: Final = r"(?:/[^\0:\s]+|[A-Za-z_][\w.+-]*)"
 _SYMBOL: Final = r"[A-Za-z_$][\w$.@]*"
 # By attachment: the form of its place, and an example.
@@ -116,8 +117,8 @@ def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
         yield Problem("linux", f"{manifest.linux!r} is not a kernel release", 'such as "5.18"')
     yield from _names("tracepoints", manifest.tracepoints, TRACEPOINT, "SYSTEM:NAME")
     yield from _names("raw_tracepoints", manifest.raw_tracepoints, _IDENTIFIER, "a plain name")
-    for name, parameter in manifest.parameter.items():
-        yield from under(f"parameter.{name}", check_parameter(name, parameter))
+    yield from _names("members", manifest.members, _MEMBER, "STRUCT.MEMBER")
+    yield from _parameters(manifest)
     yield from _unique("attach", [(a.kind, a.function, a.place) for a in manifest.attach])
     for index, attach in enumerate(manifest.attach):
         yield from under(f"attach[{index}]", _attach(attach))
@@ -128,6 +129,15 @@ def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
         yield from under(f"metric[{index}]", _metric(metric))
     for index, answer in enumerate(manifest.answer):
         yield from under(f"answer[{index}]", _answer(answer))
+
+
+def _parameters(manifest: BpfManifest) -> Iterator[Problem]:
+    yield from _unique("filters", manifest.filters)
+    for one in manifest.filters:
+        if one in manifest.parameter:
+            yield Problem(f"parameter.{one}", "is a filter already", "give it another name")
+    for name, parameter in manifest.parameter.items():
+        yield from under(f"parameter.{name}", check_parameter(name, parameter))
 
 
 def _names(

@@ -17,7 +17,9 @@ from collectord.config.document import parse
 from collectord.config.problems import raise_first
 from collectord.errors import ConfigError
 from collectord.programs import manifest_rules
+from collectord.programs.filters import FILTERS, Filter
 from collectord.programs.parameter import read_value
+from collectord.text.foreign import convert
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,6 +188,9 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
         linux: the oldest release that it runs on, "5.18", "" for any.
         tracepoints: SYSTEM:NAME of each TRACEPOINT_PROBE.
         raw_tracepoints: NAME of each RAW_TRACEPOINT_PROBE.
+        members: STRUCT.MEMBER of the running kernel whose places the program is told, as
+            COLLECTORD_AT_STRUCT_MEMBER, whatever the headers say.
+        filters: parameters that collectord.h compares with, see `filters`.
     """
 
     summary: str
@@ -195,6 +200,8 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
     linux: str = ""
     tracepoints: tuple[str, ...] = ()
     raw_tracepoints: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
+    filters: tuple[Filter, ...] = ()
     parameter: dict[str, ParameterConfig] = {}
     attach: tuple[AttachConfig, ...] = ()
     event: BpfEventConfig | None = None
@@ -224,7 +231,10 @@ def load_manifest(text: bytes, path: str) -> BpfManifest:
     """
     manifest = decode(parse(text, path), BpfManifest, path)
     raise_first(manifest_rules.check_manifest(manifest), path)
-    return replace(manifest, parameter=with_defaults(manifest.parameter, path))
+    common: dict[str, ParameterConfig] = {
+        name: convert(FILTERS[name], ParameterConfig) for name in manifest.filters
+    }
+    return replace(manifest, parameter=with_defaults({**common, **manifest.parameter}, path))
 
 
 def with_defaults(

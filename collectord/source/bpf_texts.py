@@ -30,8 +30,8 @@ def requests(
         headers: tree of kernel headers.
     """
     plan = session.payload_of(BpfPlan)
-    library = kernel.bpf_library()
     for one in plan.programs:
+        library = kernel.bpf_library(one.program.manifest.members)
         request = bcc_client.request(one.program, one.values, headers=headers, library=library)
         for _, ring in buffers(session, one).values():
             more = bpf_buffer.defines(ring, page_bytes=kernel.page_bytes, writers=len(plan.cpus))

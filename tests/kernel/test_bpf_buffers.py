@@ -49,7 +49,10 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 RING_FULL: Final = "kernel_ring/ring_full"
 BY_BUFFER: Final = ("--bpf", "syscall_stream", "--transport", "ringbuf")
 # Those that submit events.
-SHIPPED: Final = ("biosnoop", "execsnoop", "oomkill", "opensnoop", "syscall_stream", "tcplife")
+SHIPPED: Final = (
+    *("biosnoop", "dnssnoop", "execsnoop", "exitsnoop", "fileslower", "oomkill", "opensnoop"),
+    *("runqslower", "syscall_stream", "tcpconnect", "tcplife", "tcpretrans"),
+)
 
 
 def _config(directory: Path, *, session: str = "", core: str = "", ring: str = "16MiB") -> Path:

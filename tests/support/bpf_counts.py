@@ -168,6 +168,10 @@ class Child:
         os.kill(self.pid, signal.SIGUSR1)
         self.finish()
 
+    def is_running(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._process.poll() is None
+
     def switches(self, tid: int | None = None) -> Switches:
         """Return the switches of all threads, or of one."""
         texts = [(self._tasks() / str(one) / "status").read_text() for one in self.tids]

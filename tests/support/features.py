@@ -168,6 +168,7 @@ FEATURES: Final[dict[str, Callable[[], str | None]]] = {
     "PERF_FORMAT_LOST": lambda: _refusal(read_format=_FORMAT_LOST),
     "raw_syscalls tracepoints": lambda: _in_tracefs("events/raw_syscalls/sys_enter/id"),
     "page fault tracepoints": lambda: _in_tracefs("events/exceptions/page_fault_kernel/id"),
+    "page cache tracepoints": lambda: _in_tracefs("events/filemap/mm_filemap_get_pages/id"),
     "mapped ftrace rings": _mapped_rings,
     "sub-buffer sizes": lambda: _in_tracefs("buffer_subbuf_size_kb"),
     "two CPUs": _two_cpus,

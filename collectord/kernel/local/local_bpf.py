@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from collectord._native import _syscalls
 from collectord.codec.perf_bpf import LoadedBpf
 from collectord.errors import KernelError
-from collectord.kernel.bpf import bpf_calls, bpf_entries, catalogue, kernel_headers, program_image
+from collectord.kernel.bpf import (
+    bpf_calls,
+    bpf_entries,
+    catalogue,
+    kernel_headers,
+    kernel_members,
+    program_image,
+)
 from collectord.kernel.bpf.program_notes import ProgramNotes
 from collectord.kernel.bpf.program_returns import may_hide_events
 from collectord.kernel.local.descriptor_calls import control
@@ -86,9 +93,9 @@ class LocalBpf(LocalHost):
         """See `Kernel.bpf_program`."""
         return catalogue.load(name, local)
 
-    def bpf_library(self) -> str:
+    def bpf_library(self, members: tuple[str, ...]) -> str:
         """See `Kernel.bpf_library`."""
-        return catalogue.library_text()
+        return kernel_members.defines(members, self.sys) + catalogue.library_text()
 
     def bpf_headers(self, named: str, cache: str) -> str:
         """See `Kernel.bpf_headers`."""

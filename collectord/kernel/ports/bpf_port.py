@@ -87,8 +87,16 @@ class BpfPort(Protocol):
             ConfigError: its files make no program, or others can change them.
         """
 
-    def bpf_library(self) -> str:
-        """Return the text of collectord.h, which programs of the catalogue may include."""
+    def bpf_library(self, members: tuple[str, ...]) -> str:
+        """Return the text of collectord.h, which programs of the catalogue may include.
+
+        Args:
+            members: STRUCT.MEMBER of each member whose place in the running kernel's structs it
+                defines.
+
+        Raises:
+            MissingFeature: this kernel has no such member, or does not describe its types.
+        """
 
     def bpf_headers(self, named: str, cache: str) -> str:
         """Return the kernel headers to compile BPF programs with.

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from collectord.errors import KernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Executor
 
     from collectord.session.maps.map_reader import BpfReader
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 _LOG: Final = structlog.get_logger()
 
 
+class _Report(NamedTuple):
+    """Who is given the tables for answers, and when next."""
+
+    interval_ns: int
+    due_ns: int
+    then: Callable[[Mapping[str, Contents]], None]
+
+
 class BpfWatch:
     """Starts the readers of all sessions, once per flush interval at most.
 
@@ -37,6 +46,16 @@ class BpfWatch:
         self._last: dict[str, tuple[BpfStatus, ...]] = {}
         self._troubles: dict[str, str] = {}
         self._look: asyncio.Task[None] | None = None
+        self._report: _Report | None = None
+
+    def report(self, interval_ns: int, then: Callable[[Mapping[str, Contents]], None]) -> None:
+        """Have the tables for answers read too, from now on at this interval, and given on.
+
+        Args:
+            interval_ns: it is as long as a flush interval at least.
+            then: called in the event loop with the tables by session.
+        """
+        self._report = _Report(interval_ns, time.monotonic_ns() + interval_ns, then)
 
     def add(self, reader: BpfReader, first: tuple[BpfStatus, ...]) -> None:
         """Read a session's programs from now on, instead of others that it had before."""
@@ -75,7 +94,7 @@ class BpfWatch:
     def tick(self, worker: Executor) -> None:
         """Start a reading, unless one is in progress."""
         if self._readers and (self._look is None or self._look.done()):
-            self._look = asyncio.get_running_loop().create_task(self._read(worker))
+            self._look = asyncio.get_running_loop().create_task(self._look_at_all(worker))
 
     async def poll(self, worker: Executor) -> None:
         """Read a last time, when programs count no more."""
@@ -92,6 +111,14 @@ class BpfWatch:
             except KernelError as error:
                 _LOG.error("maps_not_read", session=session, error=str(error))
         return found
+
+    async def _look_at_all(self, worker: Executor) -> None:
+        await self._read(worker)
+        report, now_ns = self._report, time.monotonic_ns()
+        if report is not None and now_ns >= report.due_ns:
+            late_ns = (now_ns - report.due_ns) % report.interval_ns
+            self._report = report._replace(due_ns=now_ns - late_ns + report.interval_ns)
+            report.then(await self.contents(worker))
 
     async def _read(self, worker: Executor) -> None:
         loop = asyncio.get_running_loop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ from collectord.errors import UsageError
 from collectord.facts.kernel_facts import BpfFacts, KernelFacts
 from collectord.programs import bpf_program
 from collectord.programs.parameter import values_of
+from collectord.programs.program_manifest import load_manifest
 from tests.support.bpf_pairs import MANIFEST, SOURCE, program
 from tests.support.hosts import host
 
@@ -304,3 +306,39 @@ def test_programs_are_facts() -> None:
     assert KernelFacts.from_json(msgspec.json.encode(document)) == facts
     del document["bpf"]
     assert KernelFacts.from_json(msgspec.json.encode(document)).bpf == BpfFacts()
+
+
+def _filtering(text: str) -> list[str]:
+    """Return the lines that define the filters of a program, of whose comm `text` is wanted."""
+    head = b'summary = "s"\nlicense = "GPL-2.0-only"\nfilters = ["pid", "comm"]\n'
+    program = replace(TYPED_PROGRAM, manifest=load_manifest(head, "x.toml"))
+    lines = bpf_program.defines(program, {"pid": 1, "comm": text}).splitlines()
+    return [line for line in lines if "FILTER" in line]
+
+
+def test_filters_are_compared_in_numbers() -> None:
+    """A text is compared with its NUL, unless more may follow; an empty one lets all pass."""
+
+    def compared(text: str) -> str:
+        line = _filtering(text)[1]
+        found = re.fullmatch(r"#define COLLECTORD_FILTER_COMM\(text\) \((.*)\)", line)
+        assert found
+        return found[1]
+
+    assert _filtering("")[0] == "#define COLLECTORD_FILTER_PID 1"
+    assert (compared(""), compared("*")) == ("1", "1")
+    byte = "*(volatile u8 *)((text) + {}) == {}".format
+    assert compared("sh") == " && ".join([byte(0, 115), byte(1, 104), byte(2, 0)])
+    assert compared('"*') == byte(0, 34)
+
+
+def test_a_filter_that_nothing_compares_with() -> None:
+    """The program must ask collectord.h, or compare with the parameter itself."""
+    head = b'summary = "s"\nlicense = "GPL-2.0-only"\nfilters = ["comm"]\nmembers = ["a.b"]\n'
+    program = replace(TYPED_PROGRAM, manifest=load_manifest(head, "x.toml"))
+    found = [problem for problem in bpf_program.problems(program) if "COMM" in problem.message]
+    assert [problem.key for problem in found] == ["parameter.comm"]
+    assert "btf" in bpf_program.needs(program)
+    for word in ("collectord_wanted()", "collectord_comm_wanted(x)", "PARAMETER_COMM"):
+        asks = replace(program, source=f"{program.source}\nint f(void) {{ return {word}; }}\n")
+        assert not [one for one in bpf_program.problems(asks) if "COMM" in one.message]

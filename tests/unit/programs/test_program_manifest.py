@@ -317,3 +317,35 @@ def test_wrong_answers(kind: str, rest: str, key: str, words: str) -> None:
     error = refused(HEAD + ANSWER.format(kind, rest))
     assert error.key == f"answer[0].{key}"
     assert words in str(error)
+
+
+def test_filters_are_parameters() -> None:
+    """They stand before the program's own, with types, limits and help of their own."""
+    manifest = read(HEAD + 'filters = ["pid", "path"]\n' + PARAMETER.format("int", "default = 1"))
+    assert list(manifest.parameter) == ["pid", "path", "x"]
+    path = manifest.parameter["path"]
+    assert (path.type, path.default, path.max_bytes) == ("string", "", 128)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ('filters = ["pdi"]', "filters[0]", 'did you mean "pid"'),
+        ('filters = ["pid", "pid"]', "filters[1]", "listed twice"),
+        ('members = ["sock"]', "members[0]", "STRUCT.MEMBER"),
+        ('members = ["a.b", "a.b"]', "members[1]", "listed twice"),
+    ],
+)
+def test_wrong_filters_and_members(text: str, key: str, words: str) -> None:
+    """The error names the entry."""
+    error = refused(HEAD + text)
+    assert error.key == key
+    assert words in str(error)
+
+
+def test_a_filter_and_a_parameter_of_one_name() -> None:
+    """It would not be clear which one the program compares with."""
+    parameter = PARAMETER.format("int", "default = 1").replace("parameter.x", "parameter.pid")
+    error = refused(f'{HEAD}filters = ["pid"]\n{parameter}')
+    assert error.key == "parameter.pid"
+    assert "filter already" in str(error)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from collectord.codec.bpf_symbols import function_id
+from collectord.codec.bpf_symbols import function_id, member_offset
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import BpfFacts, Check
 from collectord.kernel.bpf import kernel_headers
@@ -309,3 +309,37 @@ def test_a_functions_number_in_btf() -> None:
     assert function_id(_btf(*types), b"nosuch") == 0
     assert function_id(b"\0" * 64, b"f") == 0
     assert function_id(_btf(*types)[:20], b"f") == 0
+
+
+def test_a_members_offset_in_btf() -> None:
+    """It is in bytes, also of structs that have bitfields; other kinds and names have none."""
+    names = b"\0wanted\0first\0second\0"
+
+    def struct_of(flags: int, second_at: int) -> bytes:
+        types = struct.pack("<III", 1, 1 << 24, 4) + b"\0" * 4  # an INT of the same name before
+        types += struct.pack("<III", 1, flags | 4 << 24 | 2, 16)
+        types += struct.pack("<IIIIII", 8, 1, 0, 14, 1, second_at)
+        head = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names))
+        return head + types + names
+
+    for data in (struct_of(0, 64), struct_of(1 << 31, 3 << 24 | 64)):
+        assert member_offset(data, b"wanted", b"first") == 0
+        assert member_offset(data, b"wanted", b"second") == 8
+        assert member_offset(data, b"wanted", b"third") == -1
+        assert member_offset(data, b"first", b"second") == -1
+        assert member_offset(data[:60], b"wanted", b"second") == -1
+    assert member_offset(b"", b"wanted", b"first") == -1
+
+
+def test_members_of_structs_without_a_name() -> None:
+    """They are the outer struct's; one that holds itself, as no compiler makes it, ends too."""
+    names = b"\0outer\0inner\0"
+
+    def data(inner_name: int) -> bytes:
+        types = struct.pack("<IIIIII", 1, 4 << 24 | 1, 16, 0, 2, 32)
+        types += struct.pack("<IIIIII", 0, 5 << 24 | 1, 8, inner_name, 2, 8)
+        head = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names))
+        return head + types + names
+
+    assert member_offset(data(7), b"outer", b"inner") == 5
+    assert member_offset(data(0), b"outer", b"inner") == -1
