@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The units' capabilities suffice for ftrace, as collectord-tracefs.service gives its files away."""
+"""The units need no capability to make instances: collectord-tracefs.service gives files away."""
 
 from __future__ import annotations
 
@@ -109,8 +109,13 @@ def check(daemon: Daemon, tracefs: Path, built: Probed, generator: Generator) ->
     with generator.start("count", count=CALLS, nr=NUMBER) as running:
         assert running.run()["events"] == CALLS
     assert built.loaded.probed(1) == 2
-    for name, made in (("traced", CALLS + 1), ("calls", CALLS)):
-        wait_for(lambda: daemon.session(name)["stored"] == made, f"records of {name}")
+    made = {"traced": CALLS + 1, "calls": CALLS}
+
+    def stored() -> dict[str, int]:
+        return {name: daemon.session(name)["stored"] for name in made}
+
+    wait_for(lambda: stored() == made, "all records")
+    for name in made:
         told = daemon.session(name)
         assert (told["degraded"], told["unaccounted"]) == ([], 0)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder of tracefs with control files: reading and writing them, and errors of refusals.
 
-Access is plain file permission. The files have mode 640 and belong to root, those of an instance to
-the owner of the folder `instances`, so that writing takes their owner or CAP_DAC_OVERRIDE; a group
-(`gid=` of the mount) may read, and CAP_SYS_ADMIN does not help.
+Access is plain file permission. The files have mode 640 and belong to root, those of an instance
+to the owner of the folder `instances`, so that writing takes their owner or CAP_DAC_OVERRIDE; a
+group (`gid=` of the mount) may read, and CAP_SYS_ADMIN does not help.
 """
 
 from __future__ import annotations
