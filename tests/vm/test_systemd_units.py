@@ -71,7 +71,7 @@ when = "{when}"
 STATUS_PRIVILEGE: Final = 4
 UNITS: Final = (UNIT, OPENER, TRACEFS, *SOCKETS, "collectord.slice")
 # Ten times what `systemd-analyze security` may say.
-EXPOSURES: Final = {UNIT: 33, OPENER: 29, TRACEFS: 20}
+EXPOSURES: Final = {UNIT: 33, OPENER: 29, TRACEFS: 13}
 
 
 def levels(invocation: str) -> set[str]:
