@@ -27,6 +27,7 @@ from tests.vm.service import (
     STATE,
     UNIT,
     is_again,
+    journal,
     scrape,
     session,
     shown,
@@ -278,7 +279,7 @@ def test_removal_keeps_configuration_and_data_and_a_purge_keeps_none(
     wait_for(lambda: (tracefs / "instances").owner() == "root", "the return of tracefs")
     for unit in (UNIT, OPENER):
         assert shown("LoadState", "ActiveState", unit=unit) == ("not-found", "inactive")
-    assert not list((tracefs / "instances").glob("collectord*"))
+    assert not list((tracefs / "instances").glob("collectord*")), journal()
     segments = [*(STATE / "exec").glob("*.perf.data"), *(STATE / "traced").glob("*.trace.dat")]
     assert {path.parent.name for path in segments} == {"exec", "traced"}
     for path in segments:
