@@ -377,7 +377,7 @@ install: $(STAMPS)/venv man ## install the program into /opt/collectord, configu
 	    sed 's|/opt/collectord|$(prefix)|g' "$$unit" >"$(DESTDIR)$(unitdir)/$${unit##*/}"
 	done
 	install -m 644 -t "$(DESTDIR)$(unitdir)" \
-	    systemd/collectord-{control,metrics}.socket systemd/collectord.slice
+	    systemd/collectord-{control,metrics}.socket systemd/collectord-tracefs.service systemd/collectord.slice
 	install -m 644 systemd/collectord.sysusers "$(DESTDIR)$(libdir)/sysusers.d/collectord.conf"
 	install -m 644 systemd/collectord.tmpfiles "$(DESTDIR)$(libdir)/tmpfiles.d/collectord.conf"
 	install -D -m 644 -t "$(DESTDIR)$(mandir)/man1" build/man/man1/collectord.1

@@ -15,6 +15,7 @@ from collectord.cli import check
 from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.ftrace_probe import probe_ftrace
+from collectord.kernel.tracefs.control_files import NEED
 from collectord.kernel.values.facts_wanted import FactsWanted
 from collectord.model import Transport
 
@@ -115,9 +116,9 @@ def test_without_privilege(tracefs: Path) -> None:
         found.append(KernelFacts.from_json(done.stdout))
     without, with_it = found
     assert not without.ftrace.instances
-    assert without.ftrace.need == "CAP_DAC_OVERRIDE"
+    assert without.ftrace.need == NEED
     (row,) = [c for c in without.checks if c.name == "ftrace instances"]
-    assert (row.ok, row.remedy) == (False, "CAP_DAC_OVERRIDE")
+    assert (row.ok, row.remedy) == (False, NEED)
     assert with_it.ftrace.instances
     assert not list((tracefs / "instances").glob("collectord-probe*"))
 

@@ -29,6 +29,7 @@ from collectord.errors import (
     UsageError,
 )
 from collectord.kernel.tracefs import trace_probes
+from collectord.kernel.tracefs.control_files import NEED
 from collectord.kernel.tracefs.instance import Instance
 from collectord.kernel.tracefs.instance_lock import find_leftovers, find_live
 from collectord.kernel.tracefs.mount import Tracefs
@@ -739,4 +740,4 @@ def test_least_privilege(tree: Tracefs, settings: InstanceSettings, capability: 
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == ("done" if "override" in capability else "CAP_DAC_OVERRIDE")
+    assert done.stdout.strip() == ("done" if "override" in capability else NEED)

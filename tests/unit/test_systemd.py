@@ -62,6 +62,24 @@ def test_what_may_be_had_is_had() -> None:
     assert "CAP_SYS_ADMIN" in had
 
 
+def test_tracefs_takes_an_owner_and_no_capability() -> None:
+    """What the service may write there is its user's before it starts, and root's again after."""
+    service, given = _service(), _unit("collectord-tracefs.service")
+    for path in (ROOT / "systemd").iterdir():
+        assert "DAC_OVERRIDE" not in " ".join(
+            re.findall(r"^.*Capabilit.*=.*$", path.read_text(), re.MULTILINE)
+        )
+    assert "collectord-tracefs.service" in service["Wants"].split()
+    assert given["Before"] == "collectord.service"
+    assert given["StopWhenUnneeded"] == "yes"
+    assert given["ReadWritePaths"] == service["ReadWritePaths"]
+    text = (ROOT / "systemd/collectord-tracefs.service").read_text()
+    written = set(service["ReadWritePaths"].replace("-/", "/").split())
+    for key, owner in {"ExecStart": service["User"], "ExecStop": "root"}.items():
+        (found,) = re.findall(rf"^{key}=-chown {owner} (.+)$", text, re.MULTILINE)
+        assert set(found.split()) == written
+
+
 def test_the_default_priority_of_drain_threads_is_permitted() -> None:
     """Theirs alone: the service as a whole is neither raised nor in real time."""
     service = _service()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 UNIT: Final = "collectord.service"
 OPENER: Final = "collectord-opener.service"
+TRACEFS: Final = "collectord-tracefs.service"
 SOCKETS: Final = ("collectord-control.socket", "collectord-metrics.socket")
 METRICS: Final = "http://127.0.0.1:9590/metrics"
 STATE: Final = Path("/var/lib/collectord")

@@ -27,6 +27,7 @@ from tests.vm.service import (
     STATE,
     UNIT,
     is_again,
+    journal,
     scrape,
     session,
     shown,
@@ -269,13 +270,16 @@ def test_removal_keeps_configuration_and_data_and_a_purge_keeps_none(
     """All that a removal keeps is sound, and nothing records on; a purge leaves but the user."""
     await_stored(TRACED)
     run("collectord", "segments", "verify", STATE)
+    assert "cap_dac_override" not in shown("CapabilityBoundingSet")[0].split()
+    assert (tracefs / "instances").owner() == USER
     own, had = package.contained(), dpkg_status()
     run("apt-get", "-y", "remove", package.NAME)
     assert dpkg_status() == had.replace("installed", "config-files")
     assert CONFIG.read_text() == SESSIONS
+    wait_for(lambda: (tracefs / "instances").owner() == "root", "the return of tracefs")
     for unit in (UNIT, OPENER):
         assert shown("LoadState", "ActiveState", unit=unit) == ("not-found", "inactive")
-    assert not list((tracefs / "instances").glob("collectord*"))
+    assert not list((tracefs / "instances").glob("collectord*")), journal()
     segments = [*(STATE / "exec").glob("*.perf.data"), *(STATE / "traced").glob("*.trace.dat")]
     assert {path.parent.name for path in segments} == {"exec", "traced"}
     for path in segments:

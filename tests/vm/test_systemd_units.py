@@ -22,10 +22,12 @@ from tests.vm.service import (
     OPENER,
     SOCKETS,
     STATE,
+    TRACEFS,
     UNIT,
     is_again,
     journal,
     scrape,
+    session,
     shown,
     status_of,
     systemctl,
@@ -67,8 +69,9 @@ device = "/dev/{device}"
 when = "{when}"
 """
 STATUS_PRIVILEGE: Final = 4
+UNITS: Final = (UNIT, OPENER, TRACEFS, *SOCKETS, "collectord.slice")
 # Ten times what `systemd-analyze security` may say.
-EXPOSURES: Final = {UNIT: 34, OPENER: 29}
+EXPOSURES: Final = {UNIT: 33, OPENER: 29, TRACEFS: 13}
 
 
 def levels(invocation: str) -> set[str]:
@@ -265,6 +268,28 @@ def test_kprobes_within_the_sandbox(tracefs: Path) -> None:
 
 
 @pytest.mark.usefixtures("service")
+def test_tracefs_belongs_to_the_service_while_it_runs(tracefs: Path) -> None:
+    """The daemon writes there as the owner, over restarts; root has all of it back at the end."""
+    given = [tracefs / name for name in ("instances", "dynamic_events")]
+    (tracefs / "instances/collectord-blackbox").mkdir()  # as a crashed daemon of root leaves it
+    systemctl("start", UNIT)
+    assert session("blackbox")["state"] == "running"
+    for verb in ("restart", "kill"):
+        (capabilities,) = shown("CapabilityBoundingSet")
+        assert "cap_dac_override" not in capabilities.split()
+        assert {path.owner() for path in given} == {"collectord"}
+        assert (tracefs / "instances/collectord-blackbox/trace_marker").owner() == "collectord"
+        assert {(tracefs / name).owner() for name in ("events", "set_event")} == {"root"}
+        systemctl(verb, *(["--signal=KILL"] if verb == "kill" else []), UNIT)
+    wait_for(lambda: is_again(UNIT), "a restart")
+    wait_for(lambda: session("blackbox")["state"] == "running", "a session")
+    systemctl("stop", UNIT)
+    assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
+    wait_for(lambda: shown("ActiveState", unit=TRACEFS) == ("inactive",), "the files' return")
+    assert {path.owner() for path in given} == {"root"}
+
+
+@pytest.mark.usefixtures("service")
 def test_without_debians_closed_level(least: str) -> None:
     """At kernel.perf_event_paranoid 2 the unit needs no CAP_SYS_ADMIN: all sessions run."""
     systemctl("start", UNIT)
@@ -279,7 +304,7 @@ def test_without_debians_closed_level(least: str) -> None:
 def test_the_units_are_sound() -> None:
     """systemd-analyze has no complaint about the installed units, and knows them as confined."""
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", UNIT, OPENER, *SOCKETS, "collectord.slice"],
+        ["systemd-analyze", "verify", "--man=no", *UNITS],
         capture_output=True,
         text=True,
         check=False,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder of tracefs with control files: reading and writing them, and errors of refusals.
 
-Access is plain file permission. The files belong to root with mode 640, so that writing takes root
-or CAP_DAC_OVERRIDE; CAP_SYS_ADMIN does not help.
+Access is plain file permission. The files have mode 640 and belong to root, those of an instance
+to the owner of the folder `instances`, so that writing takes their owner or CAP_DAC_OVERRIDE; a
+group (`gid=` of the mount) may read, and CAP_SYS_ADMIN does not help.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError
 from collectord.folders.folder import opened
@@ -21,6 +22,9 @@ from collectord.kernel.values.host import kept_by
 
 if TYPE_CHECKING:
     from collectord.kernel.values.host import Holder
+
+# The unit gives `instances` and `dynamic_events` to the service's user.
+NEED: Final = "CAP_DAC_OVERRIDE, or to own the file (as a service: collectord-tracefs.service)"
 
 
 class ControlFolder:
@@ -114,9 +118,8 @@ class ControlFolder:
             syscall,
             Meaning(
                 (errno.EACCES,),
-                "CAP_DAC_OVERRIDE",
+                NEED,
                 message=f"cannot {syscall} {path}",
-                hint="needs CAP_DAC_OVERRIDE, or to be the user who owns tracefs's files (root)",
             ),
             Meaning(
                 (errno.ENOENT,),
