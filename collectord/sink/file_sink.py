@@ -19,7 +19,6 @@ import msgspec
 
 from collectord.errors import SinkError
 from collectord.folders.folder import reopen
-from collectord.ledger.series import TEXT_BYTES
 from collectord.sink.base import GivenUp, OpenSegment, SegmentInfo, SoFar
 from collectord.sink.current_link import CurrentLink
 from collectord.sink.manifest import (
@@ -43,6 +42,7 @@ from collectord.sink.segment import (
     run,
     sink_errors,
 )
+from collectord.sink.series import TEXT_BYTES
 from collectord.sink.sums import SUM_TEXT_BYTES
 
 if TYPE_CHECKING:
