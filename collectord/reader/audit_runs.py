@@ -12,10 +12,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.errors import CodecError
-from collectord.ledger.series import Balance, decode
 from collectord.model import Basis
 from collectord.sink.chain_log import span_of
 from collectord.sink.manifest import Manifest
+from collectord.sink.series import Balance, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -6,14 +6,11 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from collectord import __version__
 from collectord.sink.chain_log import NAME, format_and_number
-from collectord.sink.manifest import Manifest, decode
+from collectord.sink.manifest import Manifest, decode, sha256_as_sealed
 from collectord.sink.segment import MANIFEST, SegmentPaths, group_files, read_other_manifest
 from collectord.sink.stored_file import Check, Finding
-from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,14 +82,7 @@ def is_form_of(raw: bytes, sha256: str) -> bool:
         return False
     if manifest.recovered or manifest.writer != _WRITER:
         return True
-    return _as_sealed(raw) == sha256
-
-
-def _as_sealed(raw: bytes) -> str:
-    """Return the hash that a manifest had before its segment was compressed."""
-    first = decode_json(raw, dict) | {"packed": None, "replaces": ""}
-    text = msgspec.json.format(msgspec.json.encode(first), indent=1) + b"\n"
-    return hashlib.sha256(text).hexdigest()
+    return sha256_as_sealed(raw) == sha256
 
 
 def _is_listed(log: ChainLog | None, name: str) -> bool:

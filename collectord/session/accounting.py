@@ -11,7 +11,6 @@ import structlog
 from collectord.errors import KernelError
 from collectord.ledger.cut import cut
 from collectord.ledger.record_ledger import balance_session, sum_known
-from collectord.ledger.series import Balance, Series
 from collectord.model import Basis
 from collectord.session.aux_counter_reader import AuxCounterReader
 from collectord.session.flush_clocks import FlushClocks
@@ -19,6 +18,7 @@ from collectord.session.late_rings import LateRings
 from collectord.session.uncovered import Uncovered
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
+from collectord.sink.series import Balance, Series
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from collectord._native._core import SegmentClosed
     from collectord.folders.folder import Folder
-    from collectord.ledger.series import SeriesText
     from collectord.model import ClockReading
     from collectord.sink.manifest import (
         Gap,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
         SnapshotNote,
     )
     from collectord.sink.segment import SegmentPaths
+    from collectord.sink.series import SeriesText
 
 
 @dataclass(frozen=True, slots=True)

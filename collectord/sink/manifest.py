@@ -20,11 +20,11 @@ from collectord.codec.bpf_struct import (
     decoder,
 )
 from collectord.errors import CodecError
-from collectord.ledger.series import SeriesText  # noqa: TC001 - msgspec reads annotations
 from collectord.model import ClockReading, RingRole
 from collectord.programs.program_manifest import (
     ColumnConfig,  # noqa: TC001 - msgspec reads annotations
 )
+from collectord.sink.series import SeriesText  # noqa: TC001 - msgspec reads annotations
 from collectord.text.foreign import decode_json, encode_json
 
 if TYPE_CHECKING:
@@ -409,6 +409,13 @@ def utc_at(reading: ClockReading, monotonic_ns: int) -> int:
 def link(name: str, data: bytes) -> Link:
     """Return the link to the manifest `name` with these bytes."""
     return Link(manifest=name, sha256=hashlib.sha256(data).hexdigest())
+
+
+def sha256_as_sealed(raw: bytes) -> str:
+    """Return the hash that a manifest had before its segment was compressed."""
+    first = decode_json(raw, dict) | {"packed": None, "replaces": ""}
+    text = msgspec.json.format(msgspec.json.encode(first), indent=1) + b"\n"
+    return hashlib.sha256(text).hexdigest()
 
 
 def thin(readings: Sequence[ClockReading]) -> tuple[ClockReading, ...]:

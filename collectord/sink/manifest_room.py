@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from collectord.ledger.series import TEXT_BYTES
+from collectord.sink.series import TEXT_BYTES
 from collectord.sink.sums import SUM_TEXT_BYTES
 from collectord.text.foreign import encode_json
 

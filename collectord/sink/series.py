@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The balances of a segment at flush intervals, few bytes each, as its manifest keeps them.
+"""Sink stage: the balances of a segment at flush intervals, few bytes each, in its manifest.
 
 A window of a minute inside a segment is answered from them. A balance is a row of whole numbers:
 the time, whether the basis was exact since the row before, the counters, and each loss that the

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from collectord.errors import CodecError
-from collectord.ledger.series import (
+from collectord.sink.series import (
     ROWS_MAX,
     TEXT_BYTES,
     Balance,
