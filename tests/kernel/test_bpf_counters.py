@@ -120,7 +120,7 @@ def test_round_trips(start_cli: Start, tmp_path: Path, by_peer: str) -> None:
 def test_pages(
     start_cli: Start, tmp_path: Path, *, require: Callable[[str], None], how: str
 ) -> None:
-    """What a process reads, brings into the cache, or makes dirty is counted to the page."""
+    """Pages that a process reads, brings into the cache, or makes dirty are counted exactly."""
     require("page cache tracepoints")
     path = tmp_path / "file"
     with path.open("wb") as file:

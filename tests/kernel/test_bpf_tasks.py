@@ -154,7 +154,7 @@ def test_waits_for_a_cpu(
 
 
 def test_long_waits(start_cli: Start, run_cli: Run, tmp_path: Path, perf: Perf) -> None:
-    """Of two that could go on, on one CPU, each waits while the other one runs: that is told."""
+    """Two that could go on share a CPU: each waits while the other runs, and that is told."""
     cpu = min(os.sched_getaffinity(0))
     with child(cpu=cpu, comm=b"other") as other, child(cpu=cpu) as spinner:
         before = spinner.switches()

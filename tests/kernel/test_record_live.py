@@ -31,7 +31,7 @@ ROW: Final = re.compile(r"^\d\d:\d\d:\d\d [ .:+*#@]*  ([\d,]+)$", re.MULTILINE)
 
 
 class Terminal:
-    """What a program has written to its terminal."""
+    """Return the text that a program has written to its terminal."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -112,7 +112,7 @@ class Case:
         self._ask(flame.run, *by, "-o", self._work / name, self._target)
 
     def _export(self) -> None:
-        """What is cut out of a damaged file has no damaged record, and no export is left half."""
+        """Check that a cut has no damaged record, and that no export is left half."""
         form = self._choice.choice(
             ("perfetto", "chrome-json", "parquet", "perf.data", "trace.dat", "folded", "pprof")
         )

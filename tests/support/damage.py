@@ -20,6 +20,7 @@ from collectord.errors import CodecError, CollectordError
 from collectord.plan.sink_plan import SinkPlan
 from collectord.reader.verify import list_segments, verify
 from collectord.recovery.ftrace_rings import read_prior_run
+from collectord.sink import chain_log
 from collectord.sink.formats import open_stored
 from collectord.sink.outcome import Action
 from collectord.sink.output_dir import OutputDir
@@ -140,7 +141,12 @@ class Case:
         return sorted(self._directory.iterdir())
 
     def _data_files(self) -> list[Path]:
-        return [one for one in self._files() if not one.name.endswith(_JSON) and not one.is_dir()]
+        """Return the files of segments: no manifests, and not the list of what was sealed."""
+        return [
+            one
+            for one in self._files()
+            if not one.name.endswith(_JSON) and not one.is_dir() and one.name != chain_log.NAME
+        ]
 
     def _sealed(self) -> dict[Path, str]:
         """Return hashes of sealed segments and their manifests."""

@@ -63,7 +63,7 @@ def test_what_may_be_had_is_had() -> None:
 
 
 def test_tracefs_takes_an_owner_and_no_capability() -> None:
-    """What the service may write there is its user's before it starts, and root's again after."""
+    """Its user owns what the service writes there before it starts, and root does again after."""
     service, given = _service(), _unit("collectord-tracefs.service")
     for path in (ROOT / "systemd").iterdir():
         assert "DAC_OVERRIDE" not in " ".join(

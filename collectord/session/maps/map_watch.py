@@ -28,7 +28,7 @@ _LOG: Final = structlog.get_logger()
 
 
 class _Report(NamedTuple):
-    """Who is given the tables for answers, and when next."""
+    """A taker of the tables for answers: how often, when next, and its function."""
 
     interval_ns: int
     due_ns: int
