@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from collectord import __version__
 from collectord.sink.chain_log import NAME, format_and_number
 from collectord.sink.manifest import Manifest, decode, sha256_as_sealed
@@ -82,7 +84,10 @@ def is_form_of(raw: bytes, sha256: str) -> bool:
         return False
     if manifest.recovered or manifest.writer != _WRITER:
         return True
-    return sha256_as_sealed(raw) == sha256
+    try:
+        return sha256_as_sealed(raw) == sha256
+    except msgspec.DecodeError:  # damaged in a part that `decode` did not need
+        return False
 
 
 def _is_listed(log: ChainLog | None, name: str) -> bool:
