@@ -321,21 +321,23 @@ static void table__forget(struct sideband_table *table, uint32_t kind, uint64_t 
 	table__drop(table, entries, &kept->entry, sizeof(*kept));
 }
 
-/* Keep the record, or forget what it says is `gone`. */
-static void table__keep(struct sideband_table *table, uint32_t kind, uint64_t key,
+/* Keep the record, or forget what it says is `gone`. Returns whether something is kept: not without
+ * memory. */
+static bool table__keep(struct sideband_table *table, uint32_t kind, uint64_t key,
 			const uint8_t *record, bool gone)
 {
 	struct kept *kept;
 
 	if (gone) {
 		table__forget(table, kind, key);
-		return;
+		return false;
 	}
 	kept = table__find_or_new(table, &table->kept[kind], key, sizeof(*kept));
 	if (kept == NULL)
-		return;
+		return false;
 	blob__put(table, kept->record);
 	kept->record = blob__new(table, record);
+	return true;
 }
 
 static void table__symbol(struct sideband_table *table, const uint8_t *record)
@@ -390,17 +392,16 @@ static void table__forget_cgroup(struct sideband_table *table)
 static void table__cgroup(struct sideband_table *table, const uint8_t *record)
 {
 	const uint64_t key = path_hash(table, record);
-	struct entries *const entries = &table->kept[KEPT_CGROUPS];
+	const bool is_new = *entries__link(&table->kept[KEPT_CGROUPS], key) == NULL;
 
-	if (*entries__link(entries, key) == NULL && table->cgroup_count >= SIDEBAND_CGROUPS_MAX)
+	if (is_new && table->cgroup_count >= SIDEBAND_CGROUPS_MAX) {
 		table__forget_cgroup(table);
-	if (*entries__link(entries, key) == NULL && table->cgroup_count >= SIDEBAND_CGROUPS_MAX) {
-		counter__add(&table->dropped, 1);
-		return;
+		if (table->cgroup_count >= SIDEBAND_CGROUPS_MAX) {
+			counter__add(&table->dropped, 1);
+			return;
+		}
 	}
-	table->cgroup_count += *entries__link(entries, key) == NULL;
-	table__keep(table, KEPT_CGROUPS, key, record, false);
-	table->cgroup_count -= *entries__link(entries, key) == NULL; /* there was no memory */
+	table->cgroup_count += table__keep(table, KEPT_CGROUPS, key, record, false) && is_new;
 }
 
 static void table__switch(struct sideband_table *table, const uint8_t *record)

@@ -279,7 +279,7 @@ static int made_sample(struct lines *lines, const uint8_t *data, uint64_t offset
 	if (record.tid == 0) {
 		set_comm(&record, IDLE_NAME, sizeof(IDLE_NAME) - 1);
 	} else {
-		task = order__task(&lines->order, record.tid);
+		task = tasks__find(&lines->order.tasks, record.tid);
 		set_comm(&record, task != NULL ? (const char *)task->name : NULL,
 			 task != NULL ? task->bytes : 0);
 	}

@@ -14,7 +14,6 @@
  * come, and are out of order from there on. */
 #define RUNS_MAX (2u << 20)
 #define SETTLED_BYTES (256u << 10)
-#define TASKS_MAX NAMES_MAX
 
 int order__init(struct order *order, const struct source *source, const struct span *span)
 {
@@ -34,7 +33,7 @@ void order__deinit(struct order *order)
 	free(order->block);
 	free(order->joined);
 	free(order->run);
-	free(order->task);
+	tasks__deinit(&order->tasks);
 	cgroups__deinit(&order->cgroups);
 	*order = (struct order){0};
 }
@@ -400,68 +399,6 @@ int64_t order__end(int fd, uint64_t offset, bool of_rounds)
 	return (int64_t)end;
 }
 
-static struct task *place_of(const struct order *order, int32_t tid)
-{
-	size_t at = ((uint32_t)tid * UINT32_C(2654435769) >> 7) & order->task_mask;
-
-	while (order->task[at].tid != tid && order->task[at].tid != ROW_NONE)
-		at = (at + 1) & order->task_mask;
-	return &order->task[at];
-}
-
-const struct task *order__task(const struct order *order, int32_t tid)
-{
-	const struct task *task;
-
-	if (order->task == NULL || tid == ROW_NONE)
-		return NULL;
-	task = place_of(order, tid);
-	return task->tid == tid ? task : NULL;
-}
-
-static int more_tasks(struct order *order)
-{
-	const size_t places = order->task == NULL ? 1024 : 2 * (order->task_mask + 1);
-	struct order old = *order;
-
-	order->task = malloc(places * sizeof(*order->task));
-	if (order->task == NULL) {
-		order->task = old.task;
-		return -ENOMEM;
-	}
-	order->task_mask = places - 1;
-	for (size_t i = 0; i < places; i++)
-		order->task[i].tid = ROW_NONE;
-	for (size_t i = 0; old.task != NULL && i <= old.task_mask; i++)
-		if (old.task[i].tid != ROW_NONE)
-			*place_of(order, old.task[i].tid) = old.task[i];
-	free(old.task);
-	return 0;
-}
-
-static int name(struct order *order, int32_t tid, const uint8_t *text, size_t bytes)
-{
-	struct task *task;
-
-	if (tid == ROW_NONE)
-		return 0;
-	if (order->task == NULL || 2 * order->tasks > order->task_mask) {
-		const int ret = more_tasks(order);
-
-		if (ret < 0)
-			return ret;
-	}
-	task = place_of(order, tid);
-	if (task->tid == ROW_NONE && order->tasks == TASKS_MAX)
-		return 0;
-	order->tasks += task->tid == ROW_NONE;
-	task->tid = tid;
-	task->bytes = (uint8_t)(bytes < sizeof(task->name) ? bytes : sizeof(task->name));
-	if (bytes > 0)
-		memcpy(task->name, text, task->bytes);
-	return 0;
-}
-
 int order__tell(struct order *order, const uint8_t *record)
 {
 	const uint64_t header = walk__load(record);
@@ -472,14 +409,14 @@ int order__tell(struct order *order, const uint8_t *record)
 	if (walk__type(header) == PERF_RECORD_FORK && size >= PERF_TASK_BYTES) {
 		const int32_t tid = (int32_t)load32(record + PERF_AT_TASK_TID);
 		const int32_t from = (int32_t)load32(record + PERF_AT_TASK_PARENT);
-		const struct task *const parent = order__task(order, from);
+		const struct task *const parent = tasks__find(&order->tasks, from);
 		const struct task copy = parent != NULL ? *parent : (struct task){0};
 
-		return parent != NULL ? name(order, tid, copy.name, copy.bytes) : 0;
+		return parent != NULL ? tasks__name(&order->tasks, tid, copy.name, copy.bytes) : 0;
 	}
 	if (walk__type(header) == PERF_RECORD_COMM && size >= least)
-		return name(order, (int32_t)load32(record + PERF_AT_TID), record + PERF_AT_COMM,
-			    size - least);
+		return tasks__name(&order->tasks, (int32_t)load32(record + PERF_AT_TID),
+				   record + PERF_AT_COMM, size - least);
 	if (walk__type(header) == PERF_RECORD_CGROUP)
 		return perf__take_cgroup(&order->cgroups, &order->source->perf, record);
 	return 0;

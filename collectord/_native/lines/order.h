@@ -6,6 +6,7 @@
 
 #include "../columns/cgroups.h"
 #include "../columns/scan.h"
+#include "tasks.h"
 
 /*
  * The records of a perf.data in the order of time. Rings of several CPUs share its section, each with
@@ -27,13 +28,6 @@ struct block {
 	uint8_t *data;
 };
 
-/* The name of a task, as its record has it. */
-struct task {
-	int32_t tid; /* ROW_NONE: this place is free */
-	uint8_t bytes;
-	uint8_t name[59];
-};
-
 struct order {
 	const struct source *source;
 	struct run *run; /* a heap, the earliest first */
@@ -45,8 +39,7 @@ struct order {
 	bool has_due;	/* a round is over */
 	struct block *block;
 	uint8_t *joined; /* a record that lies in two blocks */
-	struct task *task;
-	size_t tasks, task_mask;
+	struct tasks tasks;
 	struct cgroups cgroups; /* that were told */
 };
 
@@ -72,5 +65,3 @@ int order__walk(struct order *order, uint64_t end, const uint8_t **record, uint6
 int64_t order__end(int fd, uint64_t offset, bool of_rounds);
 /* Note what a COMM, a FORK or a CGROUP tells. Returns -errno. */
 int order__tell(struct order *order, const uint8_t *record);
-/* Returns the name of a thread, NULL if it is not known. */
-const struct task *order__task(const struct order *order, int32_t tid);
