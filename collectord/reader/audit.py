@@ -152,8 +152,11 @@ class _Stream(NamedTuple):
         by_run = groupby(self.segments, lambda one: one.manifest.run)
         runs = [run_of([*of_run]) for _, of_run in by_run]
         spans = [span for run in runs for span in run.spans]
+        # What somebody removed was the beginning or the end of what there was; evictions were not.
+        removed = [self._lasted(entry) for entry in self._gone if not entry.evicted]
         ends = [span.until_ns for span in spans] or [e.until_ns for e in self._entries]
-        begins = [span.since_ns for span in spans]
+        ends += [until for _, until in removed if until < _EVER_NS]
+        begins = [span.since_ns for span in spans] + [since for since, _ in removed]
         begins += [_times(one)[0] for one in self.segments if one.balance.lost is None]
         begins = begins or [e.from_ns for e in self._entries]
         since = min(begins, default=0) if since_ns is None else since_ns
@@ -307,10 +310,13 @@ class _Stream(NamedTuple):
         explained = [(f.since_ns or 0, f.until_ns or _EVER_NS) for f in known if f.what in _HIDING]
         for one in figures:
             yield from _of_balance(one, since, until)
-            for times in one.inexact:
-                if not any(begins < times[1] and ends > times[0] for begins, ends in explained):
-                    for begins, ends in within([times], since, until):
-                        yield Finding(begins, ends, What.UNCOUNTED, _UNCOUNTED)
+            unexplained = [
+                times
+                for times in one.inexact
+                if not any(begins < times[1] and ends > times[0] for begins, ends in explained)
+            ]
+            for begins, ends in within(unexplained, since, until):
+                yield Finding(begins, ends, What.UNCOUNTED, _UNCOUNTED)
 
     def _of_files(self, since: int, until: int) -> Iterator[Finding]:
         """Yield what is wrong with the files that may hold records of the window."""
