@@ -15,7 +15,7 @@ from collectord.control.api import control_app
 from collectord.control.health_pages import HealthPages
 from collectord.control.listener import serve
 from collectord.control.metrics_app import metrics_app
-from collectord.control.overview.page import OverviewPage
+from collectord.control.overview.overview_page import OverviewPage
 from collectord.metrics import prometheus
 from collectord.metrics.exposition import Exposition
 

@@ -40,11 +40,6 @@ HOSTILE: Final = b"\x1b[2J;\xff"
 THREADS: Final = """
 import ctypes, os, threading, time
 first = f"/proc/self/task/{os.getpid()}/stat"
-@pytest.fixture(autouse=True)
-def _needs_btf(require: Callable[[str], None]) -> None:
-    require("BTF")
-
-
 def run():
     while open(first).read().rpartition(")")[2].split()[0] != "Z":
         time.sleep(0.001)
@@ -52,6 +47,11 @@ def run():
 threading.Thread(target=run).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
+
+
+@pytest.fixture(autouse=True)
+def _needs_btf(require: Callable[[str], None]) -> None:
+    require("BTF")
 
 
 def _ended(*words: str) -> tuple[int, int]:

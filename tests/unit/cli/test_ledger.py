@@ -51,7 +51,7 @@ def asked(
     return status, audit, audit["findings"]
 
 
-def whats(findings: Sequence[dict[str, Any]]) -> list[str]:
+def kinds(findings: Sequence[dict[str, Any]]) -> list[str]:
     """Return the kinds of findings."""
     return [finding["what"] for finding in findings]
 
@@ -75,7 +75,7 @@ def test_losses_are_findings_with_their_time(
     """A loss within the second segment is of its ten seconds; the first ten are complete."""
     run_of(tmp_path, {}, {"produced": 510, "lost": {FULL: 10}})
     status, _, findings = asked(capsys, tmp_path)
-    assert (status, whats(findings)) == (1, ["lost"])
+    assert (status, kinds(findings)) == (1, ["lost"])
     assert (findings[0]["detail"], findings[0]["events"]) == (FULL, 10)
     before = ("--until", "2023-11-14T22:15:10Z")
     status, audit, findings = asked(capsys, tmp_path, *before)
@@ -88,7 +88,7 @@ def test_losses_are_findings_with_their_time(
 def test_what_is_removed_is_found(
     number: int, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first, one between, and the last: its data, its manifest, or both."""
+    """The first, one between, and the last is found: its data, its manifest, or both."""
     removed = run_of(tmp_path, {}, {}, {})[number]
     if part != "manifest":
         removed.path.unlink()
@@ -97,7 +97,7 @@ def test_what_is_removed_is_found(
     status, _, findings = asked(capsys, tmp_path)
     assert status == 1
     assert any(removed.path.name in finding["file"] for finding in findings), findings
-    assert "missing" in whats(findings)
+    assert "missing" in kinds(findings)
 
 
 def test_what_is_changed_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +107,7 @@ def test_what_is_changed_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[
     shutil.copytree(tmp_path, copy)
     manifest = manifest_path(first)
     manifest.write_text(manifest.read_text().replace(": 10", ": 0"))
-    assert "changed" in whats(asked(capsys, tmp_path)[2])
+    assert "changed" in kinds(asked(capsys, tmp_path)[2])
     data = bytearray((copy / second.path.name).read_bytes())
     data[len(data) // 2] ^= 1
     (copy / second.path.name).write_bytes(data)
@@ -122,13 +122,13 @@ def test_a_basis_that_proves_nothing_is_one_finding(
     weak = {"basis": "lost_only", "produced": None, "unaccounted": None}
     run_of(tmp_path, weak, weak, weak)
     status, _, findings = asked(capsys, tmp_path)
-    assert (status, whats(findings)) == (1, ["uncounted"])
+    assert (status, kinds(findings)) == (1, ["uncounted"])
     times = findings[0]["since_ns"], findings[0]["until_ns"]
     assert times == (UTC_NS + 100 * SECOND, UTC_NS + 130 * SECOND)
 
 
 def test_a_window_beyond_what_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing proves the time before the first balance, nor that behind the last one."""
+    """The time before the first balance and that behind the last one are findings."""
     run_of(tmp_path, {})
     window = ("--since", "2023-11-14T22:14:00Z", "--until", "2023-11-14T22:16:00Z")
     status, _, findings = asked(capsys, tmp_path, *window)

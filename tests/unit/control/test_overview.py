@@ -18,7 +18,7 @@ from aiohttp import web
 
 from collectord.control.metrics_app import metrics_app
 from collectord.control.overview.figures import TimeLine, figures
-from collectord.control.overview.page import OverviewPage
+from collectord.control.overview.overview_page import OverviewPage
 from collectord.model import GapCause
 from tests.support import balances
 from tests.support.browser import Page, browser_page
