@@ -163,12 +163,15 @@ def complain_of(catalogue: Catalogue, scans: Iterable[Reading]) -> int:
         complain(
             f"{file.path} was left out: without a manifest nothing tells the time of its records"
         )
+    moved = [file for file in catalogue.files if file.move]
+    for file in moved:
+        complain(f"{file.path}: {file.move}")
     found = _most(scans)
     _complain_of_losses(found)
     broken = {file: one.damaged for file, one in found.items() if one.damaged}
     for file, places in broken.items():
         complain(f"{file.path}: {places:,} damaged places were skipped; the table damage has them")
-    return EXIT_FAILURE if catalogue.failures or damaged or broken else EXIT_OK
+    return EXIT_FAILURE if catalogue.failures or damaged or moved or broken else EXIT_OK
 
 
 def complain_of_manifests(tables: ManifestTables) -> int:

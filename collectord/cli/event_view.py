@@ -229,4 +229,6 @@ def _said(file: EventFile, lines: EventLines) -> bool:
         complain(
             f"{file.path} was left out: without a manifest nothing tells the time of its records"
         )
-    return bool(file.damage)
+    if file.move:
+        complain(f"{file.path}: {file.move}")
+    return bool(file.damage or file.move)

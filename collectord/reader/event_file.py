@@ -176,6 +176,11 @@ class EventFile:
         return self.sources
 
     @property
+    def move(self) -> str:
+        """Why records may be missing in what was read of it, "" if they stayed where they were."""
+        return ""
+
+    @property
     def path_text(self) -> str:
         """The path as text that UTF-8 can encode."""
         return shown(str(self.path))

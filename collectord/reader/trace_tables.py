@@ -36,6 +36,7 @@ _IDLE: Final = "<idle>"
 _FTRACE: Final = "ftrace"
 _COMMON_PID: Final = "common_pid"
 _COMMON_PID_AT: Final = 4  # in all kernels since 2.6.39
+_SEALED: Final = "it was sealed while it was read: records may be missing; ask again"
 
 
 class TraceTables(EventFile):
@@ -65,6 +66,8 @@ class TraceTables(EventFile):
         self._packed: dict[tuple[Span, ...], Sequence[Track]] = {}
         self._unpacked: dict[tuple[Span, ...], tuple[int, tuple[Span, ...]]] = {}
         self._fd = fd
+        # A seal cuts a running file off behind its pages, and then moves these together.
+        self._opened_bytes = os.fstat(fd).st_size
         self.buffers = tuple(self._pages(fd, found))
         self.sources = tuple(source for _, source in self.buffers)
         comms = {0: _IDLE} | {
@@ -83,6 +86,11 @@ class TraceTables(EventFile):
             FileEvent((layout.id,), system, layout.name, layout)
             for system, layout in layouts.values()
         )
+
+    @property
+    def move(self) -> str:
+        """See `EventFile`."""
+        return _SEALED if os.fstat(self._fd).st_size < self._opened_bytes else ""
 
     def comms(self) -> Sequence[tuple[int, int, str]]:
         """Return the names that the file knows at its end."""
