@@ -328,8 +328,8 @@ static void what_is_posted_is_done_by_the_next_pass(void)
 		fill(0);
 		fill(1);
 		fake_ring__wake(&fakes[n % 2]);
-		before = counter__read(&shard->passes);
 		CHECK_EQ(shard__post(ring, n % 4 < 2 ? COMMAND_HOLD : COMMAND_LET_GO), 0);
+		before = counter__read(&shard->passes); /* not earlier: a pass may begin meanwhile */
 		for (;;) {
 			fill(0);
 			fill(1);
