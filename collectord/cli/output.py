@@ -28,6 +28,7 @@ _COLUMNS: Final = 80
 _STDOUT: Final = 1
 _STDERR: Final = 2
 _KIB: Final = 1024
+_GAP: Final = 2  # between columns of a table
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _LOSS_CAUSES: Final = {"sink/disk_full": "the disk is full", "sink/dropped": "writing failed"}
 _THOUSAND: Final = 1000
@@ -131,14 +132,30 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 
         print_rich_table(columns, shown)
         return
-    table = [[column.title for column in columns], *shown]
-    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
-    for row in table:
+    for line in table_lines(columns, shown):
+        say(line)
+
+
+def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the titles and the rows of a table as lines of text."""
+    widths = column_widths(columns, rows)
+    for row in ([column.title for column in columns], *rows):
         cells = (
             cell.rjust(width) if column.align == "right" else cell.ljust(width)
             for cell, width, column in zip(row, widths, columns, strict=True)
         )
-        say("  ".join(cells).rstrip())
+        yield (" " * _GAP).join(cells).rstrip()
+
+
+def table_width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
+    """Return the columns of a terminal that a table takes."""
+    return sum(column_widths(columns, rows)) + _GAP * (len(columns) - 1)
+
+
+def column_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column: of its title, or its widest cell."""
+    titles = [column.title for column in columns]
+    return [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
 
 
 def wrapped(text: str, *, first: str, rest: str) -> list[str]:

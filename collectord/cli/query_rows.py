@@ -8,7 +8,7 @@ import io
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli.output import Column, emit, print_line, print_table, say
+from collectord.cli.output import Column, emit, print_line, print_table, say, table_width
 from collectord.text.foreign import encodable, visible
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     _Rows = list[list[str]]
 
 _COLUMNS: Final = 80
-_GAP: Final = 2
 _NUMBER: Final = re.compile(r"U?(?:TINY|SMALL|BIG|HUGE)?INT(?:EGER)?|FLOAT|DOUBLE|DECIMAL.*")
 _TIME: Final = "TIMESTAMP"
 _NULL: Final = "-"
@@ -57,7 +56,7 @@ def print_fitted(answer: Answer) -> None:
             for row in rows
         ]
         fitted = _fitted(columns, rows)
-        if not are_times[-1] or _width(columns, fitted) <= _COLUMNS:
+        if not are_times[-1] or table_width(columns, fitted) <= _COLUMNS:
             return columns, fitted
         return columns[:-1], _fitted(columns[:-1], [row[:-1] for row in rows])
 
@@ -75,7 +74,7 @@ def _print(answer: Answer, fit: Callable[[_Columns, _Rows], tuple[_Columns, _Row
     for batch in answer.batches():
         columns, rows = fit(columns_of(answer), [[*map(cell_text, row)] for row in batch])
         if is_wide is None:
-            is_wide = _width(columns, rows) > _COLUMNS
+            is_wide = table_width(columns, rows) > _COLUMNS
         if not is_wide:
             print_table(columns, rows)
             continue
@@ -107,17 +106,11 @@ def _emit_csv(rows: Sequence[Sequence[str]]) -> None:
     emit(text.getvalue())
 
 
-def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
-    titles = [[column.title for column in columns]]
-    widths = (max(map(len, cells)) for cells in zip(*titles, *rows, strict=True))
-    return sum(widths) + _GAP * (len(columns) - 1)
-
-
 def _fitted(columns: _Columns, rows: _Rows) -> _Rows:
     """Return rows with the longest texts shortened in their middle, as far as is needed."""
     shortest = [max(_TEXT_MIN, len(column.title)) for column in columns]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-    while (excess := _width(columns, rows) - _COLUMNS) > 0:
+    while (excess := table_width(columns, rows) - _COLUMNS) > 0:
         spare, at = max(
             (width - least if column.align == "left" else 0, index)
             for index, (width, least, column) in enumerate(

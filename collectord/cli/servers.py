@@ -57,15 +57,9 @@ async def start(
 
 
 def _metrics(daemon: Daemon, config: Config) -> web.Application:
+    overview = OverviewPage(daemon.status)
     registry = prometheus.registry(
-        daemon.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
+        overview.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
     )
     health = HealthPages(daemon.silent_threads, daemon.unready)
-    overview = OverviewPage(daemon.status)
-    exposition = Exposition(registry)
-
-    def scrape(accept: str) -> tuple[bytes, str]:
-        overview.scraped()
-        return exposition.answer(accept)
-
-    return metrics_app(scrape, health, overview)
+    return metrics_app(Exposition(registry).answer, health, overview)

@@ -6,7 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from collectord.cli.output import Column, bytes_text, count_text, figure_text
+from collectord.cli.output import (
+    Column,
+    bytes_text,
+    count_text,
+    figure_text,
+    table_lines,
+    table_width,
+)
 from collectord.text.foreign import visible
 from collectord.text.units import NS_PER_SECOND
 
@@ -16,8 +23,6 @@ if TYPE_CHECKING:
     Document = Mapping[str, Any]
 
 _BAR: Final = 10
-_GAP: Final = 2
-_LEFT: Final = "left"
 # What rows are sorted by, in the order of the key `s`.
 ORDERS: Final = ("events", "lost", "fill", "name")
 
@@ -80,23 +85,15 @@ class Table:
     @property
     def width(self) -> int:
         """The columns of a terminal that it takes."""
-        return sum(self.widths) + _GAP * (len(self.columns) - 1)
-
-    @property
-    def widths(self) -> list[int]:
-        """The width of each column."""
-        texts = [[column.title for column in self.columns], *(row.cells for row in self.rows)]
-        return [max(map(len, cells)) for cells in zip(*texts, strict=True)]
+        return table_width(self.columns, self._cells)
 
     def lines(self) -> Iterator[str]:
-        """Yield the title and the rows as lines of text."""
-        widths = self.widths
-        for cells in ([column.title for column in self.columns], *(r.cells for r in self.rows)):
-            shown = (
-                cell.ljust(width) if column.align == _LEFT else cell.rjust(width)
-                for cell, width, column in zip(cells, widths, self.columns, strict=True)
-            )
-            yield (" " * _GAP).join(shown).rstrip()
+        """Yield the titles and the rows as lines of text."""
+        return table_lines(self.columns, self._cells)
+
+    @property
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [row.cells for row in self.rows]
 
 
 def heading(now: Reading, before: Reading) -> list[str]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from collectord.cli.answer_file import AnswerHead
     from collectord.cli.why_questions import Step
     from collectord.reader.sql import Answer, Database
 
@@ -104,6 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     args = parser().parse_intermixed_args(joined(arguments, TIMES))
     sections: list[Section] = []
     missing: dict[str, str] = {}
+    missing_heads: list[AnswerHead] = []
     with ExitStack() as stack:
         catalogue = open_catalogue(
             args.paths or [STATE_DIRECTORY], stack, session=args.session, nearest=did_you_mean
@@ -118,6 +120,7 @@ def run(arguments: Sequence[str]) -> int:
                 _, database = prepare(answer.head, catalogue, chains.tables, args, stack)
             except NotRecorded as error:
                 missing[step.answer] = str(error)
+                missing_heads.append(answer.head)
                 continue
             databases.append(database)
             rows = _rows(step, database.ask(answer.text, values))
@@ -126,7 +129,10 @@ def run(arguments: Sequence[str]) -> int:
         complain_of_chains(chains, None)
         scans = chain.from_iterable(database.scans for database in databases)
         status = complain_of(catalogue, [*scans])
-    _complain_of_missing(args.question, missing)
+    if missing:
+        needs = "; ".join(f"{name} needs {events}" for name, events in missing.items())
+        told = recording_for(args.question, missing_heads)
+        complain(f"no segment that was read has this: {needs}", *told)
     return status if sections else EXIT_FAILURE
 
 
@@ -175,12 +181,3 @@ def _print(args: argparse.Namespace, sections: Sequence[Section], missing: dict[
             say("  nothing")
         say(f"  $ {section.command}")
         say("")
-
-
-def _complain_of_missing(question: str, missing: dict[str, str]) -> None:
-    """Say what was not recorded, and how to record it."""
-    if not missing:
-        return
-    needs = "; ".join(f"{name} needs {events}" for name, events in missing.items())
-    heads = [answer_file.load(name, answer_file.LOCAL).head for name in missing]
-    complain(f"no segment that was read has this: {needs}", *recording_for(question, heads))

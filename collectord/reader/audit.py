@@ -9,18 +9,18 @@ records is there as it was sealed. All else is a finding, with its time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
 from collectord.reader import verify
 from collectord.reader.audit_findings import Finding, What, in_order, within, without
 from collectord.reader.audit_runs import Figures, run_of
 from collectord.reader.event_file import shown
-from collectord.reader.manifests import read_manifests
-from collectord.sink import chain_log, covered_note
+from collectord.reader.manifests import note_of, read_manifests
+from collectord.sink import chain_log
 from collectord.sink.manifest import Manifest, link
 from collectord.sink.segment import read_other_manifest, sink_errors
 from collectord.sink.stored_file import Check
@@ -138,7 +138,8 @@ def _read_log(directory: Path) -> ChainLog | None:
         return chain_log.read(folder)
 
 
-class _Stream(NamedTuple):
+@dataclass(frozen=True)  # with a place for what is found once
+class _Stream:
     """The segments of one source of a session, and what the folder's list says."""
 
     folder: Path
@@ -183,12 +184,12 @@ class _Stream(NamedTuple):
             findings=in_order(findings),
         )
 
-    @property
+    @cached_property
     def _entries(self) -> list[Entry]:
         entries = self.log.entries.values() if self.log is not None else ()
         return [e for e in entries if (e.session, e.source) == (self.session, self.source)]
 
-    @property
+    @cached_property
     def _gone(self) -> list[Entry]:
         """The segments that were sealed here, and have no manifest any more that can be read."""
         there = {file.paths.name for one in self.segments for file in one.files}
@@ -234,12 +235,12 @@ class _Stream(NamedTuple):
 
     def _without_balances(self) -> Iterator[Finding]:
         """Yield the segments that have no balance, yet or at all, and the time behind a stop."""
-        note = self._note()
+        note = note_of(self.folder, self.source)
         for segment, later in pairwise([*self.segments, None]):
             if segment is None or segment.balance.lost is not None:
                 continue
             manifest = segment.manifest
-            begins_ns = manifest.clocks.open.realtime_ns or manifest.started_ns
+            begins_ns = segment.began_ns
             if segment.is_running:
                 detail = "its balance is known once it is sealed (collectord rotate)"
                 yield Finding(begins_ns, None, What.RUNNING, detail, segment.labels[-1])
@@ -262,14 +263,6 @@ class _Stream(NamedTuple):
         begins = [gone.from_ns, *(one.until_ns for one in run[at - 1 : at] if one.until_ns)]
         ends = [gone.until_ns or _EVER_NS, *(one.from_ns for one in run[at + 1 : at + 2])]
         return min(begins), max(ends)
-
-    def _note(self) -> covered_note.Covered | None:
-        if "/" in self.source or not self.source.isprintable():
-            return None
-        try:
-            return covered_note.read(self.folder, self.source)
-        except SinkError:
-            return None
 
     def _in_balances(self, since: int, until: int) -> Iterator[Finding]:
         """Yield what the ledgers tell of times in which not everything was recorded."""
@@ -405,7 +398,7 @@ def _is_sealed(segment: Segment) -> bool:
 def _times(segment: Segment) -> tuple[int, int]:
     """Return from when to when a segment may hold records, in UTC."""
     manifest = segment.manifest
-    begins, ends = [manifest.clocks.open.realtime_ns or manifest.started_ns], [0]
+    begins, ends = [segment.began_ns], [0]
     if isinstance(manifest, Manifest):
         since_ns, until_ns = chain_log.span_of(manifest)
         begins.append(since_ns)

@@ -6,9 +6,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.errors import SinkError
 from collectord.reader.fixed_tables import as_utc
-from collectord.sink import covered_note
+from collectord.reader.manifests import note_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,7 +90,7 @@ def _recorded(run: Sequence[Segment], until_ns: int | None, *, is_last: bool) ->
     for cpus, pairs in groupby(zip(run, ends, strict=True), lambda pair: _cpus(pair[0])):
         of_cpus = [*pairs]
         # A segment is prepared beside the one before it.
-        since_ns = before_ns or _beginning(of_cpus[0][0])
+        since_ns = before_ns or of_cpus[0][0].began_ns
         before_ns = of_cpus[-1][1]
         yield _Time(RECORDED, None, since_ns, before_ns, cpus)
 
@@ -109,11 +108,6 @@ def _paused(run: Sequence[Segment], end_ns: int | None) -> Iterator[_Time]:
     yield from pauses.values()
 
 
-def _beginning(segment: Segment) -> int:
-    """Return when a segment began, by its first reading of the clocks, if it has one."""
-    return segment.manifest.clocks.open.realtime_ns or segment.manifest.started_ns
-
-
 def _end(segment: Segment) -> int | None:
     """Return when a segment ended; None while it is written.
 
@@ -125,22 +119,15 @@ def _end(segment: Segment) -> int | None:
     if closed is not None:
         return closed.realtime_ns
     last = max((file.row.ends_ns or 0 for file in segment.files), default=0)
-    return last or _beginning(segment)
+    return last or segment.began_ns
 
 
 def _noted_end(segment: Segment) -> int | None:
     """Return until when the rings of a killed session were open, by the note in its folder."""
-    source = segment.manifest.source
-    if "/" in source or not source.isprintable():
-        return None  # it is no name of a file
-    try:
-        note = covered_note.read(segment.folder, source)
-    except SinkError:
-        return None
-    began_ns = _beginning(segment)
+    note = note_of(segment.folder, segment.manifest.source)
     if note is None or note.boot_id != segment.manifest.boot_id:
         return None
-    return note.until.realtime_ns if note.until.realtime_ns >= began_ns else None
+    return note.until.realtime_ns if note.until.realtime_ns >= segment.began_ns else None
 
 
 def _cpus(segment: Segment) -> tuple[int, ...]:

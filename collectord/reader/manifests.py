@@ -11,6 +11,7 @@ from collectord.folders.walk import open_folder
 from collectord.model import RingRole
 from collectord.reader.event_file import shown
 from collectord.reader.verify import State
+from collectord.sink import covered_note
 from collectord.sink.manifest import (
     SCHEMA,
     Manifest,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collectord.folders.folder import Folder
     from collectord.model import ClockReading
     from collectord.reader.verify import SegmentRow
+    from collectord.sink.covered_note import Covered
     from collectord.sink.manifest import M, RingEntry
 
 
@@ -93,6 +95,11 @@ class Segment(NamedTuple):
         """Whether it is being written; one whose writer died is not, sealed or not."""
         rows = [file.row for file in self.files if isinstance(file.manifest, OpenManifest)]
         return any(row.state is State.RUNNING for row in rows)
+
+    @property
+    def began_ns(self) -> int:
+        """UTC of its beginning, by its first reading of the clocks if it has one."""
+        return self.manifest.clocks.open.realtime_ns or self.manifest.started_ns
 
     @property
     def in_bytes(self) -> bool:
@@ -205,6 +212,16 @@ def _decoded(folder: Folder, path: Path, kind: type[M]) -> M | str | None:
         return f"the manifest has schema {schema}, and this version knows up to {SCHEMA}"
     wrong = damage(raw, kind)
     return None if wrong is None else f"the manifest: {wrong.reason}"
+
+
+def note_of(folder: Path, source: str) -> Covered | None:
+    """Return the note until when a source's rings were open; None if its folder has none."""
+    if "/" in source or not source.isprintable():
+        return None  # it is no name of a file
+    try:
+        return covered_note.read(folder, source)
+    except SinkError:
+        return None
 
 
 def _paths(row: SegmentRow) -> SegmentPaths:

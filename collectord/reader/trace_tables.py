@@ -52,6 +52,8 @@ class TraceTables(EventFile):
     def __init__(self, fd: int, path: Path, stack: ExitStack) -> None:
         super().__init__(path)
         with sink_errors(UNREADABLE, path, reading=True):
+            # A seal cuts a running file off behind its pages, and then moves these together.
+            self._opened_bytes = os.fstat(fd).st_size
             try:
                 found = parse(partial(_read, fd))
             except CodecError as error:
@@ -66,8 +68,6 @@ class TraceTables(EventFile):
         self._packed: dict[tuple[Span, ...], Sequence[Track]] = {}
         self._unpacked: dict[tuple[Span, ...], tuple[int, tuple[Span, ...]]] = {}
         self._fd = fd
-        # A seal cuts a running file off behind its pages, and then moves these together.
-        self._opened_bytes = os.fstat(fd).st_size
         self.buffers = tuple(self._pages(fd, found))
         self.sources = tuple(source for _, source in self.buffers)
         comms = {0: _IDLE} | {

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord import __version__
-from collectord.ledger.record_ledger import sum_known
 from collectord.text.foreign import visible
 from collectord.text.units import NS_PER_SECOND
 
@@ -103,5 +102,5 @@ def _ring(ring: RingBalance) -> list[Any]:
         ring.label.cpu,
         round(ring.used_bytes / size, 3),
         round(ring.peak_fill, 3),
-        sum_known([*ring.lost.values()]),
+        sum(ring.lost.values()),
     ]

@@ -58,9 +58,11 @@ class OverviewPage:
             app.router.add_get(place, self._file)
         app.router.add_get("/overview.json", self._figures)
 
-    def scraped(self) -> None:
-        """Add a point to the time line."""
-        self._line.add(self._status())
+    def status(self) -> DaemonStatus:
+        """Return the present status, of which the time line gets a point, as of each scrape."""
+        status = self._status()
+        self._line.add(status)
+        return status
 
     async def _file(self, request: web.Request) -> web.Response:
         name, kind = _FILES[request.path]
@@ -69,7 +71,5 @@ class OverviewPage:
         )
 
     async def _figures(self, _request: web.Request) -> web.Response:
-        status = self._status()
-        self._line.add(status)
-        body = encode_json(figures(status, self._line))
+        body = encode_json(figures(self.status(), self._line))
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
