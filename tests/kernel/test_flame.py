@@ -238,7 +238,8 @@ def test_addresses_without_call_chains_are_perfs(
         *_, place = row["frames"]  # what is inlined comes before it
         found = _PRINTED.fullmatch(place)
         name, module = (found[1], found[2]) if found else (_UNKNOWN, "")
-        own[row["time_ns"], row["tid"]] = name, module.replace("(kernel)", "([kernel.kallsyms])")
+        tid = -1 if row["tid"] is None else row["tid"]  # the sample of a thread that ended
+        own[row["time_ns"], tid] = name, module.replace("(kernel)", "([kernel.kallsyms])")
 
     fields = "tid,time,ip,sym,symoff,dso"
     done = perf.run("script", "--force", "--ns", "-F", fields, "-i", flat)
