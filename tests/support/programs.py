@@ -37,6 +37,35 @@ int main(int argc, char **argv)
     return sink == 1;
 }
 """
+# The rare part of each function but `main` is elsewhere, and before all others; an empty one of a
+# function that is not there has the address of the first.
+RARE: Final = """
+#include <stdlib.h>
+__asm__(".pushsection .text.unlikely\\n"
+        ".type neighbour.cold, @function\\nneighbour.cold:\\n.size neighbour.cold, 0\\n"
+        ".popsection");
+volatile int sink;
+#define FUNCTION(name)                                   \\
+    __attribute__((noinline)) void name(int turns)       \\
+    {                                                    \\
+        if (__builtin_expect(turns > 1000 + __LINE__, 0)) { \\
+            sink = __LINE__;                             \\
+            abort();                                     \\
+        }                                                \\
+        sink += turns * __LINE__;                        \\
+    }
+FUNCTION(first)
+FUNCTION(second)
+FUNCTION(third)
+int main(int argc, char **argv)
+{
+    first(argc);
+    second(argc);
+    third(argc);
+    (void)argv;
+    return 0;
+}
+"""
 # `main` calls `update`, which waits for a lock that another process holds for four tenths of a
 # second, and `rest`, which sleeps for a tenth. Both wait in calls of libc that have no frame.
 WAITING: Final = """
@@ -89,6 +118,11 @@ _FLAGS: Final = ("-O0", "-fno-omit-frame-pointer")
 def compile_busy(directory: Path, *flags: str, name: str = "busy") -> Path:
     """Compile the program; options for debug information or another kind of file are given."""
     return _compile(directory, name, SOURCE, *flags)
+
+
+def compile_rare(directory: Path) -> Path:
+    """Compile the program with rare parts, with debug information."""
+    return _compile(directory, "rare", RARE, "-g", "-O2", "-fno-toplevel-reorder")
 
 
 def compile_waiting(directory: Path) -> Path:

@@ -7,6 +7,7 @@ It is loaded when the first file is read, and need not be installed: then files 
 from __future__ import annotations
 
 import re
+import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,15 @@ _NO_BEGIN: Final = (1 << 32) - 1
 # References to what a mangled name has before. With n of them it may grow by e**(n / e).
 _BACK: Final = re.compile(r"[ST][0-9A-Z]*_")
 _BACKS_MAX: Final = 32
+# What compilers append to the name of a function for its rare part, which is elsewhere.
+_COLD: Final = ".cold"
+_RARE_PART: Final = re.compile(rf"{re.escape(_COLD)}(?:\.[0-9]+)?$")
+# The section without which a file has no debug information, and a name that means nothing.
+_DEBUG_SECTION: Final = b".debug_info\0"
+_NO_SECTION: Final = b".plain_info\0"
+# Before what is encoded: which form it has, and how long the first of its two parts is.
+_FORM: Final = b"names 2\0"
+_HEAD: Final = struct.Struct("<8sQ")
 _RUST_HASH: Final = re.compile(r"::h[0-9a-f]{16}$")
 
 
@@ -31,10 +41,20 @@ def is_installed() -> bool:
 
 
 class FileNames:
-    """The functions of one file, from what `encode` or the library made of it."""
+    """The functions of one file, from what `encode` or the library made of it.
 
-    def __init__(self, cache: Any) -> None:  # noqa: ANN401  # of the library
+    By debug information the library names all parts of a function after the symbol at the lowest
+    one: that is often the rare part, or an empty one of a neighbour at the same address. The
+    symbol table alone has a symbol for each part.
+
+    Args:
+        cache: of the library.
+        symbols: the same of the symbol table alone; None if no name needs it.
+    """
+
+    def __init__(self, cache: Any, symbols: Any = None) -> None:  # noqa: ANN401  # of the library
         self._cache = cache
+        self._symbols = symbols
 
     def find(self, address: int) -> tuple[Function, ...]:
         """Return the functions at an address, which counts from the first part that is loaded.
@@ -45,16 +65,25 @@ class FileNames:
         if symbolic is None or address < 0:
             return ()
         try:
-            found = self._cache.lookup(address)
+            found = [one for one in self._cache.lookup(address) if one.symbol]
+            if found and self._symbols is not None and _RARE_PART.search(found[-1].symbol):
+                for known in self._symbols.lookup(address):
+                    found[-1].symbol, found[-1].sym_addr = known.symbol, known.sym_addr
         except (symbolic.SymbolicError, OverflowError):  # damaged
             return ()
-        return tuple(_function(one, address) for one in found if one.symbol)
+        return tuple(_function(one, address) for one in found)
 
     def encoded(self) -> bytes:
         """Return it in a form that `of_encoded` takes."""
-        with self._cache.open_stream() as stream:
-            data: bytes = stream.read()
-        return data
+        data = _bytes_of(self._cache)
+        rest = b"" if self._symbols is None else _bytes_of(self._symbols)
+        return _HEAD.pack(_FORM, len(data)) + data + rest
+
+
+def _bytes_of(cache: Any) -> bytes:  # noqa: ANN401  # of the library
+    with cache.open_stream() as stream:
+        data: bytes = stream.read()
+    return data
 
 
 def _function(found: Any, address: int) -> Function:  # noqa: ANN401  # of the library
@@ -69,11 +98,23 @@ def of_elf(data: bytes) -> FileNames | None:
     if symbolic is None:
         return None
     try:
-        archive = symbolic.Archive.from_bytes(data)
-        cache = next((one.make_symcache() for one in archive.iter_objects()), None)
+        cache = _cache_of(symbolic, data)
+        symbols = None
+        if _COLD.encode() in data and _DEBUG_SECTION in data:
+            symbols = _cache_of(symbolic, data.replace(_DEBUG_SECTION, _NO_SECTION))
     except symbolic.SymbolicError:
         return None
-    return FileNames(cache) if cache is not None else None
+    return FileNames(cache, symbols) if cache is not None else None
+
+
+def _cache_of(symbolic: ModuleType, data: bytes) -> Any:  # noqa: ANN401  # of the library
+    """Return what the library makes of a file, None of one without code.
+
+    Raises:
+        symbolic.SymbolicError: it is damaged.
+    """
+    archive = symbolic.Archive.from_bytes(data)  # which reads the data as long as it lives
+    return next((one.make_symcache() for one in archive.iter_objects()), None)
 
 
 def of_encoded(data: bytes) -> FileNames | None:
@@ -81,11 +122,18 @@ def of_encoded(data: bytes) -> FileNames | None:
     symbolic = _symbolic()
     if symbolic is None:
         return None
+    if len(data) < _HEAD.size:
+        return None
+    form, size = _HEAD.unpack_from(data)
+    if form != _FORM:
+        return None
+    begin, end = _HEAD.size, _HEAD.size + size
     try:
-        cache = symbolic.SymCache.from_bytes(data)
+        cache = symbolic.SymCache.from_bytes(data[begin:end])
+        symbols = symbolic.SymCache.from_bytes(data[end:]) if data[end:] else None
     except symbolic.SymbolicError:
         return None
-    return FileNames(cache) if cache.is_latest_version else None
+    return FileNames(cache, symbols) if cache.is_latest_version else None
 
 
 @lru_cache(maxsize=1)

@@ -16,20 +16,18 @@ from collectord.reader.symbols.code_file import CodeFile
 from collectord.reader.symbols.kernel_symbols import KernelSymbols
 from collectord.reader.symbols.perf_map import PerfMap
 from tests.support.examples import examples
-from tests.support.programs import compile_busy
+from tests.support.programs import compile_busy, compile_rare
 
 
 @cache
-def _whole() -> bytes:
+def _files() -> tuple[bytes, ...]:
+    """Return programs, and what is kept of each."""
     with TemporaryDirectory() as folder:
-        return compile_busy(Path(folder), "-g").read_bytes()
-
-
-@cache
-def _encoded() -> bytes:
-    names = symbolic_names.of_elf(_whole())
-    assert names is not None
-    return names.encoded()
+        programs = (compile_busy(Path(folder), "-g"), compile_rare(Path(folder)))
+        files = [program.read_bytes() for program in programs]
+    kept = [names.encoded() for data in files if (names := symbolic_names.of_elf(data))]
+    assert len(kept) == len(files)
+    return (*files, *kept)
 
 
 @settings(max_examples=examples(400), deadline=None)
@@ -43,7 +41,7 @@ def test_damaged_programs_have_some_names_or_none(
     changes: list[tuple[float, int]], in_head: bool, kept: float, offset: int
 ) -> None:
     """The kept symbols may be damaged too."""
-    for whole in (_whole(), _encoded()):
+    for whole in _files():
         data = bytearray(whole[: int(len(whole) * kept)] if not in_head else whole)
         end = 512 if in_head else len(data)
         for share, value in changes:

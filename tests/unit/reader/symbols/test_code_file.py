@@ -15,7 +15,7 @@ from collectord.reader.symbols import code_file, symbolic_names
 from collectord.reader.symbols.address_spaces import Mapping
 from collectord.reader.symbols.code_file import CodeFile, open_code
 from collectord.reader.symbols.symbol_cache import SymbolCache
-from tests.support.programs import SOURCE, compile_busy, offset_of
+from tests.support.programs import SOURCE, compile_busy, compile_rare, offset_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +95,21 @@ def test_debug_files_have_the_names_of_stripped_ones(
     other = compile_busy(tmp_path, "-g", "-DOTHER", "-Wl,--build-id=0x" + "11" * 20, name="other")
     shutil.copy(other, debug)
     assert _opened(stripped, build_id).find(place) == ()
+
+
+def test_a_function_with_a_rare_part_elsewhere_has_its_own_name(tmp_path: Path) -> None:
+    """Debug information changes no name, nor does the cache; the parts have names of their own."""
+    binary = compile_rare(tmp_path)
+    cache = SymbolCache(tmp_path / "cache")
+    for _ in range(2):
+        found = _opened(binary, _id(binary), cache)
+        for name in ("first", "second", "third", "second.cold", "third.cold"):
+            begin = offset_of(binary, name)
+            (function,) = found.find(begin + 1)
+            assert (function.name, function.offset) == (name, 1)
+            assert (function.source, bool(function.line)) == (str(tmp_path / "rare.c"), True)
+        (either,) = found.find(offset_of(binary, "first.cold"))
+        assert either.name in {"first.cold", "neighbour.cold"}
 
 
 def test_what_was_read_is_kept_and_the_oldest_goes(tmp_path: Path) -> None:
