@@ -2,7 +2,10 @@
 #include <linux/perf_event.h>
 #include <string.h>
 
+#include "sideband_memory.h"
+#include "sideband_process.h"
 #include "sideband_table.h"
+#include "sideband_task.h"
 
 /* Returns a header that is no exec, which is stored in the segment of its time. */
 static uint64_t without_exec(uint64_t header)

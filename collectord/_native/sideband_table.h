@@ -2,8 +2,8 @@
 #pragma once
 
 #include "sideband.h"
-
-#define SIDEBAND_BUCKET_BITS 12u
+#include "sideband_entries.h"
+#include "sideband_kept.h"
 
 /* Body offsets, include/uapi/linux/perf_event.h, enum perf_event_type. */
 #define AT_PID 8u     /* COMM, MMAP, MMAP2, FORK, EXIT */
@@ -11,68 +11,6 @@
 #define AT_PPID 12u   /* FORK, EXIT: pid, ppid, tid, ptid, time */
 #define AT_FORK_TID 16u
 #define FORK_BODY_BYTES 32u
-
-/* A record as it came, shared by all its users. */
-struct blob {
-	uint32_t refs;
-	uint16_t size;
-	uint8_t bytes[];
-};
-
-/* The common start of entries in a hash table. */
-struct entry {
-	struct entry *next;
-	uint64_t key;
-};
-
-struct entries {
-	struct entry *buckets[1u << SIDEBAND_BUCKET_BITS];
-};
-
-struct mapping {
-	uint64_t start, end;
-	struct blob *record;
-};
-
-/* The mappings of a process that readers need, by pid, oldest first. Pid -1 holds the kernel's
- * own. */
-struct process {
-	struct entry entry;
-	struct mapping *maps;
-	uint32_t map_count, map_room;
-	uint32_t tasks;
-	uint64_t since_ns; /* time of the fork; 0: older than the session */
-};
-
-/* A task, by tid. */
-struct task {
-	struct entry entry;
-	struct blob *comm;
-	struct blob *fork; /* NULL: the task's start is not known */
-	uint32_t pid;
-	uint64_t since_ns;
-};
-
-/* State of which only the last record counts. */
-struct kept {
-	struct entry entry;
-	struct blob *record;
-};
-
-/* Keys: address, id, hash of the path, event and CPU (twice), and CPU. */
-enum {
-	KEPT_SYMBOLS,
-	KEPT_PROGRAMS,
-	KEPT_CGROUPS,
-	KEPT_HARDWARE_IDS,
-	KEPT_STARTS,
-	KEPT_SWITCHES,
-	KEPT_KINDS
-};
-
-/* No record tells that a cgroup is gone. One of the same path takes its place; beyond this number the
- * oldest one that was made since the start goes. */
-#define SIDEBAND_CGROUPS_MAX 16384u
 
 /*
  * Live tasks with their names, processes with their mappings of code and files, kernel symbols,
@@ -96,10 +34,6 @@ bool sideband_table__takes(uint64_t header, const struct walk_layout *layout);
 void sideband_table__apply(struct sideband_table *table, const uint8_t *record);
 /* Whether a record that it takes is about a task, or the mappings of a process, that it has. */
 bool sideband_table__has_task_of(struct sideband_table *table, const uint8_t *record);
-/* Returns the entry behind this one, the first one for NULL, or NULL at the end. */
-struct entry *entries__next(const struct entries *entries, const struct entry *entry);
-struct process *process__find(struct sideband_table *table, uint32_t pid);
-struct task *task__find(struct sideband_table *table, uint32_t tid);
 
 /* The state to emit, and its destination. */
 struct sideband_replay {

@@ -120,6 +120,10 @@ int32_t perf__trailer_cpu(const struct perf_event *event, const uint8_t *record,
 struct cgroups;
 struct piece;
 
+/* Add the row of a record that the source is about, which is no sample. Returns -errno. */
+int perf__take_note(struct piece *piece, size_t at, uint64_t header);
+/* Note the name that a COMM or a FORK gives. Returns -errno. */
+int perf__take_name(struct piece *piece, size_t at, uint64_t header);
 /* Note what a CGROUP tells. Returns -errno. */
 int perf__take_cgroup(struct cgroups *cgroups, const struct perf_events *events,
 		      const uint8_t *record);

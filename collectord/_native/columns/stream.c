@@ -2,8 +2,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "batch.h"
 #include "scan.h"
 
 /* A piece stays in the cache while the columns are filled from it. */
@@ -35,103 +35,6 @@ struct stream {
 	size_t batch_rows;
 	char error[64];
 };
-
-static struct row *add_incident(struct piece *piece, uint64_t stamp_ns, int32_t cpu, uint32_t bytes)
-{
-	struct row *const row = rows__add(piece->rows);
-
-	if (row != NULL)
-		*row = (struct row){
-			.payload = (const uint8_t *)&piece->incidents[piece->incident_count++],
-			.bytes = bytes,
-			.cpu = cpu,
-			.pid = ROW_NONE,
-			.tid = ROW_NONE,
-			.stamp_ns = stamp_ns,
-			.label = ROW_NONE,
-		};
-	return row;
-}
-
-static void add_cpu(struct cpu_set *set, int32_t cpu)
-{
-	const uint32_t number = (uint32_t)cpu;
-
-	if (cpu < 0 || number >= CPU_WORDS * CPU_WORD_BITS)
-		set->has_unknown = true;
-	else
-		set->word[number / CPU_WORD_BITS] |= UINT64_C(1) << number % CPU_WORD_BITS;
-}
-
-int piece__lost(struct piece *piece, const struct loss *loss)
-{
-	const size_t bytes = offsetof(struct incident, lost) + (loss->is_known ? 8 : 0);
-	struct row *row;
-
-	if (!piece__in_time(piece, loss->stamp_ns))
-		return 0;
-	if (!loss->is_known || loss->lost != 0)
-		add_cpu(loss->label != ROW_NONE ? &piece->counts->cpus_in_all
-						: &piece->counts->cpus,
-			loss->cpu);
-	if (loss->label != ROW_NONE)
-		piece->counts->lost_in_all += loss->lost;
-	else if (loss->is_known)
-		piece->counts->lost += loss->lost;
-	else
-		piece->counts->lost_untold++;
-	if (piece->wanted != WANT_LOSSES && piece->wanted != WANT_ALL)
-		return 0;
-	piece->incidents[piece->incident_count] =
-		(struct incident){.offset = loss->offset, .lost = loss->lost};
-	row = add_incident(piece, loss->stamp_ns, loss->cpu, (uint32_t)bytes);
-	if (row == NULL)
-		return -ENOMEM;
-	row->label = piece->wanted == WANT_ALL && loss->label == ROW_NONE ? ROW_LOST : loss->label;
-	return 0;
-}
-
-int piece__damaged(struct piece *piece, uint64_t at, uint64_t stamp_ns, const char *reason)
-{
-	struct incident *incident;
-	struct row *row;
-
-	/* A time of damage is no sure thing: damage counts whatever time is asked for. */
-	piece->counts->damaged++;
-	if (piece->wanted != WANT_DAMAGE && piece->wanted != WANT_ALL)
-		return 0;
-	incident = &piece->incidents[piece->incident_count];
-	*incident = (struct incident){.offset = piece->offset + at};
-	strncpy(incident->reason, reason, sizeof(incident->reason) - 1);
-	row = add_incident(piece, stamp_ns, piece->cpu, sizeof(*incident));
-	if (row == NULL)
-		return -ENOMEM;
-	row->label = ROW_DAMAGED;
-	return 0;
-}
-
-size_t source__read(const struct source *source, uint8_t *to, size_t bytes, uint64_t offset,
-		    const char **fault)
-{
-	size_t have = 0;
-
-	*fault = NULL;
-	while (have < bytes) {
-		const ssize_t got =
-			pread(source->fd, to + have, bytes - have, (off_t)(offset + have));
-
-		if (got > 0) {
-			have += (size_t)got;
-		} else if (got == 0) {
-			*fault = "file_ends";
-			break;
-		} else if (errno != EINTR) {
-			*fault = "unreadable";
-			break;
-		}
-	}
-	return have;
-}
 
 static int reserve(struct stream *stream, size_t bytes)
 {
@@ -278,49 +181,6 @@ static bool is_full(const struct stream *stream)
 	return false;
 }
 
-static void release_batch(struct ArrowArray *array)
-{
-	for (int64_t i = 0; i < array->n_children; i++) {
-		if (array->children[i]->release != NULL)
-			array->children[i]->release(array->children[i]);
-		free(array->children[i]);
-	}
-	free(array->children);
-	free(array->buffers);
-	array->release = NULL;
-}
-
-/* Hand over the columns as one array of structs. */
-static int export(struct stream *stream, struct ArrowArray *array)
-{
-	const size_t count = stream->scan->column_count;
-	struct ArrowArray batch = {
-		.length = (int64_t)stream->batch_rows,
-		.n_buffers = 1,
-		.buffers = calloc(1, sizeof(*batch.buffers)),
-		.children = calloc(count > 0 ? count : 1, sizeof(*batch.children)),
-		.release = release_batch,
-	};
-	int ret = batch.buffers == NULL || batch.children == NULL ? -ENOMEM : 0;
-
-	for (size_t i = 0; i < count && ret == 0; i++) {
-		struct ArrowArray *const child = calloc(1, sizeof(*child));
-
-		if (child == NULL) {
-			ret = -ENOMEM;
-			break;
-		}
-		batch.children[batch.n_children++] = child;
-		ret = column__export(&stream->columns[i], child);
-	}
-	stream->batch_rows = 0;
-	if (ret < 0)
-		release_batch(&batch);
-	else
-		*array = batch;
-	return ret;
-}
-
 static int next(struct ArrowArrayStream *handle, struct ArrowArray *array)
 {
 	struct stream *const stream = handle->private_data;
@@ -342,29 +202,13 @@ static int next(struct ArrowArrayStream *handle, struct ArrowArray *array)
 			ret = take(stream, span);
 		}
 	}
-	if (ret == 0 && stream->batch_rows > 0)
-		ret = export(stream, array);
+	if (ret == 0 && stream->batch_rows > 0) {
+		ret = batch__export(stream->columns, scan->column_count, stream->batch_rows, array);
+		stream->batch_rows = 0;
+	}
 	if (ret < 0)
 		(void)strncpy(stream->error, strerror(-ret), sizeof(stream->error) - 1);
 	return -ret;
-}
-
-static void raise_to(atomic_uint_least64_t *most, uint64_t value)
-{
-	uint64_t before = atomic_load_explicit(most, memory_order_relaxed);
-
-	while (before < value &&
-	       !atomic_compare_exchange_weak_explicit(most, &before, value, memory_order_relaxed,
-						      memory_order_relaxed))
-		;
-}
-
-static void share(struct shared_cpus *shared, const struct cpu_set *set)
-{
-	for (size_t i = 0; i < CPU_WORDS; i++)
-		atomic_fetch_or_explicit(&shared->word[i], set->word[i], memory_order_relaxed);
-	if (set->has_unknown)
-		atomic_store_explicit(&shared->has_unknown, true, memory_order_relaxed);
 }
 
 static void release(struct ArrowArrayStream *handle)
@@ -372,16 +216,8 @@ static void release(struct ArrowArrayStream *handle)
 	struct stream *const stream = handle->private_data;
 	struct scan *const scan = stream->scan;
 
-	for (size_t i = 0; stream->counts != NULL && i < scan->source_count; i++) {
-		raise_to(&scan->sources[i]->rows, stream->counts[i].rows);
-		/* Losses at the end of a ring have no place, and no loss is told twice. */
-		raise_to(&scan->sources[i]->lost, stream->counts[i].lost);
-		raise_to(&scan->sources[i]->lost, stream->counts[i].lost_in_all);
-		raise_to(&scan->sources[i]->lost_untold, stream->counts[i].lost_untold);
-		raise_to(&scan->sources[i]->damaged, stream->counts[i].damaged);
-		share(&scan->sources[i]->cpus, &stream->counts[i].cpus);
-		share(&scan->sources[i]->cpus_in_all, &stream->counts[i].cpus_in_all);
-	}
+	for (size_t i = 0; stream->counts != NULL && i < scan->source_count; i++)
+		source__note(scan->sources[i], &stream->counts[i]);
 	for (size_t i = 0; stream->columns != NULL && i < scan->column_count; i++)
 		column__deinit(&stream->columns[i]);
 	if (stream->spares != NULL)
@@ -396,47 +232,6 @@ static void release(struct ArrowArrayStream *handle)
 	free(stream);
 	scan__drop(scan);
 	handle->release = NULL;
-}
-
-static void release_schema(struct ArrowSchema *schema)
-{
-	for (int64_t i = 0; i < schema->n_children; i++) {
-		if (schema->children[i]->release != NULL)
-			schema->children[i]->release(schema->children[i]);
-		free(schema->children[i]);
-	}
-	free(schema->children);
-	schema->release = NULL;
-}
-
-int scan__schema(const struct scan *scan, struct ArrowSchema *schema)
-{
-	const size_t count = scan->column_count;
-	int ret = 0;
-
-	*schema = (struct ArrowSchema){
-		.format = "+s",
-		.name = "",
-		.children = calloc(count > 0 ? count : 1, sizeof(*schema->children)),
-		.release = release_schema,
-	};
-	if (schema->children == NULL)
-		ret = -ENOMEM;
-	for (size_t i = 0; i < count && ret == 0; i++) {
-		struct ArrowSchema *const child = calloc(1, sizeof(*child));
-		const struct column column = {.kind = scan->columns[i].kind,
-					      .name = scan->columns[i].name};
-
-		if (child == NULL) {
-			ret = -ENOMEM;
-			break;
-		}
-		schema->children[schema->n_children++] = child;
-		ret = column__schema(&column, child);
-	}
-	if (ret < 0)
-		release_schema(schema);
-	return ret;
 }
 
 static int get_schema(struct ArrowArrayStream *handle, struct ArrowSchema *schema)

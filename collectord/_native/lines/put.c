@@ -1,51 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "put.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "digits.h"
+
 #define ESCAPED_BYTES 6u /* \u001b, the longest form of one byte */
 #define SECOND_NS UINT64_C(1000000000)
 #define PERF_CONTEXT_MIN UINT64_C(0xfffffffffffff001) /* marks in call chains are from here on */
-#define WIDTH_MAX 4096u
 #define MISSING "?"
-
-static const char lower[] = "0123456789abcdef", upper[] = "0123456789ABCDEF";
-
-uint8_t *digits__decimal(uint8_t *end, uint64_t number)
-{
-	static const char pairs[] = "00010203040506070809101112131415161718192021222324"
-				    "25262728293031323334353637383940414243444546474849"
-				    "50515253545556575859606162636465666768697071727374"
-				    "75767778798081828384858687888990919293949596979899";
-
-	while (number >= 100) {
-		end -= 2;
-		memcpy(end, pairs + 2 * (number % 100), 2);
-		number /= 100;
-	}
-	if (number >= 10) {
-		end -= 2;
-		memcpy(end, pairs + 2 * number, 2);
-	} else {
-		*--end = (uint8_t)('0' + number);
-	}
-	return end;
-}
-
-uint8_t *digits__hex(uint8_t *end, uint64_t number, bool is_upper)
-{
-	const char *const digits = is_upper ? upper : lower;
-
-	do
-		*--end = (uint8_t)digits[number & 15];
-	while ((number >>= 4) != 0);
-	return end;
-}
 
 static size_t length(const uint8_t *text, size_t bytes)
 {
@@ -62,9 +28,7 @@ static uint8_t *escape(uint8_t *to, uint8_t byte)
 		return to;
 	}
 	*to++ = 'x';
-	*to++ = (uint8_t)lower[byte >> 4];
-	*to++ = (uint8_t)lower[byte & 15];
-	return to;
+	return digits__byte(to, byte);
 }
 
 static inline bool is_plain(uint8_t byte)
@@ -159,116 +123,6 @@ int64_t put__pad(struct store *out, size_t mark, size_t width, bool is_right)
 	return (int64_t)characters;
 }
 
-/* A number with its sign or prefix, zeros up to the precision, and spaces or zeros up to the
- * width. */
-static int put_figure(struct store *out, const struct value *value, uint8_t conversion,
-		      uint16_t flags, uint32_t width, uint32_t precision)
-{
-	uint8_t digits[DIGITS_MAX + 3], *const end = digits + sizeof(digits), *start = end;
-	uint64_t number = value->number;
-	const char *prefix = "";
-	size_t prefix_bytes, zeros = 0, bytes, spaces;
-	uint8_t *to;
-	int ret;
-
-	switch (conversion) {
-	case 'd':
-	case 'i':
-		if ((int64_t)number < 0)
-			prefix = "-";
-		else if ((flags & PRINT_PLUS) != 0)
-			prefix = "+";
-		else if ((flags & PRINT_SPACE) != 0)
-			prefix = " ";
-		start = digits__decimal(end, (int64_t)number < 0 ? 0 - number : number);
-		break;
-	case 'x':
-	case 'X':
-		if ((flags & PRINT_ALTERNATE) != 0 && number != 0)
-			prefix = conversion == 'x' ? "0x" : "0X";
-		start = digits__hex(end, number, conversion == 'X');
-		break;
-	case 'o':
-		do
-			*--start = (uint8_t)('0' + (number & 7));
-		while ((number >>= 3) != 0);
-		break;
-	case 'p':
-		prefix = "0x";
-		start = digits__hex(end, number, false);
-		break;
-	default:
-		start = digits__decimal(end, number);
-		break;
-	}
-	prefix_bytes = strlen(prefix);
-	bytes = (size_t)(end - start);
-	if ((flags & PRINT_PRECISION) != 0)
-		zeros = precision > bytes ? precision - bytes : 0;
-	else if ((flags & (PRINT_ZERO | PRINT_LEFT)) == PRINT_ZERO && width > bytes + prefix_bytes)
-		zeros = width - bytes - prefix_bytes;
-	spaces = width > prefix_bytes + zeros + bytes ? width - prefix_bytes - zeros - bytes : 0;
-	ret = store__reserve(out, prefix_bytes + zeros + bytes + spaces);
-	if (ret < 0)
-		return ret;
-	to = out->data + out->bytes;
-	if ((flags & PRINT_LEFT) == 0) {
-		memset(to, ' ', spaces);
-		to += spaces;
-	}
-	memcpy(to, prefix, prefix_bytes);
-	to += prefix_bytes;
-	memset(to, '0', zeros);
-	to += zeros;
-	memcpy(to, start, bytes);
-	to += bytes;
-	if ((flags & PRINT_LEFT) != 0) {
-		memset(to, ' ', spaces);
-		to += spaces;
-	}
-	out->bytes = (size_t)(to - out->data);
-	return 0;
-}
-
-int put__printed(struct store *out, const struct value *value, uint8_t conversion, uint16_t flags,
-		 uint32_t width, uint32_t precision)
-{
-	const size_t mark = out->bytes;
-	const uint8_t letter = (uint8_t)value->number;
-	int ret;
-
-	if (width > WIDTH_MAX)
-		width = WIDTH_MAX;
-	if (precision > WIDTH_MAX)
-		precision = WIDTH_MAX;
-	if (value->kind == VALUE_NUMBER && conversion != 'c' && conversion != 's')
-		return put_figure(out, value, conversion, flags, width, precision);
-	if (value->kind == VALUE_NUMBER && conversion == 'c')
-		ret = put__visible(out, &letter, 1, 1);
-	else if (value->kind == VALUE_TEXT)
-		ret = put__visible(out, value->data, value->bytes,
-				   (flags & PRINT_PRECISION) != 0 ? precision : SIZE_MAX);
-	else
-		ret = put__plain(out, value, true);
-	if (ret == 0 && width > 0) {
-		const int64_t padded = put__pad(out, mark, width, (flags & PRINT_LEFT) == 0);
-
-		ret = padded < 0 ? (int)padded : 0;
-	}
-	return ret;
-}
-
-static uint64_t element_of(const struct value *list, size_t at)
-{
-	const uint8_t bytes = list->element;
-	uint64_t number = 0;
-
-	memcpy(&number, list->data + at, bytes);
-	if (list->is_signed && bytes < 8 && (number >> (8 * bytes - 1) & 1) != 0)
-		number |= ~UINT64_C(0) << 8 * bytes;
-	return number;
-}
-
 /* The numbers of a list between brackets; marks in call chains are left out. */
 static int put_list(struct store *out, const struct value *list, bool is_hex)
 {
@@ -277,7 +131,7 @@ static int put_list(struct store *out, const struct value *list, bool is_hex)
 
 	for (size_t at = 0; ret == 0 && list->element > 0 && list->bytes - at >= list->element;
 	     at += list->element) {
-		const uint64_t number = element_of(list, at);
+		const uint64_t number = value__element(list, at);
 
 		if (list->kind == VALUE_LIST && list->number != 0 && number >= PERF_CONTEXT_MIN)
 			continue;
@@ -294,13 +148,14 @@ static int put_list(struct store *out, const struct value *list, bool is_hex)
 static int put_digits(struct store *out, const uint8_t *data, size_t bytes)
 {
 	const int ret = store__reserve(out, 2 * bytes);
+	uint8_t *to;
 
 	if (ret < 0)
 		return ret;
-	for (size_t i = 0; i < bytes; i++) {
-		out->data[out->bytes++] = (uint8_t)lower[data[i] >> 4];
-		out->data[out->bytes++] = (uint8_t)lower[data[i] & 15];
-	}
+	to = out->data + out->bytes;
+	for (size_t i = 0; i < bytes; i++)
+		to = digits__byte(to, data[i]);
+	out->bytes += 2 * bytes;
 	return 0;
 }
 
@@ -369,9 +224,7 @@ static int put_string(struct store *out, const uint8_t *text, size_t bytes)
 			to[0] = '\\';
 			to[1] = 'u';
 			to[2] = to[3] = '0';
-			to[4] = (uint8_t)lower[code >> 4];
-			to[5] = (uint8_t)lower[code & 15];
-			to += 6;
+			to = digits__byte(to + 4, code);
 			at += size;
 		} else if (size == 0) {
 			*to++ = '\\';
@@ -468,97 +321,4 @@ int put__cell(struct store *out, const struct value *value)
 	default:
 		return put__plain(out, value, false);
 	}
-}
-
-size_t made__units(uint8_t *to, size_t room, int64_t number, bool is_bytes)
-{
-	static const char *const units[2][5] = {{"ns", "us", "ms", "s", NULL},
-						{" B", " KiB", " MiB", " GiB", " TiB"}};
-	const double step = is_bytes ? 1024 : 1000;
-	const int last = is_bytes ? 4 : 3;
-	double shown = (double)number;
-	char digits[32];
-	int at = 0, bytes;
-
-	while (at < last && fabs(shown) >= step) {
-		shown /= step;
-		at++;
-	}
-	if (at == 0) {
-		bytes = snprintf((char *)to, room, "%lld%s", (long long)number, units[is_bytes][0]);
-	} else {
-		(void)snprintf(digits, sizeof(digits), "%.4g", shown);
-		if (strchr(digits, 'e') != NULL)
-			(void)snprintf(digits, sizeof(digits), "%.0f", shown);
-		bytes = snprintf((char *)to, room, "%s%s", digits, units[is_bytes][at]);
-	}
-	return bytes > 0 && (size_t)bytes < room ? (size_t)bytes : 0;
-}
-
-size_t made__address(uint8_t *to, size_t room, const uint8_t *address, size_t bytes)
-{
-	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-	int family = bytes == 4 ? AF_INET : AF_INET6;
-
-	if (bytes != 4 && bytes != 16)
-		return made__hex(to, room, address, bytes, 0);
-	if (bytes == 16 && memcmp(address, mapped, sizeof(mapped)) == 0) {
-		family = AF_INET;
-		address += sizeof(mapped);
-	}
-	if (inet_ntop(family, address, (char *)to, (socklen_t)room) == NULL)
-		return 0;
-	return strlen((const char *)to);
-}
-
-size_t made__hex(uint8_t *to, size_t room, const uint8_t *data, size_t bytes, uint8_t between)
-{
-	size_t made = 0;
-
-	for (size_t i = 0; i < bytes && room - made >= 3; i++) {
-		if (i > 0 && between != 0)
-			to[made++] = between;
-		to[made++] = (uint8_t)lower[data[i] >> 4];
-		to[made++] = (uint8_t)lower[data[i] & 15];
-	}
-	return made;
-}
-
-/* Words of 32 bits, the last one first, with commas between them: lib/vsprintf.c, bitmap_string(). */
-size_t made__mask(uint8_t *to, size_t room, const uint8_t *data, size_t bytes)
-{
-	size_t made = 0;
-
-	for (size_t i = bytes; i > 0 && room - made >= 3; i--) {
-		if (i < bytes && i % 4 == 0)
-			to[made++] = ',';
-		to[made++] = (uint8_t)lower[data[i - 1] >> 4];
-		to[made++] = (uint8_t)lower[data[i - 1] & 15];
-	}
-	return made;
-}
-
-/* {0x1,0x2}: kernel/trace/trace_output.c, trace_print_array_seq(). */
-size_t made__array(uint8_t *to, size_t room, const struct value *list)
-{
-	uint8_t digits[DIGITS_MAX], *const end = digits + sizeof(digits);
-	size_t made = 0;
-
-	if (room < 2)
-		return 0;
-	to[made++] = '{';
-	for (size_t at = 0;
-	     list->element > 0 && list->bytes - at >= list->element && room - made > DIGITS_MAX + 4;
-	     at += list->element) {
-		const uint8_t *const start = digits__hex(end, element_of(list, at), false);
-
-		if (at > 0)
-			to[made++] = ',';
-		to[made++] = '0';
-		to[made++] = 'x';
-		memcpy(to + made, start, (size_t)(end - start));
-		made += (size_t)(end - start);
-	}
-	to[made++] = '}';
-	return made;
 }
