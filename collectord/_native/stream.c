@@ -214,6 +214,19 @@ bool stream__has_room(struct stream *stream, uint64_t bytes)
 	return stream->current.open && !stream__is_full(stream, bytes);
 }
 
+/* Whether readers of the running segment are to be told of its end before another one begins: what
+ * they find of the stream has no gap then. */
+static bool stream__owes(struct stream *stream)
+{
+	return stream__has_news(stream) && load_relaxed(&stream->tell_error) == 0;
+}
+
+void stream__tell_end(struct stream *stream, uint64_t bytes)
+{
+	if (!stream__has_room(stream, bytes))
+		stream__tell(stream);
+}
+
 void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 {
 	const struct segment *segment = &stream->current;
@@ -221,7 +234,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 	HOLD(&stream->lock);
 	stream->rotate_wanted |= segment->open && full;
 	/* Without a next segment this one continues: a file that is too long loses nothing. */
-	if (stream__is_full(stream, bytes) && stream->next.open) {
+	if (stream__is_full(stream, bytes) && stream->next.open && !stream__owes(stream)) {
 		const bool waits = cut__is_needed(stream);
 
 		if (waits && !stream->cut.at_once)
@@ -235,6 +248,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 
 void stream__turn(struct stream *stream, bool early)
 {
+	stream__tell(stream);
 	HOLD(&stream->lock);
 	stream__close_current(stream, false, early);
 	stream__open_next(stream);
@@ -290,6 +304,7 @@ void stream__account_part(struct stream *stream, const struct span *span)
 
 void stream__make_evictable(struct stream *stream, uint64_t bytes)
 {
+	stream__tell_end(stream, bytes);
 	HOLD(&stream->lock);
 	if (stream__is_full(stream, bytes))
 		stream__close_current(stream, false, cut__is_needed(stream));
@@ -298,7 +313,7 @@ void stream__make_evictable(struct stream *stream, uint64_t bytes)
 bool stream__serve(struct stream *stream)
 {
 	const struct segment *segment = &stream->current;
-	bool queued = false, finish;
+	bool queued = false, finish, held;
 
 	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
 		const struct lane *const lane = stream__lane(stream, i);
@@ -321,11 +336,13 @@ bool stream__serve(struct stream *stream)
 		stream->next.open = false;
 		stream->finished = true;
 	}
+	/* It ends at the next call, once readers are told. */
+	held = stream__is_full(stream, 0) && stream->next.open && stream__owes(stream);
 	pthread_mutex_unlock(&stream->lock);
 	/* An item that waits for the next segment opens it itself: its presence ends the wait. */
 	if (!finish && stream->work.waits_for == 0)
 		stream__advance(stream, 0, false);
-	return finish && queued;
+	return held || (finish && queued);
 }
 
 bool stream__has_news(const struct stream *stream)
