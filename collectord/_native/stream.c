@@ -214,6 +214,13 @@ bool stream__has_room(struct stream *stream, uint64_t bytes)
 	return stream->current.open && !stream__is_full(stream, bytes);
 }
 
+/* Whether the running segment is to end before `bytes` more, as another one can begin; under
+ * `lock`. */
+static bool stream__ends(const struct stream *stream, uint64_t bytes)
+{
+	return stream__is_full(stream, bytes) && stream->next.open;
+}
+
 /* Whether readers of the running segment are to be told of its end before another one begins: what
  * they find of the stream has no gap then. */
 static bool stream__owes(struct stream *stream)
@@ -223,7 +230,12 @@ static bool stream__owes(struct stream *stream)
 
 void stream__tell_end(struct stream *stream, uint64_t bytes)
 {
-	if (!stream__has_room(stream, bytes))
+	bool ends;
+
+	pthread_mutex_lock(&stream->lock);
+	ends = stream__ends(stream, bytes);
+	pthread_mutex_unlock(&stream->lock);
+	if (ends)
 		stream__tell(stream);
 }
 
@@ -234,7 +246,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 	HOLD(&stream->lock);
 	stream->rotate_wanted |= segment->open && full;
 	/* Without a next segment this one continues: a file that is too long loses nothing. */
-	if (stream__is_full(stream, bytes) && stream->next.open && !stream__owes(stream)) {
+	if (stream__ends(stream, bytes) && !stream__owes(stream)) {
 		const bool waits = cut__is_needed(stream);
 
 		if (waits && !stream->cut.at_once)
@@ -304,7 +316,7 @@ void stream__account_part(struct stream *stream, const struct span *span)
 
 void stream__make_evictable(struct stream *stream, uint64_t bytes)
 {
-	stream__tell_end(stream, bytes);
+	stream__tell(stream);
 	HOLD(&stream->lock);
 	if (stream__is_full(stream, bytes))
 		stream__close_current(stream, false, cut__is_needed(stream));
@@ -337,7 +349,7 @@ bool stream__serve(struct stream *stream)
 		stream->finished = true;
 	}
 	/* It ends at the next call, once readers are told. */
-	held = stream__is_full(stream, 0) && stream->next.open && stream__owes(stream);
+	held = stream__ends(stream, 0) && stream__owes(stream);
 	pthread_mutex_unlock(&stream->lock);
 	/* An item that waits for the next segment opens it itself: its presence ends the wait. */
 	if (!finish && stream->work.waits_for == 0)

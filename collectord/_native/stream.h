@@ -286,8 +286,8 @@ void stream__make_evictable(struct stream *stream, uint64_t bytes);
 bool stream__has_news(const struct stream *stream);
 /* Tell them. If that fails, a later call tells them, and `tell_error` has the errno until then. */
 void stream__tell(struct stream *stream);
-/* Tell them, if the running file cannot take `bytes` more or a rotation is due. A file shows nothing
- * before all of the one before it is shown. */
+/* Tell them, if the running file is to end before `bytes` more: a file shows nothing before all of
+ * the one before it is shown. */
 void stream__tell_end(struct stream *stream, uint64_t bytes);
 
 /* Carry out a rotate request, and a finish request once the stream's queue is empty. True: the

@@ -62,8 +62,6 @@ class TraceTables(EventFile):
     def __init__(self, fd: int, path: Path, stack: ExitStack) -> None:
         super().__init__(path)
         with sink_errors(UNREADABLE, path, reading=True):
-            # A seal cuts a running file off behind its pages, and then moves these together.
-            self._opened_bytes = os.fstat(fd).st_size
             try:
                 found = parse(partial(_read, fd))
             except CodecError as error:
@@ -227,7 +225,7 @@ class _Places(NamedTuple):
 def _places(fd: int) -> _Places:
     """Read from the present head where the pages are. Raises CodecError."""
     (buffer,) = read_buffers(partial(_read, fd))
-    end = max(track.offset + track.bytes for track in buffer.tracks)
+    end = max((track.offset + track.bytes for track in buffer.tracks if track.bytes), default=0)
     offsets = {track.cpu: track.offset for track in buffer.tracks}
     return _Places(offsets, end, os.fstat(fd).st_size)
 

@@ -64,8 +64,9 @@ class RunningFile:
 
     def end(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
         """Note that a segment was closed: the next one shows nothing before all of it is shown."""
-        sizes = {ring: size for ring, size, _ in closed.tracks if ring in segment.offsets}
-        self._ended.append((segment, sizes))
+        if segment.offsets:
+            sizes = {ring: size for ring, size, _ in closed.tracks if ring in segment.offsets}
+            self._ended.append((segment, sizes))
 
     async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
         async with self.lock:
@@ -77,6 +78,8 @@ class RunningFile:
                 while self._ended:
                     await self._tasks.in_worker(self._sink.flush, *self._ended[0])
                     del self._ended[0]
+                    if segment.token not in self._segments:
+                        return  # it closed meanwhile: it is among those that ended
                 await self._tasks.in_worker(self._sink.flush, segment, sizes)
             except SinkError as error:
                 self._health.note("show", str(error))
