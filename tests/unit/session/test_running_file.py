@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What readers find of a page stream: each file whole before the next one shows anything."""
+"""Readers find each file of a page stream whole before the next one shows anything."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _run(scenario: Callable[[Running], Coroutine[Any, Any, None]]) -> None:
 
 
 def test_a_file_shows_nothing_before_all_of_the_one_before_it() -> None:
-    """What was written behind the last flush of a closed file is shown first; each only once."""
+    """Pages behind the last flush of a closed file are shown first; each only once."""
 
     async def scenario(running: Running) -> None:
         files = running.files
@@ -208,7 +208,7 @@ def test_an_end_that_cannot_be_shown_is_tried_again() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_files_that_show_their_data_by_themselves_are_not_kept(count: int) -> None:
-    """Nothing waits for the end of a segment that has no pages."""
+    """The end of a segment that has no pages is not waited for."""
 
     async def scenario(running: Running) -> None:
         for token in range(10, 10 + count):
