@@ -15,10 +15,10 @@ from collectord.cli.asking import complain_of
 from collectord.reader import trace_tables
 from collectord.reader.segment_tables import open_catalogue
 from tests.support import segments
-from tests.support.trace_segments import closing, fill, make_sink, opening, sub_buffers
+from tests.support.trace_segments import CPUS, closing, fill, make_sink, opening, sub_buffers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping
     from pathlib import Path
 
     from collectord.reader.event_file import EventFile
@@ -30,13 +30,15 @@ STEPS: Final = 12  # more than a seal has
 
 
 @contextmanager
-def _sealing(directory: Path) -> Iterator[Generator[str, None, object]]:
+def _sealing(
+    directory: Path, cpus: Mapping[int, int] = CPUS
+) -> Iterator[Generator[str, None, object]]:
     """Give the steps of a seal of a segment whose pages were all shown."""
-    sink = make_sink(directory)
-    segment = sink.next_segment(1, opening())
+    sink = make_sink(directory, cpus=cpus)
+    segment = sink.next_segment(1, opening(cpus))
     done = fill(segment, COUNTS)
     sink.flush(segment, {ring: size for ring, size, _ in done.tracks})
-    yield sink.seal_steps(segment, done, closing())
+    yield sink.seal_steps(segment, done, closing(cpus))
     sink.close()
 
 
@@ -94,6 +96,17 @@ def test_pages_that_move_while_they_are_copied(
         monkeypatch.setattr(time, "sleep", lambda _: next(steps))
         assert _pages(file) == PAGES
     assert len(copied) == 2 * len(PAGES)
+
+
+def test_pages_that_stay_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may hold a seal up; the place of a CPU without pages is behind the file's end."""
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waited"))
+    with _sealing(tmp_path, {**CPUS, 12: 2}) as steps, ExitStack() as stack:
+        segments.walk_to(steps, "cut")
+        (file,) = _opened(tmp_path, stack).files
+        assert _pages(file) == PAGES
 
 
 def test_a_seal_that_does_not_end_is_told(
