@@ -101,7 +101,7 @@ def test_pages_that_move_while_they_are_copied(
 def test_pages_that_stay_are_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk may hold a seal up; the place of a CPU without pages is behind the file's end."""
+    """A full disk may hold a seal up; a CPU without pages has its place behind the file's end."""
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waited"))
     with _sealing(tmp_path, {**CPUS, 12: 2}) as steps, ExitStack() as stack:
         segments.walk_to(steps, "cut")
