@@ -143,6 +143,7 @@ static int record_stream__write(struct stream *stream, struct item *item, uint64
 	if (chunk == NULL || stream->work.span > 0)
 		return 0;
 	*bytes = record_stream__padded(stream, chunk->used, item->round);
+	stream__tell_end(stream, *bytes);
 	stream__advance(stream, *bytes, false);
 	if (!segment->open)
 		return -EXFULL;

@@ -210,6 +210,31 @@ bool stream__has_room(struct stream *stream, uint64_t bytes)
 	return stream->current.open && !stream__is_full(stream, bytes);
 }
 
+/* Whether the running segment is to end before `bytes` more, as another one can begin; under
+ * `lock`. */
+static bool stream__ends(const struct stream *stream, uint64_t bytes)
+{
+	return stream__is_full(stream, bytes) && stream->next.open;
+}
+
+/* Whether readers of the running segment are to be told of its end before another one begins: what
+ * they find of the stream has no gap then. */
+static bool stream__owes(struct stream *stream)
+{
+	return stream__has_news(stream) && load_relaxed(&stream->tell_error) == 0;
+}
+
+void stream__tell_end(struct stream *stream, uint64_t bytes)
+{
+	bool ends;
+
+	pthread_mutex_lock(&stream->lock);
+	ends = stream__ends(stream, bytes);
+	pthread_mutex_unlock(&stream->lock);
+	if (ends)
+		stream__tell(stream);
+}
+
 void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 {
 	const struct segment *segment = &stream->current;
@@ -217,7 +242,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 	HOLD(&stream->lock);
 	stream->rotate_wanted |= segment->open && full;
 	/* Without a next segment this one continues: a file that is too long loses nothing. */
-	if (stream__is_full(stream, bytes) && stream->next.open) {
+	if (stream__ends(stream, bytes) && !stream__owes(stream)) {
 		const bool waits = cut__is_needed(stream);
 
 		if (waits && !stream->cut.at_once)
@@ -231,6 +256,7 @@ void stream__advance(struct stream *stream, uint64_t bytes, bool full)
 
 void stream__turn(struct stream *stream, bool early)
 {
+	stream__tell(stream);
 	HOLD(&stream->lock);
 	stream__close_current(stream, false, early);
 	stream__open_next(stream);
@@ -286,6 +312,7 @@ void stream__account_part(struct stream *stream, const struct span *span)
 
 void stream__make_evictable(struct stream *stream, uint64_t bytes)
 {
+	stream__tell(stream);
 	HOLD(&stream->lock);
 	if (stream__is_full(stream, bytes))
 		stream__close_current(stream, false, cut__is_needed(stream));
@@ -294,7 +321,7 @@ void stream__make_evictable(struct stream *stream, uint64_t bytes)
 bool stream__serve(struct stream *stream)
 {
 	const struct segment *segment = &stream->current;
-	bool queued = false, finish;
+	bool queued = false, finish, held;
 
 	for (uint32_t i = 0; i < SHARDS_MAX; i++) {
 		const struct lane *const lane = stream__lane(stream, i);
@@ -317,11 +344,13 @@ bool stream__serve(struct stream *stream)
 		stream->next.open = false;
 		stream->finished = true;
 	}
+	/* It ends at the next call, once readers are told. */
+	held = stream__ends(stream, 0) && stream__owes(stream);
 	pthread_mutex_unlock(&stream->lock);
 	/* An item that waits for the next segment opens it itself: its presence ends the wait. */
 	if (!finish && stream->work.waits_for == 0)
 		stream__advance(stream, 0, false);
-	return finish && queued;
+	return held || (finish && queued);
 }
 
 bool stream__has_news(const struct stream *stream)

@@ -266,7 +266,7 @@ bool stream__keep_share(struct stream *stream, const struct ring *ring);
 
 /* Move to the prepared segment if none is open, if this one cannot take `bytes` more, or if a
  * rotation is due, as it is if the ring's place in it is `full`. An empty segment closes for TURN
- * only. */
+ * only; one of which readers have more to be told goes on, see stream__tell_end(). */
 void stream__advance(struct stream *stream, uint64_t bytes, bool full);
 /* Move to the prepared segment: the cut is done, or, if `early`, is not waited for. */
 void stream__turn(struct stream *stream, bool early);
@@ -286,9 +286,12 @@ void stream__make_evictable(struct stream *stream, uint64_t bytes);
 bool stream__has_news(const struct stream *stream);
 /* Tell them. If that fails, a later call tells them, and `tell_error` has the errno until then. */
 void stream__tell(struct stream *stream);
+/* Tell them, if the running file is to end before `bytes` more: a file shows nothing before all of
+ * the one before it is shown. */
+void stream__tell_end(struct stream *stream, uint64_t bytes);
 
 /* Carry out a rotate request, and a finish request once the stream's queue is empty. True: the
- * finish waits for queued items. */
+ * finish waits for queued items, or the rotation for readers to be told. */
 bool stream__serve(struct stream *stream);
 /* Whether, once `lane` has reached `stamp`, every lane is at a generation beyond the last round. */
 bool stream__completes_round(const struct stream *stream, const struct lane *lane, uint64_t stamp);

@@ -140,6 +140,16 @@ def parse(read: Read) -> TraceDat:
     )
 
 
+def read_buffers(read: Read) -> tuple[Buffer, ...]:
+    """Read where the pages of each instance are. Raises CodecError as `parse`."""
+    start = _start(Cursor(read(0, _FIRST_BYTES)))
+    return tuple(
+        _buffer(read, Cursor(value), start.page_bytes)
+        for kind, value in _options(read, start.options_at)
+        if kind == OptionId.BUFFER
+    )
+
+
 def read_parts(read: Read) -> Parts:
     """Read all that a file says beside its pages. Raises CodecError as `parse`."""
     start = _start(Cursor(read(0, _FIRST_BYTES)))

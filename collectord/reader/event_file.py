@@ -132,6 +132,7 @@ class EventFile:
         software: samples of software events, each as of a table of its own, for answers.
         sources: all of its records, for losses and damage.
         damage: what is wrong with the part that describes the events, "" if nothing is.
+        move: why records are missing that a seal was moving, "" if none are.
         skips: what is left out behind damage in the records of a CPU.
     """
 
@@ -151,6 +152,7 @@ class EventFile:
         self.software: tuple[Records, ...] = ()
         self.sources: tuple[Source, ...] = ()
         self.damage = ""
+        self.move = ""
         self._stamps = (0, 0)
         if isinstance(manifest, Manifest):
             self._stamps = manifest.first_ns, manifest.last_ns
@@ -174,11 +176,6 @@ class EventFile:
         """Return where the records of events with these keys are, for lines of them."""
         del wanted
         return self.sources
-
-    @property
-    def move(self) -> str:
-        """Why records may be missing in what was read of it, "" if they stayed where they were."""
-        return ""
 
     @property
     def path_text(self) -> str:

@@ -15,7 +15,7 @@ from collectord.reader.verify import list_segments
 from collectord.sink.segment import PARTIAL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from collectord.reader.event_file import EventFile
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # A file that is gone since it was listed has the list made again, so often.
-_LISTINGS: Final = 5
+_LISTINGS: Final = 20
 _SEGMENT: Final = re.compile(r"\d{8}T\d{6}Z-\d+\.(perf\.data|trace\.dat|blktrace\.\d+)")
 
 
@@ -95,10 +95,10 @@ def _opened(
             hint = nearest(session, sessions) or "`collectord segments list` shows the segments"
             raise UsageError(f"no segment is of session {session!r}", hint=hint)
         rows = [row for row in rows if row.session == session]
-    files: list[EventFile] = []
+    files: dict[Path, EventFile] = {}
     unread: list[Path] = []
     named = {*targets}
-    for row in rows:
+    for row in _in_turn(rows):
         try:
             file = open_tables(row.path, stack)
         except SinkError as error:
@@ -111,10 +111,22 @@ def _opened(
         if file is None:
             unread.append(row.path)
         else:
-            files.append(file)
+            files[row.path] = file
     if not last and _is_passed_over(rows):
         raise _GoneError
-    return Catalogue(rows, files, tables_of(files), unread, failures)
+    ordered = [files[row.path] for row in rows if row.path in files]
+    return Catalogue(rows, ordered, tables_of(ordered), unread, failures)
+
+
+def _in_turn(rows: Sequence[SegmentRow]) -> Iterator[SegmentRow]:
+    """Yield those that are not written first, and then the others, the newest first.
+
+    A segment shows records only once the one before it shows all of its own. So what is found in
+    one that was opened earlier is never without what came before it.
+    """
+    written = [row for row in rows if row.path.name.endswith(PARTIAL)]
+    yield from (row for row in rows if not row.path.name.endswith(PARTIAL))
+    yield from reversed(written)
 
 
 def _is_passed_over(rows: Sequence[SegmentRow]) -> bool:

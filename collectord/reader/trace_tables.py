@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.ftrace_columns import columns_of
-from collectord.codec.trace_cmd_dat import parse, read_parts, unpack
+from collectord.codec.trace_cmd_dat import parse, read_buffers, read_parts, unpack
 from collectord.errors import CodecError, SinkError
 from collectord.folders.folder import write_all
 from collectord.reader.event_file import (
@@ -21,10 +23,12 @@ from collectord.reader.event_file import (
     Source,
     nameless,
 )
-from collectord.sink.segment import sink_errors
+from collectord.sink.manifest import OpenManifest
+from collectord.sink.segment import lock, sink_errors
+from collectord.sink.sparse import written
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -36,7 +40,13 @@ _IDLE: Final = "<idle>"
 _FTRACE: Final = "ftrace"
 _COMMON_PID: Final = "common_pid"
 _COMMON_PID_AT: Final = 4  # in all kernels since 2.6.39
-_SEALED: Final = "it was sealed while it was read: records may be missing; ask again"
+# A seal moves the pages of a file within milliseconds, on a busy disk within a second.
+_TRIES: Final = 60
+_TRY_S: Final = 0.05
+_PIECE_BYTES: Final = 1 << 20
+_MOVING: Final = (
+    "it was left out, a seal is moving its pages: ask again, or run `collectord segments repair`"
+)
 
 
 class TraceTables(EventFile):
@@ -52,8 +62,6 @@ class TraceTables(EventFile):
     def __init__(self, fd: int, path: Path, stack: ExitStack) -> None:
         super().__init__(path)
         with sink_errors(UNREADABLE, path, reading=True):
-            # A seal cuts a running file off behind its pages, and then moves these together.
-            self._opened_bytes = os.fstat(fd).st_size
             try:
                 found = parse(partial(_read, fd))
             except CodecError as error:
@@ -86,11 +94,6 @@ class TraceTables(EventFile):
             FileEvent((layout.id,), system, layout.name, layout)
             for system, layout in layouts.values()
         )
-
-    @property
-    def move(self) -> str:
-        """See `EventFile`."""
-        return _SEALED if os.fstat(self._fd).st_size < self._opened_bytes else ""
 
     def comms(self) -> Sequence[tuple[int, int, str]]:
         """Return the names that the file knows at its end."""
@@ -137,13 +140,49 @@ class TraceTables(EventFile):
             yield buffer, Source(fd, _FTRACE, tuple(tracks), options)
 
     def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
-        """Return where the sub-buffers are, which are unpacked to a nameless file if need be."""
-        if source.spans not in self._packed:
+        """Return where the sub-buffers are: in a nameless file if they are packed or may move."""
+        packed = source.spans in self._packed
+        if not packed and not self._may_move(source):
             return source.fd, source.spans
         if source.spans not in self._unpacked:
             with sink_errors(UNREADABLE, self.path, reading=True):
-                self._unpacked[source.spans] = self._unpack(source)
+                made = self._unpack(source) if packed else self._stay(source)
+                self._unpacked[source.spans] = made
         return self._unpacked[source.spans]
+
+    def _may_move(self, source: Source) -> bool:
+        """Whether a seal will close gaps before these pages: it leaves the foremost in place."""
+        is_open = isinstance(self.manifest, OpenManifest)
+        if len(self.buffers) != 1 or (self.manifest is not None and not is_open):
+            return False
+        if not is_open and _is_idle(source.fd):  # by a name without a manifest, as that of a link
+            return False
+        first = min((track.offset for track in self.buffers[0][0].tracks), default=0)
+        return any(offset != first for _, offset, _ in source.spans)
+
+    def _stay(self, source: Source) -> tuple[int, tuple[Span, ...]]:
+        """Copy the pages that were there when the file was opened, wherever they are by now.
+
+        A seal cuts the file to its last page before it moves any, and whatever it moves cuts the
+        file again. So a copy is whole if the file has its length and its places still.
+        """
+        for _ in range(_TRIES):
+            is_idle = _is_idle(source.fd)
+            before = _places(source.fd)
+            if before.are_whole:
+                copy, end = nameless(self._stack), 0
+                spans = []
+                for cpu, _, size in source.spans:
+                    _copy(source.fd, before.offsets[cpu], size, (copy, end))
+                    spans.append((cpu, end, size))
+                    end += size
+                if _places(source.fd).are_as(before):
+                    return copy, tuple(spans)
+            elif is_idle:  # nobody moves anything: it is damaged
+                return source.fd, source.spans
+            time.sleep(_TRY_S)
+        self.move = _MOVING
+        return source.fd, ()
 
     def _unpack(self, source: Source) -> tuple[int, tuple[Span, ...]]:
         copy = nameless(self._stack)
@@ -164,6 +203,49 @@ def _read(fd: int, at: int, size: int) -> bytes:
     """Return a part of a file, as far as there is one where a damaged file places it."""
     size = min(size, os.fstat(fd).st_size - at)
     return os.pread(fd, size, at) if size > 0 else b""
+
+
+class _Places(NamedTuple):
+    """Where the pages of each CPU begin, the end of the last, and the length of the file."""
+
+    offsets: Mapping[int, int]
+    end: int
+    file_bytes: int
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether the pages are where they should be: those that are being moved reach too far."""
+        return self.end <= self.file_bytes
+
+    def are_as(self, before: _Places) -> bool:
+        """Whether no page has moved since; there may be more of them."""
+        return (self.offsets, self.file_bytes) == (before.offsets, before.file_bytes)
+
+
+def _places(fd: int) -> _Places:
+    """Read from the present head where the pages are. Raises CodecError."""
+    (buffer,) = read_buffers(partial(_read, fd))
+    end = max((track.offset + track.bytes for track in buffer.tracks if track.bytes), default=0)
+    offsets = {track.cpu: track.offset for track in buffer.tracks}
+    return _Places(offsets, end, os.fstat(fd).st_size)
+
+
+def _is_idle(fd: int) -> bool:
+    """Whether nobody writes a file, nor seals it."""
+    if not lock(fd):
+        return False
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return True
+
+
+def _copy(fd: int, at: int, size: int, to: tuple[int, int]) -> None:
+    """Copy a part of a file to {file, offset}, except for its holes."""
+    out, to_at = to
+    for first, past in written(fd, at, at + size):
+        for start in range(first, past, _PIECE_BYTES):
+            piece = _read(fd, start, min(_PIECE_BYTES, past - start))
+            write_all(out, piece, to_at + start - at)
+    os.ftruncate(out, to_at + size)
 
 
 def _tid_offset(layout: EventFormat) -> int:

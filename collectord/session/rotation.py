@@ -261,7 +261,9 @@ class Rotation:
 
     def segment_closed(self, closed: _core.SegmentClosed) -> None:
         """Seal the segment."""
-        self.seals.add(self._open.pop(closed.token), closed)
+        segment = self._open.pop(closed.token)
+        self._running.end(segment, closed)
+        self.seals.add(segment, closed)
         if closed.final:
             self._finished.set()
 

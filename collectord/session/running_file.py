@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running segment of a stream, as readers find it: its data so far, and a link to it."""
+"""The running segment of a stream, as readers find it: its data so far, and a link to it.
+
+A segment shows nothing before all of the one before it is shown: what readers find of a session
+has an end, but no gap.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from collectord.sink.segment import PASSING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from collectord._native import _core
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import OpenSegment
 
@@ -40,6 +45,7 @@ class RunningFile:
         self._segments = segments
         self._log = _LOG.bind(session=parts.plan.name)
         self._last: tuple[int, Mapping[int, int]] = (0, {})
+        self._ended: list[tuple[OpenSegment, Mapping[int, int]]] = []  # not shown to the end
         self._link_due = False  # there was no room for it
         self.lock = asyncio.Lock()
 
@@ -56,11 +62,24 @@ class RunningFile:
         elif segment and (token, sizes) != self._last and not self.lock.locked():
             self._tasks.start(self._show(segment, sizes))
 
+    def end(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
+        """Note that a segment was closed: the next one shows nothing before all of it is shown."""
+        if segment.offsets:
+            sizes = {ring: size for ring, size, _ in closed.tracks if ring in segment.offsets}
+            self._ended.append((segment, sizes))
+
     async def _show(self, segment: OpenSegment, sizes: Mapping[int, int]) -> None:
         async with self.lock:
             if segment.token not in self._segments:
                 return  # it closed meanwhile, and its seal writes the same
+            if segment.token != min(self._segments):
+                return  # the notice that the one before it was closed is on the way
             try:
+                while self._ended:
+                    await self._tasks.in_worker(self._sink.flush, *self._ended[0])
+                    del self._ended[0]
+                    if segment.token not in self._segments:
+                        return  # it closed meanwhile: it is among those that ended
                 await self._tasks.in_worker(self._sink.flush, segment, sizes)
             except SinkError as error:
                 self._health.note("show", str(error))

@@ -491,6 +491,61 @@ static void readers_are_told_of_what_is_before_the_last_padding(void)
 	close(two);
 }
 
+/* The sizes that readers are told of two files: as soon as the second one can be found, all that is
+ * in the first is. */
+static void a_file_is_told_to_its_end_before_the_next_begins(void)
+{
+	const int one = output__file(), two = output__file(), three = output__file();
+
+	begin();
+	prepare_told(one);
+	CHECK_EQ(write_samples(3, 1000), 0);
+	stream->rotate_wanted = true;
+	CHECK_EQ(write_samples(3, 2000), 0); /* without a next one it goes on */
+	check_told(one, 0);
+	prepare_told(two);
+	CHECK_EQ(write_samples(3, 3000), 0);
+	CHECK_EQ(stream->current.fd, two);
+	check_told(one, 8192 + 3 * 128);
+	check_told(two, 0);
+	prepare_told(three);
+	stream->rotate_wanted = true;
+	CHECK(stream__serve(stream)); /* it ends once readers are told */
+	CHECK_EQ(stream->current.fd, two);
+	stream__tell(stream);
+	CHECK(!stream__serve(stream));
+	CHECK_EQ(stream->current.fd, three);
+	check_told(two, 4096 + 3 * 128);
+	CHECK_EQ(write_samples(1, 4000), 0);
+	stream__turn(stream, false);
+	check_told(three, 4096 + 128);
+	end();
+	close(one);
+	close(two);
+	close(three);
+}
+
+/* A file that readers cannot be told of ends all the same. */
+static void a_file_that_cannot_be_told_of_ends(void)
+{
+	const int one = output__file(), two = output__file();
+
+	begin();
+	prepare_told(one);
+	CHECK_EQ(write_samples(3, 1000), 0);
+	output__limit(SIZE_AT);
+	stream__tell(stream);
+	output__limit(UINT64_MAX);
+	CHECK_EQ(stream->tell_error, EFBIG);
+	prepare_told(two);
+	stream->rotate_wanted = true;
+	CHECK(!stream__serve(stream));
+	CHECK_EQ(stream->current.fd, two);
+	end();
+	close(one);
+	close(two);
+}
+
 static void a_failed_replay_begins_again(void)
 {
 	const int fd = output__full(), file = output__file();
@@ -628,6 +683,8 @@ int main(void)
 	RUN(a_replay_longer_than_a_chunk_is_written_in_pieces);
 	RUN(a_failed_write_leaves_no_trace);
 	RUN(readers_are_told_of_what_is_before_the_last_padding);
+	RUN(a_file_is_told_to_its_end_before_the_next_begins);
+	RUN(a_file_that_cannot_be_told_of_ends);
 	RUN(a_failed_replay_begins_again);
 	RUN(a_replay_that_fails_half_way_begins_again);
 	RUN(space_is_claimed_ahead_and_does_not_change_the_size);

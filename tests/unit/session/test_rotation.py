@@ -29,11 +29,12 @@ from tests.support import segments as support
 from tests.support.sessions import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 DATA_OFFSET = 4096
 LIMIT_BYTES = 1 << 20
+RING = 7
 
 
 class Stream:
@@ -452,6 +453,58 @@ async def _turning(directory: Path, stream: Turning, tasks: TaskGroup) -> Rotati
 
 def _closed(token: int) -> Any:  # noqa: ANN401 - a notice of the core
     return SimpleNamespace(token=token, final=False, samples=1, early=False)
+
+
+class Pages(Turning):
+    """Has pages of one ring in its segments.
+
+    Attributes:
+        pages: in the running one.
+        shown: {token, pages} in the order in which files were told to show them.
+    """
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack)
+        self.pages = 1
+        self.shown: list[tuple[int, int]] = []
+
+    def track_bytes(self) -> tuple[int, dict[int, int]]:
+        """Return the running segment's token and pages."""
+        return self.token, {RING: self.pages}
+
+    def next_segment(self, token: int, opening: object) -> Any:  # noqa: ANN401 - a segment
+        """Return a file with a place for the ring."""
+        segment = super().next_segment(token, opening)
+        segment.offsets = {RING: DATA_OFFSET}
+        segment.capacity_bytes = LIMIT_BYTES
+        return segment
+
+    def prepare_pages(self, *_segment: int, **_places: object) -> None:
+        """Prepare the segment at once."""
+
+    def flush(self, segment: Any, sizes: Mapping[int, int]) -> None:  # noqa: ANN401 - a segment
+        """Note what the file shows."""
+        self.shown.append((segment.token, sizes[RING]))
+
+
+def test_a_closed_segment_is_shown_to_its_end_before_the_next(tmp_path: Path) -> None:
+    """Its seal may come long after the next one shows pages."""
+
+    async def scenario(stack: ExitStack) -> list[tuple[int, int]]:
+        stream = Pages(tmp_path, stack)
+        stream.full = True
+        tasks = TaskGroup(stack.enter_context(ThreadPoolExecutor(1)))
+        rotation = await _turning(tmp_path, stream, tasks)
+        stream.token = 2
+        closed = _closed(1)
+        closed.tracks = ((RING, 5, ()),)
+        rotation.segment_closed(closed)
+        rotation.tick()
+        await tasks.join()
+        return stream.shown
+
+    with ExitStack() as stack:
+        assert asyncio.run(scenario(stack)) == [(1, 5), (2, 1)]
 
 
 @pytest.mark.parametrize("full", [False, True])
