@@ -36,6 +36,7 @@ class Rings:
     state: str = ""
     lost: dict[str, int] = field(default_factory=dict)
     in_bytes: bool = False
+    names: bool = True
 
     def count_lost(self, losses: Mapping[LossKey, int]) -> None:
         """Keep what is counted."""
