@@ -113,7 +113,7 @@ help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 .PHONY: setup
-setup: $(STAMPS)/test $(STAMPS)/run build/viewers/installed | packages-test packages-bpf packages-browser packages-docs ## install system packages, .venv and the native core; fast when nothing changed
+setup: $(STAMPS)/test $(STAMPS)/run $(if $(wildcard $(VIEWERS)),build/viewers/installed) | packages-test packages-bpf packages-browser packages-docs ## install system packages, .venv and the native core; fast when nothing changed
 
 .PHONY: packages-run
 packages-run:

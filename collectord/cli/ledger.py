@@ -88,7 +88,10 @@ def _lines(one: Audit) -> Iterator[str]:
     window = _times(one.since_ns, one.until_ns)
     yield from wrapped(f"{one.session}, {one.source}: {verdict}, {window}", first="", rest=_INDENT)
     for figures in one.figures:
-        told = [
+        told = []
+        if figures.in_flight_before:
+            told.append(f"in flight before {figures.in_flight_before:,}")
+        told += [
             f"produced {figure_text(figures.produced)}",
             f"stored {figures.stored:,}",
             f"lost {sum(figures.lost.values()):,}",

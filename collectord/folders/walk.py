@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UnsafePath
 from collectord.folders.folder import Folder, opened, read_all, reopen
-from collectord.folders.trust import Trust, check_owner, is_safe_link
+from collectord.folders.trust import ROOT, Trust, check_owner, is_safe_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,7 @@ def open_folder(
     *,
     owners: Iterable[int] = (),
     make_mode: int | None = None,
+    owner_from_above: bool = False,
 ) -> Folder:
     """Open a folder.
 
@@ -42,12 +43,14 @@ def open_folder(
         trust: the demands on it.
         owners: see `check_folder`.
         make_mode: permissions of folders made for missing parts of the path; None makes none.
+        owner_from_above: what root makes belongs to the owner of the folder above it, so that a
+            service of that user can write there, too.
 
     Raises:
         OSError: it cannot be opened or made.
         UnsafePath: it does not meet the demands, or somebody else's link leads to it.
     """
-    walk = _Walk(path, trust, owners, make_mode)
+    walk = _Walk(path, trust, owners, make_mode, owner_from_above=owner_from_above)
     try:
         walk.go()
         fd = os.open(".", _OPEN, dir_fd=walk.fd)
@@ -97,7 +100,13 @@ class _Walk:
     """
 
     def __init__(
-        self, path: Path, trust: Trust, owners: Iterable[int], make_mode: int | None
+        self,
+        path: Path,
+        trust: Trust,
+        owners: Iterable[int],
+        make_mode: int | None,
+        *,
+        owner_from_above: bool,
     ) -> None:
         self.made: list[Path] = []
         self._here = Path(path.anchor)
@@ -105,6 +114,7 @@ class _Walk:
         self._trust = trust
         self._owners = tuple(owners) or (os.geteuid(),)
         self._make_mode = make_mode
+        self._owner_from_above = owner_from_above and os.geteuid() == ROOT
         self._links = 0
         self.fd = os.open(path.anchor or ".", _STEP)
 
@@ -136,7 +146,22 @@ class _Walk:
         with suppress(FileExistsError):
             os.mkdir(part, mode, dir_fd=self.fd)
             self.made.append(self._here / part)
+            if self._owner_from_above:
+                self._give(part)
         self._parts.appendleft(part)
+
+    def _give(self, part: str) -> None:
+        """Give a folder that was just made to the owner of the one above.
+
+        That owner could have moved another folder there meanwhile: one that has something in it,
+        or belongs to somebody else, is left alone.
+        """
+        above = os.fstat(self.fd)
+        with opened(os.open(part, _OPEN | os.O_NOFOLLOW, dir_fd=self.fd)) as fd:
+            with os.scandir(fd) as entries:
+                is_empty = next(entries, None) is None
+            if os.fstat(fd).st_uid == ROOT and is_empty:
+                os.fchown(fd, above.st_uid, above.st_gid)
 
     def _follow(self, part: str) -> None:
         """Follow a link. Raises NotADirectoryError if it is not one."""

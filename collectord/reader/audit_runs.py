@@ -46,12 +46,16 @@ class Span:
 class Figures:
     """The account of a run over a window, from the balance before it to the one behind it.
 
+    `in_flight_before` and `produced` together are the sum of `stored`, `lost`, `overwritten`,
+    `in_flight` and `unaccounted`.
+
     Attributes:
         since_ns, until_ns: UTC of both balances: the window lies between them.
         produced: None if the kernel did not count, as the next two.
         lost: by `<stage>/<reason>`, without those that are 0. Records that waited for the disk at
             the window's end are counted until they are stored.
-        in_flight: at its end.
+        in_flight_before: records that waited to be stored at its beginning.
+        in_flight: the same at its end.
         settled: the run is over, so what is unaccounted is final.
         inexact: the times in which not every event was counted.
     """
@@ -63,6 +67,7 @@ class Figures:
     lost: dict[str, int]
     overwritten: int | None
     unaccounted: int | None
+    in_flight_before: int
     in_flight: int
     settled: bool
     inexact: tuple[tuple[int, int], ...]
@@ -107,6 +112,7 @@ class Run:
             lost={name: count for name, count in sorted(lost.items()) if count},
             overwritten=_less(behind.overwritten, before.overwritten),
             unaccounted=_less(missing, before.unaccounted),
+            in_flight_before=before.in_flight,
             in_flight=behind.in_flight,
             settled=closed,
             inexact=tuple(

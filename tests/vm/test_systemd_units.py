@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import urllib.error
@@ -15,11 +16,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from collectord.kernel.tracefs.instance_note import remove_note, write_note
+from collectord.kernel.values.left_instance import InstanceNote
 from tests.support import daemons
 from tests.support.daemons import wait_for
 from tests.vm.service import (
     CONFIG,
     OPENER,
+    RUNTIME,
     SOCKETS,
     STATE,
     TRACEFS,
@@ -269,7 +273,12 @@ def test_kprobes_within_the_sandbox(tracefs: Path) -> None:
 
 @pytest.mark.usefixtures("service")
 def test_tracefs_belongs_to_the_service_while_it_runs(tracefs: Path) -> None:
-    """The daemon writes there as the owner, over restarts; root has all of it back at the end."""
+    """The daemon writes there as the owner, over restarts; root has all of it back at the end.
+
+    What root recorded before does not keep the daemon from writing notes beside those of root.
+    """
+    shutil.rmtree(RUNTIME / "instances", ignore_errors=True)
+    write_note("collectord-root", InstanceNote(STATE))
     given = [tracefs / name for name in ("instances", "dynamic_events")]
     (tracefs / "instances/collectord-blackbox").mkdir()  # as a crashed daemon of root leaves it
     systemctl("start", UNIT)
@@ -287,6 +296,7 @@ def test_tracefs_belongs_to_the_service_while_it_runs(tracefs: Path) -> None:
     assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
     wait_for(lambda: shown("ActiveState", unit=TRACEFS) == ("inactive",), "the files' return")
     assert {path.owner() for path in given} == {"root"}
+    remove_note("collectord-root")
 
 
 @pytest.mark.usefixtures("service")

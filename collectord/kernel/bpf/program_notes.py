@@ -143,8 +143,13 @@ class ProgramNotes:
         """Open the folder of notes. Raises OSError, UnsafePath."""
         with open_folder(self._run, make_mode=make_mode) as above:
             owners = (os.geteuid(), os.fstat(above.fd).st_uid)
-        path = self._run / _FOLDER
-        return open_folder(path, Trust.ROOTED, owners=owners, make_mode=make_mode)
+        return open_folder(
+            self._run / _FOLDER,
+            Trust.ROOTED,
+            owners=owners,
+            make_mode=make_mode,
+            owner_from_above=True,
+        )
 
     def passes(self, number: int) -> bool | None:
         """Whether a note says of this program that it hides no event.

@@ -76,7 +76,9 @@ class LockedNote:
         self._notes = notes
         self._proc = proc
         try:
-            self._folder = open_folder(notes, Trust.WRITE, make_mode=NOTES_MODE)
+            self._folder = open_folder(
+                notes, Trust.WRITE, make_mode=NOTES_MODE, owner_from_above=True
+            )
             self._fd = self._claim()
         except (OSError, UnsafePath) as error:
             raise _unwritable(notes, error) from error

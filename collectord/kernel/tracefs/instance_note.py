@@ -50,7 +50,9 @@ def write_note(instance: str, note: InstanceNote, notes: Path = NOTES) -> None:
         digest=note.digest,
     )
     try:
-        with open_folder(notes, Trust.WRITE, make_mode=NOTES_MODE) as folder:
+        with open_folder(
+            notes, Trust.WRITE, make_mode=NOTES_MODE, owner_from_above=True
+        ) as folder:
             folder.put(instance, msgspec.json.encode(stored))
     except OSError as error:
         raise KernelError(

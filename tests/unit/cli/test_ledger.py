@@ -83,6 +83,19 @@ def test_losses_are_findings_with_their_time(
     assert audit["figures"][0]["produced"] == 250
 
 
+def test_what_waited_at_the_beginning_closes_the_sum(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records that waited to be stored before the window are stored in it, not produced."""
+    run_of(tmp_path, {"stored": 240, "in_flight": 10}, {"stored": 497, "in_flight": 3}, {})
+    window = ("--since", "2023-11-14T22:15:10Z", "--until", "2023-11-14T22:15:20Z")
+    (figures,) = asked(capsys, tmp_path, *window)[1]["figures"]
+    assert (figures["in_flight_before"], figures["produced"]) == (10, 250)
+    assert (figures["stored"], figures["in_flight"]) == (257, 3)
+    ledger.run([*window, str(tmp_path)])
+    assert "in flight before 10, produced 250, stored 257, " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("part", ["segment", "manifest", "both"])
 def test_what_is_removed_is_found(

@@ -159,6 +159,41 @@ def test_missing_folders_are_made_and_removed(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["kept"]
 
 
+def _given_away(folder: Path) -> int:
+    """Have a folder belong to another user, where this process can do that; returns its owner."""
+    if os.geteuid() == 0:
+        os.chown(folder, 4242, 4242)
+    return folder.stat().st_uid
+
+
+def test_what_root_makes_for_a_service_belongs_to_its_user(tmp_path: Path) -> None:
+    """All missing folders do, if that is asked for; what was there does not change its owner."""
+    owner = _given_away(tmp_path)
+    for name, given in (("notes", True), ("other", False)):
+        path = tmp_path / name / "deeper"
+        open_folder(path, make_mode=0o755, owner_from_above=given).close()
+        expected = owner if given else os.geteuid()
+        assert {path.stat().st_uid, path.parent.stat().st_uid} == {expected}
+    open_folder(tmp_path / "other", make_mode=0o755, owner_from_above=True).close()
+    assert (tmp_path / "other").stat().st_uid == os.geteuid()
+
+
+def test_a_folder_that_took_the_place_of_a_new_one_keeps_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its content shows that it is not the one that was made."""
+    _given_away(tmp_path)
+    make = os.mkdir
+
+    def swapped(name: str, mode: int, *, dir_fd: int) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        (tmp_path / name / "content").write_bytes(SECRET)
+
+    monkeypatch.setattr(os, "mkdir", swapped)
+    open_folder(tmp_path / "notes", make_mode=0o755, owner_from_above=True).close()
+    assert (tmp_path / "notes").stat().st_uid == os.geteuid()
+
+
 def test_interrupt_on_the_way_is_told_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
