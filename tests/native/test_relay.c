@@ -476,12 +476,14 @@ static void a_successor_reads_on_where_the_note_says(void)
 		.note = &note,
 		.slots = slots,
 	};
-	uint64_t events = 0, missing = 0;
+	uint64_t events = 0, missing = 0, cut = 0;
 	uint32_t size = 0, number = 0;
 	int fds[2];
 
-	while (size < 3 * CHUNK_BYTES)
-		size += blk_record__put(bytes + size, ++number, number, (uint16_t)(number % 77));
+	while (size < 3 * CHUNK_BYTES) {
+		number++;
+		size += blk_record__put(bytes + size, number, number, (uint16_t)(number % 77));
+	}
 	CHECK_EQ(pipe2(fds, O_NONBLOCK), 0);
 	CHECK(fcntl(fds[1], F_SETPIPE_SZ, 1 << 20) > 0);
 	CHECK_EQ(write(fds[1], bytes, size), size);
@@ -501,11 +503,13 @@ static void a_successor_reads_on_where_the_note_says(void)
 		ring->ops->leave(ring, false); /* leaves the start of a record to the next one */
 		missing += counter__read(&relay->torn_bytes);
 		CHECK_EQ((uint32_t)note.at[note.turn & 1].position, (uint32_t)events);
+		cut += note.at[note.turn & 1].position >> 32;
 		CHECK(life < 6);
 		ring->ops->free(ring);
 	}
 	CHECK_EQ(missing, 0);
 	CHECK_EQ(note.at[note.turn & 1].samples, number);
+	CHECK(cut > 0);
 	guarded__deinit(&memory);
 	close(fds[0]);
 	close(fds[1]);
