@@ -33,7 +33,7 @@ from collectord.plan.kept import block_digest
 from collectord.plan.relay_source import CHANNEL_BYTES, RelayPlan
 from collectord.source.base import Abilities, LateRing
 from collectord.source.channel_ring import BlktraceRing, ChannelRing, LastingBlktraceRing
-from collectord.source.kept_trace import OpenTrace
+from collectord.source.lasting_trace import OpenTrace
 from collectord.source.late_joining import LateJoining
 
 if TYPE_CHECKING:

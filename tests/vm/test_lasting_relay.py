@@ -182,7 +182,7 @@ def test_a_restart_loses_nothing(
 def test_a_kill_loses_nothing(
     config: Path, run_cli: Run, start_cli: Start, device: Path, seed: int
 ) -> None:
-    """What it had read is written by the next daemon, which goes on with the trace."""
+    """The next daemon writes what the killed one had read, and goes on with the trace."""
     dice = random.Random(seed)  # noqa: S311  # no secret
     state = config.parent / "state"
     with opening(start_cli, run_cli, config):

@@ -39,7 +39,7 @@ def records(first: int, last: int, cpu: int = 0) -> bytes:
 
 
 class Left:
-    """What a killed daemon leaves: a set of files, chunks of staging, and a trace's memory."""
+    """The remains of a killed daemon: a set of files, chunks of staging, and a trace's memory."""
 
     def __init__(
         self,
