@@ -20,6 +20,11 @@ static void relay_ring__free(struct ring *ring)
 	free(relay);
 }
 
+static uint8_t *relay_ring__slot(const struct relay_ring *relay, uint64_t turn)
+{
+	return relay->options.slots + (turn & 1) * RELAY_SLOT_BYTES;
+}
+
 /* Begin where an earlier process has noted that it stopped. */
 static void relay_ring__resume(struct relay_ring *relay)
 {
@@ -30,7 +35,8 @@ static void relay_ring__resume(struct relay_ring *relay)
 	store_relaxed(&note->serial, 0);
 	relay->taken = note->at[turn & 1].samples;
 	relay->state.sequence = (uint32_t)position;
-	relay->carry = relay->options.slots + (turn & 1) * RELAY_SLOT_BYTES;
+	relay->carry = relay_ring__slot(relay, turn);
+	relay->position = walk__load(relay->carry + RELAY_SLOT_BYTES - sizeof(uint64_t));
 	/* The memory was another process's. */
 	if (position >> 32 <= BLK_RECORD_BYTES_MAX)
 		relay->carry_bytes = (uint32_t)(position >> 32);
@@ -161,9 +167,10 @@ static void relay_ring__note(struct relay_ring *relay, struct chunk *chunk)
 	turn = load_relaxed(&note->turn) + 1;
 	note->at[turn & 1].position = relay->state.sequence | (uint64_t)relay->carry_bytes << 32;
 	note->at[turn & 1].samples = relay->taken + counter__read(&relay->ring.samples);
+	relay->carry = relay_ring__slot(relay, turn);
+	walk__store(relay->carry + RELAY_SLOT_BYTES - sizeof(uint64_t), relay->position);
 	/* Release: a kill leaves the old pair and slot or the new ones. The partner is the kill. */
 	store_release(&note->turn, turn);
-	relay->carry = relay->options.slots + (turn & 1) * RELAY_SLOT_BYTES;
 	store_release(&note->serial, 0);
 }
 
@@ -174,7 +181,7 @@ static uint8_t *relay_ring__next_carry(const struct relay_ring *relay)
 
 	if (note == NULL)
 		return relay->own;
-	return relay->options.slots + ((load_relaxed(&note->turn) + 1) & 1) * RELAY_SLOT_BYTES;
+	return relay_ring__slot(relay, load_relaxed(&note->turn) + 1);
 }
 
 /* Move the whole records together at `data`, and keep the start of the next one. Returns their

@@ -13,7 +13,9 @@ enum relay_contents {
 /*
  * How far a block trace's file was read, in memory that outlives this process: of 64 bytes, laid out
  * like struct ring_note up to the pairs. The position is the last number, and above its 32 bits the
- * length of the record whose start alone was read; that start is in the slot of the same turn.
+ * length of the record whose start alone was read; that start is in the slot of the same turn, and
+ * in its last word `position` of struct relay_ring: whoever reads beyond completed sub-buffers may
+ * meet a record that is not filled yet.
  *
  * A read takes bytes out of the kernel, and a kill may come before they are counted. So the read is
  * announced: where it goes in which chunk, behind the start of a record that is there already. Its
@@ -35,7 +37,7 @@ _Static_assert(sizeof(struct relay_note) == sizeof(struct ring_note), "one kind 
 #define RELAY_EDGE_BYTES BLK_HEADER_BYTES
 #define RELAY_SLOT_BYTES 69632u /* for any record, in whole pages */
 
-_Static_assert(RELAY_SLOT_BYTES >= BLK_RECORD_BYTES_MAX, "a slot holds every record");
+_Static_assert(RELAY_SLOT_BYTES >= BLK_RECORD_BYTES_MAX + 8, "a slot holds every record");
 
 struct relay_ring_options {
 	enum relay_contents contents;

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = structlog.get_logger()
 _FORM: Final = f"{BLKTRACE}."
+_WORD: Final = 8
 _HALF: Final = kept_trace.NUMBER_MASK // 2
 
 
@@ -62,6 +63,20 @@ class _Record(NamedTuple):
     def time_ns(self) -> int:
         """When it was written."""
         return int(RECORD.unpack_from(self.data)[2])
+
+
+class _LastRead(NamedTuple):
+    """A read that a kill came into.
+
+    Attributes:
+        records: those that it got and that nobody counted.
+        cut: the start of the record behind them.
+        end: where that ends in its chunk.
+    """
+
+    records: list[_Record]
+    cut: bytes
+    end: int
 
 
 def _is_ahead(number: int, last: int) -> bool:
@@ -110,25 +125,22 @@ class _Trace:
             if ring is not None and ring.serial:
                 yield cpu, ring
 
-    def advance(self, cpu: int, records: Sequence[_Record], cut: bytes | None) -> None:
+    def advance(self, cpu: int, records: Sequence[_Record], last: _LastRead | None) -> None:
         """Note what was read beyond the note. Raises OSError.
 
         Args:
             cpu: of the records.
             records: those that were taken, in their order.
-            cut: the start of the record behind them; None: as noted before.
+            last: the read that a kill came into.
         """
         ring = self.ring(cpu)
         if ring is None:
             return
         new = [one.number for one in records if one.number is not None]
         new = [number for number in new if _is_ahead(number, ring.number)]
-        if not new and cut is None:
+        if not new and last is None:
             return
-        if cut is None:
-            slots = kept_trace.slots_at(self._cpus, cpu)
-            size = min(ring.carried, kept_trace.SLOT_BYTES)
-            cut = os.pread(self._fd, size, slots + kept_trace.SLOT_BYTES * ring.slot)
+        cut = last.cut if last is not None else self._carried(cpu, ring)
         turn = ring.turn + 1
         told = ring._replace(
             turn=turn,
@@ -136,11 +148,25 @@ class _Trace:
             events=ring.events + len(new),
             carried=len(cut),
         )
-        slot = kept_trace.slots_at(self._cpus, cpu) + kept_trace.SLOT_BYTES * told.slot
-        write_all(self._fd, cut, slot)
+        read = self._word(kept_trace.read_at(self._cpus, cpu, ring.turn))
+        if last is not None and (new or ring.carried != len(cut)):  # else the note has it
+            read += last.end - ring.begin - ring.carried
+        write_all(self._fd, cut, kept_trace.slot_at(self._cpus, cpu, turn))
+        self._put(read, kept_trace.read_at(self._cpus, cpu, turn))
         write_all(self._fd, kept_trace.pair(told), kept_trace.pair_at(cpu, turn))
-        write_all(self._fd, turn.to_bytes(8, "little"), kept_trace.note_at(cpu))
-        write_all(self._fd, bytes(8), kept_trace.serial_at(cpu))
+        self._put(turn, kept_trace.note_at(cpu))
+        self._put(0, kept_trace.serial_at(cpu))
+
+    def _carried(self, cpu: int, ring: kept_trace.TraceRing) -> bytes:
+        size = min(ring.carried, kept_trace.SLOT_BYTES)
+        return os.pread(self._fd, size, kept_trace.slot_at(self._cpus, cpu, ring.turn))
+
+    def _word(self, at: int) -> int:
+        return int.from_bytes(os.pread(self._fd, _WORD, at), "little")
+
+    def _put(self, value: int, at: int) -> None:
+        word = max(value, 0) & ((1 << 8 * _WORD) - 1)
+        write_all(self._fd, word.to_bytes(_WORD, "little"), at)
 
 
 class _Part:
@@ -270,13 +296,13 @@ def _write(
     for chunk in by_serial.values():  # they are in the order of their use
         for cpu, record in _walk(memory.records(chunk)):
             taken[cpu].append(record)
-    cuts: dict[int, bytes] = {}
+    last: dict[int, _LastRead] = {}
     for cpu, ring in trace.under_way() if trace is not None else ():
         into = by_serial.get(ring.serial)
         if into is not None and ring.begin <= into.used <= ring.end:
             data = memory.records(into, ring.end)
-            records, cuts[cpu] = _read_last(data, into.used, cpu, ring.number, taken[cpu])
-            taken[cpu] += records
+            last[cpu] = _read_last(data, into.used, cpu, ring.number, taken[cpu])
+            taken[cpu] += last[cpu].records
     for cpu, records in taken.items():
         parts = [one[cpu] for one in sets if cpu in one]
         if not parts:
@@ -284,13 +310,11 @@ def _write(
         part = next((one for one in reversed(parts) if one.size), parts[0])
         part.append(records, _last_sealed(folder, cpu, part.run))
         if trace is not None:
-            trace.advance(cpu, records, cuts.get(cpu))
+            trace.advance(cpu, records, last.get(cpu))
 
 
-def _read_last(
-    data: bytes, at: int, cpu: int, last: int, before: Sequence[_Record]
-) -> tuple[list[_Record], bytes]:
-    """Return the records that an uncounted read got, and the start of one that is cut at its end.
+def _read_last(data: bytes, at: int, cpu: int, last: int, before: Sequence[_Record]) -> _LastRead:
+    """Return what an uncounted read got.
 
     Behind what it got are old bytes: they are of an earlier time, and their numbers are not ahead.
 
@@ -309,9 +333,9 @@ def _read_last(
         record = _Record(number, data[at : at + size])
         is_new = _is_ahead(number, last) if number is not None else record.time_ns >= time_ns
         if owner != cpu or not is_new:
-            return found, b""
+            return _LastRead(found, b"", at)
         if at + size > len(data):
-            return found, data[at:]
+            return _LastRead(found, data[at:], len(data))
         found.append(record)
         last = last if number is None else number
         time_ns = max(time_ns, record.time_ns)
@@ -319,7 +343,7 @@ def _read_last(
     # The room's end was zeroed before: what begins there like a record is one.
     rest = data[at:]
     is_cut = 0 < len(rest) < RECORD.size and rest[0] == MAGIC & 0xFF
-    return found, rest if is_cut else b""
+    return _LastRead(found, rest, len(data)) if is_cut else _LastRead(found, b"", at)
 
 
 def _last_sealed(folder: Folder, cpu: int, run: str) -> int | None:

@@ -504,6 +504,8 @@ static void a_successor_reads_on_where_the_note_says(void)
 		missing += counter__read(&relay->torn_bytes);
 		CHECK_EQ((uint32_t)note.at[note.turn & 1].position, (uint32_t)events);
 		cut += note.at[note.turn & 1].position >> 32;
+		CHECK_EQ(walk__load(slots + (note.turn & 1) * RELAY_SLOT_BYTES + RELAY_SLOT_BYTES - 8),
+			 relay->position);
 		CHECK(life < 6);
 		ring->ops->free(ring);
 	}

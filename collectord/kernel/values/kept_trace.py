@@ -5,7 +5,7 @@ It has a page of text and a note for each CPU, as `kept_rings` has for each ring
 for each CPU, two slots for the start of a record whose end is not read yet. A note is a struct
 relay_note of the core: the turn, two pairs of position and number of events, the chunk that is
 read into, and the span there. The position has the last number in its lower 32 bits, and above
-them the length of the record's start.
+them the length of the record's start. The last word of a slot has the bytes that were read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES
 
 SLOT_BYTES: Final = 69632
 _PAGE_BYTES: Final = 4096
+_WORD: Final = 8
 _NOTE: Final = struct.Struct("<7Q")
 _NUMBER_BITS: Final = 32
 NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
@@ -71,11 +72,6 @@ class TraceRing(NamedTuple):
         """The numbers that were passed without a record: the first one is 1."""
         return (self.number - self.events) & NUMBER_MASK
 
-    @property
-    def slot(self) -> int:
-        """Which of the two slots is valid."""
-        return self.turn & 1
-
 
 def decode(data: bytes, offset: int = 0) -> TraceRing:
     """Decode a note."""
@@ -95,6 +91,16 @@ def pair(ring: TraceRing) -> bytes:
 def pair_at(cpu: int, turn: int) -> int:
     """Return where the pair of a turn is."""
     return note_at(cpu) + 8 + 16 * (turn & 1)
+
+
+def slot_at(cpus: int, cpu: int, turn: int) -> int:
+    """Return where the slot of a turn is."""
+    return slots_at(cpus, cpu) + SLOT_BYTES * (turn & 1)
+
+
+def read_at(cpus: int, cpu: int, turn: int) -> int:
+    """Return where the number of bytes that were read is, of a turn."""
+    return slot_at(cpus, cpu, turn) + SLOT_BYTES - _WORD
 
 
 def serial_at(cpu: int) -> int:

@@ -81,6 +81,8 @@ class Left:
         ring = kept_trace.TraceRing(1, number, 0, number, 0, 0, 0)
         os.pwrite(self.trace, kept_trace.pair(ring), kept_trace.pair_at(cpu, 1))
         os.pwrite(self.trace, (1).to_bytes(8, "little"), kept_trace.note_at(cpu))
+        read = (number * RECORD.size).to_bytes(8, "little")
+        os.pwrite(self.trace, read, kept_trace.read_at(CPUS, cpu, 1))
 
     def noted(self, cpu: int = 0) -> kept_trace.TraceRing:
         """Return the note of a CPU."""
@@ -89,8 +91,12 @@ class Left:
     def carried(self) -> bytes:
         """Return the start of a record that is noted for CPU 0."""
         ring = self.noted()
-        slot = kept_trace.slots_at(CPUS, 0) + kept_trace.SLOT_BYTES * ring.slot
-        return os.pread(self.trace, ring.carried, slot)
+        return os.pread(self.trace, ring.carried, kept_trace.slot_at(CPUS, 0, ring.turn))
+
+    def read(self) -> int:
+        """Return how many bytes of CPU 0 were read, as it is noted."""
+        at = kept_trace.read_at(CPUS, 0, self.noted().turn)
+        return int.from_bytes(os.pread(self.trace, 8, at), "little")
 
     def write(self) -> None:
         """Write it, and repair."""
@@ -171,6 +177,7 @@ def test_a_read_that_nobody_counted(
     ring = left.noted()
     assert (ring.number, ring.events, ring.serial) == (8, 8, 0)
     assert left.carried() == (more[5 * RECORD.size :][:cut] if not lag else b"")
+    assert left.read() == 8 * RECORD.size + (cut if not lag else 0)
 
 
 def test_old_bytes_behind_a_read_are_not_taken(tmp_path: Path, stack: ExitStack) -> None:
@@ -202,6 +209,7 @@ def test_it_may_be_killed_and_run_again(tmp_path: Path, stack: ExitStack) -> Non
     assert left.file(0) == records(1, 8)
     assert (left.noted().number, left.noted().events) == (8, 8)
     assert left.carried() == records(9, 9)[:-10]
+    assert left.read() == 9 * RECORD.size - 10
 
 
 def test_the_start_of_a_record_that_was_noted_stays(tmp_path: Path, stack: ExitStack) -> None:
@@ -210,8 +218,7 @@ def test_the_start_of_a_record_that_was_noted_stays(tmp_path: Path, stack: ExitS
     ring = kept_trace.TraceRing(1, 3, 9, 3, 0, 0, 0)
     os.pwrite(left.trace, kept_trace.pair(ring), kept_trace.pair_at(0, 1))
     os.pwrite(left.trace, (1).to_bytes(8, "little"), kept_trace.note_at(0))
-    slot = kept_trace.slots_at(CPUS, 0) + kept_trace.SLOT_BYTES
-    os.pwrite(left.trace, b"beginning", slot)
+    os.pwrite(left.trace, b"beginning", kept_trace.slot_at(CPUS, 0, 1))
     left.write()
     assert left.noted().events == 4
     assert left.carried() == b"beginning"
