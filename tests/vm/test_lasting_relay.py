@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
 
 REQUESTS: Final = 300
-KILLS: Final = max(2, int(os.environ.get("COLLECTORD_KILLS", "12")) // 4)
+KILLS: Final = max(2, int(os.environ.get("COLLECTORD_KILLS", "12")) // 6)
 # More than it takes to read a sub-buffer that is not complete: two flushes.
 _STILL_S: Final = 4.0
 # Writes on two CPUs until it is told to stop, and then says how many requests that were. The
@@ -45,8 +45,8 @@ def write(which):
     while not stop.is_set():
         os.pwrite(fd, data, 4096 * (made[which] % 256))
         made[which] += 1
-        if made[which] % 8 == 0:
-            time.sleep(0.002)
+        if made[which] % 64 == 0:
+            time.sleep(0.001)
 threads = [threading.Thread(target=write, args=(which,)) for which in (0, 1)]
 for one in threads:
     one.start()
@@ -100,7 +100,7 @@ def config(tmp_path: Path, device: Path) -> Path:
     Under load a sub-buffer is completed before each flush. One that is not is read in part, and
     may then hold a record that is being written (docs/relay.md).
     """
-    source = f'device = "{device}"\nsubbuf = "64KiB"\nsubbufs = 512'
+    source = f'device = "{device}"\nsubbuf = "16KiB"\nsubbufs = 2048'
     limit = 'segment_bytes = "4MiB"'
     return openers.with_opener(write_config(tmp_path, source, session=limit, flush="1s"))
 
@@ -202,7 +202,7 @@ def test_a_kill_loses_nothing(
         with daemons.running(start_cli, config) as daemon:
             daemon.stop()
         with loaded(device) as load:
-            for _ in range(4):
+            for _ in range(3):
                 with daemons.running(start_cli, config) as daemon:
                     kills.pause(dice, patient(1.0))
                     daemon.kill()
@@ -241,7 +241,7 @@ def test_a_changed_session_begins_anew(
             assert daemon.stop().status == 0
         assert traces_of(device)
         write_requests(device, REQUESTS)
-        config.write_text(config.read_text().replace("subbufs = 512", "subbufs = 256"))
+        config.write_text(config.read_text().replace("subbufs = 2048", "subbufs = 1024"))
         with daemons.running(start_cli, config) as daemon:
             ended = daemon.stop()
     (left,) = ended.named("trace_left_behind")
@@ -274,12 +274,13 @@ def test_a_reload_leaves_it_alone(
             daemon.post("/v1/reload", {})
             made = load.stop()
         await_all(daemon)
-        config.write_text(config.read_text().replace("subbufs = 512", "subbufs = 256"))
+        config.write_text(config.read_text().replace("subbufs = 2048", "subbufs = 1024"))
+        before = daemon.session("disk")["stored"]
         daemon.post("/v1/reload", {})
 
-        def records() -> bool:
+        def records() -> bool:  # its count begins anew
             write_requests(device, 1)
-            return bool(daemon.session("disk")["stored"])
+            return 0 < daemon.session("disk")["stored"] < before
 
         wait_for(records, "records of the new trace")
         write_requests(device, REQUESTS)
