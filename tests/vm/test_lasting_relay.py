@@ -283,6 +283,7 @@ def test_a_reload_leaves_it_alone(
 
         wait_for(records, "records of the new trace")
         write_requests(device, REQUESTS)
+        await_all(daemon)
         ended = daemon.stop()
     assert ended.status == 0, ended.log
     assert not ended.named("trace_left_behind")
