@@ -279,7 +279,7 @@ def test_a_reload_leaves_it_alone(
 
         def records() -> bool:  # its count begins anew
             write_requests(device, 1)
-            return 0 < daemon.session("disk")["stored"] < before
+            return 0 < int(daemon.session("disk")["stored"]) < before
 
         wait_for(records, "records of the new trace")
         write_requests(device, REQUESTS)
