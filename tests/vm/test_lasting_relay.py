@@ -274,12 +274,12 @@ def test_a_reload_leaves_it_alone(
             made = load.stop()
         await_all(daemon)
         config.write_text(config.read_text().replace("subbufs = 2048", "subbufs = 1024"))
-        before = daemon.session("disk")["stored"]
+        before = int(daemon.session("disk")["stored"])
         daemon.post("/v1/reload", {})
 
         def records() -> bool:  # its count begins anew
             write_requests(device, 1)
-            return 0 < int(daemon.session("disk")["stored"]) < before
+            return bool(0 < daemon.session("disk")["stored"] < before)
 
         wait_for(records, "records of the new trace")
         write_requests(device, REQUESTS)
