@@ -524,13 +524,18 @@ class Core:
         longest_bytes: int = 0,
         blktrace: bool = False,
         held: bool = False,
+        note: RingNote | None = None,
+        slots_at: int = 0,
     ) -> Ring:
         """Begin to read a file of a relay channel, one CPU's or the only one.
 
         `capacity_bytes`: the size of all its sub-buffers. `blktrace`: it contains blktrace
         records, which are counted and never split; `longest_bytes` > 0: the longest possible one.
         RingHungUp reports, after all was read, that the channel was closed or its file removed.
-        Raises OSError.
+        `note`: of a blktrace that outlives this process, with the last number as the position; it
+        begins where an earlier process noted, and what is unread when it is removed is left to the
+        next one. `slots_at`: the offset, in the note's memory, of two slots of 69632 bytes for the
+        start of a record whose end is not read. Raises ValueError and OSError.
         """
     def add_aux_ring(
         self,

@@ -392,12 +392,18 @@ cdef class Core:
 
     def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                        uint64_t capacity_bytes, uint32_t longest_bytes=0, bint blktrace=False,
-                       bint held=False):
+                       bint held=False, RingNote note=None, Py_ssize_t slots_at=0):
         cdef relay_ring_options options = relay_ring_options(
-            RELAY_BLKTRACE if blktrace else RELAY_BYTES, fd, capacity_bytes, longest_bytes)
+            RELAY_BLKTRACE if blktrace else RELAY_BYTES, fd, capacity_bytes, longest_bytes, NULL,
+            NULL)
         cdef ring *made
+        if note is not None:
+            options.note = <relay_note *>note_of(note)
+            if not 0 < slots_at <= note.memory.shape[0] - 2 * <Py_ssize_t>RELAY_SLOT_BYTES:
+                raise ValueError("not the offset of two slots")
+            options.slots = &note.memory[slots_at]
         check(relay_ring__new(&options, &made))
-        return self.take(shard, stream, made, (), held)
+        return self.take(shard, stream, made, (note,), held)
 
     def add_aux_ring(self, Ring ring not None, AuxMap aux_map not None, *, str framing, int idx,
                      int cpu, int tid, bint whole_records=False, bint reference_tsc=False,

@@ -16,8 +16,31 @@ static void relay_ring__free(struct ring *ring)
 	struct relay_ring *const relay = relay_ring__of(ring);
 
 	sums__deinit(&relay->file.sums);
-	free(relay->carry);
+	free(relay->own);
 	free(relay);
+}
+
+static uint8_t *relay_ring__slot(const struct relay_ring *relay, uint64_t turn)
+{
+	return relay->options.slots + (turn & 1) * RELAY_SLOT_BYTES;
+}
+
+/* Begin where an earlier process has noted that it stopped. */
+static void relay_ring__resume(struct relay_ring *relay)
+{
+	struct relay_note *const note = relay->options.note;
+	const uint64_t turn = load_acquire(&note->turn);
+	const uint64_t position = note->at[turn & 1].position;
+
+	store_relaxed(&note->serial, 0);
+	relay->taken = note->at[turn & 1].samples;
+	relay->state.sequence = (uint32_t)position;
+	relay->carry = relay_ring__slot(relay, turn);
+	relay->position = walk__load(relay->carry + RELAY_SLOT_BYTES - sizeof(uint64_t));
+	/* The memory was another process's. */
+	if (position >> 32 <= BLK_RECORD_BYTES_MAX)
+		relay->carry_bytes = (uint32_t)(position >> 32);
+	relay->placed = turn == 0;
 }
 
 int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
@@ -25,6 +48,8 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 	struct relay_ring *relay;
 
 	if (options->capacity == 0 || options->longest > BLK_RECORD_BYTES_MAX)
+		return -EINVAL;
+	if (options->note != NULL && (options->contents != RELAY_BLKTRACE || options->slots == NULL))
 		return -EINVAL;
 	relay = calloc(1, sizeof(*relay));
 	if (relay == NULL)
@@ -34,11 +59,13 @@ int relay_ring__new(const struct relay_ring_options *options, struct ring **out)
 	relay->file.fd = -1;
 	/* A newly set up trace: its first number is 1, and there was no other reader. */
 	relay->state.begun = relay->placed = options->contents == RELAY_BLKTRACE;
-	relay->carry = malloc(BLK_RECORD_BYTES_MAX);
-	if (sums__init(&relay->file.sums) < 0 || relay->carry == NULL) {
+	relay->carry = relay->own = malloc(BLK_RECORD_BYTES_MAX);
+	if (sums__init(&relay->file.sums) < 0 || relay->own == NULL) {
 		relay_ring__free(&relay->ring);
 		return -ENOMEM;
 	}
+	if (options->note != NULL)
+		relay_ring__resume(relay);
 	*out = &relay->ring;
 	return 0;
 }
@@ -111,6 +138,52 @@ static uint32_t relay_ring__skip(struct relay_ring *relay, const uint8_t *data, 
 	return skipped;
 }
 
+/* Note for a successor that `room` bytes are about to be read behind the start of a record. */
+static void relay_ring__announce(struct relay_ring *relay, struct chunk *chunk, uint32_t room)
+{
+	struct relay_note *const note = relay->options.note;
+	const uint32_t begin = chunk->used + relay->carry_bytes, end = begin + room;
+	const uint32_t edge = room < RELAY_EDGE_BYTES ? room : RELAY_EDGE_BYTES;
+
+	if (note == NULL)
+		return;
+	memset(chunk->data + end - edge, 0, edge);
+	note->span = (uint64_t)chunk->used << 32 | end;
+	/* Release: with the serial the span is valid. The partner is the kill. */
+	store_release(&note->serial, load_relaxed(&chunk->note->serial));
+}
+
+/* Note for a successor what has been read and counted: first what is in the chunk, then what left
+ * the kernel, and last that no read is under way. So a kill in between shows too much, not too
+ * little, and the numbers tell which records these are. */
+static void relay_ring__note(struct relay_ring *relay, struct chunk *chunk)
+{
+	struct relay_note *const note = relay->options.note;
+	uint64_t turn;
+
+	if (note == NULL)
+		return;
+	chunk__publish(chunk);
+	turn = load_relaxed(&note->turn) + 1;
+	note->at[turn & 1].position = relay->state.sequence | (uint64_t)relay->carry_bytes << 32;
+	note->at[turn & 1].samples = relay->taken + counter__read(&relay->ring.samples);
+	relay->carry = relay_ring__slot(relay, turn);
+	walk__store(relay->carry + RELAY_SLOT_BYTES - sizeof(uint64_t), relay->position);
+	/* Release: a kill leaves the old pair and slot or the new ones. The partner is the kill. */
+	store_release(&note->turn, turn);
+	store_release(&note->serial, 0);
+}
+
+/* Returns where the start of the next incomplete record goes. */
+static uint8_t *relay_ring__next_carry(const struct relay_ring *relay)
+{
+	const struct relay_note *const note = relay->options.note;
+
+	if (note == NULL)
+		return relay->own;
+	return relay_ring__slot(relay, load_relaxed(&note->turn) + 1);
+}
+
 /* Move the whole records together at `data`, and keep the start of the next one. Returns their
  * bytes. */
 static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32_t bytes,
@@ -139,7 +212,7 @@ static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32
 	}
 	relay->carry_bytes = bytes - at;
 	if (*fault == FAULT_NONE)
-		memcpy(relay->carry, data + at, relay->carry_bytes);
+		memcpy(relay_ring__next_carry(relay), data + at, relay->carry_bytes);
 	return kept;
 }
 
@@ -174,8 +247,8 @@ static void relay_ring__leave(struct ring *ring, bool drained)
 {
 	struct relay_ring *relay = relay_ring__of(ring);
 
-	/* Bytes left behind by a fault are in quarantine. */
-	if (!ring__is_sound(ring))
+	/* Bytes left behind by a fault are in quarantine. A successor reads on where the note is. */
+	if (!ring__is_sound(ring) || (relay->options.note != NULL && !relay->ended))
 		return;
 	relay_ring__drop_carry(relay);
 	if (!drained && relay->placed && relay->position < relay->completed)
@@ -216,6 +289,7 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 			room = (uint32_t)least(relay->completed - relay->position, room);
 		}
 		memcpy(data, relay->carry, relay->carry_bytes);
+		relay_ring__announce(relay, chunk, room);
 		n = TEMP_FAILURE_RETRY(read(relay->options.fd, data + relay->carry_bytes, room));
 		gone = n < 0 && errno != EAGAIN;
 		if (n > 0) {
@@ -231,6 +305,8 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 				relay_ring__drop_carry(relay);
 				store_relaxed(&ring->hung_up, true);
 			}
+			if (relay->options.note != NULL)
+				store_relaxed(&relay->options.note->serial, 0);
 			return RING_EMPTY;
 		}
 		fault = relay_ring__accept(relay, chunk, relay->carry_bytes + (uint32_t)n);
@@ -239,8 +315,10 @@ static enum ring_take relay_ring__take(struct ring *ring, struct chunk *chunk, u
 			ring__refuse(ring, fault, relay->carry_bytes);
 			relay->carry_bytes = 0;
 			relay->astray_bytes = 0;
+			relay_ring__note(relay, chunk);
 			return RING_FAULTY;
 		}
+		relay_ring__note(relay, chunk);
 		if ((uint32_t)n < room && !relay->ending)
 			return RING_EMPTY;
 	}

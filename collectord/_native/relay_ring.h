@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "perf_ring.h"
 #include "ring.h"
 #include "stream.h"
 
@@ -9,11 +10,42 @@ enum relay_contents {
 	RELAY_BLKTRACE, /* blktrace records, only whole ones in each chunk */
 };
 
+/*
+ * How far a block trace's file was read, in memory that outlives this process: of 64 bytes, laid out
+ * like struct ring_note up to the pairs. The position is the last number, and above its 32 bits the
+ * length of the record whose start alone was read; that start is in the slot of the same turn, and
+ * in its last word `position` of struct relay_ring: whoever reads beyond completed sub-buffers may
+ * meet a record that is not filled yet.
+ *
+ * A read takes bytes out of the kernel, and a kill may come before they are counted. So the read is
+ * announced: where it goes in which chunk, behind the start of a record that is there already. Its
+ * last RELAY_EDGE_BYTES are zeroed before, so that a successor (recovery/left_blocks.py) can tell a
+ * record that is cut there from nothing.
+ */
+struct relay_note {
+	_Atomic uint64_t turn; /* at[turn & 1] is valid */
+	struct {
+		uint64_t position, samples;
+	} at[2];
+	_Atomic uint64_t serial; /* of the chunk that is read into; 0: none is */
+	uint64_t span; /* offsets in it: of the first byte in the upper half, of the end in the lower */
+	uint64_t unused;
+};
+
+_Static_assert(sizeof(struct relay_note) == sizeof(struct ring_note), "one kind of memory");
+
+#define RELAY_EDGE_BYTES BLK_HEADER_BYTES
+#define RELAY_SLOT_BYTES 69632u /* for any record, in whole pages */
+
+_Static_assert(RELAY_SLOT_BYTES >= BLK_RECORD_BYTES_MAX + 8, "a slot holds every record");
+
 struct relay_ring_options {
 	enum relay_contents contents;
 	int fd;
 	uint64_t capacity; /* bytes of all sub-buffers */
 	uint32_t longest;  /* largest record: the sub-buffer size; 0: not known */
+	struct relay_note *note; /* of a blktrace that outlives this process, or NULL */
+	uint8_t *slots; /* two of RELAY_SLOT_BYTES, by turns */
 };
 
 /*
@@ -64,8 +96,9 @@ struct relay_ring {
 	uint64_t last_completed; /* the same at the last generation */
 	bool quiet;		 /* the generation before it found that size too */
 	uint64_t astray_bytes;	 /* invalid bytes since the last valid record */
-	/* The start of a record whose end is not read yet. */
-	uint8_t *carry;
+	/* The start of a record whose end is not read yet: in `own`, or in a slot. */
+	uint8_t *carry, *own;
+	uint64_t taken; /* events that earlier processes took, of a trace that outlives them */
 	uint32_t carry_bytes;
 	struct blk_state state;
 

@@ -104,11 +104,16 @@ cdef extern from "relay_ring.h":
         uint64_t numbered, missing, skipped_bytes, torn_bytes
     enum relay_contents:
         RELAY_BYTES, RELAY_BLKTRACE
+    struct relay_note:
+        pass
+    uint32_t RELAY_SLOT_BYTES
     struct relay_ring_options:
         relay_contents contents
         int fd
         uint64_t capacity
         uint32_t longest
+        relay_note *note
+        uint8_t *slots
     int relay_ring__new(const relay_ring_options *options, ring **out) nogil
     relay_ring *relay_ring__of(const ring *r)
     const stream_ops relay_stream__ops

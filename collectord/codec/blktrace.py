@@ -48,7 +48,9 @@ _EVENTS: Final = {
     17: ("DRV", "drv_data"),
 }
 _NOTES: Final = {0: "process", 1: "timestamp", 2: "message"}
-_MESSAGE: Final = _BITS[Action.NOTIFY] << _CLASS_SHIFT | 2
+# The bit of an action that tells notes, which have no number.
+IS_NOTE: Final = _BITS[Action.NOTIFY] << _CLASS_SHIFT
+_MESSAGE: Final = IS_NOTE | 2
 
 
 # The keys of records in the core (`_native/columns/blktrace.h`).

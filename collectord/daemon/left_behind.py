@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
 from collectord.daemon.claims import await_salvages
 from collectord.daemon.waits import answered
+from collectord.plan.kept import block_digest
+from collectord.plan.relay_source import RelayPlan
 from collectord.recovery.predecessor import Leftovers, salvage_traces
 from collectord.session.lone_call import lone_call
 from collectord.source.trace_end import left_instance
@@ -77,8 +80,12 @@ class LeftBehind:
         return True
 
     def _salvage(self, *, everything: bool) -> None:
-        with self._staging.left() as staging:
-            self.segments.begin(staging)
+        with ExitStack() as stack:
+            staging = stack.enter_context(self._staging.left())
+            traces = self._kernel.kept_trace_memories() if staging is not None else {}
+            for memory in traces.values():
+                stack.callback(self._kernel.close, memory)
+            self.segments.begin(staging, traces)
         noted = self._kernel.noted_instance
         left = [left_instance(session, noted) for session in self._plan.sessions]
         self.records = salvage_traces(
@@ -89,4 +96,9 @@ class LeftBehind:
             room_for=self._room_for,
             everything=everything,
             resumable=[name for name, _ in filter(None, left)],
+            lasting=[
+                block_digest(session)
+                for session in self._plan.sessions
+                if isinstance(session.payload, RelayPlan) and session.payload.lasts
+            ],
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instances of ftrace that a daemon has left for the next one, when no next one is to come."""
+"""Instances of ftrace and block traces that a daemon has left, when no next one is to come."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ _LOG: Final = structlog.get_logger()
 
 
 def end_left_traces(kernel: Kernel) -> None:
-    """Remove the instances that a daemon has left recording, and log what was unread in them.
+    """Remove what a daemon has left recording, and log what was unread in it.
 
-    Those that a crash left are not touched: the next daemon salvages their rings.
+    Instances that a crash left are not touched: the next daemon salvages their rings.
 
     Raises:
         MissingPrivilege, MissingFeature: instances cannot be listed.
     """
+    for trace in kernel.end_lasting_traces():
+        _LOG.warning("trace_ended", **trace._asdict())
     for name in kernel.leftover_instances():
         note = kernel.noted_instance(name)
         if note is None or not note.digest:

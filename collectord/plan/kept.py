@@ -11,6 +11,7 @@ from msgspec import structs
 
 from collectord.model import FLIGHT_RECORDER, ScopeKind
 from collectord.plan.ftrace_plan import FtracePlan
+from collectord.plan.relay_source import RelayPlan
 from collectord.text.foreign import encode_json, plain
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def held_part(config: Config) -> Config:
 def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> SessionPlan:
     """Return a session whose rings outlive the daemon, or with a note why they do not.
 
-    An opener holds those of perf and BPF. An instance of ftrace stays in the kernel; the opener's
-    end shows that nobody will go on with it.
+    An opener holds those of perf and BPF. An instance of ftrace and a block trace stay in the
+    kernel; the opener's end shows that nobody will go on with them.
 
     Args:
         plan: the session's.
@@ -51,12 +52,14 @@ def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> Sessi
         opener: the opener's socket.
     """
     ftrace = plan.payload if isinstance(plan.payload, FtracePlan) else None
-    held = plan.kind in HELD_KINDS or ftrace is not None
+    block = plan.payload if isinstance(plan.payload, RelayPlan) else None
+    is_trace = block is not None and block.is_blktrace
+    held = plan.kind in HELD_KINDS or ftrace is not None or is_trace
     probes = ftrace is not None and bool(ftrace.probes)
     window = ftrace is not None and session.mode == FLIGHT_RECORDER
     areas = [ring.aux for ring in plan.rings if ring.aux is not None]
     reasons = (
-        (not held, f"it opens no {plan.kind} sources yet"),
+        (not held, "the files of a channel end with its client"),
         (plan.is_absent, "there is nothing to open"),
         (
             any(area.snapshot for area in areas),
@@ -72,6 +75,8 @@ def with_opener(plan: SessionPlan, session: SessionConfig, opener: str) -> Sessi
         return replace(plan, notes=(*plan.notes, _NOT_HELD + reason))
     if ftrace is not None:
         return replace(plan, payload=replace(ftrace, lasts=True))
+    if block is not None:
+        return replace(plan, payload=replace(block, lasts=True))
     rings = tuple(
         # An event takes a filter once, and the next daemon has other threads.
         replace(ring, events=tuple(replace(one, exclude_self=False) for one in ring.events))
@@ -112,6 +117,13 @@ def trace_digest(plan: SessionPlan) -> str:
     made = [ftrace.buffer_bytes, ftrace.subbuf_bytes, ftrace.overwrite, ftrace.buffer_percent]
     events = [[*plain(event).values()] for event in ftrace.events]
     text = encode_json([plan.scope.describe(), list(plan.scope.cpus), *made, *events])
+    return hashlib.sha256(text).hexdigest()
+
+
+def block_digest(plan: SessionPlan) -> str:
+    """Return a digest of all that makes a session's block trace what it is, and where it goes."""
+    relay = plan.payload_of(RelayPlan)
+    text = encode_json([plan.name, str(plan.sink.directory), plain(relay)])
     return hashlib.sha256(text).hexdigest()
 
 

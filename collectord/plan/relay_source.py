@@ -35,8 +35,8 @@ _SUBBUFS: Final = 4
 CHANNEL_BYTES: Final = 64 << 20
 # Relay file of a CPU; the current segment and the one that is prepared, two descriptors each.
 _FILES_PER_RING: Final = 5
-# The device, `dropped`, the note.
-_FILES_OF_TRACE: Final = 3
+# The device, `dropped`, the note, and the memory beside it.
+_FILES_OF_TRACE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class RelayPlan(Payload):
         pid: process whose requests are traced, 0 for all.
         subbuf_bytes, subbufs: size and number of each CPU's sub-buffers; for a channel as its
             client made them, 0 where unknown.
+        lasts: the trace goes on after the daemon's end, for the next one.
     """
 
     device: str = ""
@@ -61,6 +62,7 @@ class RelayPlan(Payload):
     pid: int = 0
     subbuf_bytes: int = 0
     subbufs: int = 0
+    lasts: bool = False
 
     fails_alone: ClassVar[bool] = True
     leaves_with_cpu: ClassVar[bool] = False
@@ -105,6 +107,8 @@ class RelayPlan(Payload):
         limits += f", pid {self.pid}" if self.pid else ""
         yield f"blktrace {self.device}, actions {words}{limits}"
         yield f"buffers {self.subbufs} x {show_bytes(self.subbuf_bytes)} a CPU"
+        if self.lasts:
+            yield "records on while the daemon restarts"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan for `check --json`."""

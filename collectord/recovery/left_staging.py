@@ -108,7 +108,7 @@ class Memory:
             note = _CHUNK_NOTE.unpack_from(notes, number * CHUNK_NOTE_BYTES)
             serial, stream, used, file, at = note
             used = max(used, taken.get(serial, 0))
-            if serial and 0 < used <= size and not used % _WORD:
+            if serial and used <= size:
                 self.chunks[stream].append(Chunk(number, serial, stream, used, file, at))
         for place in range(STREAMS_MAX):
             at = count * CHUNK_NOTE_BYTES + place * STREAM_NOTE_BYTES
@@ -118,9 +118,15 @@ class Memory:
         for chunks in self.chunks.values():
             chunks.sort(key=lambda chunk: chunk.serial)
 
-    def records(self, chunk: Chunk) -> bytes:
-        """Return a copy of a chunk's records, which nobody changes any more."""
-        return os.pread(self._left.memory, chunk.used, chunk.number * self._left.chunk_bytes)
+    def records(self, chunk: Chunk, until: int | None = None) -> bytes:
+        """Return a copy of a chunk's records, which nobody changes any more.
+
+        Args:
+            chunk: the chunk.
+            until: end with what is behind them up to here.
+        """
+        size = chunk.used if until is None else min(until, self._left.chunk_bytes)
+        return os.pread(self._left.memory, size, chunk.number * self._left.chunk_bytes)
 
     def aim(self, chunk: Chunk, file: int, at: int) -> None:
         """Note where a chunk is about to be written, for whoever comes after a kill."""
@@ -273,11 +279,16 @@ def write_left(memory: Memory, folder: Folder) -> None:
         with _orphans(folder) as orphans:
             runs = {orphan.key: orphan.run for orphan in orphans}
             for stream, key in memory.streams.items():
-                chunks = memory.chunks.get(stream)
+                chunks = [one for one in memory.chunks.get(stream, ()) if _holds_records(one)]
                 if key in runs and chunks:
                     _write(_of_run(orphans, runs[key]), memory, chunks)
     except (SinkError, OSError) as error:
         _LOG.error("staging_not_written", path=str(folder.path), error=str(error))
+
+
+def _holds_records(chunk: Chunk) -> bool:
+    """Whether a chunk may hold records of perf."""
+    return chunk.used > 0 and not chunk.used % _WORD
 
 
 def _of_run(orphans: list[_Orphan], run: str) -> list[_Orphan]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -12,6 +13,7 @@ import structlog
 from collectord.errors import SinkError
 from collectord.recovery.ftrace_rings import SOURCE, salvage_leftovers
 from collectord.recovery.gap import extend_covered
+from collectord.recovery.left_blocks import write_left_blocks
 from collectord.recovery.left_staging import Memory, write_left
 from collectord.recovery.unclean_stops import count_unclean_stops
 from collectord.sink.outcome import UNREPAIRED, Action, Outcome
@@ -19,7 +21,7 @@ from collectord.sink.repair import is_left, repair
 from collectord.sink.segment import PARTIAL, group_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from collectord.folders.folder import Folder
     from collectord.kernel.port import Kernel
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collectord.plan.plan import Plan
 
 _LOG: Final = structlog.get_logger()
+_NO_TRACES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Repaired(NamedTuple):
@@ -64,8 +67,14 @@ class Leftovers:
         self._later: dict[Path, tuple[str, ...]] = {}  # names of segments, by their folder
         self.repaired = Repaired()
 
-    def begin(self, left: LeftStaging | None = None) -> None:
+    def begin(
+        self, left: LeftStaging | None = None, traces: Mapping[str, int] = _NO_TRACES
+    ) -> None:
         """Write what was left in staging, and seal the segments that are not sealed later.
+
+        Args:
+            left: the staging.
+            traces: the memory of block traces that go on, by device.
 
         Raises:
             SinkError: a directory cannot be read, or the count not written.
@@ -73,7 +82,8 @@ class Leftovers:
         places = [path for path in self._places if path.is_dir()]
         if not places:
             return
-        first = partial(self._first, Memory(left) if left is not None else None)
+        memory = Memory(left) if left is not None else None
+        first = partial(self._first, memory, traces)
         outcomes = [outcome for place in places for outcome in repair(place, first=first)]
         _tell_repairs(outcomes)
         unclean = any(map(_tells_of_a_kill, outcomes)) or any(self._later.values())
@@ -82,9 +92,10 @@ class Leftovers:
             damaged_files=sum(outcome.damaged for outcome in outcomes),
         )
 
-    def _first(self, memory: Memory | None, folder: Folder) -> bool:
+    def _first(self, memory: Memory | None, traces: Mapping[str, int], folder: Folder) -> bool:
         if memory is not None:
             write_left(memory, folder)
+            write_left_blocks(memory, folder, traces)
         if folder.path not in self._lasting or not is_left(folder):
             return False
         self._later[folder.path] = tuple(group.paths.name for group in group_files(folder))
@@ -129,6 +140,7 @@ def salvage_traces(
     room_for: Callable[[Path], Callable[[int], bool]],
     everything: bool,
     resumable: Collection[str] = (),
+    lasting: Collection[str] = (),
 ) -> int:
     """Salvage the rest of ftrace rings to where their sessions wrote, and end block traces.
 
@@ -140,6 +152,7 @@ def salvage_traces(
         room_for: see `salvage_leftovers`.
         everything: also salvage the rings of other sessions.
         resumable: names of instances that sessions of the plan go on with.
+        lasting: digests of the plans of block traces that go on.
 
     Returns:
         records of block traces that are in no segment: they were unread, or had found no room.
@@ -160,7 +173,7 @@ def salvage_traces(
         places[instance] = directory
         return directory
 
-    left_traces = kernel.end_left_traces() if everything else ()
+    left_traces = kernel.end_left_traces(lasting) if everything else ()
     for left in left_traces:
         _LOG.warning("trace_left_behind", **left._asdict())
     for salvaged in salvage_leftovers(kernel, host, place, room_for):

@@ -175,7 +175,8 @@ class LastingAccount:
         prior, known = self._source.prior, self._known
         self.overwritten = max(0, prior.overwritten - before.overwritten)
         lost = {name: max(0, n - before.lost.get(name, 0)) for name, n in prior.lost.items()}
-        lost |= {loss_name(_TAKEN): dropped, loss_name(_LEFT): before.left + prior.left}
+        left = loss_name(_LEFT)
+        lost |= {loss_name(_TAKEN): dropped, left: lost.get(left, 0) + before.left + prior.left}
         self._lost = lost
         untold = Counter(lost)
         untold.update(before.untold)
@@ -204,7 +205,7 @@ class LastingAccount:
         Raises:
             SinkError: the folder cannot be read.
         """
-        if not self._source.resumed or self._source.in_bytes:
+        if not self._source.resumed or not self._source.names:
             return
         damage: Exception | None = None
         try:

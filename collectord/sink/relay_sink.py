@@ -240,7 +240,7 @@ class RelaySink:
             del self._joined[cpu]
 
     def look_again(self) -> None:
-        """Do nothing: the rings of relay end with their process, and all was sealed before."""
+        """Do nothing: all was sealed before."""
 
     def lead(self, segment: OpenSegment) -> None:
         """Do nothing: a set is read by the common part of its names, which a link has not."""
@@ -272,7 +272,12 @@ class RelaySink:
         return SegmentInfo(
             segment.token,
             first.path,
-            msgspec.structs.replace(first.manifest, rings=rings),
+            msgspec.structs.replace(
+                first.manifest,
+                rings=rings,
+                samples=sum(info.manifest.samples for info in infos),
+                stored_before=sum(info.manifest.stored_before for info in infos),
+            ),
             more=tuple(info.path for info in infos[1:]),
         )
 

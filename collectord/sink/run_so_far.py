@@ -85,11 +85,30 @@ def _trace_told(manifest: Manifest) -> Told:
 def told_in_run(directory: Path, name: str, *, in_bytes: bool = False) -> Told:
     """Return what the manifests of a run in a folder tell of, see `told_by`.
 
+    The files of a set have a run each: a run is that of the first, and of those beside it.
+
     Raises:
         SinkError: the folder cannot be read.
     """
     with _reading(directory) as folder:
-        return told_by(of_run(folder, _sealed(folder), name), in_bytes=in_bytes)
+        read = [
+            (group.paths, decode(read_other_manifest(folder, group.paths.manifest), Manifest))
+            for group in _sealed(folder)
+        ]
+    sets = {paths.set_name for paths, one in read if one is not None and one.run == name}
+    parts: dict[str, list[Manifest]] = {}
+    for paths, one in read:
+        if one is not None and paths.set_name in sets:
+            parts.setdefault(paths.format, []).append(one)
+    told = [told_by(manifests, in_bytes=in_bytes) for manifests in parts.values()]
+    lost: Counter[str] = Counter()
+    for part in told:  # each of a set tells of the whole session
+        lost |= Counter(part.lost)
+    return Told(
+        sum(part.stored for part in told),
+        max((part.overwritten for part in told), default=0),
+        {name: lost[name] for part in told for name in part.lost},
+    )
 
 
 @contextmanager

@@ -292,11 +292,13 @@ class Lasting(Protocol):
         prior: what is known of them, and of those that they replace.
         resumed: an earlier process drained them; without it they are new.
         in_bytes: it is of the trace in their AUX areas, and not of their events.
+        names: the last segment has names and mappings of tasks, which the next one needs.
     """
 
     prior: Prior
     resumed: bool
     in_bytes: bool
+    names: bool
 
     def count_lost(self, losses: Mapping[LossKey, int]) -> None:
         """Count what earlier processes had taken, or not told, as lost in this session."""

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
         Core,
         Ring,
         RingCounters,
+        RingNote,
         Stream,
     )
+    from collectord.source.kept_ring import Use
 
 _OVERRUN: Final[LossKey] = (Stage.KERNEL_RING, Reason.OVERRUN)
 
@@ -33,6 +35,16 @@ class ChannelRing(RingHandle):
 
     def register(self, core: Core, shard: int, stream: Stream) -> Ring:
         """See `RingHandle`."""
+        return self._register(core, shard, stream)
+
+    def _register(
+        self,
+        core: Core,
+        shard: int,
+        stream: Stream,
+        note: RingNote | None = None,
+        slots_at: int = 0,
+    ) -> Ring:
         return core.add_relay_ring(
             shard,
             stream,
@@ -41,6 +53,8 @@ class ChannelRing(RingHandle):
             longest_bytes=self.longest_bytes,
             blktrace=not self.in_bytes,
             held=True,
+            note=note,
+            slots_at=slots_at,
         )
 
     def begin(self, ring: Ring) -> None:
@@ -75,6 +89,36 @@ class BlktraceRing(ChannelRing):
         """
         del gone
         return replace(_overrun(reading, counters.missing), value=counters.numbered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastingBlktraceRing(BlktraceRing):
+    """One CPU's file of a blktrace that goes on after this process.
+
+    Attributes:
+        note: how far it was read.
+        slots_at: see `Core.add_relay_ring`.
+        use: tells whether the trace ends with its session.
+    """
+
+    note: RingNote
+    slots_at: int
+    use: Use
+
+    def register(self, core: Core, shard: int, stream: Stream) -> Ring:
+        """See `RingHandle`: it is read on from where the note says."""
+        return self._register(core, shard, stream, self.note, self.slots_at)
+
+    def end(self, ring: Ring) -> None:
+        """See `RingHandle`: what comes from now on is left in it, if the trace goes on."""
+        if self.use.ended:
+            ring.read_all()
+        else:
+            ring.hold(True)  # noqa: FBT003 - the binding's
+
+    def goes_on(self) -> bool:
+        """See `RingHandle`."""
+        return not self.use.ended
 
 
 def _overrun(reading: Produced, lost: int) -> Produced:

@@ -207,13 +207,20 @@ class Legacy:
         text: what they have written about it.
         prior: what is known of rings, or of AUX areas, that these replace.
         found: what these know, if they are not new.
-        in_bytes: see `source.base.Lasting`.
+        in_bytes, names: see `source.base.Lasting`.
     """
 
     def __init__(
-        self, text: KeptText, prior: Prior, found: Prior, *, in_bytes: bool = False
+        self,
+        text: KeptText,
+        prior: Prior,
+        found: Prior,
+        *,
+        in_bytes: bool = False,
+        names: bool = True,
     ) -> None:
         self._text = text
+        self.names = names
         self._lost: Mapping[LossKey, int] = {}
         self.in_bytes = in_bytes
         # The text is written before anything is drained: without it the rings are new.
@@ -263,4 +270,4 @@ def legacies(
     found = Prior(
         taken=given.trace.taken + sum(one.note.position for one in areas), lost=dict(lost)
     )
-    return events, Legacy(memory.trace_text, given.trace, found, in_bytes=True)
+    return events, Legacy(memory.trace_text, given.trace, found, in_bytes=True, names=False)

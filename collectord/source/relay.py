@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.blktrace import ALL_ACTIONS, Setup
 from collectord.errors import MissingFeature
+from collectord.kernel.values.kept_trace import memory_bytes
+from collectord.kernel.values.relay_files import Keep
 from collectord.model import (
     Basis,
     Geometry,
@@ -27,13 +29,15 @@ from collectord.model import (
     RingRole,
     Stage,
 )
+from collectord.plan.kept import block_digest
 from collectord.plan.relay_source import CHANNEL_BYTES, RelayPlan
 from collectord.source.base import Abilities, LateRing
-from collectord.source.channel_ring import BlktraceRing, ChannelRing
+from collectord.source.channel_ring import BlktraceRing, ChannelRing, LastingBlktraceRing
+from collectord.source.lasting_trace import OpenTrace
 from collectord.source.late_joining import LateJoining
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from collectord._native._core import Core, Stream
     from collectord.kernel.port import Kernel
@@ -67,25 +71,18 @@ def open_session(
     relay = plan.payload_of(RelayPlan)
     with ExitStack() as own:
         kernel.reserve_files(plan.files)
-        trace: int | None = None
+        trace: OpenTrace | None = None
         if relay.is_blktrace:
-            setup = Setup(
-                actions=relay.actions & ALL_ACTIONS,
-                subbuf_bytes=relay.subbuf_bytes,
-                subbufs=relay.subbufs,
-                start_lba=relay.start_lba,
-                end_lba=relay.end_lba,
-                pid=relay.pid,
-            )
-            trace, files = kernel.open_blktrace(relay.device, setup, plan.name)
-            own.callback(kernel.close_blktrace, trace)
+            cpus = max(kernel.possible_cpus()) + 1
+            made = kernel.open_blktrace(relay.device, _setup(relay), _keep(plan, cpus))
+            trace, files = OpenTrace(kernel, made, cpus, own), made.files
         else:
             files = kernel.open_channel(relay.channel)
             for file in files:
                 own.callback(kernel.close, file.fd)
         if not files:
             raise MissingFeature(f"{relay.name} has no relay files", feature="relay")
-        rings = tuple(_handle(plan, relay, file) for file in files)
+        rings = tuple(_handle(plan, trace, file, own) for file in files)
         stack.push(own.pop_all())
     opened = OpenRelay(kernel, plan, trace, rings)
     if trace is not None and plan.sink.single_file is None:
@@ -93,19 +90,41 @@ def open_session(
     return opened
 
 
+def _setup(relay: RelayPlan) -> Setup:
+    return Setup(
+        actions=relay.actions & ALL_ACTIONS,
+        subbuf_bytes=relay.subbuf_bytes,
+        subbufs=relay.subbufs,
+        start_lba=relay.start_lba,
+        end_lba=relay.end_lba,
+        pid=relay.pid,
+    )
+
+
+def _keep(plan: SessionPlan, cpus: int) -> Keep:
+    if not plan.payload_of(RelayPlan).lasts:
+        return Keep(plan.name)
+    return Keep(plan.name, block_digest(plan), memory_bytes(cpus))
+
+
 def _open_late(
-    kernel: Kernel, plan: SessionPlan, trace: int, cpu: int, stack: ExitStack
+    kernel: Kernel, plan: SessionPlan, trace: OpenTrace, cpu: int, stack: ExitStack
 ) -> RingHandle:
     """Open the file that the kernel made for a CPU since."""
     kernel.reserve_files(1)
-    file = kernel.open_late_file(trace, cpu)
-    stack.callback(kernel.close_late_file, trace, cpu)
-    return _handle(plan, plan.payload_of(RelayPlan), file)
+    file = kernel.open_late_file(trace.id, cpu)
+    stack.callback(kernel.close_late_file, trace.id, cpu)
+    return _handle(plan, trace, file, stack)
 
 
-def _handle(plan: SessionPlan, relay: RelayPlan, file: RelayFile) -> RingHandle:
+def _handle(
+    plan: SessionPlan, trace: OpenTrace | None, file: RelayFile, stack: ExitStack
+) -> RingHandle:
+    relay = plan.payload_of(RelayPlan)
     size = relay.buffer_bytes or CHANNEL_BYTES
-    kind = BlktraceRing if relay.is_blktrace else ChannelRing
+    kind: Callable[..., RingHandle] = BlktraceRing if relay.is_blktrace else ChannelRing
+    if trace is not None and trace.kept is not None:
+        kind = partial(LastingBlktraceRing, **trace.kept.of(file.cpu, stack))
     return kind(
         fd=file.fd,
         basis=Basis.EXACT if relay.is_blktrace else Basis.NONE,
@@ -122,7 +141,7 @@ class OpenRelay:
         self,
         kernel: Kernel,
         plan: SessionPlan,
-        trace: int | None,
+        trace: OpenTrace | None,
         rings: tuple[RingHandle, ...],
     ) -> None:
         self._kernel = kernel
@@ -137,7 +156,14 @@ class OpenRelay:
     @property
     def abilities(self) -> Abilities:
         """See `source.base.OpenSource`."""
-        return Abilities(shared=(self,), late=(self,), hotplug=self.hotplug)
+        kept = self._trace.kept if self._trace is not None else None
+        return Abilities(
+            shared=(self,),
+            late=(self,),
+            hotplug=self.hotplug,
+            lasting=(kept.legacy,) if kept is not None else (),
+            outliving=(self,) if kept is not None else (),
+        )
 
     def add_ring(self, ring: RingHandle) -> None:
         """Have one more ring, which the kernel made late."""
@@ -154,28 +180,35 @@ class OpenRelay:
     def enable(self) -> None:
         """Start the trace; a channel's client writes when it wants. Raises KernelError."""
         if self._trace is not None:
-            self._kernel.start_blktrace(self._trace)
+            self._trace.start()
+
+    def outlive(self) -> bool:
+        """See `source.base.Outliving`."""
+        if self._trace is not None:
+            self._trace.leaves = True
+        return True
 
     def disable(self) -> None:
-        """Stop the trace's writing; the content of its buffers can still be read."""
+        """Stop the trace's writing, unless it goes on; its buffers can still be read."""
         if self._trace is not None:
-            self._kernel.quiet_blktrace(self._trace)
+            self._trace.quiet()
 
     def read_produced(self, ring: RingHandle) -> Produced:  # noqa: ARG002 - the protocol's
         """Return an empty reading: the core sees the kernel's numbers in the records it walks."""
         return Produced(value=None, lost=0, losses={_DROPPED: 0, _OVERRUN: 0, _UNCOVERED: 0})
 
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """Return the records that found no room, on any CPU. Raises KernelError."""
-        if self._trace is None:
-            return {}
-        return {_DROPPED: self._kernel.blktrace_dropped(self._trace)}
+        """Return the records that found no room, on any CPU. Raises KernelError.
+
+        Of a trace that earlier processes had, also what these had not told.
+        """
+        return self._trace.lost() if self._trace is not None else {}
 
     def late_rings(self, *, last: bool) -> tuple[LateRing, ...]:
         """Return files that nobody opened; at the end they are read, and so counted."""
-        if self._trace is None or not last:
+        if self._trace is None or self._trace.leaves or not last:
             return ()
-        self._late.update(self._kernel.take_late_records(self._trace))
+        self._late.update(self._kernel.take_late_records(self._trace.id))
         losses = {_DROPPED: 0, _OVERRUN: 0}
         return tuple(
             LateRing(

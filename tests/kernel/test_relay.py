@@ -38,9 +38,11 @@ import sys
 from collectord.codec.blktrace import Setup
 from collectord.errors import KernelError
 from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.values.relay_files import Keep
 kernel = LinuxKernel()
 try:
-    kernel.close_blktrace(kernel.open_blktrace(sys.argv[1], Setup(0, 4096, 2), "test").id)
+    opened = kernel.open_blktrace(sys.argv[1], Setup(0, 4096, 2), Keep("test"))
+    kernel.close_blktrace(opened.id)
     print("opened")
 except KernelError as error:
     print(type(error).__name__)
@@ -135,12 +137,13 @@ import os, signal, sys
 from collectord._native import _syscalls
 from collectord.codec.blktrace import Setup
 from collectord.kernel.linux import LinuxKernel
+from collectord.kernel.values.relay_files import Keep
 set_up = _syscalls.blktrace_setup
 def killed(*arguments):
     set_up(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 _syscalls.blktrace_setup = killed
-LinuxKernel().open_blktrace(sys.argv[1], Setup(0, 4096, 2), "killed")
+LinuxKernel().open_blktrace(sys.argv[1], Setup(0, 4096, 2), Keep("killed"))
 """
 # A note of a process that was killed before it could say which trace it had set up.
 NOTE: Final = """

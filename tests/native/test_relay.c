@@ -464,6 +464,88 @@ static void every_record_is_in_a_file_once(void)
 	}
 }
 
+/* Whoever comes after a process that was killed with the start of a record reads on behind it. */
+static void a_successor_reads_on_where_the_note_says(void)
+{
+	static _Alignas(64) struct relay_note note;
+	static uint8_t slots[2 * RELAY_SLOT_BYTES];
+	static struct chunk_note chunk_note;
+	struct relay_ring_options options = {
+		.contents = RELAY_BLKTRACE,
+		.capacity = CAPACITY_BYTES,
+		.note = &note,
+		.slots = slots,
+	};
+	uint64_t events = 0, missing = 0, cut = 0;
+	uint32_t size = 0, number = 0;
+	int fds[2];
+
+	while (size < 3 * CHUNK_BYTES) {
+		number++;
+		size += blk_record__put(bytes + size, number, number, (uint16_t)(number % 77));
+	}
+	CHECK_EQ(pipe2(fds, O_NONBLOCK), 0);
+	CHECK(fcntl(fds[1], F_SETPIPE_SZ, 1 << 20) > 0);
+	CHECK_EQ(write(fds[1], bytes, size), size);
+	options.fd = fds[0];
+	guarded__init(&memory, CHUNK_BYTES, -1);
+	for (uint32_t life = 1; events < number; life++) {
+		CHECK_EQ(relay_ring__new(&options, &ring), 0);
+		relay = relay_ring__of(ring);
+		CHECK_EQ(note.at[note.turn & 1].samples, events);
+		chunk = (struct chunk){.data = memory.data, .note = &chunk_note};
+		store_relaxed(&chunk_note.serial, life);
+		(void)take(true);
+		CHECK_EQ(load_relaxed(&chunk_note.used), chunk.used);
+		CHECK_EQ(load_relaxed(&note.serial), 0);
+		events += counter__read(&ring->samples);
+		missing += counter__read(&relay->missing) + counter__read(&relay->torn_bytes);
+		ring->ops->leave(ring, false); /* leaves the start of a record to the next one */
+		missing += counter__read(&relay->torn_bytes);
+		CHECK_EQ((uint32_t)note.at[note.turn & 1].position, (uint32_t)events);
+		cut += note.at[note.turn & 1].position >> 32;
+		CHECK_EQ(walk__load(slots + (note.turn & 1) * RELAY_SLOT_BYTES + RELAY_SLOT_BYTES - 8),
+			 relay->position);
+		CHECK(life < 6);
+		ring->ops->free(ring);
+	}
+	CHECK_EQ(missing, 0);
+	CHECK_EQ(note.at[note.turn & 1].samples, number);
+	CHECK(cut > 0);
+	guarded__deinit(&memory);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* A read is announced before it takes anything out of the kernel, and its room's end is zeroed. */
+static void a_read_is_announced(void)
+{
+	static _Alignas(64) struct relay_note note;
+	static uint8_t slots[2 * RELAY_SLOT_BYTES];
+	static struct chunk_note chunk_note;
+	const struct relay_ring_options options = {
+		.contents = RELAY_BLKTRACE,
+		.fd = -1, /* the read fails */
+		.capacity = CAPACITY_BYTES,
+		.note = &note,
+		.slots = slots,
+	};
+
+	CHECK_EQ(relay_ring__new(&options, &ring), 0);
+	guarded__init(&memory, CHUNK_BYTES, -1);
+	memset(memory.data, 0xff, CHUNK_BYTES);
+	chunk = (struct chunk){.data = memory.data, .note = &chunk_note};
+	store_relaxed(&chunk_note.serial, 7);
+	(void)take(true);
+	CHECK_EQ(note.span, CHUNK_BYTES);
+	CHECK_EQ(load_relaxed(&note.serial), 0);
+	CHECK_EQ(memory.data[CHUNK_BYTES - RELAY_EDGE_BYTES - 1], 0xff);
+	for (uint32_t i = 1; i <= RELAY_EDGE_BYTES; i++)
+		CHECK_EQ(memory.data[CHUNK_BYTES - i], 0);
+	ring->ops->free(ring);
+	guarded__deinit(&memory);
+}
+
 static void a_stream_takes_only_its_kind(void)
 {
 	const struct core_options options = {1, 4, 128u << 10, RIG_NEVER_NS, 0};
@@ -679,6 +761,8 @@ int main(void)
 	RUN(a_channel_that_ends_is_read_to_its_end);
 	RUN(a_chunk_ends_before_a_record_that_may_not_fit);
 	RUN(every_record_is_in_a_file_once);
+	RUN(a_successor_reads_on_where_the_note_says);
+	RUN(a_read_is_announced);
 	RUN(a_stream_takes_only_its_kind);
 	RUN(a_ring_that_leaves_counts_what_it_began);
 	RUN(a_ring_without_a_file_goes_on_in_the_next_segment);

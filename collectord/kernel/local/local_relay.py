@@ -13,10 +13,10 @@ from collectord.kernel.relay import block_trace, relay_channel
 from collectord.kernel.values.relay_files import OpenedTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from collectord.codec.blktrace import Setup
-    from collectord.kernel.values.relay_files import LeftTrace, RelayFile
+    from collectord.kernel.values.relay_files import Keep, LeftTrace, RelayFile
 
 
 class LocalRelay(LocalHost):
@@ -27,15 +27,13 @@ class LocalRelay(LocalHost):
         self._traces: dict[int, tuple[block_trace.Blktrace, ExitStack]] = {}
         self._trace_numbers = count(1)
 
-    def open_blktrace(self, device: str, setup: Setup, session: str) -> OpenedTrace:
+    def open_blktrace(self, device: str, setup: Setup, keep: Keep) -> OpenedTrace:
         """See `Kernel.open_blktrace`."""
         with ExitStack() as own:
-            trace = block_trace.open_trace(
-                device, setup, session, own, proc=self.proc, sys=self.sys
-            )
+            trace = block_trace.open_trace(device, setup, keep, own, proc=self.proc, sys=self.sys)
             number = next(self._trace_numbers)
             self._traces[number] = trace, own.pop_all()
-        return OpenedTrace(number, trace.files)
+        return OpenedTrace(number, trace.files, trace.kept, trace.resumed)
 
     def start_blktrace(self, trace: int) -> None:
         """See `Kernel.start_blktrace`."""
@@ -66,9 +64,25 @@ class LocalRelay(LocalHost):
         _, stack = self._traces.pop(trace)
         stack.close()
 
-    def end_left_traces(self) -> Sequence[LeftTrace]:
+    def leave_blktrace(self, trace: int) -> None:
+        """See `Kernel.leave_blktrace`."""
+        left, stack = self._traces.pop(trace)
+        left.leave()
+        stack.close()
+
+    def end_left_traces(self, spared: Collection[str] = ()) -> Sequence[LeftTrace]:
         """See `Kernel.end_left_traces`."""
-        return block_trace.end_leftovers(self.proc, self.sys)
+        return block_trace.end_leftovers(
+            self.proc, self.sys, lambda note: not note.digest or note.digest not in spared
+        )
+
+    def end_lasting_traces(self) -> Sequence[LeftTrace]:
+        """See `Kernel.end_lasting_traces`."""
+        return block_trace.end_leftovers(self.proc, self.sys, lambda note: bool(note.digest))
+
+    def kept_trace_memories(self) -> Mapping[str, int]:
+        """See `Kernel.kept_trace_memories`."""
+        return block_trace.kept_memories(self.proc)
 
     def open_channel(self, path: str) -> tuple[RelayFile, ...]:
         """See `Kernel.open_channel`."""

@@ -6,17 +6,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from collectord.codec.blktrace import Setup
-    from collectord.kernel.values.relay_files import LeftTrace, OpenedTrace, RelayFile
+    from collectord.kernel.values.relay_files import (
+        Keep,
+        LeftTrace,
+        OpenedTrace,
+        RelayFile,
+    )
 
 
 class RelayPort(Protocol):
     """See `Kernel`."""
 
-    def open_blktrace(self, device: str, setup: Setup, session: str) -> OpenedTrace:
-        """Set up a trace of a block device for a session, not started; `close_blktrace` ends it.
+    def open_blktrace(self, device: str, setup: Setup, keep: Keep) -> OpenedTrace:
+        """Set up a trace of a block device, not started; `close_blktrace` ends it.
+
+        A trace that a process with the same digest has left goes on.
 
         Raises:
             NoSuchTarget: there is no such block device.
@@ -26,10 +33,13 @@ class RelayPort(Protocol):
         """
 
     def start_blktrace(self, trace: int) -> None:
-        """Start a trace, by its id. Raises KernelError."""
+        """Start a trace, by its id; one that goes on may run already. Raises KernelError."""
 
     def quiet_blktrace(self, trace: int) -> None:
-        """Stop new records of a trace, and wait for those that are being written."""
+        """Stop new records of a trace, and wait for those that are being written.
+
+        No successor goes on with it from now on.
+        """
 
     def blktrace_dropped(self, trace: int) -> int:
         """Return the records that found no room, on all CPUs. Raises KernelError."""
@@ -56,8 +66,24 @@ class RelayPort(Protocol):
     def close_blktrace(self, trace: int) -> None:
         """Stop and remove a trace, and close its files."""
 
-    def end_left_traces(self) -> Sequence[LeftTrace]:
-        """End traces of block devices that killed processes of this program left."""
+    def leave_blktrace(self, trace: int) -> None:
+        """Close the files of a trace, and leave it as it is to a successor."""
+
+    def end_left_traces(self, spared: Collection[str] = ()) -> Sequence[LeftTrace]:
+        """End traces of block devices that processes of this program left.
+
+        Args:
+            spared: digests of plans that go on with theirs.
+        """
+
+    def end_lasting_traces(self) -> Sequence[LeftTrace]:
+        """End those that were left for a successor."""
+
+    def kept_trace_memories(self) -> Mapping[str, int]:
+        """Return the memory of each trace that was left for a successor, by the device's path.
+
+        The caller closes each with `close`.
+        """
 
     def open_channel(self, path: str) -> tuple[RelayFile, ...]:
         """Open the files of a relay channel: `path` itself, or `path` with each CPU's number.

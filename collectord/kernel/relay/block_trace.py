@@ -9,7 +9,8 @@ Facts of kernel/trace/blktrace.c, and their consequences:
 - BLKTRACESTOP flushes: it ends the sub-buffer that is being written, and counts a drop on each CPU
   whose buffer is full then, though no record was lost. So a trace is first quieted, by an empty
   mask of actions in sysfs, then drained, and stopped when no buffer is full any more.
-- A trace outlives its process. See `block_trace_note`.
+- A trace outlives its process, see `block_trace_note`. A file that is opened again is read on from
+  where the last reader stopped, so a successor with the same plan goes on with it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 
 from collectord._native import _syscalls
 from collectord._native._core import scan_blktrace
 from collectord.codec.blktrace import Setup, setup_name
-from collectord.errors import KernelError, MissingPrivilege, NoSuchTarget
+from collectord.errors import KernelError, MissingPrivilege, NoSuchTarget, UnsafePath
 from collectord.facts.kernel_facts import SEES_DEVICES
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.errno_mapping import DENIED, Meaning
@@ -34,7 +36,7 @@ from collectord.kernel.host.fd_holders import holders_below
 from collectord.kernel.relay import block_trace_note, debugfs
 from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote
 from collectord.kernel.relay.relay_channel import open_file
-from collectord.kernel.values.relay_files import LeftTrace, RelayFile
+from collectord.kernel.values.relay_files import NOT_KEPT, Keep, LeftTrace, RelayFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -62,6 +64,8 @@ class Blktrace:
     Attributes:
         name: the kernel's name of the device.
         files: the relay file of each CPU that was online at the setup.
+        kept: descriptor of the memory for a successor, NOT_KEPT if there is to be none.
+        resumed: an earlier process has set it up.
     """
 
     def __init__(
@@ -73,9 +77,18 @@ class Blktrace:
         folder: Path,
         dropped_fd: int,
         mask: Path,
+        note: LockedNote,
+        noted: TraceNote,
+        kept: int = NOT_KEPT,
+        resumed: bool = False,
     ) -> None:
         self.name = name
         self.files = files
+        self.kept = kept
+        self.resumed = resumed
+        self._note = note
+        self._noted = noted
+        self._leaves = False
         self._fd = fd
         self._folder = folder
         self._dropped_fd = dropped_fd
@@ -84,14 +97,26 @@ class Blktrace:
         self._late: dict[int, ExitStack] = {}
 
     def start(self) -> None:
-        """Start the trace. Raises KernelError."""
-        self._control(_syscalls.blktrace_start, "start")
+        """Start the trace; one that is resumed may run already. Raises KernelError."""
+        try:
+            self._control(_syscalls.blktrace_start, "start")
+        except KernelError as error:
+            if not self.resumed or error.errno != errno.EINVAL:
+                raise
         self._running = True
+
+    def leave(self) -> None:
+        """Leave the trace as it is, to a successor, when it is closed."""
+        self._leaves = True
 
     def quiet(self) -> None:
         """Stop new records, and wait for those that are being written."""
         if not self._running:
             return
+        if self._noted.digest:  # a successor would find a trace without records
+            self._noted = msgspec.structs.replace(self._noted, digest="")
+            with suppress(KernelError):
+                self._note.write(self._noted)
         try:
             # Without a trace a write would set up another kind of trace.
             if self._mask.read_text().strip() != "disabled":
@@ -164,9 +189,19 @@ class Blktrace:
             self._control(_syscalls.blktrace_stop, "stop")
 
     def end(self) -> None:
-        """Stop the trace. Its files still exist."""
+        """Stop the trace, unless it is left. Its files still exist."""
+        if self._leaves:
+            return
         with suppress(KernelError):  # somebody else ended it
             self._stop()
+
+    def remove(self) -> None:
+        """Remove the trace, and the note about it, unless it is left."""
+        if self._leaves:
+            self._note.release()
+            return
+        _tear_down(self._fd)
+        self._note.remove()
 
     def _control(self, call: Callable[[int], None], verb: str) -> None:
         try:
@@ -181,11 +216,11 @@ class Blktrace:
 
 
 def open_trace(
-    device: str, setup: Setup, session: str, stack: ExitStack, *, proc: Path, sys: Path
+    device: str, setup: Setup, keep: Keep, stack: ExitStack, *, proc: Path, sys: Path
 ) -> Blktrace:
-    """Set up a trace; the stack ends it.
+    """Set up a trace, or go on with one that was left for this plan; the stack ends it.
 
-    A trace that a killed process of ours left is ended first.
+    Another trace that a killed process of ours left is ended first.
 
     Raises:
         NoSuchTarget: there is no such block device.
@@ -199,30 +234,99 @@ def open_trace(
     with ExitStack() as own:
         fd, number = _open_device(device, own)
         note = LockedNote(number, proc=proc)
-        with ExitStack() as undo:
-            undo.callback(note.restore)
-            folder = root / "block" / _kernel_name(number, sys)
-            note.write(_intent(device, session, note.left))
-            name = _set_up(fd, device, setup, note.left, folder, proc=proc)
-            undo.pop_all()
-        own.callback(note.remove)
-        own.callback(_tear_down, fd)
-        folder = root / "block" / name
-        note.write(TraceNote(device=device, session=session, inode=_inode(folder)))
+        folder = root / "block" / _kernel_name(number, sys)
+        noted, kept = _left_for(keep, note, folder, own)
+        resumed = noted is not None
+        if noted is None:
+            with ExitStack() as undo:
+                undo.callback(note.restore)
+                note.write(_intent(device, keep.session, note.left))
+                folder = root / "block" / _set_up(fd, device, setup, note.left, folder, proc=proc)
+                undo.pop_all()
+            noted = TraceNote(
+                device=device, session=keep.session, inode=_inode(folder), digest=keep.digest
+            )
+        trace: Blktrace | None = None
+
+        def remove() -> None:
+            if trace is not None:
+                trace.remove()
+            elif resumed:
+                note.release()
+            else:
+                _tear_down(fd)
+                note.remove()
+
+        own.callback(remove)
+        if keep.digest and not resumed:
+            kept = note.make_memory(keep.memory_bytes)
+            own.callback(os.close, kept)
+        note.write(noted)
         files = tuple(
             RelayFile(cpu, open_file(path, own)) for cpu, path in debugfs.numbered(folder, _TRACE)
         )
         dropped_fd = _open_below(folder / "dropped", own)
         mask = sys / f"dev/block/{os.major(number)}:{os.minor(number)}/trace/act_mask"
-        trace = Blktrace(fd, name, files, folder=folder, dropped_fd=dropped_fd, mask=mask)
+        trace = Blktrace(
+            fd,
+            folder.name,
+            files,
+            folder=folder,
+            dropped_fd=dropped_fd,
+            mask=mask,
+            note=note,
+            noted=noted,
+            kept=kept,
+            resumed=resumed,
+        )
         own.callback(trace.close_all_late)
         own.callback(trace.end)
         stack.push(own.pop_all())
     return trace
 
 
-def end_leftovers(proc: Path, sys: Path) -> list[LeftTrace]:
-    """End the traces that killed processes of ours left; their devices may be gone."""
+def _left_for(
+    keep: Keep, note: LockedNote, folder: Path, stack: ExitStack
+) -> tuple[TraceNote | None, int]:
+    """Return the note of the trace that was left for this plan, and its memory; None without."""
+    left = note.left
+    if left is None or not keep.digest or left.digest != keep.digest or left.since_ns:
+        return None, NOT_KEPT
+    if not left.inode or left.inode != _inode(folder):
+        return None, NOT_KEPT
+    try:
+        kept = note.memory()
+    except (OSError, UnsafePath) as error:
+        _LOG.warning("trace_not_resumed", device=left.device, error=str(error))
+        return None, NOT_KEPT
+    stack.callback(os.close, kept)
+    if os.fstat(kept).st_size < keep.memory_bytes:
+        return None, NOT_KEPT
+    return left, kept
+
+
+def kept_memories(proc: Path) -> dict[str, int]:
+    """Return the memory of each trace that was left for a successor, by its device."""
+    found = {}
+    for number in block_trace_note.numbers():
+        with suppress(KernelError, OSError, UnsafePath), ExitStack() as stack:
+            note = LockedNote(number, proc=proc)
+            stack.callback(note.release)
+            if note.left is not None and note.left.digest:
+                found[note.left.device] = note.memory()
+    return found
+
+
+def end_leftovers(
+    proc: Path, sys: Path, ends: Callable[[TraceNote], bool] = lambda _note: True
+) -> list[LeftTrace]:
+    """End the traces that processes of ours left; their devices may be gone.
+
+    Args:
+        proc: root of procfs.
+        sys: root of sysfs.
+        ends: whether that is to be done with one.
+    """
     root = debugfs.find(proc)
     ended = []
     for number in block_trace_note.numbers() if root is not None else ():
@@ -231,6 +335,8 @@ def end_leftovers(proc: Path, sys: Path) -> list[LeftTrace]:
             stack.callback(note.release)
             left = note.left
             path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
+            if left is not None and not ends(left):
+                continue
             if root is not None and left is not None and path.exists():
                 folder = root / "block" / _kernel_name(number, sys)
                 if _is_of(left, folder, proc):

@@ -7,6 +7,9 @@ trace by the inode of its file `dropped`, which no other trace will have before 
 that its process keeps locked: a lock ends with its holder, the note does not. It is written before
 the trace is set up: if its process was killed in between, the trace is the one that was made since
 then and that nobody reads.
+
+Beside the note of a trace that a successor may go on with is a file in which its process notes how
+far it has read: see `source.kept_memory`, and struct relay_note of the core.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 NOTES: Final = Path("/run/collectord/traces")
 _NOTE_MAX_BYTES: Final = 1 << 16
+_KEPT: Final = ".kept"
 
 
 class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,12 +46,14 @@ class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
         session: session that the trace belongs to.
         inode: inode of the trace's `dropped`, 0 until it was read.
         since_ns: CLOCK_REALTIME_COARSE, when the trace was about to be set up; 0 once it is.
+        digest: of the plan that goes on with it, see `plan.kept.block_digest`; "": none does.
     """
 
     device: str
     session: str
     inode: int = 0
     since_ns: int = 0
+    digest: str = ""
 
 
 class LockedNote:
@@ -105,6 +111,24 @@ class LockedNote:
         except OSError as error:
             raise _unwritable(self._notes, error) from error
 
+    def make_memory(self, size_bytes: int) -> int:
+        """Make the file beside the note, of zeros; return its descriptor. Raises KernelError."""
+        try:
+            self._folder.remove(self._name + _KEPT, missing_ok=True)
+            fd = self._folder.create(self._name + _KEPT, mode=0o600)
+        except OSError as error:
+            raise _unwritable(self._notes, error) from error
+        try:
+            os.ftruncate(fd, size_bytes)
+        except OSError as error:
+            os.close(fd)
+            raise _unwritable(self._notes, error) from error
+        return fd
+
+    def memory(self) -> int:
+        """Return the descriptor of the file beside the note. Raises OSError, UnsafePath."""
+        return self._folder.open(self._name + _KEPT, write=True)
+
     def restore(self) -> None:
         """Restore the earlier content, or remove the note if it had none: no trace was made."""
         if self.left is None:
@@ -117,6 +141,7 @@ class LockedNote:
     def remove(self) -> None:
         """Remove the note: the trace is gone."""
         with suppress(OSError):
+            self._folder.remove(self._name + _KEPT, missing_ok=True)
             self._folder.remove(self._name)
         self.release()
 

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 # The CPU of a channel that has one file for all CPUs.
 GLOBAL: Final = -1
+# In place of the descriptor of memory for a successor.
+NOT_KEPT: Final = -1
 
 
 class RelayFile(NamedTuple):
@@ -16,15 +18,36 @@ class RelayFile(NamedTuple):
     fd: int
 
 
+class Keep(NamedTuple):
+    """Whose trace it is, and whether a successor may go on with it.
+
+    Attributes:
+        session: session that it belongs to.
+        digest: of the plan, by which a successor knows it; "": it ends with its process.
+        memory_bytes: size of the memory that the successor gets.
+    """
+
+    session: str
+    digest: str = ""
+    memory_bytes: int = 0
+
+
 class OpenedTrace(NamedTuple):
-    """A trace of a block device that is set up; its files are open until it is closed."""
+    """A trace of a block device that is set up; its files are open until it is closed.
+
+    Attributes:
+        kept: descriptor of the memory for a successor, NOT_KEPT without one.
+        resumed: an earlier process has left it.
+    """
 
     id: int
     files: tuple[RelayFile, ...]
+    kept: int = NOT_KEPT
+    resumed: bool = False
 
 
 class LeftTrace(NamedTuple):
-    """A trace that a killed process left, and that was ended.
+    """A trace that a process left, and that was ended.
 
     Attributes:
         session: session that it belonged to.

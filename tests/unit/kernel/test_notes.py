@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from collectord.errors import KernelError, UnsafePath
+from collectord.folders.folder import opened
 from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote, numbers
 from collectord.kernel.tracefs.instance_note import read_note, remove_note, write_note
 from collectord.kernel.values.left_instance import InstanceNote
@@ -72,6 +73,24 @@ def test_trace_note(tmp_path: Path) -> None:
     assert (note.left.device, note.left.session) == ("/dev/sda1", "io")
     note.remove()
     assert [*numbers(notes)] == []
+
+
+def test_the_memory_beside_a_trace_note(tmp_path: Path) -> None:
+    """The next process finds what the last one wrote, and a new one is of zeros."""
+    notes = tmp_path / "traces"
+    note = LockedNote(DEVICE, notes=notes)
+    note.write(TraceNote(device="/dev/sda1", session="io", digest="d"))
+    with opened(note.make_memory(4096)) as memory:
+        os.pwrite(memory, b"read up to here", 0)
+    note.release()
+    assert [*numbers(notes)] == [DEVICE]
+    note = LockedNote(DEVICE, notes=notes)
+    with opened(note.memory()) as memory:
+        assert os.pread(memory, 15, 0) == b"read up to here"
+    with opened(note.make_memory(8192)) as memory:
+        assert os.pread(memory, 1 << 16, 0) == bytes(8192)
+    note.remove()
+    assert [*notes.iterdir()] == []
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "hard_link"])

@@ -11,13 +11,25 @@ import pytest
 
 from collectord.config.event_spec import parse_one
 from collectord.config.schema import Config, DaemonConfig
-from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
+from collectord.config.schema_session import (
+    BpfSourceConfig,
+    RelaySourceConfig,
+    SessionConfig,
+    TargetConfig,
+)
 from collectord.errors import MissingFeature
-from collectord.facts.kernel_facts import CAP_SYS_ADMIN, BpfFacts, FtraceFacts, PmuFacts
+from collectord.facts.kernel_facts import (
+    CAP_SYS_ADMIN,
+    BpfFacts,
+    FtraceFacts,
+    PmuFacts,
+    RelayFacts,
+)
 from collectord.kernel.values.left_instance import InstanceNote
 from collectord.model import RingRole, ScopeKind
 from collectord.plan.build import build
-from collectord.plan.kept import digest, held_part, trace_digest
+from collectord.plan.kept import block_digest, digest, held_part, trace_digest
+from collectord.plan.relay_source import RelayPlan
 from collectord.source.trace_end import left_instance
 from collectord.text.units import RingSize
 from tests.support.bpf_pairs import SOURCE, program
@@ -150,6 +162,39 @@ def test_an_instance_of_ftrace_is_left_to_the_same_plan() -> None:
     assert left_instance(other, notes.get) is None
     assert left_instance(plan(session, opener=""), notes.get) is None
     assert left_instance(plan(switches()), notes.get) is None
+
+
+def relay(**settings: object) -> SessionConfig:
+    """Configure a session with a relay source."""
+    return switches(source=(RelaySourceConfig(**settings),))  # type: ignore[arg-type]
+
+
+def test_a_block_trace_is_left_to_the_same_plan() -> None:
+    """Its digest is of the device, of what is recorded, and of where that goes."""
+    traced = {"device": ("/dev/vda",)}
+    made = plan(relay(**traced))
+    assert made.opener == ""
+    assert made.payload_of(RelayPlan).lasts
+    assert "records on while the daemon restarts" in "".join(made.describe())
+    others = [
+        plan(relay(**traced, pid=3)),
+        plan(relay(**traced, subbufs=8)),
+        plan(relay(device=("/dev/vdb",))),
+        replace(made, name="other"),
+        replace(made, sink=replace(made.sink, directory="/elsewhere")),
+    ]
+    digests = {block_digest(one) for one in [made, *others, plan(relay(**traced))]}
+    assert len(digests) == len(others) + 1
+    assert not plan(relay(**traced), opener="").payload_of(RelayPlan).lasts
+
+
+def test_a_channel_ends_with_its_client() -> None:
+    """Its files are read on by whoever opens them, and nothing tells the next one of more."""
+    path = "/sys/kernel/debug/x/channel"
+    facts = host(relay=RelayFacts(debugfs="/sys/kernel/debug", channels={path: (0,)}))
+    made = plan(relay(path=(path,)), facts=facts)
+    assert not made.payload_of(RelayPlan).lasts
+    assert any("end with its client" in note for note in made.notes)
 
 
 def test_rings_are_planned_with_the_privileges_of_who_opens_them() -> None:

@@ -10,6 +10,7 @@ from collectord.kernel.values.kept_rings import STATE_BYTES, Prior
 from collectord.model import loss_key, loss_name
 from collectord.session.lasting_account import LastingAccount
 from collectord.sink.manifest import RingEntry
+from tests.support import relay_segments
 from tests.support.segments import LEDGER, OPENING, closing, fill, make_sink, write_segment
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Rings:
     state: str = ""
     lost: dict[str, int] = field(default_factory=dict)
     in_bytes: bool = False
+    names: bool = True
 
     def count_lost(self, losses: Mapping[LossKey, int]) -> None:
         """Keep what is counted."""
@@ -303,6 +305,35 @@ def test_a_process_after_a_clean_end_has_an_account_before_it_drains(tmp_path: P
     third = after(second, taken=57)
     settled(third, tmp_path, "third")
     assert third.lost == {"staging/dropped": 7}
+
+
+def test_a_set_of_files_is_counted_as_a_whole(tmp_path: Path) -> None:
+    """Each file of a block trace has a run of its own; the run is that of the first."""
+    sink = relay_segments.make_sink(tmp_path)
+    info = relay_segments.seal(sink, 1, relay_segments.DATA)
+    sink.close()
+    assert info is not None
+    assert info.manifest.samples == 3
+    first = Rings(resumed=False)
+    account = settled(first, tmp_path, sink.so_far.run)
+    second = after(first, taken=10)
+    settled(second, tmp_path, "second")
+    assert second.lost == {"staging/dropped": 10 - 3}
+    account.told(info.manifest)
+    for path in tmp_path.iterdir():  # retention may do that
+        path.unlink()
+    third = after(first, taken=10)
+    settled(third, tmp_path, "third")
+    assert third.lost == {"staging/dropped": 10 - 3}
+
+
+def test_losses_of_the_same_name_are_added_up(tmp_path: Path) -> None:
+    """A block trace tells of dropped records as replaced rings do."""
+    first = Rings(resumed=False)
+    settled(first, tmp_path, "first").end()
+    rings = Rings(Prior(first.state, 0, {"kernel_ring/dropped": 5}, 2))
+    settled(rings, tmp_path, "next")
+    assert rings.lost == {"kernel_ring/dropped": 7}
 
 
 def test_a_process_that_does_not_settle_leaves_the_account_to_the_next(tmp_path: Path) -> None:
