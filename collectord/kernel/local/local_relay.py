@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord.kernel.local.local_host import LocalHost, Places
-from collectord.kernel.relay import block_trace, relay_channel
+from collectord.kernel.relay import block_trace, left_block_traces, relay_channel
 from collectord.kernel.values.relay_files import OpenedTrace
 
 if TYPE_CHECKING:
@@ -72,17 +72,17 @@ class LocalRelay(LocalHost):
 
     def end_left_traces(self, spared: Collection[str] = ()) -> Sequence[LeftTrace]:
         """See `Kernel.end_left_traces`."""
-        return block_trace.end_leftovers(
+        return left_block_traces.end_leftovers(
             self.proc, self.sys, lambda note: not note.digest or note.digest not in spared
         )
 
     def end_lasting_traces(self) -> Sequence[LeftTrace]:
         """See `Kernel.end_lasting_traces`."""
-        return block_trace.end_leftovers(self.proc, self.sys, lambda note: bool(note.digest))
+        return left_block_traces.end_leftovers(self.proc, self.sys, lambda note: bool(note.digest))
 
     def kept_trace_memories(self) -> Mapping[str, int]:
         """See `Kernel.kept_trace_memories`."""
-        return block_trace.kept_memories(self.proc)
+        return left_block_traces.kept_memories(self.proc)
 
     def open_channel(self, path: str) -> tuple[RelayFile, ...]:
         """See `Kernel.open_channel`."""

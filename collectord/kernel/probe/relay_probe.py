@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.facts.kernel_facts import RelayFacts
 from collectord.kernel.host import lockdown
 from collectord.kernel.relay import debugfs
-from collectord.kernel.relay.block_trace import traceable
+from collectord.kernel.relay.block_device import traceable
 from collectord.kernel.relay.relay_channel import files_of
 from collectord.kernel.values.relay_files import GLOBAL
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import time
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
@@ -26,30 +25,28 @@ import msgspec
 import structlog
 
 from collectord._native import _syscalls
-from collectord._native._core import scan_blktrace
 from collectord.codec.blktrace import Setup, setup_name
-from collectord.errors import KernelError, MissingPrivilege, NoSuchTarget, UnsafePath
-from collectord.facts.kernel_facts import SEES_DEVICES
+from collectord.errors import KernelError, UnsafePath
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.errno_mapping import DENIED, Meaning
 from collectord.kernel.host.fd_holders import holders_below
-from collectord.kernel.relay import block_trace_note, debugfs
+from collectord.kernel.relay import debugfs
+from collectord.kernel.relay.block_device import TRACE, kernel_name, open_device, tear_down
 from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote
+from collectord.kernel.relay.left_block_traces import count_records, end_left, is_of
 from collectord.kernel.relay.relay_channel import open_file
-from collectord.kernel.values.relay_files import NOT_KEPT, Keep, LeftTrace, RelayFile
+from collectord.kernel.values.relay_files import NOT_KEPT, Keep, RelayFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
 _LOG: Final = structlog.get_logger()
-_TRACE: Final = "trace"
-_READ_BYTES: Final = 1 << 20
 _MEANINGS: Final = (
     Meaning(
         (errno.ENOTTY, errno.EOPNOTSUPP),
         feature="blktrace",
-        hint="a kernel with CONFIG_BLK_DEV_IO_TRACE",
+        hint="a kernel with CONFIG_BLK_DEV_IOTRACE",
     ),
     Meaning(DENIED, "CAP_SYS_ADMIN"),
     Meaning((errno.ENOMEM, errno.EINVAL), hint="smaller or fewer sub-buffers"),
@@ -147,7 +144,7 @@ class Blktrace:
         Raises:
             KernelError: ENODEV; the kernel has made none yet. Others: it cannot be opened.
         """
-        path = self._folder / f"{_TRACE}{cpu}"
+        path = self._folder / f"{TRACE}{cpu}"
         if not path.exists():
             raise KernelError(f"{self.name}: no relay file for CPU {cpu}", errno=errno.ENODEV)
         with ExitStack() as own:
@@ -174,8 +171,8 @@ class Blktrace:
         """
         opened = {file.cpu for file in self.files} | self._late.keys()
         try:
-            found = dict(debugfs.numbered(self._folder, _TRACE))
-            return {cpu: _count(path) for cpu, path in found.items() if cpu not in opened}
+            found = dict(debugfs.numbered(self._folder, TRACE))
+            return {cpu: count_records(path) for cpu, path in found.items() if cpu not in opened}
         except OSError as error:
             raise KernelError(
                 f"{self.name}: files of CPUs that came online cannot be read",
@@ -200,7 +197,7 @@ class Blktrace:
         if self._leaves:
             self._note.release()
             return
-        _tear_down(self._fd)
+        tear_down(self._fd)
         self._note.remove()
 
     def _control(self, call: Callable[[int], None], verb: str) -> None:
@@ -232,9 +229,9 @@ def open_trace(
     if root is None:
         raise debugfs.absent()
     with ExitStack() as own:
-        fd, number = _open_device(device, own)
+        fd, number = open_device(device, own)
         note = LockedNote(number, proc=proc)
-        folder = root / "block" / _kernel_name(number, sys)
+        folder = root / "block" / kernel_name(number, sys)
         noted, kept = _left_for(keep, note, folder, own)
         resumed = noted is not None
         if noted is None:
@@ -254,7 +251,7 @@ def open_trace(
             elif resumed:
                 note.release()
             else:
-                _tear_down(fd)
+                tear_down(fd)
                 note.remove()
 
         own.callback(remove)
@@ -263,7 +260,7 @@ def open_trace(
             own.callback(os.close, kept)
         note.write(noted)
         files = tuple(
-            RelayFile(cpu, open_file(path, own)) for cpu, path in debugfs.numbered(folder, _TRACE)
+            RelayFile(cpu, open_file(path, own)) for cpu, path in debugfs.numbered(folder, TRACE)
         )
         dropped_fd = _open_below(folder / "dropped", own)
         mask = sys / f"dev/block/{os.major(number)}:{os.minor(number)}/trace/act_mask"
@@ -305,77 +302,6 @@ def _left_for(
     return left, kept
 
 
-def kept_memories(proc: Path) -> dict[str, int]:
-    """Return the memory of each trace that was left for a successor, by its device."""
-    found = {}
-    for number in block_trace_note.numbers():
-        with suppress(KernelError, OSError, UnsafePath), ExitStack() as stack:
-            note = LockedNote(number, proc=proc)
-            stack.callback(note.release)
-            if note.left is not None and note.left.digest:
-                found[note.left.device] = note.memory()
-    return found
-
-
-def end_leftovers(
-    proc: Path, sys: Path, ends: Callable[[TraceNote], bool] = lambda _note: True
-) -> list[LeftTrace]:
-    """End the traces that processes of ours left; their devices may be gone.
-
-    Args:
-        proc: root of procfs.
-        sys: root of sysfs.
-        ends: whether that is to be done with one.
-    """
-    root = debugfs.find(proc)
-    ended = []
-    for number in block_trace_note.numbers() if root is not None else ():
-        with suppress(KernelError, OSError), ExitStack() as stack:
-            note = LockedNote(number, proc=proc)
-            stack.callback(note.release)
-            left = note.left
-            path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
-            if left is not None and not ends(left):
-                continue
-            if root is not None and left is not None and path.exists():
-                folder = root / "block" / _kernel_name(number, sys)
-                if _is_of(left, folder, proc):
-                    fd, _ = _open_device(left.device, stack)
-                    ended.append(_end(fd, left, folder))
-            # Not where the trace could not be ended: the next start recognises it by its note.
-            note.remove()
-    return ended
-
-
-def _open_device(device: str, stack: ExitStack) -> tuple[int, int]:
-    """Open the device without waiting for a medium, and return its descriptor and number."""
-    try:
-        fd = os.open(device, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        code = error.errno or 0
-        if code in DENIED:
-            # EPERM comes from a device cgroup, whatever the permissions.
-            mode = "read permission of the device (group disk, or CAP_DAC_READ_SEARCH)"
-            raise MissingPrivilege(
-                f"cannot open {device}",
-                need=SEES_DEVICES if code == errno.EPERM else mode,
-                syscall="open",
-                errno=code,
-            ) from error
-        raise NoSuchTarget(f"no device {device}", errno=code) from error
-    stack.callback(os.close, fd)
-    status = os.fstat(fd)
-    if not stat.S_ISBLK(status.st_mode):
-        raise NoSuchTarget(f"{device} is not a block device", errno=errno.ENOTBLK)
-    return fd, status.st_rdev
-
-
-def _kernel_name(number: int, sys: Path) -> str:
-    """Return a device's directory in debugfs's `block`: its name in sysfs, without a slash too."""
-    path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
-    return path.resolve().name.replace("!", "_")
-
-
 def _set_up(
     fd: int, device: str, setup: Setup, left: TraceNote | None, folder: Path, *, proc: Path
 ) -> str:
@@ -384,9 +310,9 @@ def _set_up(
     try:
         made = _syscalls.blktrace_setup(fd, asked)
     except OSError as error:
-        if error.errno != errno.EBUSY or left is None or not _is_of(left, folder, proc):
+        if error.errno != errno.EBUSY or left is None or not is_of(left, folder, proc):
             raise _refused(error, device, folder, proc) from error
-        leftover = _end(fd, left, folder)
+        leftover = end_left(fd, left, folder)
         _LOG.warning("trace_left_behind", **leftover._asdict())
         try:
             made = _syscalls.blktrace_setup(fd, asked)
@@ -435,45 +361,3 @@ def _intent(device: str, session: str, left: TraceNote | None) -> TraceNote:
         inode=left.inode if left is not None else 0,
         since_ns=since_ns,
     )
-
-
-def _is_of(left: TraceNote, folder: Path, proc: Path) -> bool:
-    """Whether the trace of a device is the one that a killed process noted."""
-    try:
-        found = (folder / "dropped").stat()
-    except OSError:
-        return False
-    if left.inode == found.st_ino:
-        return True
-    made_since = left.since_ns and found.st_mtime_ns >= left.since_ns
-    return bool(made_since) and not any(holders_below(f"/block/{folder.name}/", proc))
-
-
-def _end(fd: int, left: TraceNote, folder: Path) -> LeftTrace:
-    """Stop and remove a trace, and count the records that it still holds."""
-    with suppress(OSError):
-        _syscalls.blktrace_stop(fd)
-    dropped = unread = 0
-    with suppress(OSError, ValueError):
-        dropped = int((folder / "dropped").read_text())
-    with suppress(OSError):
-        unread = sum(_count(path) for _, path in debugfs.numbered(folder, _TRACE))
-    _tear_down(fd)
-    return LeftTrace(left.device, left.session, unread, dropped)
-
-
-def _count(path: Path) -> int:
-    """Count the records in a relay file; a killed reader may have read part of one."""
-    with path.open("rb", buffering=0) as file:
-        data = b"".join(iter(lambda: file.read(_READ_BYTES), b""))
-    return scan_blktrace(data).events
-
-
-def _tear_down(fd: int) -> None:
-    with suppress(OSError):  # gone already
-        _syscalls.blktrace_teardown(fd)
-
-
-def traceable(devices: Iterable[str], sys: Path) -> bool:
-    """Whether the kernel has blktrace, as far as the devices' sysfs tells."""
-    return any((sys / "class/block" / name / _TRACE).is_dir() for name in devices)
