@@ -45,7 +45,10 @@ def parser() -> Parser:
     made = Parser(
         "incident",
         (
-            "list | show [ID] | export [ID] [-o FILE] | trigger [--reason TEXT|--unit NAME]",
+            "list",
+            "| show [ID]",
+            "| export [ID] [-o FILE]",
+            "| trigger [--reason TEXT|--unit NAME]",
             "[--state-dir DIR]",
             "[--socket PATH]",
             "[--json]",
@@ -120,9 +123,9 @@ def _check(args: argparse.Namespace) -> None:
     }
     for name, (value, action) in given.items():
         if value is not None and args.action != action:
-            raise UsageError(f"{name} is an option of `incident {action}`")
+            raise UsageError(f"{name} is an option of incident {action} alone")
     if args.incident is not None and args.action in {_LIST, _TRIGGER}:
-        raise UsageError(f"`incident {args.action}` takes no ID")
+        raise UsageError(f"incident {args.action} takes no ID")
     if args.reason is not None and args.unit is not None:
         raise UsageError("--reason and --unit cannot be combined")
 

@@ -82,7 +82,7 @@ def incident_lines(note: IncidentNote, folder: IncidentFolder) -> Iterator[str]:
 def problem_lines(snapshots: Sequence[Document], problems: Sequence[str]) -> Iterator[str]:
     """Yield a line for each snapshot, and for what is missing."""
     for one in snapshots:
-        yield f"{_INDENT}{snapshot_text(one)}"
+        yield from wrapped(snapshot_text(one), first=_INDENT, rest=_INDENT * 2)
     for problem in problems:
         yield from wrapped(problem, first=f"{_INDENT}missing: ", rest=_INDENT * 2)
 
@@ -130,7 +130,7 @@ def _answer_lines(answer: AnswerNote, note: IncidentNote, folder: IncidentFolder
     except SinkError as error:
         yield f"{_INDENT}{error}"
         return
-    lines = text.splitlines()
+    lines = text.rstrip().splitlines()
     yield from (f"{_INDENT}{line}".rstrip() for line in lines[:_ANSWER_LINES])
     if len(lines) > _ANSWER_LINES:
         path = folder.path / note.id / answer.file

@@ -281,10 +281,10 @@ class Stages:
         run.service.ready(self._summary())
         watchdog = Watchdog(self.drain.core, run.service)
         await run.stack.enter_async_context(running(watchdog.watch()))
-        if run.on_open is not None:
-            await run.on_open()
         if run.salvage_all:
             await self.incidents.begin(run.take)
+        if run.on_open is not None:
+            await run.on_open()
 
     async def _collect(
         self, run: Run, changeover: Changeover, opening: Coroutine[Any, Any, None]

@@ -290,7 +290,7 @@ class IncidentFolder:
                 return own.read(last, limit_bytes)
 
     def files(self, name: str) -> Iterator[tuple[str, int]]:
-        """Yield each file of an incident: its path there, and a descriptor that is open so long."""
+        """Yield each file of an incident: its path there, and a descriptor, open so long."""
         with self._opened() as folder, folder.enter(name) as incident:
             for below, own in _folders(incident):
                 with own:

@@ -86,6 +86,11 @@ class IncidentAnswers:
         words = ["incident", "show", self._note.id, "--state-dir", root]
         return self._run(words, SUMMARY)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
+
     def stop(self) -> None:
         """End the command that runs, and begin no other."""
         with self._lock:

@@ -49,8 +49,8 @@ _SHOWN: Final = 5
 _REASON_CHARS: Final = 500
 # Between the two readings of the host, for the processor time of processes.
 _INTERVAL_S: Final = 0.25
-# A killed process ends, and a disk writes some hundred bytes, in far less time, unless it hangs.
-_STOP_S: Final = 2.0
+# A killed process ends, and a disk reads or writes some hundred bytes, in far less time.
+_ANSWER_S: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -109,9 +109,9 @@ class Incidents:
             take: takes the snapshots.
         """
         try:
-            await lone_call(self._load)
-        except SinkError as error:
-            _LOG.error("incidents_not_read", error=str(error))
+            await asyncio.wait_for(lone_call(self._load), _ANSWER_S)
+        except (SinkError, TimeoutError) as error:
+            _LOG.error("incidents_not_read", error=str(error) or "the disk does not answer")
         self._take = take
         self._triggers.watch(self._configured)
 
@@ -142,14 +142,14 @@ class Incidents:
         for task in self._tasks:
             task.cancel()
         if self._answering:
-            await asyncio.wait(self._answering, timeout=_STOP_S)
+            await asyncio.wait(self._answering, timeout=_ANSWER_S)
         for task in self._answering:
             task.cancel()
         if self._tasks or self._answering:
             await asyncio.wait([*self._tasks, *self._answering])
         if began:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._save(), _STOP_S)
+                await asyncio.wait_for(self._save(), _ANSWER_S)
 
     def status(self) -> IncidentsStatus:
         """Return the triggers, and the incidents that are kept."""
@@ -333,7 +333,7 @@ class Incidents:
             self._folder.put(note)
         if names:
             problem = answers.summarise()
-        if problem:
+        if problem and not answers.is_stopped:
             _LOG.error("incident_not_summarised", incident=note.id, error=problem)
 
     async def _save(self) -> None:

@@ -51,6 +51,7 @@ class LossesWatch:
         self._config = config
         self._sessions = sessions
         self._growth = _Growth()
+        self.poll()
 
     def poll(self) -> str:
         """See `TriggerWatch`."""
@@ -77,6 +78,7 @@ class FillWatch:
         self._growth = _Growth()
         # Rounded up: the last step is of rings that are full.
         self._from = min(math.ceil(config.fill.percent / 100 * _STEPS), FILL_BUCKETS - 1)
+        self.poll()
 
     def poll(self) -> str:
         """See `TriggerWatch`."""
