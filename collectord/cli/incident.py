@@ -18,7 +18,7 @@ from collectord.cli.output import Column, bytes_text, complain, print_json, prin
 from collectord.cli.parser import Parser
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.control import client
-from collectord.errors import SinkError, UsageError
+from collectord.errors import UsageError
 from collectord.sink.incident_folder import LAST, IncidentFolder
 from collectord.sink.segment import sink_errors
 from collectord.text.foreign import plain_value
@@ -219,12 +219,8 @@ def _export(found: Kept, folder: IncidentFolder, args: argparse.Namespace) -> in
 
 
 def _add(archive: tarfile.TarFile, incident: str, name: str, fd: int) -> str:
-    status = os.fstat(fd)
-    entry = tarfile.TarInfo(f"{incident}/{name}")
-    entry.size, entry.mtime, entry.mode = status.st_size, int(status.st_mtime), 0o640
     file: IO[bytes]
     with os.fdopen(os.dup(fd), "rb") as file:
+        entry = archive.gettarinfo(arcname=f"{incident}/{name}", fileobj=file)
         archive.addfile(entry, file)
-    if os.fstat(fd).st_size < entry.size:
-        raise SinkError("a file became shorter while it was read", path=name)
     return name

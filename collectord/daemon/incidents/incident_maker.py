@@ -135,7 +135,7 @@ class Incidents:
 
     async def end(self) -> None:
         """Watch no more, and give up what is not made yet."""
-        began, self._take = self._take is not None, None
+        self._take = None
         self._triggers.close()
         if self._answers is not None:
             self._answers.stop()
@@ -147,7 +147,7 @@ class Incidents:
             task.cancel()
         if self._tasks or self._answering:
             await asyncio.wait([*self._tasks, *self._answering])
-        if began:
+        if self._triggers.have_changed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._save(), _ANSWER_S)
 

@@ -104,6 +104,11 @@ class Triggers:
         return encode_counts(self._counted)
 
     @property
+    def have_changed(self) -> bool:
+        """Whether the histories differ from those that were kept last."""
+        return self._changed
+
+    @property
     def are_due(self) -> bool:
         """Whether the histories have changed a while ago, and should be kept."""
         return self._changed and time.monotonic_ns() - self._saved_ns > _SAVED_NS
@@ -184,6 +189,7 @@ class Triggers:
 
     def note_request(self, name: str, at_ns: int) -> None:
         """Count an incident that was asked for."""
+        self._changed = True
         TriggerGate(0, 1, self._counted[name]).note(at_ns)
 
     def status(self) -> tuple[TriggerStatus, ...]:
