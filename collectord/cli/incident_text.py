@@ -128,7 +128,8 @@ def _answer_lines(answer: AnswerNote, note: IncidentNote, folder: IncidentFolder
     try:
         text = folder.read(note.id, answer.file, _ANSWER_BYTES).decode(errors="replace")
     except SinkError as error:
-        yield f"{_INDENT}{error}"
+        if not answer.problem:
+            yield from wrapped(str(error), first=f"{_INDENT}missing: ", rest=_INDENT * 2)
         return
     lines = text.rstrip().splitlines()
     yield from (f"{_INDENT}{line}".rstrip() for line in lines[:_ANSWER_LINES])

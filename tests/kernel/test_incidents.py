@@ -259,10 +259,15 @@ def test_pressure_is_looked_at_where_the_kernel_refuses() -> None:
     limit = PressureLimit.parse("cpu some 20ms/500ms")
     watch = StallWatch(limit, Refusing(), lambda _reason: None)
     assert "CAP_SYS_RESOURCE" in watch.trouble
-    found = []
-    assert watch.poll() == ""  # the first look has nothing to compare with
+    found = [watch.poll()]  # it has nothing to compare with
+
+    def is_found() -> bool:
+        found.append(watch.poll())
+        return bool(found[-1])
+
+    assert found == [""]
     with spinning():
-        daemons.wait_for(lambda: found.append(watch.poll()) or found[-1], "a stall")
+        daemons.wait_for(is_found, "a stall")
     assert re.fullmatch(r"tasks waited for cpu \S+ s of \S+ s", found[-1])
     assert watch.poll() == ""
     watch.close()

@@ -144,7 +144,7 @@ def test_export(
         packed = archive.extractfile(archive.getnames()[1])
         assert packed is not None
         assert packed.read().startswith(b"Who waited")
-    assert path.read_bytes()[:2] == (b"\x1f\x8b" if name.endswith(".gz") else b"20")
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") is name.endswith(".gz")
     assert run("export", "-o", path, "--state-dir", state) == 2
     assert "exists" in capsys.readouterr().err
 
