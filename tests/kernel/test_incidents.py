@@ -302,3 +302,56 @@ def test_incidents_are_limited(tmp_path: Path, start_cli: Start) -> None:
         last = daemon.post("/v1/incident", {})["incident"]
         assert [one.name for one in incidents(tmp_path)] == [last]
         assert daemon.stop().status == 0
+
+
+FROZEN: Final = (
+    BOX.replace(
+        'mode = "flight-recorder"',
+        f'mode = "flight-recorder"\nfreeze_on = "{EVENT}"\nfreeze_filter = "id == {NUMBER + 1}"',
+    )
+    + '[[trigger]]\nname = "frozen"\nkind = "freeze"\nsession = "box"\nanswers = []\n'
+)
+
+
+def test_a_frozen_recorder_makes_one(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """The records up to the event are in it, though the freeze itself has stored them."""
+    with daemons.running(start_cli, daemons.write_sessions(tmp_path, FROZEN)) as daemon:
+        burst(generator, 40)
+        with generator.start("count", count=1, nr=NUMBER + 1, cpu=0) as load:
+            load.run()
+        incident = await_incident(tmp_path, "frozen")
+        assert daemon.stop().status == 0
+    note = note_of(incident)
+    frozen, *_ = note["snapshots"]
+    assert (frozen["trigger"], frozen["samples"]) == ("freeze", 41)
+    first = frozen["segments"][0].rpartition("/")[2]
+    assert f"box/{first}" in note["files"]
+
+
+def test_a_full_ring_makes_one(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
+    """A ring that is fuller than `fill`, rounded up, when it is drained; nothing need be lost."""
+    # The drain is woken at a quarter.
+    text = '[[trigger]]\nname = "full"\nkind = "ring-fill"\nfill = "15%"\nanswers = []\n'
+    config = daemons.write_sessions(tmp_path, BOX + TINY + text)
+    with daemons.running(start_cli, config) as daemon:
+        burst(generator, 5000)
+        incident = await_incident(tmp_path, "full")
+        assert daemon.stop().status == 0
+    assert note_of(incident)["reason"].startswith("rings of tiny were above 20%")
+
+
+def test_a_delay(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
+    """What happens until it is over is stored, and others that fire are named."""
+    text = LOSS + 'delay = "500ms"\n' + LOSS.replace('"loss"\nkind', '"more"\nkind')
+    config = daemons.write_sessions(tmp_path, BOX + TINY + text)
+    with daemons.running(start_cli, config) as daemon:
+        burst(generator, 5000)
+        incident = await_incident(tmp_path, "loss")
+        assert triggers(daemon)["more"]["made"] == 0
+        assert triggers(daemon)["more"]["suppressed"]["busy"] > 0
+        assert daemon.stop().status == 0
+    note = note_of(incident)
+    assert note["taken_ns"] - note["fired_ns"] >= 500_000_000
+    assert note["also"][0].startswith("more: tiny lost ")

@@ -211,24 +211,27 @@ class Incidents:
             return
         cause = self._triggers.refusal(fired, is_busy=self._making is not None)
         if cause is None:
-            self._start(self._make_logged(fired), self._tasks)
+            self._making = own = _Making()  # at once: the next trigger of this poll sees it
+            self._start(self._make_logged(fired, own), self._tasks)
         elif self._making is not None and len(self._making.also) < _SHOWN:
             told = f"{fired.name}: {fired.reason}"
             if told not in self._making.also:
                 self._making.also.append(told)
 
-    async def _make_logged(self, fired: Fired) -> None:
+    async def _make_logged(self, fired: Fired, own: _Making) -> None:
         with suppress(CollectordError):  # it is in the log
-            await self._make(fired)
+            await self._make(fired, own=own)
 
     def _start(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
         task = asyncio.ensure_future(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    async def _make(self, fired: Fired, why: str = Trigger.INCIDENT) -> IncidentNote:
+    async def _make(
+        self, fired: Fired, why: str = Trigger.INCIDENT, own: _Making | None = None
+    ) -> IncidentNote:
         """Make an incident. Raises UsageError, SinkError."""
-        own = _Making()
+        own = own or _Making()
         if self._making is None:
             self._making = own
         try:
