@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from pathlib import Path
 
-    from collectord.config.schema import Config
+    from collectord.config.schema import Config, IncidentsConfig
     from collectord.daemon.session_set import SessionSet
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.host import Host
@@ -97,6 +97,7 @@ class Incidents:
         self._tasks: set[asyncio.Task[None]] = set()
         self._answering: set[asyncio.Task[None]] = set()
         self._kept: list[Kept] = []
+        self._kept_by: IncidentsConfig | None = None  # the limits that hold for these
         self._evicted = 0
         self._failed = 0
 
@@ -168,12 +169,19 @@ class Incidents:
 
     async def keep_limits(self, *, short: bool) -> None:
         """Delete the oldest incidents, as far as limits or a full disk want it."""
-        if self._take is None or not self._kept:
+        if self._take is None or not (short or self._is_due()):
             return
         try:
             await lone_call(partial(self._evict, short=short))
         except CollectordError as error:
             _LOG.error("incidents_not_deleted", error=str(error))
+
+    def _is_due(self) -> bool:
+        """Whether limits may want an incident deleted; number and space change with a new one."""
+        note = self._kept[0].note if self._kept else None
+        age_ns = self._limits.age
+        is_old = note is not None and age_ns and time.time_ns() - note.fired_ns > age_ns
+        return bool(is_old) or self._kept_by is not self._limits
 
     # What makes one.
 
@@ -300,7 +308,7 @@ class Incidents:
         return note
 
     def _evict(self, *, short: bool = False) -> None:
-        limits = self._limits
+        limits = self._kept_by = self._limits
         gone = self._folder.evict(
             keep=limits.keep,
             most_bytes=limits.bytes,
@@ -336,6 +344,7 @@ class Incidents:
             self._folder.put(note)
         if names:
             problem = answers.summarise()
+        self._kept = self._folder.kept()
         if problem and not answers.is_stopped:
             _LOG.error("incident_not_summarised", incident=note.id, error=problem)
 
