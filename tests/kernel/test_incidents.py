@@ -343,7 +343,7 @@ def test_a_full_ring_makes_one(tmp_path: Path, start_cli: Start, generator: Gene
 
 
 def test_a_delay(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
-    """What happens until it is over is stored, and others that fire are named."""
+    """The snapshot comes after it, and others that fire meanwhile are named."""
     text = LOSS + 'delay = "500ms"\n' + LOSS.replace('"loss"\nkind', '"more"\nkind')
     config = daemons.write_sessions(tmp_path, BOX + TINY + text)
     with daemons.running(start_cli, config) as daemon:
