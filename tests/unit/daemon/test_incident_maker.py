@@ -174,7 +174,7 @@ def test_losses_and_full_rings(tmp_path: Path) -> None:
 
 
 def test_a_frozen_recorder(tmp_path: Path) -> None:
-    """What the freeze has stored is the first snapshot; the trigger fires once for it."""
+    """Its own snapshot comes first in the incident, and the trigger fires once for it."""
     made = Made(tmp_path, trigger("frozen", "freeze", session="exec", cooldown=Nanoseconds(0)))
 
     async def scenario() -> None:
