@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONTROL_SOCKET: Final = "/run/collectord/control.sock"
+# The folder of incidents, beside those of the sessions.
+INCIDENTS: Final = "incidents"
 # The streams that the core has places for, one for each session and kind of source; see chunk.h.
 STREAMS_MAX: Final = 64
 

@@ -32,6 +32,7 @@ VERBS: Final = {
     "sessions": "Show, pause, start or stop the sessions of a running daemon.",
     "mark": "Write a marker into the ftrace rings of a running daemon.",
     "snapshot": "Store the contents of a running daemon's flight recorders.",
+    "incident": "Make, list, show or export incidents: what led to some trouble.",
     "rotate": "Seal the segments of a running daemon, and continue in new ones.",
     "reload": "Let a running daemon read its configuration anew, without a gap.",
     "segments": "List, verify or repair segments, or extract their AUX traces.",

@@ -20,7 +20,6 @@ from collectord.control.event_loop import EventLoop
 from collectord.control.peers import Admins
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.daemon.daemon import Daemon
-from collectord.session.ring_snapshot import Trigger
 
 if TYPE_CHECKING:
     import socket
@@ -88,9 +87,7 @@ async def _serve(
             lines_dropped=lambda: lines.dropped_total,
         )
         stack.enter_context(signals.reloads(daemon.commands.reload))
-        stack.enter_context(
-            signals.snapshots(lambda: daemon.commands.snapshot((), Trigger.SIGNAL))
-        )
+        stack.enter_context(signals.snapshots(daemon.commands.incidents.by_signal))
         stack.enter_context(signals.rotations(daemon.commands.rotate))
         claims = _claim(stack, loaded.config, handed)
 

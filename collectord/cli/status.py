@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import EXIT_OK
+from collectord.cli.incident_text import when_text
 from collectord.cli.mark import add_common
-from collectord.cli.output import print_json, say
+from collectord.cli.output import bytes_text, print_json, say
 from collectord.cli.parser import Parser
 from collectord.cli.sessions import print_sessions
 from collectord.control import client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+_SHOWN: Final = 3
 
 
 def parser() -> Parser:
@@ -60,9 +63,27 @@ def _lines(status: Mapping[str, Any]) -> Iterator[str]:
         yield f"damaged files: {status['damaged_files']:,}"
     if status["log_lines_dropped"]:
         yield f"lines of the log that nobody took: {status['log_lines_dropped']:,}"
+    yield from _incident_lines(status["incidents"])
     for session in status["beginning"]:
         yield f"session {session['name']} ({session['source']}) is still beginning"
     for session in status["ending"]:
         yield f"session {session['name']} ({session['source']}) is still ending"
     for reason in status["drain"]["lacks"]:
         yield f"drain threads: {reason}"
+
+
+def _incident_lines(incidents: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines about triggers and incidents."""
+    if incidents["kept"]:
+        size = bytes_text(incidents["bytes"])
+        yield f"incidents: {incidents['kept']:,} kept, {size}; `collectord incident list`"
+    for one in incidents["last"][:_SHOWN]:
+        yield f"  {when_text(one['fired_ns'])}  {one['id']}: {one['reason']}"
+    for trigger in incidents["triggers"]:
+        held = sum(trigger["suppressed"].values())
+        if held:
+            yield f"trigger {trigger['name']}: held back {held:,} times"
+        if trigger["trouble"]:
+            yield f"trigger {trigger['name']}: {trigger['trouble']}"
+    if incidents["failed"]:
+        yield f"incidents that could not be written: {incidents['failed']:,}"

@@ -14,6 +14,7 @@ from collectord.config.document import parse
 from collectord.config.problems import raise_first
 from collectord.config.rules import check_config
 from collectord.config.schema import Config
+from collectord.config.trigger_rules import check_sessions_of_triggers
 from collectord.errors import ConfigError, UnsafePath
 from collectord.folders.walk import read_file
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.config.schema_session import SessionConfig
+    from collectord.config.schema_trigger import TriggerConfig
 
 DEFAULT_PATH: Final = Path("/etc/collectord/collectord.toml")
 DROP_IN_DIRECTORY: Final = "collectord.d"
@@ -48,14 +50,15 @@ def load(paths: Sequence[Path]) -> Config:
 def load_files(paths: Sequence[Path]) -> Loaded:
     """Read and merge configuration files.
 
-    Of a table's keys the last one wins; a session replaces the earlier one of its name. Each file
-    is checked by itself first, so that an error names the right file.
+    Of a table's keys the last one wins; a session or a trigger replaces the earlier one of its
+    name. Each file is checked by itself first, so that an error names the right file.
 
     Raises:
         ConfigError: unreadable, not TOML, an unknown key, a wrong type, unit or combination.
     """
     tables: dict[str, Any] = {}
     sessions: dict[str, SessionConfig] = {}
+    triggers: dict[str, TriggerConfig] = {}
     digest = hashlib.sha256()
     for path in paths:
         data = _read(path)
@@ -63,15 +66,19 @@ def load_files(paths: Sequence[Path]) -> Loaded:
         document = parse(data, str(path))
         config = decode(document, Config, str(path))
         raise_first(check_config(config), str(path))
-        for name in document.keys() - {"session"}:
+        for name in document.keys() - {"session", "trigger"}:
             own = getattr(config, name)
             given = {key: getattr(own, key) for key in document[name]}
             tables[name] = replace(tables.get(name, own), **given)
         for session in config.session:
             sessions[session.name] = replace(session, origin=str(path))
-    config = Config(**tables, session=tuple(sessions.values()))
+        triggers |= {trigger.name: trigger for trigger in config.trigger}
+    found = tuple(sessions.values()), tuple(triggers.values())
+    config = Config(**tables, session=found[0], trigger=found[1])
     # Values that may each be right in its file alone, such as staging and chunk.
-    raise_first(check_config(config), ", ".join(map(str, paths)))
+    places = ", ".join(map(str, paths))
+    raise_first(check_config(config), places)
+    raise_first(check_sessions_of_triggers(config), places)
     return Loaded(config, digest.hexdigest())
 
 

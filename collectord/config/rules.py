@@ -16,7 +16,14 @@ from collectord.config.schema_session import (
     RelaySourceConfig,
     TracefsSourceConfig,
 )
-from collectord.model import FLIGHT_RECORDER, FOLLOWING, TASK_SCOPES, ScopeKind
+from collectord.config.trigger_rules import check_triggers
+from collectord.model import (
+    FLIGHT_RECORDER,
+    FOLLOWING,
+    INCIDENTS,
+    TASK_SCOPES,
+    ScopeKind,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +65,7 @@ def check_config(config: Config) -> Iterator[Problem]:
     yield from under("daemon", _daemon(config.daemon))
     yield from under("control", _control(config.control))
     yield from under("bpf", _bpf(config.bpf))
+    yield from check_triggers(config)
     names: set[str] = set()
     for index, session in enumerate(config.session):
         key = f"session[{index}]"
@@ -77,6 +85,8 @@ def check_session(session: SessionConfig) -> Iterator[Problem]:
             f"{session.name!r} is not a valid session name",
             "up to 64 letters, digits, _ . and -, beginning with a letter or digit",
         )
+    if session.name == INCIDENTS:
+        yield Problem("name", f"{INCIDENTS!r} is the folder of incidents", "choose another name")
     if not session.source:
         yield Problem("source", "a session needs a source", "add a [[session.source]]")
     yield from under("target", _target(session.target))

@@ -15,6 +15,7 @@ from collectord.config.decode import Spelt, optional
 from collectord.config.listen_address import ListenAddress
 from collectord.config.scheduling import DrainCpus, DrainPriority
 from collectord.config.schema_session import SessionConfig  # noqa: TC001 - decode reads annotations
+from collectord.config.schema_trigger import TriggerConfig  # noqa: TC001 - likewise
 from collectord.config.users import group_id
 from collectord.model import CONTROL_SOCKET
 from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, Share
@@ -76,6 +77,14 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True):
     compress_after: Nanoseconds = Nanoseconds(3600 * NS_PER_SECOND)
 
 
+class IncidentsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[incidents]`: limits of the incidents that are kept; 0 for none."""
+
+    keep: int = 50
+    bytes: Bytes = Bytes(_GIB)
+    age: Nanoseconds = Nanoseconds(30 * 86_400 * NS_PER_SECOND)
+
+
 class BpfConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[bpf]`: places of programs, and limits of compiling them."""
 
@@ -95,5 +104,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     metrics: MetricsConfig = MetricsConfig()
     control: ControlConfig = ControlConfig()
     retention: RetentionConfig = RetentionConfig()
+    incidents: IncidentsConfig = IncidentsConfig()
     bpf: BpfConfig = BpfConfig()
     session: tuple[SessionConfig, ...] = ()
+    trigger: tuple[TriggerConfig, ...] = ()

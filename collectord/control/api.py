@@ -11,6 +11,7 @@
     GET /v1/plan                 what is recorded, as `check --json` prints it
     POST /v1/mark                {"text": TEXT, "session": NAME or null}: a marker
     POST /v1/snapshot            {"sessions": [NAME...]}: what flight recorders hold, to segments
+    POST /v1/incident            {"reason": TEXT} or {"unit": NAME}: an incident is stored
     POST /v1/rotate              {"sessions": [NAME...]}: to new segments; answers once sealed
 
 GET only reads counters that the daemon keeps anyway. A POST changes something: `peers.Admins` says
@@ -30,6 +31,7 @@ import msgspec
 from aiohttp import web
 
 from collectord.control.documents import (
+    incident_json,
     rotated_json,
     sessions_json,
     snapshots_json,
@@ -48,8 +50,10 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.plan import Plan
     from collectord.session.daemon_status import DaemonStatus
+    from collectord.session.incident_status import Suppression
     from collectord.session.ring_snapshot import Snapshot
     from collectord.sink.base import SegmentInfo
+    from collectord.sink.incident_folder import IncidentNote
 
     StatusReader = Callable[[], DaemonStatus]
     Handler = Callable[["Served", web.Request], Awaitable[dict[str, Any]]]
@@ -77,6 +81,16 @@ class Timed(Protocol):
         """End a started session; return its last balances."""
 
 
+class Incidents(Protocol):
+    """Incidents that somebody asks for. Raises CollectordError."""
+
+    async def request(self, reason: str) -> IncidentNote:
+        """Make one, whatever the limits of triggers are."""
+
+    async def unit_failed(self, unit: str) -> IncidentNote | Suppression:
+        """Make one if the trigger of this unit may; else return why not."""
+
+
 class Commands(Protocol):
     """A daemon's plan, and the commands that it carries out. Raises CollectordError."""
 
@@ -87,6 +101,10 @@ class Commands(Protocol):
     @property
     def timed(self) -> Timed:
         """The sessions that users start."""
+
+    @property
+    def incidents(self) -> Incidents:
+        """The maker of incidents."""
 
     async def mark(self, text: str, session: str | None) -> int:
         """Write a marker to the ftrace rings of a session, or of all; return how many took it."""
@@ -116,6 +134,13 @@ class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     text: str
     session: str | None = None
+
+
+class IncidentRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of POST /v1/incident: a reason in words, or the unit that has failed."""
+
+    reason: str = ""
+    unit: str = ""
 
 
 class SessionsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -243,6 +268,15 @@ async def _snapshot(served: Served, request: web.Request) -> dict[str, Any]:
         return snapshots_json(await served.commands.snapshot(asked.sessions))
 
 
+async def _incident(served: Served, request: web.Request) -> dict[str, Any]:
+    asked = await _body(request, IncidentRequest)
+    incidents = served.commands.incidents
+    with served.admins.change(request):
+        if asked.unit:
+            return incident_json(await incidents.unit_failed(asked.unit))
+        return incident_json(await incidents.request(asked.reason))
+
+
 async def _rotate(served: Served, request: web.Request) -> dict[str, Any]:
     asked = await _body(request, SessionsRequest)
     with served.admins.change(request, asked.sessions):
@@ -266,6 +300,7 @@ _ROUTES: Final = (
     Route("GET", "/v1/plan", _plan),
     Route("POST", "/v1/mark", _mark),
     Route("POST", "/v1/snapshot", _snapshot),
+    Route("POST", "/v1/incident", _incident),
     Route("POST", "/v1/rotate", _rotate),
     Route("POST", "/v1/reload", _reload),
 )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from collectord import __version__
+from collectord.session.incident_status import Suppression
 from collectord.session.maps.program_status import session_json
 from collectord.text import cpu_list
 from collectord.text.foreign import plain
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collectord.session.ring_snapshot import Snapshot
     from collectord.session.running_threads import RunningThreads
     from collectord.sink.base import SegmentInfo
+    from collectord.sink.incident_folder import IncidentNote
 
 
 def status_json(status: DaemonStatus) -> dict[str, Any]:
@@ -41,6 +43,7 @@ def status_json(status: DaemonStatus) -> dict[str, Any]:
         "drain": _drain_json(status.drain),
         "cost": _cost_json(status.cost),
         "sessions": [session_json(balance, status.bpf) for balance in status.sessions],
+        "incidents": plain(status.incidents),
         "beginning": [session_json(balance, ()) for balance in status.beginning],
         "ending": [session_json(balance, ()) for balance in status.ending],
     }
@@ -81,6 +84,18 @@ def snapshots_json(snapshots: Iterable[Snapshot]) -> dict[str, Any]:
     return {
         "segments": [path for snapshot in made for path in snapshot.segments],
         "snapshots": [snapshot.to_json() for snapshot in made],
+    }
+
+
+def incident_json(made: IncidentNote | Suppression) -> dict[str, Any]:
+    """Return the answer of `/v1/incident`: the incident, or why there is none."""
+    if isinstance(made, Suppression):
+        return {"incident": None, "suppressed": str(made)}
+    return {
+        "incident": made.id,
+        "suppressed": None,
+        "snapshots": list(made.snapshots),
+        "problems": list(made.problems),
     }
 
 

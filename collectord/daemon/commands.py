@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.daemon.arriving import Arriving
+    from collectord.daemon.incidents.incident_maker import Incidents
     from collectord.daemon.leaving import Leaving
     from collectord.daemon.reloader import Reloader
     from collectord.daemon.session_set import SessionSet
@@ -38,9 +39,11 @@ class DaemonCommands:
         timed: those that users start.
         arriving: those that do not record yet.
         leaving: those that are not wanted any more.
+        incidents: makes incidents.
 
     Attributes:
         timed: the same.
+        incidents: the same.
         snapshots: the last ones that were requested; after the run also all others.
     """
 
@@ -51,9 +54,12 @@ class DaemonCommands:
         timed: TimedSessions,
         arriving: Arriving,
         leaving: Leaving,
+        *,
+        incidents: Incidents,
     ) -> None:
         self._reloader = reloader
         self.timed = timed
+        self.incidents = incidents
         self._sessions = sessions
         self._arriving = arriving
         self._leaving = leaving
@@ -94,6 +100,23 @@ class DaemonCommands:
             SinkError: a segment cannot be written.
             KernelError: rings cannot be stopped, or not started again.
         """
+        snapshots, failed = await self._taken(names, trigger)
+        for error in failed:
+            raise error  # the others are stored
+        return snapshots
+
+    async def snapshot_for_incident(self, trigger: str) -> tuple[list[Snapshot], list[str]]:
+        """Store the contents of all flight recorders, and say in words which cannot be stored."""
+        try:
+            snapshots, failed = await self._taken((), trigger)
+        except UsageError as error:
+            return [], [str(error)]
+        return snapshots, [str(error) for error in failed]
+
+    async def _taken(
+        self, names: Sequence[str], trigger: str
+    ) -> tuple[list[Snapshot], list[BaseException]]:
+        """Return the snapshots of recorders, and the errors of others. Raises UsageError."""
         named = self._sessions.named(names)
         recorders = [(s.plan.name, s.recorder) for s in named if s.recorder is not None]
         with_one = {name for name, _ in recorders}
@@ -105,10 +128,7 @@ class DaemonCommands:
         )
         snapshots = [one for one in made if isinstance(one, Snapshot)]
         self.snapshots.extend(snapshots)
-        for one in made:
-            if isinstance(one, BaseException):
-                raise one  # the others are stored
-        return snapshots
+        return snapshots, [one for one in made if isinstance(one, BaseException)]
 
     async def mark(self, text: str, session: str | None = None) -> int:
         """Write a marker to the ftrace rings of a session, or of all; return how many took it.

@@ -68,7 +68,12 @@ class Daemon:
         self._stages = Stages(kernel, config, facts, plan, child)
         now = self._stages
         self.commands = DaemonCommands(
-            self._reloader, now.sessions, now.timed, now.arriving, now.leaving
+            self._reloader,
+            now.sessions,
+            now.timed,
+            now.arriving,
+            now.leaving,
+            incidents=now.incidents,
         )
         self._started_ns = time.time_ns()
         self._lines_dropped = lines_dropped
@@ -112,6 +117,7 @@ class Daemon:
                 on_tick=on_tick,
                 status=self.status,
                 reloader=self._reloader,
+                take=self.commands.snapshot_for_incident,
                 salvage_all=salvage_all,
                 keep_counted=keep_counted,
             )
@@ -145,6 +151,7 @@ class Daemon:
             cost=now.meter.cost,
             before=now.sessions.balances_before(),
             reload=self._reloader.status,
+            incidents=now.incidents.status(),
         )
 
     async def in_thread(self, call: Callable[[], T]) -> T:

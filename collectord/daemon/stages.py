@@ -20,6 +20,7 @@ from collectord.daemon.claims import Places, await_salvages
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.hotplug import Hotplug
+from collectord.daemon.incidents.incident_maker import Incidents
 from collectord.daemon.leaving import Leaving
 from collectord.daemon.left_behind import LeftBehind
 from collectord.daemon.packer import Packer, share_of
@@ -43,12 +44,12 @@ from collectord.sink.state_dir import StateDir
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
-    from concurrent.futures import Executor
     from contextlib import AsyncExitStack
     from typing import Any
 
     from collectord.config.schema import Config
     from collectord.control.service import Service
+    from collectord.daemon.incidents.incident_maker import Take
     from collectord.daemon.reloader import Reloader
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
@@ -76,6 +77,7 @@ class Run:
         on_tick: called with the status once per flush interval.
         status: reads the daemon's.
         reloader: carries out reloads from the end of the start to the stop.
+        take: takes the snapshots of an incident.
         salvage_all: see `Daemon.run`.
         keep_counted: likewise.
     """
@@ -87,6 +89,7 @@ class Run:
     on_tick: Callable[[DaemonStatus], None] | None
     status: Callable[[], DaemonStatus]
     reloader: Reloader
+    take: Take
     salvage_all: bool
     keep_counted: bool
 
@@ -115,6 +118,7 @@ class Stages:
         arriving: those that are wanted, and do not record yet.
         leaving: those that are not wanted any more, and have not ended yet.
         timed: sessions that users start.
+        incidents: makes incidents of what flight recorders hold.
         opening: the thread that opens rings; it is known to the sources as the daemon's own.
         is_abandoned: a disk did not answer before the end, and a thread waits for it still.
     """
@@ -148,6 +152,9 @@ class Stages:
         self._opener = config.daemon.opener
         root = Path(config.daemon.state_dir)
         self.state_dir = StateDir(root, plan.retention)
+        self.incidents = Incidents(
+            kernel, config, root, self.sessions, host=self._host, meter=self.meter
+        )
         self.left_behind = LeftBehind(
             kernel,
             plan,
@@ -264,8 +271,7 @@ class Stages:
     async def _serve(self, run: Run) -> None:
         """Keep limits, compress old segments, and let others see what is collected."""
         self._poll_heartbeat()
-        limits = _keep_limits(self.state_dir, self._workers.of())
-        await run.stack.enter_async_context(running(limits))
+        await run.stack.enter_async_context(running(self._keep_limits()))
         if run.salvage_all:
             packer = Packer(self._sinks, self._spare_share, self.state_dir)
             await run.stack.enter_async_context(running(packer.run(self._workers.of())))
@@ -275,6 +281,8 @@ class Stages:
         run.service.ready(self._summary())
         watchdog = Watchdog(self.drain.core, run.service)
         await run.stack.enter_async_context(running(watchdog.watch()))
+        if run.salvage_all:
+            await self.incidents.begin(run.take)
         if run.on_open is not None:
             await run.on_open()
 
@@ -307,6 +315,7 @@ class Stages:
             await asyncio.wait([opened])
             run.reloader.stop()
             await self.timed.let_go()
+            await self.incidents.end()
             self.polls = None
             self._hotplug.end()
             await self._heartbeat.rest()
@@ -322,6 +331,7 @@ class Stages:
         self._processes.poll()
         polls.poll()
         self.timed.poll()
+        self.incidents.poll()
         self._poll_heartbeat()
         # What `record` is told to record has no budget.
         if self._measure_cost() and run.salvage_all:
@@ -362,6 +372,7 @@ class Stages:
         self.meter.limit(config.daemon.budget.percent / 100, config.daemon.memory)
         self._keeper.may_pause(config.daemon.budget_pauses)
         self._opener = config.daemon.opener
+        self.incidents.apply(config)
 
     def _written(self) -> int:
         return self.drain.core.counters().written_bytes
@@ -416,14 +427,17 @@ class Stages:
         for session in gone:
             self.meter.forget(session)
 
-
-async def _keep_limits(state_dir: StateDir, worker: Executor) -> None:
-    """Check age and free space, which change even if no segment of ours is sealed."""
-    while True:
-        await asyncio.sleep(_LIMITS_INTERVAL_S)
-        if not state_dir.limited:
-            continue
-        try:
-            await asyncio.get_running_loop().run_in_executor(worker, state_dir.make_room)
-        except SinkError as error:
-            _LOG.error("limits_not_kept", error=str(error))
+    async def _keep_limits(self) -> None:
+        """Check age and free space, which change even if no segment of ours is sealed."""
+        worker = self._workers.of()
+        while True:
+            await asyncio.sleep(_LIMITS_INTERVAL_S)
+            short = False
+            if self.state_dir.limited:
+                loop = asyncio.get_running_loop()
+                try:
+                    await loop.run_in_executor(worker, self.state_dir.make_room)
+                    short = await loop.run_in_executor(worker, self.state_dir.is_short)
+                except SinkError as error:
+                    _LOG.error("limits_not_kept", error=str(error))
+            await self.incidents.keep_limits(short=short)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 FILE_MODE: Final = 0o640
+FOLDER_MODE: Final = 0o750
 # O_NONBLOCK: a FIFO, or a file that somebody leased, is refused instead of waited for.
 _PLAIN: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHILD: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -192,6 +193,19 @@ class Folder:
             raise _others(self.path / name, status.st_uid)
         self.remove(name, missing_ok=True)
         return True
+
+    def make_folder(self, name: str, *, mode: int = FOLDER_MODE) -> Folder:
+        """Make a folder in it, and open that. Raises FileExistsError."""
+        os.mkdir(name, mode, dir_fd=self.fd)
+        return self.enter(name)
+
+    def link(self, name: str, where: Folder) -> None:
+        """Give a plain file in it the same name in another folder. Raises FileExistsError."""
+        with opened(self.open(name)) as fd:
+            os.link(name, name, src_dir_fd=self.fd, dst_dir_fd=where.fd, follow_symlinks=False)
+            if not where.is_named(name, fd):
+                where.remove(name, missing_ok=True)
+                raise _no_file(self.path / name)  # somebody replaced it meanwhile
 
     def remove_folder(self, name: str) -> None:
         """Delete an empty folder."""

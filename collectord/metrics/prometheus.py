@@ -19,6 +19,7 @@ from collectord.metrics import (
     core_families,
     cost_families,
     host_families,
+    incident_families,
     ledger_families,
     ring_families,
     segment_families,
@@ -45,6 +46,7 @@ _FAMILIES: Final[tuple[Families, ...]] = (
     core_families.families,
     cost_families.families,
     segment_families.families,
+    incident_families.families,
     ledger_families.areas,
     bpf_families.families,
 )

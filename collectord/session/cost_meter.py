@@ -77,7 +77,15 @@ class CostMeter:
         self._last: dict[tuple[str, str], int] = {}  # of each session as it is now
         self._imposed: dict[tuple[str, str], int] = {}
         self._gone_ns = 0  # of sessions that have ended
+        self._excused_ns = 0
         self.cost = Cost(budget=budget, memory_limit_bytes=memory_limit_bytes)
+
+    def excuse(self, taken_ns: int) -> None:
+        """Leave CPU time of processes of the lowest priority out of the ratio.
+
+        The answers of an incident are rare and take seconds: no session is to be paused for them.
+        """
+        self._excused_ns += taken_ns
 
     def limit(self, budget: float, memory_limit_bytes: int) -> None:
         """Set other limits."""
@@ -102,7 +110,7 @@ class CostMeter:
             self._count(session, run_ns)
             live.add(_key(session))
         own_ns = _own_ns()
-        whole_ns = own_ns + self._gone_ns + sum(self._imposed.values())
+        whole_ns = own_ns - self._excused_ns + self._gone_ns + sum(self._imposed.values())
         imposed = {key: ns for key, ns in self._imposed.items() if key in live}
         self._window.append(Reading(now_ns, whole_ns, imposed))
         self.cost = replace(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from collectord.session.cost_meter import Cost
+from collectord.session.incident_status import IncidentsStatus
 from collectord.session.running_threads import RunningThreads
 
 if TYPE_CHECKING:
@@ -66,3 +67,4 @@ class DaemonStatus:
     ending: tuple[SessionBalance, ...] = ()
     before: tuple[SessionBalance, ...] = ()
     reload: ReloadStatus = field(default_factory=ReloadStatus)
+    incidents: IncidentsStatus = field(default_factory=IncidentsStatus)

@@ -33,6 +33,7 @@ class Trigger(StrEnum):
     REQUEST = "request"  # `collectord snapshot`, the control API
     SIGNAL = "signal"  # SIGUSR2
     FREEZE = "freeze"  # the event of `freeze_on`
+    INCIDENT = "incident"  # a trigger of the configuration, `collectord incident trigger`
     END = "end"  # of the session, which stores what its rings hold
 
 

@@ -16,7 +16,6 @@ from collectord.folders.walk import open_folder
 from collectord.model import EvictReason
 from collectord.sink import chain_log
 from collectord.sink.segment import (
-    BESIDE_END,
     BLOCK_BYTES,
     MANIFEST,
     TRACE_DAT,
@@ -112,7 +111,7 @@ def _evict(
 ) -> list[Eviction]:
     held, used_bytes, spaces, closed = _usage(root, left)
     wanted_bytes = {
-        device: max(_missing_bytes(space, plan), needs.get(device, 0))
+        device: max(missing_bytes(space, plan), needs.get(device, 0))
         for device, space in spaces.items()
     }
     evictions: list[Eviction] = []
@@ -178,7 +177,7 @@ def _try(note: Callable[[], None], folder: Folder) -> bool:
     return True
 
 
-def _missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:
+def missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:
     """Return by how much a file system falls short of the required free space, negative if not."""
     share_bytes = int(space.f_blocks * space.f_frsize * plan.free_percent / 100)
     return max(plan.free_bytes, share_bytes) - space.f_bavail * space.f_frsize
@@ -255,15 +254,15 @@ def _end_of_trail(groups: list[Group]) -> Group | None:
 def measure(folder: Folder, group: Group) -> tuple[int, int]:
     """Return allocated bytes and last write of a segment's files; missing ones count 0.
 
-    A file that is kept beside several segments counts in parts.
+    A file with several names counts in parts: one that is kept beside several segments, or that an
+    incident has too.
     """
     size_bytes = written_ns = 0
     for suffix in group.suffixes:
         status = folder.stat(group.paths.name + suffix)
         if status is None:
             continue
-        sharing = max(status.st_nlink, 1) if suffix.endswith(BESIDE_END) else 1
-        size_bytes += status.st_blocks * BLOCK_BYTES // sharing
+        size_bytes += status.st_blocks * BLOCK_BYTES // max(status.st_nlink, 1)
         written_ns = max(written_ns, status.st_mtime_ns)
     return size_bytes, written_ns
 

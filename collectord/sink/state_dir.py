@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import time
 from collections import Counter, defaultdict
@@ -16,7 +17,7 @@ import structlog
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
 from collectord.ledger.record_ledger import SinkStats
-from collectord.sink.eviction import evict, measure
+from collectord.sink.eviction import evict, measure, missing_bytes
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.segment import (
     BLOCK_BYTES,
@@ -26,7 +27,6 @@ from collectord.sink.segment import (
 )
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
@@ -78,6 +78,11 @@ class StateDir:
         """Whether anything is ever deleted. Recordings made by hand are never deleted."""
         plan = self._plan
         return any((plan.bytes, plan.age_ns, plan.free_bytes, plan.free_percent))
+
+    def is_short(self) -> bool:
+        """Whether its file system has less free space than the limits want. Raises SinkError."""
+        with sink_errors("cannot read the filesystem's free space", self._root, reading=True):
+            return missing_bytes(os.statvfs(self._root), self._plan) > 0
 
     def room_for(self, directory: Path) -> Callable[[int], bool]:
         """Return `make_room` for writes below a directory."""

@@ -450,8 +450,9 @@ def test_signal_makes_a_snapshot_of_run(
         with generator.start("count", count=30, nr=NUMBER, cpu=0) as load:
             load.run()
         daemon.process.send_signal(signal.SIGUSR2)
-        daemons.wait_for(lambda: daemons.sealed(tmp_path / "state"), "a segment")
-        (segment,) = daemons.sealed(tmp_path / "state")
+        state = tmp_path / "state/calls"  # its incident has it, too
+        daemons.wait_for(lambda: daemons.sealed(state), "a segment")
+        (segment,) = daemons.sealed(state)
         check_run([call.serial for call in calls_in(perfs, [segment])], 29)
         assert daemons.manifest(segment)["snapshot"]["trigger"] == "signal"
         assert daemon.stop().status == 0

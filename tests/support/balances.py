@@ -14,6 +14,12 @@ from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRol
 from collectord.plan.aux_areas import AuxPlan, Framing, HeadRule
 from collectord.session.cost_meter import Cost
 from collectord.session.daemon_status import DaemonStatus
+from collectord.session.incident_status import (
+    IncidentLine,
+    IncidentsStatus,
+    Suppression,
+    TriggerStatus,
+)
 from collectord.session.maps.program_status import BpfStatus, FunctionRuns
 from collectord.session.running_threads import RunningThread, RunningThreads
 
@@ -249,6 +255,37 @@ def status(*sessions: SessionBalance) -> DaemonStatus:
             private_bytes=80 << 20,
             memory_limit_bytes=256 << 20,
         ),
+        incidents=incidents(),
+    )
+
+
+def incidents() -> IncidentsStatus:
+    """Return the triggers of a daemon, one of which has made the only incident."""
+    held = dict.fromkeys(map(str, Suppression), 0)
+    return IncidentsStatus(
+        triggers=(
+            TriggerStatus("manual", "request"),
+            TriggerStatus(
+                "io-stall",
+                "pressure",
+                made=2,
+                suppressed={**held, "cooldown": 7},
+                fired_ns=1_700_000_005_000_000_000,
+                trouble="looked at once per flush interval",
+            ),
+        ),
+        last=(
+            IncidentLine(
+                "20231114T221325Z-io-stall",
+                "io-stall",
+                1_700_000_005_000_000_000,
+                "tasks waited for io more than 1 s of 2 s",
+            ),
+        ),
+        kept=1,
+        bytes=3 << 20,
+        evicted=1,
+        failed=4,
     )
 
 

@@ -18,7 +18,9 @@ from collectord.control.listener import serve
 from collectord.control.sockets import claim_tcp, claim_unix
 from collectord.plan.build import build
 from collectord.plan.difference import difference, document
+from collectord.session.incident_status import Suppression
 from collectord.session.ring_snapshot import Lost, Snapshot
+from collectord.sink.incident_folder import IncidentNote
 from collectord.text.foreign import plain
 from collectord.text.units import Nanoseconds
 from tests.support import balances
@@ -43,6 +45,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
     "/v1/mark": {"text": "x", "session": "exec"},
     "/v1/snapshot": {"sessions": ["exec"]},
     "/v1/rotate": {"sessions": ["exec"]},
+    "/v1/incident": {"reason": "x"},
     "/v1/sessions": {"name": "exec", "duration": "1s"},
     "/v1/sessions/exec/stop": {},
     "/v1/sessions/exec/pause": {},
@@ -114,6 +117,21 @@ class Commands:
         self._note(("stop", name))
         return [replace(balances.session(name), segments=("/s/1.perf.data",))]
 
+    @property
+    def incidents(self) -> Commands:
+        """The maker of incidents: itself."""
+        return self
+
+    async def request(self, reason: str) -> IncidentNote:
+        """Make an incident, as `api.Incidents.request` does."""
+        self._note(("incident", reason))
+        return incident_note(tuple(one.to_json() for one in self._made))
+
+    async def unit_failed(self, unit: str) -> IncidentNote | Suppression:
+        """Hold the trigger back, as `api.Incidents.unit_failed` may do."""
+        self._note(("unit", unit))
+        return Suppression.COOLDOWN
+
     async def pause(self, name: str) -> None:
         """Pause a session, as `api.Commands.pause` does."""
         self._note(("pause", name))
@@ -160,6 +178,24 @@ def snapshot(segments: tuple[str, ...]) -> Snapshot:
         repeated_bytes=3_840,
         paused_ns=250_000,
         lost=lost(),
+    )
+
+
+def incident_note(
+    snapshots: tuple[dict[str, Any], ...] = (), *, name: str = "20260102T030405Z-manual"
+) -> IncidentNote:
+    """Return an incident that somebody has asked for."""
+    return IncidentNote(
+        id=name,
+        trigger=name.partition("-")[2],
+        kind="request",
+        reason="slow page",
+        hostname="host",
+        boot_id="b",
+        release="6.12.0",
+        fired_ns=1_700_000_000_000_000_000,
+        taken_ns=1_700_000_000_000_000_000,
+        snapshots=snapshots,
     )
 
 

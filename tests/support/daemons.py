@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.control import client
+from collectord.model import INCIDENTS
 from collectord.session.loss_watch import LOSING_BEGAN, LOSING_ENDED
 from collectord.sink import chain_log
 from collectord.sink.covered_note import PREFIX
@@ -337,14 +338,15 @@ def manifest(segment: Path) -> dict[str, Any]:
 def left_open(state: Path) -> list[Path]:
     """Return files below a directory that are no sealed segment, manifest, count, note or list.
 
-    What is kept beside segments for their symbols is no such file either.
+    What is kept beside segments for their symbols is no such file either, nor is an incident's.
     """
     names = (".perf.data", ".perf.data.json", ".trace.dat", ".trace.dat.json", ".unclean_stops")
     files = [path for path in state.rglob("*") if path.is_file()]
     return [
         path
         for path in files
-        if not path.name.endswith(names)
+        if INCIDENTS not in path.relative_to(state).parts[:1]
+        and not path.name.endswith(names)
         and not path.name.startswith((PREFIX, ".kallsyms-", "..kallsyms-", chain_log.NAME))
         and not _BESIDE.search(path.name)
     ]

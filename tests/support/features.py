@@ -176,6 +176,7 @@ FEATURES: Final[dict[str, Callable[[], str | None]]] = {
     "cgroup v2": lambda: (
         None if " - cgroup2 " in Path("/proc/self/mountinfo").read_text() else "none mounted"
     ),
+    "pressure": lambda: None if Path("/proc/pressure/cpu").exists() else "no /proc/pressure",
     "BPF": lambda: None if Path("/proc/sys/kernel/bpf_stats_enabled").exists() else "no bpf()",
     "BTF": lambda: None if Path("/sys/kernel/btf/vmlinux").exists() else "no BTF of vmlinux",
     "loop devices": lambda: None if Path("/dev/loop-control").exists() else "no loop-control",

@@ -279,6 +279,19 @@ CASES: Final = (
         _fires("CollectordSnapshotFailed", _BLACKBOX, after=10, by=11),
     ),
     Case(
+        "incident",
+        {series("collectord_incidents_total", {"trigger": "io-stall"}): changing(0, 1)},
+        _fires("CollectordIncident", {"trigger": "io-stall"}, after=10, by=11),
+    ),
+    Case(
+        "incident by hand, and one that was not written",
+        {
+            series("collectord_incidents_total", {"trigger": "manual"}): changing(0, 1),
+            series("collectord_incidents_failed_total"): changing(0, 1),
+        },
+        _fires("CollectordIncidentFailed", after=10, by=11),
+    ),
+    Case(
         "wrong configuration",
         {series("collectord_config_last_reload_successful"): changing(1, 0)},
         _fires("CollectordReloadFailed", after=9, by=11),

@@ -40,8 +40,11 @@ class Daemon:
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGHUP):
             os.kill(os.getpid(), number)
         os.kill(os.getpid(), last)
-    async def snapshot(self, *_):
-        return []
+    @property
+    def incidents(self):
+        return self
+    async def by_signal(self):
+        pass
     async def rotate(self, *_):
         return []
     async def reload(self, *_):

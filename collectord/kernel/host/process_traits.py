@@ -62,9 +62,14 @@ def parent_of(line: bytes) -> int:
     return int(_stat_fields(line)[_PARENT])
 
 
+def name_and_fields(line: bytes) -> tuple[str, list[bytes]]:
+    """Return the name in a `stat` line, which may hold any but the last `)`, and what follows."""
+    head, _, rest = line.rpartition(b")")
+    return _text(head.partition(b"(")[2]), rest.split()
+
+
 def _stat_fields(line: bytes) -> list[bytes]:
-    """Return the fields behind the name, which may hold any but the last `)`."""
-    return line[line.rindex(b")") + 1 :].split()
+    return name_and_fields(line)[1]
 
 
 def open_news() -> int:

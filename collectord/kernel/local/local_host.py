@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.kernel.host import (
     code_files,
     cpus,
+    host_moment,
+    pressure,
     process_traits,
     sysfs,
     targets,
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
 
     from collectord.codec.perf_features import BuildId, Machine
     from collectord.codec.perf_sideband import Mmap2
+    from collectord.config.pressure_limit import PressureLimit
     from collectord.kernel.tracefs.mount import Tracefs
     from collectord.kernel.values.host import CpuNews, Holder, Host, Origin
+    from collectord.kernel.values.moment import Moment
     from collectord.model import ClockReading, ScopeKind
 
 # Descriptors kept for files, sockets and pipes beside those that were asked for.
@@ -71,6 +75,22 @@ class LocalHost:
     scheduling = staticmethod(thread_scheduling.scheduling)
     open_pid = staticmethod(targets.open_pid)
     open_process_news = staticmethod(process_traits.open_news)
+
+    def moment(self) -> Moment:
+        """See `Kernel.moment`."""
+        return host_moment.read_moment(self.proc)
+
+    def oom_kills(self) -> int | None:
+        """See `Kernel.oom_kills`."""
+        return host_moment.oom_kills(self.proc)
+
+    def open_pressure(self, limit: PressureLimit) -> int:
+        """See `Kernel.open_pressure`."""
+        return pressure.open_limit(limit, self.proc)
+
+    def stalled_ns(self, limit: PressureLimit) -> int:
+        """See `Kernel.stalled_ns`."""
+        return pressure.stalled_ns(limit, self.proc)
 
     def limits(self) -> Limits:
         """See `Kernel.limits`."""

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
 
     from collectord.codec.perf_features import BuildId, Machine
     from collectord.codec.perf_sideband import Mmap2
+    from collectord.config.pressure_limit import PressureLimit
     from collectord.config.scheduling import DrainPriority
     from collectord.kernel.values.host import CpuNews, Holder, Host, Origin, Scheduling
     from collectord.kernel.values.limits import Limits
+    from collectord.kernel.values.moment import Moment
     from collectord.model import ClockReading, ScopeKind
 
 
@@ -129,6 +131,23 @@ class HostPort(Protocol):
 
     def inode_at(self, name: bytes) -> int:
         """Return the inode that a path leads to from here; 0 if there is none."""
+
+    def moment(self) -> Moment:
+        """Read load, pressure and all processes as they are now; it takes 10 us for each."""
+
+    def oom_kills(self) -> int | None:
+        """Return how many processes the kernel has killed for lack of memory; None: unknown."""
+
+    def open_pressure(self, limit: PressureLimit) -> int:
+        """Have the kernel watch a limit of pressure; a poll for POLLPRI wakes once it is passed.
+
+        Raises:
+            MissingPrivilege: this process may not have it watched.
+            MissingFeature, KernelError: the kernel does not do that.
+        """
+
+    def stalled_ns(self, limit: PressureLimit) -> int:
+        """Return the time that tasks have waited for the limit's resource. Raises KernelError."""
 
     def kernel_build_ids(self) -> tuple[BuildId, ...]:
         """Return the build-ids of the kernel and of its modules."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A block device that can be traced: its descriptor, its name, and whether the kernel can do it."""
+"""A block device that can be traced: descriptor, name, and whether the kernel can trace it."""
 
 from __future__ import annotations
 

@@ -273,16 +273,22 @@ def test_status_and_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert run(path, "sessions") == 0
         every = capsys.readouterr().out.splitlines()
     assert whole[0].startswith(f"collectord {__version__}, pid {os.getpid()}, since 2023-11-14T")
-    assert whole[1:8] == [
+    assert whole[8].startswith("  2023-11-1")
+    assert whole[8].endswith("20231114T221325Z-io-stall: tasks waited for io more than 1 s of 2 s")
+    assert [*whole[1:8], *whole[9:13]] == [
         "sessions: 3 running",
         "CPUs: 2 of 2 covered",
         "cost: 0.12% of all CPUs; the budget is 0.50%",
         "unclean stops so far: 1",
         "damaged files: 2",
         "lines of the log that nobody took: 3",
+        "incidents: 1 kept, 3 MiB; `collectord incident list`",
+        "trigger io-stall: held back 7 times",
+        "trigger io-stall: looked at once per flush interval",
+        "incidents that could not be written: 4",
         "drain threads: something was refused",
     ]
-    assert whole[8:] == every
+    assert whole[13:] == every
     assert [line.split() for line in rows] == [
         ["SESSION", "SOURCE", "STATE", "BASIS", "PRODUCED", "STORED", "LOST", "UNACCOUNTED"],
         ["profile", "perf", "running", "lost_only", "-", "180", "20", "-"],

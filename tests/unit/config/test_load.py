@@ -24,6 +24,7 @@ from collectord.config.schema_session import (
     RelaySourceConfig,
     SessionConfig,
 )
+from collectord.config.schema_trigger import TriggerConfig
 from collectord.errors import ConfigError
 from collectord.plan.build import build
 from collectord.plan.ftrace_plan import FtracePlan
@@ -395,6 +396,7 @@ def test_the_manual_has_every_key_and_no_other() -> None:
     known |= set(_keys(hints["target"]))
     for source in typing.get_args(typing.get_args(hints["source"])[0]):
         known |= set(_keys(source)) | {"kind"}
+    known |= set(_keys(TriggerConfig))
     shown = set(re.findall(r"^(?:# )?([a-z_]+) = ", text, re.MULTILINE))
     assert shown == known
 

@@ -103,7 +103,7 @@ def test_each_change_is_logged(
             "uid": os.geteuid(),
             "pid": os.getpid(),
             "path": place,
-            "sessions": [] if place == "/v1/reload" else ["exec"],
+            "sessions": [] if place in {"/v1/reload", "/v1/incident"} else ["exec"],
             "result": result,
         }
     ]

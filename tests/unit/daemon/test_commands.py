@@ -44,7 +44,7 @@ def rotated(
         sessions.add(made, AsyncExitStack())
     try:
         unused: Any = None
-        commands = DaemonCommands(unused, sessions, unused, unused, unused)
+        commands = DaemonCommands(unused, sessions, unused, unused, unused, incidents=unused)
         return asyncio.run(commands.rotate(names))
     except CollectordError as error:
         return error
@@ -93,7 +93,7 @@ def commands_of(*made: Any) -> DaemonCommands:  # noqa: ANN401 - as much as is c
     for one in made:
         sessions.add(one, AsyncExitStack())
     unused: Any = None
-    return DaemonCommands(unused, sessions, unused, unused, unused)
+    return DaemonCommands(unused, sessions, unused, unused, unused, incidents=unused)
 
 
 def test_all_sources_of_a_session_pause_or_none() -> None:

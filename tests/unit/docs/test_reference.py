@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from collectord import cli
-from collectord.config import schema, schema_session
+from collectord.config import schema, schema_session, schema_trigger
 from collectord.config.decode import Spelt
 from collectord.config.load import load
 from collectord.config.scheduling import DrainCpus, DrainPriority
@@ -31,6 +31,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "`[metrics]`": schema.MetricsConfig,
     "`[control]`": schema.ControlConfig,
     "`[retention]`": schema.RetentionConfig,
+    "`[incidents]`": schema.IncidentsConfig,
     "`[bpf]`": schema.BpfConfig,
     "`[[session]]`": schema_session.SessionConfig,
     "`[session.target]`": schema_session.TargetConfig,
@@ -41,6 +42,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "An entry of `probes`": Probe,
     "A source of kind `bpf`": schema_session.BpfSourceConfig,
     "A source of kind `relay`": schema_session.RelaySourceConfig,
+    "An entry of `[[trigger]]`": schema_trigger.TriggerConfig,
 }
 TYPES: Final[dict[Any, str]] = {
     str: "string",

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The triggers of a daemon: what they watch, how often they may fire, and how often they have."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from collectord.daemon.incidents.stall_watch import StallWatch
+from collectord.daemon.incidents.trigger_gate import (
+    Counted,
+    TriggerGate,
+    decode_counts,
+    encode_counts,
+)
+from collectord.daemon.incidents.trigger_watches import (
+    FillWatch,
+    FreezeWatch,
+    LossesWatch,
+    OomWatch,
+)
+from collectord.errors import UsageError
+from collectord.session.incident_status import Suppression, TriggerStatus
+from collectord.text.units import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from collectord.config.schema_trigger import TriggerConfig
+    from collectord.daemon.incidents.trigger_watches import TriggerWatch
+    from collectord.daemon.session_set import SessionSet
+    from collectord.kernel.port import Kernel
+    from collectord.session.ring_snapshot import Snapshot
+
+MANUAL: Final = "manual"
+SIGNAL: Final = "signal"
+REQUEST: Final = "request"  # the kind of both
+# What was suppressed is kept for the next daemon so often.
+_SAVED_NS: Final = 60 * NS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A trigger whose condition is met.
+
+    Attributes:
+        reason: what was met, in words.
+        at_ns: UTC.
+        delay_ns: the time to the snapshot.
+        stored: snapshots that the condition itself has made.
+        suppressed: see `IncidentNote`.
+        config: of the trigger; None for a request.
+    """
+
+    name: str
+    kind: str
+    reason: str
+    at_ns: int
+    delay_ns: int = 0
+    stored: tuple[Snapshot, ...] = ()
+    suppressed: dict[str, int] = field(default_factory=dict)
+    config: TriggerConfig | None = None
+
+
+@dataclass(slots=True)
+class _Live:
+    """A trigger of the configuration."""
+
+    config: TriggerConfig
+    gate: TriggerGate
+    watch: TriggerWatch | None
+
+
+class Triggers:
+    """Watches the triggers of a configuration.
+
+    Args:
+        kernel: tells what they watch.
+        sessions: all of the daemon.
+        fired: called with each trigger whose condition is met.
+    """
+
+    def __init__(
+        self, kernel: Kernel, sessions: SessionSet, fired: Callable[[Fired], None]
+    ) -> None:
+        self._kernel = kernel
+        self._sessions = sessions
+        self._fired = fired
+        self._live: dict[str, _Live] = {}
+        self._counted: dict[str, Counted] = {name: Counted() for name in (MANUAL, SIGNAL)}
+        self._changed = False
+        self._saved_ns = time.monotonic_ns()
+
+    def restore(self, data: bytes) -> None:
+        """Go on with the histories that an earlier daemon has left."""
+        self._counted |= decode_counts(data)
+
+    def histories(self) -> bytes:
+        """Return the histories, for the next daemon."""
+        self._changed = False
+        self._saved_ns = time.monotonic_ns()
+        return encode_counts(self._counted)
+
+    @property
+    def have_changed(self) -> bool:
+        """Whether the histories differ from those that were kept last."""
+        return self._changed
+
+    @property
+    def are_due(self) -> bool:
+        """Whether the histories have changed a while ago, and should be kept."""
+        return self._changed and time.monotonic_ns() - self._saved_ns > _SAVED_NS
+
+    def watch(self, configs: Sequence[TriggerConfig]) -> None:
+        """Watch these triggers, and no others."""
+        self.close()
+        for config in configs:
+            counted = self._counted.setdefault(config.name, Counted())
+            gate = TriggerGate(config.cooldown, config.per_day, counted)
+            self._live[config.name] = _Live(config, gate, self._watch_of(config))
+        known = {*self._live, MANUAL, SIGNAL}
+        self._counted = {name: one for name, one in self._counted.items() if name in known}
+
+    def _watch_of(self, config: TriggerConfig) -> TriggerWatch | None:
+        """Return what watches a condition; None for one that is reported by a request."""
+        if config.pressure is not None:
+            name = config.name
+            return StallWatch(
+                config.pressure, self._kernel, lambda reason: self._met(name, reason)
+            )
+        if config.kind == "oom-kill":
+            return OomWatch(self._kernel)
+        kinds: Mapping[str, Callable[[TriggerConfig, SessionSet], TriggerWatch]] = {
+            "loss": LossesWatch,
+            "ring-fill": FillWatch,
+            "freeze": FreezeWatch,
+        }
+        make = kinds.get(config.kind)
+        return make(config, self._sessions) if make is not None else None
+
+    def close(self) -> None:
+        """Watch nothing."""
+        for live in self._live.values():
+            if isinstance(live.watch, StallWatch):
+                live.watch.close()
+        self._live.clear()
+
+    def poll(self) -> None:
+        """Look at all conditions that nobody reports."""
+        for name, live in tuple(self._live.items()):
+            reason = live.watch.poll() if live.watch is not None else ""
+            if reason:
+                self._met(name, reason)
+
+    def _met(self, name: str, reason: str) -> None:
+        live = self._live[name]
+        self._fired(_fired(live, reason))
+
+    def unit_failed(self, unit: str, *, is_busy: bool) -> Fired | Suppression:
+        """Return the first trigger of a unit that may fire, or why none may.
+
+        Raises:
+            UsageError: no trigger is for this unit.
+        """
+        cause = None
+        for live in self._live.values():
+            if live.config.unit and fnmatchcase(unit, live.config.unit):
+                fired = _fired(live, f"the unit {unit} has failed")
+                cause = self.refusal(fired, is_busy=is_busy)
+                if cause is None:
+                    return fired
+        if cause is None:
+            raise UsageError(
+                f"no trigger is for the unit {unit!r}",
+                hint='a [[trigger]] with kind = "unit" and a matching unit',
+            )
+        return cause
+
+    def refusal(self, fired: Fired, *, is_busy: bool) -> Suppression | None:
+        """Return why a trigger makes no incident now; None, and count it, if it makes one."""
+        live = self._live[fired.name]
+        self._changed = True
+        cause = live.gate.refusal(fired.at_ns, busy=is_busy)
+        if cause is None:
+            fired.suppressed.update(live.gate.note(fired.at_ns))
+        return cause
+
+    def note_request(self, name: str, at_ns: int) -> None:
+        """Count an incident that was asked for."""
+        self._changed = True
+        TriggerGate(0, 1, self._counted[name]).note(at_ns)
+
+    def status(self) -> tuple[TriggerStatus, ...]:
+        """Return all triggers, those of requests first."""
+        return (*(self._told(name, REQUEST) for name in (MANUAL, SIGNAL)), *self._configured())
+
+    def _configured(self) -> list[TriggerStatus]:
+        told = []
+        for name, live in self._live.items():
+            trouble = live.watch.trouble if isinstance(live.watch, StallWatch) else ""
+            told.append(self._told(name, live.config.kind, trouble))
+        return told
+
+    def _told(self, name: str, kind: str, trouble: str = "") -> TriggerStatus:
+        counted = self._counted[name]
+        causes = () if kind == REQUEST else Suppression
+        return TriggerStatus(
+            name=name,
+            kind=kind,
+            made=counted.made,
+            suppressed={str(cause): counted.suppressed.get(cause, 0) for cause in causes},
+            fired_ns=counted.fired_ns[-1] if counted.fired_ns else 0,
+            trouble=trouble,
+        )
+
+
+def _fired(live: _Live, reason: str) -> Fired:
+    watch = live.watch
+    return Fired(
+        name=live.config.name,
+        kind=live.config.kind,
+        reason=reason,
+        at_ns=time.time_ns(),
+        delay_ns=live.config.delay,
+        stored=watch.stored if isinstance(watch, FreezeWatch) else (),
+        config=live.config,
+    )

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incidents of a real daemon: by hand, by signal, and by triggers that real loads fire."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from collectord.config.pressure_limit import PressureLimit
+from collectord.daemon.incidents.stall_watch import StallWatch
+from collectord.errors import MissingPrivilege
+from collectord.kernel.linux import LinuxKernel
+from tests.support import daemons
+from tests.support.daemons import EVENT, FILTER, NUMBER
+from tests.support.features import require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.daemons import Daemon
+    from tests.support.generator import Generator
+    from tests.support.perf_tools import Perf
+
+    Start = Callable[..., subprocess.Popen[str]]
+    Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+pytestmark = pytest.mark.usefixtures("tracefs")
+
+CPUS: Final = len(LinuxKernel().online_cpus())
+BOX: Final = f"""
+[[session]]
+name = "box"
+mode = "flight-recorder"
+
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "{FILTER}"
+ring = "1MiB"
+"""
+# One page, which a burst fills long before anybody reads it.
+TINY: Final = (
+    BOX.replace('"box"', '"tiny"').replace('mode = "flight-recorder"', "").replace("1MiB", "4KiB")
+)
+LOSS: Final = """
+[[trigger]]
+name = "loss"
+kind = "loss"
+session = "tiny"
+answers = []
+"""
+# Shows a name that clears the screen, and keeps a CPU busy.
+LOUD: Final = r"""
+import ctypes
+ctypes.CDLL(None).prctl(15, b"\x1b[2J\x07loud", 0, 0, 0)
+print("named", flush=True)
+while True:
+    pass
+"""
+
+
+def incidents(tmp_path: Path, *, trigger: str = "") -> list[Path]:
+    """Return the finished incidents, oldest first, of one trigger or of all."""
+    notes = (tmp_path / "state/incidents").glob(f"*-{trigger}*/incident.json")
+    return sorted(note.parent for note in notes)
+
+
+def note_of(incident: Path) -> dict[str, Any]:
+    """Return the note of an incident."""
+    return dict(json.loads((incident / "incident.json").read_text()))
+
+
+def await_incident(tmp_path: Path, trigger: str) -> Path:
+    """Wait for the first incident of a trigger."""
+    daemons.wait_for(
+        lambda: len(incidents(tmp_path, trigger=trigger)) > 0, f"an incident of {trigger}"
+    )
+    return incidents(tmp_path, trigger=trigger)[0]
+
+
+@contextmanager
+def loud() -> Iterator[subprocess.Popen[str]]:
+    """Run a process with a harmful name that keeps a CPU busy."""
+    words = [sys.executable, "-c", LOUD]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "named\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def burst(generator: Generator, count: int) -> None:
+    """Make so many calls on one CPU."""
+    with generator.start("count", count=count, nr=NUMBER, cpu=0) as load:
+        load.run()
+
+
+def triggers(daemon: Daemon) -> dict[str, dict[str, Any]]:
+    """Return the status of all triggers by name."""
+    return {one["name"]: one for one in daemon.status()["incidents"]["triggers"]}
+
+
+def test_an_incident_by_hand(
+    tmp_path: Path,
+    start_cli: Start,
+    run_cli: Cli,
+    generator: Generator,
+    perfs: tuple[Perf, ...],
+) -> None:
+    """It has the recorder's records, the host and its processes, and can be shown and exported."""
+    config = daemons.write_sessions(tmp_path, BOX)
+    with loud() as process, daemons.running(start_cli, config) as daemon:
+        burst(generator, 30)
+        socket = tmp_path / "control.sock"
+        made = run_cli("incident", "trigger", "--socket", socket, "--reason", "slow \x1b[2J page")
+        assert made.returncode == 0, made.stderr
+        (incident,) = incidents(tmp_path)
+        assert made.stdout.splitlines()[0] == f"made {incident.name}"
+        # A second one comes at once: no limit applies, and each record is in one of them.
+        burst(generator, 20)
+        assert daemon.post("/v1/incident", {})["snapshots"][0]["samples"] == 20
+        daemons.wait_for((incident / "summary.txt").exists, "a summary")
+        daemons.wait_for(lambda: note_of(incident)["answers"], "an answer")
+        status = daemon.status()["incidents"]
+        assert (status["kept"], status["failed"]) == (2, 0)
+        assert triggers(daemon)["manual"]["made"] == 2
+        assert daemon.metric('collectord_incidents_total{trigger="manual"}') == 2
+        assert daemon.stop().complaints() == []
+    note = note_of(incident)
+    assert (note["trigger"], note["kind"]) == ("manual", "request")
+    assert [one["samples"] for one in note["snapshots"]] == [30]
+    (segment,) = incident.glob("box/*.perf.data")
+    assert segment.samefile(tmp_path / "state/box" / segment.name)
+    for perf in perfs:
+        assert perf.samples([segment]) == 30
+    assert daemons.manifest(segment)["snapshot"]["trigger"] == "incident"
+    assert process.pid in {one["pid"] for one in note["moment"]["busiest"]}
+    assert len(note["moment"]["load"]) == 3
+    shown = run_cli("incident", "show", incident.name, "--state-dir", tmp_path / "state")
+    assert shown.returncode == 0
+    assert "\x1b" not in shown.stdout + made.stdout
+    assert "\x07" not in shown.stdout
+    assert r"\x1b[2J\x07loud" in shown.stdout
+    assert r"reason    slow \x1b[2J page" in shown.stdout
+    assert "\x1b" not in (incident / "summary.txt").read_text()
+    out = tmp_path / "out.tar"
+    done = run_cli(
+        "incident", "export", incident.name, "-o", out, "--state-dir", tmp_path / "state"
+    )
+    assert done.returncode == 0, done.stderr
+    listed = subprocess.run(["tar", "tf", out], capture_output=True, text=True, check=True).stdout
+    assert f"{incident.name}/box/{segment.name}\n" in listed
+
+
+def test_a_signal_makes_one(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
+    """SIGUSR2 stores all recorders as ever, and it is an incident."""
+    with daemons.running(start_cli, daemons.write_sessions(tmp_path, BOX)) as daemon:
+        burst(generator, 10)
+        daemon.process.send_signal(signal.SIGUSR2)
+        incident = await_incident(tmp_path, "signal")
+        assert daemon.stop().status == 0
+    (segment,) = incident.glob("box/*.perf.data")
+    assert daemons.manifest(segment)["snapshot"]["trigger"] == "signal"
+
+
+def await_held_back(daemon: Daemon, generator: Generator, more_than: int) -> None:
+    """Lose records until the trigger was held back more often."""
+
+    def held_back() -> bool:
+        burst(generator, 5000)
+        return bool(triggers(daemon)["loss"]["suppressed"]["cooldown"] > more_than)
+
+    daemons.wait_for(held_back, "a trigger that is held back")
+
+
+def test_a_loss_fires_and_the_next_daemon_knows(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """A ring that overflows makes one incident; others are held back, also after a restart."""
+    config = daemons.write_sessions(tmp_path, BOX + TINY + LOSS)
+    with daemons.running(start_cli, config) as daemon:
+        burst(generator, 5000)
+        incident = await_incident(tmp_path, "loss")
+        note = note_of(incident)
+        assert note["reason"].startswith("tiny lost ")
+        assert "kernel_ring/ring_full" in note["reason"]
+        assert [one["session"] for one in note["snapshots"]] == ["box"]
+        await_held_back(daemon, generator, 0)
+        assert daemon.stop().status == 0
+    with daemons.running(start_cli, config) as daemon:
+        before = triggers(daemon)["loss"]
+        assert (before["made"], before["suppressed"]["cooldown"] > 0) == (1, True)
+        await_held_back(daemon, generator, before["suppressed"]["cooldown"])
+        held = 'collectord_incidents_suppressed_total{cause="cooldown",trigger="loss"}'
+        assert daemon.metric(held) > before["suppressed"]["cooldown"]
+        assert daemon.status()["incidents"]["kept"] == 1
+        assert daemon.stop().status == 0
+    assert incidents(tmp_path) == [incident]
+
+
+PRESSURE: Final = """
+[[trigger]]
+name = "{name}"
+kind = "pressure"
+pressure = "cpu some {limit}"
+answers = []
+cooldown = "1h"
+"""
+
+
+def test_pressure_fires(tmp_path: Path, start_cli: Start) -> None:
+    """More processes than CPUs wait for each other, and the kernel says so."""
+    require("pressure")
+    text = PRESSURE.format(name="cpu", limit="20ms/2s")
+    with daemons.running(start_cli, daemons.write_sessions(tmp_path, BOX + text)) as daemon:
+        with spinning():
+            incident = await_incident(tmp_path, "cpu")
+        assert triggers(daemon)["cpu"]["trouble"] == ""
+        assert daemon.metric('collectord_trigger_degraded{trigger="cpu"}') == 0
+        assert daemon.stop().status == 0
+    note = note_of(incident)
+    assert note["reason"] == "tasks waited for cpu more than 0.02 s of 2 s"
+    assert note["moment"]["runnable"]
+
+
+class Refusing(LinuxKernel):
+    """A kernel that does not watch pressure for this process."""
+
+    def open_pressure(self, limit: PressureLimit) -> int:
+        """Refuse it."""
+        raise MissingPrivilege(f"the kernel does not watch {limit}", need="CAP_SYS_RESOURCE")
+
+
+@contextmanager
+def spinning() -> Iterator[None]:
+    """Run one process more than there are CPUs."""
+    spinners = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(CPUS + 1)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+
+
+def test_pressure_is_looked_at_where_the_kernel_refuses() -> None:
+    """The daemon finds the same by the kernel's figures, and says that it looks itself."""
+    require("pressure")
+    limit = PressureLimit.parse("cpu some 20ms/500ms")
+    watch = StallWatch(limit, Refusing(), lambda _reason: None)
+    assert "CAP_SYS_RESOURCE" in watch.trouble
+    found = [watch.poll()]  # it has nothing to compare with
+
+    def is_found() -> bool:
+        found.append(watch.poll())
+        return bool(found[-1])
+
+    assert found == [""]
+    with spinning():
+        daemons.wait_for(is_found, "a stall")
+    assert re.fullmatch(r"tasks waited for cpu \S+ s of \S+ s", found[-1])
+    assert watch.poll() == ""
+    watch.close()
+
+
+def test_a_unit_has_limits(tmp_path: Path, start_cli: Start, run_cli: Cli) -> None:
+    """The first failure makes an incident, the second none; a unit without a trigger is told."""
+    text = '[[trigger]]\nname = "web"\nkind = "unit"\nunit = "nginx*"\nanswers = []\n'
+    config = daemons.write_sessions(tmp_path, BOX + text)
+    words = ("incident", "trigger", "--socket", tmp_path / "control.sock", "--unit")
+    with daemons.running(start_cli, config) as daemon:
+        assert run_cli(*words, "nginx.service").stdout.startswith("made ")
+        assert "held back (cooldown)" in run_cli(*words, "nginx.service").stdout
+        assert run_cli(*words, "other.service").returncode == 2
+        assert daemon.stop().status == 0
+    (incident,) = incidents(tmp_path)
+    assert note_of(incident)["reason"] == "the unit nginx.service has failed"
+
+
+def test_incidents_are_limited(tmp_path: Path, start_cli: Start) -> None:
+    """The oldest goes; a reload changes the limit and the triggers."""
+    config = daemons.write_sessions(tmp_path, BOX + "[incidents]\nkeep = 2\n")
+    with daemons.running(start_cli, config) as daemon:
+        names = [daemon.post("/v1/incident", {})["incident"] for _ in range(3)]
+        assert [one.name for one in incidents(tmp_path)] == names[1:]
+        assert daemon.metric("collectord_incidents_deleted_total") == 1
+        daemons.write_sessions(
+            tmp_path, BOX + LOSS.replace("tiny", "box") + "[incidents]\nkeep = 1\n"
+        )
+        daemon.post("/v1/reload", {})
+        assert "loss" in triggers(daemon)
+        last = daemon.post("/v1/incident", {})["incident"]
+        assert [one.name for one in incidents(tmp_path)] == [last]
+        assert daemon.stop().status == 0
+
+
+FROZEN: Final = (
+    BOX.replace(
+        'mode = "flight-recorder"',
+        f'mode = "flight-recorder"\nfreeze_on = "{EVENT}"\nfreeze_filter = "id == {NUMBER + 1}"',
+    )
+    + '[[trigger]]\nname = "frozen"\nkind = "freeze"\nsession = "box"\nanswers = []\n'
+)
+
+
+def test_a_frozen_recorder_makes_one(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """The records up to the event are in it, though the freeze itself has stored them."""
+    with daemons.running(start_cli, daemons.write_sessions(tmp_path, FROZEN)) as daemon:
+        burst(generator, 40)
+        with generator.start("count", count=1, nr=NUMBER + 1, cpu=0) as load:
+            load.run()
+        incident = await_incident(tmp_path, "frozen")
+        assert daemon.stop().status == 0
+    note = note_of(incident)
+    frozen, *_ = note["snapshots"]
+    assert (frozen["trigger"], frozen["samples"]) == ("freeze", 41)
+    first = frozen["segments"][0].rpartition("/")[2]
+    assert f"box/{first}" in note["files"]
+
+
+def test_a_full_ring_makes_one(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
+    """A ring that is fuller than `fill`, rounded up, when it is drained; nothing need be lost."""
+    # The drain is woken at a quarter.
+    text = '[[trigger]]\nname = "full"\nkind = "ring-fill"\nfill = "15%"\nanswers = []\n'
+    config = daemons.write_sessions(tmp_path, BOX + TINY + text)
+    with daemons.running(start_cli, config) as daemon:
+        burst(generator, 5000)
+        incident = await_incident(tmp_path, "full")
+        assert daemon.stop().status == 0
+    assert note_of(incident)["reason"].startswith("rings of tiny were above 20%")
+
+
+def test_a_delay(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
+    """The snapshot comes after it, and others that fire meanwhile are named."""
+    text = LOSS + 'delay = "500ms"\n' + LOSS.replace('"loss"\nkind', '"more"\nkind')
+    config = daemons.write_sessions(tmp_path, BOX + TINY + text)
+    with daemons.running(start_cli, config) as daemon:
+        burst(generator, 5000)
+        incident = await_incident(tmp_path, "loss")
+        assert triggers(daemon)["more"]["made"] == 0
+        assert triggers(daemon)["more"]["suppressed"]["busy"] > 0
+        assert daemon.stop().status == 0
+    note = note_of(incident)
+    assert note["taken_ns"] - note["fired_ns"] >= 500_000_000
+    assert note["also"][0].startswith("more: tiny lost ")
