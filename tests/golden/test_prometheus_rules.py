@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.support.promtool import Promtool
     from tests.support.rule_cases import Case
 
+pytestmark = pytest.mark.slow
+
 FOLDER: Final = manual.ROOT / "config/prometheus"
 RULES: Final = FOLDER / "collectord.rules.yml"
 DASHBOARD: Final = manual.ROOT / "config/grafana/collectord.json"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 EVIL: Final = "</script><script>alert(1)</script>&\"'"
 FUNCTIONS: Final = (
     Frame("main", "/bin/a"),

@@ -13,6 +13,8 @@ from tests import again
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 PASSES = "tests/kernel/test_sessions.py::test_one"
 
 

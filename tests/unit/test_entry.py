@@ -16,6 +16,8 @@ from collectord.control.imports import slow_imports
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 # The program, with signals just before it imports a module.
 PROGRAM = """
 import os, runpy, sys

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Start = Callable[..., subprocess.Popen[str]]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "words",

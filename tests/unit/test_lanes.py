@@ -18,6 +18,8 @@ from tests.support.examples import examples
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 def program(name: str, text: str) -> Lane:
     """Return a lane that is a Python program."""

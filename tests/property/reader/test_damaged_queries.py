@@ -14,6 +14,8 @@ from tests.support.examples import examples
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.timeout(1800)
 def test_any_damage(tmp_path: Path) -> None:

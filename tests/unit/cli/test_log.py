@@ -14,6 +14,8 @@ import structlog
 
 from collectord.cli import log
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     """A clock that the test moves."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collectord.sink.base import SegmentInfo
     from tests.support.asking import Ask, Rows
 
+pytestmark = pytest.mark.slow
+
 TABLES: Final = ("ledger", "clocks", "coverage", "snapshots")
 
 

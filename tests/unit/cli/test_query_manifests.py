@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from collectord.sink.base import SegmentInfo
     from tests.support.asking import Ask
 
+pytestmark = pytest.mark.slow
+
 TABLES: Final = ("ledger", "clocks", "coverage", "snapshots")
 MANUAL: Final = Path(__file__).resolve().parents[3] / "docs" / "query.md"
 

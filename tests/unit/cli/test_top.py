@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from collectord.ledger.record_ledger import SessionBalance
 
+pytestmark = pytest.mark.slow
+
 GOLDEN: Final = Path(__file__).parents[2] / "golden/top"
 SECOND_NS: Final = 1_000_000_000
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.trace_cmds import TraceCmd
 
+pytestmark = pytest.mark.slow
+
 HOLE = 1 << 16
 TORN = {"zeros": bytes(HOLE), "random": random.Random(1).randbytes(HOLE)}  # noqa: S311
 # Samples of a chunk, and so of 12 chunks: some 100 KiB each.

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.trace_cmds import TraceCmd
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 2_000
 KILLS = 100
 STEPS = (

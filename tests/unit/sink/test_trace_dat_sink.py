@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
     TraceCmds = tuple[TraceCmd, ...]
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 STEPS = (
     "head written",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 FLUSHED = 2 * support.PER_PAGE
 EVENTS = 3 * support.PER_PAGE  # what `fill` writes

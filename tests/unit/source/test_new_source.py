@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.support.perf_tools import Perf
 
+pytestmark = pytest.mark.slow
+
 _ROOT: Final = Path(__file__).resolve().parents[3]
 _TOY: Final = _ROOT / "tests" / "support" / "toy"
 _ARCHITECTURE: Final = _ROOT / "docs" / "architecture.md"

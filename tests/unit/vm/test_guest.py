@@ -22,6 +22,8 @@ from tests.vm import guest, layers, report
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 # In the place of QEMU: where the words of a real one send the console and the two ports.
 PROLOGUE: Final = """\
 import io, re, signal, sys, tarfile, time

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 SCRIPT: Final = layers.ROOT / "tests/vm/pip.sh"
 # The tools of this machine stand in the chroot; mounts end with the namespace.
 CARRY: Final = """\

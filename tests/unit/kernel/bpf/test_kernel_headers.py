@@ -23,6 +23,8 @@ from collectord.kernel.bpf.kernel_headers import (
 )
 from tests.support.daemons import wait_for
 
+pytestmark = pytest.mark.slow
+
 RELEASE: Final = "6.18.4-1-amd64"
 ARCH: Final = kernel_headers._ARCH.get(os.uname().machine, os.uname().machine)
 SOURCE: Final = (
