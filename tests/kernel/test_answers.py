@@ -8,8 +8,7 @@ import json
 import re
 import subprocess
 import sys
-import time
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,13 +18,15 @@ from collectord.cli import answer, answer_file, query, why
 from collectord.errors import UsageError
 from tests.support import answer_causes
 from tests.support.answer_causes import CALLS, HOG_S, OPENS, PACKETS, PAGES, REFUSED, STALL_S
-from tests.support.disks import ext4, frozen
+from tests.support.disks import STALL_S as DISK_STALL_S
+from tests.support.disks import STALLED_BYTES as WRITTEN_BYTES
+from tests.support.disks import stalling_disk
 from tests.support.patience import patient
 from tests.support.programs import compile_waiting
 from tests.support.recording import recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.support.perf_tools import Perf
 
@@ -45,8 +46,6 @@ EVENTS: Final = ",".join(
         if not event.startswith(("bpf:", "software:"))
     )
 )
-WRITTEN_BYTES: Final = 4096
-DISK_STALL_S: Final = 0.5
 _CAUSES: Final = Path(answer_causes.__file__)
 # The processes that make the causes: whatever else runs on the host comes in no row of these.
 _OURS: Final = re.compile(
@@ -91,33 +90,6 @@ def _ours(rows: Rows, key: str = "comm") -> dict[str, Any]:
     return next(row for row in rows if _OURS.fullmatch(row[key] or ""))
 
 
-@contextmanager
-def _disk(directory: Path) -> Iterator[Callable[[], None]]:
-    """Provide a disk that stands still while one block of it is written."""
-    with ExitStack() as stack:
-        root = stack.enter_context(ext4(directory, 32 << 20))
-        image = root / "image"
-        image.write_bytes(bytes(1 << 20))
-        words = ["losetup", "--find", "--show", str(image)]
-        made = subprocess.run(words, capture_output=True, text=True, check=True)
-        loop = made.stdout.strip()
-        stack.callback(subprocess.run, ["losetup", "--detach", loop], check=True)
-        inflight = Path("/sys/block", Path(loop).name, "inflight")
-
-        def stall() -> None:
-            write = ["dd", "if=/dev/zero", f"of={loop}", f"bs={WRITTEN_BYTES}", "count=1"]
-            with frozen(root):
-                writer = subprocess.Popen([*write, "oflag=direct", "status=none"])
-                end = time.monotonic() + patient(20)
-                while inflight.read_text().split() != ["0", "1"]:
-                    assert time.monotonic() < end
-                    time.sleep(0.01)
-                time.sleep(DISK_STALL_S)  # so long the request lasts
-            assert writer.wait(timeout=patient(20)) == 0
-
-        yield stall
-
-
 def test_answers_name_the_causes_and_perf_has_the_same_figures(
     require: Callable[[str], None],
     start_cli: Start,
@@ -132,7 +104,7 @@ def test_answers_name_the_causes_and_perf_has_the_same_figures(
     require("loop devices")
     places = {via: tmp_path / via for via in ("perf", "ftrace")}
     with ExitStack() as stack:
-        stall = stack.enter_context(_disk(tmp_path / "disk"))
+        stall = stack.enter_context(stalling_disk(tmp_path / "disk"))
         with ExitStack() as recordings:
             for via, place in places.items():
                 place.mkdir()
@@ -277,7 +249,7 @@ def test_answers_from_bpf_programs(
     """Paths that are opened, connections and slow requests, as shipped programs record them."""
     require("loop devices")
     programs = ("--bpf", "opensnoop", "--bpf", "tcplife", "--bpf", "biosnoop")
-    with _disk(tmp_path / "disk") as stall, recording(start_cli, tmp_path, *programs):
+    with stalling_disk(tmp_path / "disk") as stall, recording(start_cli, tmp_path, *programs):
         subprocess.run([sys.executable, _CAUSES, "files"], check=True, timeout=patient(60))
         stall()
     place = tmp_path / "out"

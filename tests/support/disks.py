@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.support import features
+from tests.support.patience import patient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 _SECTOR_BYTES: Final = 512
+# A request that a stalling disk holds up: its size, and the time.
+STALLED_BYTES: Final = 4096
+STALL_S: Final = 0.5
 
 
 class SlowDisk(NamedTuple):
@@ -114,3 +119,30 @@ def suspended(name: str) -> Iterator[None]:
         yield
     finally:
         _run("dmsetup", "resume", name)
+
+
+@contextmanager
+def stalling_disk(directory: Path) -> Iterator[Callable[[], None]]:
+    """Provide a disk that stands still while one block of it is written."""
+    with ExitStack() as stack:
+        root = stack.enter_context(ext4(directory, 32 << 20))
+        image = root / "image"
+        image.write_bytes(bytes(1 << 20))
+        words = ["losetup", "--find", "--show", str(image)]
+        made = subprocess.run(words, capture_output=True, text=True, check=True)
+        loop = made.stdout.strip()
+        stack.callback(subprocess.run, ["losetup", "--detach", loop], check=True)
+        inflight = Path("/sys/block", Path(loop).name, "inflight")
+
+        def stall() -> None:
+            write = ["dd", "if=/dev/zero", f"of={loop}", f"bs={STALLED_BYTES}", "count=1"]
+            with frozen(root):
+                writer = subprocess.Popen([*write, "oflag=direct", "status=none"])
+                end = time.monotonic() + patient(20)
+                while inflight.read_text().split() != ["0", "1"]:
+                    assert time.monotonic() < end
+                    time.sleep(0.01)
+                time.sleep(STALL_S)  # so long the request lasts
+            assert writer.wait(timeout=patient(20)) == 0
+
+        yield stall
