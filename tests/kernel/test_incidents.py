@@ -20,6 +20,7 @@ from collectord.kernel.linux import LinuxKernel
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
 from tests.support.features import require
+from tests.support.recording import stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,6 +106,12 @@ def burst(generator: Generator, count: int) -> None:
         load.run()
 
 
+def overfill(daemon: Daemon, generator: Generator) -> None:
+    """Make more calls than a page holds records of, while the daemon stands still."""
+    with stopped(daemon.process):
+        burst(generator, 5000)
+
+
 def triggers(daemon: Daemon) -> dict[str, dict[str, Any]]:
     """Return the status of all triggers by name."""
     return {one["name"]: one for one in daemon.status()["incidents"]["triggers"]}
@@ -177,7 +184,7 @@ def await_held_back(daemon: Daemon, generator: Generator, more_than: int) -> Non
     """Lose records until the trigger was held back more often."""
 
     def held_back() -> bool:
-        burst(generator, 5000)
+        overfill(daemon, generator)
         return bool(triggers(daemon)["loss"]["suppressed"]["cooldown"] > more_than)
 
     daemons.wait_for(held_back, "a trigger that is held back")
@@ -189,7 +196,7 @@ def test_a_loss_fires_and_the_next_daemon_knows(
     """A ring that overflows makes one incident; others are held back, also after a restart."""
     config = daemons.write_sessions(tmp_path, BOX + TINY + LOSS)
     with daemons.running(start_cli, config) as daemon:
-        burst(generator, 5000)
+        overfill(daemon, generator)
         incident = await_incident(tmp_path, "loss")
         note = note_of(incident)
         assert note["reason"].startswith("tiny lost ")
@@ -336,7 +343,7 @@ def test_a_full_ring_makes_one(tmp_path: Path, start_cli: Start, generator: Gene
     text = '[[trigger]]\nname = "full"\nkind = "ring-fill"\nfill = "15%"\nanswers = []\n'
     config = daemons.write_sessions(tmp_path, BOX + TINY + text)
     with daemons.running(start_cli, config) as daemon:
-        burst(generator, 5000)
+        overfill(daemon, generator)
         incident = await_incident(tmp_path, "full")
         assert daemon.stop().status == 0
     assert note_of(incident)["reason"].startswith("rings of tiny were above 20%")
@@ -347,7 +354,7 @@ def test_a_delay(tmp_path: Path, start_cli: Start, generator: Generator) -> None
     text = LOSS + 'delay = "500ms"\n' + LOSS.replace('"loss"\nkind', '"more"\nkind')
     config = daemons.write_sessions(tmp_path, BOX + TINY + text)
     with daemons.running(start_cli, config) as daemon:
-        burst(generator, 5000)
+        overfill(daemon, generator)
         incident = await_incident(tmp_path, "loss")
         assert triggers(daemon)["more"]["made"] == 0
         assert triggers(daemon)["more"]["suppressed"]["busy"] > 0
