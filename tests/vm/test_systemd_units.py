@@ -137,7 +137,8 @@ def test_the_service_runs(perf: Perf) -> None:
     assert [levels(run) for run in runs] == [{"info"}, {"info"}]
     assert not journal("--priority=warning")
     assert daemons.left_open(STATE) == []
-    segments = daemons.sealed(STATE)
+    # A busy guest has incidents, with snapshots of the third session.
+    segments = [path for path in daemons.sealed(STATE) if path.parent.name != "blackbox"]
     assert {path.parent.name for path in segments} == {"exec", "profile"}
     for path in segments:
         assert path.owner() == "collectord"
@@ -160,10 +161,9 @@ def test_a_killed_service_comes_back(tracefs: Path) -> None:
     assert scrape().value("collectord_unclean_stops_total") == 1
     recovered = [path for path in daemons.sealed(STATE) if daemons.manifest(path)["recovered"]]
     assert {path.parent.name for path in recovered} >= {"exec"}
-    (salvaged,) = (STATE / "blackbox").glob("*.trace.dat")
-    ledger = daemons.manifest(salvaged)["ledger"]
-    assert ledger["closed"]
-    assert ledger["unaccounted"] == 0
+    # Beside what was salvaged there may be snapshots: a busy guest has incidents.
+    ledgers = [daemons.manifest(one)["ledger"] for one in (STATE / "blackbox").glob("*.trace.dat")]
+    assert [one["unaccounted"] for one in ledgers if one["closed"]] == [0]
     systemctl("stop", UNIT)
     assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
     assert not [p for p in (tracefs / "instances").iterdir() if p.name.startswith("collectord")]
