@@ -178,7 +178,19 @@ def test_tasks_have_their_parents(pair: Pair) -> None:
         if ours[tid] in theirs and theirs[tid] in ours
     }
     assert len(both) > 10
-    assert {tid: ours[tid] for tid in both} == {tid: theirs[tid] for tid in both}
+    # One whose parent ends while it is listed goes to one of those above it.
+    adopted = {tid for tid in both if ours[tid] in _above(theirs, theirs[tid])}
+    assert len(adopted) < len(both) / 10
+    same = both - adopted
+    assert {tid: ours[tid] for tid in same} == {tid: theirs[tid] for tid in same}
+
+
+def _above(parents: dict[int, int], tid: int) -> set[int]:
+    """Return the parent of a task, its parent, and so on."""
+    found: set[int] = set()
+    while (tid := parents.get(tid, 0)) > 0 and tid not in found:
+        found.add(tid)
+    return found
 
 
 def test_ids_threads_and_cpus_are_listed(pair: Pair) -> None:
