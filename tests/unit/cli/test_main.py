@@ -20,6 +20,8 @@ from collectord.kernel.linux import LinuxKernel
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.slow
+
 ROOT: Final = Path(__file__).resolve().parents[3]
 HELP: Final = ROOT / "tests/golden/help"
 HELP_WIDTH: Final = 79

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 GIANT_BYTES: Final = 1 << 30
 ROOM_BYTES: Final = 128 << 20
 SUFFIXES: Final = (".partial", ".json.partial", ".json", ".json.new")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from tests.support.perf_tools import Perf
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = 250
 SEAL_STEPS = (
     "tail written",

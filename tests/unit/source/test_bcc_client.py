@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from collectord.source.loaded_program import Loaded
 
+pytestmark = pytest.mark.slow
+
 MIB: Final = 1 << 20
 TABLE: Final = {"name": "m", "fd": 0, "key": "int", "leaf": "int"}
 FUNCTION: Final = {"function": "f", "fd": 1, "attached": ["tracepoint a:b"]}

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     Answer = Callable[["_Handler"], None]
 
+pytestmark = pytest.mark.slow
+
 AT: Final = 0x5000_0000_0000
 
 
