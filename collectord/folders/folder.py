@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 FILE_MODE: Final = 0o640
-FOLDER_MODE: Final = 0o750
 # O_NONBLOCK: a FIFO, or a file that somebody leased, is refused instead of waited for.
 _PLAIN: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHILD: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -194,7 +193,7 @@ class Folder:
         self.remove(name, missing_ok=True)
         return True
 
-    def make_folder(self, name: str, *, mode: int = FOLDER_MODE) -> Folder:
+    def make_folder(self, name: str, mode: int) -> Folder:
         """Make a folder in it, and open that. Raises FileExistsError."""
         os.mkdir(name, mode, dir_fd=self.fd)
         return self.enter(name)

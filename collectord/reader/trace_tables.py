@@ -206,7 +206,7 @@ def _read(fd: int, at: int, size: int) -> bytes:
 
 
 class _Places(NamedTuple):
-    """Where the pages of each CPU begin, the end of the last, and the length of the file."""
+    """Places in a file: the first page of each CPU, the end of the last page, and the length."""
 
     offsets: Mapping[int, int]
     end: int

@@ -16,7 +16,6 @@ import errno
 import os
 import re
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -28,14 +27,15 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.model import INCIDENTS
 from collectord.sink.segment import (
+    BESIDE_END,
     BLOCK_BYTES,
     DIRECTORY_MODE,
     MANIFEST,
     group_files,
+    name_of_time,
     sink_errors,
 )
 from collectord.text.foreign import decode_json, encode_json
-from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -50,7 +50,6 @@ _COUNTS: Final = ".triggers"
 _ID: Final = re.compile(r"\d{8}T\d{6}Z-[a-z0-9][a-z0-9_-]{0,31}(?:\.\d{1,4})?", re.ASCII)
 _NOTE_MAX_BYTES: Final = 4 << 20
 _IDS_MAX: Final = 1000
-_BESIDE: Final = ".gz"
 
 
 class AnswerNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,13 +137,12 @@ class IncidentFolder:
 
     def begin(self, fired_ns: int, trigger: str) -> str:
         """Make the folder of an incident; return its name."""
-        start = datetime.fromtimestamp(fired_ns // NS_PER_SECOND, tz=UTC)
-        stem = f"{start:%Y%m%dT%H%M%SZ}-{trigger}"
+        stem = f"{name_of_time(fired_ns)}-{trigger}"
         with self._opened(make=True) as folder:
             for number in count(1):
                 name = stem if number == 1 else f"{stem}.{number}"
                 with suppress(FileExistsError):
-                    folder.make_folder(name).close()
+                    folder.make_folder(name, DIRECTORY_MODE).close()
                     folder.sync()
                     return name
                 if number == _IDS_MAX:
@@ -315,7 +313,7 @@ class IncidentFolder:
 def _own(incident: Folder, name: str) -> Folder:
     """Return a folder in an incident, which is made if it does not exist."""
     try:
-        return incident.make_folder(name)
+        return incident.make_folder(name, DIRECTORY_MODE)
     except FileExistsError:
         return incident.enter(name)
 
@@ -325,7 +323,7 @@ def _files_of(source: Folder, wanted: Collection[str]) -> Iterator[str]:
     for group in group_files(source):
         if group.paths.name in wanted:
             for suffix in sorted(group.suffixes):
-                if suffix in {"", MANIFEST} or suffix.endswith(_BESIDE):
+                if suffix in {"", MANIFEST} or suffix.endswith(BESIDE_END):
                     yield group.paths.name + suffix
 
 

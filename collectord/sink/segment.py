@@ -214,8 +214,12 @@ class Group:
 
 def segment_name(started_ns: int, sequence: int, suffix: str) -> str:
     """Name a segment by its start (REALTIME, ns) and its number in the directory."""
-    start = datetime.fromtimestamp(started_ns // NS_PER_SECOND, tz=UTC)
-    return f"{start:%Y%m%dT%H%M%SZ}-{sequence:06d}.{suffix}"
+    return f"{name_of_time(started_ns)}-{sequence:06d}.{suffix}"
+
+
+def name_of_time(realtime_ns: int) -> str:
+    """Return a time to the second, as names of files begin: their order is that of the times."""
+    return f"{datetime.fromtimestamp(realtime_ns // NS_PER_SECOND, tz=UTC):%Y%m%dT%H%M%SZ}"
 
 
 def map_copy_name(segment: str, pid: int) -> str:

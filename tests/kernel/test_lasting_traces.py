@@ -54,12 +54,8 @@ def manifests(state: Path) -> list[dict[str, Any]]:
 @contextmanager
 def opening(start_cli: Start, run_cli: Run, config: Path) -> Iterator[None]:
     """Have an opener listen, and end with it what the daemons have left."""
-    try:
-        with openers.opening(start_cli, config):
-            yield
-    finally:
-        ended = run_cli("opener", "--end")
-    assert ended.returncode == 0, ended.stderr
+    with openers.opening_and_ending(start_cli, run_cli, config):
+        yield
     assert not any(INSTANCES.glob("collectord-calls*"))
 
 

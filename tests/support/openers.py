@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.support.daemons import Daemon, Ended
     from tests.support.perf_tools import Perf
-    from tests.support.recording import Start
+    from tests.support.recording import Cli, Start
 
 
 @contextmanager
@@ -31,6 +31,17 @@ def opening(start_cli: Start, config: Path, *more: str) -> Iterator[subprocess.P
     finally:
         process.terminate()
         process.wait()
+
+
+@contextmanager
+def opening_and_ending(start_cli: Start, run_cli: Cli, config: Path) -> Iterator[None]:
+    """Have an opener listen, and end with it what the daemons have left."""
+    try:
+        with opening(start_cli, config):
+            yield
+    finally:
+        ended = run_cli("opener", "--end")
+    assert ended.returncode == 0, ended.stderr
 
 
 def answers(place: Path) -> bool:

@@ -105,17 +105,6 @@ def config(tmp_path: Path, device: Path) -> Path:
     return openers.with_opener(write_config(tmp_path, source, session=limit, flush="1s"))
 
 
-@contextmanager
-def opening(start_cli: Start, run_cli: Run, config: Path) -> Iterator[None]:
-    """Have an opener listen, and end with it what the daemons have left."""
-    try:
-        with openers.opening(start_cli, config):
-            yield
-    finally:
-        ended = run_cli("opener", "--end")
-    assert ended.returncode == 0, ended.stderr
-
-
 def manifests(state: Path) -> list[list[dict[str, Any]]]:
     """Return the manifests of each set, oldest first."""
     return [
@@ -172,7 +161,7 @@ def test_a_restart_loses_nothing(
 ) -> None:
     """Records between a stop and the next start are in the files of the next daemon, each once."""
     state = config.parent / "state"
-    with opening(start_cli, run_cli, config):
+    with openers.opening_and_ending(start_cli, run_cli, config):
         with loaded(device) as load:
             for _ in range(3):
                 with daemons.running(start_cli, config) as daemon:
@@ -197,7 +186,7 @@ def test_a_kill_loses_nothing(
     """The next daemon writes what the killed one had read, and goes on with the trace."""
     dice = random.Random(seed)  # noqa: S311  # no secret
     state = config.parent / "state"
-    with opening(start_cli, run_cli, config):
+    with openers.opening_and_ending(start_cli, run_cli, config):
         with daemons.running(start_cli, config) as daemon:
             daemon.stop()
         with loaded(device) as load:
@@ -235,7 +224,7 @@ def test_a_changed_session_begins_anew(
     config: Path, start_cli: Start, run_cli: Run, device: Path
 ) -> None:
     """The trace of another plan is ended, and what was unread in it is told."""
-    with opening(start_cli, run_cli, config):
+    with openers.opening_and_ending(start_cli, run_cli, config):
         with daemons.running(start_cli, config) as daemon:
             assert daemon.stop().status == 0
         assert traces_of(device)
@@ -252,7 +241,7 @@ def test_its_end_tells_what_is_unread(
     config: Path, start_cli: Start, run_cli: Run, device: Path
 ) -> None:
     """The opener's end removes what a daemon has left, and says how many records that were."""
-    with opening(start_cli, run_cli, config):
+    with openers.opening_and_ending(start_cli, run_cli, config):
         with daemons.running(start_cli, config) as daemon:
             daemon.stop()
         write_requests(device, REQUESTS)
@@ -268,7 +257,10 @@ def test_a_reload_leaves_it_alone(
 ) -> None:
     """A session that is not changed keeps its trace; one that is changed reads its old one out."""
     state = config.parent / "state"
-    with opening(start_cli, run_cli, config), daemons.running(start_cli, config) as daemon:
+    with (
+        openers.opening_and_ending(start_cli, run_cli, config),
+        daemons.running(start_cli, config) as daemon,
+    ):
         with loaded(device) as load:
             daemon.post("/v1/reload", {})
             made = load.stop()

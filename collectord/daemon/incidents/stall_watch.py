@@ -15,6 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from collectord.daemon.incidents.trigger_watches import TriggerWatch
 from collectord.errors import KernelError
 from collectord.text.units import NS_PER_SECOND
 
@@ -28,16 +29,13 @@ _REPORTS: Final = select.EPOLLPRI | select.EPOLLERR
 _WHO: Final = {"some": "tasks", "full": "all tasks that could run"}
 
 
-class StallWatch:
+class StallWatch(TriggerWatch):
     """Watches a limit of pressure.
 
     Args:
         limit: the limit.
         kernel: watches it, or tells the time that tasks have waited.
         fired: called with the reason when the kernel says that it was passed.
-
-    Attributes:
-        trouble: why the daemon has to look itself, "" if it has not.
     """
 
     def __init__(self, limit: PressureLimit, kernel: Kernel, fired: Callable[[str], None]) -> None:
@@ -47,7 +45,6 @@ class StallWatch:
         self._fd = -1
         self._epoll: select.epoll | None = None
         self._readings: deque[tuple[int, int]] = deque()  # monotonic, stalled
-        self.trouble = ""
         try:
             self._arm()
         except KernelError as error:
@@ -101,7 +98,7 @@ class StallWatch:
         )
 
     def close(self) -> None:
-        """Let the kernel watch it no more."""
+        """See `TriggerWatch`."""
         if self._epoll is not None:
             asyncio.get_running_loop().remove_reader(self._epoll.fileno())
             self._epoll.close()

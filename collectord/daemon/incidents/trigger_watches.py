@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from collectord.ledger.record_ledger import FILL_BUCKETS
 from collectord.model import Reason, RingRole
@@ -21,11 +21,23 @@ if TYPE_CHECKING:
 _STEPS: Final = 10  # of fill_buckets between empty and full
 
 
-class TriggerWatch(Protocol):
-    """A condition that comes and goes."""
+class TriggerWatch:
+    """A condition that comes and goes; one of its own kind is never met, as a request tells of it.
+
+    Attributes:
+        trouble: why the condition cannot be watched as it should be, "" if it can.
+        stored: snapshots that the condition itself has made.
+    """
+
+    trouble: str = ""
+    stored: tuple[Snapshot, ...] = ()
 
     def poll(self) -> str:
         """Return in words what was met since the last look, "" for nothing."""
+        return ""
+
+    def close(self) -> None:
+        """Watch it no more."""
 
 
 class _Growth:
@@ -41,7 +53,7 @@ class _Growth:
         return max(0, total - before)
 
 
-class LossesWatch:
+class LossesWatch(TriggerWatch):
     """Records that a session, or any, loses.
 
     Records of a snapshot's pause do not count: that is what the snapshot costs.
@@ -69,7 +81,7 @@ class LossesWatch:
         return "; ".join(found)
 
 
-class FillWatch:
+class FillWatch(TriggerWatch):
     """Rings of a session, or of any, that are fuller than a share when they are drained."""
 
     def __init__(self, config: TriggerConfig, sessions: SessionSet) -> None:
@@ -94,19 +106,15 @@ class FillWatch:
         return "; ".join(found)
 
 
-class FreezeWatch:
-    """The event of `freeze_on`, which has stopped the rings of a flight recorder.
-
-    Attributes:
-        stored: the snapshots of what the rings held then.
-    """
+class FreezeWatch(TriggerWatch):
+    """The event of `freeze_on`, which has stopped the rings of a flight recorder."""
 
     def __init__(self, config: TriggerConfig, sessions: SessionSet) -> None:
         self._name = config.session
         self._sessions = sessions
         self._seen: dict[tuple[str, str], int] = {}
         self.poll()
-        self.stored: tuple[Snapshot, ...] = ()
+        self.stored = ()
 
     def poll(self) -> str:
         """See `TriggerWatch`."""
@@ -128,7 +136,7 @@ class FreezeWatch:
                 yield one
 
 
-class OomWatch:
+class OomWatch(TriggerWatch):
     """Processes that the kernel kills for lack of memory."""
 
     def __init__(self, kernel: Kernel) -> None:

@@ -20,6 +20,7 @@ from collectord.daemon.incidents.trigger_watches import (
     FreezeWatch,
     LossesWatch,
     OomWatch,
+    TriggerWatch,
 )
 from collectord.errors import UsageError
 from collectord.session.incident_status import Suppression, TriggerStatus
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from collectord.config.schema_trigger import TriggerConfig
-    from collectord.daemon.incidents.trigger_watches import TriggerWatch
     from collectord.daemon.session_set import SessionSet
     from collectord.kernel.port import Kernel
     from collectord.session.ring_snapshot import Snapshot
@@ -70,7 +70,7 @@ class _Live:
 
     config: TriggerConfig
     gate: TriggerGate
-    watch: TriggerWatch | None
+    watch: TriggerWatch
 
 
 class Triggers:
@@ -123,8 +123,8 @@ class Triggers:
         known = {*self._live, MANUAL, SIGNAL}
         self._counted = {name: one for name, one in self._counted.items() if name in known}
 
-    def _watch_of(self, config: TriggerConfig) -> TriggerWatch | None:
-        """Return what watches a condition; None for one that is reported by a request."""
+    def _watch_of(self, config: TriggerConfig) -> TriggerWatch:
+        """Return what watches a condition."""
         if config.pressure is not None:
             name = config.name
             return StallWatch(
@@ -138,19 +138,18 @@ class Triggers:
             "freeze": FreezeWatch,
         }
         make = kinds.get(config.kind)
-        return make(config, self._sessions) if make is not None else None
+        return make(config, self._sessions) if make is not None else TriggerWatch()
 
     def close(self) -> None:
         """Watch nothing."""
         for live in self._live.values():
-            if isinstance(live.watch, StallWatch):
-                live.watch.close()
+            live.watch.close()
         self._live.clear()
 
     def poll(self) -> None:
         """Look at all conditions that nobody reports."""
         for name, live in tuple(self._live.items()):
-            reason = live.watch.poll() if live.watch is not None else ""
+            reason = live.watch.poll()
             if reason:
                 self._met(name, reason)
 
@@ -197,11 +196,10 @@ class Triggers:
         return (*(self._told(name, REQUEST) for name in (MANUAL, SIGNAL)), *self._configured())
 
     def _configured(self) -> list[TriggerStatus]:
-        told = []
-        for name, live in self._live.items():
-            trouble = live.watch.trouble if isinstance(live.watch, StallWatch) else ""
-            told.append(self._told(name, live.config.kind, trouble))
-        return told
+        return [
+            self._told(name, live.config.kind, live.watch.trouble)
+            for name, live in self._live.items()
+        ]
 
     def _told(self, name: str, kind: str, trouble: str = "") -> TriggerStatus:
         counted = self._counted[name]
@@ -217,13 +215,12 @@ class Triggers:
 
 
 def _fired(live: _Live, reason: str) -> Fired:
-    watch = live.watch
     return Fired(
         name=live.config.name,
         kind=live.config.kind,
         reason=reason,
         at_ns=time.time_ns(),
         delay_ns=live.config.delay,
-        stored=watch.stored if isinstance(watch, FreezeWatch) else (),
+        stored=live.watch.stored,
         config=live.config,
     )

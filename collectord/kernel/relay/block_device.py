@@ -50,10 +50,14 @@ def open_device(device: str, stack: ExitStack) -> tuple[int, int]:
     return fd, status.st_rdev
 
 
+def sysfs_folder(number: int, sys: Path) -> Path:
+    """Return the folder of a device in sysfs."""
+    return sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
+
+
 def kernel_name(number: int, sys: Path) -> str:
     """Return a device's directory in debugfs's `block`: its name in sysfs, without a slash too."""
-    path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
-    return path.resolve().name.replace("!", "_")
+    return sysfs_folder(number, sys).resolve().name.replace("!", "_")
 
 
 def tear_down(fd: int) -> None:

@@ -31,7 +31,13 @@ from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.errno_mapping import DENIED, Meaning
 from collectord.kernel.host.fd_holders import holders_below
 from collectord.kernel.relay import debugfs
-from collectord.kernel.relay.block_device import TRACE, kernel_name, open_device, tear_down
+from collectord.kernel.relay.block_device import (
+    TRACE,
+    kernel_name,
+    open_device,
+    sysfs_folder,
+    tear_down,
+)
 from collectord.kernel.relay.block_trace_note import LockedNote, TraceNote
 from collectord.kernel.relay.left_block_traces import count_records, end_left, is_of
 from collectord.kernel.relay.relay_channel import open_file
@@ -263,7 +269,7 @@ def open_trace(
             RelayFile(cpu, open_file(path, own)) for cpu, path in debugfs.numbered(folder, TRACE)
         )
         dropped_fd = _open_below(folder / "dropped", own)
-        mask = sys / f"dev/block/{os.major(number)}:{os.minor(number)}/trace/act_mask"
+        mask = sysfs_folder(number, sys) / "trace/act_mask"
         trace = Blktrace(
             fd,
             folder.name,

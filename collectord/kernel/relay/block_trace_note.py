@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from collectord.errors import KernelError, UnsafePath
-from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.host.fd_holders import lock_owner
-from collectord.kernel.tracefs.instance_note import NOTES_MODE
+from collectord.kernel.tracefs.instance_note import open_notes
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
@@ -76,9 +75,7 @@ class LockedNote:
         self._notes = notes
         self._proc = proc
         try:
-            self._folder = open_folder(
-                notes, Trust.WRITE, make_mode=NOTES_MODE, owner_from_above=True
-            )
+            self._folder = open_notes(notes)
             self._fd = self._claim()
         except (OSError, UnsafePath) as error:
             raise _unwritable(notes, error) from error

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,13 @@ from collectord._native._core import scan_blktrace
 from collectord.errors import KernelError, UnsafePath
 from collectord.kernel.host.fd_holders import holders_below
 from collectord.kernel.relay import block_trace_note, debugfs
-from collectord.kernel.relay.block_device import TRACE, kernel_name, open_device, tear_down
+from collectord.kernel.relay.block_device import (
+    TRACE,
+    kernel_name,
+    open_device,
+    sysfs_folder,
+    tear_down,
+)
 from collectord.kernel.relay.block_trace_note import LockedNote
 from collectord.kernel.values.relay_files import LeftTrace
 
@@ -54,10 +59,9 @@ def end_leftovers(
             note = LockedNote(number, proc=proc)
             stack.callback(note.release)
             left = note.left
-            path = sys / f"dev/block/{os.major(number)}:{os.minor(number)}"
             if left is not None and not ends(left):
                 continue
-            if root is not None and left is not None and path.exists():
+            if root is not None and left is not None and sysfs_folder(number, sys).exists():
                 folder = root / "block" / kernel_name(number, sys)
                 if is_of(left, folder, proc):
                     fd, _ = open_device(left.device, stack)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -21,8 +21,11 @@ from collectord.kernel.values.left_instance import InstanceNote
 from collectord.kernel.values.ring_stats import CpuStats  # noqa: TC001 - msgspec resolves it
 from collectord.text.foreign import decode_json
 
+if TYPE_CHECKING:
+    from collectord.folders.folder import Folder
+
 NOTES: Final = Path("/run/collectord/instances")
-NOTES_MODE: Final = 0o755
+_NOTES_MODE: Final = 0o755
 # A path, and some 200 bytes for each CPU.
 _NOTE_MAX_BYTES: Final = 1 << 21
 
@@ -34,6 +37,19 @@ class _Stored(msgspec.Struct, frozen=True, kw_only=True):
     since_ns: int = 0
     taken: dict[int, CpuStats] = {}
     digest: str = ""
+
+
+def open_notes(notes: Path) -> Folder:
+    """Open a folder of notes to write to, which is made if it does not exist.
+
+    It belongs to the owner of /run/collectord, so that the service can write there too if root was
+    the first.
+
+    Raises:
+        OSError: it cannot be opened or made.
+        UnsafePath: others can write there.
+    """
+    return open_folder(notes, Trust.WRITE, make_mode=_NOTES_MODE, owner_from_above=True)
 
 
 def write_note(instance: str, note: InstanceNote, notes: Path = NOTES) -> None:
@@ -50,9 +66,7 @@ def write_note(instance: str, note: InstanceNote, notes: Path = NOTES) -> None:
         digest=note.digest,
     )
     try:
-        with open_folder(
-            notes, Trust.WRITE, make_mode=NOTES_MODE, owner_from_above=True
-        ) as folder:
+        with open_notes(notes) as folder:
             folder.put(instance, msgspec.json.encode(stored))
     except OSError as error:
         raise KernelError(

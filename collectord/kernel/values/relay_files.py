@@ -19,7 +19,7 @@ class RelayFile(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Whose trace it is, and whether a successor may go on with it.
+    """The session of a block trace, and whether a successor may go on with the trace.
 
     Attributes:
         session: session that it belongs to.
