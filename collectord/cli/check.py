@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`collectord check`: load, probe and plan, then print the plan. Nothing is opened or written.
 
+The kernel is asked whether it takes the filters of tracepoints, unless --facts tells of another
+host.
 With --diff it prints how the plan differs from that of the running daemon.
 """
 
@@ -20,6 +22,8 @@ from collectord.facts.kernel_facts import KernelFacts
 from collectord.folders.walk import read_file
 from collectord.plan.build import build
 from collectord.plan.difference import difference, document
+from collectord.plan.session_draft import blame
+from collectord.source.perf_filter import refused_filter
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
@@ -78,6 +82,8 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
         raise UsageError("--diff cannot be combined with --facts", hint="the daemon runs here")
     config = load(args.files or config_files())
     plan = build(config, _facts(args.facts, kernel, config))
+    if not args.facts:
+        _ask_filters(kernel, config, plan)
     if args.diff:
         _print_difference(client.get(args.socket, "/v1/plan"), plan, as_json=args.json)
     elif args.json:
@@ -86,6 +92,17 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
         for line in plan.describe():
             say(line)
     return EXIT_OK
+
+
+def _ask_filters(kernel: Kernel, config: Config, plan: Plan) -> None:
+    """Raise PlanError if this kernel refuses the filter of a tracepoint."""
+    configured = {session.name: session for session in config.session}
+    for session in plan.sessions:
+        with blame(configured[session.name]):
+            for system, name, text in session.tracepoint_filters:
+                reason = kernel.filter_refusal(system, name, text)
+                if reason:
+                    raise refused_filter(f"{system}:{name}", text, reason)
 
 
 def _print_difference(running: Mapping[str, Any], plan: Plan, *, as_json: bool) -> None:

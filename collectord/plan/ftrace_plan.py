@@ -106,6 +106,13 @@ class FtracePlan(Payload):
         filtered += [probe.filter or self.exclude_self for probe in self.probes]
         return any(filtered)
 
+    @property
+    def tracepoint_filters(self) -> tuple[tuple[str, str, str], ...]:
+        """See `Payload`."""
+        freeze = (self.freeze,) if self.freeze is not None else ()
+        events = (*self.events, *freeze)
+        return tuple((one.system, one.name, one.filter) for one in events if one.filter)
+
     def describe(self) -> Iterator[str]:
         """Yield the lines that `check` prints."""
         for event in self.events:

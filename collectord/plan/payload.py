@@ -87,6 +87,11 @@ class Payload:
         """Whether the kernel filters events that the plan's `events` do not show."""
         return False
 
+    @property
+    def tracepoint_filters(self) -> tuple[tuple[str, str, str], ...]:
+        """Group, name and filter of each tracepoint that has one, beside those of `events`."""
+        return ()
+
     def describe(self) -> Iterable[str]:
         """Yield the lines that `check` prints."""
         return ()

@@ -142,6 +142,16 @@ class SessionPlan:
         return tuple(by_index[index] for index in sorted(by_index))
 
     @property
+    def tracepoint_filters(self) -> tuple[tuple[str, str, str], ...]:
+        """Group, name and filter of each tracepoint that has one."""
+        found = [
+            (*event.tracepoint, event.filter)
+            for event in self.events
+            if event.tracepoint is not None and event.filter
+        ]
+        return (*found, *self.payload.tracepoint_filters)
+
+    @property
     def basis(self) -> Basis:
         """The basis of the session's balance: the weakest of its data rings."""
         return Basis.weakest([r.basis for r in self.rings if r.role is RingRole.DATA])

@@ -46,11 +46,15 @@ def set_filter(
         if error.errno not in FILTER_REFUSALS or event.tracepoint is None:
             raise
         reason = kernel.filter_refusal(*event.tracepoint, event.filter)
-        raise UsageError(
-            f"the kernel refuses filter {event.filter!r} for {event.name}"
-            + (f": {reason}" if reason else ""),
-            hint="the tracepoint's fields are in its `format` file below tracefs",
-        ) from error
+        raise refused_filter(event.name, event.filter, reason) from error
+
+
+def refused_filter(name: str, text: str, reason: str) -> UsageError:
+    """Return the error where the kernel refuses a tracepoint's filter; "" is an unknown reason."""
+    return UsageError(
+        f"the kernel refuses filter {text!r} for {name}" + (f": {reason}" if reason else ""),
+        hint="the tracepoint's fields are in its `format` file below tracefs",
+    )
 
 
 def refused_addresses(error: KernelError, event: EventPlan, scope: Scope) -> CollectordError:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _START_TIMEOUT_S: Final = 60
 _SESSION: Final = re.compile(r"(?m)^\[\[session\]\]\n")
+_TRIGGER: Final = re.compile(r"(?m)^\[\[trigger\]\]\n")
 _NAME: Final = re.compile(r'(?m)^name = "(.*)"$')
 
 
@@ -32,13 +33,16 @@ def default_config() -> str:
 
 def with_sessions(text: str, wanted: Iterable[str]) -> str:
     """Return a configuration with these of its sessions, each with its place behind its name."""
+    text, *triggers = _TRIGGER.split(text)
     head, *sessions = _SESSION.split(text)
     own = {_name(session): session for session in sessions}
     chosen = [
         _NAME.sub(f'name = "{name}-{number}"', own[name], count=1)
         for number, name in enumerate(wanted)
     ]
-    return head + "".join(f"[[session]]\n{session}" for session in chosen)
+    tables = [f"[[session]]\n{one}" for one in chosen]
+    tables += [f"[[trigger]]\n{one}" for one in triggers]
+    return head + "".join(tables)
 
 
 def _name(session: str) -> str:

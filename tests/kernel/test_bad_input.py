@@ -600,13 +600,16 @@ def test_wrong_configurations(
     refused("check", path, status=CONFIG, says=says)
 
 
-def test_wrong_filter_in_a_configuration(refused: Refused, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["perf", "tracefs"])
+def test_wrong_filter_in_a_configuration(refused: Refused, tmp_path: Path, kind: str) -> None:
     """The kernel alone knows a filter to be wrong: the session's file is named then."""
     path = tmp_path / "collectord.toml"
     wrong = '["sched:sched_switch"]\nfilter = "nothing == 1"'
-    path.write_text(config_text(tmp_path / "state").replace('["cpu-clock"]', wrong))
+    right = config_text(tmp_path / "state").replace('"perf"', f'"{kind}"')
+    path.write_text(right.replace('["cpu-clock"]', wrong))
     says = f"{path}: session 'calls': the kernel refuses filter 'nothing == 1'"
-    refused("run", "--config", path, status=CONFIG, says=says)
+    for words in (("run", "--config"), ("check",)):
+        refused(*words, path, status=CONFIG, says=says)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.control import client
 from tests.support.daemons import wait_for
+from tests.support.manual import DOCS
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
@@ -109,23 +110,39 @@ def is_again(unit: str) -> bool:
 
 
 @contextmanager
+def _drop_in(name: str, text: str) -> Iterator[None]:
+    """Have some lines more in the service's unit for a block."""
+    file = Path("/run/systemd/system") / f"{UNIT}.d" / f"{name}.conf"
+    file.parent.mkdir()
+    try:
+        file.write_text(f"[Service]\n{text}")
+        systemctl("daemon-reload")
+        yield
+    finally:
+        shutil.rmtree(file.parent)
+        systemctl("daemon-reload")
+
+
+@contextmanager
+def block_devices_let_in() -> Iterator[None]:
+    """Have the drop-in for block devices that docs/operations.md shows."""
+    manual = (DOCS / "operations.md").read_text()
+    (lines,) = re.findall(r"\[Service\]\n(PrivateDevices=no\n(?:\S+\n)+)", manual)
+    with _drop_in("devices", lines):
+        yield
+
+
+@contextmanager
 def hung_drain_thread(generator: Generator) -> Iterator[None]:
     """Start the service, and hold one of its drain threads for a block, with a quick watchdog.
 
     It is held as a read that never returns would hold it.
     """
-    drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "watchdog.conf"
-    drop_in.parent.mkdir()
-    try:
-        drop_in.write_text(f"[Service]\nWatchdogSec={round(patient(3))}\n")
-        systemctl("daemon-reload")
+    with _drop_in("watchdog", f"WatchdogSec={round(patient(3))}\n"):
         systemctl("start", UNIT)
         tid = status_of()["drain"]["threads"][0]["tid"]
         with generator.start("hold-thread", tid=tid):
             yield
-    finally:
-        shutil.rmtree(drop_in.parent)
-        systemctl("daemon-reload")
 
 
 @contextmanager
@@ -138,16 +155,11 @@ def without_sys_admin(*more: str, paranoid: int) -> Iterator[str]:
     words = re.findall(r"^CapabilityBoundingSet=(.*)$", unit.read_text(), re.MULTILINE)
     gone = {"CAP_SYS_ADMIN", *more}
     capabilities = " ".join(word for word in " ".join(words).split() if word not in gone)
-    drop_in = Path("/run/systemd/system") / f"{UNIT}.d" / "least.conf"
-    drop_in.parent.mkdir()
     level = PARANOID.read_text()
-    lines = (f"{key}=\n{key}={capabilities}\n" for key in CAPABILITY_SETS)
-    try:
-        drop_in.write_text("[Service]\n" + "".join(lines))
+    lines = "".join(f"{key}=\n{key}={capabilities}\n" for key in CAPABILITY_SETS)
+    with _drop_in("least", lines):
         PARANOID.write_text(str(paranoid))
-        systemctl("daemon-reload")
-        yield capabilities
-    finally:
-        PARANOID.write_text(level)
-        shutil.rmtree(drop_in.parent)
-        systemctl("daemon-reload")
+        try:
+            yield capabilities
+        finally:
+            PARANOID.write_text(level)

@@ -140,18 +140,18 @@ def written(state: Path, sets: Sequence[Path] = ()) -> int:
     return sum(block_traces.written(block_traces.parsed(base)) for base in sets or bases(state))
 
 
-def await_all(daemon: daemons.Daemon) -> None:
-    """Wait until the daemon has all that was written, the loads being over."""
+def await_all(look: Callable[[], dict[str, Any]]) -> None:
+    """Wait until a session, as it looks now, has all that was written, the loads being over."""
     seen: list[tuple[int, float]] = []
 
     def is_still() -> bool:
-        stored = daemon.session("disk")["stored"]
+        stored = look()["stored"]
         if not seen or seen[-1][0] != stored:
             seen.append((stored, time.monotonic()))
         return time.monotonic() - seen[-1][1] > _STILL_S
 
     wait_for(is_still, "all records")
-    session = daemon.session("disk")
+    session = look()
     assert session["unaccounted"] == 0, session
     assert openers.lost(session) == {}, session
 
@@ -173,7 +173,7 @@ def test_a_restart_loses_nothing(
             load.stop()
         write_requests(device, REQUESTS)  # while no daemon runs
         with daemons.running(start_cli, config) as daemon:
-            await_all(daemon)
+            await_all(lambda: daemon.session("disk"))
             assert daemon.stop().status == 0
     check_ledger(state)
     check_once(state)
@@ -196,7 +196,7 @@ def test_a_kill_loses_nothing(
                     daemon.kill()
             made = load.stop()
         with daemons.running(start_cli, config) as daemon:
-            await_all(daemon)
+            await_all(lambda: daemon.session("disk"))
             ended = daemon.stop()
         assert ended.status == 0, ended.log
         assert not ended.named("gap_before")
@@ -264,7 +264,7 @@ def test_a_reload_leaves_it_alone(
         with loaded(device) as load:
             daemon.post("/v1/reload", {})
             made = load.stop()
-        await_all(daemon)
+        await_all(lambda: daemon.session("disk"))
         config.write_text(config.read_text().replace("subbufs = 2048", "subbufs = 1024"))
         before = int(daemon.session("disk")["stored"])
         daemon.post("/v1/reload", {})
@@ -275,7 +275,7 @@ def test_a_reload_leaves_it_alone(
 
         wait_for(records, "records of the new trace")
         write_requests(device, REQUESTS)
-        await_all(daemon)
+        await_all(lambda: daemon.session("disk"))
         ended = daemon.stop()
     assert ended.status == 0, ended.log
     assert not ended.named("trace_left_behind")

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.support import daemons
+from tests.support.block_traces import disk, traces_of
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
 from tests.vm.service import (
     CONFIG,
     OPENER,
     STATE,
     UNIT,
+    block_devices_let_in,
     hung_drain_thread,
     is_again,
     journal,
@@ -27,6 +29,7 @@ from tests.vm.service import (
     systemctl,
     without_sys_admin,
 )
+from tests.vm.test_lasting_relay import await_all, check_ledger, check_once, loaded, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +53,16 @@ kind = "perf"
 events = ["{EVENT}"]
 filter = "{FILTER}"
 ring = "4MiB"
+"""
+TRACED: Final = """
+[[session]]
+name = "disk"
+
+[[session.source]]
+kind = "relay"
+device = "{device}"
+subbuf = "16KiB"
+subbufs = 2048
 """
 COMPILED: Final = f"""
 [bpf]
@@ -164,3 +177,30 @@ def test_the_daemon_needs_no_privilege_of_perf_and_bpf(generator: Generator) -> 
         assert session(PROGRAM)["unaccounted"] == 0
         systemctl("stop", UNIT)
         assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
+
+
+@pytest.mark.usefixtures("service", "opener")
+def test_a_block_trace_outlives_the_daemon(tmp_path: Path) -> None:
+    """With the drop-in for block devices it goes on over restarts and a kill: each number once."""
+    with block_devices_let_in(), disk(tmp_path) as device:
+        CONFIG.write_text(HELD + TRACED.format(device=device))
+        systemctl("restart", OPENER)
+        systemctl("start", UNIT)
+        with loaded(device) as load:
+            wait_for(lambda: session("disk")["stored"] > CALLS, "records")
+            systemctl("restart", UNIT)
+            wait_for(lambda: session("disk")["stored"] > CALLS, "records of the next daemon")
+            systemctl("kill", "--kill-whom=main", "--signal=KILL", UNIT)
+            wait_for(lambda: is_again(UNIT), "a service that runs again")
+            made = load.stop()
+        await_all(lambda: session("disk"))
+        assert session("disk")["degraded"] == []
+        systemctl("stop", UNIT)
+        assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
+        assert traces_of(device)
+        systemctl("stop", OPENER)
+        assert traces_of(device) == []
+    assert '"event": "gap_before"' not in journal()
+    check_ledger(STATE / "disk")
+    check_once(STATE / "disk")
+    assert written(STATE / "disk") == made

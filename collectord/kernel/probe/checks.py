@@ -373,7 +373,10 @@ def bpf(facts: BpfFacts, limits: Limits, lockdown: str) -> Iterator[Check]:
 
 def _headers(facts: BpfFacts) -> Check:
     release = os.uname().release
-    remedy = f"apt install linux-headers-{release}"
+    remedy = (
+        f"apt install linux-headers-{release}; for a kernel of your own, make "
+        f"/lib/modules/{release}/build a link to the folder that it was built in"
+    )
     if not facts.headers_kind:
         return Check("kernel headers", ok=False, detail="none found", remedy=remedy)
     origin = f"{_HEADER_KINDS[facts.headers_kind]}, {facts.headers}"
