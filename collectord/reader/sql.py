@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from collectord.errors import CollectordError, UsageError
+from collectord.errors import CollectordError, MissingFeature, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +40,8 @@ _SETTINGS: Final = (
     "SET autoinstall_known_extensions = false",
 )
 _LOCKS: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
+_FLAGS: Final = re.compile(r"(?m)^flags\s*:(.*)$")
+_PROCESSOR_BYTES: Final = 16 << 10  # the first processor's part of /proc/cpuinfo, and more
 # Types whose values Python would cut, or has no form for that can be printed.
 _AS_TEXT: Final = re.compile(
     r"TIMESTAMP|TIME\b|DATE|INTERVAL|BLOB|BIT|UUID|HUGEINT|BIGNUM|DECIMAL"
@@ -280,12 +284,12 @@ def named_in(parsed: Any) -> Named:  # noqa: ANN401  # a parsed statement as pla
         if isinstance(node, list):
             waiting += node
         elif isinstance(node, dict):
-            kind = node.get("type")
+            kind = str(node.get("type"))  # of a cast it is a type as DuckDB 1 has it
             if kind == "BASE_TABLE":
                 tables.add(str(node.get("table_name", "")).lower())
             if kind == "COLUMN_REF" and len(node.get("column_names", ())) == 1:
                 references.add(str(node["column_names"][0]).lower())
-            if str(kind).endswith(("TABLE", "SUBQUERY", "JOIN")) and node.get("alias"):
+            if kind.endswith(("TABLE", "SUBQUERY", "JOIN")) and node.get("alias"):
                 aliases.add(str(node["alias"]).lower())
             # A NATURAL join, or a kind of table that hides what it reads.
             everything |= (
@@ -309,6 +313,7 @@ def connect(stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN40
 
     Raises:
         CollectordError: DuckDB is not installed.
+        MissingFeature: it is made for another processor.
     """
     duckdb = _duckdb()
     temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="collectord-"))
@@ -352,7 +357,28 @@ class _Errors:
         raise UsageError(message, hint=hint) from error
 
 
+def dies_on(release: str, processor: str) -> bool:
+    """Whether DuckDB of a version ends the process by an illegal instruction.
+
+    The wheels of DuckDB 2 for x86-64 are compiled for AVX2.
+
+    Args:
+        release: version of the package.
+        processor: the begin of /proc/cpuinfo, which has a line of flags on x86 alone.
+    """
+    flags = _FLAGS.search(processor)
+    is_second = release.partition(".")[0] == "2"
+    return is_second and flags is not None and "avx2" not in flags[1].split()
+
+
 def _duckdb() -> ModuleType:
+    with suppress(OSError, PackageNotFoundError), Path("/proc/cpuinfo").open() as file:
+        if dies_on(version("duckdb"), file.read(_PROCESSOR_BYTES)):
+            raise MissingFeature(
+                "DuckDB 2 needs a processor with AVX2",
+                feature="AVX2",
+                hint="python3 -m pip install 'duckdb<2'",
+            )
     try:
         import duckdb  # noqa: PLC0415  # of this verb alone, and heavy
     except ImportError as error:

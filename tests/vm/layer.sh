@@ -82,6 +82,8 @@ dependencies)
     with_pip "$1"
     mkdir -p "$root$checkout"
     cp -p "$2"/{pyproject.toml,constraints.txt,Makefile} "$root$checkout"
+    # DuckDB 2 is compiled for AVX2, which the emulated processor lacks
+    sed -i 's/^duckdb==.*/duckdb<2/' "$root$checkout/constraints.txt"
     inside make .venv/.stamps/requirements .venv/.stamps/test
     rm "$root$checkout"/{pyproject.toml,constraints.txt,Makefile}
     ;;

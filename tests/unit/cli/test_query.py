@@ -132,7 +132,6 @@ def test_csv_and_parquet(trace: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         ("SELEC 1", "syntax error"),
         ("FROM sched_swich", 'did you mean "sched_switch"'),
         ("SELECT next_pidd FROM sched_switch", 'did you mean "next_pid"'),
-        ("SELECT " + "(" * 3000 + "1" + ")" * 3000, ""),
     ],
 )
 def test_everything_else_is_refused(statement: str, told: str, trace: str) -> None:
@@ -141,6 +140,16 @@ def test_everything_else_is_refused(statement: str, told: str, trace: str) -> No
         query.run([statement, trace])
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_deep_statement_is_no_crash(trace: str) -> None:
+    """It is answered, or refused in one line: versions of DuckDB differ in how deep one may be."""
+    told = ""
+    try:
+        assert query.run(["SELECT " + "(" * 3000 + "1" + ")" * 3000, trace]) == 0
+    except CollectordError as error:
+        told = str(error)
+    assert "\n" not in told
 
 
 def test_the_schema_lists_tables(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
