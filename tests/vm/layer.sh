@@ -74,6 +74,11 @@ inside() {
         chroot "$root" /bin/bash -euo pipefail -c "cd $checkout; $*"
 }
 
+# DuckDB 2 is compiled for AVX2, which the emulated processor lacks.
+of_any_processor() {
+    sed -i 's/^duckdb==.*/duckdb<2/' "$root$checkout/constraints.txt"
+}
+
 kernel=$(basename "$(echo "${lowers[-1]}"/lib/modules/*)")
 
 case $verb in
@@ -82,8 +87,7 @@ dependencies)
     with_pip "$1"
     mkdir -p "$root$checkout"
     cp -p "$2"/{pyproject.toml,constraints.txt,Makefile} "$root$checkout"
-    # DuckDB 2 is compiled for AVX2, which the emulated processor lacks
-    sed -i 's/^duckdb==.*/duckdb<2/' "$root$checkout/constraints.txt"
+    of_any_processor
     inside make .venv/.stamps/requirements .venv/.stamps/test
     rm "$root$checkout"/{pyproject.toml,constraints.txt,Makefile}
     ;;
@@ -91,6 +95,7 @@ product)
     merge
     with_pip "$1"
     cp -a "$2/." "$root$checkout"
+    of_any_processor
     chmod 755 "$root$checkout" # the copy is of a temporary folder; tests run the program as others
     rm -r "$root$checkout/tests"
     # the layer below is of this pyproject.toml, however old the file looks

@@ -127,7 +127,7 @@ def _drop_in(name: str, text: str) -> Iterator[None]:
 def block_devices_let_in() -> Iterator[None]:
     """Have the drop-in for block devices that docs/operations.md shows."""
     manual = (DOCS / "operations.md").read_text()
-    (lines,) = re.findall(r"\[Service\]\n(PrivateDevices=no\n(?:\S+\n)+)", manual)
+    (lines,) = re.findall(r"\[Service\]\n(PrivateDevices=no\n(?:\w+=.*\n)+)", manual)
     with _drop_in("devices", lines):
         yield
 
