@@ -43,6 +43,7 @@ VERBS: Final = {
     "why": "Say why something is slow: several answers about one subject.",
     "export": "Write the records in segments in the formats of other tools.",
     "flame": "Show where time goes, from the call chains of samples in segments.",
+    "fleet": "Ask many hosts at once, by what they have put into an object store.",
 }
 
 # Verbs that make privileged calls, or read what only the kernel tells.
@@ -51,6 +52,7 @@ KERNEL_VERBS: Final = frozenset({"run", "opener", "record", "list", "check", "bp
 # Verbs that log nothing.
 _WITHOUT_LOG: Final = (
     *(["events"], ["ledger"], ["query"], ["answer"], ["why"], ["export"], ["flame"]),
+    ["fleet"],
 )
 
 EXIT_OK: Final = 0

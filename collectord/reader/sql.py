@@ -32,7 +32,6 @@ _NO_COLUMN: Final = re.compile(
     r'(?:Referenced column|Table "[^"]*" does not have a column named|column) "([^"]+)"'
 )
 _SETTINGS: Final = (
-    f"SET memory_limit = '{_MEMORY}'",
     "SET python_enable_replacements = false",
     "SET autoload_known_extensions = false",
     "SET autoinstall_known_extensions = false",
@@ -72,8 +71,23 @@ class MadeTable(Protocol):
         """Create the table in a database, and return the scans that it was made from."""
 
 
-class Answer:
+class Answered(Protocol):
     """The result of a statement, whose rows are read once.
+
+    Attributes:
+        columns: names of the columns.
+        types: of the columns, as DuckDB names them.
+    """
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+
+    def batches(self) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows, some at a time. Raises CollectordError."""
+
+
+class Answer:
+    """The result of a statement of DuckDB, whose rows are read once.
 
     Attributes:
         columns: names of the columns.
@@ -304,8 +318,20 @@ def literal(text: str) -> str:
     return _QUOTE + text.replace(_QUOTE, _QUOTE * 2) + _QUOTE
 
 
-def connect(stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN401  # of DuckDB
-    """Return a database in memory that opens no file, but one that is written, until `stack` ends.
+def connect(
+    stack: ExitStack,
+    written: str | None = None,
+    *,
+    memory: str = _MEMORY,
+    folders: Sequence[str] = (),
+) -> Any:  # noqa: ANN401  # of DuckDB
+    """Return a database in memory that opens no file but those that are named.
+
+    Args:
+        stack: closes it.
+        written: the file that it writes.
+        memory: the most that it takes.
+        folders: it reads what is below.
 
     Raises:
         CollectordError: DuckDB is not installed.
@@ -317,9 +343,12 @@ def connect(stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN40
         stack.callback(connection.close)
         for setting in _SETTINGS:
             connection.execute(setting)
+        connection.execute("SET memory_limit = ?", [memory])
         connection.execute("SET temp_directory = ?", [temporary])
         if written is not None:
             connection.execute("SET allowed_paths = ?", [[written]])
+        if folders:
+            connection.execute("SET allowed_directories = ?", [[*folders]])
         for setting in _LOCKS:
             connection.execute(setting)
     return connection
