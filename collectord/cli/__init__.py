@@ -42,6 +42,7 @@ VERBS: Final = {
     "answer": "Answer a common question from the records in segments.",
     "why": "Say why something is slow: several answers about one subject.",
     "export": "Write the records in segments in the formats of other tools.",
+    "ship": "Put sealed segments into an object store, each exactly once.",
     "flame": "Show where time goes, from the call chains of samples in segments.",
     "fleet": "Ask many hosts at once, by what they have put into an object store.",
 }

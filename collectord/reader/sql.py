@@ -183,13 +183,25 @@ class Database:
             yield from batch
 
     def write_parquet(
-        self, sql: str, path: str, values: Mapping[str, int | str] | None = None
+        self,
+        sql: str,
+        path: str,
+        values: Mapping[str, int | str] | None = None,
+        *,
+        more: str = "",
     ) -> int:
-        """Write the result of one SELECT to a file, and return its rows. Raises as `ask`."""
+        """Write the result of one SELECT to a file, and return its rows. Raises as `ask`.
+
+        Args:
+            sql: the statement.
+            path: of the file; with a base, within its folder.
+            values: of the statement's parameters.
+            more: options of the file, as DuckDB has them, behind a comma.
+        """
         with ExitStack() as stack:  # an export writes hundreds
             connection, source, bound = self._prepare(sql, values or {}, stack, written=path)
             target = path.replace(_QUOTE, _QUOTE * 2)
-            options = "FORMAT parquet, COMPRESSION zstd"
+            options = f"FORMAT parquet, COMPRESSION zstd{more}"
             with _Errors(self._duckdb, self._hint):
                 copied = connection.execute(
                     f"COPY (FROM {source}) TO '{target}' ({options})", bound
@@ -248,7 +260,8 @@ class Database:
     def _make(self, connection: Any, name: str, named: Named) -> None:  # noqa: ANN401
         """Make a table that the statement names."""
         if name in self._fixed:
-            self.scans += self._fixed[name].make(connection, name)
+            # With a base it is made once for all statements.
+            self.scans += self._fixed[name].make(self._base or connection, name)
             return
         table = self._tables.get(name)
         if table is None:
@@ -322,16 +335,20 @@ def connect(
     stack: ExitStack,
     written: str | None = None,
     *,
+    folder: str | None = None,
+    files: Any = None,  # noqa: ANN401  # of fsspec
     memory: str = _MEMORY,
-    folders: Sequence[str] = (),
+    threads: int = 0,
 ) -> Any:  # noqa: ANN401  # of DuckDB
     """Return a database in memory that opens no file but those that are named.
 
     Args:
-        stack: closes it.
-        written: the file that it writes.
+        stack: the database ends with it.
+        written: path of the one file that may be written.
+        folder: path of a folder whose files may be written and read.
+        files: a file system of fsspec whose files may be read.
         memory: the most that it takes.
-        folders: it reads what is below.
+        threads: that it may use, 0 for one on each CPU.
 
     Raises:
         CollectordError: DuckDB is not installed.
@@ -347,8 +364,14 @@ def connect(
         connection.execute("SET temp_directory = ?", [temporary])
         if written is not None:
             connection.execute("SET allowed_paths = ?", [[written]])
+        folders = [] if folder is None else [folder]
+        if files is not None:  # known before its scheme is: else that is taken for a folder here
+            connection.register_filesystem(files)
+            folders.append(f"{files.protocol}://")
         if folders:
-            connection.execute("SET allowed_directories = ?", [[*folders]])
+            connection.execute("SET allowed_directories = ?", [folders])
+        if threads:
+            connection.execute("SET threads = ?", [threads])
         for setting in _LOCKS:
             connection.execute(setting)
     return connection
@@ -379,6 +402,11 @@ class _Errors:
             raise CollectordError(message, hint=hint) from error
         message = re.sub(r"\s*Did you mean .*", "", message) if hint else message
         raise UsageError(message, hint=hint) from error
+
+
+def errors_of_duckdb() -> _Errors:
+    """Return a block in which errors of DuckDB become ours."""
+    return _Errors(_duckdb())
 
 
 def _duckdb() -> ModuleType:

@@ -84,12 +84,10 @@ def opened(place: Place, stack: ExitStack) -> Any:  # noqa: ANN401  # of DuckDB
     """Return a database in memory that reads the objects of a store, and no other file."""
     folder = place.folder
     if folder is not None:
-        return connect(stack, memory=_MEMORY, folders=[f"{folder}/"])
-    from collectord.fleet.engines.store_files import StoreFiles  # noqa: PLC0415
+        return connect(stack, folder=f"{folder}/", memory=_MEMORY)
+    from collectord.fleet.engines.store_files import StoreFiles  # noqa: PLC0415  # fsspec
 
-    connection = connect(stack, memory=_MEMORY, folders=[f"{PROTOCOL}://"])
-    connection.register_filesystem(StoreFiles(place.store, PROTOCOL))
-    return connection
+    return connect(stack, files=StoreFiles(place.store, PROTOCOL), memory=_MEMORY)
 
 
 def _read(keys: Sequence[str], place: Place, how: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from fsspec import AbstractFileSystem
@@ -12,6 +13,7 @@ from collectord.errors import NotStored
 if TYPE_CHECKING:
     from collectord.fleet.store import Store
 
+_NEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 # The end of an object, which says what is where in it: it is read first, in one request.
 _TAIL_BYTES: Final = 64 << 10
 
@@ -66,6 +68,10 @@ class StoreFiles(AbstractFileSystem):
         """Return name, size and kind of an object."""
         key = self._key(path)
         return {"name": key, "size": self.size_bytes(key), "type": "file"}
+
+    def modified(self, _path: str) -> datetime:
+        """Return the same time for all: objects never change."""
+        return _NEVER
 
     def glob(self, path: str, **_options: object) -> list[str]:  # type: ignore[override]
         """Return the one object of a name: no name is a pattern here."""
