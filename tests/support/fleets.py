@@ -12,7 +12,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
 import msgspec
@@ -92,6 +92,7 @@ class Shipped:
 
     Attributes:
         produced: records of all segments, by {host, session}.
+        connection: the database that makes the rows.
     """
 
     def __init__(self, store: Store) -> None:
@@ -99,13 +100,13 @@ class Shipped:
         self.produced: dict[tuple[str, str], int] = {}
         self._stack = ExitStack()
         self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        self._connection = duckdb.connect(":memory:")
+        self.connection = duckdb.connect(":memory:")
 
-    def __enter__(self) -> Shipped:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        self.connection.close()
         self._stack.close()
 
     def segment(
@@ -137,9 +138,8 @@ class Shipped:
         begins_ns += host.clock_off_ns
         mono_ns = begins_ns - BEGIN_NS + BOOT_NS - host.clock_off_ns
         rows = {event: self._count(sql) for event, sql in events.items()}
-        manifest = self._manifest(
-            host, session, events, (begins_ns, mono_ns), length_ns, sum(rows.values()), lost
-        )
+        counts = sum(rows.values()), lost
+        manifest = _manifest(host, session, events, (begins_ns, mono_ns, length_ns), counts)
         text = manifests.encode(manifest)
         source = hashlib.sha256(text).hexdigest()
         day = day_of(begins_ns)
@@ -147,7 +147,7 @@ class Shipped:
         for event, sql in events.items():
             name = event.partition(":")[2]
             key = EventKey(name, day, host.name, source).key
-            data = self._parquet(sql, (begins_ns, mono_ns), host, session)
+            data = self._parquet(sql, (begins_ns, mono_ns), session)
             self.store.put_new(key, data)
             objects.append(
                 StoredObject(
@@ -214,85 +214,85 @@ class Shipped:
             self.produced[whose] = self.produced.get(whose, 0) + stored + lost
         return made
 
-    def _manifest(
-        self,
-        host: Host,
-        session: str,
-        events: Mapping[str, str],
-        begins: tuple[int, int],
-        length_ns: int,
-        stored: int,
-        lost: int,
-    ) -> Manifest:
-        number, before, lost_before = host.runs.get(session, (0, 0, 0))
-        host.runs[session] = number + 1, before + stored, lost_before + lost
-        begins_ns, mono_ns = begins
-
-        def reading(after_ns: int) -> ClockReading:
-            return ClockReading(
-                monotonic_ns=mono_ns + after_ns,
-                realtime_ns=begins_ns + after_ns,
-                perf_ns=mono_ns + after_ns,
-                bracket_ns=200,
-            )
-
-        return Manifest(
-            format="perf.data",
-            segment=f"{number:06}.perf.data",
-            host=host.name,
-            boot_id="boot",
-            kernel=host.kernel,
-            session=session,
-            source="perf",
-            scope="system",
-            started_ns=begins_ns,
-            direct=False,
-            data_offset=0,
-            events=tuple(events),
-            rings=(),
-            clocks=Clocks(open=reading(0), close=reading(length_ns)),
-            run=f"{host.name}-{session}",
-            stored_before=before,
-            complete=True,
-            recovered=False,
-            first_ns=mono_ns,
-            last_ns=mono_ns + length_ns,
-            records=stored,
-            samples=stored,
-            replayed=0,
-            produced=before + stored + lost_before + lost,
-            ledger={
-                "basis": "exact",
-                "produced": before + stored + lost_before + lost,
-                "stored": before + stored,
-                "lost": {"kernel_ring/ring_full": lost_before + lost},
-                "overwritten": 0,
-                "repeated": 0,
-                "in_flight": 0,
-                "unaccounted": 0,
-            },
-            lost_samples={},
-            bytes=0,
-            allocated_bytes=0,
-            data_bytes=0,
-            spans=(),
-            build_ids={},
-            previous=None,
-        )
-
     def _count(self, sql: str) -> int:
-        return int(self._connection.execute(f"SELECT count(*) FROM ({sql})").fetchall()[0][0])  # noqa: S608
+        return int(self.connection.execute(f"SELECT count(*) FROM ({sql})").fetchall()[0][0])  # noqa: S608
 
-    def _parquet(self, sql: str, begins: tuple[int, int], host: Host, session: str) -> bytes:
+    def _parquet(self, sql: str, begins: tuple[int, int], session: str) -> bytes:
         path = self._folder / "rows.parquet"
         begins_ns, mono_ns = begins
-        self._connection.execute(
+        self.connection.execute(
             f"COPY (SELECT make_timestamp_ns({begins_ns} + after) AS time, "  # noqa: S608
-            f"({mono_ns} + after)::UBIGINT AS mono_ns, * EXCLUDE (n, after), '{session}' AS session, "
-            f"'boot' AS boot_id FROM ({sql}) ORDER BY after) TO '{path}' "
+            f"({mono_ns} + after)::UBIGINT AS mono_ns, * EXCLUDE (n, after), "
+            f"'{session}' AS session, 'boot' AS boot_id FROM ({sql}) ORDER BY after) TO '{path}' "
             f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP})"
         )
         return path.read_bytes()
+
+
+def _manifest(
+    host: Host,
+    session: str,
+    events: Mapping[str, str],
+    times: tuple[int, int, int],
+    counts: tuple[int, int],
+) -> Manifest:
+    """Return a manifest by {UTC, CLOCK_MONOTONIC, length} and {stored, lost} of a segment."""
+    stored, lost = counts
+    number, before, lost_before = host.runs.get(session, (0, 0, 0))
+    host.runs[session] = number + 1, before + stored, lost_before + lost
+    begins_ns, mono_ns, length_ns = times
+
+    def reading(after_ns: int) -> ClockReading:
+        return ClockReading(
+            monotonic_ns=mono_ns + after_ns,
+            realtime_ns=begins_ns + after_ns,
+            perf_ns=mono_ns + after_ns,
+            bracket_ns=200,
+        )
+
+    return Manifest(
+        format="perf.data",
+        segment=f"{number:06}.perf.data",
+        host=host.name,
+        boot_id="boot",
+        kernel=host.kernel,
+        session=session,
+        source="perf",
+        scope="system",
+        started_ns=begins_ns,
+        direct=False,
+        data_offset=0,
+        events=tuple(events),
+        rings=(),
+        clocks=Clocks(open=reading(0), close=reading(length_ns)),
+        run=f"{host.name}-{session}",
+        stored_before=before,
+        complete=True,
+        recovered=False,
+        first_ns=mono_ns,
+        last_ns=mono_ns + length_ns,
+        records=stored,
+        samples=stored,
+        replayed=0,
+        produced=before + stored + lost_before + lost,
+        ledger={
+            "basis": "exact",
+            "produced": before + stored + lost_before + lost,
+            "stored": before + stored,
+            "lost": {"kernel_ring/ring_full": lost_before + lost},
+            "overwritten": 0,
+            "repeated": 0,
+            "in_flight": 0,
+            "unaccounted": 0,
+        },
+        lost_samples={},
+        bytes=0,
+        allocated_bytes=0,
+        data_bytes=0,
+        spans=(),
+        build_ids={},
+        previous=None,
+    )
 
 
 def replaced(one: Commit, **changes: Any) -> Commit:  # noqa: ANN401  # of the commit
