@@ -32,7 +32,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Target(NamedTuple):
-    """What is shipped of a session.
+    """The rules by which a session is shipped.
 
     Attributes:
         session: its name.

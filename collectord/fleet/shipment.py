@@ -99,7 +99,7 @@ class Shipped(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """What was put of a segment before its commit."""
+    """The objects that were put of a segment before its commit."""
 
     rule: commits.Rule
     objects: tuple[StoredObject, ...]
