@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collectord.sink.segment import SegmentPaths
 
 NAME: Final = "shipped.json"
-NOTE_MODE: Final = 0o644
 _MAX_BYTES: Final = 4 << 20
 _STREAMS_MAX: Final = 4096
 

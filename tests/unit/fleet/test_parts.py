@@ -139,7 +139,7 @@ def test_hashes_are_hmacs(key: bytes) -> None:
 def test_rules_fit_columns() -> None:
     """The first one that fits holds; numbers cannot be hashed, and are left out."""
     rules = (
-        RedactConfig(column="file", table="mapp*", how="prefix", keep=2),
+        RedactConfig(column="file", table="map*", how="prefix", keep=2),
         RedactConfig(column="file"),
         RedactConfig(column="*pid", how="hash"),
     )
