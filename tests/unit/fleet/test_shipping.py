@@ -12,15 +12,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from collectord.fleet.incident_files import Incidents
+from collectord.fleet.pace import Pace
+from collectord.fleet.pending import Target
+from collectord.fleet.redaction import Redaction
+from collectord.fleet.shipment import Host as HostOfShipment
+from collectord.fleet.shipment import Shipment
+from collectord.fleet.shipper import Shipper
 from collectord.fleet.store import Store
 from collectord.plan.sink_plan import HoldPlan, RetentionPlan
 from collectord.sink import ship_note
 from collectord.sink.eviction import evict
+from collectord.sink.pack import compress
 from collectord.sink.ship_note import Waiting
 from tests.support.examples import examples
 from tests.support.odd_stores import Oddity, OddStore
 from tests.support.patience import patient
-from tests.support.segments import PID
+from tests.support.segments import PID, orphan
 from tests.support.shipping import (
     EVENT,
     HOST,
@@ -28,6 +36,7 @@ from tests.support.shipping import (
     Host,
     check_store,
     commits_in,
+    in_chain,
     rows_of,
     text_in,
 )
@@ -257,3 +266,88 @@ def test_kills(host: Host, start_cli: StartCli, run_cli: RunCli, s3_server: S3Se
     assert done.returncode == 0, done.stderr
     ordered = check_store(store, len(sealed))
     assert {one.segment for one in ordered} == sealed
+
+
+def test_a_store_that_is_away(host: Host, run_cli: RunCli, s3_server: S3Server) -> None:
+    """All is pending and told, and is shipped when the store is back."""
+    url = s3_server.new_bucket()
+    env = host.environment(s3_server.options(port=1))
+    done = run_cli(*host.words(url, "--once"), env=env)
+    assert done.returncode == 1
+    note = ship_note.read(host.note)
+    assert note is not None
+    assert note.errors == {"unavailable": 1}  # of one request: the others are not tried
+    assert note.streams == ()
+    env = host.environment(s3_server.options())
+    assert run_cli(*host.words(url, "--once"), env=env).returncode == 0
+    check_store(Store.open(url, s3_server.options()), SEGMENTS)
+
+
+def test_an_away_store_is_asked_less_and_less(host: Host, s3_server: S3Server) -> None:
+    """The waits grow, up to a limit."""
+    waits: list[float] = []
+    store = Store.open("s3://bucket/x", s3_server.options(port=1))
+    pace = Pace(0, 0, lambda _: None)
+    host.note.mkdir()
+    target = Target("exec", host.directory, "ledger", by_incident=False, redaction=Redaction())
+    shipper = Shipper(
+        [target],
+        host.note,
+        Shipment(store, HostOfShipment(name=HOST), pace),
+        Incidents(host.state, None, HOST, pace, redacted=False),
+        lambda: len(waits) >= 3,
+    )
+    shipper.run(10.0, waits.append)
+    assert waits == [2.0, 4.0, 8.0]
+
+
+def test_what_is_not_sealed_holds_its_format_up(
+    host: Host, run_cli: RunCli, tmp_path: Path
+) -> None:
+    """Segments follow each other: none is shipped behind one that a repair has yet to seal."""
+    orphan(host.directory)
+    host.record(1)
+    url = str(tmp_path / "store")
+    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    assert len(commits_in(Store.open(url))) == SEGMENTS
+    assert run_cli("segments", "repair", host.state).returncode == 0
+    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    ordered = check_store(Store.open(url), SEGMENTS + 2)
+    assert [one.segment for one in ordered] == sorted(one.segment for one in ordered)
+
+
+def test_a_compressed_segment_is_the_same_one(host: Host, run_cli: RunCli, tmp_path: Path) -> None:
+    """It has the key that it had, and its commit the manifest as it was sealed."""
+    assert len([*compress(host.directory)]) == SEGMENTS
+    url = str(tmp_path / "store")
+    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    check_store(Store.open(url), SEGMENTS)
+
+
+def test_an_unreadable_manifest_is_passed_over(
+    host: Host, run_cli: RunCli, tmp_path: Path
+) -> None:
+    """The others are shipped, and the next commit says how many are missing."""
+    paths = sorted(host.directory.glob("*.perf.data"))
+    paths[1].with_name(paths[1].name + ".json").write_bytes(b"{}")
+    url = str(tmp_path / "store")
+    done = run_cli(*host.words(url, "--once"), env=host.environment())
+    assert "passed_over" in done.stderr
+    ordered = in_chain(Store.open(url), commits_in(Store.open(url)))
+    assert [one.passed_over for one in ordered] == [0, 1, *[0] * (SEGMENTS - 3)]
+    note = ship_note.read(host.note)
+    assert note is not None
+    assert note.errors == {"unreadable": 1}
+
+
+def test_without_the_packages(host: Host, run_cli: RunCli, tmp_path: Path) -> None:
+    """The verb says what to install, and all others work."""
+    fake = tmp_path / "fake"
+    fake.mkdir()
+    (fake / "obstore.py").write_text("raise ImportError\n")
+    env = {**host.environment(), "PYTHONPATH": f"{fake}:{Path(__file__).parents[3]}"}
+    done = run_cli(*host.words(str(tmp_path / "store"), "--once"), env=env)
+    assert done.returncode == 1
+    assert "collectord[fleet]" in done.stderr
+    listed = run_cli("segments", "verify", host.state, env=env)
+    assert listed.returncode == 0, listed.stderr
