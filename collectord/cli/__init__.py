@@ -48,7 +48,9 @@ VERBS: Final = {
 }
 
 # Verbs that make privileged calls, or read what only the kernel tells.
-KERNEL_VERBS: Final = frozenset({"run", "opener", "record", "list", "check", "bpf", "doctor"})
+KERNEL_VERBS: Final = frozenset(
+    {"run", "opener", "record", "list", "check", "bpf", "doctor", "ship"}
+)
 
 # Verbs that log nothing.
 _WITHOUT_LOG: Final = (

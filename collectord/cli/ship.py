@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -16,7 +17,7 @@ from collectord.cli.output import Column, complain, print_json, print_table, say
 from collectord.cli.parser import Parser
 from collectord.errors import CollectordError, ConfigError, SinkError, UnsafePath
 from collectord.fleet import credentials
-from collectord.fleet.commit import decode
+from collectord.fleet.commit import ClockState, decode
 from collectord.fleet.dry_store import DryStore
 from collectord.fleet.host_labels import read_labels
 from collectord.fleet.incident_files import Incidents
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.fleet.pending import Target
+    from collectord.kernel.port import Kernel
 
 _MODE: Final = 0o750
 
@@ -74,7 +76,7 @@ def parser() -> Parser:
 
 
 class _Plan(NamedTuple):
-    """What is shipped, from where."""
+    """The sessions to ship, and the host that they are of."""
 
     config: Config
     targets: list[Target]
@@ -86,7 +88,7 @@ class _Plan(NamedTuple):
         return any(target.redaction.rules for target in self.targets)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], kernel: Kernel) -> int:
     """Ship until SIGINT or SIGTERM, or once."""
     args = parser().parse_args(arguments)
     config = daemon_config.read(args.config).config
@@ -94,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
     folder = _credentials()
     hashes = any(rule.how == "hash" for session in config.session for rule in session.redact)
     key = credentials.redaction_key(folder, needed=hashes)
-    plan = _Plan(config, targets_of(config, key), _host(config))
+    plan = _Plan(config, targets_of(config, key), _host(config, kernel))
     if not plan.targets:
         raise ConfigError(
             "no session is shipped", key="ship", hint='ship = "columns" in a session'
@@ -128,8 +130,13 @@ def _incidents(plan: _Plan, store: Store | DryStore | None, pace: Pace) -> Incid
     return Incidents(root, store, plan.host.name, pace, redacted=plan.redacted)
 
 
-def _host(config: Config) -> Host:
+def _host(config: Config, kernel: Kernel) -> Host:
+    def clock() -> ClockState | None:
+        found = kernel.clock_discipline()
+        return None if found is None else ClockState(at_ns=time.time_ns(), **found._asdict())
+
     return Host(
+        clock=clock,
         name=config.ship.host or socket.gethostname(),
         labels=read_labels(Path(config.ship.host_file)),
         cache=user_cache(),

@@ -99,7 +99,7 @@ class Covered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the host's kernel said of its wall clock as the segment was shipped.
+    """The state of the host's wall clock by its kernel, as the segment was shipped.
 
     Attributes:
         at_ns: UTC by that clock.

@@ -15,7 +15,14 @@ from collectord.fleet.redaction import Redaction
 from collectord.fleet.store_keys import CommitKey, day_of, source_of
 from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, data_times, decode, sealed_text
-from collectord.sink.segment import Group, group_files, read_other_manifest, sink_errors
+from collectord.sink.segment import (
+    MANIFEST,
+    Group,
+    SegmentPaths,
+    group_files,
+    read_other_manifest,
+    sink_errors,
+)
 from collectord.sink.ship_note import form_of
 
 if TYPE_CHECKING:
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
     from collectord.config.schema import Config
     from collectord.config.schema_session import SessionConfig, ShipRule
     from collectord.folders.folder import Folder
-    from collectord.sink.segment import SegmentPaths
     from collectord.sink.ship_note import ShipNote
 
 _DATA: Final = ""
@@ -32,7 +38,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Target(NamedTuple):
-    """What is shipped of a session.
+    """The rules by which a session is shipped.
 
     Attributes:
         session: its name.
@@ -75,6 +81,14 @@ class Sealed(NamedTuple):
     def form(self) -> str:
         """The format, of a set without the number."""
         return form_of(self.paths[0])
+
+    @property
+    def earlier_number(self) -> int:
+        """The number of the one that was sealed before it, 0 if there is none."""
+        before = self.manifest.previous
+        if before is None:
+            return 0
+        return SegmentPaths(Path(), before.manifest.removesuffix(MANIFEST)).sequence
 
     @property
     def times(self) -> tuple[int, int] | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must not leave a host: columns that are dropped, hashed with a key, or cut to a prefix.
+"""Columns that do not leave a host as they are: dropped, hashed with a key, or cut short.
 
 DuckDB carries it out while it writes the rows. A hash is HMAC-SHA-256 with the key of the fleet,
 so that the same name is the same text on all hosts, and nobody without the key finds it by trying.

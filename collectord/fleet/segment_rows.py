@@ -6,7 +6,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from collectord.codec.blk_columns import BLKTRACE
 from collectord.reader.any_events import open_any
 from collectord.reader.chain_tables import Chains, Wishes
 from collectord.reader.event_file import EventFile, Window
@@ -120,7 +119,7 @@ def write_rows(
 
 def _absent(file: EventFile, tables: Mapping[str, EventTable]) -> frozenset[str]:
     """Return the tables of events that have no rows: each would be a reading of the whole file."""
-    of_events = {name for name, table in tables.items() if table.system not in {"", BLKTRACE}}
+    of_events = {name for name, table in tables.items() if table.is_of_event}
     if not of_events:
         return frozenset()
     there = {name.rpartition(":")[2] for name in events_in(file)}

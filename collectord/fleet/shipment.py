@@ -99,7 +99,7 @@ class Shipped(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """What was put of a segment before its commit."""
+    """The objects that were put of a segment before its commit."""
 
     rule: commits.Rule
     objects: tuple[StoredObject, ...]
@@ -293,11 +293,17 @@ class Shipment:
         )
 
     def _previous(self, segment: Sealed, host: str, done: StreamNote | None) -> Previous | None:
-        """Return the commit before a segment's: that of the manifest before it, if it is there."""
+        """Return the commit before a segment's: the last one that was put of its stream.
+
+        A repair may seal a segment after those that were recorded behind it, so manifests are
+        chained in another order than commits.
+        """
         noted = None
         if done is not None and done.source:
             noted = Previous(key=done.key, source=done.source, sha256=done.sha256)
-        if not segment.earlier or (noted is not None and noted.source == segment.earlier):
+            if done.sequence >= segment.earlier_number:
+                return noted
+        if not segment.earlier:
             return noted
         # The note is lost, or another shipper has put it. Its day is that of its first record.
         latest = date.fromisoformat(segment.date)

@@ -41,7 +41,7 @@ _AGAIN_MAX_S: Final = 300.0
 
 
 class Result(NamedTuple):
-    """What a pass did.
+    """The result of a pass.
 
     Attributes:
         shipped: segments that are in the store now and were not noted before.

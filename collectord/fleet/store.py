@@ -47,7 +47,7 @@ class ObjectInfo(NamedTuple):
 
 
 class Keeps(Protocol):
-    """What a shipment needs of a store; `Store` says more of each."""
+    """The calls that a shipment makes; `Store` says more of each."""
 
     def put_new(self, key: str, data: bytes | Path) -> bool:
         """Put an object, unless there is one with its key."""
@@ -247,7 +247,9 @@ def _errors(url: str, key: str) -> Iterator[None]:
     ) as error:
         raise StoreRefused(f"{url} refuses {key or 'access'}: {_words(error)}", key=key) from error
     except (exceptions.BaseError, OSError, ValueError) as error:
-        raise StoreUnavailable(f"{url} does not do it: {_words(error)}", key=key) from error
+        raise StoreUnavailable(
+            f"{url} does not answer as it should: {_words(error)}", key=key
+        ) from error
 
 
 def _words(error: BaseException) -> str:

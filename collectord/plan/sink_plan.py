@@ -11,7 +11,7 @@ from collectord.text.foreign import plain
 
 @dataclass(frozen=True, slots=True)
 class HoldPlan:
-    """What retention keeps beyond its limits until it is shipped.
+    """Limits of keeping segments beyond the others until they are shipped.
 
     Attributes:
         note: folder with the note of what was shipped.

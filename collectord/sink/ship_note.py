@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collectord.sink.segment import SegmentPaths
 
 NAME: Final = "shipped.json"
-NOTE_MODE: Final = 0o644
 _MAX_BYTES: Final = 4 << 20
 _STREAMS_MAX: Final = 4096
 
@@ -115,7 +114,7 @@ class Waiting(NamedTuple):
 
 
 class Shipped(NamedTuple):
-    """What was shipped of a session, and what waits for it.
+    """Figures of a session: segments that were shipped, and those that wait for it.
 
     Attributes:
         segments, rows, bytes: that were put, as the note has them.
@@ -135,7 +134,7 @@ class Shipped(NamedTuple):
 
 
 class Shipping(NamedTuple):
-    """What was shipped by session, and what failed by reason; empty if nothing is shipped."""
+    """Figures by session, and failures by reason; empty if nothing is shipped."""
 
     sessions: Mapping[str, Shipped] = {}
     errors: Mapping[str, int] = {}

@@ -189,7 +189,7 @@ class StateDir:
 
     @property
     def shipping(self) -> Shipping:
-        """What was shipped, and what waits, at the last look."""
+        """Figures of what is shipped, as of the last look."""
         return self._shipping
 
     def look_at_shipping(self) -> None:

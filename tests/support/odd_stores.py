@@ -22,7 +22,7 @@ _TIMEOUT_S: Final = 60
 
 
 class Oddity(StrEnum):
-    """What may happen to a request.
+    """A thing that may happen to a request.
 
     REFUSE: it is not carried out, and 500 is the answer. SILENCE: it is not carried out, and there
     is no answer. DROP: it is carried out, and the connection ends without an answer. LIE: a PUT is

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of the fleet share."""
+"""Fixtures that tests of the fleet share."""
 
 from __future__ import annotations
 

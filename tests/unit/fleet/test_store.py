@@ -94,7 +94,7 @@ def test_addresses() -> None:
 
 
 def test_a_folder_is_made_only_if_asked(tmp_path: Path) -> None:
-    """Of a mistyped path nothing is made."""
+    """A mistyped path makes no folder."""
     with pytest.raises(StoreError, match="not a folder"):
         Store.open(str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()

@@ -66,13 +66,13 @@ def test_any_name_is_one_part_of_a_key(event: str, host: str, number: int) -> No
     ],
 )
 def test_other_objects_have_no_parts(key: str) -> None:
-    """What somebody else put into the store is none of ours."""
+    """Objects that somebody else put into the store are none of ours."""
     assert parse_event_key(key) is None
     assert parse_commit_key(key) is None
 
 
 def test_prefixes_end_with_whole_parts() -> None:
-    """Of a day, of a host of that day, or of all."""
+    """They are of a day, of a host of that day, or of all."""
     assert event_prefix("x") == "events/event=x"
     assert event_prefix("x", DAY, "h") == f"events/event=x/date={DAY}/host=h"
     assert ledger_prefix(DAY) == f"ledger/date={DAY}"

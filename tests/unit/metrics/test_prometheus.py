@@ -33,6 +33,7 @@ from collectord.model import (
     Stage,
 )
 from collectord.session.late_rings import LateRings
+from collectord.sink.ship_note import Shipped, Shipping
 from collectord.source.base import Abilities, LateRing
 from tests.support import balances
 
@@ -430,8 +431,9 @@ def test_the_table_of_the_manual_is_the_live_set() -> None:
         balances.traced("trace"),
         balances.channel("log"),
     )
+    shipping = Shipping({"trace": Shipped()}, {})
     registry = prometheus.registry(
-        lambda: replace(status, sessions=sessions), kernel_release="6.12.0"
+        lambda: replace(status, sessions=sessions, shipping=shipping), kernel_release="6.12.0"
     )
     live = {
         (
