@@ -71,12 +71,10 @@ def parser() -> Parser:
         ),
         (
             "collectord fleet query --store s3://traces/prod --schema",
-            "collectord fleet query --store /srv/fleet 'SELECT host, count(*) FROM sched_switch "
-            "GROUP BY 1'",
-            "collectord fleet answer slow-io --store s3://traces/prod --since -7d --by host,kernel",
+            "collectord fleet query 'SELECT host, sum(lost) FROM ledger GROUP BY 1'",
+            "collectord fleet answer slow-io --store /srv/fleet --since -7d --by host,kernel",
             "collectord fleet ledger --store s3://traces/prod --since -1d --verify",
-            "collectord fleet flame --store /srv/fleet --label kernel='6.12*' --against "
-            "kernel='6.1.*' -o more.html",
+            "collectord fleet flame --label role=db --against role=web -o db.html",
             "collectord fleet incidents --store /srv/fleet",
         ),
     )
@@ -100,8 +98,8 @@ def parser() -> Parser:
         "--store",
         metavar="URL",
         default=os.environ.get(_VARIABLE, ""),
-        help="s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or a folder; credentials are "
-        f"those of the environment (default: the variable {_VARIABLE})",
+        help="s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or a folder; credentials "
+        f"are those of the environment (default: the variable {_VARIABLE})",
     )
     made.add_argument(
         "--engine",
@@ -166,8 +164,8 @@ def parser() -> Parser:
         "-e",
         metavar="GLOB",
         dest="event",
-        help="flame: count samples of events whose SYSTEM:NAME matches (default: of the event that "
-        "is no tracepoint)",
+        help="flame: count samples of events whose SYSTEM:NAME matches (default: of the event "
+        "that is no tracepoint)",
     )
     made.add_argument(
         "--against",

@@ -14,9 +14,9 @@ from collectord.codec.perf_columns import SAMPLES, SOFTWARE
 from collectord.errors import UsageError
 from collectord.fleet import dialect, tables
 from collectord.fleet.engines import duck
+from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.question import TIME, Chosen, Objects, Question
-from collectord.fleet.selection import KERNEL
 from collectord.fleet.store_keys import parse_event_key
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import ERRNO_NAMES, GAPS, SYSCALL_NAMES
@@ -168,6 +168,17 @@ class Asking:
         }
         rows[GAPS] = tables.gaps(commits, need)
         tree = over_hosts(dialect.parsed(sql, values), _UNLIKE, by)
+        self._add_others(tree, asked, rows)
+        named = {one.name.lower(): one.name for one in asked} | {name: name for name in rows}
+        self.is_ordered = _orders_at_the_end(tree)
+        tree = dialect.with_names(tree, named)
+        text = dialect.text_for(tree, dialect.DUCKDB)
+        return Question(tree, text, asked, rows, self._chosen)
+
+    def _add_others(
+        self, tree: exp.Query, asked: list[Objects], rows: dict[str, FixedTable]
+    ) -> None:
+        """Add the tables that a statement names beside those of its events."""
         for name in dialect.tables_of(tree):
             if name in _UNLIKE:
                 rows[name] = _names_table(name)
@@ -178,11 +189,6 @@ class Asking:
                 if more is None:
                     raise NotShipped(f"{name}, which no host that is asked has shipped")
                 asked.append(more)
-        named = {one.name.lower(): one.name for one in asked} | {name: name for name in rows}
-        self.is_ordered = _orders_at_the_end(tree)
-        tree = dialect.with_names(tree, named)
-        text = dialect.text_for(tree, dialect.DUCKDB)
-        return Question(tree, text, asked, rows, self._chosen)
 
     def shape(self, question: Question) -> list[tuple[str, str]]:
         """Return {name, DuckDB's type} of the columns of a result: DuckDB has empty tables for it.

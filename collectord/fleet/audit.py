@@ -140,7 +140,7 @@ def fleet_ledger(
     """Return the ledger of some hosts and days.
 
     Args:
-        selection: of them. A segment counts whole if a part of it is in the time that is asked for.
+        selection: of them; of a segment that is partly in the time, all counts.
         session: only this one; None: all.
         silent_ns: a host is silent that tells nothing of the last time of this length.
         verify: follow the chains, compare sums with the manifests, and read all objects.

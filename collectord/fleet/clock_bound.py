@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How wrong the order of events of different hosts may be, by what their clocks were said to be.
 
-The time of a record is that of the host's own wall clock: read beside CLOCK_MONOTONIC, which stamps
-the records, when a segment began and ended. It is wrong by what the kernel says of that clock at
-most, by the steps that somebody made in it meanwhile, and by the time that a reading took.
+The time of a record is that of the host's own wall clock: read beside CLOCK_MONOTONIC, which
+stamps the records, when a segment began and ended. It is wrong by what the kernel says of that
+clock at most, by the steps that somebody made in it meanwhile, and by the time of a reading.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from collectord.fleet.store_keys import incidents_prefix, parse_incident_key
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from collectord.fleet.selection import Wanted
     from collectord.fleet.store import Store
@@ -117,7 +117,7 @@ def fleet_incidents(store: Store, wanted: Wanted) -> list[FleetIncident]:
     return sorted(joined.values(), key=lambda one: (_fired(one), one.id))
 
 
-def _with_notes(store: Store, found: Any) -> Iterator[HostIncident]:
+def _with_notes(store: Store, found: Iterable[HostIncident]) -> Iterator[HostIncident]:
     for one in found:
         if not one.key:
             one.problem = "it was not shipped to its end"

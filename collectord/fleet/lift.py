@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns a question to one host into the same question to each of many, answered together.
 
-A statement that was written for the records of one host pairs and counts them as if there were no
-other. Here each part of it gets the column `host`: what it groups, orders within a window, joins or
-looks for in a subquery is that of one host. So its rows are those that each host alone would give,
-with the host before them; only the order and the limit at its end are over all.
+A statement that was written for the records of one host pairs and counts them as if there were
+no other. Here each part of it gets the column `host`: what it groups, orders within a window,
+joins or looks for in a subquery is that of one host. So its rows are those that each host alone
+would give, with the host before them; only orders with a limit are over all.
 """
 
 from __future__ import annotations
@@ -85,10 +85,8 @@ class _Lift:
         if host is None:
             return False
         self._windows(select, host)
-        if is_last and self._by != (HOST,):
-            keys = self._labels(select, host)
-        else:
-            keys = [(HOST, host)]
+        is_labelled = is_last and self._by != (HOST,)
+        keys = self._labels(select, host) if is_labelled else [(HOST, host)]
         self._group(select, [key for _, key in keys])
         if not any(one.is_star for one in select.expressions):
             shown = [exp.alias_(key.copy(), name, quoted=True) for name, key in keys]

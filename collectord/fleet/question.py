@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A statement over the fleet with the tables that it names, and the rows that an engine answers."""
+"""A statement over the fleet with the tables that it names, and the rows of an answer."""
 
 from __future__ import annotations
 
@@ -159,15 +159,9 @@ def _form(kind: str) -> Callable[[Any], Any]:
         return time_as_text
     if _INTEGER.fullmatch(kind):
         return int
-    if _WIDE.fullmatch(kind) or kind == "DATE":
+    if _WIDE.fullmatch(kind):
         return str
-    if kind in {"DOUBLE", "FLOAT"}:
-        return float
-    if kind == "BOOLEAN":
-        return bool
-    if kind == "BLOB":
-        return _blob_text
-    return lambda value: value
+    return _FORMS.get(kind, lambda value: value)
 
 
 def _blob_text(value: bytes | bytearray | str) -> str:
@@ -177,3 +171,12 @@ def _blob_text(value: bytes | bytearray | str) -> str:
         chr(byte) if 32 <= byte < 127 and chr(byte) not in "\\'\"" else f"\\x{byte:02X}"  # noqa: PLR2004
         for byte in data
     )
+
+
+_FORMS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "BLOB": _blob_text,
+    "BOOLEAN": bool,
+    "DATE": str,
+    "DOUBLE": float,
+    "FLOAT": float,
+}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from collectord.errors import StoreError
 from collectord.fleet import commit
+from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.store_keys import (
     EVENTS,
     LEDGER,
@@ -41,7 +42,7 @@ _NS_PER_DAY: Final = 86_400 * NS_PER_SECOND
 _DAYS_BEFORE: Final = 1
 # Requests at once.
 _THREADS: Final = 16
-KERNEL: Final = "kernel"
+
 _GLOB: Final = frozenset("*?[")
 T = TypeVar("T")
 

@@ -188,7 +188,7 @@ def _given(session: Any, name: str, table: FixedTable) -> None:  # noqa: ANN401 
     rows = [dict(zip(columns, row, strict=True)) for row in table.rows]
     text = json.dumps(rows).replace("\\", "\\\\").replace("'", "\\'")
     fields = ", ".join(f"{_quoted(column)}: {kind}" for column, kind in columns.items())
-    frame = session.sql(f"SELECT inline(from_json('{text}', 'ARRAY<STRUCT<{fields}>>'))")  # noqa: S608
+    frame = session.sql(f"SELECT inline(from_json('{text}', 'ARRAY<STRUCT<{fields}>>'))")
     frame.createOrReplaceTempView(_quoted(name))
 
 
