@@ -31,8 +31,8 @@ class Finding(NamedTuple):
     """What keeps the ledger from being complete.
 
     Attributes:
-        what: lost, overwritten, unaccounted, uncounted, gap, paused, passed over, silent, chain,
-            sum, object or commit.
+        what: lost, overwritten, unaccounted, uncounted, gap, paused, rows, passed over, silent,
+            chain, sum, object or commit.
         detail: in words.
         since_ns, until_ns: UTC, None if nothing tells it.
         events: records, commits or segments; None if nothing tells it.
@@ -234,6 +234,9 @@ def _of_commit(one: Commit) -> Iterator[Finding]:
         if time.what != "recorded":
             detail = f"nothing was recorded ({time.cause or 'unknown cause'})"
             yield Finding(time.what, one.host, one.session, detail, time.since_ns, time.until_ns)
+    if one.problem:
+        detail = f"the rows of {one.segment} are not there: {one.problem}"
+        yield Finding("rows", one.host, one.session, detail, since_ns, until_ns)
     if one.passed_over:
         detail = f"segments before {one.segment} were not shipped"
         yield Finding(

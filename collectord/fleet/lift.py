@@ -147,6 +147,8 @@ class _Lift:
             if not isinstance(inner, exp.Select):
                 raise _not_by_host("a UNION in a subquery")
             names = self._with(inner, known)
+            if host is not None:
+                _tell_apart(inner, host.table)
             own = self._join(inner, names)
             self._subqueries(inner, names, own)
             if own is None:
@@ -190,6 +192,20 @@ class _Lift:
 
 def _is_inner(node: exp.Expr, select: exp.Select) -> bool:
     return node is not select and isinstance(node, exp.Query)
+
+
+def _tell_apart(inner: exp.Select, outer: str) -> None:
+    """Give what a subquery reads another name, if the row that it is about is of the same name."""
+    joins = inner.args.get("joins") or ()
+    for node in filter(None, (inner.args.get("from_"), *joins)):
+        source = node.this
+        if source.alias_or_name != outer:
+            continue
+        other = f"{outer}_within"
+        for column in inner.find_all(exp.Column):
+            if column.table == outer:
+                column.set("table", exp.to_identifier(other, quoted=True))
+        source.set("alias", exp.TableAlias(this=exp.to_identifier(other, quoted=True)))
 
 
 def _windows_of(select: exp.Select) -> list[exp.Expr]:

@@ -76,6 +76,10 @@ class Host:
     Attributes:
         kernel: its release.
         clock_off_ns: its wall clock is so far ahead.
+        max_error_us: what its kernel says of its clock; None: no time service keeps it.
+        run_number: of the runs of its sessions.
+        previous: the newest commit of each session.
+        runs: {segments, records, lost records} of each session so far.
     """
 
     name: str
@@ -83,6 +87,7 @@ class Host:
     labels: Mapping[str, str] = field(default_factory=lambda: {"role": "web"})
     clock_off_ns: int = 0
     max_error_us: int | None = 500
+    run_number: int = 1
     previous: dict[str, Previous] = field(default_factory=dict)
     runs: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
@@ -145,7 +150,9 @@ class Shipped:
         day = day_of(begins_ns)
         objects = []
         for event, sql in events.items():
-            name = event.partition(":")[2]
+            name = event.rpartition(":")[2]
+            if not rows[event]:
+                continue
             key = EventKey(name, day, host.name, source).key
             data = self._parquet(sql, (begins_ns, mono_ns), session)
             self.store.put_new(key, data)
@@ -265,7 +272,7 @@ def _manifest(
         events=tuple(events),
         rings=(),
         clocks=Clocks(open=reading(0), close=reading(length_ns)),
-        run=f"{host.name}-{session}",
+        run=f"{host.name}-{session}-{host.run_number}",
         stored_before=before,
         complete=True,
         recovered=False,
