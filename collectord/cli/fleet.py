@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-_ACTIONS: Final = ("query", "answer", "ledger", "flame", "incidents", "iceberg")
+_ACTIONS: Final = ("query", "answer", "ledger", "flame", "incidents")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
 _INSTALL: Final = "python3 -m pip install 'collectord[fleet]'"
@@ -48,7 +48,7 @@ def parser() -> Parser:
     made = Parser(
         "fleet",
         (
-            "query SQL | answer NAME | ledger | flame | incidents [ID] | iceberg",
+            "query SQL | answer NAME | ledger | flame | incidents [ID]",
             "--store URL",
             "[--engine duckdb|clickhouse|spark]",
             "[--engine-address ADDRESS]",
@@ -85,8 +85,7 @@ def parser() -> Parser:
         help="query: carry out a statement over the records of all hosts; answer: give an answer "
         "of `collectord answer list` for each host; ledger: say what the hosts have lost, or not "
         "told; flame: show where time goes on all of them; incidents: list incidents, those of "
-        "several hosts together, or show one; iceberg: write or renew the metadata of Iceberg "
-        "tables",
+        "several hosts together, or show one",
     )
     made.add_argument(
         "words",

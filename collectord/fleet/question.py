@@ -164,9 +164,8 @@ def _form(kind: str) -> Callable[[Any], Any]:
     return _FORMS.get(kind, lambda value: value)
 
 
-def _blob_text(value: bytes | bytearray | str) -> str:
-    """Return bytes, or their hexadecimal digits, as DuckDB writes them."""
-    data = bytes.fromhex(value) if isinstance(value, str) else bytes(value)
+def _blob_text(data: bytes | bytearray) -> str:
+    """Return bytes as DuckDB writes them."""
     return "".join(
         chr(byte) if 32 <= byte < 127 and chr(byte) not in "\\'\"" else f"\\x{byte:02X}"  # noqa: PLR2004
         for byte in data

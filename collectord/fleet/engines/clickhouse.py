@@ -6,6 +6,7 @@ Each table is a part of the statement's WITH, over `s3()` or `file()`: nothing i
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -79,11 +80,23 @@ def ask(
 ) -> Rows:
     """Carry a question out, by the server at the place's address, or here."""
     tree, decimals = dialect.unrounded(question.tree)
+    hexed = _hexed(tree, shape)
     statement = (
         f"{text_of(question._replace(tree=tree), place)}\nSETTINGS {_settings()}\nFORMAT {_FORMAT}"
     )
     lines = _by_http(statement, place.address, stack) if place.address else _here(statement, stack)
-    return Rows(shape, (_row(line, shape) for line in lines), decimals)
+    return Rows(shape, (_row(line, shape, hexed) for line in lines), decimals)
+
+
+def _hexed(tree: exp.Query, shape: Sequence[tuple[str, str]]) -> frozenset[int]:
+    """Have the bytes in the last columns come as digits, as JSON has none; return their numbers."""
+    if not isinstance(tree, exp.Select) or tree.is_star:
+        return frozenset()
+    numbers = [number for number, (_, kind) in enumerate(shape) if kind == "BLOB"]
+    for number in numbers:
+        value = tree.expressions[number].unalias()
+        value.replace(exp.func("hex", value.copy()))
+    return frozenset(numbers)
 
 
 def text_of(question: Question, place: Place) -> str:
@@ -239,14 +252,14 @@ def type_of(kind: str) -> str:
 
 def _here(statement: str, stack: ExitStack) -> Iterator[str]:
     try:
-        from chdb import session  # noqa: PLC0415  # of this engine alone, and large
+        session: Any = importlib.import_module("chdb.session")  # of this engine alone, and large
     except ImportError as error:
         raise CollectordError(
             "ClickHouse in this process is chDB, which is not installed",
             hint="python3 -m pip install 'collectord[clickhouse]', or name a server by "
             "--engine-address",
         ) from error
-    opened: Any = session.Session()  # type: ignore[no-untyped-call]
+    opened = session.Session()
     stack.callback(opened.close)
     try:
         result = opened.query(statement, _FORMAT)
@@ -288,15 +301,21 @@ def _refused(message: str) -> CollectordError:
     return CollectordError(f"ClickHouse refuses the statement: {words[:_ERROR_CHARS]}")
 
 
-def _row(line: str, shape: Sequence[tuple[str, str]]) -> list[Any]:
-    """Return a row; times come as seconds with a fraction, as text."""
-    cells = json.loads(line)
-    return [
-        int(str(cell).replace(".", "").ljust(len(str(cell).partition(".")[0]) + 9, "0"))
-        if kind == TIMESTAMP and cell is not None
-        else cell
-        for cell, (_, kind) in zip(cells, shape, strict=True)
-    ]
+def _row(line: str, shape: Sequence[tuple[str, str]], hexed: frozenset[int]) -> list[Any]:
+    """Return a row of a line of JSON."""
+    cells: list[Any] = json.loads(line)
+    for number, (cell, (_, kind)) in enumerate(zip(cells, shape, strict=True)):
+        if cell is not None and kind == TIMESTAMP:
+            cells[number] = _ns(str(cell))
+        elif cell is not None and kind == "BLOB":
+            cells[number] = bytes.fromhex(cell) if number in hexed else cell.encode()
+    return cells
+
+
+def _ns(text: str) -> int:
+    """Return a time in ns, which comes in seconds with a fraction."""
+    seconds, _, fraction = text.partition(".")
+    return int(f"{seconds}{fraction:0<9}")
 
 
 def _settings() -> str:

@@ -45,7 +45,8 @@ class Place(NamedTuple):
             raise UsageError(
                 f"this engine does not read {parts.scheme}://", hint="ask with --engine duckdb"
             )
-        path = "/".join(filter(None, (parts.path.strip("/"), key)))
+        # What keys have as %XX is the text of the key.
+        path = "/".join(filter(None, (parts.path.strip("/"), key.replace("%", "%25"))))
         endpoint = _first(_ENDPOINTS)
         if endpoint:
             return f"{endpoint.rstrip('/')}/{parts.netloc}/{path}"

@@ -7,6 +7,7 @@ Spark's times have µs, so the time of a record is a number of ns there.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -54,6 +55,7 @@ _OF_PATH: Final = (
 _PART_BYTES: Final = 8 << 20
 _PARTS_MIN: Final = 4
 _PARTS_MAX: Final = 4000
+_LIBRARIES: Final = ("pyspark", "py4j")
 _STDERR: Final = 2
 _ERROR_CHARS: Final = 400
 _TYPES: Final = {
@@ -102,7 +104,7 @@ def ask(
 
 def _session(address: str, stack: ExitStack) -> Any:  # noqa: ANN401  # of Spark
     try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415  # of this engine alone, and large
+        spark: Any = importlib.import_module("pyspark.sql")  # of this engine alone, and large
     except ImportError as error:
         raise CollectordError(
             "Spark needs PySpark, which is not installed",
@@ -110,7 +112,7 @@ def _session(address: str, stack: ExitStack) -> Any:  # noqa: ANN401  # of Spark
         ) from error
     # Workers that are started here have this interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(address)
+    builder = spark.SparkSession.builder.master(address)
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     with _errors(), _quiet():
@@ -145,7 +147,7 @@ def _view(session: Any, objects: Objects, place: Place, chosen: Chosen) -> None:
     root = f"file://{folder}" if folder is not None else place.store.url.replace("s3:", "s3a:", 1)
     root = root.rstrip("/")
     columns = {name: type_of(kind) for name, kind in objects.columns.items()}
-    paths = [f"{root}/{key.replace('%', '%25')}" for key in objects.keys]
+    paths = [f"{root}/{key}" for key in objects.keys]
     reader = session.read
     if EVENT in columns:  # its own, which a partition of the name would hide
         frame = reader.schema(_schema(columns)).parquet(*paths).selectExpr("*", *_OF_PATH)
@@ -210,16 +212,13 @@ def _rows(found: Any) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401  # of Spark
 @contextmanager
 def _errors() -> Iterator[None]:
     """Turn errors of Spark in a block into ours."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415
-
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except Exception as error:
+        if not type(error).__module__.startswith(_LIBRARIES):
+            raise
         words = " ".join(str(error).split())
         raise CollectordError(f"Spark refuses the statement: {words[:_ERROR_CHARS]}") from error
-    except OSError as error:
-        raise CollectordError(f"Spark cannot be started: {error}") from error
 
 
 def _quoted(name: str) -> str:
