@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from collectord.errors import SinkError
-from collectord.fleet.redaction import Redaction
 from collectord.fleet.store_keys import CommitKey, day_of, source_of
 from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, data_times, decode, sealed_text
@@ -28,8 +27,8 @@ from collectord.sink.ship_note import form_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from collectord.config.schema import Config
-    from collectord.config.schema_session import SessionConfig, ShipRule
+    from collectord.fleet.commit import Rule
+    from collectord.fleet.redaction import Redaction
     from collectord.folders.folder import Folder
     from collectord.sink.ship_note import ShipNote
 
@@ -50,7 +49,7 @@ class Target(NamedTuple):
 
     session: str
     directory: Path
-    rule: ShipRule
+    rule: Rule
     by_incident: bool
     redaction: Redaction
 
@@ -115,26 +114,6 @@ class Unreadable(NamedTuple):
 
     paths: tuple[SegmentPaths, ...]
     reason: str
-
-
-def targets_of(config: Config, key: bytes) -> list[Target]:
-    """Return what is shipped, by the sessions of a configuration.
-
-    Args:
-        config: the configuration.
-        key: of hashes in redaction.
-    """
-    return [_target(config, session, key) for session in config.session if session.ship != "none"]
-
-
-def _target(config: Config, session: SessionConfig, key: bytes) -> Target:
-    return Target(
-        session=session.name,
-        directory=Path(config.directory_of(session)),
-        rule=session.ship,
-        by_incident=session.ship_sample == "incidents",
-        redaction=Redaction(session.redact, key),
-    )
 
 
 def pending(target: Target, note: ShipNote) -> Iterator[Sealed | Unreadable]:

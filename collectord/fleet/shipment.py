@@ -140,7 +140,7 @@ class Shipment:
         found = self._found(key, segment.source)
         if found is not None:
             return Shipped(found, taken=True)
-        rule = "ledger" if target.rule == "none" or not with_rows else target.rule
+        rule = target.rule if with_rows else "ledger"
         objects: list[StoredObject] = []
         problem = ""
         with TemporaryDirectory(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
-from collectord.config.schema_session import RedactConfig
 from collectord.errors import ConfigError
 from collectord.fleet.credentials import redaction_key, store_options
 from collectord.fleet.dry_store import DryStore
@@ -18,7 +17,7 @@ from collectord.fleet.host_labels import read_labels
 from collectord.fleet.incident_files import AROUND_NS, SETTLED_NS, Incidents
 from collectord.fleet.pace import Pace
 from collectord.fleet.pending import Sealed, Target, pending
-from collectord.fleet.redaction import Redaction
+from collectord.fleet.redaction import Redaction, Rule
 from collectord.sink.incident_folder import IncidentFolder, IncidentNote
 from collectord.sink.ship_note import ShipNote
 from tests.support.segments import TIME_NS
@@ -125,7 +124,7 @@ def test_credentials(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [b"k" * 16, b"k" * 64, b"k" * 100])
 def test_hashes_are_hmacs(key: bytes) -> None:
     """Whoever has the key finds the hash of a name by any other program."""
-    redaction = Redaction((RedactConfig(column="*comm", how="hash"),), key)
+    redaction = Redaction((Rule(column="*comm", how="hash"),), key)
     expression = redaction.expression("sched_switch", "prev_comm", "text")
     rows = asked(
         f"SELECT {expression} FROM (VALUES ('café'), (''), (NULL)) AS t(prev_comm)"  # noqa: S608
@@ -139,9 +138,9 @@ def test_hashes_are_hmacs(key: bytes) -> None:
 def test_rules_fit_columns() -> None:
     """The first one that fits holds; numbers cannot be hashed, and are left out."""
     rules = (
-        RedactConfig(column="file", table="map*", how="prefix", keep=2),
-        RedactConfig(column="file"),
-        RedactConfig(column="*pid", how="hash"),
+        Rule(column="file", table="map*", how="prefix", keep=2),
+        Rule(column="file"),
+        Rule(column="*pid", how="hash"),
     )
     redaction = Redaction(rules, b"k" * 16)
     prefix = redaction.expression("mappings", "file", "text")
