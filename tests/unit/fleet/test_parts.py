@@ -8,6 +8,7 @@ import hmac
 from typing import TYPE_CHECKING
 
 import duckdb
+import msgspec
 import pytest
 
 from collectord.errors import ConfigError
@@ -19,6 +20,7 @@ from collectord.fleet.pace import Pace
 from collectord.fleet.pending import Sealed, Target, pending
 from collectord.fleet.redaction import Redaction, Rule
 from collectord.sink.incident_folder import IncidentFolder, IncidentNote
+from collectord.sink.manifest import encode
 from collectord.sink.ship_note import ShipNote
 from tests.support.segments import TIME_NS
 from tests.support.shipping import SESSION, Host
@@ -234,3 +236,20 @@ def test_incidents_are_put_with_their_answers(tmp_path: Path, *, redacted: bool)
     assert len(keys) == (1 if redacted else 3)
     told = b"".join(store.get(key, 0) for key in keys)
     assert (b"generator" in told) is not redacted
+
+
+def test_a_redacted_manifest_names_nothing_of_the_host(tmp_path: Path) -> None:
+    """Paths of mapped files, filters and the scope are what was observed."""
+    host = Host(tmp_path / "host")
+    host.record(1)
+    target = Target(SESSION, host.directory, "columns", by_incident=False, redaction=Redaction())
+    (segment,) = pending(target, ShipNote(written_ns=0))
+    assert isinstance(segment, Sealed)
+    manifest = msgspec.structs.replace(
+        segment.manifest,
+        scope="comm generator",
+        filters={"x:y": "comm == generator"},
+        build_ids={"/usr/bin/generator": "00"},
+    )
+    hidden = Redaction((Rule("*comm", how="hash"),), b"k" * 16).manifest(manifest)
+    assert b"generator" not in encode(hidden)
