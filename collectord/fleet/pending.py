@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collectord.sink.ship_note import ShipNote
 
 _DATA: Final = ""
+_MAX: Final = 1 << 63  # a manifest may say anything
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -93,7 +94,7 @@ class Sealed(NamedTuple):
     def times(self) -> tuple[int, int] | None:
         """UTC of the first and the last record; None if no record has a time."""
         found = [data_times(one, one.first_ns, one.last_ns) for one in self.manifests]
-        known = [times for times in found if times is not None and times[0] > 0]
+        known = [times for times in found if times is not None and 0 < times[0] <= times[1] < _MAX]
         if not known:
             return None
         return min(first for first, _ in known), max(last for _, last in known)
@@ -102,7 +103,7 @@ class Sealed(NamedTuple):
     def date(self) -> str:
         """The day of its keys."""
         times = self.times
-        return day_of(times[0] if times is not None else self.manifest.started_ns)
+        return day_of(times[0] if times is not None else min(self.manifest.started_ns, _MAX))
 
     def key(self, host: str) -> str:
         """Return the key of its commit."""
