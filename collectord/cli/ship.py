@@ -22,7 +22,8 @@ from collectord.fleet.dry_store import DryStore
 from collectord.fleet.host_labels import read_labels
 from collectord.fleet.incident_files import Incidents
 from collectord.fleet.pace import Pace
-from collectord.fleet.pending import Sealed, pending, targets_of
+from collectord.fleet.pending import Sealed, Target, pending
+from collectord.fleet.redaction import Redaction, Rule
 from collectord.fleet.shipment import Host, Shipment
 from collectord.fleet.shipper import Shipper
 from collectord.fleet.store import Store
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.config.schema import Config
-    from collectord.fleet.pending import Target
     from collectord.kernel.port import Kernel
 
 _MODE: Final = 0o750
@@ -96,7 +96,7 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     folder = _credentials()
     hashes = any(rule.how == "hash" for session in config.session for rule in session.redact)
     key = credentials.redaction_key(folder, needed=hashes)
-    plan = _Plan(config, targets_of(config, key), _host(config, kernel))
+    plan = _Plan(config, _targets(config, key), _host(config, kernel))
     if not plan.targets:
         raise ConfigError(
             "no session is shipped", key="ship", hint='ship = "columns" in a session'
@@ -123,6 +123,25 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
             return EXIT_OK
         result = shipper.ship_all()
     return EXIT_FAILURE if result.failed else EXIT_OK
+
+
+def _targets(config: Config, key: bytes) -> list[Target]:
+    """Return the sessions that are shipped, with their rules."""
+    targets = []
+    for session in config.session:
+        if session.ship == "none":
+            continue
+        rules = [Rule(one.column, one.table, one.how, one.keep) for one in session.redact]
+        targets.append(
+            Target(
+                session=session.name,
+                directory=Path(config.directory_of(session)),
+                rule=session.ship,
+                by_incident=session.ship_sample == "incidents",
+                redaction=Redaction(rules, key),
+            )
+        )
+    return targets
 
 
 def _incidents(plan: _Plan, store: Store | DryStore | None, pace: Pace) -> Incidents:

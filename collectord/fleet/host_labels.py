@@ -8,9 +8,9 @@ of every host, `kernel`.
 from __future__ import annotations
 
 import re
+import tomllib
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.document import parse
 from collectord.errors import ConfigError, UnsafePath
 from collectord.fleet.commit import LABELS_MAX
 from collectord.folders.walk import read_file
@@ -39,8 +39,12 @@ def read_labels(path: Path) -> dict[str, str]:
         raise ConfigError(f"cannot be read: {error.strerror or error}", path=place) from error
     except UnsafePath as error:
         raise ConfigError(f"cannot be read: it {error.reason}", path=place) from error
+    try:
+        document = tomllib.loads(data.decode())
+    except ValueError as error:  # of both
+        raise ConfigError(f"it is no TOML: {error}", path=place) from error
     labels: dict[str, str] = {}
-    for name, value in parse(data, place).items():
+    for name, value in document.items():
         if _NAME.fullmatch(name) is None or name == KERNEL:
             hint = "small letters, digits and _, beginning with a letter; kernel is taken"
             raise ConfigError("is no name of a label", path=place, key=name, hint=hint)

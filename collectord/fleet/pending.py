@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from collectord.errors import SinkError
-from collectord.fleet.redaction import Redaction
 from collectord.fleet.store_keys import CommitKey, day_of, source_of
 from collectord.folders.walk import open_folder
 from collectord.sink.manifest import Manifest, data_times, decode, sealed_text
@@ -28,12 +27,13 @@ from collectord.sink.ship_note import form_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from collectord.config.schema import Config
-    from collectord.config.schema_session import SessionConfig, ShipRule
+    from collectord.fleet.commit import Rule
+    from collectord.fleet.redaction import Redaction
     from collectord.folders.folder import Folder
     from collectord.sink.ship_note import ShipNote
 
 _DATA: Final = ""
+_MAX: Final = 1 << 63  # a manifest may say anything
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -50,7 +50,7 @@ class Target(NamedTuple):
 
     session: str
     directory: Path
-    rule: ShipRule
+    rule: Rule
     by_incident: bool
     redaction: Redaction
 
@@ -94,7 +94,7 @@ class Sealed(NamedTuple):
     def times(self) -> tuple[int, int] | None:
         """UTC of the first and the last record; None if no record has a time."""
         found = [data_times(one, one.first_ns, one.last_ns) for one in self.manifests]
-        known = [times for times in found if times is not None and times[0] > 0]
+        known = [times for times in found if times is not None and 0 < times[0] <= times[1] < _MAX]
         if not known:
             return None
         return min(first for first, _ in known), max(last for _, last in known)
@@ -103,7 +103,7 @@ class Sealed(NamedTuple):
     def date(self) -> str:
         """The day of its keys."""
         times = self.times
-        return day_of(times[0] if times is not None else self.manifest.started_ns)
+        return day_of(times[0] if times is not None else min(self.manifest.started_ns, _MAX))
 
     def key(self, host: str) -> str:
         """Return the key of its commit."""
@@ -115,26 +115,6 @@ class Unreadable(NamedTuple):
 
     paths: tuple[SegmentPaths, ...]
     reason: str
-
-
-def targets_of(config: Config, key: bytes) -> list[Target]:
-    """Return what is shipped, by the sessions of a configuration.
-
-    Args:
-        config: the configuration.
-        key: of hashes in redaction.
-    """
-    return [_target(config, session, key) for session in config.session if session.ship != "none"]
-
-
-def _target(config: Config, session: SessionConfig, key: bytes) -> Target:
-    return Target(
-        session=session.name,
-        directory=Path(config.directory_of(session)),
-        rule=session.ship,
-        by_incident=session.ship_sample == "incidents",
-        redaction=Redaction(session.redact, key),
-    )
 
 
 def pending(target: Target, note: ShipNote) -> Iterator[Sealed | Unreadable]:

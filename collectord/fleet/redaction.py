@@ -18,12 +18,26 @@ from collectord.reader.export_rows import quoted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.config.schema_session import RedactConfig
     from collectord.sink.manifest import Manifest
 
 _BLOCK_BYTES: Final = 64  # of SHA-256
 _HEX: Final = 32  # 128 bits of a hash are told
 KEY_MIN_BYTES: Final = 16
+
+
+class Rule(NamedTuple):
+    """A rule for columns.
+
+    Attributes:
+        column, table: patterns of their names.
+        how: drop, hash or prefix.
+        keep: parts of a path that a prefix has.
+    """
+
+    column: str
+    table: str = "*"
+    how: str = "drop"
+    keep: int = 1
 
 
 class Redaction(NamedTuple):
@@ -34,7 +48,7 @@ class Redaction(NamedTuple):
         key: of hashes.
     """
 
-    rules: Sequence[RedactConfig] = ()
+    rules: Sequence[Rule] = ()
     key: bytes = b""
 
     def expression(self, table: str, column: str, kind: str) -> str | None:
@@ -58,7 +72,7 @@ class Redaction(NamedTuple):
         parts = rule.keep + 1  # before the first slash there is nothing
         return f"array_to_string(string_split({name}, '/')[:{parts}], '/') AS {name}"
 
-    def _rule(self, table: str, column: str) -> RedactConfig | None:
+    def _rule(self, table: str, column: str) -> Rule | None:
         for rule in self.rules:
             if fnmatchcase(table, rule.table) and fnmatchcase(column, rule.column):
                 return rule

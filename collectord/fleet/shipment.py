@@ -14,8 +14,9 @@ from contextlib import ExitStack
 from datetime import date, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from collectord.errors import (
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from collectord.fleet.store import Keeps
     from collectord.reader.symbols.symbol_cache import SymbolCache
     from collectord.sink.ship_note import StreamNote
+
+T = TypeVar("T")
 
 _PIECE_BYTES: Final = 1 << 20
 _PROBLEM_MAX: Final = 1000
@@ -135,12 +138,19 @@ class Shipment:
             StoreError: the store fails; the attempt may be made again.
             SinkError: the segment cannot be read now.
         """
+        # No room for files on their way, a permission, a file that is gone.
+        with sink_errors("cannot ship the segment", segment.paths[0].data):
+            return self._ship(target, segment, done, with_rows=with_rows)
+
+    def _ship(
+        self, target: Target, segment: Sealed, done: StreamNote | None, *, with_rows: bool
+    ) -> Shipped:
         host = self._host.name or segment.manifest.host
         key = segment.key(host)
         found = self._found(key, segment.source)
         if found is not None:
             return Shipped(found, taken=True)
-        rule = "ledger" if target.rule == "none" or not with_rows else target.rule
+        rule = target.rule if with_rows else "ledger"
         objects: list[StoredObject] = []
         problem = ""
         with TemporaryDirectory(
@@ -322,19 +332,28 @@ def _ledger(segment: Sealed) -> tuple[Balance, tuple[Covered, ...]]:
     found = read_manifests(rows).segments
     balances = [dict(zip(LEDGER_COLUMNS, row, strict=True)) for row in ledger_rows(found)]
     times = [dict(zip(COVERAGE_COLUMNS, row, strict=True)) for row in coverage_rows(found)]
-    return _balance(balances[0] if balances else {}), tuple(map(_covered, times))
+    covered = tuple(one for one in map(_covered, times) if one is not None)
+    return _balance(balances[0] if balances else {}), covered
 
 
 def _balance(told: Mapping[str, object]) -> Balance:
     fields = {name: told[name] for name in Balance.__struct_fields__ if name in told}
     fields |= {"since_ns": told.get("since"), "until_ns": told.get("until")}
-    return convert({name: one for name, one in fields.items() if one is not None}, Balance)
+    return _converted(fields, Balance) or Balance()
 
 
-def _covered(told: Mapping[str, object]) -> Covered:
+def _covered(told: Mapping[str, object]) -> Covered | None:
     fields = {name: told[name] for name in ("what", "cause", "cpus")}
     fields |= {"since_ns": told["since"], "until_ns": told["until"]}
-    return convert({name: one for name, one in fields.items() if one is not None}, Covered)
+    return _converted(fields, Covered)
+
+
+def _converted(fields: Mapping[str, object], kind: type[T]) -> T | None:
+    """Return fields as a value of a type; None if a manifest has impossible ones."""
+    try:
+        return convert({name: one for name, one in fields.items() if one is not None}, kind)
+    except msgspec.ValidationError:
+        return None
 
 
 def _digest(path: Path) -> tuple[int, str]:

@@ -17,7 +17,7 @@ import structlog
 
 from collectord.errors import SinkError, UnsafePath
 from collectord.folders.walk import open_folder
-from collectord.ledger.record_ledger import SinkStats
+from collectord.model import SinkStats
 from collectord.sink import ship_note
 from collectord.sink.eviction import evict, measure, missing_bytes, used_bytes
 from collectord.sink.manifest import Manifest, decode

@@ -43,6 +43,7 @@ class OddStore:
         rate: the share of requests to which something happens.
         oddities: what; each as often as the others.
         seed: of the choices.
+        only: in the paths of requests to which something may happen.
 
     Attributes:
         port: that it listens on.
@@ -51,8 +52,15 @@ class OddStore:
     """
 
     def __init__(
-        self, upstream: int, rate: float, oddities: Sequence[Oddity] = (*Oddity,), seed: int = 1
+        self,
+        upstream: int,
+        rate: float,
+        oddities: Sequence[Oddity] = (*Oddity,),
+        *,
+        seed: int = 1,
+        only: str = "",
     ) -> None:
+        self._only = only
         self.rate = rate
         self.done: Counter[Oddity] = Counter()
         self._random = random.Random(seed)  # noqa: S311  # chooses failures
@@ -82,14 +90,14 @@ class OddStore:
         self._thread.join()
         self._server.server_close()
 
-    def choose(self, method: str) -> Oddity | None:
+    def choose(self, method: str, path: str) -> Oddity | None:
         """Return what happens to a request."""
         with self._lock:
-            if self._random.random() >= self.rate:
+            if self._only not in path or self._random.random() >= self.rate:
                 return None
             chosen = self._random.choice(self._oddities)
             if chosen is Oddity.LIE and method != "PUT":
-                chosen = Oddity.REFUSE
+                return None
             self.done[chosen] += 1
             return chosen
 
@@ -103,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        oddity = self.of.choose(self.command)
+        oddity = self.of.choose(self.command, self.path)
         if oddity is Oddity.REFUSE:
             self._answer(_SERVER_ERROR, {}, b"")
             return

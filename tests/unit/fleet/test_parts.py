@@ -8,9 +8,9 @@ import hmac
 from typing import TYPE_CHECKING
 
 import duckdb
+import msgspec
 import pytest
 
-from collectord.config.schema_session import RedactConfig
 from collectord.errors import ConfigError
 from collectord.fleet.credentials import redaction_key, store_options
 from collectord.fleet.dry_store import DryStore
@@ -18,8 +18,9 @@ from collectord.fleet.host_labels import read_labels
 from collectord.fleet.incident_files import AROUND_NS, SETTLED_NS, Incidents
 from collectord.fleet.pace import Pace
 from collectord.fleet.pending import Sealed, Target, pending
-from collectord.fleet.redaction import Redaction
+from collectord.fleet.redaction import Redaction, Rule
 from collectord.sink.incident_folder import IncidentFolder, IncidentNote
+from collectord.sink.manifest import encode
 from collectord.sink.ship_note import ShipNote
 from tests.support.segments import TIME_NS
 from tests.support.shipping import SESSION, Host
@@ -125,7 +126,7 @@ def test_credentials(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [b"k" * 16, b"k" * 64, b"k" * 100])
 def test_hashes_are_hmacs(key: bytes) -> None:
     """Whoever has the key finds the hash of a name by any other program."""
-    redaction = Redaction((RedactConfig(column="*comm", how="hash"),), key)
+    redaction = Redaction((Rule(column="*comm", how="hash"),), key)
     expression = redaction.expression("sched_switch", "prev_comm", "text")
     rows = asked(
         f"SELECT {expression} FROM (VALUES ('café'), (''), (NULL)) AS t(prev_comm)"  # noqa: S608
@@ -139,9 +140,9 @@ def test_hashes_are_hmacs(key: bytes) -> None:
 def test_rules_fit_columns() -> None:
     """The first one that fits holds; numbers cannot be hashed, and are left out."""
     rules = (
-        RedactConfig(column="file", table="map*", how="prefix", keep=2),
-        RedactConfig(column="file"),
-        RedactConfig(column="*pid", how="hash"),
+        Rule(column="file", table="map*", how="prefix", keep=2),
+        Rule(column="file"),
+        Rule(column="*pid", how="hash"),
     )
     redaction = Redaction(rules, b"k" * 16)
     prefix = redaction.expression("mappings", "file", "text")
@@ -235,3 +236,20 @@ def test_incidents_are_put_with_their_answers(tmp_path: Path, *, redacted: bool)
     assert len(keys) == (1 if redacted else 3)
     told = b"".join(store.get(key, 0) for key in keys)
     assert (b"generator" in told) is not redacted
+
+
+def test_a_redacted_manifest_names_nothing_of_the_host(tmp_path: Path) -> None:
+    """Paths of mapped files, filters and the scope are what was observed."""
+    host = Host(tmp_path / "host")
+    host.record(1)
+    target = Target(SESSION, host.directory, "columns", by_incident=False, redaction=Redaction())
+    (segment,) = pending(target, ShipNote(written_ns=0))
+    assert isinstance(segment, Sealed)
+    manifest = msgspec.structs.replace(
+        segment.manifest,
+        scope="comm generator",
+        filters={"x:y": "comm == generator"},
+        build_ids={"/usr/bin/generator": "00"},
+    )
+    hidden = Redaction((Rule("*comm", how="hash"),), b"k" * 16).manifest(manifest)
+    assert b"generator" not in encode(hidden)

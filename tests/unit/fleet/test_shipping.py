@@ -233,6 +233,23 @@ def test_an_odd_store(host: Host, run_cli: RunCli, s3_server: S3Server, oddity: 
     check_store(store, SEGMENTS)
 
 
+def test_a_lie_about_a_commit(host: Host, run_cli: RunCli, s3_server: S3Server) -> None:
+    """A segment whose commit cannot be read back is not noted as shipped."""
+    url = s3_server.new_bucket()
+    store = Store.open(url, s3_server.options())
+    with OddStore(s3_server.port, 1.0, [Oddity.LIE], only="/ledger/") as odd:
+        env = host.environment(s3_server.options(odd.port))
+        done = run_cli(*host.words(url, "--once"), env=env)
+        assert done.returncode == 1
+        note = ship_note.read(host.note)
+        assert note is not None
+        assert (note.streams, note.errors) == ((), {"missing": 1})
+        assert commits_in(store) == {}
+        odd.rate = 0.0
+        assert run_cli(*host.words(url, "--once"), env=env).returncode == 0
+    check_store(store, SEGMENTS)
+
+
 @pytest.mark.slow
 def test_kills(host: Host, start_cli: StartCli, run_cli: RunCli, s3_server: S3Server) -> None:
     """Killed at any instant, with a store of which a fifth of the requests fails.

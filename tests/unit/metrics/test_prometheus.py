@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS
 from collectord.ledger.followed import FollowedProcesses
 from collectord.ledger.losing import Losing
-from collectord.ledger.record_ledger import SinkStats
 from collectord.metrics import prometheus
 from collectord.metrics.ring_families import window_ns
 from collectord.model import (
@@ -30,6 +29,7 @@ from collectord.model import (
     Reason,
     RingLabel,
     RingRole,
+    SinkStats,
     Stage,
 )
 from collectord.session.late_rings import LateRings
