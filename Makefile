@@ -387,7 +387,7 @@ install: $(STAMPS)/venv man ## install the program into /opt/collectord, configu
 	fi
 	install -d "$(DESTDIR)$(unitdir)" "$(DESTDIR)$(libdir)"/{sysusers.d,tmpfiles.d}
 	for unit in systemd/collectord.service systemd/collectord-opener.service \
-	    systemd/collectord-incident@.service; do
+	    systemd/collectord-ship.service systemd/collectord-incident@.service; do
 	    sed 's|/opt/collectord|$(prefix)|g' "$$unit" >"$(DESTDIR)$(unitdir)/$${unit##*/}"
 	done
 	install -m 644 -t "$(DESTDIR)$(unitdir)" \

@@ -16,6 +16,11 @@
       SinkError         path, errno, hint           exit 1
         UnsafePath      reason                      exit 1
       BpfError          program, step, text         exit 1
+      StoreError        key, hint                   exit 1
+        StoreUnavailable                            exit 1
+        StoreRefused                                exit 4
+        NotStored                                   exit 1
+        StoreConflict                               exit 1
 
 A corrupt ring is not an exception: the native pass returns a reason code and the ring is
 quarantined. The exit codes are part of the command-line contract (docs/cli.md).
@@ -182,3 +187,41 @@ class BpfError(CollectordError):
         self.program = program
         self.step = step
         self.text = text
+
+
+class StoreError(CollectordError):
+    """An object store that cannot be opened, read or written. `key` is the object's, or "".
+
+    `reason` is a word for a metric.
+    """
+
+    reason: ClassVar[str] = "failed"
+
+    def __init__(self, message: str, *, key: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.key = key
+
+
+class StoreUnavailable(StoreError):
+    """A store that does not answer, or says that it cannot now: it may have done it."""
+
+    reason: ClassVar[str] = "unavailable"
+
+
+class StoreRefused(StoreError):
+    """A store that refuses these credentials."""
+
+    exit_code: ClassVar[int] = 4
+    reason: ClassVar[str] = "refused"
+
+
+class NotStored(StoreError):
+    """An object that is not there, be it that the store has said that it was put."""
+
+    reason: ClassVar[str] = "missing"
+
+
+class StoreConflict(StoreError):
+    """An object with other contents than it must have. Nothing is replaced by itself."""
+
+    reason: ClassVar[str] = "conflict"

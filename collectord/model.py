@@ -316,3 +316,24 @@ class ClockReading:
     realtime_ns: int
     perf_ns: int
     bracket_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStats:
+    """A session's segments: those kept, and those that retention deleted, by reason.
+
+    They take `segment_bytes` of the disk, and took `uncompressed_bytes` before compression.
+    `unsealed` were closed without a seal, `early` were closed before all records were read that
+    name their samples. `oldest_ns` is the Unix time of the last write to the oldest kept one; None
+    if none is kept.
+    """
+
+    segments: int = 0
+    segment_bytes: int = 0
+    uncompressed_bytes: int = 0
+    compress_errors: int = 0
+    deleted: dict[str, int] = field(default_factory=dict)
+    write_errors: int = 0
+    unsealed: int = 0
+    early: int = 0
+    oldest_ns: int | None = None

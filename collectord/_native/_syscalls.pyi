@@ -68,6 +68,13 @@ def touch_between_clocks(page: mmap | None) -> tuple[int, int, int, int]:
         The three readings in ns, and the address that was written to.
     """
 
+def clock_discipline() -> tuple[bool, int, int]:
+    """Read the state of the wall clock (adjtimex, which changes nothing without a mode).
+
+    Returns:
+        Whether it is synchronized, and the largest and the estimated error in us.
+    """
+
 def membarrier_global() -> None:
     """Wait until no CPU runs code that it ran before this call (MEMBARRIER_CMD_GLOBAL)."""
 

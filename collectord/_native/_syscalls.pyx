@@ -11,6 +11,16 @@ from libc.string cimport memcpy, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
+cdef extern from "<sys/timex.h>" nogil:
+    cdef struct timex:
+        unsigned int modes
+        long maxerror
+        long esterror
+        int status
+    int adjtimex(timex *state)
+    int STA_UNSYNC
+
+
 cdef extern from *:
     """
     #include <linux/blktrace_api.h>
@@ -233,6 +243,18 @@ def touch_between_clocks(uint8_t[::1] page):
     realtime = now_ns(CLOCK_REALTIME)
     after = now_ns(CLOCK_MONOTONIC)
     return before, realtime, after, <uint64_t><size_t>touched
+
+
+def clock_discipline():
+    cdef timex state
+    cdef int ret, code
+    memset(&state, 0, sizeof(state))
+    with nogil:
+        ret = adjtimex(&state)
+        code = errno
+    if ret < 0:
+        refuse(code)
+    return (state.status & STA_UNSYNC) == 0, <long>state.maxerror, <long>state.esterror
 
 
 def membarrier_global():

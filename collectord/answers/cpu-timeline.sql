@@ -58,7 +58,9 @@ slot AS (
 ),
 pieces AS (
     SELECT
-        cpu, epoch_ns(since) - begins AS since_ns, epoch_ns(until) - begins AS until_ns, width,
+        cpu, width,
+        (epoch_ns(since) - begins)::DOUBLE AS since_ns,
+        (epoch_ns(until) - begins)::DOUBLE AS until_ns,
         unnest(range(
             floor((epoch_ns(since) - begins) / width)::BIGINT,
             ceil((epoch_ns(until) - begins) / width)::BIGINT

@@ -29,11 +29,25 @@ forks AS (
         child_pid, parent_pid, parent_comm
     FROM sched_process_fork
 ),
+marks AS (
+    SELECT stamp, tid, 1 AS is_exec, filename, NULL AS parent_comm, NULL AS parent_pid FROM execs
+    UNION ALL
+    SELECT stamp, child_pid, 0, NULL, parent_comm, parent_pid FROM forks
+),
+-- Numbers are used again: a process is the last one that was made with its number.
+numbered AS (
+    SELECT
+        stamp, tid, is_exec, filename, parent_comm, parent_pid,
+        sum(1 - is_exec) OVER (PARTITION BY tid ORDER BY stamp, is_exec) AS life
+    FROM marks
+),
 -- The parent is the one that made the process; null if that was before the records.
 told AS (
-    SELECT execs.stamp, filename, parent_comm, parent_pid
-    FROM execs
-    ASOF LEFT JOIN forks ON execs.tid = forks.child_pid AND execs.stamp >= forks.stamp
+    SELECT started.stamp, started.filename, made.parent_comm, made.parent_pid
+    FROM numbered AS started
+    LEFT JOIN numbered AS made
+        ON made.tid = started.tid AND made.life = started.life AND made.is_exec = 0
+    WHERE started.is_exec = 1
 ),
 by_second AS (
     SELECT filename, parent_comm, count(*) AS times

@@ -71,7 +71,7 @@ SELECT
     (sum(took) // 1000)::BIGINT AS off_us
 FROM away
 LEFT JOIN left_from ON at_ns = ns AND on_cpu = cpu
-LEFT JOIN texts USING (stack_id)
+LEFT JOIN texts ON texts.stack_id = left_from.stack_id
 WHERE NOT EXISTS (SELECT 1 FROM gaps WHERE gaps.since >= away.since AND gaps.until <= away.until)
 GROUP BY folded
 ORDER BY off_us DESC, folded

@@ -42,15 +42,20 @@ VERBS: Final = {
     "answer": "Answer a common question from the records in segments.",
     "why": "Say why something is slow: several answers about one subject.",
     "export": "Write the records in segments in the formats of other tools.",
+    "ship": "Put sealed segments into an object store, each exactly once.",
     "flame": "Show where time goes, from the call chains of samples in segments.",
+    "fleet": "Ask many hosts at once, by what they have put into an object store.",
 }
 
 # Verbs that make privileged calls, or read what only the kernel tells.
-KERNEL_VERBS: Final = frozenset({"run", "opener", "record", "list", "check", "bpf", "doctor"})
+KERNEL_VERBS: Final = frozenset(
+    {"run", "opener", "record", "list", "check", "bpf", "doctor", "ship"}
+)
 
 # Verbs that log nothing.
 _WITHOUT_LOG: Final = (
     *(["events"], ["ledger"], ["query"], ["answer"], ["why"], ["export"], ["flame"]),
+    ["fleet"],
 )
 
 EXIT_OK: Final = 0

@@ -14,7 +14,7 @@ from collectord.reader.symbols.frame import of_text
 
 if TYPE_CHECKING:
     from collectord.cli.answer_file import Render
-    from collectord.reader.sql import Answer
+    from collectord.reader.sql import Answered
     from collectord.reader.symbols.frame import Frame
 
 _COLUMNS: Final = 80
@@ -26,19 +26,25 @@ _LANE_COLUMNS: Final = 3
 _STACK_COLUMNS: Final = 2
 
 
-def print_answer(answer: Answer, render: Render) -> None:
-    """Print rows in a form; text that does not fit is shortened."""
+def print_answer(answer: Answered, render: Render, whose: int = 0) -> None:
+    """Print rows in a form; text that does not fit is shortened.
+
+    Args:
+        answer: the rows.
+        render: the form.
+        whose: columns before those of the form, which say whose row it is.
+    """
     if render == "table":
         print_fitted(answer)
     elif render == "histogram":
         _print_histogram(answer)
     elif render == "timeline":
-        _print_timeline(answer)
+        _print_timeline(answer, whose)
     else:
-        _print_stacks(answer)
+        _print_stacks(answer, whose)
 
 
-def _print_histogram(answer: Answer) -> None:
+def _print_histogram(answer: Answered) -> None:
     """Print each row with a bar for the number in its last column."""
     rows = [row for batch in answer.batches() for row in batch]
     if not rows:
@@ -58,16 +64,15 @@ def _print_histogram(answer: Answer) -> None:
         say("  ".join([*shown, line]).rstrip())
 
 
-def _print_timeline(answer: Answer) -> None:
+def _print_timeline(answer: Answered, whose: int) -> None:
     """Print a line for each lane: rows are {lane, slot from 0 on, value}."""
-    if len(answer.columns) != _LANE_COLUMNS:
-        raise UsageError(
-            f"a timeline of {len(answer.columns)} columns", hint="it takes lane, slot and value"
-        )
+    columns = len(answer.columns) - whose
+    if columns != _LANE_COLUMNS:
+        raise UsageError(f"a timeline of {columns} columns", hint="it takes lane, slot and value")
     lanes: dict[str, dict[int, float]] = {}
     for batch in answer.batches():
-        for lane, slot, value in batch:
-            lanes.setdefault(cell_text(lane), {})[int(slot)] = _number(value)
+        for *words, slot, value in batch:
+            lanes.setdefault(" ".join(map(cell_text, words)), {})[int(slot)] = _number(value)
     if not lanes:
         return
     width = min(max(map(len, lanes)), _LABEL)
@@ -81,19 +86,20 @@ def _print_timeline(answer: Answer) -> None:
         say(f"{lane[:width]:<{width}}  |{marks}|")
 
 
-def _print_stacks(answer: Answer) -> None:
+def _print_stacks(answer: Answered, whose: int) -> None:
     """Print the tree of folded stacks: rows are {stack, whole number}."""
-    if len(answer.columns) != _STACK_COLUMNS:
+    columns = len(answer.columns) - whose
+    if columns != _STACK_COLUMNS:
         raise UsageError(
-            f"stacks of {len(answer.columns)} columns",
-            hint="it takes the folded stack, and a whole number",
+            f"stacks of {columns} columns", hint="it takes the folded stack, and a whole number"
         )
     stacks: Counter[tuple[Frame, ...]] = Counter()
     for batch in answer.batches():
-        for stack, value in batch:
-            frames = map(of_text, cell_text(stack).split(";"))
+        for *outer, stack, value in batch:
+            words = [*map(cell_text, outer), *cell_text(stack).split(";")]
+            frames = map(of_text, words)
             stacks[tuple(frames)] += round(_number(value))
-    for line in tree_lines(stacks, cell_text(answer.columns[1]), _COLUMNS):
+    for line in tree_lines(stacks, cell_text(answer.columns[-1]), _COLUMNS):
         say(line)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collectord.reader.event_file import EventFile
     from collectord.reader.event_tables import EventTable, Reading
     from collectord.reader.segment_tables import Catalogue
-    from collectord.reader.sql import Answer, MadeTable
+    from collectord.reader.sql import Answered, MadeTable
     from collectord.reader.symbols.debuginfod import Debuginfod
 
 # As readings of losses have it.
@@ -125,7 +125,7 @@ def give(
     database: Database,
     sql: str,
     args: argparse.Namespace,
-    show: Callable[[Answer], None],
+    show: Callable[[Answered], None],
     values: Mapping[str, int | str] | None = None,
 ) -> None:
     """Carry out a statement, and write the result as the options say.

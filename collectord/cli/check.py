@@ -18,18 +18,19 @@ from collectord.config.load import config_files, load
 from collectord.control import client
 from collectord.daemon.host_facts import daemon_facts
 from collectord.errors import ConfigError, UnsafePath, UsageError
-from collectord.facts.kernel_facts import KernelFacts
 from collectord.folders.walk import read_file
 from collectord.plan.build import build
 from collectord.plan.difference import difference, document
 from collectord.plan.session_draft import blame
 from collectord.source.perf_filter import refused_filter
+from collectord.plan.facts_document import read_facts
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from collectord.config.schema import Config
+    from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
     from collectord.plan.plan import Plan
 
@@ -121,7 +122,7 @@ def _facts(path: Path | None, kernel: Kernel, config: Config) -> KernelFacts:
     if path is None:
         return daemon_facts(kernel, config, mount=False)
     try:
-        return KernelFacts.from_json(read_file(path, _FACTS_MAX_BYTES), path=str(path))
+        return read_facts(read_file(path, _FACTS_MAX_BYTES), path=str(path))
     except OSError as error:
         raise ConfigError(f"cannot read: {error.strerror}", path=str(path)) from error
     except UnsafePath as error:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import EXIT_OK
 from collectord.cli.output import Column, complain, print_json, print_table, say
 from collectord.cli.parser import Parser
+from collectord.codec.event_names import NAMED_EVENTS
 from collectord.codec.perf_attr import EventType, PerfEventAttr
-from collectord.config.event_names import NAMED_EVENTS
 from collectord.config.event_spec import PmuEvent
 from collectord.config.schema import BpfConfig
 from collectord.daemon.host_facts import bpf_wanted

@@ -14,7 +14,7 @@ from collectord.text.foreign import encodable, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from collectord.reader.sql import Answer
+    from collectord.reader.sql import Answered
 
     _Columns = list[Column]
     _Rows = list[list[str]]
@@ -27,7 +27,7 @@ _NULL: Final = "-"
 _TEXT_MIN: Final = 12
 
 
-def columns_of(answer: Answer) -> list[Column]:
+def columns_of(answer: Answered) -> list[Column]:
     """Return the columns of a printed table."""
     return [
         Column(visible(name), "right" if _NUMBER.fullmatch(kind) else "left")
@@ -35,12 +35,12 @@ def columns_of(answer: Answer) -> list[Column]:
     ]
 
 
-def print_rows(answer: Answer) -> None:
+def print_rows(answer: Answered) -> None:
     """Print a table; rows that are wider than 80 columns are printed one value a line."""
     _print(answer, lambda columns, rows: (columns, rows))
 
 
-def print_fitted(answer: Answer) -> None:
+def print_fitted(answer: Answered) -> None:
     """Print a table as `print_rows`, with shorter cells so that rows fit into 80 columns.
 
     Times are those of the day; where even so the last column, a time, has no room, it is left out.
@@ -68,7 +68,7 @@ def clock_text(time: str) -> str:
     return time[11:23] if len(time) > len(_NULL) else time
 
 
-def _print(answer: Answer, fit: Callable[[_Columns, _Rows], tuple[_Columns, _Rows]]) -> None:
+def _print(answer: Answered, fit: Callable[[_Columns, _Rows], tuple[_Columns, _Rows]]) -> None:
     is_wide: bool | None = None
     number = 0
     for batch in answer.batches():
@@ -86,14 +86,14 @@ def _print(answer: Answer, fit: Callable[[_Columns, _Rows], tuple[_Columns, _Row
                 say(f"  {column.title:<{widest}}  {cell}".rstrip())
 
 
-def print_objects(answer: Answer) -> None:
+def print_objects(answer: Answered) -> None:
     """Print a JSON object for each row; of columns with the same name the last one counts."""
     for batch in answer.batches():
         for row in batch:
             print_line(encodable(dict(zip(answer.columns, map(json_value, row), strict=True))))
 
 
-def print_csv(answer: Answer) -> None:
+def print_csv(answer: Answered) -> None:
     """Print CSV of RFC 4180 with a line of names; a null is an empty field."""
     _emit_csv([answer.columns])
     for batch in answer.batches():

@@ -14,14 +14,14 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.event_names import find_named
 from collectord.codec.perf_attr import AuxAction
-from collectord.config.event_names import find_named
 from collectord.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.event_names import NamedEvent
+    from collectord.codec.event_names import NamedEvent
 
 ALLOWED_MODIFIERS: Final = (
     "u user, k kernel, h hypervisor, G guest, H host, I not idle, "

@@ -16,6 +16,7 @@ from collectord.config.schema_session import (
     RelaySourceConfig,
     TracefsSourceConfig,
 )
+from collectord.config.ship_rules import check_ship
 from collectord.config.trigger_rules import check_triggers
 from collectord.model import (
     FLIGHT_RECORDER,
@@ -65,6 +66,7 @@ def check_config(config: Config) -> Iterator[Problem]:
     yield from under("daemon", _daemon(config.daemon))
     yield from under("control", _control(config.control))
     yield from under("bpf", _bpf(config.bpf))
+    yield from check_ship(config)
     yield from check_triggers(config)
     names: set[str] = set()
     for index, session in enumerate(config.session):

@@ -7,6 +7,7 @@ here on both are treated alike.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -85,6 +86,22 @@ class IncidentsConfig(msgspec.Struct, frozen=True, kw_only=True):
     age: Nanoseconds = Nanoseconds(30 * 86_400 * NS_PER_SECOND)
 
 
+class ShipConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[ship]`: the object store that `collectord ship` puts segments into, and its limits."""
+
+    store: str = ""
+    options: dict[str, str] = {}
+    host: str = ""
+    host_file: str = "/etc/collectord/host.toml"
+    directory: str = "/var/lib/collectord-ship"
+    interval: Nanoseconds = Nanoseconds(10 * NS_PER_SECOND)
+    cpu: Share = Share(percent=10.0)
+    rate: Bytes = Bytes(8 * _MIB)
+    incidents: bool = False
+    hold: Bytes = Bytes(2 * _GIB)
+    hold_age: Nanoseconds = Nanoseconds(86_400 * NS_PER_SECOND)
+
+
 class BpfConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[bpf]`: places of programs, and limits of compiling them."""
 
@@ -105,6 +122,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     control: ControlConfig = ControlConfig()
     retention: RetentionConfig = RetentionConfig()
     incidents: IncidentsConfig = IncidentsConfig()
+    ship: ShipConfig = ShipConfig()
     bpf: BpfConfig = BpfConfig()
     session: tuple[SessionConfig, ...] = ()
     trigger: tuple[TriggerConfig, ...] = ()
+
+    def directory_of(self, session: SessionConfig) -> str:
+        """Return the folder of a session's segments."""
+        return session.directory or str(PurePosixPath(self.daemon.state_dir, session.name))

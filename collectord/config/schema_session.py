@@ -25,6 +25,8 @@ LossClass = Literal["must-not-lose", "normal", "spare"]
 TransportName = Literal["auto", "mmap", "read", "splice"]
 BpfTransportName = Literal["perf", "ringbuf"]
 When = Literal["always", "present"]
+# From nothing to everything; each has what those before it have.
+ShipRule = Literal["none", "ledger", "columns", "raw"]
 # Values that a file spells as strings.
 Cpus = Annotated[tuple[int, ...], Spelt(cpu_list.parse, spell=cpu_list.render)]
 User = Annotated[int | None, Spelt(user_id, short=True)]
@@ -157,6 +159,15 @@ class RelaySourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
 SourceConfig = PerfSourceConfig | TracefsSourceConfig | BpfSourceConfig | RelaySourceConfig
 
 
+class RedactConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[[session.redact]]`: columns that do not leave the host as they are."""
+
+    column: str
+    table: str = "*"
+    how: Literal["drop", "hash", "prefix"] = "drop"
+    keep: int = 1
+
+
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[[session]]`: one recording.
 
@@ -179,6 +190,9 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = ""
     compress: bool = True
     perf_maps: bool = True
+    ship: ShipRule = "none"
+    ship_sample: Literal["all", "incidents"] = "all"
+    redact: tuple[RedactConfig, ...] = ()
     target: TargetConfig = TargetConfig()
     source: tuple[SourceConfig, ...]
     single_file: str = ""
@@ -198,6 +212,9 @@ class TimedSessionConfig(SessionConfig, frozen=True, kw_only=True):
         "freeze_on",
         "freeze_filter",
         "directory",
+        "ship",
+        "ship_sample",
+        "redact",
     }
 
     name: str = ""

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from collectord.config.schema_session import TimedSessionConfig
     from collectord.ledger.record_ledger import SessionBalance
-    from collectord.plan.plan import Plan
     from collectord.session.daemon_status import DaemonStatus
     from collectord.session.incident_status import Suppression
     from collectord.session.ring_snapshot import Snapshot
@@ -91,11 +90,18 @@ class Incidents(Protocol):
         """Make one if the trigger of this unit may; else return why not."""
 
 
+class Planned(Protocol):
+    """The plan of a daemon."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data for JSON."""
+
+
 class Commands(Protocol):
     """A daemon's plan, and the commands that it carries out. Raises CollectordError."""
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Planned:
         """The plan of all that the configuration has recorded."""
 
     @property

@@ -10,16 +10,15 @@ restarts the service. A hung disk stops neither, because writers are other threa
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
 from collectord.errors import ShardSilent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from collectord._native._core import Core
     from collectord.control.service import Service
 
 _LOG: Final = structlog.get_logger()
@@ -27,6 +26,19 @@ _LOG: Final = structlog.get_logger()
 _ROUNDS: Final = 3
 _PROLONG_INTERVAL_S: Final = 5.0
 _PROLONG_S: Final = 30.0
+
+
+class Drains(Protocol):
+    """The part of the core that tells whether its threads make passes."""
+
+    def issued_generation(self) -> int:
+        """Return the number of the last flush that was asked for."""
+
+    def request_flush(self) -> int:
+        """Ask for a flush, and return its number."""
+
+    def silent_shards(self, generation: int) -> Iterable[int]:
+        """Return the threads that have made no pass since a flush was asked for."""
 
 
 class Watchdog:
@@ -37,7 +49,7 @@ class Watchdog:
         service: sets the limit.
     """
 
-    def __init__(self, core: Core, service: Service) -> None:
+    def __init__(self, core: Drains, service: Service) -> None:
         self._core = core
         self._service = service
         self._interval_s = service.watchdog_s / _ROUNDS

@@ -152,6 +152,7 @@ class Daemon:
             before=now.sessions.balances_before(),
             reload=self._reloader.status,
             incidents=now.incidents.status(),
+            shipping=now.state_dir.shipping,
         )
 
     async def in_thread(self, call: Callable[[], T]) -> T:

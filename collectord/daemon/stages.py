@@ -430,11 +430,12 @@ class Stages:
     async def _keep_limits(self) -> None:
         """Check age and free space, which change even if no segment of ours is sealed."""
         worker = self._workers.of()
+        loop = asyncio.get_running_loop()
         while True:
+            await loop.run_in_executor(worker, self.state_dir.look_at_shipping)
             await asyncio.sleep(_LIMITS_INTERVAL_S)
             short = False
             if self.state_dir.limited:
-                loop = asyncio.get_running_loop()
                 try:
                     await loop.run_in_executor(worker, self.state_dir.make_room)
                     short = await loop.run_in_executor(worker, self.state_dir.is_short)

@@ -9,9 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from collectord.codec.aux_pmu import AuxPmuFacts  # noqa: TC001 - of the facts' JSON
-from collectord.errors import ConfigError
 from collectord.programs.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
-from collectord.text.foreign import convert, decode_json
 
 # `from_json` reads it; it is raised when a field changes its meaning, not when one is added.
 FACTS_VERSION: Final = 1
@@ -359,41 +357,3 @@ class KernelFacts:
     def to_json(self) -> bytes:
         """Return the facts as a JSON document, keys sorted."""
         return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2)
-
-    @classmethod
-    def from_json(cls, data: bytes | str, *, path: str = "") -> KernelFacts:
-        """Read the output of `to_json`. Fields that this version does not know are ignored.
-
-        Args:
-            data: the document, or a `doctor --json` report that holds it under "facts".
-            path: the file's name, for errors.
-
-        Raises:
-            ConfigError: not JSON, not facts, or facts of another version.
-        """
-        hint = "write it with `collectord doctor --json` on the host in question"
-        try:
-            document = decode_json(data, object)
-            if isinstance(document, dict) and isinstance(document.get("facts"), dict):
-                document = document["facts"]
-            facts = convert(document, cls)
-        except msgspec.ValidationError as error:
-            message, _, place = str(error).partition(" - at ")
-            raise ConfigError(
-                f"these are not kernel facts: {message}",
-                path=path,
-                key=place.strip("`").removeprefix("$").removeprefix("."),
-                hint=hint,
-            ) from error
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"not JSON: {error}", path=path, hint=hint) from error
-        if facts.version != FACTS_VERSION:
-            raise ConfigError(
-                f"the kernel facts have version {facts.version}, not {FACTS_VERSION}",
-                path=path,
-                key="version",
-                hint=hint,
-            )
-        if not facts.cpus_online or facts.page_size <= 0 or facts.page_size % 1024:
-            raise ConfigError("they have no online CPU or no page size", path=path, hint=hint)
-        return facts

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS, RingCounters, SidebandCounters
-from collectord.model import Basis, LossKey, Reason, Stage, loss_name, loss_pairs
+from collectord.model import Basis, LossKey, Reason, SinkStats, Stage, loss_name, loss_pairs
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
@@ -136,27 +136,6 @@ class RingBalance:
     def faulty_bytes(self) -> int:
         """Bytes that were passed over: of refused contents, and of records without an end."""
         return self.counters.quarantined_bytes + self.counters.torn_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SinkStats:
-    """A session's segments: those kept, and those that retention deleted, by reason.
-
-    They take `segment_bytes` of the disk, and took `uncompressed_bytes` before compression.
-    `unsealed` were closed without a seal, `early` were closed before all records were read that
-    name their samples. `oldest_ns` is the Unix time of the last write to the oldest kept one; None
-    if none is kept.
-    """
-
-    segments: int = 0
-    segment_bytes: int = 0
-    uncompressed_bytes: int = 0
-    compress_errors: int = 0
-    deleted: dict[str, int] = field(default_factory=dict)
-    write_errors: int = 0
-    unsealed: int = 0
-    early: int = 0
-    oldest_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from collectord.metrics import (
     ring_families,
     segment_families,
     service_families,
+    ship_families,
 )
 from collectord.metrics.families import Labelling, Reading
 
@@ -46,6 +47,7 @@ _FAMILIES: Final[tuple[Families, ...]] = (
     core_families.families,
     cost_families.families,
     segment_families.families,
+    ship_families.families,
     incident_families.families,
     ledger_families.areas,
     bpf_families.families,

@@ -20,7 +20,7 @@ from collectord.plan.scope import shortfalls
 from collectord.plan.session_draft import SessionDraft, draft_session
 from collectord.plan.session_plan import SessionPlan
 from collectord.plan.settings import settings_of
-from collectord.plan.sink_plan import RetentionPlan, SinkPlan
+from collectord.plan.sink_plan import HoldPlan, RetentionPlan, SinkPlan
 from collectord.plan.source_draft import SourceDraft
 from collectord.text.units import show_bytes, show_share
 
@@ -155,12 +155,25 @@ def _sized(drafted: Rings, sizes: Sequence[tuple[int, int]]) -> SourceDraft:
     return replace(drafted, rings=rings, files=files, notes=(*drafted.notes, *late))
 
 
+def _hold(config: Config) -> HoldPlan:
+    ship = config.ship
+    shipped = [session for session in config.session if session.ship != "none"]
+    if not ship.store or not shipped:
+        return HoldPlan()
+    return HoldPlan(
+        note=ship.directory,
+        folders=tuple((one.name, config.directory_of(one)) for one in shipped),
+        bytes=ship.hold,
+        age_ns=ship.hold_age,
+    )
+
+
 def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:
     if session.single_file:
         parent = str(PurePosixPath(session.single_file).parent)
         return SinkPlan(form, directory=parent, single_file=session.single_file)
     retention = config.retention
-    directory = session.directory or str(PurePosixPath(config.daemon.state_dir, session.name))
+    directory = config.directory_of(session)
     return SinkPlan(
         form,
         directory=directory,
@@ -171,6 +184,7 @@ def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:
             age_ns=retention.age,
             free_bytes=retention.free.bytes,
             free_percent=retention.free.percent,
+            hold=_hold(config),
         ),
         compress_after_ns=retention.compress_after if session.compress else 0,
         keeps_maps=session.perf_maps,

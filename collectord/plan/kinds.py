@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_pmu import decoder_of
+from collectord.codec.event_names import NAMED_EVENTS, NamedEvent
 from collectord.codec.perf_attr import BreakpointType, EventType
-from collectord.config.event_names import NAMED_EVENTS, NamedEvent
 from collectord.config.event_spec import Alias, Breakpoint, PmuEvent, Raw, Tracepoint
 from collectord.errors import MissingFeature, MissingPrivilege, UnknownEvent, UsageError
 from collectord.plan.known_aux import default_terms

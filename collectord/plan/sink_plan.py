@@ -10,6 +10,23 @@ from collectord.text.foreign import plain
 
 
 @dataclass(frozen=True, slots=True)
+class HoldPlan:
+    """Limits of keeping segments beyond the others until they are shipped.
+
+    Attributes:
+        note: folder with the note of what was shipped.
+        folders: name and folder of each session that is shipped.
+        bytes: allocated bytes of segments that wait, beyond the limit of all segments.
+        age_ns: beyond the limit of the age.
+    """
+
+    note: str = ""
+    folders: tuple[tuple[str, str], ...] = ()
+    bytes: int = 0
+    age_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionPlan:
     """Limits of the state directory over all sessions; 0 for no limit.
 
@@ -18,12 +35,14 @@ class RetentionPlan:
         age_ns: age of a segment's last record.
         free_bytes: floor of free bytes on the file system.
         free_percent: the same as a share of the file system's size.
+        hold: what is kept longer.
     """
 
     bytes: int = 0
     age_ns: int = 0
     free_bytes: int = 0
     free_percent: float = 0.0
+    hold: HoldPlan = field(default_factory=HoldPlan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from collectord.codec.bpf_show import SHOWS
-from collectord.config.event_names import NAMED_EVENTS, find_named
+from collectord.codec.event_names import NAMED_EVENTS, find_named
 from collectord.config.problems import NAME, NAME_WORDS, Problem, under
 from collectord.programs.parameter import STRING_MAX_BYTES
 from collectord.text.nearest import did_you_mean

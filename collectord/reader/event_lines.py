@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord._native._columns import Lines, Scan, settled
+from collectord.codec.line_ops import Words
+from collectord.reader.event_file import Window
 from collectord.sink.manifest import OpenManifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord._native._columns import Note
-    from collectord.codec.line_ops import Ops, Words
-    from collectord.reader.event_file import EventFile, FileEvent, Window
+    from collectord.codec.line_ops import Ops
+    from collectord.reader.event_file import EventFile, FileEvent
 
 _BATCH_BYTES: Final = 256 << 10
 _PERF: Final = "perf"
@@ -148,6 +150,14 @@ class EventLines:
         if note.cpu >= 0:
             return f"{where}, of CPU {note.cpu}; {self.file.skips}"
         return f"{where}, skipped up to the next chunk"
+
+
+def events_in(file: EventFile) -> frozenset[str]:
+    """Return the names of the events of which a file has records."""
+    nothing: Ops = []
+    events = [(event, nothing) for event in file.events if event.keys]
+    lines = EventLines(file, Programs(events, None, nothing, Words()), Window())
+    return frozenset(name for (name, _), count in lines.count().items() if count)
 
 
 def _is_raw(event: FileEvent) -> bool:

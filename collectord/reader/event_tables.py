@@ -123,6 +123,11 @@ class EventTable:
     _rows_of: Sequence[tuple[EventFile, Records | None]] = field(repr=False)
 
     @property
+    def is_of_event(self) -> bool:
+        """Whether its rows are of one event, with the event's own fields."""
+        return self.system not in {"", BLKTRACE}
+
+    @property
     def files(self) -> Sequence[EventFile]:
         """The files that have such records."""
         return [*dict.fromkeys(file for file, _ in self._rows_of)]
@@ -274,7 +279,7 @@ def _incident_places(table: str, file: EventFile) -> dict[str, tuple[str, Where 
 def described(tables: Mapping[str, EventTable]) -> Iterator[tuple[str, str, str]]:
     """Yield {table, column, what it is} of all tables."""
     for table in tables.values():
-        is_fixed = table.system in {"", BLKTRACE}
+        is_fixed = not table.is_of_event
         for name, kind in table.columns.items():
             unit = _UNITS.get(name) if is_fixed else None
             what = kind if unit is None else f"{kind}, {unit}"

@@ -9,7 +9,7 @@ from collectord.reader.event_file import shown
 from collectord.sink.manifest import OpenManifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from collectord.reader.event_file import EventFile
     from collectord.reader.event_tables import EventTable
@@ -26,28 +26,33 @@ def gaps_of(tables: Iterable[EventTable]) -> list[Interval]:
     What lasted from before such a time until after it was not seen: a pair of records around it
     may belong to different things. Files without a manifest tell nothing.
     """
-    found: set[Interval] = set()
-    for table in tables:
-        until_ns = _EVER_NS
-        for begins_ns, ends_ns in sorted(_runs(table.files).values()):
-            if until_ns < begins_ns:
-                found.add((until_ns, begins_ns))
-            until_ns = ends_ns if until_ns == _EVER_NS else max(until_ns, ends_ns)
-    return sorted(found)
+    return sorted({gap for table in tables for gap in between(_runs(table.files).values())})
+
+
+def between(runs: Iterable[Interval]) -> Iterator[Interval]:
+    """Yield the times between runs."""
+    until_ns = _EVER_NS
+    for begins_ns, ends_ns in sorted(runs):
+        if until_ns < begins_ns:
+            yield until_ns, begins_ns
+        until_ns = ends_ns if until_ns == _EVER_NS else max(until_ns, ends_ns)
 
 
 def folders_at_once(files: Sequence[EventFile]) -> list[str]:
     """Return folders of sessions that recorded an event at the same time, so that it is twice."""
-    spans: list[tuple[Interval, str]] = sorted(
-        (interval, folder) for (folder, _), interval in _runs(files).items()
-    )
+    return at_once((interval, folder) for (folder, _), interval in _runs(files).items())
+
+
+def at_once(runs: Iterable[tuple[Interval, str]]) -> list[str]:
+    """Return the names of runs that overlap with a run of another name."""
+    spans = sorted(runs)
     twice: set[str] = set()
-    for index, ((_, ends_ns), folder) in enumerate(spans):
+    for index, ((_, ends_ns), name) in enumerate(spans):
         for (begins_ns, _), other in spans[index + 1 :]:
             if begins_ns >= ends_ns:
                 break
-            if other != folder:
-                twice |= {folder, other}
+            if other != name:
+                twice |= {name, other}
     return sorted(twice)
 
 

@@ -34,7 +34,6 @@ _NO_COLUMN: Final = re.compile(
     r'(?:Referenced column|Table "[^"]*" does not have a column named|column) "([^"]+)"'
 )
 _SETTINGS: Final = (
-    f"SET memory_limit = '{_MEMORY}'",
     "SET python_enable_replacements = false",
     "SET autoload_known_extensions = false",
     "SET autoinstall_known_extensions = false",
@@ -76,8 +75,23 @@ class MadeTable(Protocol):
         """Create the table in a database, and return the scans that it was made from."""
 
 
-class Answer:
+class Answered(Protocol):
     """The result of a statement, whose rows are read once.
+
+    Attributes:
+        columns: names of the columns.
+        types: of the columns, as DuckDB names them.
+    """
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+
+    def batches(self) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows, some at a time. Raises CollectordError."""
+
+
+class Answer:
+    """The result of a statement of DuckDB, whose rows are read once.
 
     Attributes:
         columns: names of the columns.
@@ -173,13 +187,25 @@ class Database:
             yield from batch
 
     def write_parquet(
-        self, sql: str, path: str, values: Mapping[str, int | str] | None = None
+        self,
+        sql: str,
+        path: str,
+        values: Mapping[str, int | str] | None = None,
+        *,
+        more: str = "",
     ) -> int:
-        """Write the result of one SELECT to a file, and return its rows. Raises as `ask`."""
+        """Write the result of one SELECT to a file, and return its rows. Raises as `ask`.
+
+        Args:
+            sql: the statement.
+            path: of the file; with a base, within its folder.
+            values: of the statement's parameters.
+            more: options of the file, as DuckDB has them, behind a comma.
+        """
         with ExitStack() as stack:  # an export writes hundreds
             connection, source, bound = self._prepare(sql, values or {}, stack, written=path)
             target = path.replace(_QUOTE, _QUOTE * 2)
-            options = "FORMAT parquet, COMPRESSION zstd"
+            options = f"FORMAT parquet, COMPRESSION zstd{more}"
             with _Errors(self._duckdb, self._hint):
                 copied = connection.execute(
                     f"COPY (FROM {source}) TO '{target}' ({options})", bound
@@ -238,7 +264,8 @@ class Database:
     def _make(self, connection: Any, name: str, named: Named) -> None:  # noqa: ANN401
         """Make a table that the statement names."""
         if name in self._fixed:
-            self.scans += self._fixed[name].make(connection, name)
+            # With a base it is made once for all statements.
+            self.scans += self._fixed[name].make(self._base or connection, name)
             return
         table = self._tables.get(name)
         if table is None:
@@ -308,8 +335,24 @@ def literal(text: str) -> str:
     return _QUOTE + text.replace(_QUOTE, _QUOTE * 2) + _QUOTE
 
 
-def connect(stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN401  # of DuckDB
-    """Return a database in memory that opens no file, but one that is written, until `stack` ends.
+def connect(
+    stack: ExitStack,
+    written: str | None = None,
+    *,
+    folder: str | None = None,
+    files: Any = None,  # noqa: ANN401  # of fsspec
+    memory: str = _MEMORY,
+    threads: int = 0,
+) -> Any:  # noqa: ANN401  # of DuckDB
+    """Return a database in memory that opens no file but those that are named.
+
+    Args:
+        stack: the database ends with it.
+        written: path of the one file that may be written.
+        folder: path of a folder whose files may be written and read.
+        files: a file system of fsspec whose files may be read.
+        memory: the most that it takes.
+        threads: that it may use, 0 for one on each CPU.
 
     Raises:
         CollectordError: DuckDB is not installed.
@@ -322,9 +365,18 @@ def connect(stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN40
         stack.callback(connection.close)
         for setting in _SETTINGS:
             connection.execute(setting)
+        connection.execute("SET memory_limit = ?", [memory])
         connection.execute("SET temp_directory = ?", [temporary])
         if written is not None:
             connection.execute("SET allowed_paths = ?", [[written]])
+        folders = [] if folder is None else [folder]
+        if files is not None:  # known before its scheme is: else that is taken for a folder here
+            connection.register_filesystem(files)
+            folders.append(f"{files.protocol}://")
+        if folders:
+            connection.execute("SET allowed_directories = ?", [folders])
+        if threads:
+            connection.execute("SET threads = ?", [threads])
         for setting in _LOCKS:
             connection.execute(setting)
     return connection
@@ -369,6 +421,11 @@ def dies_on(release: str, processor: str) -> bool:
     flags = _FLAGS.search(processor)
     is_second = release.partition(".")[0] == "2"
     return is_second and flags is not None and "avx2" not in flags[1].split()
+
+
+def errors_of_duckdb() -> _Errors:
+    """Return a block in which errors of DuckDB become ours."""
+    return _Errors(_duckdb())
 
 
 def _duckdb() -> ModuleType:

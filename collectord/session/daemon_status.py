@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from collectord.session.cost_meter import Cost
 from collectord.session.incident_status import IncidentsStatus
 from collectord.session.running_threads import RunningThreads
+from collectord.sink.ship_note import Shipping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +44,7 @@ class DaemonStatus:
         before: sums over the sessions that present ones have followed under the same name.
         uncovered_ns: time that CPUs were without what they should have had, added up.
         log_lines_dropped: lines of the log for which there was no room, since nobody took them.
+        shipping: what was put into the store, and what waits.
         uncovered_by_session: the same for each session, by name and source.
     """
 
@@ -68,3 +70,4 @@ class DaemonStatus:
     before: tuple[SessionBalance, ...] = ()
     reload: ReloadStatus = field(default_factory=ReloadStatus)
     incidents: IncidentsStatus = field(default_factory=IncidentsStatus)
+    shipping: Shipping = field(default_factory=Shipping)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import SinkError
-from collectord.ledger.record_ledger import SinkStats
+from collectord.model import SinkStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

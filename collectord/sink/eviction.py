@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -14,6 +14,7 @@ from collectord.errors import SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.model import EvictReason
+from collectord.plan.sink_plan import HoldPlan
 from collectord.sink import chain_log
 from collectord.sink.segment import (
     BLOCK_BYTES,
@@ -26,6 +27,7 @@ from collectord.sink.segment import (
     session_names,
     sink_errors,
 )
+from collectord.sink.ship_note import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,20 +37,26 @@ if TYPE_CHECKING:
     from collectord.plan.sink_plan import RetentionPlan
 
 _LOG = structlog.get_logger()
+_NO_HOLD: Final = HoldPlan()
 
 
 class Eviction(NamedTuple):
-    """A segment that was deleted with its manifest; `bytes` are allocated ones."""
+    """A segment that was deleted with its manifest; `bytes` are allocated ones.
+
+    `unshipped`: it was to be put into a store, and was not yet.
+    """
 
     path: Path
     reason: EvictReason
     bytes: int
+    unshipped: bool = False
 
 
 class _Held(NamedTuple):
     """A segment, or all files of a set, which are deleted together.
 
-    `place` is the name of its folder, and `device` the file system that it is on.
+    `place` is the name of its folder, and `device` the file system that it is on. `waits`: it is
+    to be shipped first.
     """
 
     place: str
@@ -56,6 +64,7 @@ class _Held(NamedTuple):
     groups: tuple[Group, ...]
     bytes: int
     written_ns: int
+    waits: bool
 
 
 def evict(
@@ -67,6 +76,7 @@ def evict(
     *,
     device: int | None = None,
     is_here: Callable[[int], bool] = lambda _device: True,
+    waiting: Waiting | None = None,
 ) -> list[Eviction]:
     """Delete the oldest sealed segments of all sessions below `root` until the limits hold.
 
@@ -74,6 +84,9 @@ def evict(
     orphans (repair seals them first) and recordings with a name from `record -o`. Beside a running
     trace.dat segment the newest sealed one stays too: it records up to where the rings are stored,
     which outlive their process. The age is that of the last write. A limit of 0 is no limit.
+
+    Those that wait to be shipped go last, and the limits of space and age are wider for them, as
+    the plan says; that of free space is not.
 
     Folders that cannot be entered, or that others may write to, are skipped.
 
@@ -88,6 +101,7 @@ def evict(
             others are not deleted for this write.
         is_here: called with the file system of each segment that is due; if it returns False
             somebody else deletes that one, and it counts as deleted.
+        waiting: segments that are to be shipped first.
 
     Raises:
         SinkError: the directory cannot be read, or nothing could be deleted although something
@@ -97,7 +111,8 @@ def evict(
         folder = open_folder(root, Trust.WRITE)
     with folder:
         needs = {os.fstat(folder.fd).st_dev if device is None else device: need_bytes}
-        return _evict(folder, plan, now_ns, needs, left, is_here=is_here)
+        waits = waiting or Waiting()
+        return _evict(folder, plan, now_ns, needs, left, is_here=is_here, waiting=waits)
 
 
 def _evict(
@@ -108,8 +123,9 @@ def _evict(
     left: Collection[Path],
     *,
     is_here: Callable[[int], bool],
+    waiting: Waiting,
 ) -> list[Eviction]:
-    held, used_bytes, spaces, closed = _usage(root, left)
+    held, used_bytes, spaces, closed = _usage(root, left, waiting)
     wanted_bytes = {
         device: max(missing_bytes(space, plan), needs.get(device, 0))
         for device, space in spaces.items()
@@ -117,9 +133,10 @@ def _evict(
     evictions: list[Eviction] = []
     failures: list[SinkError] = []
     for segment in held:
-        if plan.age_ns and now_ns - segment.written_ns > plan.age_ns:
+        hold = plan.hold if segment.waits else _NO_HOLD
+        if plan.age_ns and now_ns - segment.written_ns > plan.age_ns + hold.age_ns:
             reason = EvictReason.AGE
-        elif plan.bytes and used_bytes > plan.bytes:
+        elif plan.bytes and used_bytes > plan.bytes + hold.bytes:
             reason = EvictReason.QUOTA
         elif wanted_bytes[segment.device] > 0:
             reason = EvictReason.FREE_SPACE
@@ -132,7 +149,7 @@ def _evict(
             failures.append(error)
             continue
         if deleted:
-            evictions.append(Eviction(deleted[0].paths.data, reason, segment.bytes))
+            evictions.append(Eviction(deleted[0].paths.data, reason, segment.bytes, segment.waits))
         used_bytes -= segment.bytes
         wanted_bytes[segment.device] -= segment.bytes
     short = any(size > 0 for size in wanted_bytes.values())
@@ -177,6 +194,14 @@ def _try(note: Callable[[], None], folder: Folder) -> bool:
     return True
 
 
+def used_bytes(root: Path) -> int:
+    """Return the allocated bytes of all segments below a folder. Raises SinkError."""
+    with sink_errors("cannot read the directory", root, reading=True):
+        folder = open_folder(root)
+    with folder:
+        return _usage(folder, (), Waiting())[1]
+
+
 def missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:
     """Return by how much a file system falls short of the required free space, negative if not."""
     share_bytes = int(space.f_blocks * space.f_frsize * plan.free_percent / 100)
@@ -184,9 +209,11 @@ def missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:
 
 
 def _usage(
-    root: Folder, left: Collection[Path]
+    root: Folder, left: Collection[Path], waiting: Waiting
 ) -> tuple[list[_Held], int, dict[int, os.statvfs_result], list[SinkError]]:
-    """Return the segments that may be deleted, oldest first, and the usage.
+    """Return the segments that may be deleted, and the usage.
+
+    Those that wait to be shipped come last, and of each kind the oldest first.
 
     The usage is the allocated bytes of all segments, the room on each file system, and the errors
     of folders that cannot be entered; their contents are not counted.
@@ -202,18 +229,18 @@ def _usage(
                 if device not in spaces:
                     with sink_errors("cannot read the filesystem's free space", folder.path):
                         spaces[device] = os.fstatvfs(folder.fd)
-                parts, size_bytes = _measured(folder, place, device, left)
+                parts, size_bytes = _measured(folder, place, device, left, waiting)
         except SinkError as error:
             closed.append(error)
             continue
         held += parts
         used_bytes += size_bytes
-    held.sort(key=lambda segment: (segment.written_ns, segment.groups[0].paths.name))
+    held.sort(key=lambda one: (one.waits, one.written_ns, one.groups[0].paths.name))
     return held, used_bytes, spaces, closed
 
 
 def _measured(
-    folder: Folder, place: str, device: int, left: Collection[Path]
+    folder: Folder, place: str, device: int, left: Collection[Path], waiting: Waiting
 ) -> tuple[list[_Held], int]:
     """Return the segments of a folder that may be deleted, and its allocated bytes."""
     sets: defaultdict[str, list[_Held]] = defaultdict(list)
@@ -224,7 +251,8 @@ def _measured(
         size_bytes, written_ns = measure(folder, group)
         used_bytes += size_bytes
         if group != kept:
-            one = _Held(place, device, (group,), size_bytes, written_ns)
+            waits = group.sealed and waiting.has(group.paths)
+            one = _Held(place, device, (group,), size_bytes, written_ns, waits)
             sets[group.paths.set_name].append(one)
     return [_joined(parts) for parts in sets.values() if _may_go(parts, left)], used_bytes
 
@@ -241,6 +269,7 @@ def _joined(parts: Sequence[_Held]) -> _Held:
         tuple(group for part in parts for group in part.groups),
         sum(part.bytes for part in parts),
         max(part.written_ns for part in parts),
+        any(part.waits for part in parts),
     )
 
 

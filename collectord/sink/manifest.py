@@ -413,9 +413,13 @@ def link(name: str, data: bytes) -> Link:
 
 def sha256_as_sealed(raw: bytes) -> str:
     """Return the hash that a manifest had before its segment was compressed."""
+    return hashlib.sha256(sealed_text(raw)).hexdigest()
+
+
+def sealed_text(raw: bytes) -> bytes:
+    """Return a manifest as it was before its segment was compressed. Raises DecodeError."""
     first = decode_json(raw, dict) | {"packed": None, "replaces": ""}
-    text = msgspec.json.format(msgspec.json.encode(first), indent=1) + b"\n"
-    return hashlib.sha256(text).hexdigest()
+    return msgspec.json.format(msgspec.json.encode(first), indent=1) + b"\n"
 
 
 def thin(readings: Sequence[ClockReading]) -> tuple[ClockReading, ...]:

@@ -10,14 +10,16 @@ import time
 from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from collectord.errors import SinkError
+from collectord.errors import SinkError, UnsafePath
 from collectord.folders.walk import open_folder
-from collectord.ledger.record_ledger import SinkStats
-from collectord.sink.eviction import evict, measure, missing_bytes
+from collectord.model import SinkStats
+from collectord.sink import ship_note
+from collectord.sink.eviction import evict, measure, missing_bytes, used_bytes
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.segment import (
     BLOCK_BYTES,
@@ -25,11 +27,11 @@ from collectord.sink.segment import (
     read_other_manifest,
     sink_errors,
 )
+from collectord.sink.ship_note import Shipped, Shipping, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Executor
-    from pathlib import Path
 
     from collectord.folders.folder import Folder
     from collectord.plan.sink_plan import RetentionPlan
@@ -55,6 +57,9 @@ class StateDir:
         self._compress_errors: Counter[Path] = Counter()
         self._changes: Counter[Path] = Counter()
         self._saved: defaultdict[Path, dict[tuple[int, int], int]] = defaultdict(dict)
+        self._unshipped: Counter[Path] = Counter()
+        self._shipping = Shipping()
+        self._holds = False  # more is kept than the limit, as it is not shipped
 
     def limit(self, plan: RetentionPlan) -> None:
         """Set other limits, which hold from the next look on."""
@@ -158,15 +163,73 @@ class StateDir:
                 {*self._left},
                 device=device,
                 is_here=is_here,
+                waiting=self._waiting(),
             )
         finally:
             turn.release()
         with self._lock:
             self._left = {path for path in self._left if path.exists()}
-            for path, reason, size in evictions:
+            for path, reason, size, unshipped in evictions:
                 self._deleted[path.parent][reason] += 1
-                _LOG.info("segment_deleted", path=str(path), reason=str(reason), bytes=size)
+                self._unshipped[path.parent] += unshipped
+                told = {"path": str(path), "reason": str(reason), "bytes": size}
+                if unshipped:
+                    _LOG.error("segment_deleted_unshipped", **told)
+                else:
+                    _LOG.info("segment_deleted", **told)
         return bool(evictions), due
+
+    def _waiting(self) -> Waiting:
+        """Return which segments are to be shipped before they are deleted."""
+        hold = self._plan.hold
+        if not hold.folders:
+            return Waiting()
+        folders = frozenset(Path(directory) for _, directory in hold.folders)
+        return Waiting(folders, ship_note.read(Path(hold.note)))
+
+    @property
+    def shipping(self) -> Shipping:
+        """Figures of what is shipped, as of the last look."""
+        return self._shipping
+
+    def look_at_shipping(self) -> None:
+        """Read what the shipper has noted, and what waits for it; of folders that can be read."""
+        waiting = self._waiting()
+        if not waiting.folders:
+            self._shipping = Shipping()
+            return
+        found = {name: self._shipped(Path(at), waiting) for name, at in self._plan.hold.folders}
+        errors = dict(waiting.note.errors) if waiting.note is not None else {}
+        limit_bytes = self._plan.bytes
+        self._shipping = Shipping(found, errors)
+        try:
+            over = bool(limit_bytes) and used_bytes(self._root) > limit_bytes
+        except SinkError:
+            return
+        if over != self._holds:
+            self._holds = over
+            told = {"segments": sum(one.waiting for one in found.values())}
+            if over:
+                _LOG.warning("retention_waits_for_shipping", **told)
+            else:
+                _LOG.info("retention_waits_no_more", **told)
+
+    def _shipped(self, directory: Path, waiting: Waiting) -> Shipped:
+        noted = waiting.note.streams if waiting.note is not None else ()
+        streams = [one for one in noted if one.directory == str(directory)]
+        sizes: list[tuple[int, int]] = []
+        with suppress(OSError, UnsafePath, SinkError), open_folder(directory) as folder:
+            groups = [one for one in group_files(folder) if one.sealed and waiting.has(one.paths)]
+            sizes = [measure(folder, group) for group in groups]
+        return Shipped(
+            segments=sum(one.shipped for one in streams),
+            rows=sum(one.rows for one in streams),
+            bytes=sum(one.bytes for one in streams),
+            waiting=len(sizes),
+            waiting_bytes=sum(size for size, _ in sizes),
+            since_ns=min((written_ns for _, written_ns in sizes), default=None),
+            deleted=self._unshipped[directory],
+        )
 
     def leave(self, partials: Iterable[Path]) -> None:
         """Mark running segments as given up: they are deleted in their turn as sealed ones are."""

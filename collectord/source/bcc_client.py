@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from collectord.config import event_names
+from collectord.codec import event_names
 from collectord.programs import bpf_program
 from collectord.source import bcc_child, bcc_text
 from collectord.source.loaded_program import Loaded, LoadedProgram, LoadedTable

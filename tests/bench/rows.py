@@ -13,6 +13,7 @@ from tests.bench import (
     row,
     rows_bpf,
     rows_disk,
+    rows_fleet,
     rows_ftrace,
     rows_idle,
     rows_imposed,
@@ -163,4 +164,5 @@ ROWS: Final = {
     "disk": rows_disk.disk,
     "scrape": rows_scrape.scrape,
     "query": rows_query.query,
+    "fleet": rows_fleet.fleet,
 }

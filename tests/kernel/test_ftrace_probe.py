@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.cli import check
-from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
+from collectord.facts.kernel_facts import FtraceFacts
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.probe.ftrace_probe import probe_ftrace
 from collectord.kernel.tracefs.control_files import NEED
 from collectord.kernel.values.facts_wanted import FactsWanted
 from collectord.model import Transport
+from collectord.plan.facts_document import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,7 +114,7 @@ def test_without_privilege(tracefs: Path) -> None:
             check=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
-        found.append(KernelFacts.from_json(done.stdout))
+        found.append(read_facts(done.stdout))
     without, with_it = found
     assert not without.ftrace.instances
     assert without.ftrace.need == NEED

@@ -16,10 +16,10 @@ from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, Sof
 from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_sideband import Comm, Fork, Mmap2, decode
 from collectord.daemon.cpu_watch import CpuWatch
-from collectord.facts.kernel_facts import KernelFacts
 from collectord.kernel.host import processes
 from collectord.kernel.linux import LinuxKernel
 from collectord.kernel.values.facts_wanted import FactsWanted
+from collectord.plan.facts_document import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +83,7 @@ def test_features_are_found_by_trying(require: Callable[[str], None]) -> None:
 def test_facts_survive_json() -> None:
     """Facts that doctor writes can be read by check."""
     facts = LinuxKernel().facts(FactsWanted())
-    assert KernelFacts.from_json(facts.to_json()) == facts
+    assert read_facts(facts.to_json()) == facts
 
 
 def test_without_privilege_remedies_are_the_least(tracefs: Path) -> None:
@@ -102,7 +102,7 @@ def test_without_privilege_remedies_are_the_least(tracefs: Path) -> None:
         check=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    facts = KernelFacts.from_json(done.stdout)
+    facts = read_facts(done.stdout)
     missing = {check.name: check.remedy for check in facts.checks if not check.ok}
     assert facts.euid == NOBODY
     assert not facts.may_observe_cpus

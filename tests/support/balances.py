@@ -9,8 +9,8 @@ from typing import TypeVar
 from collectord._native._core import QUARANTINE_REASONS, AuxCounters, CoreCounters
 from collectord.kernel.values.host import Scheduling
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
-from collectord.ledger.record_ledger import NO_COUNTERS, RingBalance, SessionBalance, SinkStats
-from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole
+from collectord.ledger.record_ledger import NO_COUNTERS, RingBalance, SessionBalance
+from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole, SinkStats
 from collectord.plan.aux_areas import AuxPlan, Framing, HeadRule
 from collectord.session.cost_meter import Cost
 from collectord.session.daemon_status import DaemonStatus

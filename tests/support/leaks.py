@@ -24,6 +24,8 @@ _GRACE_S: Final = patient(2)
 # Where a service manager mounts at logins and at starts of units, whatever tests do meanwhile, and
 # what is mounted when somebody looks at it.
 _OF_THE_HOST: Final = ("/run/credentials/", "/run/user/", "/proc/sys/fs/binfmt_misc")
+# Those of a pool, which a library keeps for the process, and ends and begins as it likes.
+_OF_LIBRARIES: Final = "(tokio-rt-worker)"
 _TRACEFS_ROOTS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 
 
@@ -66,7 +68,7 @@ def _threads() -> frozenset[str]:
     for task in _listed("/proc/self/task"):
         with suppress(FileNotFoundError, ProcessLookupError):
             found.add(f"thread {task} ({_read(f'/proc/self/task/{task}/comm').decode().strip()})")
-    return frozenset(found)
+    return frozenset(one for one in found if not one.endswith(_OF_LIBRARIES))
 
 
 def _children() -> dict[int, str]:

@@ -11,6 +11,7 @@ INTERVAL: Final = "15s"
 HOST: Final = {"job": "collectord", "instance": "web1:9590"}
 
 _EXEC: Final = {"session": "exec", "source": "perf"}
+_SHIPPED: Final = {"session": "exec"}
 _BLACKBOX: Final = {"session": "blackbox", "source": "tracefs"}
 _FULL: Final = {"stage": "kernel_ring", "reason": "ring_full"}
 _DROPPED: Final = {"stage": "kernel_ring", "reason": "dropped"}
@@ -290,6 +291,11 @@ CASES: Final = (
             series("collectord_incidents_failed_total"): changing(0, 1),
         },
         _fires("CollectordIncidentFailed", after=10, by=11),
+    ),
+    Case(
+        "not shipped",
+        {series("collectord_ship_deleted_segments_total", _SHIPPED): changing(0, 1)},
+        _fires("CollectordNotShipped", _SHIPPED, after=10, by=11),
     ),
     Case(
         "wrong configuration",

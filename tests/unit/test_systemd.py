@@ -125,3 +125,15 @@ def test_default_paths_are_the_units_directories() -> None:
     service, config = _service(), Config()
     assert config.daemon.state_dir == f"/var/lib/{service['StateDirectory']}"
     assert str(Path(config.control.socket).parent) == f"/run/{service['RuntimeDirectory']}"
+
+
+def test_the_shipper_has_no_privilege() -> None:
+    """It has a user of its own, reads as a member of the group, and it alone has credentials."""
+    ship, daemon = _unit("collectord-ship.service"), _service()
+    assert ship["CapabilityBoundingSet"] == ship["AmbientCapabilities"] == ""
+    assert ship["User"] != daemon["User"]
+    assert ship["Group"] == daemon["Group"]
+    assert ship["StateDirectory"] == Path(Config().ship.directory).name
+    assert f"u {ship['User']} " in (ROOT / "systemd/collectord.sysusers").read_text()
+    for path in (ROOT / "systemd").iterdir():
+        assert ("LoadCredential" in path.read_text()) == (path.name == "collectord-ship.service")

@@ -19,6 +19,7 @@ from collectord._native import _syscalls
 from collectord.codec.aux_pmu import TimeConversion
 from collectord.codec.perf_attr import DUMMY, SampleType, SoftwareId
 from collectord.folders.folder import opened
+from collectord.kernel.values.host import Discipline
 from collectord.model import ClockReading
 
 _ATTR: Final = replace(
@@ -60,6 +61,15 @@ def read_clocks() -> ClockReading:
     except OSError:
         return _bracket(None)[0]
     return ClockReading(reading.monotonic_ns, reading.realtime_ns, perf_ns, reading.bracket_ns)
+
+
+def read_discipline() -> Discipline | None:
+    """Return the state of the wall clock; None if it may not be read."""
+    try:
+        synchronized, most_us, likely_us = _syscalls.clock_discipline()
+    except OSError:
+        return None
+    return Discipline(synchronized, max(most_us, 0), max(likely_us, 0))
 
 
 def read_time_conversion(page_bytes: int) -> TimeConversion:

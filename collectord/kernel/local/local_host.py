@@ -19,7 +19,7 @@ from collectord.kernel.host import (
     thread_scheduling,
 )
 from collectord.kernel.host.capabilities import effective_capabilities
-from collectord.kernel.host.clocks import read_clocks
+from collectord.kernel.host.clocks import read_clocks, read_discipline
 from collectord.kernel.host.fd_holders import lock_owner
 from collectord.kernel.host.identity import read_host
 from collectord.kernel.host.machine import read_machine
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_sideband import Mmap2
     from collectord.config.pressure_limit import PressureLimit
     from collectord.kernel.tracefs.mount import Tracefs
-    from collectord.kernel.values.host import CpuNews, Holder, Host, Origin
+    from collectord.kernel.values.host import CpuNews, Discipline, Holder, Host, Origin
     from collectord.kernel.values.moment import Moment
     from collectord.model import ClockReading, ScopeKind
 
@@ -132,6 +132,10 @@ class LocalHost:
     def clocks(self) -> ClockReading:
         """See `Kernel.clocks`."""
         return read_clocks()
+
+    def clock_discipline(self) -> Discipline | None:
+        """See `Kernel.clock_discipline`."""
+        return read_discipline()
 
     def online_cpus(self) -> tuple[int, ...]:
         """See `Kernel.online_cpus`."""

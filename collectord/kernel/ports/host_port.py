@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collectord.codec.perf_sideband import Mmap2
     from collectord.config.pressure_limit import PressureLimit
     from collectord.config.scheduling import DrainPriority
-    from collectord.kernel.values.host import CpuNews, Holder, Host, Origin, Scheduling
+    from collectord.kernel.values.host import CpuNews, Discipline, Holder, Host, Origin, Scheduling
     from collectord.kernel.values.limits import Limits
     from collectord.kernel.values.moment import Moment
     from collectord.model import ClockReading, ScopeKind
@@ -48,6 +48,9 @@ class HostPort(Protocol):
 
     def clocks(self) -> ClockReading:
         """Read the three clocks within one bracket."""
+
+    def clock_discipline(self) -> Discipline | None:
+        """Return the state of the wall clock; None if it may not be read."""
 
     def online_cpus(self) -> tuple[int, ...]:
         """Return the CPUs that are online now."""

@@ -84,3 +84,17 @@ class CpuNews(NamedTuple):
 
     online: int
     uevents: int
+
+
+class Discipline(NamedTuple):
+    """The state of the wall clock.
+
+    Attributes:
+        synchronized: a time service keeps it.
+        max_error_us: the most by which it may be wrong.
+        est_error_us: by which it is probably wrong.
+    """
+
+    synchronized: bool
+    max_error_us: int
+    est_error_us: int

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectord.codec.event_names import NAMED_EVENTS
 from collectord.codec.perf_attr import (
     PerfEventAttr,
     ReadFormat,
@@ -20,7 +21,6 @@ from collectord.codec.perf_attr import (
     sample_time_offset,
 )
 from collectord.config import call_graph
-from collectord.config.event_names import NAMED_EVENTS
 from collectord.config.event_spec import parse_choices
 from collectord.config.schema import Config
 from collectord.config.schema_session import (

@@ -16,6 +16,7 @@ from collectord.cli import check, doctor
 from collectord.errors import ConfigError, NoDaemon, UsageError
 from collectord.facts.kernel_facts import Check, KernelFacts
 from collectord.kernel.linux import LinuxKernel
+from collectord.plan.facts_document import read_facts
 from tests.support.commands import Commands, served
 from tests.support.hosts import host
 
@@ -211,7 +212,7 @@ def test_doctor_json_feeds_check(
     monkeypatch.setattr(LinuxKernel, "facts", lambda *_: facts)
     assert doctor.run(["--json"], LinuxKernel()) == 0
     printed = capsys.readouterr().out
-    assert KernelFacts.from_json(printed) == facts
+    assert read_facts(printed) == facts
     path = tmp_path / "facts.json"
     path.write_text(printed)
     assert check.run([str(SHIPPED), "--facts", str(path)], LinuxKernel()) == 0
@@ -221,6 +222,6 @@ def test_doctor_json_feeds_check(
 def test_doctor_on_this_host(capsys: pytest.CaptureFixture[str]) -> None:
     """Probing the running kernel gives facts that can be planned with, privileged or not."""
     assert doctor.run(["--json"], LinuxKernel()) == 0
-    facts = KernelFacts.from_json(capsys.readouterr().out)
+    facts = read_facts(capsys.readouterr().out)
     assert facts.cpus_online
     assert facts.checks

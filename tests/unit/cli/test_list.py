@@ -12,7 +12,7 @@ import pytest
 from collectord import cli
 from collectord.cli import list as listing
 from collectord.codec.aux_pmu import AuxPmuFacts
-from collectord.config.event_names import NAMED_EVENTS
+from collectord.codec.event_names import NAMED_EVENTS
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import Check, KernelFacts, PmuFacts, RelayFacts
 from collectord.kernel.linux import LinuxKernel

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from collectord.codec.event_names import NAMED_EVENTS, NamedEvent, find_named
 from collectord.codec.perf_attr import EventType
-from collectord.config.event_names import NAMED_EVENTS, NamedEvent, find_named
 from collectord.config.event_spec import (
     Alias,
     Breakpoint,

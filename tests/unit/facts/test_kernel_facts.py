@@ -8,21 +8,22 @@ import json
 import pytest
 
 from collectord.errors import ConfigError
-from collectord.facts.kernel_facts import Check, KernelFacts
+from collectord.facts.kernel_facts import Check
+from collectord.plan.facts_document import read_facts
 from tests.support.hosts import host, unprivileged
 
 
 def test_facts_survive_json() -> None:
     """Facts that doctor writes on one machine can be read by check on another."""
     facts = host(checks=(Check("tracefs", ok=False, detail="d", remedy="r"),))
-    assert KernelFacts.from_json(facts.to_json()) == facts
+    assert read_facts(facts.to_json()) == facts
 
 
 def test_a_doctor_report_and_newer_facts_are_read() -> None:
     """Facts may lie under "facts", and may have fields that this version does not know."""
     document = json.loads(host().to_json())
-    assert KernelFacts.from_json(json.dumps({"facts": document, "ok": True})) == host()
-    assert KernelFacts.from_json(json.dumps(document | {"later": 1})) == host()
+    assert read_facts(json.dumps({"facts": document, "ok": True})) == host()
+    assert read_facts(json.dumps(document | {"later": 1})) == host()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_doctor_report_and_newer_facts_are_read() -> None:
 def test_a_bad_file_is_a_config_error(data: bytes, key: str, words: str) -> None:
     """The error names the file, the field and how to make a good one."""
     with pytest.raises(ConfigError) as caught:
-        KernelFacts.from_json(data, path="facts.json")
+        read_facts(data, path="facts.json")
     assert caught.value.path == "facts.json"
     assert caught.value.key == key
     assert words in str(caught.value)

@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS
 from collectord.ledger.followed import FollowedProcesses
 from collectord.ledger.losing import Losing
-from collectord.ledger.record_ledger import SinkStats
 from collectord.metrics import prometheus
 from collectord.metrics.ring_families import window_ns
 from collectord.model import (
@@ -30,9 +29,11 @@ from collectord.model import (
     Reason,
     RingLabel,
     RingRole,
+    SinkStats,
     Stage,
 )
 from collectord.session.late_rings import LateRings
+from collectord.sink.ship_note import Shipped, Shipping
 from collectord.source.base import Abilities, LateRing
 from tests.support import balances
 
@@ -430,8 +431,9 @@ def test_the_table_of_the_manual_is_the_live_set() -> None:
         balances.traced("trace"),
         balances.channel("log"),
     )
+    shipping = Shipping({"trace": Shipped()}, {})
     registry = prometheus.registry(
-        lambda: replace(status, sessions=sessions), kernel_release="6.12.0"
+        lambda: replace(status, sessions=sessions, shipping=shipping), kernel_release="6.12.0"
     )
     live = {
         (

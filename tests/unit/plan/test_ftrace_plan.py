@@ -32,6 +32,7 @@ from collectord.facts.kernel_facts import FtraceFacts, KernelFacts
 from collectord.model import Basis, RingRole, ScopeKind, Transport
 from collectord.plan import trace_source
 from collectord.plan.build import build
+from collectord.plan.facts_document import read_facts
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.plan.payload import Payload
 from collectord.plan.source_events import tracepoint_patterns
@@ -438,11 +439,11 @@ def test_ftrace_facts_survive_json() -> None:
     """Facts that doctor writes on one machine decide on another."""
     costs = {"read": 10.5, "mmap": 20.0, "splice": 30.0}
     facts = host(ftrace=FtraceFacts(mmap=False, problem="p", transport_ns=costs))
-    assert KernelFacts.from_json(facts.to_json()) == facts
+    assert read_facts(facts.to_json()) == facts
     # Facts of an older version say nothing of ftrace: nothing is known to be missing.
     document = json.loads(facts.to_json())
     del document["ftrace"]
-    assert KernelFacts.from_json(json.dumps(document)).ftrace == FtraceFacts()
+    assert read_facts(json.dumps(document)).ftrace == FtraceFacts()
 
 
 def test_a_sub_buffer_fits_a_chunk() -> None:

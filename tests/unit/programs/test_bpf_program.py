@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectord.errors import UsageError
-from collectord.facts.kernel_facts import BpfFacts, KernelFacts
+from collectord.facts.kernel_facts import BpfFacts
+from collectord.plan.facts_document import read_facts
 from collectord.programs import bpf_program
 from collectord.programs.parameter import values_of
 from collectord.programs.program_manifest import load_manifest
@@ -300,12 +301,12 @@ def test_what_a_program_needs(source: str, manifest: str, needed: tuple[str, ...
 def test_programs_are_facts() -> None:
     """Another host can plan with the programs of this one, and old facts have none."""
     facts = host(bpf=BpfFacts(programs={"switches": TYPED_PROGRAM}, program_problems={"x": "y"}))
-    assert KernelFacts.from_json(facts.to_json()) == facts
+    assert read_facts(facts.to_json()) == facts
     document = msgspec.json.decode(facts.to_json())
     document["bpf"]["programs"]["switches"]["manifest"]["later"] = 1
-    assert KernelFacts.from_json(msgspec.json.encode(document)) == facts
+    assert read_facts(msgspec.json.encode(document)) == facts
     del document["bpf"]
-    assert KernelFacts.from_json(msgspec.json.encode(document)).bpf == BpfFacts()
+    assert read_facts(msgspec.json.encode(document)).bpf == BpfFacts()
 
 
 def _filtering(text: str) -> list[str]:

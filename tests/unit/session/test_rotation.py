@@ -16,7 +16,7 @@ import pytest
 
 from collectord.codec.perf_features import Features
 from collectord.errors import ShardSilent, SinkError
-from collectord.ledger.record_ledger import SinkStats
+from collectord.model import SinkStats
 from collectord.session import rotation as rotation_module
 from collectord.session.flight_recorder import SnapshotSegments
 from collectord.session.health import Health

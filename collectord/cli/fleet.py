@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`collectord fleet`: questions to many hosts at once, from what they have put into a store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.cli import answer_file
+from collectord.cli.asking import add_scope
+from collectord.cli.parser import Parser, named_values
+from collectord.cli.times import TIMES, joined
+from collectord.errors import CollectordError, UsageError
+from collectord.reader.event_file import Window
+from collectord.text.units import Nanoseconds
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+_ACTIONS: Final = ("query", "answer", "ledger", "flame", "incidents")
+_ENGINES: Final = ("duckdb", "clickhouse", "spark")
+_VARIABLE: Final = "COLLECTORD_STORE"
+_INSTALL: Final = "python3 -m pip install 'collectord[fleet]'"
+_SILENT: Final = "2h"
+# Options of some actions only.
+_OF: Final = {
+    "engine": ("query", "answer", "flame"),
+    "engine_address": ("query", "answer", "flame"),
+    "param": ("answer",),
+    "by": ("answer", "flame"),
+    "answer_dir": ("answer",),
+    "show": ("query", "answer"),
+    "schema": ("query",),
+    "csv": ("query", "answer"),
+    "verify": ("ledger",),
+    "silent_after": ("ledger",),
+    "against": ("flame",),
+    "event": ("flame",),
+    "output": ("flame",),
+    "session": ("query", "answer", "ledger", "flame"),
+}
+
+
+def parser() -> Parser:
+    """Return the parser of `fleet`."""
+    made = Parser(
+        "fleet",
+        (
+            "query SQL | answer NAME | ledger | flame | incidents [ID]",
+            "--store URL",
+            "[--engine duckdb|clickhouse|spark]",
+            "[--engine-address ADDRESS]",
+            "[--since TIME]",
+            "[--until TIME]",
+            "[--host GLOB]",
+            "[--label K=V]...",
+            "[--session NAME]",
+            "[--by KEY[,KEY]]",
+            "[--param K=V]...",
+            "[--answer-dir DIR]",
+            "[--show]",
+            "[--schema]",
+            "[--verify]",
+            "[--silent-after TIME]",
+            "[-e GLOB]",
+            "[--against K=V[,K=V]]",
+            "[-o FILE]",
+            "[--json | --csv]",
+        ),
+        (
+            "collectord fleet query --store s3://traces/prod --schema",
+            "collectord fleet query 'SELECT host, sum(lost) FROM ledger GROUP BY 1'",
+            "collectord fleet answer slow-io --store /srv/fleet --since -7d --by host,kernel",
+            "collectord fleet ledger --store s3://traces/prod --since -1d --verify",
+            "collectord fleet flame --label role=db --against role=web -o db.html",
+            "collectord fleet incidents --store /srv/fleet",
+        ),
+    )
+    made.add_argument(
+        "action",
+        metavar="|".join(_ACTIONS),
+        choices=_ACTIONS,
+        help="query: carry out a statement over the records of all hosts; answer: give an answer "
+        "of `collectord answer list` for each host; ledger: say what the hosts have lost, or not "
+        "told; flame: show where time goes on all of them; incidents: list incidents, those of "
+        "several hosts together, or show one",
+    )
+    made.add_argument(
+        "words",
+        metavar="SQL|NAME|ID",
+        nargs="*",
+        help="the statement, the name of the answer (default: list all), or the incident",
+    )
+    made.add_argument(
+        "--store",
+        metavar="URL",
+        default=os.environ.get(_VARIABLE, ""),
+        help="s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH or a folder; credentials "
+        f"are those of the environment (default: the variable {_VARIABLE})",
+    )
+    made.add_argument(
+        "--engine",
+        metavar="duckdb|clickhouse|spark",
+        choices=_ENGINES,
+        default=_ENGINES[0],
+        help="what carries the statement out (default: duckdb, in this process)",
+    )
+    made.add_argument(
+        "--engine-address",
+        metavar="ADDRESS",
+        default="",
+        help="of ClickHouse's HTTP interface, such as http://USER:PASSWORD@HOST:8123, or of "
+        "Spark's master, such as spark://HOST:7077 (default: chDB in this process; Spark on this "
+        "host)",
+    )
+    _add_choice(made)
+    made.add_argument(
+        "--by",
+        metavar="KEY[,KEY]",
+        help="answer: what rows begin with and are grouped by, host and labels of hosts, or all "
+        "(default: host); flame: the outermost frame, a label, host or comm (default: comm)",
+    )
+    made.add_argument(
+        "--param",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="answer: set a parameter, repeatable (default: the answer's own default)",
+    )
+    made.add_argument(
+        "--answer-dir",
+        metavar="DIR",
+        type=Path,
+        default=answer_file.LOCAL,
+        help=f"answer: directory of this host's own answers (default: {answer_file.LOCAL})",
+    )
+    made.add_argument(
+        "--show",
+        action="store_true",
+        help="print the statement that the engine would get, and ask nothing (default: no)",
+    )
+    made.add_argument(
+        "--schema",
+        action="store_true",
+        help="query: list the tables and their columns, without SQL (default: no)",
+    )
+    made.add_argument(
+        "--verify",
+        action="store_true",
+        help="ledger: follow the chains of commits, compare sums with the manifests, and read all "
+        "objects for their hashes (default: no)",
+    )
+    made.add_argument(
+        "--silent-after",
+        metavar="TIME",
+        default=_SILENT,
+        help="ledger: a host is silent that has told nothing of the last time of this length "
+        f"(default: {_SILENT})",
+    )
+    made.add_argument(
+        "-e",
+        metavar="GLOB",
+        dest="event",
+        help="flame: count samples of events whose SYSTEM:NAME matches (default: of the event "
+        "that is no tracepoint)",
+    )
+    made.add_argument(
+        "--against",
+        metavar="K=V[,K=V]",
+        help="flame: show what is more or less than on hosts with other labels (default: compare "
+        "with nothing)",
+    )
+    made.add_argument(
+        "-o",
+        metavar="FILE",
+        dest="output",
+        type=Path,
+        help="flame: write a file, as `collectord flame` does (default: print folded stacks)",
+    )
+    how = made.add_mutually_exclusive_group()
+    how.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON, of query and answer an object per line (default: text)",
+    )
+    how.add_argument("--csv", action="store_true", help="print CSV (default: a table)")
+    return made
+
+
+def _add_choice(made: Parser) -> None:
+    """Add the options that choose hosts and times."""
+    add_scope(made)
+    made.add_argument(
+        "--host",
+        metavar="GLOB",
+        default="*",
+        help="ask only hosts whose name matches (default: all)",
+    )
+    made.add_argument(
+        "--label",
+        metavar="K=V",
+        action="append",
+        default=[],
+        help="ask only hosts with this label, whose value may be a pattern; kernel is a label of "
+        "all; repeatable (default: all)",
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one action; return 1 if its answer is not whole."""
+    made = parser()
+    args = made.parse_intermixed_args(joined(arguments, TIMES))
+    _check(args, made)
+    try:
+        from collectord.cli import (  # noqa: PLC0415  # with packages that need not be there
+            fleet_asking,
+            fleet_audit,
+            fleet_flame,
+            fleet_incidents,
+        )
+    except ImportError as error:
+        raise CollectordError(
+            f"`fleet` needs {error.name}, which is not installed", hint=_INSTALL
+        ) from error
+    args.window = Window(args.since, args.until)
+    args.labels = named_values("--label", args.label)
+    actions = {
+        "query": fleet_asking.query,
+        "answer": fleet_asking.answer,
+        "ledger": fleet_audit.ledger,
+        "flame": fleet_flame.flame,
+        "incidents": fleet_incidents.incidents,
+    }
+    return actions[args.action](args)
+
+
+def _check(args: argparse.Namespace, made: Parser) -> None:
+    """Raise UsageError for options that do not go together."""
+    for name, actions in _OF.items():
+        given = getattr(args, name) != made.get_default(name)
+        if given and args.action not in actions:
+            option = "-e" if name == "event" else "-o" if name == "output" else f"--{name}"
+            raise UsageError(
+                f"{option.replace('_', '-')} is an option of fleet {', '.join(actions)}"
+            )
+    most = {"query": 1, "answer": 1, "incidents": 1}.get(args.action, 0)
+    if len(args.words) > most:
+        raise UsageError(f"fleet {args.action} takes {most or 'no'} word{'s' * (most != 1)}")
+    if not args.store and not (args.action == "answer" and not args.words):
+        raise UsageError("no store is named", hint=f"--store URL, or the variable {_VARIABLE}")
+    if args.engine_address and args.engine == _ENGINES[0]:
+        raise UsageError("DuckDB has no address", hint="--engine clickhouse or spark")
+    args.silent_ns = Nanoseconds.parse(args.silent_after)

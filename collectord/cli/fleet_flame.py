@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fleet flame`: where time goes on many hosts, from the call chains that they have shipped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from collectord.cli import EXIT_OK
+from collectord.cli.fleet_asking import complain_of, selection_of
+from collectord.cli.new_file import new_file
+from collectord.cli.output import complain, say
+from collectord.cli.parser import named_values
+from collectord.cli.stacks import write_stacks
+from collectord.errors import UsageError
+from collectord.fleet.asking import Asking
+from collectord.fleet.engines import ENGINES
+from collectord.fleet.engines.place import Place
+from collectord.fleet.lift import HOST
+from collectord.fleet.selection import Selection
+from collectord.reader.flame import folded
+from collectord.reader.flame.forms import FOLDED, form_of
+from collectord.reader.flame.picture import Picture
+from collectord.reader.sql import literal
+from collectord.reader.symbols.frame import Frame, of_text
+from collectord.text.foreign import visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+_COMM: Final = "comm"
+_UNIT: Final = "samples"
+
+
+def flame(args: argparse.Namespace) -> int:
+    """Count the stacks of hosts, and write them; return 1 if something could not be read."""
+    form = FOLDED if args.output is None else form_of(args.output.name)
+    if args.against is not None and not form.compares:
+        raise UsageError(f"{form.suffix} files have no comparison", hint="choose .svg or .html")
+    now = selection_of(args)
+    stacks = _stacks(now, args)
+    status = complain_of(now)
+    before = None
+    if args.against is not None:
+        labels = named_values("--against", args.against.split(","))
+        other = Selection(now.store, now.wanted._replace(labels=labels))
+        before = _stacks(other, args)
+        status = max(status, complain_of(other))
+    picture = Picture(_title(args), _UNIT, stacks, before)
+    if not stacks:
+        complain("there are no samples in what was read")
+    if args.output is None:
+        for line in folded.lines(picture):
+            say(line)
+        return status
+    with new_file(args.output) as write:
+        write_stacks(picture, form, write)
+    say(f"wrote {picture.total:,} {_UNIT} to {args.output}")
+    return max(status, EXIT_OK)
+
+
+def _stacks(selection: Selection, args: argparse.Namespace) -> Counter[tuple[Frame, ...]]:
+    """Return the samples of hosts by their stacks."""
+    engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
+    asking = Asking(selection, place, engine, args.session)
+    event = _event(asking, args)
+    by = args.by or _COMM
+    counted = (
+        f"SELECT {HOST}, comm, stack_id, count(*) AS samples FROM frames "  # noqa: S608  # literal
+        f"WHERE position = 0 AND event = {literal(event)} GROUP BY {HOST}, comm, stack_id"
+    )
+    texts = (
+        "SELECT stack_id, any_value(stack) AS stack FROM stacks "  # noqa: S608
+        f"WHERE event = {literal(event)} GROUP BY stack_id"
+    )
+    question = asking.of_statement(
+        f"WITH counted AS ({counted}), texts AS ({texts}) "  # noqa: S608
+        f"SELECT {HOST}, comm, stack, sum(samples)::BIGINT FROM counted "
+        f"JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack"
+    )
+    labels: Mapping[str, Mapping[str, str]] = {} if by in {_COMM, HOST} else selection.labels
+    found: Counter[tuple[Frame, ...]] = Counter()
+    with ExitStack() as stack:
+        rows = engine.ask(question, place, asking.shape(question), stack)
+        for batch in rows.batches():
+            for host, comm, text, count in batch:
+                outer = [visible(comm or "[unknown]").replace(";", ":")]
+                if by == HOST:
+                    outer.insert(0, visible(host))
+                elif by != _COMM:
+                    outer.insert(0, visible(labels.get(host, {}).get(by, "[unknown]")))
+                frames = [Frame(word) for word in outer]
+                frames += map(of_text, visible(text).split(";"))
+                found[tuple(frames)] += count
+    return found
+
+
+def _event(asking: Asking, args: argparse.Namespace) -> str:
+    """Return the event whose samples are counted."""
+    question = asking.of_statement("SELECT DISTINCT event FROM frames WHERE position = 0")
+    with ExitStack() as stack:
+        rows = ENGINES[args.engine].ask(question, asking.place, asking.shape(question), stack)
+        events: list[str] = sorted(event for batch in rows.batches() for (event,) in batch)
+    if args.event is not None:
+        events = [one for one in events if _matches(one, args.event)]
+    elif len(events) > 1:
+        events = [one for one in events if ":" not in one] or events
+    if len(events) != 1:
+        found = ", ".join(events) or "none"
+        raise UsageError(
+            f"samples of one event can be counted, and there are: {found}", hint="choose by -e"
+        )
+    return events[0]
+
+
+def _matches(event: str, glob: str) -> bool:
+    return any(fnmatchcase(name, glob) for name in (event, event.rpartition(":")[2]))
+
+
+def _title(args: argparse.Namespace) -> str:
+    whose = ", ".join([*args.label, *([args.host] if args.host != "*" else [])]) or "all hosts"
+    title = f"{args.session or 'samples'} of {whose}"
+    return visible(f"{title}, against {args.against}" if args.against is not None else title)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fleet incidents`: the incidents of all hosts, those of one id together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from collectord.cli import EXIT_FAILURE, EXIT_OK
+from collectord.cli.output import Column, bytes_text, print_json, print_table, say
+from collectord.cli.query_rows import shortened
+from collectord.cli.times import time_text
+from collectord.errors import UsageError
+from collectord.fleet.engines.place import open_store
+from collectord.fleet.incidents import SUMMARY, fleet_incidents
+from collectord.fleet.selection import Wanted
+from collectord.text.foreign import visible
+from collectord.text.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    import argparse
+
+    from collectord.fleet.incidents import FleetIncident, HostIncident
+    from collectord.fleet.store import Store
+
+_COLUMNS: Final = (*map(Column, ("INCIDENT", "WHEN", "HOSTS", "TRIGGER", "REASON")),)
+_HOSTS_NAMED: Final = 2
+_REASON_CHARS: Final = 40
+_SUMMARY_MAX_BYTES: Final = 1 << 20
+
+
+def incidents(args: argparse.Namespace) -> int:
+    """List the incidents, or show the parts of one; return 1 if a part is not whole."""
+    store = open_store(args.store)
+    found = fleet_incidents(store, Wanted(args.window, args.host))
+    if args.words:
+        found = [_named(found, args.words[0])]
+    broken = any(part.problem for one in found for part in one.parts)
+    if args.json:
+        print_json({"incidents": [one.to_json() for one in found]})
+    elif args.words:
+        for part in found[0].parts:
+            _show(store, part)
+    else:
+        print_table(_COLUMNS, [*map(_row, found)])
+    return EXIT_FAILURE if broken else EXIT_OK
+
+
+def _named(found: list[FleetIncident], word: str) -> FleetIncident:
+    for one in found:
+        if word in {one.id, *(part.id for part in one.parts)}:
+            return one
+    hint = (
+        did_you_mean(word, [one.id for one in found]) or "`collectord fleet incidents` lists all"
+    )
+    raise UsageError(f"there is no incident {word}", hint=hint)
+
+
+def _row(one: FleetIncident) -> list[str]:
+    note = one.first.note
+    hosts = [part.host for part in one.parts]
+    more = len(hosts) - _HOSTS_NAMED
+    named = ", ".join(hosts[:_HOSTS_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    if note is None:
+        return [one.id, "-", named, "-", one.first.problem]
+    when = time_text(note.fired_ns)[:19]
+    return [one.id, when, named, note.trigger, shortened(visible(note.reason), _REASON_CHARS)]
+
+
+def _show(store: Store, part: HostIncident) -> None:
+    size = bytes_text(sum(part.files.values()))
+    say(f"{part.host}  {part.id}  {len(part.files)} objects, {size}")
+    if part.problem:
+        say(f"  {part.problem}")
+    key = next((key for key in part.files if key.endswith(f"/{SUMMARY}")), "")
+    if key:
+        text = store.get(key, _SUMMARY_MAX_BYTES).decode(errors="backslashreplace")
+        for line in text.splitlines():
+            say(f"  {line}".rstrip())

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes what an engine is asked: a statement, or an answer, with the tables that it names."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sqlglot import exp
+
+from collectord.codec.perf_columns import SAMPLES, SOFTWARE
+from collectord.errors import UsageError
+from collectord.fleet import dialect, tables
+from collectord.fleet.engines import duck
+from collectord.fleet.host_labels import KERNEL
+from collectord.fleet.lift import HOST, HOSTS, over_hosts
+from collectord.fleet.question import TIME, Chosen, Objects, Question
+from collectord.fleet.store_keys import parse_event_key
+from collectord.reader.event_file import Window
+from collectord.reader.event_tables import ERRNO_NAMES, GAPS, SYSCALL_NAMES
+from collectord.reader.fixed_tables import FixedTable, fixed_tables
+from collectord.reader.sql import Database
+from collectord.text.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from collectord.fleet.commit import Commit
+    from collectord.fleet.engines import Engine
+    from collectord.fleet.engines.place import Place
+    from collectord.fleet.selection import Selection
+
+# The same for all hosts.
+_UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)
+# Objects whose columns are looked at, of an event.
+_SAMPLES: Final = 32
+
+
+class Needs(NamedTuple):
+    """The events of an answer, as `AnswerHead` has them; see there."""
+
+    needs: Sequence[Sequence[str]]
+    optional: Sequence[str]
+    columns: Mapping[str, Mapping[str, str]]
+
+    @property
+    def events(self) -> list[str]:
+        """All that the statement may read."""
+        return [*dict.fromkeys([*(one for need in self.needs for one in need), *self.optional])]
+
+
+class NotShipped(UsageError):
+    """The events that an answer needs are not in the store; the message names them."""
+
+
+class Asking:
+    """A store, an engine, and what is asked of them.
+
+    Attributes:
+        place: of the store and the engine.
+        is_ordered: the last question orders records of hosts by time.
+    """
+
+    def __init__(
+        self, selection: Selection, place: Place, engine: Engine, session: str | None = None
+    ) -> None:
+        self._selection = selection
+        self.place = place
+        self._engine = engine
+        self._chosen = Chosen(selection.wanted.window, session)
+        self.is_ordered = False
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tables. Raises StoreError."""
+        return sorted({*map(self._plain, self._selection.events), *tables.NAMES, *_UNLIKE})
+
+    def described(self) -> Iterator[tuple[str, str, str]]:
+        """Yield {table, column, type} of all tables. Raises StoreError."""
+        for event in self._selection.events:
+            found = self._objects(event, self._plain(event))
+            if found is None:
+                continue
+            for column, kind in {**found.columns, **found.of_keys}.items():
+                yield found.name, column, kind
+        for column, kind in tables.made(HOSTS, self._selection).columns.items():
+            yield HOSTS, column, kind
+        yield from tables.described()
+        for name in _UNLIKE:
+            for column, kind in _names_table(name).columns.items():
+                yield name, column, kind
+
+    def of_statement(self, sql: str) -> Question:
+        """Return the question of a statement.
+
+        Raises:
+            UsageError: it is no SELECT, or names a table that there is not.
+            StoreError: the store cannot be read.
+        """
+        tree = dialect.parsed(sql)
+        known = {self._plain(event).lower(): event for event in self._selection.events}
+        objects, rows, names = [], {}, {}
+        for name in sorted(dialect.tables_of(tree)):
+            key = name.lower()
+            if key in tables.NAMES:
+                rows[key] = tables.made(key, self._selection)
+                names[key] = key
+            elif key in _UNLIKE:
+                rows[key] = _names_table(key)
+                names[key] = key
+            elif key in known:
+                names[key] = self._plain(known[key])
+                found = self._objects(known[key], names[key])
+                if found is None:
+                    raise UsageError(
+                        f"no object of {name} is in the time and of the hosts that are asked for"
+                    )
+                objects.append(found)
+            else:
+                hint = (
+                    did_you_mean(name, self.names) or "`collectord fleet query --schema` has all"
+                )
+                raise UsageError(f"there is no table {name}", hint=hint)
+        self.is_ordered = bool(objects) and _orders_by_time(tree)
+        tree = dialect.with_names(tree, names)
+        return Question(tree, sql, objects, rows, self._chosen)
+
+    def of_answer(
+        self,
+        sql: str,
+        head: Needs,
+        values: Mapping[str, int | str],
+        by: Sequence[str],
+    ) -> Question:
+        """Return the question of an answer, which is asked of each host by itself.
+
+        Raises:
+            NotShipped: no list of its events is in the store.
+            UsageError: two sessions of a host recorded an event at the same time.
+            StoreError: the store cannot be read.
+        """
+        found = {
+            event: objects
+            for event in head.events
+            if (objects := self._of_event(event)) is not None
+        }
+        commits = self._commits()
+        recorded = found.keys() | tables.recorded(commits, head.events)
+        need = next((one for one in head.needs if recorded >= {*one}), None)
+        if need is None:
+            least = min(head.needs, key=lambda one: len({*one} - recorded))
+            missing = ", ".join(event for event in least if event not in recorded)
+            raise NotShipped(f"{missing}, which no host that is asked has shipped")
+        read = {*need, *head.optional} & found.keys()
+        for event in need:
+            if event not in read and event not in head.columns:
+                raise NotShipped(f"a record of {event}, and there was none")
+        if self._chosen.session is None:
+            for event in sorted(read):
+                _refuse_twice(event, tables.twice(commits, event))
+        asked = [found[event] for event in sorted(read)]
+        rows: dict[str, FixedTable] = {
+            _plain_name(event): FixedTable({HOST: "VARCHAR", **head.columns[event]})
+            for event in head.events
+            if event not in read
+        }
+        rows[GAPS] = tables.gaps(commits, need)
+        tree = over_hosts(dialect.parsed(sql, values), _UNLIKE, by)
+        self._add_others(tree, asked, rows)
+        named = {one.name.lower(): one.name for one in asked} | {name: name for name in rows}
+        self.is_ordered = _orders_at_the_end(tree)
+        tree = dialect.with_names(tree, named)
+        text = dialect.text_for(tree, dialect.DUCKDB)
+        return Question(tree, text, asked, rows, self._chosen)
+
+    def _add_others(
+        self, tree: exp.Query, asked: list[Objects], rows: dict[str, FixedTable]
+    ) -> None:
+        """Add the tables that a statement names beside those of its events."""
+        for name in dialect.tables_of(tree):
+            if name in _UNLIKE:
+                rows[name] = _names_table(name)
+            elif name in tables.NAMES:
+                rows[name] = tables.made(name, self._selection)
+            elif name not in rows and name not in {one.name for one in asked}:
+                more = self._objects(name, name)
+                if more is None:
+                    raise NotShipped(f"{name}, which no host that is asked has shipped")
+                asked.append(more)
+
+    def shape(self, question: Question) -> list[tuple[str, str]]:
+        """Return {name, DuckDB's type} of the columns of a result: DuckDB has empty tables for it.
+
+        Raises:
+            UsageError: the statement is wrong.
+        """
+        empty = {one.name: FixedTable({**one.columns, **one.of_keys}) for one in question.objects}
+        empty |= {name: FixedTable(table.columns) for name, table in question.rows.items()}
+        with ExitStack() as stack:
+            database = Database({}, empty, Window(), did_you_mean, stack)
+            answer = database.ask(question.sql)
+            return [*zip(answer.columns, answer.types, strict=True)]
+
+    def _commits(self) -> list[Commit]:
+        """Return the commits of the session."""
+        commits = (told.commit for told in self._selection.commits)
+        session = self._chosen.session
+        return [one for one in commits if session in {None, one.session}]
+
+    def _of_event(self, event: str) -> Objects | None:
+        """Return the objects of an event SYSTEM:NAME; None if there are none."""
+        plain = _plain_name(event)
+        for name in (event, plain):
+            if name in self._selection.events:
+                return self._objects(name, plain)
+        if event.startswith(f"{SOFTWARE}:") and SAMPLES in self._selection.events:
+            found = self._objects(SAMPLES, plain)
+            return None if found is None else found._replace(of_event=plain)
+        return None
+
+    def _plain(self, event: str) -> str:
+        """Return the name of the table of an event in the store."""
+        counts = Counter(map(_plain_name, self._selection.events))
+        plain = _plain_name(event)
+        return plain if counts[plain] == 1 else event
+
+    def _objects(self, event: str, name: str) -> Objects | None:
+        found = self._selection.objects(event)
+        if not found.keys:
+            return None
+        with ExitStack() as stack:
+            columns = duck.columns_of(self._samples(found.keys), self.place, stack)
+        return Objects(name, columns, found.keys, found.bytes, found.left_out)
+
+    def _samples(self, keys: Sequence[str]) -> list[str]:
+        """Return objects that have all columns: those of an event differ between kernels."""
+        if self._engine.dialect == dialect.DUCKDB:  # which looks at all of them
+            return [keys[-1]]
+        labels = self._selection.labels
+        newest: dict[str, str] = {}
+        for key in keys:
+            parts = parse_event_key(key)
+            if parts is not None:
+                newest[labels.get(parts.host, {}).get(KERNEL, parts.host)] = key
+        return [*newest.values()][-_SAMPLES:]
+
+
+def _plain_name(event: str) -> str:
+    return event.rpartition(":")[2]
+
+
+def _names_table(name: str) -> FixedTable:
+    return fixed_tables((), os.uname().machine)[name]
+
+
+def _refuse_twice(event: str, sessions: Mapping[str, Sequence[str]]) -> None:
+    for host, names in sessions.items():
+        raise UsageError(
+            f"{event} was recorded by several sessions of {host} at the same time: "
+            f"{', '.join(names)}",
+            hint="choose a --session: else each record counts twice",
+        )
+
+
+def _orders_by_time(tree: exp.Query) -> bool:
+    """Whether a statement puts records in an order by their times, or compares these."""
+    if any(
+        column.name.lower() == TIME
+        for one in tree.find_all(exp.Ordered)
+        for column in one.find_all(exp.Column)
+    ):
+        return True
+    return any(
+        len({column.table for column in one.find_all(exp.Column) if column.name.lower() == TIME})
+        > 1
+        for one in tree.find_all(exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Sub, exp.Between)
+    )
+
+
+def _orders_at_the_end(tree: exp.Query) -> bool:
+    """Whether the last rows of an answer, which are of several hosts, are in an order by time."""
+    order = tree.args.get("order")
+    return order is not None and any(
+        column.name.lower() == TIME for column in order.find_all(exp.Column)
+    )

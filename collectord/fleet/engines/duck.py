@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks DuckDB, in this process: it reads a folder itself, and any other store by obstore."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from collectord.fleet.lift import HOST
+from collectord.fleet.question import DATE, EVENT, SESSION, TIME
+from collectord.reader.event_file import Window
+from collectord.reader.sql import Answer, Database, connect, literal
+from collectord.text.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
+
+    from collectord.fleet.engines.place import Place
+    from collectord.fleet.question import Chosen, Objects, Question
+    from collectord.reader.event_tables import TableScan
+
+PROTOCOL: Final = "collectord"
+_MEMORY: Final = "2GB"
+_PARTITIONS: Final = f"{{'{EVENT}': VARCHAR, '{DATE}': DATE, '{HOST}': VARCHAR}}"
+_PATH: Final = "key_of_object"
+_OF_PATH: Final = (
+    f"url_decode(regexp_extract({_PATH}, '/host=([^/]+)/', 1)) AS {HOST}, "
+    f"regexp_extract({_PATH}, '/date=([^/]+)/', 1)::DATE AS {DATE}"
+)
+
+
+class _View(NamedTuple):
+    """A table over objects; it is a `MadeTable`."""
+
+    objects: Objects
+    place: Place
+    chosen: Chosen
+
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """DuckDB's types by name."""
+        return self.objects.columns
+
+    def make(self, connection: Any, name: str) -> Sequence[TableScan]:  # noqa: ANN401
+        """Create the view in a database; nothing is scanned for it."""
+        if EVENT in self.columns:  # its own, which a partition of the name would hide
+            how = f"hive_partitioning = false, filename = '{_PATH}'"
+            read = _read(self.objects.keys, self.place, how)
+            source = f"(SELECT * EXCLUDE ({_PATH}), {_OF_PATH} FROM {read})"  # noqa: S608  # quoted
+        else:
+            how = f"hive_partitioning = true, hive_types = {_PARTITIONS}"
+            source = _read(self.objects.keys, self.place, how)
+        terms = _terms(self.objects, self.chosen)
+        where = f" WHERE {' AND '.join(terms)}" if terms else ""
+        connection.execute(f'CREATE VIEW "{name}" AS FROM {source}{where}')
+        return ()
+
+
+def text_of(question: Question, _place: Place) -> str:
+    """Return the statement; its tables are views."""
+    return question.sql
+
+
+def ask(
+    question: Question, place: Place, _shape: Sequence[tuple[str, str]], stack: ExitStack
+) -> Answer:
+    """Carry a question out."""
+    views = {one.name: _View(one, place, question.chosen) for one in question.objects}
+    database = Database(
+        {}, {**question.rows, **views}, Window(), did_you_mean, stack, base=opened(place, stack)
+    )
+    return database.ask(question.sql)
+
+
+def columns_of(keys: Sequence[str], place: Place, stack: ExitStack) -> dict[str, str]:
+    """Return DuckDB's types of the columns that are in some objects, by name."""
+    connection = opened(place, stack)
+    source = _read(keys, place, "hive_partitioning = false")
+    told = connection.execute(f"DESCRIBE FROM {source}").fetchall()
+    return {row[0]: row[1] for row in told}
+
+
+def opened(place: Place, stack: ExitStack) -> Any:  # noqa: ANN401  # of DuckDB
+    """Return a database in memory that reads the objects of a store, and no other file."""
+    folder = place.folder
+    if folder is not None:
+        return connect(stack, folder=f"{folder}/", memory=_MEMORY)
+    from collectord.fleet.engines.store_files import StoreFiles  # noqa: PLC0415  # fsspec
+
+    return connect(stack, files=StoreFiles(place.store, PROTOCOL), memory=_MEMORY)
+
+
+def _read(keys: Sequence[str], place: Place, how: str) -> str:
+    folder = place.folder
+    root = f"{PROTOCOL}://" if folder is None else f"{folder}/"
+    paths = ", ".join(literal(f"{root}{key}") for key in keys)
+    return f"read_parquet([{paths}], union_by_name = true, {how})"
+
+
+def _terms(objects: Objects, chosen: Chosen) -> list[str]:
+    terms = []
+    if TIME in objects.columns:
+        since_ns, until_ns = chosen.window
+        if since_ns is not None:
+            terms.append(f"{TIME} >= make_timestamp_ns({since_ns})")
+        if until_ns is not None:
+            terms.append(f"{TIME} <= make_timestamp_ns({until_ns})")
+    if chosen.session is not None and SESSION in objects.columns:
+        terms.append(f"{SESSION} = {literal(chosen.session)}")
+    if objects.of_event:
+        terms.append(f"{EVENT} = {literal(objects.of_event)}")
+    return terms

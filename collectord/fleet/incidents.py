@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incidents in a store: those of several hosts that have one id are one incident of the fleet.
+
+A host that asks others for theirs does so by Alertmanager, which hands each of them the alert and
+its fingerprint: that is what their incidents have in common. One without it stands alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from collectord.errors import StoreError
+from collectord.fleet.store_keys import incidents_prefix, parse_incident_key
+from collectord.text.foreign import decode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from collectord.fleet.selection import Wanted
+    from collectord.fleet.store import Store
+
+NOTE: Final = "incident.json"
+SUMMARY: Final = "summary.txt"
+_NOTE_MAX_BYTES: Final = 16 << 20
+_GLOB: Final = frozenset("*?[")
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of an incident's note, `IncidentNote`; anybody may have written it."""
+
+    id: str = ""
+    trigger: str = ""
+    kind: str = ""
+    reason: str = ""
+    hostname: str = ""
+    fired_ns: int = 0
+    taken_ns: int = 0
+    fingerprint: str = ""
+
+
+@dataclass(slots=True)
+class HostIncident:
+    """An incident of one host.
+
+    Attributes:
+        note: None if it was not finished, or cannot be read.
+        files: keys of its files, with their bytes.
+        problem: why there is no note.
+    """
+
+    host: str
+    id: str
+    note: Note | None = None
+    files: dict[str, int] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """The key of its note."""
+        return next((key for key in self.files if key.endswith(f"/{NOTE}")), "")
+
+
+@dataclass(slots=True)
+class FleetIncident:
+    """Incidents of one id: of one host, or of several."""
+
+    id: str
+    parts: list[HostIncident] = field(default_factory=list)
+
+    @property
+    def first(self) -> HostIncident:
+        """The one that was made first."""
+        return min(self.parts, key=lambda one: one.note.fired_ns if one.note else 1 << 63)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form in JSON output."""
+        return {
+            "id": self.id,
+            "hosts": [
+                {
+                    "host": one.host,
+                    "incident": one.id,
+                    "note": one.note,
+                    "problem": one.problem,
+                    "bytes": sum(one.files.values()),
+                    "files": sorted(one.files),
+                }
+                for one in self.parts
+            ],
+        }
+
+
+def fleet_incidents(store: Store, wanted: Wanted) -> list[FleetIncident]:
+    """Return the incidents in a store, the oldest first. Raises StoreError."""
+    found: dict[tuple[str, str], HostIncident] = {}
+    only = "" if _GLOB & set(wanted.hosts) else wanted.hosts
+    for info in store.objects(incidents_prefix(only)):
+        parts = parse_incident_key(info.key)
+        if parts is None or not fnmatchcase(parts.host, wanted.hosts):
+            continue
+        one = found.setdefault((parts.host, parts.id), HostIncident(parts.host, parts.id))
+        one.files[info.key] = info.bytes
+    joined: dict[str, FleetIncident] = {}
+    for one in _with_notes(store, found.values()):
+        if not _is_within(one, wanted):
+            continue
+        shared = one.note.fingerprint if one.note else ""
+        # Names of folders tell hosts apart only by their time.
+        name = shared or f"{one.id}@{one.host}"
+        joined.setdefault(name, FleetIncident(name)).parts.append(one)
+    for whole in joined.values():
+        whole.parts.sort(key=lambda one: (one.note.fired_ns if one.note else 1 << 63, one.host))
+    return sorted(joined.values(), key=lambda one: (_fired(one), one.id))
+
+
+def _with_notes(store: Store, found: Iterable[HostIncident]) -> Iterator[HostIncident]:
+    for one in found:
+        if not one.key:
+            one.problem = "it was not shipped to its end"
+        else:
+            try:
+                one.note = decode_json(store.get(one.key, _NOTE_MAX_BYTES), Note)
+            except (StoreError, msgspec.DecodeError) as error:
+                one.problem = f"its note cannot be read: {error}"
+        yield one
+
+
+def _is_within(one: HostIncident, wanted: Wanted) -> bool:
+    since_ns, until_ns = wanted.window
+    if one.note is None:
+        return wanted.window.everything
+    fired = one.note.fired_ns
+    return (since_ns is None or fired >= since_ns) and (until_ns is None or fired <= until_ns)
+
+
+def _fired(one: FleetIncident) -> int:
+    note = one.first.note
+    return note.fired_ns if note else 0

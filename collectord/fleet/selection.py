@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of a store that a question is about: hosts and days, their commits and objects.
+
+Keys say the event, the day and the host of each object, and a key in the ledger says that all
+objects of a segment are there. So the objects are found by listing alone; commits are read, each
+at most once, where labels of hosts or times of segments are asked for.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from collectord.errors import StoreError
+from collectord.fleet import commit
+from collectord.fleet.host_labels import KERNEL
+from collectord.fleet.store_keys import (
+    EVENTS,
+    LEDGER,
+    day_of,
+    event_prefix,
+    ledger_prefix,
+    parse_commit_key,
+    parse_event_key,
+    partition,
+)
+from collectord.text.units import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from collectord.fleet.commit import Commit
+    from collectord.fleet.store import ObjectInfo, Store
+    from collectord.fleet.store_keys import CommitKey
+    from collectord.reader.event_file import Window
+
+_NS_PER_DAY: Final = 86_400 * NS_PER_SECOND
+# A segment is of the day of its first record: one that goes over midnight is of the day before.
+_DAYS_BEFORE: Final = 1
+# Requests at once.
+_THREADS: Final = 16
+
+_GLOB: Final = frozenset("*?[")
+T = TypeVar("T")
+
+
+class Wanted(NamedTuple):
+    """What is asked for.
+
+    Attributes:
+        window: of time, UTC.
+        hosts: a glob, "*" for all.
+        labels: that a host must have, by key; values may be globs.
+    """
+
+    window: Window
+    hosts: str = "*"
+    labels: Mapping[str, str] = {}
+
+
+class Told(NamedTuple):
+    """A commit that was read, with its key and the hash of its bytes."""
+
+    key: str
+    sha256: str
+    commit: Commit
+
+
+class Found(NamedTuple):
+    """The objects of an event: those with a commit, and those beside them without one.
+
+    Attributes:
+        bytes: of those with a commit.
+    """
+
+    keys: tuple[str, ...]
+    left_out: tuple[str, ...]
+    bytes: int
+
+
+@dataclass
+class Selection:
+    """The commits of some hosts and days in a store, which is asked as little as is needed.
+
+    Attributes:
+        store: that is read.
+        wanted: what is asked for.
+        damaged: why a commit cannot be read, by its key.
+    """
+
+    store: Store
+    wanted: Wanted
+
+    def __post_init__(self) -> None:
+        self.damaged: dict[str, StoreError] = {}
+
+    @cached_property
+    def days(self) -> list[str]:
+        """The days that may have records of the time, the oldest first. Raises StoreError."""
+        folders, _ = self.store.list_folder(LEDGER)
+        found = sorted(
+            value for name, value in filter(None, map(partition, folders)) if name == "date"
+        )
+        since_ns, until_ns = self.wanted.window
+        first = "" if since_ns is None else day_of(max(since_ns - _DAYS_BEFORE * _NS_PER_DAY, 0))
+        last = "~" if until_ns is None else day_of(until_ns)
+        return [day for day in found if first <= day <= last]
+
+    @cached_property
+    def committed(self) -> dict[str, CommitKey]:
+        """The commits of the hosts and days, by key. Raises StoreError."""
+        found = self._listed
+        if not self.wanted.labels:
+            return found
+        chosen = {host for host, labels in self.labels.items() if _has(labels, self.wanted.labels)}
+        return {key: parts for key, parts in found.items() if parts.host in chosen}
+
+    @cached_property
+    def _listed(self) -> dict[str, CommitKey]:
+        prefixes = [
+            ledger_prefix(day, "" if _is_glob(self.wanted.hosts) else self.wanted.hosts)
+            for day in self.days
+        ]
+        keys = (info.key for found in _at_once(self._keys, prefixes) for info in found)
+        parsed = ((key, parse_commit_key(key)) for key in keys)
+        return {
+            key: parts
+            for key, parts in sorted(parsed)
+            if parts is not None and fnmatchcase(parts.host, self.wanted.hosts)
+        }
+
+    @cached_property
+    def hosts(self) -> list[str]:
+        """The names of the hosts. Raises StoreError."""
+        return sorted({parts.host for parts in self.committed.values()})
+
+    @cached_property
+    def labels(self) -> dict[str, dict[str, str]]:
+        """The labels of each host, of the newest of its last day's commits. Raises StoreError."""
+        last: dict[str, str] = {}
+        for parts in self._listed.values():
+            last[parts.host] = max(parts.date, last.get(parts.host, ""))
+        keys = [key for key, parts in self._listed.items() if parts.date == last[parts.host]]
+        newest: dict[str, Commit] = {}
+        for told in self._read(keys):
+            before = newest.get(told.commit.host)
+            if before is None or before.started_ns < told.commit.started_ns:
+                newest[told.commit.host] = told.commit
+        return {host: {KERNEL: one.kernel, **one.labels} for host, one in sorted(newest.items())}
+
+    @cached_property
+    def commits(self) -> list[Told]:
+        """All commits, by host and time. Raises StoreError."""
+        told = self._read([*self.committed])
+        return sorted(told, key=lambda one: (one.commit.host, one.commit.started_ns, one.key))
+
+    @cached_property
+    def events(self) -> list[str]:
+        """The names of all events in the store. Raises StoreError."""
+        folders, _ = self.store.list_folder(EVENTS)
+        return [value for name, value in filter(None, map(partition, folders)) if name == "event"]
+
+    def objects(self, event: str) -> Found:
+        """Return the objects of an event. Raises StoreError."""
+        hosts = {(parts.date, parts.host): None for parts in self.committed.values()}
+        sources = {(parts.date, parts.host, parts.source) for parts in self.committed.values()}
+        only = "" if _is_glob(self.wanted.hosts) else self.wanted.hosts
+        days = sorted({day for day, _ in hosts})
+        prefixes = [event_prefix(event, day, only) for day in days]
+        keys: list[str] = []
+        left_out: list[str] = []
+        size_bytes = 0
+        for found in _at_once(self._keys, prefixes):
+            for info in found:
+                parts = parse_event_key(info.key)
+                if parts is None or (parts.date, parts.host) not in hosts:
+                    continue
+                is_whole = (parts.date, parts.host, parts.source) in sources
+                (keys if is_whole else left_out).append(info.key)
+                size_bytes += info.bytes if is_whole else 0
+        return Found(tuple(sorted(keys)), tuple(sorted(left_out)), size_bytes)
+
+    def _keys(self, prefix: str) -> list[ObjectInfo]:
+        return [*self.store.objects(prefix)]
+
+    def _read(self, keys: Sequence[str]) -> list[Told]:
+        missing = [key for key in keys if key not in self._known and key not in self.damaged]
+        for key, told in zip(missing, _at_once(self._commit, missing), strict=True):
+            if isinstance(told, StoreError):
+                self.damaged[key] = told
+            else:
+                self._known[key] = told
+        return [self._known[key] for key in keys if key in self._known]
+
+    @cached_property
+    def _known(self) -> dict[str, Told]:
+        return {}
+
+    def _commit(self, key: str) -> Told | StoreError:
+        data = self.store.get(key, commit.COMMIT_MAX_BYTES)
+        try:
+            return Told(key, commit.digest(data), commit.decode(data, key))
+        except StoreError as error:
+            return error
+
+
+def _at_once(call: Callable[[str], T], words: Sequence[str]) -> list[T]:
+    """Call for each of some words, several at once, and return the results in their order."""
+    if len(words) < 2:  # noqa: PLR2004
+        return [*map(call, words)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return [*pool.map(call, words)]
+
+
+def _is_glob(name: str) -> bool:
+    return not _GLOB.isdisjoint(name)
+
+
+def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(fnmatchcase(labels.get(key, ""), value) for key, value in wanted.items())

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facts of another host, from the document that `doctor` has written there."""
+
+from __future__ import annotations
+
+import msgspec
+
+from collectord.errors import ConfigError
+from collectord.facts.kernel_facts import FACTS_VERSION, KernelFacts
+from collectord.text.foreign import convert, decode_json
+
+
+def read_facts(data: bytes | str, *, path: str = "") -> KernelFacts:
+    """Read the output of `KernelFacts.to_json`. Fields that are not known are ignored.
+
+    Args:
+        data: the document, or a `doctor --json` report that holds it under "facts".
+        path: the file's name, for errors.
+
+    Raises:
+        ConfigError: not JSON, not facts, or facts of another version.
+    """
+    hint = "write it with `collectord doctor --json` on the host in question"
+    try:
+        document = decode_json(data, object)
+        if isinstance(document, dict) and isinstance(document.get("facts"), dict):
+            document = document["facts"]
+        facts = convert(document, KernelFacts)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at ")
+        raise ConfigError(
+            f"these are not kernel facts: {message}",
+            path=path,
+            key=place.strip("`").removeprefix("$").removeprefix("."),
+            hint=hint,
+        ) from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"not JSON: {error}", path=path, hint=hint) from error
+    if facts.version != FACTS_VERSION:
+        raise ConfigError(
+            f"the kernel facts have version {facts.version}, not {FACTS_VERSION}",
+            path=path,
+            key="version",
+            hint=hint,
+        )
+    if not facts.cpus_online or facts.page_size <= 0 or facts.page_size % 1024:
+        raise ConfigError("they have no online CPU or no page size", path=path, hint=hint)
+    return facts

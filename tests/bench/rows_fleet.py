@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fleet`: one question to 10, 50 and 200 hosts of a week, by each engine, and their ledger.
+
+The hosts are made of a real segment of block requests: each has its name, its clock, and other
+times that the requests took, so that no two rows are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from collectord.cli import answer_file
+from collectord.fleet.asking import Asking, Needs
+from collectord.fleet.audit import fleet_ledger
+from collectord.fleet.engines import ENGINES
+from collectord.fleet.engines.place import Place
+from collectord.fleet.selection import Selection, Wanted
+from collectord.fleet.store import Store
+from collectord.programs.parameter import values_of
+from collectord.reader.event_file import Window
+from tests.bench.row import Row
+from tests.support.fleets import BEGIN_NS, DAY, SECOND, Host, Shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.bench.row import Settings
+
+_DAYS: Final = 7
+_HOSTS: Final = tuple(map(int, os.environ.get("FLEET_HOSTS", "10,50,200").split(",")))
+# 200 hosts of a week have 10^8 rows by 71,400 a day.
+_ROWS_A_DAY: Final = int(os.environ.get("FLEET_ROWS", "71400"))
+_ONE_WORKER: Final = "local-cluster[1,1,1024]"
+_ENGINES: Final = (
+    ("duckdb", ""),
+    ("clickhouse", ""),
+    ("spark", _ONE_WORKER),
+    ("spark", "local-cluster[2,1,1024]"),
+)
+_KERNELS: Final = ("6.1.0", "6.6.0", "6.12.0", "6.18.0")
+_ISSUE: Final = "block:block_rq_issue"
+_COMPLETE: Final = "block:block_rq_complete"
+_LATEST: Final = 20
+
+
+def _recorded(directory: Path) -> Path:
+    """Record block requests; return the Parquet of their events."""
+    events = ("-e", _ISSUE, "-e", _COMPLETE)
+    command = (sys.executable, "-m", "collectord", "record", "-a", *events, "-m", "8M")
+    output = directory / "blocks.data"
+    loads = f"dd if=/dev/zero of={directory / 'load'} bs=4k count=4000 oflag=direct"
+    subprocess.run(
+        [*command, "-o", output, "--", "sh", "-c", loads], check=True, capture_output=True
+    )
+    (directory / "load").unlink()
+    exported = directory / "seed"
+    words = ("export", "--format", "parquet", output, "-o", exported)
+    subprocess.run([sys.executable, "-m", "collectord", *words], check=True, capture_output=True)
+    return exported
+
+
+def _fill(shipped: Shipped, seed: Path) -> None:
+    """Have the database hold the pairs of issue and completion of the seed, often enough."""
+    files = {
+        name: seed / f"table={name}" / "records.parquet"
+        for name in ("block_rq_issue", "block_rq_complete")
+    }
+    issue, complete = (f"read_parquet('{path}')" for path in files.values())
+    shipped.connection.execute(f"""
+CREATE TABLE pair AS
+WITH ended AS (SELECT dev, sector, mono_ns, row_number() OVER (PARTITION BY dev, sector ORDER BY mono_ns) AS n FROM {complete}),
+begun AS (SELECT *, row_number() OVER (PARTITION BY dev, sector ORDER BY mono_ns) AS n FROM {issue})
+SELECT begun.* EXCLUDE (time, mono_ns, n), (ended.mono_ns - begun.mono_ns)::BIGINT AS took
+FROM begun JOIN ended USING (dev, sector, n) WHERE ended.mono_ns > begun.mono_ns
+""")  # noqa: S608
+    shipped.connection.execute(f"""
+CREATE TABLE many AS
+SELECT pair.* REPLACE (((i * 8)::UBIGINT) AS sector), i FROM (
+    SELECT *, row_number() OVER () - 1 AS k FROM pair
+) pair JOIN range({_ROWS_A_DAY // 2}) r(i) ON pair.k = r.i % (SELECT count(*) FROM pair)
+ORDER BY i
+""")  # noqa: S608
+
+
+def _events(number: int, day: int) -> dict[str, str]:
+    """Return the SELECTs of the events of a host's day."""
+    step_ns = DAY // (_ROWS_A_DAY // 2) - 1000
+    took = f"took + ((i * 7919 + {number} * 104729 + {day} * 1299709) % 999983)"
+    place = f"i * {step_ns}"
+    return {
+        _ISSUE: f"SELECT i AS n, * EXCLUDE (i, took), {place} AS after FROM many",  # noqa: S608
+        _COMPLETE: (
+            f"SELECT i AS n, * EXCLUDE (i, took), {place} + {took} AS after FROM many"  # noqa: S608
+        ),
+    }
+
+
+def _hosts(store: Store, seed: Path) -> Iterator[int]:
+    """Put a week of hosts, and yield their number each time there are as many as are asked."""
+    with Shipped(store) as shipped:
+        _fill(shipped, seed)
+        for number in range(max(_HOSTS)):
+            host = Host(
+                f"host-{number:03}", _KERNELS[number % 4], clock_off_ns=(number % 7) * 1_000_000
+            )
+            for day in range(_DAYS):
+                shipped.segment(host, _events(number, day), BEGIN_NS + day * DAY, DAY - SECOND)
+            if number + 1 in _HOSTS:
+                yield sum(shipped.produced.values())
+
+
+def _read_bytes(pids: set[int]) -> int:
+    total = 0
+    for pid in pids:
+        try:
+            told = Path(f"/proc/{pid}/io").read_text()
+        except OSError:
+            continue
+        total += int(told.split("rchar: ")[1].split()[0])
+    return total
+
+
+def _children() -> set[int]:
+    found = {os.getpid()}
+    grown = True
+    while grown:
+        more = set()
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                words = path.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(words[1]) in found:
+                more.add(int(path.parent.name))
+        grown = not more <= found
+        found |= more
+    return found
+
+
+def _asked(store: Store, engine: str, address: str) -> tuple[list[object], float, float, int]:
+    """Return the rows of the question, s until it could begin and until its end, bytes read."""
+    began = time.monotonic()
+    one = answer_file.load("slow-io")
+    selection = Selection(store, Wanted(Window(BEGIN_NS, BEGIN_NS + _DAYS * DAY)))
+    asking = Asking(selection, Place(store, address), ENGINES[engine])
+    values = {**values_of(one.name, one.head.parameter, {}), "limit": _LATEST}
+    needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+    question = asking.of_answer(one.text, needs, values, ("host", "kernel"))
+    shape = asking.shape(question)
+    ready = time.monotonic()
+    with ExitStack() as stack:
+        before = _read_bytes(_children())
+        rows = ENGINES[engine].ask(question, asking.place, shape, stack)
+        found = [row for batch in rows.batches() for row in batch]
+        took = time.monotonic() - ready
+        read = _read_bytes(_children()) - before
+    return [*found], ready - began, took, read
+
+
+def fleet(settings: Settings) -> list[Row]:
+    """Ask many hosts for their slowest block requests of a week, by each engine."""
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    seed = _recorded(settings.directory)
+    store = Store.open(str(settings.directory / "store"), make=True)
+    rows: list[Row] = []
+    began = time.monotonic()
+    for count, produced in zip(sorted(_HOSTS), _hosts(store, seed), strict=True):
+        print(f"{count} hosts after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        size = sum(info.bytes for info in store.objects("events"))
+        answers: dict[str, list[object]] = {}
+        for engine, address in _ENGINES:
+            if address == _ONE_WORKER and count != sorted(_HOSTS)[len(_HOSTS) // 2]:
+                continue  # how it grows with workers is asked of one number of hosts
+            found, ready_s, took_s, read = _asked(store, engine, address)
+            answers[f"{engine} {address}"] = found
+            row = Row(
+                f"fleet: slowest requests of {count} hosts, {produced:,} rows, {size / 1e6:.0f} MB",
+                f"{engine} {address} {took_s:.1f} s, read {read / 1e6:.0f} MB",
+                "-",
+                took_s,
+                None,
+                "s",
+                (f"{count} hosts: found in {ready_s:.1f} s what to read",),
+            )
+            print(row.work, row.ours, row.notes, file=sys.stderr, flush=True)
+            rows.append(row)
+        same = len({str(sorted(map(str, found))) for found in answers.values()}) == 1
+        asked = time.monotonic()
+        ledger = fleet_ledger(Selection(store, Wanted(Window())), None, DAY, verify=count <= 50)
+        took_s = time.monotonic() - asked
+        told = sum(one.figures.produced or 0 for one in ledger.sessions)
+        rows.append(
+            Row(
+                f"fleet: ledger of {count} hosts, {len(ledger.sessions)} sessions",
+                f"{took_s:.1f} s, sums {'are' if told == produced else 'ARE NOT'} those of the "
+                f"manifests, rows of all engines {'are the same' if same else 'DIFFER'}",
+                "-",
+                float(not same) + float(told != produced) + len(ledger.findings),
+                0,
+                "wrong",
+            )
+        )
+        print(rows[-1].ours, [*ledger.findings][:2], file=sys.stderr, flush=True)
+    return rows

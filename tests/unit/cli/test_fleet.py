@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fleet` on the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import obstore
+import pytest
+from obstore.store import MemoryStore
+
+from collectord.cli import fleet
+from collectord.errors import UsageError
+from collectord.fleet.store import Store
+from tests.support.fleets import (
+    BEGIN_NS,
+    COMPLETE,
+    ISSUE,
+    SCHED,
+    SECOND,
+    Host,
+    Shipped,
+    requests,
+    switches,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., tuple[int, str, str]]
+
+_STACKS: Final = """
+SELECT s AS n, 'run' AS comm, 'cycles' AS event, s::UBIGINT AS stack_id, 2 AS count,
+    'main;work_' || s AS stack, NULL AS cgroup, s AS after FROM range(2) r(s)"""
+_FRAMES: Final = """
+SELECT i AS n, 'run' AS comm, 'cycles' AS event, (i % 2)::UBIGINT AS stack_id,
+    0::UINTEGER AS position, i * 1000 AS after FROM range({count}) r(i)"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime() -> None:
+    """Have obstore make what it keeps for the process, which is no leak of a test."""
+    obstore.put(MemoryStore(), "key", b"")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store in a folder with a segment of each of two hosts."""
+    folder = tmp_path / "store"
+    with Shipped(Store.open(str(folder), make=True)) as shipped:
+        for number, name in enumerate(("db-1", "web-1")):
+            events = {
+                f"sched:{SCHED}": switches(number, 100),
+                f"block:{ISSUE}": requests(number, 10, step=1),
+                f"block:{COMPLETE}": requests(number, 10, step=2),
+                "frames": _FRAMES.format(count=6 + 4 * number),
+                "stacks": _STACKS,
+            }
+            host = Host(name, labels={"role": name.partition("-")[0]})
+            shipped.segment(host, events, BEGIN_NS, 60 * SECOND)
+    return folder
+
+
+@pytest.fixture
+def run(store: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return what runs the verb over the store: {status, output, complaints}."""
+
+    def ran(*words: str) -> tuple[int, str, str]:
+        status = fleet.run([*words, "--store", str(store)])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return ran
+
+
+def test_a_query_is_printed_in_each_form(run: Run) -> None:
+    """A table, JSON or CSV, as `query` prints them."""
+    sql = "SELECT host, count(*) AS n FROM sched_switch GROUP BY 1 ORDER BY 1"
+    assert run("query", sql) == (0, "host     n\ndb-1   100\nweb-1  100\n", "")
+    rows = [json.loads(line) for line in run("query", sql, "--json")[1].splitlines()]
+    assert rows == [{"host": "db-1", "n": 100}, {"host": "web-1", "n": 100}]
+    assert run("query", sql, "--csv")[1] == "host,n\r\ndb-1,100\r\nweb-1,100\r\n"
+
+
+def test_a_query_that_orders_hosts_by_time_says_the_bound(run: Run) -> None:
+    """It is on stderr, and one host alone has none."""
+    sql = "SELECT time FROM sched_switch ORDER BY time LIMIT 1"
+    assert "on one line to within 1.000 ms" in run("query", sql)[2]
+    assert run("query", sql, "--host", "db-*")[2] == ""
+
+
+def test_the_schema_has_all_tables(run: Run) -> None:
+    """Events, and the tables that commits make."""
+    _, text, _ = run("query", "--schema")
+    tables = {line.split()[0] for line in text.splitlines()[1:]}
+    assert tables >= {SCHED, ISSUE, "hosts", "ledger", "coverage", "clocks", "errno_names"}
+
+
+def test_an_answer_has_a_host_before_its_columns(run: Run) -> None:
+    """And labels, if they are asked for."""
+    status, text, errors = run("answer", "slow-io", "--param", "limit=1", "--by", "host,role")
+    assert (status, errors) == (0, "")
+    assert text.split()[:2] == ["host", "role"]
+    lanes = run("answer", "cpu-timeline")[1].splitlines()
+    assert [line.partition("|")[0].strip() for line in lanes] == ["db-1 CPU 0", "web-1 CPU 0"]
+
+
+def test_an_answer_that_nobody_shipped_says_what_it_needs(run: Run) -> None:
+    """The status is 1, as that of `answer`."""
+    status, text, errors = run("answer", "exec-storm")
+    assert (status, text) == (1, "")
+    assert "exec-storm needs sched:sched_process_exec, which no host" in errors
+
+
+@pytest.mark.parametrize(("engine", "word"), [("clickhouse", "FROM file("), ("spark", "`host`")])
+def test_the_statement_of_an_engine_is_shown(run: Run, engine: str, word: str) -> None:
+    """Without asking it, so that it need not be there."""
+    status, text, _ = run("answer", "slow-io", "--engine", engine, "--show")
+    assert status == 0
+    assert word in text
+
+
+def test_the_ledger_is_a_table_with_sums(run: Run) -> None:
+    """A complete one has no finding."""
+    status, text, errors = run("ledger", "--verify")
+    assert (status, errors) == (0, "")
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[1][:5] == ["db-1", "exec", "1", "128", "128"]
+    assert lines[3][:5] == ["all", "records", "2", "260", "260"]
+    assert json.loads(run("ledger", "--json")[1])["complete"] is True
+
+
+def test_a_flame_graph_is_of_hosts_or_labels(run: Run, tmp_path: Path) -> None:
+    """Stacks of all hosts are counted together, or below the host; two groups are compared."""
+    assert run("flame")[1] == "run;main;work_0 8\nrun;main;work_1 8\n"
+    assert run("flame", "--by", "role", "--host", "db-*")[1] == (
+        "db;run;main;work_0 3\ndb;run;main;work_1 3\n"
+    )
+    assert run("flame", "--label", "role=db", "--against", "role=web")[1] == (
+        "run;main;work_0 5 3\nrun;main;work_1 5 3\n"
+    )
+    target = tmp_path / "all.svg"
+    assert run("flame", "-o", str(target))[0] == 0
+    assert "work_1" in target.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("query",), "no statement is given"),
+        (("query", "SELECT 1", "--verify"), "--verify is an option of fleet ledger"),
+        (("ledger", "word"), "fleet ledger takes no words"),
+        (("query", "SELECT 1", "--engine-address", "x"), "DuckDB has no address"),
+        (("flame", "--against", "role=x", "-o", "x.pprof"), "no comparison"),
+        (("incidents", "none"), "there is no incident none"),
+        (("answer", "slow-oi"), "there is no answer 'slow-oi'"),
+    ],
+)
+def test_what_does_not_go_together_is_told(run: Run, words: tuple[str, ...], problem: str) -> None:
+    """In one line, with what to do."""
+    with pytest.raises(UsageError, match=problem):
+        run(*words)
+
+
+def test_a_store_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the option, or by the variable."""
+    monkeypatch.delenv("COLLECTORD_STORE", raising=False)
+    with pytest.raises(UsageError, match="no store is named"):
+        fleet.run(["ledger"])

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger of the fleet from the store alone, and what is found when the store is not whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pytest
+
+from collectord.fleet import commit as commits_of
+from collectord.fleet.audit import fleet_ledger
+from collectord.fleet.commit import Covered
+from collectord.fleet.selection import Selection, Wanted
+from collectord.fleet.store import Store
+from collectord.reader.event_file import Window
+from tests.support.fleets import BEGIN_NS, DAY, SCHED, SECOND, Host, Shipped, switches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from collectord.fleet.audit import FleetLedger
+    from collectord.fleet.commit import Commit
+
+_MINUTE: Final = 60 * SECOND
+_HOUR: Final = 3600 * SECOND
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return the folder of a store."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def shipped(root: Path) -> Iterator[Shipped]:
+    """Put what a test says."""
+    with Shipped(Store.open(str(root), make=True)) as made:
+        yield made
+
+
+def _put(shipped: Shipped, host: Host, times: int = 3, **values: object) -> list[Commit]:
+    events = {f"sched:{SCHED}": switches(1, 50)}
+    return [
+        shipped.segment(host, events, BEGIN_NS + n * _MINUTE, _MINUTE, **values)  # type: ignore[arg-type]
+        for n in range(times)
+    ]
+
+
+def _ledger(shipped: Shipped, window: Window | None = None) -> FleetLedger:
+    selection = Selection(shipped.store, Wanted(window or Window()))
+    return fleet_ledger(selection, None, _HOUR, verify=True)
+
+
+def _whats(ledger: FleetLedger) -> list[str]:
+    return [one.what for one in ledger.findings]
+
+
+def _path(root: Path, one: Commit) -> Path:
+    return root / f"ledger/date={one.date}/host={one.host}/{one.source}.json"
+
+
+def test_sums_of_all_hosts_are_those_of_their_manifests(shipped: Shipped) -> None:
+    """A whole fleet is complete, and its figures are the produced and stored records."""
+    for name in ("a", "b"):
+        host = Host(name)
+        for session in ("exec", "more"):
+            _put(shipped, host, session=session)
+    ledger = _ledger(shipped)
+    assert ledger.findings == []
+    assert {(one.host, one.session): one.figures.produced for one in ledger.sessions} == (
+        shipped.produced
+    )
+    total = ledger.sums()["records"]
+    assert total.produced == total.stored == total.rows == sum(shipped.produced.values())
+    assert ledger.checked["objects"] == ledger.checked["commits"] == 12
+
+
+def test_losses_gaps_and_what_was_not_shipped_are_findings(shipped: Shipped) -> None:
+    """Each has its host, its session, its time and its number."""
+    gap = Covered(what="gap", cause="kill", since_ns=BEGIN_NS, until_ns=BEGIN_NS + SECOND)
+    _put(shipped, Host("a"), 1, lost=7, covered=(gap,), passed_over=2, problem="no rows")
+    ledger = _ledger(shipped)
+    assert sorted(_whats(ledger)) == ["gap", "lost", "passed over", "rows"]
+    lost = next(one for one in ledger.findings if one.what == "lost")
+    assert (lost.host, lost.session, lost.events) == ("a", "exec", 7)
+    assert lost.detail == "kernel_ring/ring_full 7"
+    assert ledger.sessions[0].figures.lost == 7
+
+
+def test_a_silent_host_is_named(shipped: Shipped) -> None:
+    """One that tells nothing of the end of the time is silent, if others do."""
+    _put(shipped, Host("a"))
+    host = Host("b")
+    for n in range(2):
+        shipped.segment(
+            host, {f"sched:{SCHED}": switches(1, 5)}, BEGIN_NS + n * 3 * _HOUR, _MINUTE
+        )
+    silent = [one for one in _ledger(shipped).findings if one.what == "silent"]
+    assert [one.host for one in silent] == ["a"]
+
+
+def test_a_time_has_the_segments_that_are_in_it(shipped: Shipped) -> None:
+    """Segments of other times do not count, and their links are followed nevertheless."""
+    host = Host("a")
+    for n in range(3):
+        shipped.segment(host, {f"sched:{SCHED}": switches(1, 5)}, BEGIN_NS + n * 3 * DAY, _MINUTE)
+    ledger = _ledger(shipped, Window(BEGIN_NS + 6 * DAY, BEGIN_NS + 7 * DAY))
+    assert ledger.findings == []
+    assert ledger.sessions[0].figures.segments == 1
+
+
+def test_a_commit_that_is_gone_or_changed_breaks_the_chain(shipped: Shipped, root: Path) -> None:
+    """Whoever removes a commit, or lies in it, is found by the next one."""
+    first, second, _ = _put(shipped, Host("a"))
+    _path(root, second).unlink()
+    found = _ledger(shipped).findings
+    assert [one.what for one in found if one.what == "chain"] == ["chain"]
+    assert "is gone" in next(one.detail for one in found if one.what == "chain")
+    changed = msgspec.structs.replace(first, shipped_ns=first.shipped_ns + 1)
+    _path(root, second).write_bytes(commits_of.encode(second))
+    _path(root, first).write_bytes(commits_of.encode(changed))
+    found = _ledger(shipped).findings
+    assert [one.detail for one in found] == [
+        f"ledger/date={first.date}/host=a/{first.source}.json is not as it was put"
+    ]
+
+
+def test_a_balance_that_is_changed_in_the_last_commit_is_found(
+    shipped: Shipped, root: Path
+) -> None:
+    """No commit follows the last one: its figures must be those of the manifests."""
+    last = _put(shipped, Host("a"))[-1]
+    balance = msgspec.structs.replace(last.balance, produced=last.balance.produced + 5, lost=5)
+    _path(root, last).write_bytes(
+        commits_of.encode(msgspec.structs.replace(last, balance=balance))
+    )
+    assert _whats(_ledger(shipped)).count("sum") == 2
+
+
+def test_manifests_that_are_changed_are_found(shipped: Shipped, root: Path) -> None:
+    """The source is the hash of the manifest."""
+    (one,) = _put(shipped, Host("a"), 1)
+    text = one.manifests[0].replace('"scope": "system"', '"scope": "other"')
+    changed = msgspec.structs.replace(one, manifests=(text,))
+    _path(root, one).write_bytes(commits_of.encode(changed))
+    assert _whats(_ledger(shipped)) == ["commit"]
+
+
+def test_an_object_that_is_gone_or_changed_is_found(shipped: Shipped, root: Path) -> None:
+    """Each is read, and has the hash that its commit tells."""
+    first, second, _ = _put(shipped, Host("a"))
+    (root / first.objects[0].key).unlink()
+    path = root / second.objects[0].key
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    details = [one.detail for one in _ledger(shipped).findings if one.what == "object"]
+    assert details == [
+        f"{first.objects[0].key} is gone",
+        f"{second.objects[0].key} is not as it was put",
+    ]
+
+
+def test_a_chain_that_begins_anew_or_forks_is_found(shipped: Shipped) -> None:
+    """Of a stream one commit has none before it, and each is followed by one."""
+    host = Host("a")
+    _put(shipped, host)
+    before = host.previous["exec"]
+    host.previous.clear()
+    _put(shipped, host, 1, date="2026-11-21")
+    details = [one.detail for one in _ledger(shipped).findings if one.what == "chain"]
+    assert details == ["the chain of perf.data begins 2 times"]
+    host.previous["exec"] = before
+    _put(shipped, host, 1, date="2026-11-22")
+    host.previous["exec"] = before
+    _put(shipped, host, 1, date="2026-11-23")
+    details = [one.detail for one in _ledger(shipped).findings if one.what == "chain"]
+    assert f"2 commits follow {before.key}" in details
+
+
+def test_a_damaged_commit_is_a_finding(shipped: Shipped, root: Path) -> None:
+    """What cannot be read is named, and the rest is told."""
+    first, _ = _put(shipped, Host("a"), 2)
+    _path(root, first).write_bytes(b"{}")
+    ledger = _ledger(shipped)
+    assert "commit" in _whats(ledger)
+    assert ledger.sessions[0].figures.segments == 1
+
+
+def test_json_has_all(shipped: Shipped) -> None:
+    """The document has sums, sessions and findings as plain data."""
+    _put(shipped, Host("a"), 1, lost=1)
+    document = msgspec.json.decode(msgspec.json.encode(_ledger(shipped).to_json()))
+    assert document["complete"] is False
+    assert document["sessions"][0]["lost_by"] == {"kernel_ring/ring_full": 1}
+    assert document["all"]["records"]["produced"] == 51

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Incidents in a store: those of one alert on several hosts are one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from collectord.fleet.incidents import fleet_incidents
+from collectord.fleet.selection import Wanted
+from collectord.fleet.store import Store
+from collectord.fleet.store_keys import IncidentKey
+from collectord.reader.event_file import Window
+from tests.support.fleets import BEGIN_NS, SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return an empty store."""
+    return Store.open(str(tmp_path / "store"), make=True)
+
+
+def _put(store: Store, host: str, name: str, fired_ns: int, **values: object) -> None:
+    note = {"id": name, "trigger": "io-stall", "kind": "pressure", "reason": "slow", **values}
+    note |= {"hostname": host, "fired_ns": fired_ns, "taken_ns": fired_ns, "schema": 1}
+    store.put_new(IncidentKey(host, name, "summary.txt").key, b"what happened\n")
+    store.put_new(IncidentKey(host, name, "incident.json").key, json.dumps(note).encode())
+
+
+def test_incidents_of_one_alert_are_one(store: Store) -> None:
+    """The host that was first comes first; others without the alert stand alone."""
+    _put(store, "b", "2-alert", BEGIN_NS + SECOND, fingerprint="f00d")
+    _put(store, "a", "1-io", BEGIN_NS, fingerprint="f00d")
+    _put(store, "c", "1-io", BEGIN_NS + 5 * SECOND)
+    found = fleet_incidents(store, Wanted(Window()))
+    assert [(one.id, [part.host for part in one.parts]) for one in found] == [
+        ("f00d", ["a", "b"]),
+        ("1-io@c", ["c"]),
+    ]
+    assert found[0].first.host == "a"
+
+
+def test_times_and_hosts_choose(store: Store) -> None:
+    """Only incidents of the time, and of the hosts, are listed."""
+    _put(store, "a", "1", BEGIN_NS)
+    _put(store, "b", "2", BEGIN_NS + 10 * SECOND)
+    later = fleet_incidents(store, Wanted(Window(BEGIN_NS + SECOND)))
+    assert [one.id for one in later] == ["2@b"]
+    assert [one.id for one in fleet_incidents(store, Wanted(Window(), "a"))] == ["1@a"]
+
+
+def test_an_incident_without_a_note_is_not_whole(store: Store) -> None:
+    """One that is under way, or whose note cannot be read, says so."""
+    store.put_new(IncidentKey("a", "1", "summary.txt").key, b"x")
+    store.put_new(IncidentKey("b", "2", "incident.json").key, b"no json")
+    problems = {
+        part.host: part.problem
+        for one in fleet_incidents(store, Wanted(Window()))
+        for part in one.parts
+    }
+    assert problems["a"] == "it was not shipped to its end"
+    assert problems["b"].startswith("its note cannot be read")
