@@ -21,9 +21,9 @@ from collectord.errors import ConfigError, UnsafePath, UsageError
 from collectord.folders.walk import read_file
 from collectord.plan.build import build
 from collectord.plan.difference import difference, document
+from collectord.plan.facts_document import read_facts
 from collectord.plan.session_draft import blame
 from collectord.source.perf_filter import refused_filter
-from collectord.plan.facts_document import read_facts
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
