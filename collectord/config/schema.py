@@ -54,6 +54,7 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: Address = ListenAddress("127.0.0.1", 9590)
     per_cpu: bool = False
+    incidents: Literal["none", "local", "all"] = "local"
 
 
 class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +86,15 @@ class IncidentsConfig(msgspec.Struct, frozen=True, kw_only=True):
     age: Nanoseconds = Nanoseconds(30 * 86_400 * NS_PER_SECOND)
 
 
+class AlertmanagerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[alertmanager]`: the listener for notifications about alerts, which wants certificates."""
+
+    listen: Address = None
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+
+
 class BpfConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[bpf]`: places of programs, and limits of compiling them."""
 
@@ -105,6 +115,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     control: ControlConfig = ControlConfig()
     retention: RetentionConfig = RetentionConfig()
     incidents: IncidentsConfig = IncidentsConfig()
+    alertmanager: AlertmanagerConfig = AlertmanagerConfig()
     bpf: BpfConfig = BpfConfig()
     session: tuple[SessionConfig, ...] = ()
     trigger: tuple[TriggerConfig, ...] = ()

@@ -32,6 +32,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "`[control]`": schema.ControlConfig,
     "`[retention]`": schema.RetentionConfig,
     "`[incidents]`": schema.IncidentsConfig,
+    "`[alertmanager]`": schema.AlertmanagerConfig,
     "`[bpf]`": schema.BpfConfig,
     "`[[session]]`": schema_session.SessionConfig,
     "`[session.target]`": schema_session.TargetConfig,
