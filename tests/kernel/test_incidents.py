@@ -294,6 +294,86 @@ def test_a_unit_has_limits(tmp_path: Path, start_cli: Start, run_cli: Cli) -> No
     assert note_of(incident)["reason"] == "the unit nginx.service has failed"
 
 
+EVENTS: Final = f"""
+[[session]]
+name = "calls"
+
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "id == {NUMBER + 1}"
+
+[[trigger]]
+name = "calls"
+kind = "event"
+session = "calls"
+count = 50
+answers = []
+"""
+
+
+def test_events_of_a_session_make_one(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """So many within a flush interval do; the ledger has their number, and fewer do not."""
+    config = daemons.write_sessions(tmp_path, BOX + EVENTS)
+    with daemons.running(start_cli, config) as daemon:
+        for number in range(1, 4):
+            with generator.start("count", count=10, nr=NUMBER + 1, cpu=0) as load:
+                load.run()
+            daemon.await_stored(10 * number)
+        assert triggers(daemon)["calls"]["made"] == 0
+        with stopped(daemon.process), generator.start("count", count=60, nr=NUMBER + 1) as load:
+            load.run()
+        incident = await_incident(tmp_path, "calls")
+        assert daemon.stop().status == 0
+    assert re.fullmatch(
+        r"[5-9]\d events of calls came within a flush interval", note_of(incident)["reason"]
+    )
+
+
+COUNTED: Final = """
+[[session]]
+name = "cache"
+
+[[session.source]]
+kind = "bpf"
+program = "cachestat"
+when = "always"
+
+[[trigger]]
+name = "cache"
+kind = "event"
+session = "cache"
+metric = "cache_pages_{counter}"
+count = 2000
+answers = []
+"""
+PAGES: Final = 4096
+
+
+@pytest.mark.usefixtures("bcc")
+def test_a_count_in_a_map_makes_one(tmp_path: Path, start_cli: Start) -> None:
+    """A program that records nothing counts what it is for; no other metric has that name."""
+    require("BPF")
+    text = COUNTED.format(counter="added_total")
+    with daemons.running(start_cli, daemons.write_sessions(tmp_path, BOX + text)) as daemon:
+        assert triggers(daemon)["cache"]["trouble"] == ""
+
+        def is_made() -> bool:
+            with (tmp_path / "pages").open("wb") as file:
+                file.write(bytes(PAGES << 12))
+            return bool(incidents(tmp_path, trigger="cache"))
+
+        daemons.wait_for(is_made, "an incident of a count")
+        incident = await_incident(tmp_path, "cache")
+        daemons.write_sessions(tmp_path, BOX + COUNTED.format(counter="other_total"))
+        daemon.post("/v1/reload", {})
+        daemons.wait_for(lambda: triggers(daemon)["cache"]["trouble"], "what is wrong with it")
+        assert daemon.stop().status == 0
+    assert note_of(incident)["reason"].startswith("cache_pages_added_total of cache has risen by ")
+
+
 def test_incidents_are_limited(tmp_path: Path, start_cli: Start) -> None:
     """The oldest goes; a reload changes the limit and the triggers."""
     config = daemons.write_sessions(tmp_path, BOX + "[incidents]\nkeep = 2\n")
