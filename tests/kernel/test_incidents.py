@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -20,6 +21,7 @@ from collectord.kernel.linux import LinuxKernel
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
 from tests.support.features import require
+from tests.support.openers import opening
 from tests.support.recording import stopped
 
 if TYPE_CHECKING:
@@ -278,6 +280,31 @@ def test_pressure_is_looked_at_where_the_kernel_refuses() -> None:
     assert re.fullmatch(r"tasks waited for cpu \S+ s of \S+ s", found[-1])
     assert watch.poll() == ""
     watch.close()
+
+
+def test_the_opener_has_it_watched_where_the_kernel_refuses(
+    tmp_path: Path, start_cli: Start
+) -> None:
+    """The daemon gets a descriptor of each limit in the opener's configuration, and no other."""
+    require("pressure")
+    place = tmp_path / "opener.sock"
+    config = daemons.write_sessions(tmp_path, PRESSURE.format(name="cpu", limit="20ms/2s"))
+    config.write_text(config.read_text().replace("[daemon]", f'[daemon]\nopener = "{place}"'))
+    told: list[str] = []
+
+    async def scenario() -> None:
+        limits = [PressureLimit.parse(f"cpu some {text}") for text in ("20ms/2s", "30ms/2s")]
+        watch, other = (StallWatch(one, Refusing(), told.append, str(place)) for one in limits)
+        assert watch.trouble == ""
+        assert "no trigger of the opener's configuration has this limit" in other.trouble
+        with spinning():
+            while not told:  # noqa: ASYNC110 - the kernel reports it
+                await asyncio.sleep(0.01)
+        watch.close()
+
+    with opening(start_cli, config):
+        asyncio.run(asyncio.wait_for(scenario(), daemons.PATIENCE_S))
+    assert told[0] == "tasks waited for cpu more than 0.02 s of 2 s"
 
 
 def test_a_unit_has_limits(tmp_path: Path, start_cli: Start, run_cli: Cli) -> None:

@@ -90,7 +90,7 @@ class Incidents:
         self._meter = meter
         self._sessions = sessions
         self._folder = IncidentFolder(root)
-        self._triggers = Triggers(kernel, sessions, self._on_fired)
+        self._triggers = Triggers(kernel, sessions, self._on_fired, config.daemon.opener)
         self._configured = config.trigger
         self._take: Take | None = None  # from `begin` on
         self._one = asyncio.Lock()
@@ -188,7 +188,9 @@ class Incidents:
         try:
             return await asyncio.wait_for(lone_call(read), _ANSWER_S)
         except TimeoutError as error:
-            raise SinkError("the disk of the incidents does not answer", path=str(self._folder.path)) from error
+            raise SinkError(
+                "the disk of the incidents does not answer", path=str(self._folder.path)
+            ) from error
 
     async def keep_limits(self, *, short: bool) -> None:
         """Delete the oldest incidents, as far as limits or a full disk want it."""

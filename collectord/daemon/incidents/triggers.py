@@ -85,6 +85,7 @@ class Triggers:
         kernel: tells what they watch.
         sessions: all of the daemon.
         fired: called with each trigger whose condition is met; returns why it makes no incident.
+        opener: socket of the opener, "" for none.
     """
 
     def __init__(
@@ -92,10 +93,12 @@ class Triggers:
         kernel: Kernel,
         sessions: SessionSet,
         fired: Callable[[Fired], Suppression | None],
+        opener: str = "",
     ) -> None:
         self._kernel = kernel
         self._sessions = sessions
         self._fired = fired
+        self._opener = opener
         self._live: dict[str, _Live] = {}
         self._counted: dict[str, Counted] = {name: Counted() for name in (MANUAL, SIGNAL)}
         self._changed = False
@@ -136,7 +139,10 @@ class Triggers:
         if config.pressure is not None:
             name = config.name
             return StallWatch(
-                config.pressure, self._kernel, lambda reason: self._met(name, reason)
+                config.pressure,
+                self._kernel,
+                lambda reason: self._met(name, reason),
+                self._opener,
             )
         if config.kind == "oom-kill":
             return OomWatch(self._kernel)
