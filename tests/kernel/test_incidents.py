@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -26,6 +27,7 @@ from tests.support.recording import stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from email.message import Message
     from pathlib import Path
 
     from tests.support.daemons import Daemon
@@ -169,6 +171,55 @@ def test_an_incident_by_hand(
     assert done.returncode == 0, done.stderr
     listed = subprocess.run(["tar", "tf", out], capture_output=True, text=True, check=True).stdout
     assert f"{incident.name}/box/{segment.name}\n" in listed
+
+
+PROFILE: Final = """
+[[session]]
+name = "profile"
+
+[[session.source]]
+kind = "perf"
+events = ["cpu-clock"]
+frequency = 97
+call_graph = "fp"
+"""
+
+
+def asked(daemon: Daemon, path: str) -> tuple[Message, bytes]:
+    """Return head and content of a page on the metrics address."""
+    connection = HTTPConnection(*daemon.metrics_address, timeout=daemons.PATIENCE_S)
+    connection.request("GET", path)
+    with closing(connection), connection.getresponse() as answer:
+        return answer.headers, answer.read()
+
+
+def drawn_on_page(daemon: Daemon, name: str) -> bool:
+    """Whether the page has the flame graph of an incident."""
+    told = json.loads(asked(daemon, "/overview.json")[1])["incidents"]
+    return any(one["is_drawn"] for one in told if one["id"] == name)
+
+
+def test_the_load_before_it_is_drawn(tmp_path: Path, start_cli: Start) -> None:
+    """A flame graph of what other sessions have sampled is in it, and the page has it too."""
+    config = daemons.write_sessions(tmp_path, BOX + PROFILE)
+    with daemons.running(start_cli, config) as daemon, loud():
+        before = daemon.session("profile")["stored"]
+        daemons.wait_for(lambda: daemon.session("profile")["stored"] > before + 50, "samples")
+        name = daemon.post("/v1/incident", {})["incident"]
+        incident = tmp_path / "state/incidents" / name
+        daemons.wait_for(lambda: note_of(incident)["answers"], "an answer")
+        (answer,) = note_of(incident)["answers"]  # the recorder has nothing to answer from
+        assert (answer["name"], answer["problem"]) == ("flame", "")
+        drawn = (incident / "flame.svg").read_bytes()
+        assert rb"\x1b[2J\x07loud" in drawn
+        assert b"\x1b" not in drawn
+        assert b"wrote 0 " not in (incident / answer["file"]).read_bytes()
+        daemons.wait_for(lambda: drawn_on_page(daemon, name), "the page's incident")
+        headers, page = asked(daemon, f"/incidents/{name}/flame.svg")
+        assert (headers["Content-Type"].split(";")[0], page) == ("image/svg+xml", drawn)
+        assert "sandbox" in headers["Content-Security-Policy"]
+        assert f"incident  {name}" in asked(daemon, f"/incidents/{name}/summary")[1].decode()
+        assert daemon.stop().status == 0
 
 
 def test_a_signal_makes_one(tmp_path: Path, start_cli: Start, generator: Generator) -> None:

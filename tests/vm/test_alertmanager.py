@@ -83,7 +83,7 @@ def test_an_alert_makes_an_incident(tmp_path: Path) -> None:
             stranger.fire(alertname="DiskStranger")
             wait_for(lambda: stranger.count("notification_requests_failed_total"), "a refusal")
         assert notes() == []
-        assert "handshake_refused" in journal()
+        wait_for(lambda: "handshake_refused" in journal(), "a line about it")
         client = authority.sign("client", usage="clientAuth")
         with alertmanager(PROGRAM, known, URL, ca, client) as known_one:
             known_one.fire(alertname="DiskSlow", severity="page")

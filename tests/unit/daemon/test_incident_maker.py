@@ -19,7 +19,7 @@ from collectord.config.schema_trigger import TriggerConfig
 from collectord.daemon.incidents.incident_answers import answers_for
 from collectord.daemon.incidents.incident_maker import Incidents
 from collectord.daemon.session_set import SessionSet
-from collectord.errors import UsageError
+from collectord.errors import CollectordError, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.session.cost_meter import CostMeter
 from collectord.session.incident_status import IncidentsStatus, Suppression
@@ -127,6 +127,10 @@ def test_a_request(tmp_path: Path) -> None:
         assert first.problems[0] == "recorder box has failed"
         path = made.folder.path / first.id / SUMMARY
         await until(lambda: path.exists() and "slow" in path.read_text())
+        assert b"slow" in await made.incidents.file(first.id, SUMMARY)
+        for name, file in (("../x", SUMMARY), (first.id, "flame.svg")):
+            with pytest.raises(CollectordError):
+                await made.incidents.file(name, file)
         status = made.incidents.status()
         assert (status.kept, status.failed) == (2, 0)
         assert {one.trigger for one in status.last} == {"manual", "signal"}
