@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 CONTROL_SOCKET: Final = "/run/collectord/control.sock"
 # The folder of incidents, beside those of the sessions.
@@ -337,3 +337,13 @@ class SinkStats:
     unsealed: int = 0
     early: int = 0
     oldest_ns: int | None = None
+
+
+def sum_known(values: Iterable[int | None]) -> int | None:
+    """Return the sum, or None if any part is unknown."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli.output import Column, print_json, print_table, say
-from collectord.model import LOSS_PAIRS, loss_name
+from collectord.model import LOSS_PAIRS, loss_name, sum_known
 from collectord.reader.segment_losses import RING_FULL
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _COLUMNS: Final = (Column("EVENT"), Column("COUNT", "right"))
 # The stages apart from full rings, whose losses are counted per event.
@@ -90,9 +90,3 @@ def loss_text(whose: str, events: int | None, how: str = "lost") -> str:
     if events is None:
         return f"{whose}: events {how}"
     return f"{whose}: {events} event{'' if events == 1 else 's'} {how}"
-
-
-def sum_known(events: Sequence[int | None]) -> int | None:
-    """Return the sum, or None if one of them is unknown."""
-    known = [count for count in events if count is not None]
-    return sum(known) if len(known) == len(events) else None

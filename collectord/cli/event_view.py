@@ -8,11 +8,12 @@ import io
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.cli.event_choice import Choosable
-from collectord.cli.event_count import loss_text, sum_known
+from collectord.cli.event_count import loss_text
 from collectord.cli.event_objects import Cells, Objects
 from collectord.cli.event_styles import Lines, Table, fields_of
 from collectord.cli.output import complain, emit, print_line, say
 from collectord.codec.line_ops import Words, filter_ops
+from collectord.model import sum_known
 from collectord.reader.event_lines import EventLines, Programs
 from collectord.reader.segment_losses import stage_losses
 from collectord.sink.manifest import Manifest

@@ -71,7 +71,8 @@ def parser() -> Parser:
         "incident",
         metavar="ID",
         nargs="?",
-        help=f"the incident to show or export, or {LAST} (default: {LAST})",
+        help="the incident to show or export, the fingerprint of an alert that has one, or "
+        f"{LAST} (default: {LAST})",
     )
     made.add_argument(
         "-o",

@@ -17,6 +17,7 @@ from collectord.text.units import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from collectord.sink.alert import Alert
     from collectord.sink.incident_folder import AnswerNote, IncidentFolder, IncidentNote
 
     Document = Mapping[str, Any]
@@ -58,6 +59,8 @@ def incident_lines(note: IncidentNote, folder: IncidentFolder) -> Iterator[str]:
     yield f"when      {when_text(note.fired_ns)} on {note.hostname}, Linux {note.release}"
     yield f"trigger   {note.trigger} ({note.kind})"
     yield from wrapped(note.reason, first="reason    ", rest=" " * 10)
+    for alert in note.alerts:
+        yield from _alert_lines(alert)
     waited_s = (note.taken_ns - note.fired_ns) / NS_PER_SECOND
     if waited_s >= 1:
         yield f"stored    {waited_s:.3g} s later"
@@ -77,6 +80,12 @@ def incident_lines(note: IncidentNote, folder: IncidentFolder) -> Iterator[str]:
         yield ""
         yield f"answer {answer.name}"
         yield from _answer_lines(answer, note, folder)
+
+
+def _alert_lines(alert: Alert) -> Iterator[str]:
+    labels = ", ".join(f"{name}={text}" for name, text in alert.labels.items())
+    told = f"{alert.fingerprint}, since {alert.starts_at}: {labels}"
+    yield from wrapped(told, first="alert     ", rest=" " * 10)
 
 
 def problem_lines(snapshots: Sequence[Document], problems: Sequence[str]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from collectord.daemon.cpu_watch import CpuWatch
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import ConfigError, UsageError
 from collectord.opener.left_traces import end_left_traces
-from collectord.opener.opener_server import Opener
+from collectord.opener.opener_server import Opener, Planned
 from collectord.plan.build import build
 from collectord.plan.kept import held_part
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from collectord.config.load import Loaded
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.kernel.port import Kernel
-    from collectord.plan.plan import Plan
 
 
 def parser() -> Parser:
@@ -118,7 +117,7 @@ class Planner:
             self._online,
         )
 
-    def plan(self) -> tuple[Plan, bytes]:
+    def plan(self) -> Planned:
         """Plan for the present files and host; see `Opener`. Raises CollectordError."""
         self.loaded = self._load()
         self._online = self._kernel.online_cpus()
@@ -128,7 +127,12 @@ class Planner:
             facts = facts.with_areas_of(self._facts)
         self._facts = facts
         own = facts.as_opener()
-        return build(config, replace(facts, opener=own)), msgspec.json.encode(own)
+        triggers = self.loaded.config.trigger
+        return Planned(
+            build(config, replace(facts, opener=own)),
+            msgspec.json.encode(own),
+            frozenset(str(one.pressure) for one in triggers if one.pressure is not None),
+        )
 
 
 async def _serve(kernel: Kernel, host: Planner, place: Path, users: frozenset[int]) -> None:

@@ -15,14 +15,17 @@ from collectord.cli.line_queue import LineQueue
 from collectord.cli.output import flush, say
 from collectord.cli.parser import Parser
 from collectord.cli.start_text import start_lines
+from collectord.config.listen_address import ListenAddress
 from collectord.control import activation, service, signals
 from collectord.control.event_loop import EventLoop
 from collectord.control.peers import Admins
-from collectord.control.sockets import claim_tcp, claim_unix
+from collectord.control.sockets import ALERTS, claim_tcp, claim_unix
+from collectord.control.tls import server_tls
 from collectord.daemon.daemon import Daemon
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from collectord.config.load import Loaded
@@ -94,7 +97,7 @@ async def _serve(
         async def on_open() -> None:
             """Start the servers and say what is collected, now that all rings are open."""
             start = await daemon.in_thread(_load_servers)
-            await start(stack, daemon, loaded.config, claims.bound, claims.admins)
+            await start(stack, daemon, loaded.config, claims)
             _announce(daemon.plan, loaded.config, claims.places)
 
         try:
@@ -112,11 +115,12 @@ def _load_servers() -> Callable[..., Awaitable[None]]:
 
 
 class _Claims(NamedTuple):
-    """The listening sockets, by server, their announced places, and who may change something."""
+    """The things that the servers get, see `servers.Claims`, and their announced places."""
 
     bound: dict[str, tuple[socket.socket, ...]]
     places: list[str]
     admins: Admins
+    tls: ssl.SSLContext | None
 
 
 def _claim(
@@ -124,7 +128,7 @@ def _claim(
 ) -> _Claims:
     """Claim the configured addresses, before anything else is opened."""
     claimed: dict[str, tuple[socket.socket, ...]] = {}
-    places, admins = [], Admins(config.control.admin_group)
+    places, admins, tls = [], Admins(config.control.admin_group), None
     wanted = {activation.METRICS: config.metrics.listen, activation.CONTROL: config.control.socket}
     for name in handed:
         if not wanted[name]:
@@ -134,10 +138,15 @@ def _claim(
         bound = stack.enter_context(
             claim_tcp(config.metrics.listen, handed.get(activation.METRICS, ()))
         )
-        host, port = bound[0].getsockname()[:2]
-        netloc = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        netloc = ListenAddress(*bound[0].getsockname()[:2])
         claimed[activation.METRICS] = bound
         places += [f"metrics  http://{netloc}/metrics", f"page     http://{netloc}/"]
+    if config.alertmanager.listen is not None:
+        tls = server_tls(config.alertmanager)
+        bound = stack.enter_context(claim_tcp(config.alertmanager.listen, served=ALERTS))
+        claimed[ALERTS.table] = bound
+        netloc = ListenAddress(*bound[0].getsockname()[:2])
+        places.append(f"alerts   https://{netloc}/v1/alerts (with a client certificate)")
     if config.control.socket:
         path = Path(config.control.socket)
         bound = stack.enter_context(claim_unix(path, handed.get(activation.CONTROL, ())))
@@ -145,7 +154,7 @@ def _claim(
         places.append(f"status   curl --unix-socket {path} http://localhost/v1/status")
         if config.control.admin_group is None:
             admins = Admins(path.stat().st_gid)
-    return _Claims(claimed, places, admins)
+    return _Claims(claimed, places, admins, tls)
 
 
 def _announce(plan: Plan, config: Config, places: list[str]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of `collectord run`: the metrics port and the control socket.
+"""The servers of `collectord run`: the metrics port, the control socket, the listener for alerts.
 
 Their libraries take a third of the time that a start takes to load, so this module is loaded once
 all rings are open.
@@ -8,19 +8,22 @@ all rings are open.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from collectord.control import activation
+from collectord.control.alerts import alerts_app
 from collectord.control.api import control_app
 from collectord.control.health_pages import HealthPages
 from collectord.control.listener import serve
 from collectord.control.metrics_app import metrics_app
 from collectord.control.overview.overview_page import OverviewPage
+from collectord.control.sockets import ALERTS
 from collectord.metrics import prometheus
 from collectord.metrics.exposition import Exposition
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from collections.abc import Mapping, Sequence
     from contextlib import AsyncExitStack
 
@@ -31,33 +34,46 @@ if TYPE_CHECKING:
     from collectord.daemon.daemon import Daemon
 
 
-async def start(
-    stack: AsyncExitStack,
-    daemon: Daemon,
-    config: Config,
-    bound: Mapping[str, Sequence[socket.socket]],
-    admins: Admins,
-) -> None:
+class Claims(Protocol):
+    """Things that were claimed for the servers before anything else was opened."""
+
+    @property
+    def bound(self) -> Mapping[str, Sequence[socket.socket]]:
+        """Listening sockets by the server's name."""
+
+    @property
+    def admins(self) -> Admins:
+        """Those who may change what the daemon does."""
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS by which those are met who tell of alerts."""
+
+
+async def start(stack: AsyncExitStack, daemon: Daemon, config: Config, claims: Claims) -> None:
     """Serve on sockets until the stack ends it.
 
     Args:
         stack: ends the servers.
         daemon: has the figures, and does what is requested.
         config: of the daemon.
-        bound: listening sockets by the server's name.
-        admins: may change what the daemon does.
+        claims: the sockets, and who may use them.
     """
-    for name, sockets in bound.items():
+    files = daemon.plan.reserved_files
+    for name, sockets in claims.bound.items():
+        tls = None
         if name == activation.METRICS:
             app = _metrics(daemon, config)
+        elif name == ALERTS.table:
+            app, tls = alerts_app(daemon.commands.incidents.alerted), claims.tls
         else:
-            app = control_app(daemon.status, daemon.commands, admins)
-        files = daemon.plan.reserved_files
-        await stack.enter_async_context(serve(app, sockets, name=name, reserved_files=files))
+            app = control_app(daemon.status, daemon.commands, claims.admins)
+        server = serve(app, sockets, name=name, reserved_files=files, tls=tls)
+        await stack.enter_async_context(server)
 
 
 def _metrics(daemon: Daemon, config: Config) -> web.Application:
-    overview = OverviewPage(daemon.status)
+    overview = OverviewPage(daemon.status, daemon.commands.incidents, config.metrics.incidents)
     registry = prometheus.registry(
         overview.status, kernel_release=os.uname().release, per_cpu=config.metrics.per_cpu
     )

@@ -11,7 +11,7 @@ from collectord.errors import UsageError
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+)):(\d{1,5})", re.ASCII)
 _PORT_MAX: Final = 65535
-_HINT: Final = 'HOST:PORT, e.g. "127.0.0.1:9590" or "[::1]:9590"; "" turns metrics off'
+_HINT: Final = 'HOST:PORT, e.g. "127.0.0.1:9590" or "[::1]:9590"; "" turns it off'
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collectord.config.document import parse
 from collectord.config.problems import raise_first
 from collectord.config.rules import check_config
 from collectord.config.schema import Config
-from collectord.config.trigger_rules import check_sessions_of_triggers
+from collectord.config.trigger_rules import check_listener, check_sessions_of_triggers
 from collectord.errors import ConfigError, UnsafePath
 from collectord.folders.walk import read_file
 
@@ -79,6 +79,7 @@ def load_files(paths: Sequence[Path]) -> Loaded:
     places = ", ".join(map(str, paths))
     raise_first(check_config(config), places)
     raise_first(check_sessions_of_triggers(config), places)
+    raise_first(check_listener(config), places)
     return Loaded(config, digest.hexdigest())
 
 

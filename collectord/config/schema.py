@@ -55,6 +55,7 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: Address = ListenAddress("127.0.0.1", 9590)
     per_cpu: bool = False
+    incidents: Literal["none", "local", "all"] = "local"
 
 
 class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +103,15 @@ class ShipConfig(msgspec.Struct, frozen=True, kw_only=True):
     hold_age: Nanoseconds = Nanoseconds(86_400 * NS_PER_SECOND)
 
 
+class AlertmanagerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[alertmanager]`: the listener for notifications about alerts, which wants certificates."""
+
+    listen: Address = None
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+
+
 class BpfConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[bpf]`: places of programs, and limits of compiling them."""
 
@@ -123,6 +133,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     retention: RetentionConfig = RetentionConfig()
     incidents: IncidentsConfig = IncidentsConfig()
     ship: ShipConfig = ShipConfig()
+    alertmanager: AlertmanagerConfig = AlertmanagerConfig()
     bpf: BpfConfig = BpfConfig()
     session: tuple[SessionConfig, ...] = ()
     trigger: tuple[TriggerConfig, ...] = ()

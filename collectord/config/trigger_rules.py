@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from collectord.config.problems import Problem, under
@@ -14,7 +15,7 @@ from collectord.text.units import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.config.schema import Config, IncidentsConfig
+    from collectord.config.schema import AlertmanagerConfig, Config, IncidentsConfig
     from collectord.config.schema_trigger import TriggerConfig
 
 # A name is a part of a directory's name, and a label of metrics.
@@ -26,13 +27,15 @@ _PER_DAY_MAX: Final = 1000
 _TRIGGERS_MAX: Final = 32
 _ANSWERS_MAX: Final = 8
 # Keys that one kind alone has, with what stands for no value.
-_KEYS: Final = {"pressure": "pressure", "unit": "unit"}
-_SESSIONS: Final = frozenset({"loss", "ring-fill", "freeze"})
+_KEYS: Final = {"pressure": "pressure", "unit": "unit", "labels": "alert"}
+_SESSIONS: Final = frozenset({"loss", "ring-fill", "freeze", "event"})
+_OF_ONE_SESSION: Final = {"freeze": "one with freeze_on", "event": "one that records the event"}
 
 
 def check_triggers(config: Config) -> Iterator[Problem]:
     """Yield problems of the triggers of one file, or of all."""
     yield from under("incidents", _incidents(config.incidents))
+    yield from under("alertmanager", _alertmanager(config.alertmanager))
     if len(config.trigger) > _TRIGGERS_MAX:
         yield Problem("trigger", f"{len(config.trigger)} triggers", f"at most {_TRIGGERS_MAX}")
     names: set[str] = set()
@@ -43,6 +46,14 @@ def check_triggers(config: Config) -> Iterator[Problem]:
             message = f"there is a second trigger {trigger.name!r}"
             yield Problem(f"{key}.name", message, "names are unique")
         names.add(trigger.name)
+
+
+def check_listener(config: Config) -> Iterator[Problem]:
+    """Yield what a listener for alerts lacks; its keys may be in several files."""
+    listener = config.alertmanager
+    for key in ("certificate", "key", "client_ca"):
+        if listener.listen is not None and not getattr(listener, key):
+            yield Problem(f"alertmanager.{key}", "a listener needs this key", "a PEM file's path")
 
 
 def check_sessions_of_triggers(config: Config) -> Iterator[Problem]:
@@ -62,6 +73,13 @@ def check_sessions_of_triggers(config: Config) -> Iterator[Problem]:
 def _incidents(incidents: IncidentsConfig) -> Iterator[Problem]:
     if incidents.keep < 1:
         yield Problem("keep", f"{incidents.keep} incidents", "1 or more")
+
+
+def _alertmanager(listener: AlertmanagerConfig) -> Iterator[Problem]:
+    for key in ("certificate", "key", "client_ca"):
+        path = getattr(listener, key)
+        if path and not PurePath(path).is_absolute():
+            yield Problem(key, f"{path!r} is not the full path of a file")
 
 
 def _trigger(trigger: TriggerConfig) -> Iterator[Problem]:
@@ -93,5 +111,10 @@ def _kind(trigger: TriggerConfig) -> Iterator[Problem]:
             yield Problem(key, "is of another kind of trigger", f'kind = "{kind}"')
     if trigger.session and trigger.kind not in _SESSIONS:
         yield Problem("session", f'kind = "{trigger.kind}" has no session')
-    if trigger.kind == "freeze" and not trigger.session:
-        yield Problem("session", 'kind = "freeze" needs this key', "one with freeze_on")
+    if trigger.kind in _OF_ONE_SESSION and not trigger.session:
+        hint = _OF_ONE_SESSION[trigger.kind]
+        yield Problem("session", f'kind = "{trigger.kind}" needs this key', hint)
+    if trigger.metric and trigger.kind != "event":
+        yield Problem("metric", "is of another kind of trigger", 'kind = "event"')
+    if trigger.count < 1:
+        yield Problem("count", f"{trigger.count} events", "1 or more")

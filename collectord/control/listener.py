@@ -3,7 +3,7 @@
 
 When all places are taken, the connection that has waited longest for its request is closed: a peer
 that connects and sends nothing keeps nobody out. The last descriptors of the process are reserved
-for segments.
+for segments. With TLS a connection has its place from the beginning of its handshake.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import ssl
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from aiohttp import web
@@ -60,11 +62,14 @@ _REQUESTS: Final = logging.getLogger("collectord.requests")
 _REQUESTS.addFilter(_tell_refusal)
 
 
-class _Connection(NamedTuple):
-    """An accepted connection."""
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """An accepted connection; what handles its requests is there once it is open."""
 
-    transport: asyncio.Transport
     peer: str
+    opening: asyncio.Task[None] | None = None
+    transport: asyncio.Transport | None = None
+    handler: web.RequestHandler | None = None
 
 
 class Listener:
@@ -73,12 +78,14 @@ class Listener:
     Args:
         name: for the log.
         reserved_files: descriptors that are left for other uses.
+        tls: what peers have to meet; None for connections without TLS.
     """
 
-    def __init__(self, name: str, reserved_files: int) -> None:
+    def __init__(self, name: str, reserved_files: int, tls: ssl.SSLContext | None = None) -> None:
         self._name = name
         self._reserved_files = reserved_files
-        self._connections: dict[web.RequestHandler, _Connection] = {}
+        self._tls = tls
+        self._connections: list[_Connection] = []  # the oldest first
         self._busy: set[web.RequestHandler] = set()
 
     @web.middleware
@@ -93,7 +100,10 @@ class Listener:
                     await response.write_eof()
             except (TimeoutError, ConnectionError):
                 # The peer does not read, or is gone: the server finds no connection any more.
-                self._close(request.protocol)
+                for one in self._connections:
+                    if one.handler is request.protocol:
+                        self._close(one)
+                        break
             return response
         finally:
             self._busy.discard(request.protocol)
@@ -114,12 +124,36 @@ class Listener:
             if not self._has_place(server, connection.fileno(), peer, most):
                 connection.close()
                 continue
-            try:
-                transport, handler = await loop.connect_accepted_socket(server, connection)
-            except OSError:  # gone already
+            one = _Connection(peer)
+            self._connections.append(one)
+            one.opening = asyncio.ensure_future(self._open(server, connection, one))
+            if self._tls is None:  # nothing to wait for
+                await asyncio.wait([one.opening])
+
+    async def _open(self, server: web.Server, connection: socket.socket, one: _Connection) -> None:
+        """Hand a connection to the server, with TLS after its handshake."""
+        limits: dict[str, Any] = {}
+        if self._tls is not None:
+            limits = {"ssl_handshake_timeout": REQUEST_S, "ssl_shutdown_timeout": _LINGER_S}
+        loop = asyncio.get_running_loop()
+        try:
+            one.transport, one.handler = await loop.connect_accepted_socket(
+                server, connection, ssl=self._tls, **limits
+            )
+        except ssl.SSLError as error:
+            reason = (error.reason or "unknown").lower().replace("_", " ")
+            _LOG.warning(
+                "handshake_refused",
+                listener=self._name,
+                peer=one.peer,
+                reason=reason,
+                limit_by=self._name,
+            )
+        except OSError:  # gone already, or silent for too long
+            pass
+        finally:
+            if one.transport is None:
                 connection.close()
-                continue
-            self._connections[handler] = _Connection(transport, peer)
 
     def _has_place(self, server: web.Server, fd: int, peer: str, most: int) -> bool:
         """Whether one more connection may stay; an idle one is closed for it if necessary.
@@ -131,32 +165,47 @@ class Listener:
             most: how many connections this peer may have.
         """
         living = set(server.connections)
-        self._connections = {h: c for h, c in self._connections.items() if h in living}
+        self._connections = [
+            one
+            for one in self._connections
+            if one.handler in living or (one.opening is not None and not one.opening.done())
+        ]
         # The kernel assigns the lowest free number: all below this one are taken.
         if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - self._reserved_files:
             self._say_refused("the last descriptors are for segments")
-            self._close_one(list(self._connections))
+            self._close_one(self._connections)
             return False
-        same = [handler for handler, known in self._connections.items() if known.peer == peer]
+        same = [one for one in self._connections if one.peer == peer]
         if len(same) >= most:
             return self._close_one(same)
-        return len(self._connections) < CONNECTIONS_MAX or self._close_one(list(self._connections))
+        return len(self._connections) < CONNECTIONS_MAX or self._close_one(self._connections)
 
-    def _close_one(self, handlers: Sequence[web.RequestHandler]) -> bool:
+    def _close_one(self, connections: Sequence[_Connection]) -> bool:
         """Close the oldest of these connections that waits for a request; False without one."""
-        waiting = next((handler for handler in handlers if handler not in self._busy), None)
+        waiting = next((one for one in connections if one.handler not in self._busy), None)
         if waiting is None:
             self._say_refused("all connections are in use")
             return False
         self._close(waiting)
         return True
 
-    def _close(self, handler: web.RequestHandler) -> None:
+    def _close(self, one: _Connection) -> None:
         """Close a connection at once, even if data are unsent."""
-        handler.force_close()
-        known = self._connections.pop(handler, None)
-        if known is not None:
-            known.transport.abort()
+        self._connections = [other for other in self._connections if other is not one]
+        if one.handler is not None:
+            one.handler.force_close()
+        if one.transport is not None:
+            one.transport.abort()
+        elif one.opening is not None:
+            one.opening.cancel()
+
+    async def close(self) -> None:
+        """Close all connections that are left."""
+        opening = [one.opening for one in self._connections if one.opening is not None]
+        for one in tuple(self._connections):
+            self._close(one)
+        if opening:
+            await asyncio.wait(opening)
 
     def _say_refused(self, reason: str | None) -> None:
         _LOG.warning("connection_refused", listener=self._name, reason=reason, limit_by=self._name)
@@ -172,7 +221,12 @@ def _peer(connection: socket.socket, address: object) -> tuple[str, int]:
 
 @asynccontextmanager
 async def serve(
-    app: web.Application, bound: Sequence[socket.socket], *, name: str, reserved_files: int = 0
+    app: web.Application,
+    bound: Sequence[socket.socket],
+    *,
+    name: str,
+    reserved_files: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
     """Serve an app on listening sockets for the duration of a block.
 
@@ -181,8 +235,9 @@ async def serve(
         bound: the sockets; they are made non-blocking.
         name: for the log.
         reserved_files: see `Listener`.
+        tls: likewise.
     """
-    listener = Listener(name, reserved_files)
+    listener = Listener(name, reserved_files, tls)
     app.middlewares.append(listener.answer)
     runner = web.AppRunner(
         app,
@@ -211,3 +266,4 @@ async def serve(
             task.cancel()
         await asyncio.gather(*accepting, return_exceptions=True)
         await runner.cleanup()
+        await listener.close()

@@ -32,20 +32,23 @@ SOCKET_UMASK: Final = 0o117
 
 
 class Served(NamedTuple):
-    """The service behind a Unix socket: the kind of socket, its words, and its key."""
+    """The service behind a socket: the kind of socket, its words, its table and its key."""
 
     kind: socket.SocketKind
     what: str
+    table: str
     key: str
 
 
-CONTROL_API: Final = Served(socket.SOCK_STREAM, "serve the control API", "[control] socket")
-RINGS: Final = Served(socket.SOCK_SEQPACKET, "hand out rings", "[daemon] opener")
+METRICS: Final = Served(socket.SOCK_STREAM, "serve metrics", "metrics", "listen")
+ALERTS: Final = Served(socket.SOCK_STREAM, "take alerts", "alertmanager", "listen")
+CONTROL_API: Final = Served(socket.SOCK_STREAM, "serve the control API", "control", "socket")
+RINGS: Final = Served(socket.SOCK_SEQPACKET, "hand out rings", "daemon", "opener")
 
 
 @contextmanager
 def claim_tcp(
-    address: ListenAddress, handed: Sequence[socket.socket] = ()
+    address: ListenAddress, handed: Sequence[socket.socket] = (), *, served: Served = METRICS
 ) -> Iterator[tuple[socket.socket, ...]]:
     """Listen on an address, at each address that its host's name has.
 
@@ -54,6 +57,7 @@ def claim_tcp(
     Args:
         address: the configured one.
         handed: sockets of the service manager that are used instead.
+        served: what is behind it.
 
     Raises:
         ConfigError: the host's name does not resolve, or the manager listens elsewhere.
@@ -65,12 +69,14 @@ def claim_tcp(
             host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"{host} does not resolve: {error}", key="metrics.listen") from error
+        raise ConfigError(
+            f"{host} does not resolve: {error}", key=f"{served.table}.{served.key}"
+        ) from error
     if handed:
         places = {place[:2] for _, _, _, _, place in found}
         for one in handed:
             if one.getsockname()[:2] not in places:
-                raise _elsewhere(one, "metrics", "listen", str(address))
+                raise _elsewhere(one, served, str(address))
         yield tuple(handed)
         return
     with ExitStack() as stack:
@@ -81,21 +87,21 @@ def claim_tcp(
             )
         except OSError as error:
             raise KernelError(
-                f"cannot serve metrics on {address}",
+                f"cannot {served.what} on {address}",
                 syscall="bind",
                 errno=error.errno or 0,
-                hint="set another [metrics] listen address",
+                hint=f"set another [{served.table}] {served.key} address",
             ) from error
         yield bound
 
 
-def _elsewhere(one: socket.socket, table: str, key: str, configured: str) -> ConfigError:
+def _elsewhere(one: socket.socket, served: Served, configured: str) -> ConfigError:
     name = one.getsockname()
     place = ListenAddress(*name[:2]) if isinstance(name, tuple) else name
     return ConfigError(
         f"the service manager listens on {place}, and not on {configured}",
-        key=f"{table}.{key}",
-        hint=f"change ListenStream= of collectord-{table}.socket, or the key",
+        key=f"{served.table}.{served.key}",
+        hint=f"change ListenStream= of collectord-{served.table}.socket, or the key",
     )
 
 
@@ -130,7 +136,7 @@ def claim_unix(
     """
     for one in handed:
         if one.getsockname() != str(path):
-            raise _elsewhere(one, "control", "socket", str(path))
+            raise _elsewhere(one, served, str(path))
     if handed:
         yield tuple(handed)
         return
@@ -159,7 +165,7 @@ def _unix_socket(path: Path, served: Served) -> Iterator[socket.socket]:
                 f"cannot {served.what} on {path}",
                 syscall="bind",
                 errno=error.errno or errno.ENAMETOOLONG,
-                hint=f"{missing}set another {served.key}",
+                hint=f"{missing}set another [{served.table}] {served.key}",
             ) from error
         stack.callback(folder.remove, path.name, missing_ok=True)
         yield bound

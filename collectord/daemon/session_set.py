@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import SessionPlan
     from collectord.session.maps.map_watch import BpfWatch
+    from collectord.session.maps.program_status import BpfStatus
     from collectord.session.session_factory import AnySession
 
     Key = tuple[str, str]
@@ -104,6 +105,10 @@ class SessionSet:
     def balances(self) -> tuple[SessionBalance, ...]:
         """Return the balance of each session as of its last reading."""
         return tuple(session.balance() for session in self)
+
+    def programs(self) -> tuple[BpfStatus, ...]:
+        """Return the BPF programs of all sessions as of their last reading."""
+        return self._watch.status()
 
     def balances_before(self) -> tuple[SessionBalance, ...]:
         """Return the sums of the balances that the present sessions' predecessors had."""

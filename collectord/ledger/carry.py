@@ -11,13 +11,13 @@ from operator import add
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from collectord._native._core import AuxCounters, RingCounters
-from collectord.ledger.record_ledger import SessionBalance, sum_known
+from collectord.model import sum_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from collectord.ledger.aux_ledger import AuxBalance
-    from collectord.ledger.record_ledger import RingBalance
+    from collectord.ledger.record_ledger import RingBalance, SessionBalance
 
 Counters = TypeVar("Counters", RingCounters, AuxCounters)
 # A balance of an AUX area or of a ring.

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.ledger.aux_ledger import aux_cut
-from collectord.ledger.record_ledger import sum_known
-from collectord.model import Basis, loss_name
+from collectord.model import Basis, loss_name, sum_known
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:

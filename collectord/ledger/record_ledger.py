@@ -22,7 +22,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS, RingCounters, SidebandCounters
-from collectord.model import Basis, LossKey, Reason, SinkStats, Stage, loss_name, loss_pairs
+from collectord.model import (
+    Basis,
+    LossKey,
+    Reason,
+    SinkStats,
+    Stage,
+    loss_name,
+    loss_pairs,
+    sum_known,
+)
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
@@ -317,16 +326,6 @@ def balance_ring(
         used_bytes=counters.used_bytes,
         suppressed_by=suppressed_by,
     )
-
-
-def sum_known(values: Iterable[int | None]) -> int | None:
-    """Return the sum, or None if any part is unknown."""
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
 
 
 def add_losses(rings: Iterable[RingBalance]) -> dict[str, int]:

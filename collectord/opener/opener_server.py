@@ -21,12 +21,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import structlog
 
 from collectord.errors import CollectordError
+from collectord.kernel.values.kept_pressure import AskPressure, PressureAnswer
 from collectord.kernel.values.kept_rings import (
     ASK_BYTES,
     Answer,
@@ -70,13 +71,26 @@ class Refused(Exception):
     """A request that is not granted, with the reason."""
 
 
+class Planned(NamedTuple):
+    """A plan of all that the opener does for a daemon, as its configuration says.
+
+    Attributes:
+        plan: of the sessions.
+        facts: what a daemon needs for the same plan, in JSON.
+        limits: of pressure, those of the triggers as they are spelt.
+    """
+
+    plan: Plan
+    facts: bytes
+    limits: frozenset[str] = frozenset()
+
+
 class Opener:
     """The holder of rings. Leaving it closes them.
 
     Args:
         kernel: opens them.
-        plan: reads the configuration, looks at the host, and plans; with the plan come the facts
-            that a daemon needs for the same, in JSON.
+        plan: reads the configuration, looks at the host, and plans.
         is_changed: whether the configuration or the CPUs are others than at the last `plan`.
         left_cpus: CPUs that went offline since the last call, back or not.
         users: who may ask.
@@ -86,7 +100,7 @@ class Opener:
         self,
         kernel: Kernel,
         *,
-        plan: Callable[[], tuple[Plan, bytes]],
+        plan: Callable[[], Planned],
         is_changed: Callable[[], bool],
         left_cpus: Callable[[], Collection[int]],
         users: Collection[int],
@@ -96,7 +110,7 @@ class Opener:
         self._is_changed = is_changed
         self._left_cpus = left_cpus
         self._users = users
-        self._planned, self._facts = plan()
+        self._planned, self._facts, self._limits = plan()
         self._before = self._planned  # until then:
         self._before_ends_s = 0.0
         self._held: dict[str, HeldSession] = {}
@@ -245,6 +259,14 @@ class Opener:
             if isinstance(ask, AskLeft):
                 await loop.run_in_executor(self._opening, self._send_left, one)
                 return
+            if isinstance(ask, AskPressure):
+                fd = await loop.run_in_executor(self._opening, self._pressure, ask)
+                try:
+                    socket.send_fds(one, [msgspec.json.encode(PressureAnswer())], [fd])
+                finally:
+                    os.close(fd)
+                _LOG.info("pressure_watched", limit=ask.limit)
+                return
             if isinstance(ask, AskStaging):
                 made = await loop.run_in_executor(self._opening, self._make_staging, one, ask)
                 told = StagingAnswer("", made.chunks, made.chunk_bytes)
@@ -326,6 +348,19 @@ class Opener:
         self._staging, self._staging_user = made, one
         return made
 
+    def _pressure(self, ask: AskPressure) -> int:
+        """Have the kernel watch a limit; return the descriptor.
+
+        Raises:
+            Refused: no trigger of the configuration has it.
+            CollectordError: the kernel does not; or as `_look_again`.
+        """
+        if ask.limit not in self._limits and self._is_changed():
+            self._look_again()
+        if ask.limit not in self._limits:
+            raise Refused("no trigger of the opener's configuration has this limit of pressure")
+        return self._kernel.open_pressure(ask.parsed)
+
     def _check_staging(self) -> None:
         if self._staging_user is not None:
             raise Refused("another process uses the staging memory")
@@ -373,7 +408,7 @@ class Opener:
 
     def _look_again(self) -> None:
         """Plan anew, and close the rings of sessions that are no more. Raises CollectordError."""
-        planned, self._facts = self._plan()
+        planned, self._facts, self._limits = self._plan()
         self._before, self._planned = self._planned, planned
         self._before_ends_s = time.monotonic() + _BEFORE_S
         names = {plan.name for plan in self._planned.sessions if plan.opener}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectord.config.schema import Config
 
 # The tables that apply to all sessions.
-_TABLES: Final = ("daemon", "metrics", "control", "retention", "bpf")
+_TABLES: Final = ("daemon", "metrics", "control", "retention", "alertmanager", "bpf")
 # Keys that a reload applies; those of [bpf] to programs that it compiles.
 _LIVE: Final = {
     "daemon": ("heartbeat", "memory", "budget", "budget_pauses"),

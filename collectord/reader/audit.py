@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from collectord.reader.audit_runs import Run
     from collectord.reader.manifests import File, Manifests, Segment
+    from collectord.reader.verify import Verdict
     from collectord.sink.chain_log import ChainLog, Entry
 
 _EVER_NS: Final = (1 << 63) - 1
@@ -324,11 +325,16 @@ class _Stream:
                 )
                 name = shown(str(path))
                 yield Finding(begins, ends, What.MISSING, detail, name, entry.samples)
-        for segment in self.segments:
-            times = _times(segment)
-            if not segment.is_running and times[0] < until and times[1] > since:
-                for file in segment.files:
-                    yield from self._of_file(file, times)
+        looked_at = [
+            (file, times)
+            for segment, times in ((one, _times(one)) for one in self.segments)
+            if not segment.is_running and times[0] < until and times[1] > since
+            for file in segment.files
+        ]
+        paths = [file.row.path for file, _ in looked_at]
+        verdicts = verify.verify_files(self.folder, paths, self.log)
+        for (file, times), verdict in zip(looked_at, verdicts, strict=True):
+            yield from _of_file(file, times, verdict)
 
     def _of_chain(self) -> Iterator[Finding]:
         if self.log is None and any(f.paths.rotated for s in self.segments for f in s.files):
@@ -339,21 +345,6 @@ class _Stream:
         for path, reason in self.manifests.damage:
             if Path(path).parent == self.folder:
                 yield Finding(None, None, What.CHANGED, reason, path)
-
-    def _of_file(self, file: File, times: tuple[int, int]) -> Iterator[Finding]:
-        path = file.row.path
-        name = shown(str(path))
-        (verdict,) = verify.verify([path])
-        if verdict.finding is not None:
-            check = verdict.finding.check
-            what = _OF_CHECK.get(check, What.DAMAGED)
-            if check is Check.FILE and not path.exists():
-                what = What.MISSING
-            yield Finding(*times, what, f"{check}: {verdict.finding.detail}", name)
-        if isinstance(file.manifest, Manifest) and file.manifest.cut:
-            size = sum(one.bytes for one in file.manifest.cut)
-            detail = f"{size:,} damaged bytes were cut out of it"
-            yield Finding(*times, What.DAMAGED, detail, name, file.manifest.cut_samples)
 
     def _newest(self) -> dict[str, str] | None:
         sealed = [file for one in self.segments for file in one.files if _is_sealed(one)]
@@ -385,6 +376,21 @@ def _of_balance(one: Figures, since: int, until: int) -> Iterator[Finding]:
         yield Finding(*at, What.UNACCOUNTED, "nothing explains it", events=one.unaccounted)
     elif one.unaccounted is None and not one.inexact:
         yield Finding(*at, What.UNCOUNTED, "nothing tells what is unaccounted")
+
+
+def _of_file(file: File, times: tuple[int, int], verdict: Verdict) -> Iterator[Finding]:
+    path = file.row.path
+    name = shown(str(path))
+    if verdict.finding is not None:
+        check = verdict.finding.check
+        what = _OF_CHECK.get(check, What.DAMAGED)
+        if check is Check.FILE and not path.exists():
+            what = What.MISSING
+        yield Finding(*times, what, f"{check}: {verdict.finding.detail}", name)
+    if isinstance(file.manifest, Manifest) and file.manifest.cut:
+        size = sum(one.bytes for one in file.manifest.cut)
+        detail = f"{size:,} damaged bytes were cut out of it"
+        yield Finding(*times, What.DAMAGED, detail, name, file.manifest.cut_samples)
 
 
 def _programs(ids: Sequence[int]) -> str:

@@ -44,7 +44,7 @@ from collectord.sink.soundness import contents_findings
 from collectord.sink.stored_file import Check, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from collectord.folders.folder import Folder
@@ -158,6 +158,25 @@ def verify(
     return verdicts
 
 
+def verify_files(
+    directory: Path, files: Iterable[Path], log: ChainLog | None
+) -> Iterator[Verdict]:
+    """Yield the result of the checks of each of some files of a directory.
+
+    Args:
+        directory: of the session.
+        files: their paths.
+        log: the directory's list.
+
+    Raises:
+        SinkError: the directory or a file cannot be read.
+    """
+    with _opened(directory) as folder:
+        for path in files:
+            with sink_errors("cannot read the segment", path, reading=True):
+                yield _verdict(folder, _group_of(path), log, sha256=False)
+
+
 def list_segments(
     targets: Sequence[Path], *, on_closed: Callable[[SinkError], object] = _refuse
 ) -> list[SegmentRow]:
@@ -202,10 +221,13 @@ def _groups(
         if target.exists() and not target.is_file():
             hint = "name a segment or a directory"
             raise SinkError("not a regular file", path=str(target), hint=hint)
-        name = target.name.removesuffix(PARTIAL)
-        suffix = target.name[len(name) :]
         with _opened(target.parent) as folder:
-            yield folder, Group(SegmentPaths(target.parent, name), frozenset({suffix}))
+            yield folder, _group_of(target)
+
+
+def _group_of(path: Path) -> Group:
+    name = path.name.removesuffix(PARTIAL)
+    return Group(SegmentPaths(path.parent, name), frozenset({path.name[len(name) :]}))
 
 
 def _opened(path: Path) -> Folder:

@@ -10,8 +10,8 @@ import structlog
 
 from collectord.errors import KernelError
 from collectord.ledger.cut import cut
-from collectord.ledger.record_ledger import balance_session, sum_known
-from collectord.model import Basis
+from collectord.ledger.record_ledger import balance_session
+from collectord.model import Basis, sum_known
 from collectord.session.aux_counter_reader import AuxCounterReader
 from collectord.session.flush_clocks import FlushClocks
 from collectord.session.late_rings import LateRings

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.ledger.record_ledger import sum_known
+from collectord.model import sum_known
 from collectord.plan.imposed import imposed_by
 from collectord.text.units import NS_PER_SECOND
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from collectord.ledger.aux_ledger import AuxBracket, AuxReading
 from collectord.ledger.carry import PRESENT, Counters, add_counters
-from collectord.ledger.record_ledger import Bracket, sum_known
+from collectord.ledger.record_ledger import Bracket
+from collectord.model import sum_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -2,12 +2,13 @@
 """Sink stage: the incidents of a state directory, each a folder of its own.
 
 incidents/.triggers                      how often each trigger fired, for the next daemon
-incidents/<UTC time>-<trigger>/          one incident
+incidents/<UTC time>-<trigger>/          one incident; of an alert with its fingerprint behind
     incident.json                        what it is, written last: without it, it is unfinished
     summary.txt                          the same for people, made from it
     <session>/<segment>                  the snapshot of each flight recorder, second names of
                                          the files in the session's own folder
     answers/<name>.txt                   what was asked of these
+    flame.svg                            the load before it, drawn with the answer "flame"
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collectord.errors import SinkError, UnsafePath, UsageError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.model import INCIDENTS
+from collectord.sink.alert import Alert  # noqa: TC001 - msgspec reads annotations
 from collectord.sink.segment import (
     BESIDE_END,
     BLOCK_BYTES,
@@ -38,16 +40,19 @@ from collectord.sink.segment import (
 from collectord.text.foreign import decode_json, encode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from collectord.folders.folder import Folder
 
 NOTE: Final = "incident.json"
 SUMMARY: Final = "summary.txt"
 ANSWERS: Final = "answers"
+PICTURE: Final = "flame.svg"
 LAST: Final = "last"
 _COUNTS: Final = ".triggers"
-_ID: Final = re.compile(r"\d{8}T\d{6}Z-[a-z0-9][a-z0-9_-]{0,31}(?:\.\d{1,4})?", re.ASCII)
+_ID: Final = re.compile(
+    r"\d{8}T\d{6}Z-[a-z0-9][a-z0-9_-]{0,31}(?:-[0-9a-f]{16})?(?:\.\d{1,4})?", re.ASCII
+)
 _NOTE_MAX_BYTES: Final = 4 << 20
 _IDS_MAX: Final = 1000
 
@@ -76,6 +81,7 @@ class IncidentNote(msgspec.Struct, frozen=True, kw_only=True):
         reason: what was met, or what the user has said.
         fired_ns: UTC.
         taken_ns: UTC of the snapshots, after the trigger's delay.
+        alerts: those of Alertmanager that it is of; the id has the first one's fingerprint.
         also: triggers that fired while the incident was being made, with their reasons.
         suppressed: times that this trigger was not followed since its last incident, by cause.
         snapshots: as in the answer of /v1/snapshot.
@@ -94,6 +100,7 @@ class IncidentNote(msgspec.Struct, frozen=True, kw_only=True):
     release: str
     fired_ns: int
     taken_ns: int
+    alerts: tuple[Alert, ...] = ()
     also: tuple[str, ...] = ()
     suppressed: dict[str, int] = {}
     snapshots: tuple[dict[str, Any], ...] = ()
@@ -135,9 +142,10 @@ class IncidentFolder:
 
     # What the daemon does. All raise SinkError.
 
-    def begin(self, fired_ns: int, trigger: str) -> str:
+    def begin(self, fired_ns: int, trigger: str, alerts: Sequence[Alert] = ()) -> str:
         """Make the folder of an incident; return its name."""
-        stem = f"{name_of_time(fired_ns)}-{trigger}"
+        behind = f"-{alerts[0].fingerprint}" if alerts else ""
+        stem = f"{name_of_time(fired_ns)}-{trigger}{behind}"
         with self._opened(make=True) as folder:
             for number in count(1):
                 name = stem if number == 1 else f"{stem}.{number}"
@@ -217,8 +225,8 @@ class IncidentFolder:
         age_ns: int,
         now_ns: int,
         short: bool = False,
-    ) -> list[str]:
-        """Delete the oldest incidents until the limits hold; return their names.
+    ) -> tuple[list[str], list[Kept]]:
+        """Delete the oldest incidents until the limits hold; return their names, and the others.
 
         The newest one always stays.
 
@@ -232,17 +240,19 @@ class IncidentFolder:
         kept = self.kept()
         used_bytes, left = sum(one.bytes for one in kept), len(kept)
         gone: list[str] = []
+        stay: list[Kept] = []
         for one in kept[:-1]:
             old = age_ns and one.note is not None and now_ns - one.note.fired_ns > age_ns
             over = left > keep or (most_bytes and used_bytes > most_bytes)
             if not (old or over or (short and not gone)):
+                stay.append(one)
                 continue
             with self._opened() as folder:
                 _delete(folder, one.id)
             used_bytes -= one.bytes
             left -= 1
             gone.append(one.id)
-        return gone
+        return gone, stay + kept[-1:]
 
     # What others read. All raise SinkError.
 
@@ -260,6 +270,8 @@ class IncidentFolder:
     def find(self, name: str) -> Kept:
         """Return the incident of this name, or the last finished one for LAST.
 
+        A fingerprint of an alert is a name of the last incident that is of it.
+
         Raises:
             UsageError: there is none.
         """
@@ -272,8 +284,9 @@ class IncidentFolder:
                     hint="`collectord incident trigger` makes one",
                 )
             return kept[-1]
-        for one in kept:
-            if one.id == name:
+        for one in reversed(kept):
+            alerts = one.note.alerts if one.note is not None else ()
+            if one.id == name or name in {alert.fingerprint for alert in alerts}:
                 return one
         hint = "`collectord incident list` shows those that are kept"
         raise UsageError(f"no incident {name!r}", hint=hint)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -20,10 +22,12 @@ from collectord.kernel.linux import LinuxKernel
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
 from tests.support.features import require
+from tests.support.openers import opening
 from tests.support.recording import stopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from email.message import Message
     from pathlib import Path
 
     from tests.support.daemons import Daemon
@@ -169,6 +173,55 @@ def test_an_incident_by_hand(
     assert f"{incident.name}/box/{segment.name}\n" in listed
 
 
+PROFILE: Final = """
+[[session]]
+name = "profile"
+
+[[session.source]]
+kind = "perf"
+events = ["cpu-clock"]
+frequency = 97
+call_graph = "fp"
+"""
+
+
+def asked(daemon: Daemon, path: str) -> tuple[Message, bytes]:
+    """Return head and content of a page on the metrics address."""
+    connection = HTTPConnection(*daemon.metrics_address, timeout=daemons.PATIENCE_S)
+    connection.request("GET", path)
+    with closing(connection), connection.getresponse() as answer:
+        return answer.headers, answer.read()
+
+
+def drawn_on_page(daemon: Daemon, name: str) -> bool:
+    """Whether the page has the flame graph of an incident."""
+    told = json.loads(asked(daemon, "/overview.json")[1])["incidents"]
+    return any(one["is_drawn"] for one in told if one["id"] == name)
+
+
+def test_the_load_before_it_is_drawn(tmp_path: Path, start_cli: Start) -> None:
+    """A flame graph of what other sessions have sampled is in it, and the page has it too."""
+    config = daemons.write_sessions(tmp_path, BOX + PROFILE)
+    with daemons.running(start_cli, config) as daemon, loud():
+        before = daemon.session("profile")["stored"]
+        daemons.wait_for(lambda: daemon.session("profile")["stored"] > before + 50, "samples")
+        name = daemon.post("/v1/incident", {})["incident"]
+        incident = tmp_path / "state/incidents" / name
+        daemons.wait_for(lambda: note_of(incident)["answers"], "an answer")
+        (answer,) = note_of(incident)["answers"]  # the recorder has nothing to answer from
+        assert (answer["name"], answer["problem"]) == ("flame", "")
+        drawn = (incident / "flame.svg").read_bytes()
+        assert rb"\x1b[2J\x07loud" in drawn
+        assert b"\x1b" not in drawn
+        assert b"wrote 0 " not in (incident / answer["file"]).read_bytes()
+        daemons.wait_for(lambda: drawn_on_page(daemon, name), "the page's incident")
+        headers, page = asked(daemon, f"/incidents/{name}/flame.svg")
+        assert (headers["Content-Type"].split(";")[0], page) == ("image/svg+xml", drawn)
+        assert "sandbox" in headers["Content-Security-Policy"]
+        assert f"incident  {name}" in asked(daemon, f"/incidents/{name}/summary")[1].decode()
+        assert daemon.stop().status == 0
+
+
 def test_a_signal_makes_one(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
     """SIGUSR2 stores all recorders as ever, and it is an incident."""
     with daemons.running(start_cli, daemons.write_sessions(tmp_path, BOX)) as daemon:
@@ -280,6 +333,31 @@ def test_pressure_is_looked_at_where_the_kernel_refuses() -> None:
     watch.close()
 
 
+def test_the_opener_has_it_watched_where_the_kernel_refuses(
+    tmp_path: Path, start_cli: Start
+) -> None:
+    """The daemon gets a descriptor of each limit in the opener's configuration, and no other."""
+    require("pressure")
+    place = tmp_path / "opener.sock"
+    config = daemons.write_sessions(tmp_path, PRESSURE.format(name="cpu", limit="20ms/2s"))
+    config.write_text(config.read_text().replace("[daemon]", f'[daemon]\nopener = "{place}"'))
+    told: list[str] = []
+
+    async def scenario() -> None:
+        limits = [PressureLimit.parse(f"cpu some {text}") for text in ("20ms/2s", "30ms/2s")]
+        watch, other = (StallWatch(one, Refusing(), told.append, str(place)) for one in limits)
+        assert watch.trouble == ""
+        assert "no trigger of the opener's configuration has this limit" in other.trouble
+        with spinning():
+            while not told:  # noqa: ASYNC110 - the kernel reports it
+                await asyncio.sleep(0.01)
+        watch.close()
+
+    with opening(start_cli, config):
+        asyncio.run(asyncio.wait_for(scenario(), daemons.PATIENCE_S))
+    assert told[0] == "tasks waited for cpu more than 0.02 s of 2 s"
+
+
 def test_a_unit_has_limits(tmp_path: Path, start_cli: Start, run_cli: Cli) -> None:
     """The first failure makes an incident, the second none; a unit without a trigger is told."""
     text = '[[trigger]]\nname = "web"\nkind = "unit"\nunit = "nginx*"\nanswers = []\n'
@@ -292,6 +370,86 @@ def test_a_unit_has_limits(tmp_path: Path, start_cli: Start, run_cli: Cli) -> No
         assert daemon.stop().status == 0
     (incident,) = incidents(tmp_path)
     assert note_of(incident)["reason"] == "the unit nginx.service has failed"
+
+
+EVENTS: Final = f"""
+[[session]]
+name = "calls"
+
+[[session.source]]
+kind = "perf"
+events = ["{EVENT}"]
+filter = "id == {NUMBER + 1}"
+
+[[trigger]]
+name = "calls"
+kind = "event"
+session = "calls"
+count = 50
+answers = []
+"""
+
+
+def test_events_of_a_session_make_one(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """So many within a flush interval do; the ledger has their number, and fewer do not."""
+    config = daemons.write_sessions(tmp_path, BOX + EVENTS)
+    with daemons.running(start_cli, config) as daemon:
+        for number in range(1, 4):
+            with generator.start("count", count=10, nr=NUMBER + 1, cpu=0) as load:
+                load.run()
+            daemon.await_stored(10 * number)
+        assert triggers(daemon)["calls"]["made"] == 0
+        with stopped(daemon.process), generator.start("count", count=60, nr=NUMBER + 1) as load:
+            load.run()
+        incident = await_incident(tmp_path, "calls")
+        assert daemon.stop().status == 0
+    assert re.fullmatch(
+        r"[5-9]\d events of calls came within a flush interval", note_of(incident)["reason"]
+    )
+
+
+COUNTED: Final = """
+[[session]]
+name = "cache"
+
+[[session.source]]
+kind = "bpf"
+program = "cachestat"
+when = "always"
+
+[[trigger]]
+name = "cache"
+kind = "event"
+session = "cache"
+metric = "cache_pages_{counter}"
+count = 2000
+answers = []
+"""
+PAGES: Final = 4096
+
+
+@pytest.mark.usefixtures("bcc")
+def test_a_count_in_a_map_makes_one(tmp_path: Path, start_cli: Start) -> None:
+    """A program that records nothing counts what it is for; no other metric has that name."""
+    require("BPF")
+    text = COUNTED.format(counter="added_total")
+    with daemons.running(start_cli, daemons.write_sessions(tmp_path, BOX + text)) as daemon:
+        assert triggers(daemon)["cache"]["trouble"] == ""
+
+        def is_made() -> bool:
+            with (tmp_path / "pages").open("wb") as file:
+                file.write(bytes(PAGES << 12))
+            return bool(incidents(tmp_path, trigger="cache"))
+
+        daemons.wait_for(is_made, "an incident of a count")
+        incident = await_incident(tmp_path, "cache")
+        daemons.write_sessions(tmp_path, BOX + COUNTED.format(counter="other_total"))
+        daemon.post("/v1/reload", {})
+        daemons.wait_for(lambda: triggers(daemon)["cache"]["trouble"], "what is wrong with it")
+        assert daemon.stop().status == 0
+    assert note_of(incident)["reason"].startswith("cache_pages_added_total of cache has risen by ")
 
 
 def test_incidents_are_limited(tmp_path: Path, start_cli: Start) -> None:

@@ -122,8 +122,8 @@ def suspended(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def stalling_disk(directory: Path) -> Iterator[Callable[[], None]]:
-    """Provide a disk that stands still while one block of it is written."""
+def stalling_disk(directory: Path, stall_s: float = STALL_S) -> Iterator[Callable[[], None]]:
+    """Provide a disk that stands still for a time while one block of it is written."""
     with ExitStack() as stack:
         root = stack.enter_context(ext4(directory, 32 << 20))
         image = root / "image"
@@ -142,7 +142,7 @@ def stalling_disk(directory: Path) -> Iterator[Callable[[], None]]:
                 while inflight.read_text().split() != ["0", "1"]:
                     assert time.monotonic() < end
                     time.sleep(0.01)
-                time.sleep(STALL_S)  # so long the request lasts
+                time.sleep(stall_s)  # so long the request lasts
             assert writer.wait(timeout=patient(20)) == 0
 
         yield stall

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.kernel.test_ftrace_record import CORE, final_session
+from tests.kernel.test_ledger_verb import at, told_by
 from tests.support import daemons
 from tests.support.block_traces import bases, disk, events, parsed, written
 from tests.support.cpus import (
@@ -248,6 +250,35 @@ def test_cpus_that_come_and_go_at_random_under_load(
     (data,) = (tmp_path / "state").rglob("*.perf.data")
     for perf in perfs:
         assert len(perf.script(data)) == session["stored"]
+
+
+def test_the_ledger_names_the_time_of_a_cpu_that_was_away(
+    tmp_path: Path, start_cli: Start, run_cli: Run, generator: Generator
+) -> None:
+    """A window with it is not complete, and says when and which; the time before it is."""
+    config = daemon_config(tmp_path, log_level="info", core=CORE)
+    state = tmp_path / "state"
+    with daemons.running(start_cli, config) as daemon:
+        made = make(generator, CPU)
+        daemon.await_stored(made)
+        clean_ns = time.time_ns()
+        for _ in range(2):  # balances that are older than the CPU's absence
+            made += make(generator, 0)
+            daemon.await_stored(made)
+        left_ns = time.time_ns()
+        bounce(daemon, CPU, [partial(make, generator, 0)])
+        made += BURST + make(generator, CPU)
+        daemon.await_stored(made)
+        back_ns = time.time_ns()
+        assert daemon.stop().status == 0
+    told = told_by(run_cli, state, status=1)
+    assert {found["what"] for found in told["findings"]} == {"uncovered"}
+    (figures,) = told["figures"]
+    assert (figures["produced"], figures["stored"], figures["lost"]) == (made, made, {})
+    for found in told["findings"]:
+        assert f"CPU {CPU}" in found["detail"]
+        assert left_ns < found["since_ns"] < found["until_ns"] < back_ns
+    told_by(run_cli, state, "--until", at(clean_ns), status=0)
 
 
 def test_what_a_cpu_had_in_a_flight_recorder_is_in_the_next_snapshot(

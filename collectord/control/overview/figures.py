@@ -9,14 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord import __version__
+from collectord.config.schema_trigger import FLAME
 from collectord.text.foreign import visible
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
     from collectord.session.daemon_status import DaemonStatus
+    from collectord.sink.incident_folder import IncidentNote, Kept
 
 _SEGMENTS: Final = 3  # newest ones of a session
+_INCIDENTS: Final = 20  # newest ones
+_BESIDE: Final = (".json", ".gz")  # what is kept beside a segment
 _POINTS: Final = 360  # of the time line: an hour and a half of scrapes, 15 s apart
 _LEAST_NS: Final = 2 * NS_PER_SECOND  # between two points, however often it is asked
 
@@ -52,8 +58,16 @@ class TimeLine:
         return [*self._points]
 
 
-def figures(status: DaemonStatus, line: TimeLine) -> dict[str, Any]:
-    """Return all that the page shows; texts have no control characters."""
+def figures(
+    status: DaemonStatus, line: TimeLine, kept: Sequence[Kept] | None = None
+) -> dict[str, Any]:
+    """Return all that the page shows; texts have no control characters.
+
+    Args:
+        status: the daemon's.
+        line: of losses and gaps.
+        kept: the incidents, the oldest first; None: they are not for this client.
+    """
     return {
         "version": __version__,
         "started_ms": status.started_ns // 1_000_000,
@@ -69,6 +83,22 @@ def figures(status: DaemonStatus, line: TimeLine) -> dict[str, Any]:
         "damaged_files": status.damaged_files,
         "sessions": [_session(one) for one in status.sessions],
         "time_line": line.points,
+        "kept_incidents": status.incidents.kept,
+        "incidents": None
+        if kept is None
+        else [_incident(one.note) for one in kept[: -_INCIDENTS - 1 : -1] if one.note is not None],
+    }
+
+
+def _incident(note: IncidentNote) -> dict[str, Any]:
+    return {
+        "id": note.id,
+        "fired_ms": note.fired_ns // 1_000_000,
+        "trigger": note.trigger,
+        "reason": visible(note.reason),
+        "also": [visible(told) for told in note.also],
+        "files": [visible(file) for file in note.files if not file.endswith(_BESIDE)],
+        "is_drawn": any(one.name == FLAME and not one.problem for one in note.answers),
     }
 
 

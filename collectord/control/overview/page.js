@@ -142,12 +142,56 @@ function segments(told) {
             ? [made("dt", one.name), made("dd", one.segments.join("\n"))] : []));
 }
 
+// What is opened stays so: the list is made anew only when it is another one.
+let listed = "";
+
+function incidents(told) {
+    const some = (told.incidents || []).length < told.kept_incidents ? ", the newest are below" : "";
+    at("number").textContent = `Kept: ${count(told.kept_incidents)}` +
+        (told.incidents === null ? ", which only clients of the host itself see." : `${some}.`);
+    const now = JSON.stringify(told.incidents);
+    if (now === listed) return;
+    listed = now;
+    const open = new Set([...document.querySelectorAll("#incidents details[open]")]
+        .map((one) => one.dataset.id));
+    at("incidents").replaceChildren(...(told.incidents || []).map((one) => {
+        const box = made("details"), head = made("summary");
+        box.dataset.id = one.id;
+        const when = new Date(one.fired_ms).toISOString().slice(0, 19).replace("T", " ");
+        head.append(made("code", `${when}Z ${one.trigger}`), made("span", one.reason));
+        box.append(head);
+        box.addEventListener("toggle", () => { if (box.open) opened(box, one); });
+        box.open = open.has(one.id);
+        return box;
+    }));
+}
+
+async function opened(box, one) {
+    if (box.childElementCount > 1) return;
+    const text = made("pre", "..."), where = `/incidents/${encodeURIComponent(one.id)}`;
+    box.append(made("p", `${one.id}: ${one.files.join(", ")}`, "legend"));
+    if (one.is_drawn) {
+        const link = made("a"), picture = made("img");
+        link.href = picture.src = `${where}/flame.svg`;
+        picture.alt = `Flame graph of the minute before ${one.id}`;
+        link.append(picture);
+        box.append(link);
+    }
+    box.append(text);
+    try {
+        const answer = await fetch(`${where}/summary`);
+        text.textContent = answer.ok ? await answer.text() : "Its summary is not there yet.";
+    } catch (error) {
+        text.textContent = `The daemon does not answer (${error.message}).`;
+    }
+}
+
 async function look() {
     try {
         const answer = await fetch("/overview.json");
         if (!answer.ok) throw new Error(`status ${answer.status}`);
         const told = await answer.json();
-        for (const draw of [about, sessions, troubles, windows, rings, timeLine, segments]) {
+        for (const draw of [about, sessions, troubles, windows, rings, timeLine, incidents, segments]) {
             draw(told);
         }
         at("problem").textContent = "";

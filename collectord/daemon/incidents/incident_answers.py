@@ -11,12 +11,13 @@ import resource
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.schema_trigger import WHY
+from collectord.config.schema_trigger import FLAME, WHY
 from collectord.folders.folder import opened
-from collectord.sink.incident_folder import ANSWERS, SUMMARY, AnswerNote
+from collectord.sink.incident_folder import ANSWERS, PICTURE, SUMMARY, AnswerNote
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ _FILE_BYTES: Final = 4 << 20
 _ERROR_BYTES: Final = 64 << 10
 _DATA_BYTES: Final = 2 << 30
 _PROBLEM_CHARS: Final = 500
+# The load of so long before an incident is drawn.
+_LOAD_NS: Final = 60 * NS_PER_SECOND
 _OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
     "loss": ("why-cpu",),
     "ring-fill": ("why-cpu",),
@@ -41,12 +44,26 @@ _OF_RESOURCE: Final = {"memory": "why-mem", "io": "why-io"}
 _OTHERS: Final = ("why-cpu", "why-io")
 
 
-def answers_for(trigger: TriggerConfig | None) -> tuple[str, ...]:
-    """Return the answers that a trigger has, or those that fit its kind; None for a request."""
+def answers_for(
+    trigger: TriggerConfig | None, *, has_records: bool, has_chains: bool
+) -> tuple[str, ...]:
+    """Return the answers that a trigger has, or those that fit its kind.
+
+    Args:
+        trigger: None for a request.
+        has_records: whether the snapshots have any; without them only the load has an answer.
+        has_chains: whether sessions record the call chains of samples.
+    """
+    if trigger is not None and trigger.answers is not None:
+        names = trigger.answers
+    else:
+        names = (*_fitting(trigger), *((FLAME,) if has_chains else ()))
+    return names if has_records else tuple(name for name in names if name == FLAME)
+
+
+def _fitting(trigger: TriggerConfig | None) -> tuple[str, ...]:
     if trigger is None:
         return _OTHERS
-    if trigger.answers is not None:
-        return trigger.answers
     if trigger.pressure is not None:
         return (_OF_RESOURCE.get(trigger.pressure.resource, "why-cpu"),)
     return _OF_KIND.get(trigger.kind, _OTHERS)
@@ -76,9 +93,24 @@ class IncidentAnswers:
         """Give one answer. Raises SinkError."""
         file = f"{ANSWERS}/{name}.txt"
         question = name.removeprefix(WHY)
-        verb = ["why", question] if name != question else ["answer", name]
-        problem = self._run([*verb, *self._targets], file)
+        if name == FLAME:
+            words = self._drawing()
+        elif name != question:
+            words = ["why", question, *self._targets]
+        else:
+            words = ["answer", name, *self._targets]
+        problem = self._run(words, file)
         return AnswerNote(name=name, file=file, problem=problem)
+
+    def _drawing(self) -> list[str]:
+        """Return the command that draws the load before the incident, of all sessions."""
+        note = self._note
+        window = zip(
+            ("--since", "--until"), (note.fired_ns - _LOAD_NS, _end_ns(note)), strict=True
+        )
+        picture = self._folder.path / note.id / PICTURE
+        spelt = [word for key, at_ns in window for word in (key, _spelt(at_ns))]
+        return ["flame", *spelt, "-o", str(picture), str(self._folder.path.parent)]
 
     def summarise(self) -> str:
         """Write the summary; return why that failed, "" if it did not. Raises SinkError."""
@@ -161,6 +193,15 @@ class IncidentAnswers:
         if code < 0:
             words = f"the command was ended by signal {-code}"
         return words or f"the command ended with status {code}"
+
+
+def _end_ns(note: IncidentNote) -> int:
+    return max(note.taken_ns, note.fired_ns) + NS_PER_SECOND
+
+
+def _spelt(realtime_ns: int) -> str:
+    """Return a time as the options take it."""
+    return datetime.fromtimestamp(realtime_ns / NS_PER_SECOND, tz=UTC).isoformat()
 
 
 def _read(fd: int) -> bytes:

@@ -21,7 +21,7 @@ from collectord.daemon.incidents.host_then import host_then
 from collectord.daemon.incidents.incident_answers import IncidentAnswers, answers_for
 from collectord.daemon.incidents.triggers import MANUAL, REQUEST, SIGNAL, Fired, Triggers
 from collectord.errors import CollectordError, SinkError, UsageError
-from collectord.session.incident_status import IncidentLine, IncidentsStatus
+from collectord.session.incident_status import IncidentLine, IncidentsStatus, Suppression
 from collectord.session.lone_call import lone_call
 from collectord.session.ring_snapshot import Trigger
 from collectord.sink.incident_folder import IncidentFolder, IncidentNote
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.host import Host
     from collectord.session.cost_meter import CostMeter
-    from collectord.session.incident_status import Suppression
     from collectord.session.ring_snapshot import Snapshot
+    from collectord.sink.alert import Alert
     from collectord.sink.incident_folder import Kept
 
     # Takes the snapshots of all flight recorders; what is missing is told in words.
@@ -51,6 +51,8 @@ _REASON_CHARS: Final = 500
 _INTERVAL_S: Final = 0.25
 # A killed process ends, and a disk reads or writes some hundred bytes, in far less time.
 _ANSWER_S: Final = 2.0
+_FILE_BYTES: Final = 4 << 20  # no answer is larger
+_NOT_NOW: Final = "the daemon makes no incident before it records, or while it ends"
 
 
 @dataclass(slots=True)
@@ -86,8 +88,9 @@ class Incidents:
         self._limits = config.incidents
         self._host = host
         self._meter = meter
+        self._sessions = sessions
         self._folder = IncidentFolder(root)
-        self._triggers = Triggers(kernel, sessions, self._on_fired)
+        self._triggers = Triggers(kernel, sessions, self._on_fired, config.daemon.opener)
         self._configured = config.trigger
         self._take: Take | None = None  # from `begin` on
         self._one = asyncio.Lock()
@@ -167,6 +170,28 @@ class Incidents:
             failed=self._failed,
         )
 
+    @property
+    def kept(self) -> Sequence[Kept]:
+        """The incidents on the disk, the oldest first, as they were when the last one was made."""
+        return self._kept
+
+    async def file(self, name: str, file: str) -> bytes:
+        """Return the text or the picture of an incident that is kept.
+
+        Raises:
+            UsageError: there is none.
+            SinkError: it cannot be read, or the disk does not answer.
+        """
+        if name not in {one.id for one in self._kept}:
+            raise UsageError(f"no incident {name!r}")
+        read = partial(self._folder.read, name, file, _FILE_BYTES)
+        try:
+            return await asyncio.wait_for(lone_call(read), _ANSWER_S)
+        except TimeoutError as error:
+            raise SinkError(
+                "the disk of the incidents does not answer", path=str(self._folder.path)
+            ) from error
+
     async def keep_limits(self, *, short: bool) -> None:
         """Delete the oldest incidents, as far as limits or a full disk want it."""
         if self._take is None or not (short or self._is_due()):
@@ -213,10 +238,23 @@ class Incidents:
             return fired
         return await self._make(fired)
 
-    def _on_fired(self, fired: Fired) -> None:
-        """Make an incident of a trigger whose condition is met, unless it may not now."""
+    def alerted(self, alerts: Sequence[Alert]) -> dict[str, str]:
+        """Make incidents of those alerts that fire, are new, and have a trigger that may.
+
+        Returns:
+            what becomes of each by its fingerprint, as `Triggers.alerted` tells it.
+
+        Raises:
+            UsageError: the daemon does not record yet, or ends.
+        """
         if self._take is None:
-            return
+            raise UsageError(_NOT_NOW)
+        return self._triggers.alerted(alerts)
+
+    def _on_fired(self, fired: Fired) -> Suppression | None:
+        """Make an incident of a trigger whose condition is met; return why it may not now."""
+        if self._take is None:
+            return Suppression.BUSY
         cause = self._triggers.refusal(fired, is_busy=self._making is not None)
         if cause is None:
             self._making = own = _Making()  # at once: the next trigger of this poll sees it
@@ -225,6 +263,7 @@ class Incidents:
             told = f"{fired.name}: {fired.reason}"
             if told not in self._making.also:
                 self._making.also.append(told)
+        return cause
 
     async def _make_logged(self, fired: Fired, own: _Making) -> None:
         with suppress(CollectordError):  # it is in the log
@@ -259,6 +298,7 @@ class Incidents:
         )
         if fired.config is None:
             self._triggers.note_request(fired.name, fired.at_ns)
+        self._triggers.note_alerts(fired)
         if self._take is not None:
             self._start(self._save(), self._tasks)
             self._start(self._answer(fired, note), self._answering)
@@ -266,7 +306,7 @@ class Incidents:
 
     async def _store(self, fired: Fired, why: str, own: _Making) -> IncidentNote:
         if self._take is None:
-            raise UsageError("the daemon makes no incident before it records, or while it ends")
+            raise UsageError(_NOT_NOW)
         taken_ns = time.time_ns()
         first = await lone_call(self._kernel.moment)
         (snapshots, problems), _ = await asyncio.gather(
@@ -283,6 +323,7 @@ class Incidents:
             release=self._host.release,
             fired_ns=fired.at_ns,
             taken_ns=taken_ns,
+            alerts=fired.alerts,
             suppressed=fired.suppressed,
             snapshots=tuple(one.to_json() for one in (*fired.stored, *snapshots)),
             problems=tuple(problems),
@@ -292,7 +333,7 @@ class Incidents:
 
     def _write(self, note: IncidentNote, also: Sequence[str]) -> IncidentNote:
         """Write an incident and delete old ones; in a thread. Raises SinkError."""
-        name = self._folder.begin(note.fired_ns, note.trigger)
+        name = self._folder.begin(note.fired_ns, note.trigger, note.alerts)
         linked = [
             self._folder.link(name, one["session"], one["segments"]) for one in note.snapshots
         ]
@@ -309,7 +350,7 @@ class Incidents:
 
     def _evict(self, *, short: bool = False) -> None:
         limits = self._kept_by = self._limits
-        gone = self._folder.evict(
+        gone, self._kept = self._folder.evict(
             keep=limits.keep,
             most_bytes=limits.bytes,
             age_ns=limits.age,
@@ -317,7 +358,6 @@ class Incidents:
             short=short,
         )
         self._evicted += len(gone)
-        self._kept = self._folder.kept()
         for name in gone:
             _LOG.info("incident_deleted", incident=name)
 
@@ -327,8 +367,11 @@ class Incidents:
             if self._take is None:
                 return
             answers = self._answers = IncidentAnswers(self._folder, note, self._meter.excuse)
-            asked = any(one["samples"] for one in note.snapshots)
-            names = answers_for(fired.config) if asked else ()
+            names = answers_for(
+                fired.config,
+                has_records=any(one["samples"] for one in note.snapshots),
+                has_chains=any(plan.has_chains for plan in self._sessions.plans),
+            )
             try:
                 await lone_call(partial(self._give, answers, note, names))
             except (CollectordError, OSError) as error:

@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from collectord.daemon.incidents.trigger_watches import TriggerWatch
-from collectord.errors import KernelError
+from collectord.errors import KernelError, MissingFeature
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -36,9 +36,16 @@ class StallWatch(TriggerWatch):
         limit: the limit.
         kernel: watches it, or tells the time that tasks have waited.
         fired: called with the reason when the kernel says that it was passed.
+        opener: socket of the opener, which may have more privileges; "" for none.
     """
 
-    def __init__(self, limit: PressureLimit, kernel: Kernel, fired: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        limit: PressureLimit,
+        kernel: Kernel,
+        fired: Callable[[str], None],
+        opener: str = "",
+    ) -> None:
         self._limit = limit
         self._kernel = kernel
         self._fired = fired
@@ -46,13 +53,20 @@ class StallWatch(TriggerWatch):
         self._epoll: select.epoll | None = None
         self._readings: deque[tuple[int, int]] = deque()  # monotonic, stalled
         try:
-            self._arm()
+            self._arm(opener)
         except KernelError as error:
             self.trouble = f"looked at once per flush interval: {error}"
 
-    def _arm(self) -> None:
-        """Have the kernel watch it. Raises KernelError."""
-        self._fd = self._kernel.open_pressure(self._limit)
+    def _arm(self, opener: str) -> None:
+        """Have the kernel watch it, by the opener if it must. Raises KernelError."""
+        try:
+            self._fd = self._kernel.open_pressure(self._limit)
+        except MissingFeature:
+            raise
+        except KernelError:
+            if not opener:
+                raise
+            self._fd = self._kernel.kept_pressure(opener, self._limit)
         self._epoll = select.epoll()
         self._epoll.register(self._fd, _REPORTS)
         asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._on_report)

@@ -27,12 +27,14 @@ class Counted(msgspec.Struct):
         made: its incidents.
         suppressed: times that it made none, by cause.
         since: the same since its last incident.
+        alerts: the newest that have an incident: the fingerprint, and since when it fired.
     """
 
     fired_ns: list[int] = []
     made: int = 0
     suppressed: dict[str, int] = {}
     since: dict[str, int] = {}
+    alerts: dict[str, str] = {}
 
 
 class TriggerGate:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collectord.config.schema_trigger import TriggerConfig
     from collectord.daemon.session_set import SessionSet
     from collectord.kernel.port import Kernel
+    from collectord.ledger.record_ledger import SessionBalance
     from collectord.session.session_factory import AnySession
 
 _STEPS: Final = 10  # of fill_buckets between empty and full
@@ -134,6 +135,54 @@ class FreezeWatch(TriggerWatch):
             if one.trigger == Trigger.FREEZE and one.last_ns > last:
                 self._seen[key] = one.last_ns
                 yield one
+
+
+class EventWatch(TriggerWatch):
+    """Events that a session records, or that a BPF program counts in a map.
+
+    No record is looked at: the ledger has the number of those that came, and the map the count.
+    """
+
+    def __init__(self, config: TriggerConfig, sessions: SessionSet) -> None:
+        self._config = config
+        self._sessions = sessions
+        self._growth = _Growth()
+        self.poll()
+
+    def poll(self) -> str:
+        """See `TriggerWatch`."""
+        name, metric = self._config.session, self._config.metric
+        if metric:
+            came = self._counted(name, metric)
+            what = f"{metric} of {name} has risen by {came:,}"
+        else:
+            came = self._recorded(name)
+            what = f"{came:,} events of {name} came"
+        return f"{what} within a flush interval" if came >= self._config.count else ""
+
+    def _recorded(self, name: str) -> int:
+        balances = [session.balance() for session in _watched(self._sessions, name)]
+        return sum(self._growth.of((one.name, one.source), _come(one)) for one in balances)
+
+    def _counted(self, name: str, metric: str) -> int:
+        """Return by how much the counters of a metric have grown in all."""
+        found = [
+            sum(series.value or 0 for series in one.series)
+            for status in self._sessions.programs()
+            if status.session == name
+            for one in status.metrics
+            if (one.name, one.type) == (metric, "counter")
+        ]
+        self.trouble = "" if found else f"no BPF program of {name} has the counter {metric}"
+        return self._growth.of(metric, round(sum(found))) if found else 0
+
+
+def _come(balance: SessionBalance) -> int:
+    """Return how many records have come so far, those of a flight recorder's rings included."""
+    if balance.produced is not None:
+        return balance.produced
+    lost = sum(balance.lost.values())
+    return balance.stored + lost + (balance.overwritten or 0) + balance.in_flight
 
 
 class OomWatch(TriggerWatch):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ from collectord.daemon.incidents.trigger_gate import (
     encode_counts,
 )
 from collectord.daemon.incidents.trigger_watches import (
+    EventWatch,
     FillWatch,
     FreezeWatch,
     LossesWatch,
@@ -27,18 +28,21 @@ from collectord.session.incident_status import Suppression, TriggerStatus
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from collectord.config.schema_trigger import TriggerConfig
     from collectord.daemon.session_set import SessionSet
     from collectord.kernel.port import Kernel
     from collectord.session.ring_snapshot import Snapshot
+    from collectord.sink.alert import Alert
 
 MANUAL: Final = "manual"
 SIGNAL: Final = "signal"
 REQUEST: Final = "request"  # the kind of both
 # What was suppressed is kept for the next daemon so often.
 _SAVED_NS: Final = 60 * NS_PER_SECOND
+_UNMATCHED: Final = "unmatched"
+_ALERTS_MAX: Final = 1000  # that a trigger remembers
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Fired:
         at_ns: UTC.
         delay_ns: the time to the snapshot.
         stored: snapshots that the condition itself has made.
-        suppressed: see `IncidentNote`.
+        suppressed, alerts: see `IncidentNote`.
         config: of the trigger; None for a request.
     """
 
@@ -62,6 +66,7 @@ class Fired:
     stored: tuple[Snapshot, ...] = ()
     suppressed: dict[str, int] = field(default_factory=dict)
     config: TriggerConfig | None = None
+    alerts: tuple[Alert, ...] = ()
 
 
 @dataclass(slots=True)
@@ -79,15 +84,21 @@ class Triggers:
     Args:
         kernel: tells what they watch.
         sessions: all of the daemon.
-        fired: called with each trigger whose condition is met.
+        fired: called with each trigger whose condition is met; returns why it makes no incident.
+        opener: socket of the opener, "" for none.
     """
 
     def __init__(
-        self, kernel: Kernel, sessions: SessionSet, fired: Callable[[Fired], None]
+        self,
+        kernel: Kernel,
+        sessions: SessionSet,
+        fired: Callable[[Fired], Suppression | None],
+        opener: str = "",
     ) -> None:
         self._kernel = kernel
         self._sessions = sessions
         self._fired = fired
+        self._opener = opener
         self._live: dict[str, _Live] = {}
         self._counted: dict[str, Counted] = {name: Counted() for name in (MANUAL, SIGNAL)}
         self._changed = False
@@ -128,7 +139,10 @@ class Triggers:
         if config.pressure is not None:
             name = config.name
             return StallWatch(
-                config.pressure, self._kernel, lambda reason: self._met(name, reason)
+                config.pressure,
+                self._kernel,
+                lambda reason: self._met(name, reason),
+                self._opener,
             )
         if config.kind == "oom-kill":
             return OomWatch(self._kernel)
@@ -136,6 +150,7 @@ class Triggers:
             "loss": LossesWatch,
             "ring-fill": FillWatch,
             "freeze": FreezeWatch,
+            "event": EventWatch,
         }
         make = kinds.get(config.kind)
         return make(config, self._sessions) if make is not None else TriggerWatch()
@@ -177,6 +192,45 @@ class Triggers:
             )
         return cause
 
+    def alerted(self, alerts: Iterable[Alert]) -> dict[str, str]:
+        """Fire for those alerts that fire and are new, each for the first trigger that may.
+
+        Returns:
+            what becomes of each, by its fingerprint: "accepted"; "resolved"; "repeated", for one
+            that has an incident; "unmatched", if no trigger is for it; or a `Suppression`.
+        """
+        results: dict[str, str] = {}
+        new: list[Alert] = []
+        for alert in alerts:
+            results[alert.fingerprint] = self._state(alert)
+            if results[alert.fingerprint] == _UNMATCHED:
+                new.append(alert)
+        for live in tuple(self._live.values()):
+            mine = [one for one in new if _is_for(live.config, one)]
+            if mine:
+                fired = replace(_fired(live, _told(mine)), alerts=tuple(mine))
+                cause = self._fired(fired)
+                results |= {one.fingerprint: str(cause or "accepted") for one in mine}
+                new = [one for one in new if cause is not None or one not in mine]
+        return results
+
+    def _state(self, alert: Alert) -> str:
+        if alert.status == "resolved":
+            return "resolved"
+        known = (one.alerts.get(alert.fingerprint) for one in self._counted.values())
+        return "repeated" if alert.starts_at in known else _UNMATCHED
+
+    def note_alerts(self, fired: Fired) -> None:
+        """Remember that alerts have an incident."""
+        counted = self._counted.get(fired.name)
+        if counted is None:  # a reload has removed the trigger
+            return
+        for alert in fired.alerts:
+            counted.alerts.pop(alert.fingerprint, None)
+            counted.alerts[alert.fingerprint] = alert.starts_at
+            if len(counted.alerts) > _ALERTS_MAX:
+                del counted.alerts[next(iter(counted.alerts))]
+
     def refusal(self, fired: Fired, *, is_busy: bool) -> Suppression | None:
         """Return why a trigger makes no incident now; None, and count it, if it makes one."""
         live = self._live[fired.name]
@@ -212,6 +266,20 @@ class Triggers:
             fired_ns=counted.fired_ns[-1] if counted.fired_ns else 0,
             trouble=trouble,
         )
+
+
+def _is_for(config: TriggerConfig, alert: Alert) -> bool:
+    """Whether a trigger is for an alert: each of its patterns matches the label of that name."""
+    return bool(config.labels) and all(
+        fnmatchcase(alert.labels.get(name, ""), pattern) for name, pattern in config.labels.items()
+    )
+
+
+def _told(alerts: Sequence[Alert]) -> str:
+    more = f", and {len(alerts) - 1:,} more alerts" if len(alerts) > 1 else ""
+    first = alerts[0]
+    summary = first.annotations.get("summary", "")
+    return f"the alert {first.name} fires{f': {summary}' if summary else ''}{more}"
 
 
 def _fired(live: _Live, reason: str) -> Fired:

@@ -15,6 +15,7 @@ from collectord.kernel.local.local_host import LocalHost
 from collectord.kernel.local.opener_client import (
     end_kept,
     hiding_programs,
+    kept_pressure,
     kept_rings,
     kept_staging,
     left_staging,
@@ -44,6 +45,7 @@ class LocalPerf(DescriptorCalls, LocalHost):
     end_kept = staticmethod(end_kept)
     left_staging = staticmethod(left_staging)
     kept_staging = staticmethod(kept_staging)
+    kept_pressure = staticmethod(kept_pressure)
 
     def perf_event_open(
         self,

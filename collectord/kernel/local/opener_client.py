@@ -15,6 +15,7 @@ import msgspec
 
 from collectord.errors import KernelError
 from collectord.facts.kernel_facts import OpenerFacts
+from collectord.kernel.values.kept_pressure import AskPressure, PressureAnswer
 from collectord.kernel.values.kept_rings import (
     DESCRIBED_BYTES,
     EVENTS_MAX,
@@ -45,6 +46,8 @@ from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from collectord.config.pressure_limit import PressureLimit
 
 _Message = TypeVar("_Message")
 _PART: Final[Any] = KeptRing | KeptPart
@@ -222,6 +225,23 @@ def kept_staging(place: str, chunks: int, chunk_bytes: int) -> KeptStaging:
     return KeptStaging(memory, one.detach())
 
 
+def kept_pressure(place: str, limit: PressureLimit) -> int:
+    """See `Kernel.kept_pressure`."""
+    with ExitStack() as undo:
+        with _asked(place, AskPressure(str(limit)), undo) as one:
+            _await(one, _TELL_S, NEVER)
+            answer, fds = _receive(one, PressureAnswer, undo)
+            if answer.refused:
+                raise KernelError(
+                    f"the opener does not have {limit} watched: {answer.refused}",
+                    hint="journalctl -u collectord-opener",
+                )
+            (fd,) = fds
+        undo.pop_all()
+    one.close()
+    return fd
+
+
 def _staging(one: socket.socket, undo: ExitStack) -> tuple[StagingAnswer, tuple[int, ...]]:
     answer, fds = _receive(one, StagingAnswer, undo)
     if answer.refused:
@@ -234,7 +254,7 @@ def _staging(one: socket.socket, undo: ExitStack) -> tuple[StagingAnswer, tuple[
 
 @contextmanager
 def _asked(
-    place: str, request: Ask | AskFacts | AskLeft | AskStaging, undo: ExitStack
+    place: str, request: Ask | AskFacts | AskLeft | AskStaging | AskPressure, undo: ExitStack
 ) -> Iterator[socket.socket]:
     """Yield a connection on which this was asked. Raises KernelError for what goes wrong then."""
     try:

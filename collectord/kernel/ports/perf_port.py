@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.perf_attr import PerfEventAttr
     from collectord.codec.tracing_data import TracingData
+    from collectord.config.pressure_limit import PressureLimit
     from collectord.facts.kernel_facts import OpenerFacts
     from collectord.kernel.values.counter_reading import CounterReading
     from collectord.kernel.values.kept_rings import GivenRing, KeptRings
@@ -105,6 +106,17 @@ class PerfPort(Protocol):
 
         Raises:
             KernelError: the opener has ended.
+        """
+
+    def kept_pressure(self, place: str, limit: PressureLimit) -> int:
+        """Have an opener let the kernel watch a limit of pressure; see `open_pressure`.
+
+        Args:
+            place: the opener's socket.
+            limit: one of a trigger in its configuration.
+
+        Raises:
+            KernelError: it does not, or does not answer at once.
         """
 
     def left_staging(self, place: str) -> LeftStaging | None:

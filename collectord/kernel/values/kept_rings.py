@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 
+from collectord.kernel.values.kept_pressure import AskPressure
 from collectord.kernel.values.kept_staging import AskLeft, AskStaging
 from collectord.text.foreign import decode_json
 
@@ -112,13 +113,14 @@ class HidingAnswer(msgspec.Struct, frozen=True, tag="hiding"):
     refused: str = ""
 
 
-_REQUEST: Final[Any] = Ask | AskFacts | AskLeft | AskStaging
+_REQUEST: Final[Any] = Ask | AskFacts | AskLeft | AskStaging | AskPressure
 _QUESTION: Final[Any] = AskHiding | AskCpu | AskEnd
 
 
-def request_of(data: bytes) -> Ask | AskFacts | AskLeft | AskStaging:
+def request_of(data: bytes) -> Ask | AskFacts | AskLeft | AskStaging | AskPressure:
     """Return the request that a message has. Raises msgspec.MsgspecError."""
-    return cast("Ask | AskFacts | AskLeft | AskStaging", decode_json(data, _REQUEST))
+    found = decode_json(data, _REQUEST)
+    return cast("Ask | AskFacts | AskLeft | AskStaging | AskPressure", found)
 
 
 def question_of(data: bytes) -> AskHiding | AskCpu | AskEnd:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -97,6 +97,12 @@ def test_triggers_of_several_files(tmp_path: Path) -> None:
         ('name = "a"; kind = "pressure"', "trigger[0].pressure", "needs this key"),
         ('name = "a"; kind = "unit"', "trigger[0].unit", "needs this key"),
         ('name = "a"; kind = "freeze"', "trigger[0].session", "needs this key"),
+        ('name = "a"; kind = "alert"', "trigger[0].labels", "needs this key"),
+        ('name = "a"; kind = "event"', "trigger[0].session", "needs this key"),
+        ('name = "a"; kind = "event"; session = "box"; count = 0', "trigger[0].count", "0 events"),
+        ('name = "a"; kind = "loss"; metric = "x"', "trigger[0].metric", "another kind"),
+        ('name = "a"; kind = "alert"; labels = { a = 1 }', "trigger[0].labels.a", "a string"),
+        ('name = "a"; kind = "loss"; labels = { a = "" }', "trigger[0].labels", "another kind"),
         ('name = "a"; kind = "loss"; unit = "x"', "trigger[0].unit", "another kind"),
         ('name = "a"; kind = "oom-kill"; session = "b"', "trigger[0].session", "no session"),
         ('name = "a"; kind = "loss"; session = "bx"', "trigger[0].session", "no session 'bx'"),
@@ -126,3 +132,22 @@ def test_no_session_has_the_folder_of_incidents(tmp_path: Path) -> None:
     """Its segments would be among the incidents."""
     with pytest.raises(ConfigError, match="folder of incidents"):
         read(tmp_path, SESSION.format(more="").replace('"box"', '"incidents"'))
+
+
+LISTENER: Final = """
+[alertmanager]
+listen = "127.0.0.1:9591"
+certificate = "/x/a.pem"
+key = "/x/a.key"
+"""
+
+
+def test_a_listener_for_alerts_needs_its_files(tmp_path: Path) -> None:
+    """They may be in another file than its address, and are named by their full paths."""
+    config = read(tmp_path, LISTENER, '[alertmanager]\nclient_ca = "/x/ca.pem"\n')
+    assert config.alertmanager.client_ca == "/x/ca.pem"
+    assert Config().alertmanager.listen is None
+    for text, key in ((LISTENER, "client_ca"), (LISTENER.replace("/x/a.key", "a.key"), "key")):
+        with pytest.raises(ConfigError) as caught:
+            read(tmp_path, text)
+        assert caught.value.key == f"alertmanager.{key}"

@@ -10,34 +10,62 @@ import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
 from collectord.control.metrics_app import metrics_app
 from collectord.control.overview.figures import TimeLine, figures
-from collectord.control.overview.overview_page import OverviewPage
+from collectord.control.overview.overview_page import OverviewPage, is_local
+from collectord.errors import UsageError
 from collectord.model import GapCause
+from collectord.reader.flame.picture import Picture
+from collectord.reader.flame.svg import draw
+from collectord.reader.symbols.frame import Frame
+from collectord.sink.incident_folder import AnswerNote, Kept
+from collectord.text.foreign import visible
 from tests.support import balances
 from tests.support.browser import Page, browser_page
+from tests.support.commands import incident_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.session.daemon_status import DaemonStatus
+    from collectord.sink.incident_folder import IncidentNote
 
 MARKUP: Final = "<img src=x onerror=alert(1)>\x1b[31m"
 SECOND_NS: Final = 1_000_000_000
 CPUS: Final = 500
 
 
+class Stored:
+    """Incidents, with their texts and pictures."""
+
+    def __init__(self, *notes: IncidentNote, **files: bytes) -> None:
+        self.kept = [Kept(note.id, 1, note) for note in notes]
+        self._files = files
+
+    async def file(self, name: str, file: str) -> bytes:
+        """Return a file, as `Incidents.file` does."""
+        found = self._files.get(file.replace(".", "_"))
+        if found is None or name not in {one.id for one in self.kept}:
+            raise UsageError(f"no {file} of {name}")
+        return found
+
+
 class Served:
     """A daemon's figures, which a test changes, behind the page on a port of this host."""
 
-    def __init__(self, status: DaemonStatus) -> None:
+    def __init__(
+        self, status: DaemonStatus, stored: Stored | None = None, shown: str = "local"
+    ) -> None:
         self.status = status
+        self._stored = stored or Stored()
+        self._shown = shown
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -48,7 +76,7 @@ class Served:
 
     async def _serve(self) -> None:
         self._ended = asyncio.Event()
-        app = metrics_app(lambda _: (b"", "text/plain"), OverviewPage(lambda: self.status))
+        app = metrics_app(lambda _: (b"", "text/plain"), self._page())
         runner = web.AppRunner(app)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -58,6 +86,9 @@ class Served:
         self._ready.set()
         await self._ended.wait()
         await runner.cleanup()
+
+    def _page(self) -> OverviewPage:
+        return OverviewPage(lambda: self.status, self._stored, self._shown)
 
     @contextmanager
     def running(self) -> Iterator[Served]:
@@ -85,9 +116,9 @@ def page(browser: Page) -> Iterator[Page]:
     browser.requests.clear()
     yield browser
     assert browser.problems == []
-    parts = {url.split("/", 3)[2] for url in browser.requests if not url.startswith("data:")}
-    assert len(parts) == 1, browser.requests
-    assert {url.rsplit("/", 1)[1] for url in browser.requests if not url.startswith("data:")} == {
+    asked = [url.split("/", 3)[2:] for url in browser.requests if not url.startswith("data:")]
+    assert len({host for host, _ in asked}) == 1, browser.requests
+    assert {path for _, path in asked if not path.startswith("incidents/")} == {
         *("", "page.css", "page.js", "overview.json")
     }
 
@@ -156,6 +187,101 @@ def test_markup_is_text(page: Page) -> None:
         assert text(page, "#sessions tbody").startswith("<img src=x onerror=alert(1)>\\x1b[31m")
         assert "<img" in text(page, "#troubles")
         assert page.value("document.images.length") == 0
+
+
+NOTE: Final = msgspec.structs.replace(
+    incident_note(name="20260102T030405Z-io-stall"),
+    reason="tasks waited for io more than 1 s of 2 s",
+    fired_ns=1_767_323_045_000_000_000,
+    files=("blackbox/1.trace.dat", "blackbox/1.trace.dat.json"),
+    answers=(AnswerNote(name="flame", file="answers/flame.txt"),),
+)
+LOAD: Final = Picture(
+    "profile",
+    "samples",
+    {
+        (Frame("dd"), Frame("main"), Frame(visible(f"{MARKUP} write"))): 30,
+        (Frame("dd"), Frame("main"), Frame("read")): 12,
+        (Frame("sh"), Frame("fork")): 8,
+    },
+)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_incidents_are_shown(page: Page, scheme: str) -> None:
+    """Each opens at a click with its summary, its files and the flame graph; it stays open."""
+    page.call(
+        "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+    )
+    drawn = "".join(draw(LOAD)).encode()
+    older = msgspec.structs.replace(NOTE, id="20260102T020405Z-oom", reason=MARKUP, answers=())
+    text_of = f"incident  {NOTE.id}\n{MARKUP}\n".encode()
+    stored = Stored(older, NOTE, summary_txt=text_of, flame_svg=drawn)
+    with Served(balances.status(), stored).running() as served:
+        shown(page, served.url)
+        assert page.value("document.querySelectorAll('#incidents details').length") == 2
+        assert "tasks waited for io" in text(page, "#incidents details")
+        assert not any("incidents/" in url for url in page.requests)
+        page.value("document.querySelector('#incidents summary').click()")
+        _until(page, "document.querySelector('#incidents img')?.naturalWidth > 0")
+        _until(page, "document.querySelector('#incidents pre').innerText.includes('<img')")
+        assert page.value("document.images.length") == 1
+        assert "blackbox/1.trace.dat" in text(page, "#incidents details p")
+        again = int(page.value("document.body.dataset.drawn")) + 1
+        _until(page, f"document.body.dataset.drawn > {again}")
+        assert page.value("document.querySelector('#incidents details').open") is True
+        assert page.value("document.documentElement.scrollWidth <= innerWidth") is True
+        page.value("document.querySelector('#stored').scrollIntoView()")
+        picture(page, f"incidents-{scheme}")
+
+
+@pytest.mark.parametrize(("who", "seen"), [("none", False), ("local", True), ("all", True)])
+def test_who_sees_incidents(who: str, seen: bool) -> None:
+    """By default clients of this host; nobody, or everybody, if the configuration says so."""
+
+    async def answers() -> list[object]:
+        stored = Stored(NOTE, summary_txt=b"x")
+        with Served(balances.status(), stored, who).running() as served:
+            async with aiohttp.ClientSession(served.url) as client:
+                figures = await (await client.get("/overview.json")).json()
+                summary = await client.get(f"/incidents/{NOTE.id}/summary")
+                for other in ("summary", "incident.json", "flame.svg", "..%2Fsummary"):
+                    absent = await client.get(f"/incidents/20260102T030405Z-other/{other}")
+                    assert absent.status == 404
+                policy = summary.headers["Content-Security-Policy"]
+                assert "sandbox" in policy
+                assert "default-src 'none'" in policy
+                assert figures["kept_incidents"] == 1
+                return [figures["incidents"] is not None, summary.status == 200]
+
+    assert asyncio.run(answers()) == [seen, seen]
+
+
+class Asked(NamedTuple):
+    """Where a request comes from, and where it has arrived."""
+
+    peer: str
+    own: str
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        """Tell it as a connection does."""
+        return {"peername": (self.peer, 1), "sockname": (self.own, 2)}[name]
+
+
+@pytest.mark.parametrize(
+    ("asked", "local"),
+    [
+        (Asked("127.0.0.1", "127.0.0.1"), True),
+        (Asked("127.0.0.5", "127.0.0.1"), True),
+        (Asked("::1", "::1"), True),
+        (Asked("192.0.2.7", "192.0.2.7"), True),  # it has come from the address that it went to
+        (Asked("192.0.2.8", "192.0.2.7"), False),
+        (Asked("2001:db8::1", "2001:db8::2"), False),
+    ],
+)
+def test_clients_of_this_host(asked: Asked, local: bool) -> None:
+    """Those that come from an address of its own."""
+    assert is_local(asked) is local
 
 
 def test_the_page_follows_and_says_when_it_cannot(page: Page) -> None:

@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from collectord.config.pressure_limit import PressureLimit
@@ -17,11 +19,12 @@ from collectord.config.schema_trigger import TriggerConfig
 from collectord.daemon.incidents.incident_answers import answers_for
 from collectord.daemon.incidents.incident_maker import Incidents
 from collectord.daemon.session_set import SessionSet
-from collectord.errors import UsageError
+from collectord.errors import CollectordError, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.session.cost_meter import CostMeter
 from collectord.session.incident_status import IncidentsStatus, Suppression
 from collectord.session.maps.map_watch import BpfWatch
+from collectord.sink.alert import Alert
 from collectord.sink.incident_folder import SUMMARY, IncidentFolder
 from collectord.text.units import Nanoseconds, Share
 from tests.support import balances
@@ -41,9 +44,10 @@ class Losing:
     """A session whose balance a test sets."""
 
     def __init__(self) -> None:
-        self.plan = SimpleNamespace(name="exec", source="perf")
+        self.plan = SimpleNamespace(name="exec", source="perf", has_chains=False)
         self.recorder = SimpleNamespace(snapshots=[])
         self.lost = 0
+        self.more = 0
 
     def balance(self) -> SessionBalance:
         """Return its balance, with rings that were full as often as records were lost."""
@@ -52,7 +56,8 @@ class Losing:
         buckets = (*counters.fill_buckets[:-1], self.lost)
         ring = replace(made.rings[0], counters=counters._replace(fill_buckets=buckets))
         lost = {**made.lost, "kernel_ring/ring_full": self.lost}
-        return replace(made, rings=(ring,), lost=lost)
+        assert made.produced is not None
+        return replace(made, rings=(ring,), lost=lost, produced=made.produced + self.more)
 
 
 class Made:
@@ -122,6 +127,10 @@ def test_a_request(tmp_path: Path) -> None:
         assert first.problems[0] == "recorder box has failed"
         path = made.folder.path / first.id / SUMMARY
         await until(lambda: path.exists() and "slow" in path.read_text())
+        assert b"slow" in await made.incidents.file(first.id, SUMMARY)
+        for name, file in (("../x", SUMMARY), (first.id, "flame.svg")):
+            with pytest.raises(CollectordError):
+                await made.incidents.file(name, file)
         status = made.incidents.status()
         assert (status.kept, status.failed) == (2, 0)
         assert {one.trigger for one in status.last} == {"manual", "signal"}
@@ -173,6 +182,24 @@ def test_losses_and_full_rings(tmp_path: Path) -> None:
     assert note.reason.endswith("records (kernel_ring/ring_full)")
 
 
+def test_events_that_come(tmp_path: Path) -> None:
+    """So many within an interval make one incident; fewer, and those of before, do not."""
+    made = Made(tmp_path, trigger("many", "event", session="exec", count=10))
+
+    async def scenario() -> None:
+        made.session.more = 9
+        made.incidents.poll()
+        assert made.status("many").made == 0
+        made.session.more = 19
+        made.incidents.poll()
+        await until(lambda: made.folder.kept() and made.folder.kept()[0].note)
+
+    run(made, scenario)
+    note = made.folder.find("last").note
+    assert note is not None
+    assert note.reason == "10 events of exec came within a flush interval"
+
+
 def test_a_frozen_recorder(tmp_path: Path) -> None:
     """Its own snapshot comes first in the incident, and the trigger fires once for it."""
     made = Made(tmp_path, trigger("frozen", "freeze", session="exec", cooldown=Nanoseconds(0)))
@@ -210,6 +237,61 @@ def test_units_and_reloads(tmp_path: Path) -> None:
     run(made, scenario)
 
 
+def alert(fingerprint: str, since: str = "2026-01-02T03:04:05Z", **labels: str) -> Alert:
+    """Return an alert that fires."""
+    return Alert(
+        fingerprint=fingerprint * 16,
+        starts_at=since,
+        labels={"alertname": "DiskSlow", **labels},
+        annotations={"summary": "slow"},
+    )
+
+
+def test_alerts(tmp_path: Path) -> None:
+    """The new ones of a notification make one incident; it is theirs for the next daemon, too."""
+    disks = trigger("disks", "alert", labels={"alertname": "Disk*"}, cooldown=Nanoseconds(0))
+    rest = trigger("rest", "alert", labels={"severity": "page"})
+    made = Made(tmp_path, disks, rest)
+    with pytest.raises(UsageError, match="before it records"):
+        made.incidents.alerted([alert("a")])
+
+    async def scenario() -> None:
+        told = made.incidents.alerted(
+            [
+                alert("a"),
+                alert("b"),
+                alert("c", alertname="Other", severity="page"),
+                alert("d", alertname="Other"),
+                msgspec.structs.replace(alert("e"), status="resolved"),
+            ]
+        )
+        assert [told[one * 16] for one in "abcde"] == [
+            *("accepted", "accepted", "busy", "unmatched", "resolved")
+        ]
+        await until(lambda: "repeated" in made.incidents.alerted([alert("b")]).values())
+        told = made.incidents.alerted([alert("b"), alert("c", alertname="X", severity="page")])
+        assert [*told.values()] == ["repeated", "accepted"]
+        await until(lambda: len(made.folder.kept()) > 1 and made.folder.kept()[1].note)
+
+    run(made, scenario)
+    first = made.folder.find("b" * 16)
+    assert first.note is not None
+    assert first.id.endswith("-disks-" + "a" * 16)
+    assert first.note.reason == "the alert DiskSlow fires: slow, and 1 more alerts"
+    assert [one.fingerprint for one in first.note.alerts] == ["a" * 16, "b" * 16]
+    assert made.folder.find("c" * 16).id != first.id
+    assert (made.status("disks").made, made.status("rest").suppressed["busy"]) == (1, 1)
+    again = Made(tmp_path, disks, rest)
+
+    async def look() -> None:
+        later = alert("a", since="2026-01-02T04:00:00Z")
+        assert [*again.incidents.alerted([alert("a"), alert("b")]).values()] == ["repeated"] * 2
+        assert [*again.incidents.alerted([later]).values()] == ["accepted"]
+        await until(lambda: again.folder.find("a" * 16).id != first.id)
+
+    run(again, look)
+
+
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     """The failure is counted, and raised to the one who asked."""
     (tmp_path / "incidents").write_text("a file")
@@ -224,9 +306,14 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_answers_that_fit() -> None:
-    """By kind and resource, unless the trigger names others."""
-    assert answers_for(None) == ("why-cpu", "why-io")
-    assert answers_for(trigger("a", "loss")) == ()
+    """By kind and resource, unless the trigger names others; a load is drawn if there is one."""
+    whole = partial(answers_for, has_records=True, has_chains=False)
+    assert whole(None) == ("why-cpu", "why-io")
+    assert answers_for(None, has_records=True, has_chains=True) == ("why-cpu", "why-io", "flame")
+    assert answers_for(None, has_records=False, has_chains=True) == ("flame",)
+    assert whole(trigger("a", "loss")) == ()
+    named = TriggerConfig(name="a", kind="loss", answers=("flame", "slow-io"))
+    assert whole(named) == ("flame", "slow-io")
     for kind, limit, answers in (
         ("pressure", "io some 1s/2s", ("why-io",)),
         ("pressure", "memory full 1s/2s", ("why-mem",)),
@@ -234,7 +321,8 @@ def test_answers_that_fit() -> None:
         ("oom-kill", None, ("oom-kills", "why-mem")),
         ("ring-fill", None, ("why-cpu",)),
         ("unit", None, ("why-cpu", "why-io")),
+        ("alert", None, ("why-cpu", "why-io")),
     ):
         pressure = PressureLimit.parse(limit) if limit else None
         config = TriggerConfig(name="a", kind=kind, pressure=pressure)  # type: ignore[arg-type]
-        assert answers_for(config) == answers
+        assert whole(config) == answers

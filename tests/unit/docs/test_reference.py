@@ -33,6 +33,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "`[retention]`": schema.RetentionConfig,
     "`[incidents]`": schema.IncidentsConfig,
     "`[ship]`": schema.ShipConfig,
+    "`[alertmanager]`": schema.AlertmanagerConfig,
     "`[bpf]`": schema.BpfConfig,
     "`[[session]]`": schema_session.SessionConfig,
     "An entry of `redact`": schema_session.RedactConfig,

@@ -17,7 +17,7 @@ from collectord.daemon.staging_memory import StagingMemory
 from collectord.errors import KernelError
 from collectord.kernel.local.opener_client import kept_staging, left_staging
 from collectord.kernel.values.kept_staging import CHUNK_MAX_BYTES, staging_bytes
-from collectord.opener.opener_server import Opener
+from collectord.opener.opener_server import Opener, Planned
 from collectord.text.units import Bytes
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def served(place: Path, work: Callable[[str], None], *, chunk_bytes: int = CHUNK
         with (
             Opener(
                 NOBODY,
-                plan=lambda: (planned, b"{}"),
+                plan=lambda: Planned(planned, b"{}"),
                 is_changed=lambda: False,
                 left_cpus=tuple,
                 users={os.geteuid()},

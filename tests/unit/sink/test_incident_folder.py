@@ -88,14 +88,14 @@ def test_the_oldest_go(tmp_path: Path) -> None:
     folder = IncidentFolder(tmp_path)
     names = [make(folder, FIRED + n * SECOND, bytes_kept=100_000) for n in range(6)]
     now_ns = FIRED + 100 * SECOND
-    assert folder.evict(keep=5, most_bytes=0, age_ns=0, now_ns=now_ns) == names[:1]
+    assert folder.evict(keep=5, most_bytes=0, age_ns=0, now_ns=now_ns)[0] == names[:1]
     size = folder.kept()[0].bytes
     assert size >= 100_000
-    assert folder.evict(keep=9, most_bytes=4 * size, age_ns=0, now_ns=now_ns) == names[1:2]
-    assert folder.evict(keep=9, most_bytes=0, age_ns=97 * SECOND, now_ns=now_ns) == names[2:3]
-    assert folder.evict(keep=9, most_bytes=0, age_ns=0, now_ns=now_ns, short=True) == names[3:4]
-    assert folder.evict(keep=1, most_bytes=1, age_ns=1, now_ns=now_ns) == names[4:5]
-    assert folder.evict(keep=1, most_bytes=1, age_ns=1, now_ns=now_ns, short=True) == []
+    assert folder.evict(keep=9, most_bytes=4 * size, age_ns=0, now_ns=now_ns)[0] == names[1:2]
+    assert folder.evict(keep=9, most_bytes=0, age_ns=97 * SECOND, now_ns=now_ns)[0] == names[2:3]
+    assert folder.evict(keep=9, most_bytes=0, age_ns=0, now_ns=now_ns, short=True)[0] == names[3:4]
+    assert folder.evict(keep=1, most_bytes=1, age_ns=1, now_ns=now_ns)[0] == names[4:5]
+    assert folder.evict(keep=1, most_bytes=1, age_ns=1, now_ns=now_ns, short=True)[0] == []
     assert [one.id for one in folder.kept()] == names[5:]
 
 
@@ -109,7 +109,7 @@ def test_an_unfinished_incident(tmp_path: Path) -> None:
     whole = make(folder, FIRED + SECOND)
     (folder.path / left / "incident.json").write_bytes(b'{"id": 7')
     assert folder.find(left).note is None
-    assert folder.evict(keep=1, most_bytes=0, age_ns=0, now_ns=FIRED) == [left]
+    assert folder.evict(keep=1, most_bytes=0, age_ns=0, now_ns=FIRED)[0] == [left]
     assert [one.id for one in folder.kept()] == [whole]
 
 
@@ -127,7 +127,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (folder.path / name / SUMMARY).symlink_to(victim / "secret")
     with pytest.raises(UnsafePath):
         folder.create(name, SUMMARY)
-    assert folder.evict(keep=1, most_bytes=0, age_ns=0, now_ns=FIRED) == [name]
+    assert folder.evict(keep=1, most_bytes=0, age_ns=0, now_ns=FIRED)[0] == [name]
     assert (victim / "secret").read_text() == "not yours"
 
 
