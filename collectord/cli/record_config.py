@@ -219,7 +219,6 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
         "-p": bool(args.pid),
         "-c": args.count is not None,
         "-i": args.no_inherit,
-        "--overwrite": args.overwrite,
         **_of_perf(args),
     }
     wrong = next((name for name, given in others.items() if given), "")

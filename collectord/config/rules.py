@@ -172,6 +172,8 @@ def _freeze(session: SessionConfig) -> Iterator[Problem]:
             ", ".join(f'scope = "{scope}"' for scope in FREEZABLE),
         )
     ftrace = any(isinstance(source, TracefsSourceConfig) for source in session.source)
+    if any(isinstance(source, BpfSourceConfig) for source in session.source):
+        yield Problem("freeze_on", "a flight recorder of a BPF program cannot be frozen")
     spec = session.freeze_on
     if ftrace and (not isinstance(spec.body, Tracepoint) or spec.modifiers != Modifiers()):
         yield Problem("freeze_on", "a tracefs source can be frozen by a tracepoint only")
@@ -181,8 +183,6 @@ def _program(
     session: SessionConfig, source: BpfSourceConfig, programs: set[str]
 ) -> Iterator[Problem]:
     """Yield problems of a BPF program's session; `programs` are those before it."""
-    if session.mode == FLIGHT_RECORDER:
-        yield Problem("kind", "BPF programs cannot be a flight recorder", 'mode = "stream"')
     if any(isinstance(other, PerfSourceConfig) for other in session.source):
         yield Problem(
             "kind", "there are BPF and perf sources in one session", "give each its own session"

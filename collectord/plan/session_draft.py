@@ -13,6 +13,7 @@ from collectord.config.schema_session import (
     TracefsSourceConfig,
 )
 from collectord.errors import PlanError, UsageError
+from collectord.model import FLIGHT_RECORDER
 from collectord.plan import bpf_source, relay_source, trace_source
 from collectord.plan.freeze import freezing_tracepoint
 from collectord.plan.kept import not_held
@@ -92,7 +93,8 @@ def draft_session(
             opening = facts if not_held(session, scope) else theirs
             # What is compiled here is put into folders of this process's user.
             asked = replace(opening, euid=facts.euid)
-            rings = bpf_source.draft(programs, config, scope, asked)
+            recorder = session.mode == FLIGHT_RECORDER
+            rings = bpf_source.draft(programs, config, scope, asked, recorder=recorder)
         draft = SessionDraft(session, scope, rings, opening)
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
