@@ -57,13 +57,15 @@ struct victim_record {
 
 /* The kernel's states (include/linux/sched.h), of which tracepoints show the highest. */
 #define SHOWN 0x7f
-#define DEAD 0x80	/* shown as 0x10, which exit_state says */
+#define DEAD 0x80	/* shown is what exit_state says */
 #define NO_LOAD 0x402	/* idle: shown as 0x80 */
 #define WAITS_FOR_LOCK 0x1000
 #define PREEMPTED 0x100
 
-static inline u32 shown_state(bool preempted, u32 state)
+static inline u32 shown_state(bool preempted, u64 task, u32 state)
 {
+	u32 exit_state = 0;
+
 	if (preempted)
 		return PREEMPTED;
 	if ((state & NO_LOAD) == NO_LOAD)
@@ -71,8 +73,9 @@ static inline u32 shown_state(bool preempted, u32 state)
 	if (state & WAITS_FOR_LOCK)
 		return 2;
 	if (state & DEAD)
-		return 0x10;
-	return state & SHOWN;
+		bpf_probe_read_kernel(&exit_state, sizeof(exit_state),
+				      (void *)(task + COLLECTORD_AT_TASK_STRUCT_EXIT_STATE));
+	return (state | exit_state) & SHOWN;
 }
 
 /* args: whether it was preempted, the task that leaves, the one that comes, state of the former. */
@@ -81,7 +84,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 	struct switch_record record = {};
 
 	record.prev_pid = (u32)bpf_get_current_pid_tgid();
-	record.prev_state = shown_state((u8)ctx->args[0], (u32)ctx->args[3]);
+	record.prev_state = shown_state((u8)ctx->args[0], ctx->args[1], (u32)ctx->args[3]);
 	bpf_probe_read_kernel(&record.next_pid, sizeof(record.next_pid),
 			      (void *)(ctx->args[2] + COLLECTORD_AT_TASK_STRUCT_PID));
 	collectord_keep(switch_record, &record);

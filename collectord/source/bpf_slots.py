@@ -133,7 +133,7 @@ class SlotRing(RingHandle):
 
 
 class Kept(NamedTuple):
-    """What a program keeps: its slots on each CPU, and the layouts of its records by their events."""
+    """The slots of a program on each CPU, and the layouts of its records by their events."""
 
     slots: tuple[SlotRing, ...]
     records: Mapping[str, Layout]

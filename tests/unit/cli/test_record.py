@@ -302,7 +302,6 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--overwrite", "-S", "-e", "cs"], "-S is for AUX areas, and no -e has one"),
         (["-S", "-e", "intel_pt//", "-e", "{cycles"], "unbalanced brace"),
         (["--freeze-on", "cs"], "--freeze-on needs a flight recorder"),
-        (["--overwrite", "--bpf", "opensnoop"], "--overwrite cannot be combined with --bpf"),
         (
             ["--overwrite", "--freeze-on", "cs", "-p", "1"],
             "an event of one task cannot stop a ring",
