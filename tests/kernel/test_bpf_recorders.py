@@ -195,7 +195,9 @@ def test_the_same_answers_as_from_ftrace(tmp_path: Path, start_cli: Start, run_c
             ("off-cpu", "tid"),
             ("who-woke-whom", "woken_tid"),
         ):
-            asked = run_cli("answer", "--json", answer, "--param", "limit=100000", *one["segments"])
+            asked = run_cli(
+                "answer", "--json", answer, "--param", "limit=100000", *one["segments"]
+            )
             assert asked.returncode == 0, asked.stderr
             rows = [json.loads(line) for line in asked.stdout.splitlines()]
             answers.setdefault(answer, {})[session] = [row for row in rows if row[key] == pid]
