@@ -543,16 +543,16 @@ class Core:
     ) -> Ring:
         """Have windows of a CPU's slots taken into a stream of perf records.
 
-        Each record becomes a PERF_RECORD_SAMPLE. kinds: of each kind of record, from kind 1 on, the
-        id of its samples, the bytes of its data, and where these have the thread that it is about;
-        None: they do not tell. time_offset: where such a sample has its time, from its start.
+        Each record becomes a PERF_RECORD_SAMPLE. kinds: of each kind of record, from kind 1 on,
+        the id of its samples, the bytes of its data, and where these have the thread that it is
+        about; None: they do not tell. time_offset: where such a sample has its time, from its start.
         held: a window is taken with each `Ring.hold(False)`.
 
         `overwritten` of its counters are records that were in no window, `lost_samples` those that
         were torn, and `window_taken` all others.
 
-        Raises ValueError (a map that is closed, too many kinds) and OSError (EINVAL: no such shard or
-        CPU, `stream` does not take perf records, or a kind is invalid).
+        Raises ValueError (a map that is closed, too many kinds) and OSError (EINVAL: no such shard
+        or CPU, `stream` does not take perf records, or a kind is invalid).
         """
     def add_relay_ring(
         self,

@@ -24,6 +24,7 @@ from collectord.model import (
     TASK_SCOPES,
     ScopeKind,
 )
+from collectord.text.units import Least
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,6 +140,9 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
                 "one instance has all events of a session: put its events into the first source",
             )
         seen = True
+        if source.when == "otherwise" and len(session.source) == 1:
+            hint = 'when = "present"'
+            yield Problem(f"{key}.when", "there is no other source that it stands in for", hint)
         yield from under(key, _window(source, recorder=recorder))
 
 
@@ -149,7 +153,7 @@ def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]
         if value is not None and not recorder:
             hint = f'mode = "{FLIGHT_RECORDER}"'
             yield Problem(name, "only a flight recorder has this key", hint)
-        elif value is not None and value <= 0:
+        elif value is not None and value in (0, Least()):
             yield Problem(name, "must not be 0")
     if recorder and not source.overwrite:
         yield Problem("overwrite", "a flight recorder overwrites its oldest events")

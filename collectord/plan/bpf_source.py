@@ -38,14 +38,7 @@ from collectord.plan.bpf_plan import (
 )
 from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan, read_format
 from collectord.plan.ring_plan import RingPlan
-from collectord.plan.ring_set import (
-    RECORDER_RING_BYTES,
-    Rings,
-    RingSet,
-    numbered,
-    rounded,
-    sideband,
-)
+from collectord.plan.ring_set import Rings, RingSet, numbered, rounded, sideband
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
 from collectord.programs import bpf_program, c_source
@@ -282,7 +275,7 @@ def _require_slots(source: BpfSourceConfig, facts: KernelFacts) -> None:
     """Check that the host has what a flight recorder needs.
 
     Raises:
-        MissingFeature: the kernel's arrays cannot be mapped, or the machine orders stores otherwise.
+        MissingFeature: the kernel's arrays cannot be mapped, or the machine reorders stores.
     """
     if bpf_program.numbers(facts.release) < _SLOTS_SINCE:
         since = ".".join(map(str, _SLOTS_SINCE))
@@ -293,8 +286,8 @@ def _require_slots(source: BpfSourceConfig, facts: KernelFacts) -> None:
         )
     if facts.arch not in _ORDERED:
         raise MissingFeature(
-            f"{source.program}: BPF programs are flight recorders on x86 only, and this machine is "
-            f"{facts.arch}",
+            f"{source.program}: BPF programs are flight recorders on x86 only, and this machine "
+            f"is {facts.arch}",
             feature="ordered stores",
         )
 
@@ -306,10 +299,12 @@ def _slot_sets(
     scope: Scope,
     facts: KernelFacts,
 ) -> tuple[RingSet, ...]:
-    """Return the slots of each flight recorder, and the sideband rings of all; see `_ring_sets`."""
+    """Return the slots of each flight recorder, and sideband rings; see `_ring_sets`."""
     sets: list[RingSet] = []
+    possible = len(facts.cpus_possible)
+    limit = ring_sizes.recorder_limit(possible).of(facts.memory_bytes)
     for source, program in chosen:
-        size = source.ring.in_bytes(facts.page_size, RECORDER_RING_BYTES)
+        size = source.ring.in_bytes(facts.page_size, limit // possible)
         slots = min(max(size, facts.page_size) // SLOT_BYTES, _SLOTS_MAX)
         sets.append(
             SlotSet(

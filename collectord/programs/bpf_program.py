@@ -24,7 +24,7 @@ EVENT: Final = "COLLECTORD_EVENT"
 RING: Final = "collectord_ring"
 _SUBMIT: Final = "collectord_submit"
 _KEEP: Final = "collectord_keep"
-# Tables of collectord.h: one whose leaf is the first kind of record, and so on; and where they are kept.
+# Tables of collectord.h: those whose leaves are the kinds of records, and where these are kept.
 RECORD: Final = "collectord_record_"
 HEADS: Final = "collectord_heads"
 SLOTS: Final = "collectord_slots"

@@ -26,6 +26,7 @@ from collectord.sink.segment import (
     session_names,
     sink_errors,
 )
+from collectord.text.units import Least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -114,12 +115,13 @@ def _evict(
         device: max(missing_bytes(space, plan), needs.get(device, 0))
         for device, space in spaces.items()
     }
+    quota = quota_bytes(root, plan)
     evictions: list[Eviction] = []
     failures: list[SinkError] = []
     for segment in held:
         if plan.age_ns and now_ns - segment.written_ns > plan.age_ns:
             reason = EvictReason.AGE
-        elif plan.bytes and used_bytes > plan.bytes:
+        elif quota and used_bytes > quota:
             reason = EvictReason.QUOTA
         elif wanted_bytes[segment.device] > 0:
             reason = EvictReason.FREE_SPACE
@@ -136,7 +138,7 @@ def _evict(
         used_bytes -= segment.bytes
         wanted_bytes[segment.device] -= segment.bytes
     short = any(size > 0 for size in wanted_bytes.values())
-    if short or (plan.bytes and used_bytes > plan.bytes):
+    if short or (quota and used_bytes > quota):
         failures += closed  # the missing space may be in these folders
     if failures and not evictions:
         raise failures[0]
@@ -175,6 +177,16 @@ def _try(note: Callable[[], None], folder: Folder) -> bool:
         )
         return False
     return True
+
+
+def quota_bytes(root: Folder, plan: RetentionPlan) -> int:
+    """Return what all segments may take, 0 for no limit. Raises SinkError."""
+    limit = Least(plan.bytes, plan.percent)
+    if not limit.percent:
+        return limit.bytes
+    with sink_errors("cannot read the filesystem's size", root.path):
+        space = os.fstatvfs(root.fd)
+    return limit.of(space.f_blocks * space.f_frsize)
 
 
 def missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collectord.codec.bpf_struct import Layout
     from collectord.ledger.record_ledger import Bracket, RingBalance
     from collectord.model import Basis
-    from collectord.plan.bpf_plan import KeptPlan, ProgramPlan
+    from collectord.plan.bpf_plan import ProgramPlan
     from collectord.plan.ring_plan import RingPlan
     from collectord.programs.program_manifest import RecordConfig
     from collectord.source.loaded_program import Loaded, LoadedTable
@@ -188,6 +188,14 @@ def open_rings(
         return NOTHING_KEPT
     heads, slots = _table(plan, loaded, HEADS), _table(plan, loaded, SLOTS)
     layouts = record_layouts(plan, loaded)
+    kinds = [
+        Kind(
+            one.event_index,
+            layouts[one.record.event].size,
+            _task_at(one.record, layouts[one.record.event]),
+        )
+        for one in plan.kept
+    ]
     try:
         slot_map = SlotMap(
             heads.fd,
@@ -200,37 +208,31 @@ def open_rings(
         message = f"{plan.name}: {size} of slots cannot be mapped"
         raise KernelError(message, syscall="mmap", errno=error.errno or 0) from error
     stack.callback(slot_map.close)
-    made = (_ring(session, ring, plan.kept, layouts, slot_map, heads.fd) for ring in rings)
+    made = (
+        _ring(
+            RingLabel(session, ring.source, ring.role, ring.cpu), ring, kinds, slot_map, heads.fd
+        )
+        for ring in rings
+    )
     return Kept(tuple(made), layouts)
 
 
 def _ring(
-    session: str,
-    plan: RingPlan,
-    kept: Sequence[KeptPlan],
-    layouts: Mapping[str, Layout],
-    slot_map: SlotMap,
-    fd: int,
+    label: RingLabel, plan: RingPlan, kinds: Sequence[Kind], slot_map: SlotMap, fd: int
 ) -> SlotRing:
-    first = _FIRST_ID + plan.cpu * _IDS_OF_CPU
+    """Return the slots of a CPU; ids of samples are those of `kinds`, and of the CPU."""
     attr = plan.events[0].attr
+    own = tuple(one._replace(id=_FIRST_ID + plan.cpu * _IDS_OF_CPU + one.id) for one in kinds)
     return SlotRing(
         map=slot_map,
-        kinds=tuple(
-            Kind(
-                first + one.event_index,
-                layouts[one.record.event].size,
-                _task_at(one.record, layouts[one.record.event]),
-            )
-            for one in kept
-        ),
+        kinds=own,
         fd=fd,
         basis=plan.basis,
         geometry=Geometry(plan.data_bytes, 0, plan.requested_bytes),
-        label=RingLabel(session, plan.source, plan.role, plan.cpu),
+        label=label,
         counters=tuple(
-            CounterFd(fd, one.event_index, first + one.event_index, attr.read_format)
-            for one in kept
+            CounterFd(fd, kind.id, one.id, attr.read_format)
+            for kind, one in zip(kinds, own, strict=True)
         ),
         time_offset=sample_time_offset(attr),
         before=slot_map.counted(plan.cpu),

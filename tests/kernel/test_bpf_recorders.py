@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flight recorders of BPF programs: every record has a number, and each is stored or accounted for."""
+"""Flight recorders of BPF programs: each record is stored, or accounted for by its number."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_each_record_is_in_one_snapshot(tmp_path: Path, start_cli: Start, run_cl
 
 
 def test_the_same_answers_as_from_ftrace(tmp_path: Path, start_cli: Start, run_cli: Cli) -> None:
-    """Beside a recorder of ftrace it has the same switches, and the answers say the same of a load."""
+    """It has the switches that ftrace has beside it, and the answers say the same of a load."""
     config = daemons.write_sessions(tmp_path, _SLOTS.format(ring="16MiB") + _PAGES)
     with daemons.running(start_cli, config) as daemon:
         load = [*_PINNED, str(CPUS[-1]), str(SLEEPS)]
@@ -203,9 +203,9 @@ def test_the_same_answers_as_from_ftrace(tmp_path: Path, start_cli: Start, run_c
             answers.setdefault(answer, {})[session] = [row for row in rows if row[key] == pid]
     assert len(switches["slots"]) > SLEEPS
     assert switches["slots"] == switches["pages"]
-    for answer, rows in answers.items():
-        assert rows["slots"], answer
-        for of_slots, of_pages in zip(rows["slots"], rows["pages"], strict=True):
+    for answer, found in answers.items():
+        assert found["slots"], answer
+        for of_slots, of_pages in zip(found["slots"], found["pages"], strict=True):
             for name in ("comm", "woken"):
                 assert of_slots.get(name) == of_pages.get(name), (answer, name)
             # A wake-up may be missed, and is counted as lost then.
@@ -215,7 +215,7 @@ def test_the_same_answers_as_from_ftrace(tmp_path: Path, start_cli: Start, run_c
 
 
 def test_a_program_does_in_a_session_what_it_is_for(run_cli: Cli, tmp_path: Path) -> None:
-    """A flight recorder is not drained, and another program is no flight recorder: messages say so."""
+    """A flight recorder is not drained, and other programs are none: messages say so."""
     out = tmp_path / "out.data"
     streamed = run_cli("record", "--bpf", "blackbox", "-o", out, "--", "true")
     assert streamed.returncode != 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose context switches are known: it is pinned to a CPU, and reads what the kernel counts.
+"""A program on one CPU whose context switches are known: it reads what the kernel counts.
 
 It prints, in JSON, its thread and two moments, each with the switches away from it up to then. It
 needs nothing of the project.
@@ -38,7 +38,7 @@ def main() -> None:
     for _ in range(sleeps):
         time.sleep(0)
         time.sleep(1e-6)
-    print(json.dumps([os.getpid(), *begin, *_moment()]))
+    sys.stdout.write(json.dumps([os.getpid(), *begin, *_moment()]))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.model import ScopeKind
 from collectord.plan.build import build
 from collectord.plan.plan import CorePlan, Plan
-from collectord.text.units import RingSize
+from collectord.text.units import Least, RingSize
 from tests.support import balances
 from tests.support.configs import perf_event, perf_source, trace_event, tracefs_source
 from tests.support.hosts import host
@@ -241,7 +241,7 @@ def test_output_directory() -> None:
     made = config("--output-dir", "out")
     assert made.session[0].directory == str(Path.cwd() / "out")
     assert made.session[0].single_file == ""
-    assert (made.retention.bytes, made.retention.age) == (0, 0)
+    assert (made.retention.bytes, made.retention.age) == (Least(), 0)
     assert (made.retention.free.bytes, made.retention.free.percent) == (0, 0)
 
 

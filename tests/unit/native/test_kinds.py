@@ -23,7 +23,7 @@ _FIELD: Final = re.compile(
 )
 _DOWNCAST: Final = re.compile(r"\b(?:(?:aux|bpf|page|perf|relay|slot)_ring|window)__\w+")
 _INCLUDE: Final = re.compile(
-    r'#include "(?:aux_ring|bpf_ring|page_\w+|perf_ring|record_stream|relay_\w+|slot_ring|window)\.h"'
+    r'#include "(?:(?:aux|bpf|perf|slot)_ring|page_\w+|record_stream|relay_\w+|window)\.h"'
 )
 
 
