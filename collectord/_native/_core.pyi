@@ -545,8 +545,8 @@ class Core:
 
         Each record becomes a PERF_RECORD_SAMPLE. kinds: of each kind of record, from kind 1 on,
         the id of its samples, the bytes of its data, and where these have the thread that it is
-        about; None: they do not tell. time_offset: where such a sample has its time, from its start.
-        held: a window is taken with each `Ring.hold(False)`.
+        about; None: they do not tell. time_offset: where such a sample has its time, from its
+        start. held: a window is taken with each `Ring.hold(False)`.
 
         `overwritten` of its counters are records that were in no window, `lost_samples` those that
         were torn, and `window_taken` all others.
