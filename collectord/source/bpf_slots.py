@@ -83,7 +83,7 @@ class SlotRing(RingHandle):
             stream,
             self.map,
             cpu=self.label.cpu,
-            kinds=self.kinds,
+            kinds=[(kind.id, kind.size_bytes, kind.task_at) for kind in self.kinds],
             time_offset=self.time_offset,
             held=self.held,
         )
