@@ -45,7 +45,8 @@ cdef extern from "columns/blktrace.h":
 
 cdef extern from "columns/column.h":
     enum field_place:
-        FIELD_MISSING, FIELD_STAMP, FIELD_UTC, FIELD_CPU, FIELD_PID, FIELD_TID, FIELD_COMM, FIELD_COMM_OF
+        FIELD_MISSING, FIELD_STAMP, FIELD_UTC, FIELD_CPU, FIELD_PID, FIELD_TID, FIELD_COMM,
+        FIELD_COMM_OF
         FIELD_LABEL, FIELD_INLINE, FIELD_DATA_LOC, FIELD_REL_LOC, FIELD_CHAIN, FIELD_TAIL
         FIELD_RWBS, FIELD_DEVICE, FIELD_CGROUP
     struct field:
