@@ -7,7 +7,8 @@ import os
 import struct
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pytest
 
@@ -19,7 +20,8 @@ from collectord.model import Basis, Reason, Stage
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.source import bpf_slots
-from collectord.source.loaded_program import Loaded, LoadedTable
+from collectord.source.bpf import OpenBpf, OpenProgram
+from collectord.source.loaded_program import Loaded, LoadedProgram, LoadedTable
 from tests.support.bpf_pairs import keeping_host
 
 if TYPE_CHECKING:
@@ -178,3 +180,49 @@ def test_the_header_gets_its_sizes() -> None:
     assert "COLLECTORD_CPUS 6\n" in text
     assert "COLLECTORD_SLOTS_EACH 512\n" in text
     assert f"COLLECTORD_SLOTS {6 * SLOTS}\n" in text
+
+
+class Nobody:
+    """Rings of perf that are none, and a kernel that has skipped runs of a program."""
+
+    rings = ()
+    hotplug = ()
+    target_fds = ()
+    event_ids: ClassVar[dict[int, tuple[int, ...]]] = {}
+    misses = 5
+
+    def possible_cpus(self) -> tuple[int, ...]:
+        """See `Kernel`."""
+        return tuple(range(CPUS))
+
+    def program_info(self, _fd: int) -> SimpleNamespace:
+        """See `Kernel`."""
+        return SimpleNamespace(recursion_misses=self.misses)
+
+    def enable(self) -> None:
+        """See `OpenPerf`."""
+
+
+def test_a_session_of_slots_takes_windows_and_counts_for_each_cpu(stack: ExitStack) -> None:
+    """Runs that the kernel skipped count on one of them; a CPU that is back begins anew."""
+    program = replace(loaded(stack), programs=(LoadedProgram("f", 7, 1, ()),))
+    kept = opened(stack, program)
+    session = planned()
+    (plan,) = session.payload_of(BpfPlan).programs
+    nobody: Any = Nobody()
+    one = OpenProgram(plan, program, None, {}, (), *kept)
+    source = OpenBpf(nobody, session.payload_of(BpfPlan), (one,), nobody)
+    (recording,) = source.abilities.recording
+    assert not recording.stands_still
+    assert not recording.frozen()
+    assert [ring.label.cpu for ring in source.rings] == [*range(CPUS)]
+    assert {len(ids) for ids in source.event_ids.values()} == {CPUS}
+    source.enable()
+    nobody.misses = 7
+    for cpu in range(CPUS):
+        count(program, cpu, 10 * cpu, 1)
+    found = [source.read_produced(ring).value for ring in source.rings]
+    assert found == [3, 11, 21, 31]
+    (again,) = source.slots_of(2)
+    count(program, 2, 25, 1)
+    assert source.read_produced(again).value == 5
