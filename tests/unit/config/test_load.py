@@ -439,7 +439,7 @@ def test_the_default_sessions() -> None:
     profile, execs, blackbox = build(load([MANUAL]), host(hardware_pmu=False)).sessions
     assert (profile.name, profile.scope.describe()) == ("profile", "system")
     clock = profile.events[0]
-    assert (clock.name, clock.attr.freq, clock.attr.sample_period) == ("cpu-clock", True, 19)
+    assert (clock.name, clock.attr.freq, clock.attr.sample_period) == ("cpu-clock:I", True, 19)
     assert (execs.name, str(execs.basis)) == ("exec", "exact")
     assert [event.name for event in execs.events][:3] == [
         "sched:sched_process_exec",
