@@ -365,7 +365,7 @@ static void invalid_options_are_refused(void)
 	fake_slots__deinit(&fake);
 }
 
-#define RACED 400000u
+#define RACED 2000000u
 
 static void *race(void *unused)
 {
@@ -381,7 +381,7 @@ static void windows_of_a_running_writer_have_whole_records(void)
 	uint64_t first, last, windows = 0;
 	pthread_t thread;
 
-	open_ring(512);
+	open_ring(32);
 	CHECK_EQ(pthread_create(&thread, NULL, race, NULL), 0);
 	do {
 		(void)take_all(&first, &last);
