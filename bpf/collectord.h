@@ -18,6 +18,10 @@
  * and then calls collectord_submit(), which asks for itself. A gate is opened once its CPU has a
  * ring. The daemon drains the ring, and compares what it stored with what was counted here.
  *
+ * A program that is a flight recorder lists its kinds of records in its manifest instead, defines
+ * their structs before it includes this file, and calls collectord_keep(): nobody drains what that
+ * writes, and the oldest records are overwritten.
+ *
  * BCC rewrites methods of maps in plain text of the main file only. So this file is put into the
  * program's text where the #include stands, and no method hides in a macro.
  */
@@ -118,6 +122,111 @@ static inline bool collectord_open(void)
 
 	return gate && *gate;
 }
+
+#ifdef COLLECTORD_DESCRIBE
+#ifndef COLLECTORD_CPUS /* the program is only looked at */
+#define COLLECTORD_CPUS 1
+#define COLLECTORD_SLOTS_EACH 64
+#define COLLECTORD_SLOTS 64
+#endif
+
+/* What a CPU has taken of its slots. */
+struct collectord_head {
+	u64 slots;
+	u64 records;
+	u64 missed;	/* records that came while another one took its slots */
+	u32 busy;	/* one does */
+	u32 reserved;
+	u64 unused[4];
+};
+
+/*
+ * A record has a slot or several that follow each other. Who reads a slot compares its mark before
+ * and after: it is 0 while the slot is written. That takes a machine that makes stores visible in
+ * their order, as x86 does.
+ */
+struct collectord_slot {
+	u64 front;	/* the time of the record; of further slots, data */
+	u32 mark;	/* number << 8, and the kind, or 0x80 and which slot of its record it is */
+	u32 data[3];
+};
+
+BPF_F_TABLE("array", u32, struct collectord_head, collectord_heads, COLLECTORD_CPUS, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, struct collectord_slot, collectord_slots, COLLECTORD_SLOTS, BPF_F_MMAPABLE);
+/* Tell the daemon the layouts of the records; hold nothing. */
+COLLECTORD_DESCRIBE
+
+#define COLLECTORD_FIRST_WORDS 3
+#define COLLECTORD_MORE_WORDS 5
+#define COLLECTORD_MORE 0x80
+#define collectord_barrier() asm volatile("" ::: "memory")
+
+static inline void collectord_fill(u32 index, u32 mark, u64 front, const u32 *data)
+{
+	struct collectord_slot *slot = collectord_slots.lookup(&index);
+
+	if (!slot)
+		return;
+	*(volatile u32 *)&slot->mark = 0;
+	collectord_barrier();
+	slot->front = front;
+	slot->data[0] = data[0];
+	slot->data[1] = data[1];
+	slot->data[2] = data[2];
+	collectord_barrier();
+	*(volatile u32 *)&slot->mark = mark;
+}
+
+/*
+ * Two of a CPU's records are never in the midst of taking their slots: an interrupt that comes in
+ * between finds `busy` set, and its record is missed, and counted.
+ */
+static inline void collectord_keep_words(u32 kind, const u32 *words, const u32 more)
+{
+	u32 cpu = bpf_get_smp_processor_id(), first, mark;
+	struct collectord_head *head;
+	u64 now, at;
+
+	if (!collectord_open())
+		return;
+	now = bpf_ktime_get_ns();
+	head = collectord_heads.lookup(&cpu);
+	if (!head)
+		return;
+	if (*(volatile u32 *)&head->busy) {
+		__sync_fetch_and_add(&head->missed, 1);
+		return;
+	}
+	*(volatile u32 *)&head->busy = 1;
+	at = *(volatile u64 *)&head->slots;
+	*(volatile u64 *)&head->slots = at + 1 + more;
+	mark = *(volatile u64 *)&head->records + 1;
+	*(volatile u64 *)&head->records += 1;
+	*(volatile u32 *)&head->busy = 0;
+	mark <<= 8;
+	first = cpu * COLLECTORD_SLOTS_EACH;
+	collectord_fill(first + (at & (COLLECTORD_SLOTS_EACH - 1)), mark | kind, now, words);
+	words += COLLECTORD_FIRST_WORDS;
+#pragma unroll
+	for (u32 i = 1; i <= 7; i++) {
+		if (i > more)
+			break;
+		collectord_fill(first + ((at + i) & (COLLECTORD_SLOTS_EACH - 1)),
+				mark | COLLECTORD_MORE | i, words[0] | (u64)words[1] << 32,
+				words + 2);
+		words += COLLECTORD_MORE_WORDS;
+	}
+}
+
+/*
+ * Keep a record, a struct of a manifest's [[record]] whose every byte is set; it takes some 12, 32,
+ * 52, ... or 152 bytes, which fill one slot, two, ... or eight.
+ */
+#define collectord_keep(type, record)                                                       \
+	collectord_keep_words(COLLECTORD_KIND_##type, (const u32 *)(record),                \
+			      (sizeof(struct type) / 4 - COLLECTORD_FIRST_WORDS) /          \
+				      COLLECTORD_MORE_WORDS)
+#endif
 
 #ifdef COLLECTORD_EVENT
 #include <uapi/linux/errno.h>

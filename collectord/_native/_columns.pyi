@@ -18,6 +18,7 @@ Place: TypeAlias = Literal[
     "pid",
     "tid",
     "comm",
+    "comm_of",
     "label",
     "inline",
     "data_loc",

@@ -45,7 +45,8 @@ cdef extern from "columns/blktrace.h":
 
 cdef extern from "columns/column.h":
     enum field_place:
-        FIELD_MISSING, FIELD_STAMP, FIELD_UTC, FIELD_CPU, FIELD_PID, FIELD_TID, FIELD_COMM
+        FIELD_MISSING, FIELD_STAMP, FIELD_UTC, FIELD_CPU, FIELD_PID, FIELD_TID, FIELD_COMM,
+        FIELD_COMM_OF
         FIELD_LABEL, FIELD_INLINE, FIELD_DATA_LOC, FIELD_REL_LOC, FIELD_CHAIN, FIELD_TAIL
         FIELD_RWBS, FIELD_DEVICE, FIELD_CGROUP
     struct field:
@@ -95,7 +96,7 @@ cdef dict PLACES = {
     "pid": FIELD_PID, "tid": FIELD_TID, "comm": FIELD_COMM, "label": FIELD_LABEL,
     "inline": FIELD_INLINE, "data_loc": FIELD_DATA_LOC, "rel_loc": FIELD_REL_LOC,
     "chain": FIELD_CHAIN, "tail": FIELD_TAIL, "rwbs": FIELD_RWBS, "device": FIELD_DEVICE,
-    "cgroup": FIELD_CGROUP,
+    "cgroup": FIELD_CGROUP, "comm_of": FIELD_COMM_OF,
 }
 cdef dict PERF_ROWS = {
     "raw": PERF_ROWS_RAW, "samples": PERF_ROWS_SAMPLES, "tasks": PERF_ROWS_TASKS,

@@ -125,6 +125,22 @@ class BpfMap:
     def close(self) -> None:
         """Unmap the ring. Raises ValueError while a core still drains it."""
 
+class SlotMap:
+    """Shared mapping of the two arrays of a BPF program that is a flight recorder."""
+
+    def __init__(self, heads_fd: int, slots_fd: int, *, cpus: int, slots_each: int) -> None:
+        """Map both arrays: a head for each of the CPUs, and so many slots.
+
+        Raises OSError (EINVAL: slots_each is no power of two, or too large).
+        """
+    def counted(self, cpu: int) -> tuple[int, int]:
+        """Return the records of a CPU, and those that it missed beside them, as of now.
+
+        Raises ValueError (it is closed, or there is no such CPU).
+        """
+    def close(self) -> None:
+        """Unmap them. Raises ValueError while a core still reads them."""
+
 class AuxMap:
     """Shared mapping of the AUX area that belongs to a perf ring.
 
@@ -513,6 +529,30 @@ class Core:
 
         Raises ValueError (a map or note that is closed) and OSError (EINVAL: no such shard,
         `stream` does not take perf records, or fields_bytes is invalid).
+        """
+    def add_slot_ring(
+        self,
+        shard: int,
+        stream: Stream,
+        slot_map: SlotMap,
+        *,
+        cpu: int,
+        kinds: Sequence[tuple[int, int, int | None]],
+        time_offset: int,
+        held: bool = True,
+    ) -> Ring:
+        """Have windows of a CPU's slots taken into a stream of perf records.
+
+        Each record becomes a PERF_RECORD_SAMPLE. kinds: of each kind of record, from kind 1 on,
+        the id of its samples, the bytes of its data, and where these have the thread that it is
+        about; None: they do not tell. time_offset: where such a sample has its time, from its
+        start. held: a window is taken with each `Ring.hold(False)`.
+
+        `overwritten` of its counters are records that were in no window, `lost_samples` those that
+        were torn, and `window_taken` all others.
+
+        Raises ValueError (a map that is closed, too many kinds) and OSError (EINVAL: no such shard
+        or CPU, `stream` does not take perf records, or a kind is invalid).
         """
     def add_relay_ring(
         self,

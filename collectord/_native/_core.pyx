@@ -390,6 +390,22 @@ cdef class Core:
         check(bpf_ring__new(&options, &made))
         return self.take(shard, stream, made, (bpf_map, note), held)
 
+    def add_slot_ring(self, uint32_t shard, Stream stream not None, SlotMap slot_map not None, *,
+                      uint32_t cpu, kinds, uint16_t time_offset, bint held=True):
+        cdef slot_kind[127] listed
+        cdef slot_ring_options options = slot_ring_options(
+            &slot_map.map, cpu, walk_layout(time_offset, 0, 0, NULL), &listed[0], 0)
+        cdef ring *made
+        slot_map.usable()
+        if len(kinds) >= SLOT_KINDS:
+            raise ValueError(f"{len(kinds)} kinds of records")
+        for number, size_bytes, task_at in kinds:
+            listed[options.kind_count] = slot_kind(
+                number, size_bytes, SLOT_NO_TASK if task_at is None else task_at)
+            options.kind_count += 1
+        check(slot_ring__new(&options, &made))
+        return self.take(shard, stream, made, (slot_map,), held)
+
     def add_relay_ring(self, uint32_t shard, Stream stream not None, int fd, *,
                        uint64_t capacity_bytes, uint32_t longest_bytes=0, bint blktrace=False,
                        bint held=False, RingNote note=None, Py_ssize_t slots_at=0):

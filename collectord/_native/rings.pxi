@@ -64,6 +64,32 @@ cdef extern from "aux_ring.h":
         uint32_t fields_bytes
     int bpf_ring__new(const bpf_ring_options *options, ring **out) nogil
 
+cdef extern from "slot_ring.h":
+    struct slot_map:
+        uint32_t cpus, slots_each
+        const slot_head *heads
+    struct slot_head:
+        uint64_t slots, records, missed
+    int slot_map__init(slot_map *map, int heads_fd, int slots_fd, uint32_t cpus,
+                       uint32_t slots_each) nogil
+    void slot_map__deinit(slot_map *map) nogil
+    void slot_map__read(const slot_map *map, uint32_t cpu, uint64_t *records, uint64_t *missed)
+    struct slot_kind:
+        uint64_t id
+        uint16_t bytes, task_at
+    struct slot_ring_options:
+        const slot_map *map
+        uint32_t cpu
+        walk_layout layout
+        const slot_kind *kinds
+        uint32_t kind_count
+    struct slot_ring:
+        window window
+    const uint32_t SLOT_KINDS
+    const uint16_t SLOT_NO_TASK
+    int slot_ring__new(const slot_ring_options *options, ring **out) nogil
+    slot_ring *slot_ring__of(const ring *r)
+
 cdef extern from "page_ring.h":
     const uint32_t SUBBUF_BYTES_MIN
     struct subbuf_tally:
@@ -253,6 +279,29 @@ cdef class BpfMap(DataMap):
         self.mapped = True
 
 
+cdef class SlotMap(Mapped):
+    cdef slot_map map
+
+    def __cinit__(self, int heads_fd, int slots_fd, *, uint32_t cpus, uint32_t slots_each):
+        with nogil:
+            check(slot_map__init(&self.map, heads_fd, slots_fd, cpus, slots_each))
+        self.mapped = True
+
+    def __dealloc__(self):
+        slot_map__deinit(&self.map)
+
+    cdef void unmap(self):
+        slot_map__deinit(&self.map)
+
+    def counted(self, uint32_t cpu):
+        cdef uint64_t records = 0, missed = 0
+        self.usable()
+        if cpu >= self.map.cpus:
+            raise ValueError(f"no CPU {cpu}")
+        slot_map__read(&self.map, cpu, &records, &missed)
+        return records, missed
+
+
 # `ring_map` is used until the end.
 @cython.no_gc_clear
 cdef class AuxMap(DataMap):
@@ -345,7 +394,8 @@ cdef class Ring(Drained):
         cdef const perf_ring *p = perf_ring__of(r)
         cdef const page_ring *s = page_ring__of(r)
         cdef const relay_ring *a = relay_ring__of(r)
-        cdef const window *w = window__of(r)
+        cdef const slot_ring *k = slot_ring__of(r)
+        cdef const window *w = window__of(r) if k == NULL else &k.window
         p = p if p != NULL else &NO_PERF
         s = s if s != NULL else &NO_PAGES
         a = a if a != NULL else &NO_RELAY

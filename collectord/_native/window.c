@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "slot_ring.h"
 #include "stream.h"
 
 /* How often a copy is repeated because a record was completed meanwhile. */
@@ -124,7 +125,8 @@ int window__new(const struct perf_ring_options *options, struct ring **out)
 
 void window__warm(const struct ring *ring)
 {
-	const struct window *const window = window__of(ring);
+	const struct slot_ring *const slots = slot_ring__of(ring);
+	const struct window *const window = slots == NULL ? window__of(ring) : &slots->window;
 
 #ifdef MADV_POPULATE_WRITE
 	/* EINVAL before Linux 5.14: then the copy faults the pages in, one by one. */

@@ -39,7 +39,7 @@ from collectord.config.schema_session import (
 from collectord.errors import UsageError
 from collectord.model import FLIGHT_RECORDER, RECORD_SESSION, ScopeKind
 from collectord.plan import ring_sizes
-from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, RingSize, Share
+from collectord.text.units import NS_PER_SECOND, Bytes, Least, Nanoseconds, RingSize, Share
 
 if TYPE_CHECKING:
     import argparse
@@ -92,7 +92,7 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         bpf=BpfConfig(cache="" if os.geteuid() == 0 else str(Path.home() / _USERS_CACHE)),
         # Recordings made by hand are deleted by hand.
         retention=RetentionConfig(
-            bytes=Bytes(0), age=Nanoseconds(0), free=Share(), compress_after=Nanoseconds(0)
+            bytes=Least(), age=Nanoseconds(0), free=Share(), compress_after=Nanoseconds(0)
         ),
         session=(
             SessionConfig(
@@ -219,7 +219,6 @@ def _bpf(args: argparse.Namespace) -> tuple[BpfSourceConfig, ...]:
         "-p": bool(args.pid),
         "-c": args.count is not None,
         "-i": args.no_inherit,
-        "--overwrite": args.overwrite,
         **_of_perf(args),
     }
     wrong = next((name for name, given in others.items() if given), "")

@@ -41,6 +41,7 @@ TASK_LABELS: Final = ("comm", "exec", "fork", "exit")
 AUX_LABELS: Final = ("data", "start")
 _LABEL: Final[Where] = ("label", 0, 0, 0, False)
 _WORD_BYTES: Final = 8
+_TASK_BYTES: Final = 4
 # Of the raw data of samples: each says where the id of its cgroup is.
 CGROUP_COLUMN: Final = FieldColumn(CGROUP, "text", ("cgroup", 0, 0, 1, False))
 _VALUE: Final = "value"
@@ -139,11 +140,23 @@ FIXED: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def struct_columns(layout: Layout) -> Iterator[FieldColumn]:
-    """Yield the columns of an event of a BPF program: the common ones, then its members."""
+def struct_columns(
+    layout: Layout, comms: Mapping[str, str] | None = None
+) -> Iterator[FieldColumn]:
+    """Yield the columns of an event of a BPF program: the common ones, then its members.
+
+    Args:
+        layout: of the event.
+        comms: columns with the names of threads, each with the member that has the thread.
+    """
     yield from COMMON_COLUMNS
-    for field in layout.fields:
-        yield _member(field)
+    members = {field.name: _member(field) for field in layout.fields}
+    yield from members.values()
+    for name, field in (comms or {}).items():
+        if field in members and members[field].kind in {"i32", "u32"}:
+            _, offset, *_ = members[field].where
+            where: Where = ("comm_of", offset, _TASK_BYTES, 1, False)
+            yield FieldColumn(own_name(name), "text", where)
 
 
 def raw_columns() -> tuple[FieldColumn, ...]:

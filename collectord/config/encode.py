@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec.structs import fields
 
 from collectord.config.decode import Spelt, fields_of, is_struct
-from collectord.text.units import Bytes, Nanoseconds, RingSize, Share, show_share
+from collectord.text.units import (
+    Bytes,
+    Least,
+    Nanoseconds,
+    RingSize,
+    Share,
+    show_least,
+    show_share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,4 +63,5 @@ _SPELLINGS: Final[Mapping[type, Callable[[Any], str]]] = {
     Nanoseconds: lambda duration: f"{duration}ns",
     RingSize: _ring_size,
     Share: show_share,
+    Least: show_least,
 }

@@ -25,6 +25,7 @@ from collectord.model import (
     TASK_SCOPES,
     ScopeKind,
 )
+from collectord.text.units import Least
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,6 +142,9 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
                 "one instance has all events of a session: put its events into the first source",
             )
         seen = True
+        if source.when == "otherwise" and len(session.source) == 1:
+            hint = 'when = "present"'
+            yield Problem(f"{key}.when", "there is no other source that it stands in for", hint)
         yield from under(key, _window(source, recorder=recorder))
 
 
@@ -151,7 +155,7 @@ def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]
         if value is not None and not recorder:
             hint = f'mode = "{FLIGHT_RECORDER}"'
             yield Problem(name, "only a flight recorder has this key", hint)
-        elif value is not None and value <= 0:
+        elif value is not None and value in (0, Least()):
             yield Problem(name, "must not be 0")
     if recorder and not source.overwrite:
         yield Problem("overwrite", "a flight recorder overwrites its oldest events")
@@ -174,6 +178,8 @@ def _freeze(session: SessionConfig) -> Iterator[Problem]:
             ", ".join(f'scope = "{scope}"' for scope in FREEZABLE),
         )
     ftrace = any(isinstance(source, TracefsSourceConfig) for source in session.source)
+    if any(isinstance(source, BpfSourceConfig) for source in session.source):
+        yield Problem("freeze_on", "a flight recorder of a BPF program cannot be frozen")
     spec = session.freeze_on
     if ftrace and (not isinstance(spec.body, Tracepoint) or spec.modifiers != Modifiers()):
         yield Problem("freeze_on", "a tracefs source can be frozen by a tracepoint only")
@@ -183,8 +189,6 @@ def _program(
     session: SessionConfig, source: BpfSourceConfig, programs: set[str]
 ) -> Iterator[Problem]:
     """Yield problems of a BPF program's session; `programs` are those before it."""
-    if session.mode == FLIGHT_RECORDER:
-        yield Problem("kind", "BPF programs cannot be a flight recorder", 'mode = "stream"')
     if any(isinstance(other, PerfSourceConfig) for other in session.source):
         yield Problem(
             "kind", "there are BPF and perf sources in one session", "give each its own session"

@@ -19,7 +19,7 @@ from collectord.config.schema_session import SessionConfig  # noqa: TC001 - deco
 from collectord.config.schema_trigger import TriggerConfig  # noqa: TC001 - likewise
 from collectord.config.users import group_id
 from collectord.model import CONTROL_SOCKET
-from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, Share
+from collectord.text.units import NS_PER_SECOND, Bytes, Least, Nanoseconds, Share
 
 # A file spells them as strings.
 Address = Annotated[ListenAddress | None, Spelt(optional(ListenAddress.parse))]
@@ -73,7 +73,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[retention]`: limits of the state directory over all sessions; 0 for none."""
 
-    bytes: Bytes = Bytes(8 * _GIB)
+    bytes: Least = Least(bytes=2 * _GIB, percent=5.0)
     age: Nanoseconds = Nanoseconds(7 * 86_400 * NS_PER_SECOND)
     free: Share = Share(percent=10.0)
     compress_after: Nanoseconds = Nanoseconds(3600 * NS_PER_SECOND)

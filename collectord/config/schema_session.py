@@ -17,7 +17,7 @@ from collectord.config.trace_probe import Probe  # noqa: TC001 - decode reads an
 from collectord.config.users import user_id
 from collectord.model import ScopeKind
 from collectord.text import cpu_list
-from collectord.text.units import NS_PER_SECOND, Bytes, Nanoseconds, RingSize, Share
+from collectord.text.units import NS_PER_SECOND, Bytes, Least, Nanoseconds, RingSize, Share
 
 Mode = Literal["stream", "flight-recorder"]
 # From the one that matters most to the one that matters least.
@@ -27,6 +27,7 @@ BpfTransportName = Literal["perf", "ringbuf"]
 When = Literal["always", "present"]
 # From nothing to everything; each has what those before it have.
 ShipRule = Literal["none", "ledger", "columns", "raw"]
+TraceWhen = Literal["always", "present", "otherwise"]
 # Values that a file spells as strings.
 Cpus = Annotated[tuple[int, ...], Spelt(cpu_list.parse, spell=cpu_list.render)]
 User = Annotated[int | None, Spelt(user_id, short=True)]
@@ -122,9 +123,9 @@ class TracefsSourceConfig(
     overwrite: bool = True
     watermark: Share = Share(percent=25.0)
     keep: Nanoseconds | None = None
-    max: Bytes | None = None
+    max: Least | None = None
     include_self: bool | None = None
-    when: When = "always"
+    when: TraceWhen = "always"
 
 
 class BpfSourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="bpf"):

@@ -230,6 +230,7 @@ class KernelFacts:
         realtime: the process itself is scheduled in real time.
         realtime_max: the highest priority of SCHED_FIFO that its threads can be given, 0 for none.
         numa_nodes: CPUs of each node of memory; none where unknown.
+        memory_bytes: of the machine, 0 where unknown.
         capabilities: names of the effective set, e.g. "CAP_PERFMON".
         euid: effective user id.
         lockdown: "none", "integrity", "confidentiality", or "unknown" where it cannot be read;
@@ -286,6 +287,7 @@ class KernelFacts:
     ftrace: FtraceFacts = field(default_factory=FtraceFacts)
     bpf: BpfFacts = field(default_factory=BpfFacts)
     relay: RelayFacts | None = None
+    memory_bytes: int = 0
     opener: OpenerFacts | None = None
     checks: tuple[Check, ...] = ()
     version: int = FACTS_VERSION

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.programs.bpf_program import BpfProgram
+    from collectord.programs.program_manifest import RecordConfig
 
 # Transports of submissions to the daemon: perf rings, one on each CPU, or a BPF ring buffer.
 PERF: Final = "perf"
@@ -38,6 +39,19 @@ class OutputPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """One kind of record that a program keeps, as a flight recorder.
+
+    Attributes:
+        record: as its manifest has it.
+        event_index: `EventPlan.index` of the event whose samples its records become.
+    """
+
+    record: RecordConfig
+    event_index: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramPlan:
     """One program to compile.
 
@@ -46,12 +60,14 @@ class ProgramPlan:
         values: values of all its parameters, as `programs.parameter.values_of` gives them.
         outputs: tables to which it submits events; none if it fills maps only.
         gated: it counts only where its gate is open (collectord.h).
+        kept: kinds of records that it keeps, for snapshots; none if it is no flight recorder.
     """
 
     program: BpfProgram
     values: dict[str, int | str]
     outputs: tuple[OutputPlan, ...]
     gated: bool
+    kept: tuple[KeptPlan, ...] = ()
 
     @property
     def name(self) -> str:
@@ -117,6 +133,7 @@ class BpfPlan(Payload):
             given = " ".join(f"{name}={value}" for name, value in one.values.items())
             words = [one.program.path, given]
             words += ["into a BPF ring buffer" for o in one.outputs if o.transport == RINGBUF]
+            words += ["into slots that it overwrites"] if one.kept else []
             yield f"program {one.name}: {', '.join(filter(None, words))}"
         if self.programs:
             limits = f"{show_ns(self.compile_ns)} and {show_bytes(self.compile_bytes)}"
@@ -131,7 +148,10 @@ class BpfPlan(Payload):
                     "path": one.program.path,
                     "sha256": sha256(one.program.source.encode()).hexdigest(),
                     "parameters": one.values,
-                    "events": [output.event_index for output in one.outputs],
+                    "events": [
+                        *(output.event_index for output in one.outputs),
+                        *(kept.event_index for kept in one.kept),
+                    ],
                     "transports": [output.transport for output in one.outputs],
                 }
                 for one in self.programs

@@ -26,10 +26,18 @@ from collectord.errors import (
     MissingPrivilege,
     UsageError,
 )
-from collectord.model import Basis, RingRole
+from collectord.model import FLIGHT_RECORDER, Basis, RingRole
 from collectord.plan import ring_sizes
-from collectord.plan.bpf_plan import PERF, RINGBUF, BpfPlan, OutputPlan, ProgramPlan
+from collectord.plan.bpf_plan import (
+    PERF,
+    RINGBUF,
+    BpfPlan,
+    KeptPlan,
+    OutputPlan,
+    ProgramPlan,
+)
 from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan, read_format
+from collectord.plan.ring_plan import RingPlan
 from collectord.plan.ring_set import Rings, RingSet, numbered, rounded, sideband
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
@@ -42,7 +50,6 @@ if TYPE_CHECKING:
     from collectord.config.schema import BpfConfig, Config
     from collectord.facts.kernel_facts import BpfFacts, KernelFacts
     from collectord.model import Scope
-    from collectord.plan.ring_plan import RingPlan
     from collectord.programs.bpf_program import BpfProgram
 
 # Folder of root's compilations. Root does not trust what another user could write, nor the
@@ -50,6 +57,13 @@ if TYPE_CHECKING:
 _ROOT_CACHE: Final = "/var/cache/collectord/headers"
 
 _BUFFERS_SINCE: Final = (5, 8)
+# Arrays that can be mapped (BPF_F_MMAPABLE).
+_SLOTS_SINCE: Final = (5, 5)
+# Machines that make stores visible in their order, as the marks of slots need it.
+_ORDERED: Final = ("x86_64", "i686")
+# The size of a slot, and how many of them a CPU has at most: struct slot of the core.
+SLOT_BYTES: Final = 24
+_SLOTS_MAX: Final = 1 << 20
 # The most that a ring buffer has whose size is not configured; otherwise it has as much as perf
 # rings on all CPUs would. Its memory is allocated at once.
 _BUFFER_MAX_BYTES: Final = 64 << 20
@@ -66,6 +80,34 @@ def program_names(config: Config) -> tuple[str, ...]:
         if isinstance(source, BpfSourceConfig)
     }
     return tuple(sorted(names))
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSet(RingSet):
+    """The slots of a program that is a flight recorder: a region of them for each CPU.
+
+    They are a map, which does not count against what may be pinned: it has no CPUs here.
+
+    Attributes:
+        regions: the CPUs that are recorded. The map has a region for each that is possible.
+    """
+
+    regions: tuple[int, ...] = ()
+
+    def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
+        """Yield the plan of each region; see `RingSet`."""
+        del aux_bytes
+        for cpu in self.regions:
+            yield RingPlan(
+                source=self.source,
+                role=self.role,
+                cpu=cpu,
+                requested_bytes=self.requested_bytes,
+                data_bytes=data_bytes,
+                watermark_bytes=0,
+                events=self.events,
+                slots=data_bytes // SLOT_BYTES,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +131,14 @@ def cache_folder(config: BpfConfig, state_dir: str, euid: int) -> str:
 
 
 def draft(
-    sources: Sequence[BpfSourceConfig], whole: Config, scope: Scope, facts: KernelFacts
+    sources: Sequence[BpfSourceConfig],
+    whole: Config,
+    scope: Scope,
+    facts: KernelFacts,
+    *,
+    recorder: bool = False,
 ) -> Rings:
-    """Plan the programs of a session: they share its rings.
+    """Plan the programs of a session: they share its rings, unless it is a flight recorder.
 
     Raises:
         UsageError: an unknown program, or an argument that it does not take.
@@ -108,12 +155,16 @@ def draft(
     for source in sources:
         try:
             program = _program(source.program, facts)
-            _require_buffers(source, facts)
+            if recorder:
+                _require_slots(source, facts)
+            else:
+                _require_buffers(source, facts)
         except _ABSENCE as error:
             if source.when != "present":
                 raise
             degraded.append(f"{source.program}: {error}")
             continue
+        _check_mode(program, recorder=recorder)
         planned, own_events = _plan(program, source, facts, first_index=len(events))
         programs.append(planned)
         events += [in_scope(event, scope) for event in own_events]
@@ -123,7 +174,7 @@ def draft(
             for output in planned.outputs
             if not output.counts
         ]
-        if planned.outputs:
+        if planned.outputs or planned.kept:
             chosen.append((source, planned))
     notes += _headers_notes(facts.bpf) if programs else ()
     cpus = ring_cpus(scope, facts)
@@ -137,7 +188,8 @@ def draft(
         compile_bytes=config.compile_memory,
         stats=config.stats,
     )
-    sets = _ring_sets(chosen, events, cpus, scope, facts) if events else ()
+    sized = _slot_sets if recorder else _ring_sets
+    sets = sized(chosen, events, cpus, scope, facts) if events else ()
     may_fail = all(source.when == "present" for source in sources)
     return Rings(
         BpfSourceConfig.kind,
@@ -165,11 +217,16 @@ def _plan(
         name = program.name if shared else f"{program.name}/{table}"
         outputs.append(OutputPlan(table, index, counts, _transport_of(source, table)))
         events.append(_event(name, index, facts, counts=counts))
+    counts = bpf_program.misses_are_counted(program, facts.release)
+    records = enumerate(program.manifest.record, start=first_index + len(outputs))
+    kept = tuple(KeptPlan(record, index) for index, record in records)
+    events += [_event(one.record.event, one.event_index, facts, counts=counts) for one in kept]
     planned = ProgramPlan(
         program,
         values_of(program.name, program.manifest.parameter, given),
         tuple(outputs),
         gated=c_source.includes(program.source, bpf_program.HEADER) >= 0,
+        kept=kept,
     )
     return planned, events
 
@@ -193,6 +250,76 @@ def _require_buffers(source: BpfSourceConfig, facts: KernelFacts) -> None:
             feature="BPF ring buffers",
             hint=f'transport = "{PERF}" works everywhere',
         )
+
+
+def _check_mode(program: BpfProgram, *, recorder: bool) -> None:
+    """Check that a program does in a session what the session is for.
+
+    Raises:
+        UsageError: it does not.
+    """
+    keeps = bool(program.manifest.record)
+    if keeps and not recorder:
+        raise UsageError(
+            f"{program.name} keeps its records for snapshots",
+            hint=f'mode = "{FLIGHT_RECORDER}", or record --overwrite',
+        )
+    if recorder and not keeps:
+        raise UsageError(
+            f"{program.name} is no flight recorder: it hands its events on, or fills maps",
+            hint="a program that is one has [[record]] in its manifest, as blackbox",
+        )
+
+
+def _require_slots(source: BpfSourceConfig, facts: KernelFacts) -> None:
+    """Check that the host has what a flight recorder needs.
+
+    Raises:
+        MissingFeature: the kernel's arrays cannot be mapped, or the machine reorders stores.
+    """
+    if bpf_program.numbers(facts.release) < _SLOTS_SINCE:
+        since = ".".join(map(str, _SLOTS_SINCE))
+        raise MissingFeature(
+            f"{source.program}: this kernel has no arrays that can be mapped: they need Linux "
+            f"{since}, and this is {facts.release}",
+            feature="mappable BPF arrays",
+        )
+    if facts.arch not in _ORDERED:
+        raise MissingFeature(
+            f"{source.program}: BPF programs are flight recorders on x86 only, and this machine "
+            f"is {facts.arch}",
+            feature="ordered stores",
+        )
+
+
+def _slot_sets(
+    chosen: Sequence[tuple[BpfSourceConfig, ProgramPlan]],
+    events: Sequence[EventPlan],
+    cpus: tuple[int, ...],
+    scope: Scope,
+    facts: KernelFacts,
+) -> tuple[RingSet, ...]:
+    """Return the slots of each flight recorder, and sideband rings; see `_ring_sets`."""
+    sets: list[RingSet] = []
+    possible = len(facts.cpus_possible)
+    limit = ring_sizes.recorder_limit(possible).of(facts.memory_bytes)
+    for source, program in chosen:
+        size = source.ring.in_bytes(facts.page_size, limit // possible)
+        slots = min(max(size, facts.page_size) // SLOT_BYTES, _SLOTS_MAX)
+        sets.append(
+            SlotSet(
+                numbered(BpfSourceConfig.kind, len(sets) + 1),
+                RingRole.DATA,
+                (1 << slots.bit_length() - 1) * SLOT_BYTES,
+                source.watermark,
+                tuple(events[kept.event_index] for kept in program.kept),
+                (),
+                overwrite=True,
+                regions=cpus,
+            )
+        )
+    wanted = max(source.sideband_ring.in_bytes(facts.page_size, 0) for source, _ in chosen)
+    return *sets, sideband(sets, scope, facts, wanted)
 
 
 def _ring_sets(

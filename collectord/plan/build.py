@@ -180,7 +180,8 @@ def _sink(config: Config, session: SessionConfig, form: str) -> SinkPlan:
         segment_bytes=session.segment_bytes,
         segment_age_ns=session.segment_age,
         retention=RetentionPlan(
-            bytes=retention.bytes,
+            bytes=retention.bytes.bytes,
+            percent=retention.bytes.percent,
             age_ns=retention.age,
             free_bytes=retention.free.bytes,
             free_percent=retention.free.percent,

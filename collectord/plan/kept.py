@@ -92,6 +92,10 @@ def not_held(session: SessionConfig, scope: Scope) -> str:
     """
     reasons = (
         (session.ends_ns > 0, "it ends by itself"),
+        (
+            session.mode == FLIGHT_RECORDER and any(s.kind == "bpf" for s in session.source),
+            "flight recorders of BPF programs end with the daemon",
+        ),
         (scope.kind not in (ScopeKind.SYSTEM, ScopeKind.CPUS), "it opens whole CPUs alone"),
     )
     return next((reason for applies, reason in reasons if applies), "")

@@ -31,6 +31,8 @@ class RingPlan:
             None for an ftrace ring: its instance enables them for all rings.
         aux: its AUX area, None without. The area's event is the first of `events`.
         overwrite: a perf ring that overwrites its oldest records, and is read for snapshots only.
+        slots: of a BPF program that is a flight recorder, how many it has on this CPU; its records
+            are numbered, so those that are overwritten are counted.
         own_basis: basis of the balance of a ring without events.
     """
 
@@ -43,6 +45,7 @@ class RingPlan:
     events: tuple[EventPlan, ...]
     aux: AuxPlan | None = None
     overwrite: bool = False
+    slots: int = 0
     own_basis: Basis = Basis.EXACT  # an ftrace ring counts all that is written into it
 
     @property

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import PlanError
-from collectord.text.units import show_bytes
+from collectord.text.units import Least, show_bytes
 
 if TYPE_CHECKING:
     from collectord.text.units import Share
@@ -21,8 +22,16 @@ EVENT_RING_BYTES: Final = 2 << 20
 # Data ring of events sampled by the clock. Their rate is bounded: 4000 Hz with call chains of
 # 1 KiB is 4 MiB/s, so this is an eighth of a second, and minutes of the default profile.
 SAMPLING_RING_BYTES: Final = 512 << 10
+# The most that the rings of a flight recorder take without another limit, in all and on each CPU.
+RECORDER_MAX: Final = Least(256 << 20, 1.0)
+_RECORDER_CPU_BYTES: Final = 4 << 20
 # A sample with a copy of the stack has 8 KiB and more.
 STACK_RING_BYTES: Final = 8 << 20
+
+
+def recorder_limit(cpus: int) -> Least:
+    """Return the most that the rings of a flight recorder on so many CPUs take by default."""
+    return replace(RECORDER_MAX, bytes=min(RECORDER_MAX.bytes, _RECORDER_CPU_BYTES * cpus))
 
 
 def ring_bytes(requested_bytes: int, page_size: int) -> int:

@@ -13,10 +13,11 @@ from collectord.config.schema_session import (
     TracefsSourceConfig,
 )
 from collectord.errors import PlanError, UsageError
+from collectord.model import FLIGHT_RECORDER
 from collectord.plan import bpf_source, relay_source, trace_source
 from collectord.plan.freeze import freezing_tracepoint
 from collectord.plan.kept import not_held
-from collectord.plan.ring_set import perf_rings
+from collectord.plan.ring_set import Rings, perf_rings
 from collectord.plan.scope import scope_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collectord.config.schema_session import SessionConfig
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
-    from collectord.plan.ring_set import Rings
     from collectord.plan.source_draft import SourceDraft
 
 # Sources each part of which becomes a plan of its own. A new source is a module and a line here.
@@ -92,14 +92,18 @@ def draft_session(
             opening = facts if not_held(session, scope) else theirs
             # What is compiled here is put into folders of this process's user.
             asked = replace(opening, euid=facts.euid)
-            rings = bpf_source.draft(programs, config, scope, asked)
+            recorder = session.mode == FLIGHT_RECORDER
+            rings = bpf_source.draft(programs, config, scope, asked, recorder=recorder)
         draft = SessionDraft(session, scope, rings, opening)
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
+                draft, why = _otherwise(draft, source)
+                if why is None:
+                    continue
                 freeze = freezing_tracepoint(session)
                 trace = trace_source.draft(source, session.mode, scope, facts, freeze)
                 if trace.rings:
-                    draft = replace(draft, trace=trace)
+                    draft = replace(draft, trace=replace(trace, notes=(*why, *trace.notes)))
                 else:
                     degraded = (*draft.rings.degraded, *trace.degraded)
                     draft = replace(draft, rings=replace(draft.rings, degraded=degraded))
@@ -107,6 +111,24 @@ def draft_session(
                 drafted = _PLANNERS[type(source)](source, facts)
                 draft = replace(draft, apart=(*draft.apart, *drafted))
         return draft
+
+
+def _otherwise(
+    draft: SessionDraft, source: TracefsSourceConfig
+) -> tuple[SessionDraft, tuple[str, ...] | None]:
+    """Choose between a tracefs source and those that it stands in for, by `when = "otherwise"`.
+
+    Returns:
+        the draft, which says why, and what is noted of the tracefs source; None if it is left out.
+    """
+    if source.when != "otherwise":
+        return draft, ()
+    rings = draft.rings
+    if rings.sets:
+        note = "ftrace is not needed: the host can run what is preferred"
+        return replace(draft, rings=replace(rings, notes=(*rings.notes, note))), None
+    lacks = tuple(f"ftrace, as the host lacks what is preferred: {why}" for why in rings.degraded)
+    return replace(draft, rings=Rings()), lacks
 
 
 def _perf_rings(

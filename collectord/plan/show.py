@@ -55,7 +55,7 @@ def ring_words(rings: Iterable[RingPlan]) -> Iterator[str]:
     alike: dict[tuple[str, str, int, int, int, str], list[int]] = {}
     for ring in rings:
         sizes = (ring.data_bytes, ring.requested_bytes, ring.watermark_bytes)
-        role = f"{ring.role}, overwritten" if ring.overwrite else str(ring.role)
+        role = f"{ring.role}, overwritten" if ring.overwrite or ring.slots else str(ring.role)
         area = ring.aux.words() if ring.aux is not None else ""
         alike.setdefault((ring.source, role, *sizes, area), []).append(ring.cpu)
     for (source, role, size, requested, watermark, area), cpus in alike.items():

@@ -32,6 +32,7 @@ class RetentionPlan:
 
     Attributes:
         bytes: allocated bytes of all segments.
+        percent: the same as a share of the state directory's file system; the smaller one holds.
         age_ns: age of a segment's last record.
         free_bytes: floor of free bytes on the file system.
         free_percent: the same as a share of the file system's size.
@@ -39,6 +40,7 @@ class RetentionPlan:
     """
 
     bytes: int = 0
+    percent: float = 0.0
     age_ns: int = 0
     free_bytes: int = 0
     free_percent: float = 0.0

@@ -56,7 +56,6 @@ RECORDER_PERCENT: Final = 100
 _PERCENT_MAX: Final = 99
 
 _KEEP_NS: Final = 30_000_000_000
-_MAX_BYTES: Final = 256 << 20
 # The assumed rate of a CPU when a flight recorder begins: a busy scheduler's, about 4000 events a
 # second. The measured rate decides after that.
 ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
@@ -135,7 +134,8 @@ def draft(
     keep_ns = max_bytes = 0
     if recorder:
         keep_ns = _KEEP_NS if source.keep is None else source.keep
-        max_bytes = _MAX_BYTES if source.max is None else source.max
+        most = source.max or ring_sizes.recorder_limit(len(cpus))
+        max_bytes = most.of(facts.memory_bytes) or ring_sizes.RECORDER_MAX.bytes
         default = _recorder_bytes(keep_ns, max_bytes, len(cpus))
     else:
         default = STREAM_RING_BYTES

@@ -23,6 +23,12 @@ EVENT: Final = "COLLECTORD_EVENT"
 # The output of collectord_submit() in collectord.h, which exists for an event only.
 RING: Final = "collectord_ring"
 _SUBMIT: Final = "collectord_submit"
+_KEEP: Final = "collectord_keep"
+# Tables of collectord.h: those whose leaves are the kinds of records, and where these are kept.
+RECORD: Final = "collectord_record_"
+HEADS: Final = "collectord_heads"
+SLOTS: Final = "collectord_slots"
+_KIND: Final = "COLLECTORD_KIND_"
 _PARAMETER: Final = "PARAMETER_"
 # Defined for a filter, so that collectord.h compares with its parameter.
 _FILTER: Final = "COLLECTORD_FILTER_"
@@ -90,7 +96,17 @@ def defines(program: BpfProgram, values: Mapping[str, int | str]) -> str:
         value = values[name]
         how = f"(text) ({_c_comparison(value)})" if isinstance(value, str) else " 1"
         lines.append(f"#define {_FILTER}{name.upper()}{how}\n")
-    return "".join(lines)
+    return "".join([*lines, *_kinds(program.manifest)])
+
+
+def _kinds(manifest: BpfManifest) -> Iterator[str]:
+    """Yield the numbers of the kinds of records, and what tells their layouts."""
+    described = []
+    for number, record in enumerate(manifest.record, 1):
+        yield f"#define {_KIND}{record.struct} {number}\n"
+        described.append(f"BPF_ARRAY({RECORD}{number}, struct {record.struct}, 1);")
+    if described:
+        yield f"#define COLLECTORD_DESCRIBE {' '.join(described)}\n"
 
 
 def _c_number(value: int) -> str:
@@ -227,8 +243,25 @@ def _event_problems(manifest: BpfManifest, source: str) -> Iterator[Problem]:
         yield Problem("event", "the program does not define its event", hint)
     elif manifest.event is not None and RING not in sent:
         yield Problem("event", "the program submits no event", f'#include "{HEADER}"')
-    if not sent and not manifest.metric and not manifest.answer:
+    yield from _record_problems(manifest, source)
+    exports = (sent, manifest.record, manifest.metric, manifest.answer)
+    if not any(exports):
         yield Problem("answer", "the program exports nothing", "events, [[metric]] or [[answer]]")
+
+
+def _record_problems(manifest: BpfManifest, source: str) -> Iterator[Problem]:
+    known = c_source.words(c_source.strip(source))
+    if not manifest.record:
+        if _KEEP in known:
+            yield Problem("record", "the program keeps records", "list their kinds as [[record]]")
+        return
+    if c_source.includes(source, HEADER) < 0:
+        yield Problem("record", "the program keeps no record", f'#include "{HEADER}"')
+    if outputs(source):
+        yield Problem("record", "the program submits events too", "make two programs of it")
+    for index, record in enumerate(manifest.record):
+        if record.struct not in known:
+            yield Problem(f"record[{index}].struct", f"no struct {record.struct!r} in the program")
 
 
 def _probe_problems(manifest: BpfManifest, code: str) -> Iterator[Problem]:

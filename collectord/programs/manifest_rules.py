@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ColumnConfig,
         MetricConfig,
         ParameterConfig,
+        RecordConfig,
     )
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
@@ -65,6 +66,7 @@ _UNBOUNDED_LABELS: Final = frozenset(
 _SERIES_MAX: Final = 1024
 _RELEASE: Final = re.compile(r"\d{1,3}\.\d{1,3}", re.ASCII)
 _COLUMNS_MAX: Final = 64
+_RECORDS_MAX: Final = 127  # a mark has seven bits for a kind
 _OF_KIND: Final = {
     "scale": "histogram",
     "slot": "histogram",
@@ -124,6 +126,7 @@ def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
         yield from under(f"attach[{index}]", _attach(attach))
     if manifest.event is not None:
         yield from under("event", _columns("columns", manifest.event.columns))
+    yield from _records(manifest.record)
     yield from _unique("metric", [metric.name for metric in manifest.metric], ".name")
     for index, metric in enumerate(manifest.metric):
         yield from under(f"metric[{index}]", _metric(metric))
@@ -196,6 +199,18 @@ def _attach(attach: AttachConfig) -> Iterator[Problem]:
     if rates:
         key = "frequency" if attach.frequency is not None else "period"
         yield Problem(key, "only a perf_event has this key")
+
+
+def _records(records: Sequence[RecordConfig]) -> Iterator[Problem]:
+    if len(records) > _RECORDS_MAX:
+        yield Problem("record", f"{len(records)} kinds of records", f"up to {_RECORDS_MAX}")
+    yield from _names("record", [one.event for one in records], TRACEPOINT, "SYSTEM:NAME")
+    yield from _names("record", [one.struct for one in records], _IDENTIFIER, "a plain name")
+    for index, record in enumerate(records):
+        for name, field in record.comms.items():
+            if not _IDENTIFIER.fullmatch(name) or not _FIELD.fullmatch(field):
+                yield Problem(f"record[{index}].comms", f"{name!r} = {field!r}", "names of fields")
+        yield from under(f"record[{index}]", _columns("columns", record.columns, needed=False))
 
 
 def _columns(

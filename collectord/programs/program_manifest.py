@@ -104,6 +104,24 @@ class BpfEventConfig(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[ColumnConfig, ...]
 
 
+class RecordConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of record that collectord_keep() keeps: `[[record]]`.
+
+    Attributes:
+        event: name of the event, "SYSTEM:NAME" of the tracepoint that it stands for.
+        struct: its struct in the program.
+        task: field with the thread in whose context it happened, "" if it has none.
+        comms: columns with the names of threads, each with the field that has the thread.
+        columns: its printed form; empty for all fields.
+    """
+
+    event: str
+    struct: str
+    task: str = ""
+    comms: dict[str, str] = {}
+    columns: tuple[ColumnConfig, ...] = ()
+
+
 class LabelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A label of a metric. Values beyond `max` distinct ones become "other"."""
 
@@ -205,6 +223,7 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
     parameter: dict[str, ParameterConfig] = {}
     attach: tuple[AttachConfig, ...] = ()
     event: BpfEventConfig | None = None
+    record: tuple[RecordConfig, ...] = ()
     metric: tuple[MetricConfig, ...] = ()
     answer: tuple[AnswerConfig, ...] = ()
 

@@ -85,6 +85,12 @@ def _is_program(attr: PerfEventAttr) -> bool:
     return (attr.type, attr.config) == (EventType.SOFTWARE, SoftwareId.BPF_OUTPUT)
 
 
+def _place(name: str) -> tuple[str, str]:
+    """Return system and name of a program's event: a record may stand for a tracepoint."""
+    system, colon, rest = name.partition(":")
+    return (system, rest) if colon and system and rest else (_BPF, name)
+
+
 def _is_sound(described: EventLayout) -> bool:
     try:
         bpf_struct.decoder(described.layout)
@@ -291,7 +297,8 @@ class PerfTables(EventFile):
                 tracepoints.setdefault(one.attr.config, []).append(one)
             elif _is_program(one.attr):
                 columns = (*self._described(one.name), *_cgroups((one,)))
-                yield Records(_BPF, one.name, columns, (self._source("raw", (one,)),))
+                system, name = _place(one.name)
+                yield Records(system, name, columns, (self._source("raw", (one,)),))
         for number, attrs in tracepoints.items():
             system, layout = layouts[number]
             columns = (*columns_of(layout), *_cgroups(attrs))
@@ -318,7 +325,7 @@ class PerfTables(EventFile):
         except CodecError as error:
             self.damage = f"the layout of {event}: {error.message}"
             return raw_columns()
-        return tuple(struct_columns(described.layout))
+        return tuple(struct_columns(described.layout, described.comms))
 
     def _of_all(self) -> Iterator[Records]:
         """Yield what there is for the tables of all events."""

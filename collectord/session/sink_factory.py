@@ -173,15 +173,21 @@ def _aux_info(
 
 def _layouts(programs: Iterable[OpenProgram]) -> dict[str, EventLayout]:
     """Return the layouts of the programs' samples, by the name of the event."""
-    return {
-        program.plan.name: EventLayout(
-            program=program.plan.name,
-            layout=program.layout,
-            columns=program.plan.program.manifest.columns,
-        )
-        for program in programs
-        if program.layout is not None
-    }
+    layouts = {}
+    for program in programs:
+        plan = program.plan
+        if program.layout is not None:
+            layouts[plan.name] = EventLayout(
+                program=plan.name, layout=program.layout, columns=plan.program.manifest.columns
+            )
+        for kept in plan.kept:
+            layouts[kept.record.event] = EventLayout(
+                program=plan.name,
+                layout=program.records[kept.record.event],
+                columns=kept.record.columns,
+                comms=kept.record.comms,
+            )
+    return layouts
 
 
 def _features(

@@ -28,6 +28,7 @@ from collectord.sink.segment import (
     sink_errors,
 )
 from collectord.sink.ship_note import Waiting
+from collectord.text.units import Least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -130,13 +131,14 @@ def _evict(
         device: max(missing_bytes(space, plan), needs.get(device, 0))
         for device, space in spaces.items()
     }
+    quota = quota_bytes(root, plan)
     evictions: list[Eviction] = []
     failures: list[SinkError] = []
     for segment in held:
         hold = plan.hold if segment.waits else _NO_HOLD
         if plan.age_ns and now_ns - segment.written_ns > plan.age_ns + hold.age_ns:
             reason = EvictReason.AGE
-        elif plan.bytes and used_bytes > plan.bytes + hold.bytes:
+        elif quota and used_bytes > quota + hold.bytes:
             reason = EvictReason.QUOTA
         elif wanted_bytes[segment.device] > 0:
             reason = EvictReason.FREE_SPACE
@@ -153,7 +155,7 @@ def _evict(
         used_bytes -= segment.bytes
         wanted_bytes[segment.device] -= segment.bytes
     short = any(size > 0 for size in wanted_bytes.values())
-    if short or (plan.bytes and used_bytes > plan.bytes):
+    if short or (quota and used_bytes > quota):
         failures += closed  # the missing space may be in these folders
     if failures and not evictions:
         raise failures[0]
@@ -200,6 +202,16 @@ def used_bytes(root: Path) -> int:
         folder = open_folder(root)
     with folder:
         return _usage(folder, (), Waiting())[1]
+
+
+def quota_bytes(root: Folder, plan: RetentionPlan) -> int:
+    """Return what all segments may take, 0 for no limit. Raises SinkError."""
+    limit = Least(plan.bytes, plan.percent)
+    if not limit.percent:
+        return limit.bytes
+    with sink_errors("cannot read the filesystem's size", root.path):
+        space = os.fstatvfs(root.fd)
+    return limit.of(space.f_blocks * space.f_frsize)
 
 
 def missing_bytes(space: os.statvfs_result, plan: RetentionPlan) -> int:

@@ -185,11 +185,13 @@ class EventLayout(msgspec.Struct, frozen=True, kw_only=True):
         program: the program that submits them.
         layout: of the struct.
         columns: the fields that a table shows, in this order; empty: all fields.
+        comms: columns with the names of threads, each with the field that has the thread.
     """
 
     program: str
     layout: Layout
     columns: tuple[ColumnConfig, ...] = ()
+    comms: Mapping[str, str] = {}
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):

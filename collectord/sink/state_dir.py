@@ -82,7 +82,7 @@ class StateDir:
     def limited(self) -> bool:
         """Whether anything is ever deleted. Recordings made by hand are never deleted."""
         plan = self._plan
-        return any((plan.bytes, plan.age_ns, plan.free_bytes, plan.free_percent))
+        return any((plan.bytes, plan.percent, plan.age_ns, plan.free_bytes, plan.free_percent))
 
     def is_short(self) -> bool:
         """Whether its file system has less free space than the limits want. Raises SinkError."""

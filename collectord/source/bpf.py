@@ -25,6 +25,7 @@ from collectord.model import Produced, Reason, Stage
 from collectord.plan.bpf_plan import RINGBUF, BpfPlan
 from collectord.source.base import Abilities
 from collectord.source.bpf_reopening import BpfReopening
+from collectord.source.bpf_slots import NOTHING_KEPT, SlotRecording
 from collectord.source.loaded_program import event_layout
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collectord.model import LossKey
     from collectord.plan.bpf_plan import ProgramPlan
     from collectord.source.bpf_buffer import BufferRing
+    from collectord.source.bpf_slots import Kept, SlotRing
     from collectord.source.loaded_program import Loaded, LoadedTable
     from collectord.source.open_perf import OpenPerf
     from collectord.source.ring import CounterFd, RingHandle
@@ -90,6 +92,8 @@ class OpenProgram:
         layout: layout of its event, None if it does not describe one.
         maps: sizes of its gate and counters, by name; none if it does not count.
         buffers: the BPF ring buffers into which it submits, one or none.
+        slots: those in which it keeps records, of each CPU; none if it is no flight recorder.
+        records: layouts of these records, by their events.
     """
 
     plan: ProgramPlan
@@ -97,12 +101,18 @@ class OpenProgram:
     layout: Layout | None
     maps: Mapping[str, MapInfo] = field(default_factory=dict)
     buffers: tuple[BufferRing, ...] = ()
+    slots: tuple[SlotRing, ...] = ()
+    records: Mapping[str, Layout] = field(default_factory=dict)
 
 
 def opened_program(
-    kernel: Kernel, plan: ProgramPlan, loaded: Loaded, buffers: tuple[BufferRing, ...]
+    kernel: Kernel,
+    plan: ProgramPlan,
+    loaded: Loaded,
+    buffers: tuple[BufferRing, ...],
+    kept: Kept = NOTHING_KEPT,
 ) -> OpenProgram:
-    """Return a program that is loaded, with its ring buffers.
+    """Return a program that is loaded, with its ring buffers and slots.
 
     Raises:
         BpfError: its event cannot be described.
@@ -112,7 +122,8 @@ def opened_program(
         for name in (_GATE, _COUNTS)
         if plan.gated and name in loaded.tables
     }
-    return OpenProgram(plan, loaded, event_layout(plan.program, loaded.tables), maps, buffers)
+    layout = event_layout(plan.program, loaded.tables)
+    return OpenProgram(plan, loaded, layout, maps, buffers, *kept)
 
 
 def output_table(program: ProgramPlan, loaded: Loaded, name: str) -> LoadedTable:
@@ -152,15 +163,23 @@ class OpenBpf:
         self.programs = programs
         of_perf = tuple(replace(ring, counts_on=True) for ring in rings.rings)
         buffers = [(ring, one) for one in programs for ring in one.buffers]
-        own = [ring for ring, _ in buffers]
+        own: list[RingHandle] = [ring for ring, _ in buffers]
+        own += [ring for one in programs for ring in one.slots]
         data = sum(ring.label.has_data for ring in of_perf)
         self._first_cpu = of_perf[0].label.cpu if data else -1
         self.rings: tuple[RingHandle, ...] = (*of_perf[:data], *own, *of_perf[data:])
         self._buffers = {ring.label: one for ring, one in buffers}
-        self.event_ids = {
-            **rings.event_ids,
-            **{c.event_index: (c.event_id,) for ring in own for c in ring.counters},
+        # The slots of each CPU, with their program where the runs that the kernel skipped count.
+        self._slots = {
+            ring.label: (ring, (one,) if ring is one.slots[0] else ())
+            for one in programs
+            for ring in one.slots
         }
+        ids: dict[int, list[int]] = {}
+        for ring in own:
+            for counter in ring.counters:
+                ids.setdefault(counter.event_index, []).append(counter.event_id)
+        self.event_ids = {**rings.event_ids, **{n: tuple(each) for n, each in ids.items()}}
         self.target_fds = rings.target_fds
 
     def connect(self, cpu: int | None = None) -> None:
@@ -189,13 +208,14 @@ class OpenBpf:
         """See `source.base.OpenSource`."""
         return Abilities(
             sideband=(self._perf,),
+            recording=(SlotRecording(),) if self._slots else (),
             programs=(self,),
             hotplug=tuple(BpfReopening(self, rings) for rings in self._perf.hotplug),
         )
 
     def add_stream(self, core: Core) -> Stream:
         """See `source.base.OpenSource`."""
-        return self._perf.add_stream(core)
+        return core.add_stream(snapshots=True) if self._slots else self._perf.add_stream(core)
 
     def enable(self) -> None:
         """Open the gates, once the rings are ready for what passes them."""
@@ -244,7 +264,7 @@ class OpenBpf:
                 for function in program.loaded.programs
             )
             for program in programs
-            if program.plan.outputs
+            if program.plan.outputs or program.plan.kept
         }
 
     def counts(self, program: OpenProgram) -> dict[int, Counts]:
@@ -263,6 +283,9 @@ class OpenBpf:
         own = self._buffers.get(ring.label)
         if own is not None:
             return self._read_buffer(ring, own)
+        if ring.label in self._slots:
+            slots, programs = self._slots[ring.label]
+            return slots.read(self._missed_of(programs))
         reading = self._perf.read_produced(ring)
         if not ring.label.has_data:
             return reading
@@ -293,6 +316,16 @@ class OpenBpf:
         self._told[cpu] = now = _Total(self._counts_of(cpu), missed)
         before = self._told_before.get(cpu, _Total())
         return _Total(Counts(*map(sub, now.counts, before.counts)), missed - before.missed)
+
+    def slots_of(self, cpu: int) -> list[RingHandle]:
+        """Return the slots of a CPU that is back, which take what comes from now on."""
+        found: list[RingHandle] = []
+        for label, (ring, programs) in self._slots.items():
+            if label.cpu == cpu:
+                anew = ring.anew()
+                self._slots[label] = anew, programs
+                found.append(anew)
+        return found
 
     def shut(self, cpu: int) -> None:
         """Close the gates of a CPU whose rings are to be replaced."""

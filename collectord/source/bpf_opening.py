@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from collectord.errors import BpfError
 from collectord.kernel.values.kept_rings import KeptRings
 from collectord.plan.bpf_plan import BpfPlan
-from collectord.source import bcc_client, bpf_buffer, perf
+from collectord.source import bcc_client, bpf_buffer, bpf_slots, perf
 from collectord.source.bpf import OpenBpf, opened_program, output_table
 from collectord.source.bpf_kept import KeptBpf
-from collectord.source.bpf_texts import buffers, requests
+from collectord.source.bpf_texts import buffers, requests, slots
 from collectord.source.kept_memory import KeptMemory
 from collectord.source.kept_ring import Hold
 from collectord.source.perf_kept import ask_opener, kept_session, own_given, without_opener
@@ -61,7 +61,7 @@ def open_session(
 
 def _perf_part(plan: SessionPlan) -> SessionPlan:
     """Return a session with its perf rings alone."""
-    return replace(plan, rings=tuple(ring for ring in plan.rings if ring.cpu >= 0))
+    return replace(plan, rings=tuple(one for one in plan.rings if one.cpu >= 0 and not one.slots))
 
 
 def _loaded(
@@ -100,7 +100,8 @@ def _programs(
         )
         _own(kernel, batch, loaded, stack)
         found = _buffers(session, one, loaded, stack)
-        yield opened_program(kernel, one, loaded, tuple(found.values()))
+        kept = bpf_slots.open_rings(session.name, one, slots(session, one), loaded, stack)
+        yield opened_program(kernel, one, loaded, tuple(found.values()), kept)
 
 
 def _own(kernel: Kernel, batch: int, loaded: Loaded, stack: ExitStack) -> None:

@@ -50,7 +50,8 @@ class BpfReopening:
         except KernelError:
             self._rings.leave(cpu)
             raise
-        return tuple(replace(ring, counts_on=True) for ring in rings)
+        slots = self._programs.slots_of(cpu)
+        return (*slots, *(replace(ring, counts_on=True) for ring in rings))
 
     def enable(self, rings: Sequence[RingHandle]) -> None:
         """See `source.base.Hotplug`."""

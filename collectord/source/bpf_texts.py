@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectord.plan.bpf_plan import RINGBUF, BpfPlan
-from collectord.source import bcc_client, bpf_buffer
+from collectord.source import bcc_client, bpf_buffer, bpf_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +36,9 @@ def requests(
         for _, ring in buffers(session, one).values():
             more = bpf_buffer.defines(ring, page_bytes=kernel.page_bytes, writers=len(plan.cpus))
             request = replace(request, source=more + request.source)
+        for ring in slots(session, one)[:1]:
+            more = bpf_slots.defines(ring, max(kernel.possible_cpus()) + 1)
+            request = replace(request, source=more + request.source)
         yield one, request
 
 
@@ -47,6 +50,16 @@ def buffers(session: SessionPlan, program: ProgramPlan) -> dict[str, tuple[int, 
         for number, ring in enumerate(session.rings)
         if output.transport == RINGBUF and output.event_index in {e.index for e in ring.events}
     }
+
+
+def slots(session: SessionPlan, program: ProgramPlan) -> tuple[RingPlan, ...]:
+    """Return the slots that a program keeps its records in, of each CPU."""
+    own = {kept.event_index for kept in program.kept}
+    return tuple(
+        ring
+        for ring in session.rings
+        if ring.slots and own & {event.index for event in ring.events}
+    )
 
 
 def program_texts(kernel: Kernel, session: SessionPlan) -> list[object]:

@@ -102,6 +102,32 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class Least:
+    """A limit: a size, a share in percent of what is known later, or the smaller of both."""
+
+    bytes: int = 0
+    percent: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"Least({show_least(self)})"
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Parse "2GiB", "5%", "2GiB, 5%", or "0" for no limit. Raises UsageError."""
+        parts = text.split(",") if isinstance(text, str) else []
+        shares = [Share.parse(part) for part in parts] or [Share.parse(text)]
+        if len({bool(one.percent) for one in shares}) < len(shares):
+            hint = f'{_SIZE_HINT}, a share, or one of each, e.g. "2GiB, 5%"'
+            raise UsageError(f"{text!r} is not a limit", hint=hint)
+        return cls(max(one.bytes for one in shares), max(one.percent for one in shares))
+
+    def of(self, whole_bytes: int) -> int:
+        """Return the limit where the whole is known, 0 for none; a whole of 0 is not known."""
+        share = int(whole_bytes * self.percent / 100)
+        return min(filter(None, (self.bytes, share)), default=0)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class RingSize:
     """Data bytes of a ring, a number of pages, or (both 0) a size for the plan to choose."""
 
@@ -144,6 +170,13 @@ def show_bytes(size: int) -> str:
 def show_share(share: Share) -> str:
     """Return a share as it is spelt, e.g. "25%" or "64KiB"."""
     return f"{share.percent:g}%" if share.percent else show_bytes(share.bytes)
+
+
+def show_least(limit: Least) -> str:
+    """Return a limit as it is spelt, e.g. "2GiB, 5%"."""
+    size = show_bytes(limit.bytes) if limit.bytes or not limit.percent else ""
+    share = f"{limit.percent:g}%" if limit.percent else ""
+    return ", ".join(filter(None, (size, share)))
 
 
 def show_ns(duration_ns: int) -> str:

@@ -40,13 +40,26 @@ _SMALL_RING: Final = "256K"
 _RECORDER_KIB: Final = 7680
 # Of config/collectord.toml's blackbox.
 _BLACKBOX: Final = (
-    *("sched:sched_switch", "sched:sched_process_exec", "sched:sched_process_exit"),
+    *("sched:sched_switch", "sched:sched_wakeup"),
+    *("sched:sched_process_exec", "sched:sched_process_exit"),
     *("block:block_rq_issue", "block:block_rq_complete", "oom:mark_victim"),
 )
+# The same by the BPF program of that name.
+_SLOTS: Final = """
+[[session]]
+name = "blackbox"
+mode = "flight-recorder"
+[[session.source]]
+kind = "bpf"
+program = "blackbox"
+when = "always"
+"""
 _SWITCHES: Final = 200_000  # of a run, two an operation
 _RUNS: Final = 3  # of which the least counts: whatever else runs only adds to it
 # Of the default flight recorder, beside a plain instance: the switch is in both.
 _BLACKBOX_BUDGET: Final = 1.05
+# Of that of BPF what it adds to a switch, against what the plain instance does.
+_SLOTS_BUDGET: Final = 0.6
 # Ours may be dearer by what the peer differs from itself, but by no more than this.
 _NOISE_MAX: Final = 0.05
 _READY_TIMEOUT_S: Final = 60
@@ -281,10 +294,17 @@ def _of_switches(settings: Settings) -> list[Row]:
         with daemon(settings, blackbox, "taskset", "-c", COLLECTOR_CPU):
             yield
 
+    @contextmanager
+    def slots() -> Iterator[None]:
+        text = with_sessions(default_config(), []) + _SLOTS
+        with daemon(settings, text, "taskset", "-c", COLLECTOR_CPU):
+            yield
+
     ways: dict[str, Callable[[], AbstractContextManager[None]]] = {
         "collectord": ours,
         "a plain instance": lambda: _instance(_BLACKBOX, _RECORDER_KIB),
         "perf record --overwrite": lambda: _perf_overwrite(settings),
+        "collectord, BPF": slots,
     }
     bare: list[float] = []
     runs: dict[str, list[float]] = {name: [] for name in ways}
@@ -295,7 +315,7 @@ def _of_switches(settings: Settings) -> list[Row]:
                 runs[name].append(_switch_ns())
     base = min(bare)
     imposed = {name: [ns - base for ns in values] for name, values in runs.items()}
-    mine, plain, perf = (imposed[name] for name in ways)
+    mine, plain, perf, kept = (imposed[name] for name in ways)
     note = f"imposed: a switch that nobody records takes {base:.0f} ns, pipes and all"
     whole = {name: min(values) for name, values in runs.items()}
     return [
@@ -315,6 +335,14 @@ def _of_switches(settings: Settings) -> list[Row]:
             f"{_figures(perf, 'switch')} (perf's overwritable rings)",
             min(mine) / min(perf),
             1.0,
+            "x",
+        ),
+        Row(
+            "imposed on each context switch, blackbox by BPF",
+            _figures(kept, "switch"),
+            f"{_figures(plain, 'switch')} (a plain instance)",
+            min(kept) / min(plain),
+            _SLOTS_BUDGET,
             "x",
         ),
     ]

@@ -275,11 +275,15 @@ static size_t add_sample(uint8_t *to, uint64_t id, int32_t tid, uint64_t time_ns
 static void samples_are_found_behind_the_payload_of_aux_data(void)
 {
 	static const char *const columns[][2] = {
-		{"i32", "tid"}, {"text", "comm"}, {"text", "event"}, {"list_u64", "chain"}};
+		{"i32", "tid"},	       {"text", "comm"},   {"text", "event"},
+		{"list_u64", "chain"}, {"text", "of_tid"}, {"text", "of_none"}};
+	/* Names are of the row's thread, of one in the payload, and of one beyond its end. */
 	static const struct field fields[] = {{.place = FIELD_TID},
 					      {.place = FIELD_COMM},
 					      {.place = FIELD_LABEL},
-					      {.place = FIELD_CHAIN, .element = 8}};
+					      {.place = FIELD_CHAIN, .element = 8},
+					      {.place = FIELD_COMM_OF, .offset = 20},
+					      {.place = FIELD_COMM_OF, .offset = 53}};
 	static uint8_t data[512u << 10];
 	const uint64_t type =
 		PERF_SAMPLE_IDENTIFIER | PERF_SAMPLE_TID | PERF_SAMPLE_TIME | PERF_SAMPLE_CALLCHAIN;
@@ -293,7 +297,7 @@ static void samples_are_found_behind_the_payload_of_aux_data(void)
 	struct ArrowArrayStream stream;
 	struct ArrowArray batch;
 	struct source *source;
-	struct scan *const scan = scan_of(WANT_EVENTS, columns, 4);
+	struct scan *const scan = scan_of(WANT_EVENTS, columns, 6);
 	size_t bytes = add_sample(data, 5, 42, 1000);
 	const uint64_t *chain;
 
@@ -320,6 +324,9 @@ static void samples_are_found_behind_the_payload_of_aux_data(void)
 	CHECK_EQ(((const int32_t *)batch.children[0]->buffers[1])[1], 42);
 	/* The thread has its name from 900 on. */
 	CHECK(is_valid(batch.children[1], 0) && !is_valid(batch.children[1], 1));
+	CHECK(is_valid(batch.children[4], 0) && !is_valid(batch.children[4], 1));
+	CHECK(memcmp(batch.children[4]->buffers[2], "c", 1) == 0);
+	CHECK(!is_valid(batch.children[5], 0) && !is_valid(batch.children[5], 1));
 	CHECK(memcmp(batch.children[2]->buffers[2], "firstsecon", 10) == 0);
 	chain = batch.children[3]->children[0]->buffers[1];
 	CHECK(chain[0] == 1 && chain[3] == 2);

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from collectord.facts.kernel_facts import BpfFacts
 from collectord.programs.bpf_program import BpfProgram
 from collectord.programs.program_manifest import load_manifest
+from tests.support.hosts import host
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from collectord.facts.kernel_facts import KernelFacts
 
 SOURCE: Final = """// A comment that returns 0.
 struct event { u64 time; u32 pid; char comm[16]; };
@@ -66,6 +70,34 @@ unit = "us"
 by = [{ field = "dev", title = "DEVICE", show = "device" }]
 """
 
+# One that is a flight recorder, of two kinds of records.
+KEEPER: Final = """struct one { s32 pid; u32 value; u32 more; };
+struct other { u64 sector; u32 words[6]; };
+#include "collectord.h"
+TRACEPOINT_PROBE(sched, sched_switch)
+{
+    struct one one = {};
+
+    collectord_keep(one, &one);
+    return 1;
+}
+"""
+KEEPER_MANIFEST: Final = """
+summary = "records"
+license = "GPL-2.0"
+tracepoints = ["sched:sched_switch"]
+
+[[record]]
+event = "sched:sched_switch"
+struct = "one"
+task = "pid"
+comms = { comm = "pid" }
+
+[[record]]
+event = "block:block_rq_issue"
+struct = "other"
+"""
+
 
 def program(
     source: str = SOURCE, manifest: str = MANIFEST, *, name: str = "switches"
@@ -85,3 +117,15 @@ def write(
         path.write_text(text)
         path.chmod(0o644)
     return folder
+
+
+def keeper() -> BpfProgram:
+    """Return the flight recorder `keeps`."""
+    return program(KEEPER, KEEPER_MANIFEST, name="keeps")
+
+
+def keeping_host(**changes: Any) -> KernelFacts:  # noqa: ANN401 - any field
+    """Return a host of four CPUs that can run both programs."""
+    found = {"keeps": keeper(), "switches": program()}
+    bpf = BpfFacts(python="/usr/bin/python3", programs=found)
+    return host(**{"arch": "x86_64", "bpf": bpf, **changes})

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "../walk.h"
 #include "blktrace.h"
 #include "column.h"
 
@@ -187,7 +188,18 @@ static int fill_short_texts(struct column *column, const struct field *field,
 /* A few threads make most records of a piece. */
 #define RECENT_TASKS 16u
 
-static int fill_comms(struct column *column, const struct names *names, const struct rows *rows)
+/* Returns the thread whose name is wanted, ROW_NONE if the row does not tell. */
+static int32_t thread_of(const struct field *field, const struct row *row)
+{
+	if (field->place == FIELD_COMM)
+		return row->tid;
+	if (row->bytes < sizeof(uint32_t) || row->bytes - sizeof(uint32_t) < field->offset)
+		return ROW_NONE;
+	return (int32_t)load32(row->payload + field->offset);
+}
+
+static int fill_comms(struct column *column, const struct field *field, const struct names *names,
+		      const struct rows *rows)
 {
 	struct store *const values = &column->values;
 	struct named recent[RECENT_TASKS];
@@ -199,11 +211,12 @@ static int fill_comms(struct column *column, const struct names *names, const st
 	for (size_t i = 0; i < rows->count && ret == 0; i++) {
 		const struct row *const row = &rows->row[i];
 
-		struct named *const name = &recent[(uint32_t)row->tid % RECENT_TASKS];
+		const int32_t tid = thread_of(field, row);
+		struct named *const name = &recent[(uint32_t)tid % RECENT_TASKS];
 
-		if (row->tid != name->tid || row->stamp_ns < name->since_ns ||
+		if (tid != name->tid || row->stamp_ns < name->since_ns ||
 		    row->stamp_ns > name->until_ns)
-			*name = names__find(names, row->tid, row->stamp_ns);
+			*name = names__find(names, tid, row->stamp_ns);
 		if (name->text == NULL) {
 			ret = column__set_null(column, column->rows);
 		} else if (name->bytes <= NAME_SLACK_BYTES) {
@@ -292,8 +305,8 @@ int text__fill(struct column *column, const struct field *field, const struct fi
 		return fill_short_texts(column, field, rows);
 	if (field->place >= FIELD_INLINE)
 		return fill_arrays(column, field, rows, put_text);
-	if (field->place == FIELD_COMM)
-		return fill_comms(column, fill->names, rows);
+	if (field->place == FIELD_COMM || field->place == FIELD_COMM_OF)
+		return fill_comms(column, field, fill->names, rows);
 	if (field->place < FIELD_COMM)
 		return column__nulls(column, rows->count);
 	if (field->place == FIELD_CGROUP && fill->cgroups == NULL)

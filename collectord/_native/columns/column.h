@@ -27,6 +27,7 @@ enum field_place {
 	FIELD_PID,
 	FIELD_TID,
 	FIELD_COMM,	/* the name of the row's thread */
+	FIELD_COMM_OF,	/* the name of the thread whose id is at `offset` */
 	FIELD_LABEL,	/* the text of its file that the row names */
 	FIELD_CONSTANT, /* the same text for all rows of a file */
 	FIELD_RWBS,	/* the letters of a record of blktrace */

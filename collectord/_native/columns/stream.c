@@ -130,6 +130,7 @@ static bool needs_names(const struct scan *scan, const struct source *source)
 {
 	for (size_t i = 0; i < scan->column_count; i++)
 		if (source->fields[i].place == FIELD_COMM ||
+		    source->fields[i].place == FIELD_COMM_OF ||
 		    source->fields[i].place == FIELD_CGROUP)
 			return true;
 	return false;

@@ -82,6 +82,7 @@ def probe(kernel: LocalKernel, wanted: FactsWanted) -> KernelFacts:
         release=os.uname().release,
         arch=os.uname().machine,
         page_size=kernel.page_bytes,
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * kernel.page_bytes,
         cpus_online=online,
         cpus_possible=cpus.possible(kernel.sys),
         perf_event_paranoid=2 if limits.paranoid is None else limits.paranoid,

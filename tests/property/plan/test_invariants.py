@@ -39,7 +39,7 @@ from collectord.plan.build import build
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.plan.pmu import scatter
 from collectord.text import cpu_list
-from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
+from collectord.text.units import Bytes, Least, Nanoseconds, RingSize, Share
 from tests.support.configs import perf_event, perf_source, trace_event
 from tests.support.hosts import TRACEPOINTS, host
 
@@ -256,7 +256,7 @@ TRACED = st.builds(
     subbuf=st.just(Bytes(0)) | st.builds(Bytes, st.integers(1, 1 << 20)),
     watermark=st.builds(Share, st.integers(0, 1 << 24)) | st.just(Share(percent=25.0)),
     keep=st.none() | st.builds(Nanoseconds, st.integers(1, 10**13)),
-    max=st.none() | st.builds(Bytes, st.integers(1, 1 << 34)),
+    max=st.none() | st.builds(Least, st.integers(1, 1 << 34)),
 )
 COSTS = st.dictionaries(st.sampled_from(list(Transport)), st.floats(0.1, 1e4))
 

@@ -412,7 +412,7 @@ def test_the_manuals_commented_values_are_the_defaults(tmp_path: Path) -> None:
     assert len(tomllib.loads(opened)["daemon"]) == len(Config().daemon.__struct_fields__)
     assert load([write(tmp_path, opened)]) == Config()
     sessions = text[text.index("\n[[session]]") :]
-    left = "user|period|aux_flush|include_self"
+    left = "user|period|aux_flush|include_self|max"
     opened = re.sub(rf"^# ((?!{left})[a-z_]+ = )", r"\1", sessions, flags=re.MULTILINE)
     assert opened.count("\n# ") < sessions.count("\n# ")
     path = write(tmp_path, opened)
@@ -439,7 +439,7 @@ def test_the_default_sessions() -> None:
     profile, execs, blackbox = build(load([MANUAL]), host(hardware_pmu=False)).sessions
     assert (profile.name, profile.scope.describe()) == ("profile", "system")
     clock = profile.events[0]
-    assert (clock.name, clock.attr.freq, clock.attr.sample_period) == ("cpu-clock", True, 19)
+    assert (clock.name, clock.attr.freq, clock.attr.sample_period) == ("cpu-clock:I", True, 19)
     assert (execs.name, str(execs.basis)) == ("exec", "exact")
     assert [event.name for event in execs.events][:3] == [
         "sched:sched_process_exec",
@@ -453,6 +453,7 @@ def test_the_default_sessions() -> None:
     )
     assert [str(event) for event in blackbox.payload_of(FtracePlan).events] == [
         "sched:sched_switch",
+        "sched:sched_wakeup",
         "sched:sched_process_exec",
         "sched:sched_process_exit",
     ]

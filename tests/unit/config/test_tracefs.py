@@ -11,7 +11,7 @@ from collectord.config.load import load
 from collectord.config.schema_session import PerfSourceConfig, SessionConfig, TracefsSourceConfig
 from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import ConfigError
-from collectord.text.units import RingSize, Share
+from collectord.text.units import Least, RingSize, Share
 from tests.support.configs import trace_event, tracefs_source
 
 if TYPE_CHECKING:
@@ -82,7 +82,11 @@ def test_every_key_is_typed(tmp_path: Path) -> None:
         Probe(kind=ProbeKind.EPROBE, name="woken", place="sched.sched_wakeup", filter="pid > 1"),
     )
     assert (found.transport, found.ring, found.subbuf) == ("splice", RingSize(8 << 20), 16 << 10)
-    assert (found.watermark, found.keep, found.max) == (Share(percent=50.0), 60 * 10**9, 1 << 30)
+    assert (found.watermark, found.keep, found.max) == (
+        Share(percent=50.0),
+        60 * 10**9,
+        Least(1 << 30),
+    )
     assert (found.filter, found.include_self, found.when) == ("common_pid > 1", True, "present")
 
 

@@ -19,7 +19,7 @@ from collectord.config.decode import Spelt
 from collectord.config.load import load
 from collectord.config.scheduling import DrainCpus, DrainPriority
 from collectord.config.trace_probe import Probe
-from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
+from collectord.text.units import Bytes, Least, Nanoseconds, RingSize, Share
 from docs.tools import manual_pages
 from tests.support import manual
 
@@ -55,6 +55,7 @@ TYPES: Final[dict[Any, str]] = {
     Nanoseconds: "duration",
     RingSize: "ring size",
     Share: "share",
+    Least: "limit",
     DrainPriority: "priority",
     DrainCpus: "CPU list",
 }

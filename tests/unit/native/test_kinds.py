@@ -11,7 +11,7 @@ import pytest
 
 _NATIVE: Final = Path(__file__).resolve().parents[3] / "collectord" / "_native"
 # The modules of a kind begin with its name; whoever is not of one sees a ring through its ops.
-_KINDS: Final = ("aux_", "bpf_", "page_", "perf_ring", "record_", "relay_", "window")
+_KINDS: Final = ("aux_", "bpf_", "page_", "perf_ring", "record_", "relay_", "slot_", "window")
 _COMMON: Final = sorted(
     path.name
     for path in _NATIVE.iterdir()
@@ -21,9 +21,9 @@ _COMMON: Final = sorted(
 _FIELD: Final = re.compile(
     r"\b(?:ring|each|front|behind|self|(?:\w+->)?rings\[\w+\])(?:->|\.)(?:pages|relay|aux|window|perf)\b"
 )
-_DOWNCAST: Final = re.compile(r"\b(?:(?:aux|bpf|page|perf|relay)_ring|window)__\w+")
+_DOWNCAST: Final = re.compile(r"\b(?:(?:aux|bpf|page|perf|relay|slot)_ring|window)__\w+")
 _INCLUDE: Final = re.compile(
-    r'#include "(?:aux_ring|bpf_ring|page_\w+|perf_ring|record_stream|relay_\w+|window)\.h"'
+    r'#include "(?:(?:aux|bpf|perf|slot)_ring|page_\w+|record_stream|relay_\w+|window)\.h"'
 )
 
 

@@ -24,7 +24,7 @@ from collectord.plan.plan_limits import check_streams
 from collectord.plan.sink_plan import RetentionPlan
 from collectord.plan.source_events import tracepoint_patterns
 from collectord.text import cpu_list
-from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
+from collectord.text.units import Bytes, Least, Nanoseconds, RingSize, Share
 from tests.support.configs import perf_event, perf_source
 from tests.support.hosts import host, unprivileged
 
@@ -376,7 +376,7 @@ def test_uncore_events_go_to_their_cpus() -> None:
 
 def test_sinks_are_folders_or_one_file() -> None:
     """Segments have limits and retention, a single file has none."""
-    limits = RetentionConfig(bytes=Bytes(5), age=Nanoseconds(6), free=Share(percent=7.0))
+    limits = RetentionConfig(bytes=Least(5), age=Nanoseconds(6), free=Share(percent=7.0))
     base = config(perf(SWITCH), segment_bytes=Bytes(3), segment_age=Nanoseconds(4))
     full = Config(daemon=DaemonConfig(state_dir="/x"), retention=limits, session=base.session)
     sink = build(full, host()).sessions[0].sink

@@ -36,7 +36,7 @@ from collectord.plan.facts_document import read_facts
 from collectord.plan.ftrace_plan import FtracePlan
 from collectord.plan.payload import Payload
 from collectord.plan.source_events import tracepoint_patterns
-from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
+from collectord.text.units import Bytes, Least, Nanoseconds, RingSize, Share
 from tests.support.configs import perf_source, trace_event, tracefs_source
 from tests.support.hosts import host
 
@@ -347,7 +347,7 @@ def test_transport_follows_the_facts() -> None:
 
 def test_flight_recorder_begins_with_the_assumed_rate() -> None:
     """`keep` at the assumed rate, within `max`; its rings wake nobody and overwrite."""
-    plan = recorder(keep=Nanoseconds(16 * SECOND_NS), max=Bytes(64 << 20))
+    plan = recorder(keep=Nanoseconds(16 * SECOND_NS), max=Least(64 << 20))
     assert (instance(plan).keep_ns, instance(plan).max_bytes) == (16 * SECOND_NS, 64 << 20)
     assert plan.payload.window_ns == 16 * SECOND_NS
     assert (instance(plan).overwrite, instance(plan).buffer_percent) == (True, 100)
@@ -368,16 +368,19 @@ def test_what_max_cannot_hold_is_said() -> None:
     assert sum(ring.data_bytes for ring in plan.rings) <= 256 << 20
     assert "max of 256MiB is 1MiB a CPU: 4s at that rate, not 30s" in "\n".join(plan.notes)
     with pytest.raises(PlanError, match=r"max = 8MiB leaves 32KiB for each of 256 CPUs") as caught:
-        recorder(facts=many, max=Bytes(8 << 20))
+        recorder(facts=many, max=Least(8 << 20))
     assert caught.value.hint == "at least 16MiB"
 
 
 def test_recorder_settings() -> None:
-    """Defaults are 30 s and 256 MiB; a ring that is given is what it begins with."""
+    """Defaults are 30 s and 4 MiB a CPU; a ring that is given is what it begins with."""
     plan = instance(recorder(ring=RingSize(1 << 20)))
     assert plan is not None
-    assert (plan.keep_ns, plan.max_bytes) == (30 * SECOND_NS, 256 << 20)
+    assert (plan.keep_ns, plan.max_bytes) == (30 * SECOND_NS, 4 * (4 << 20))
     assert plan.buffer_bytes == 1 << 20
+    little = host(memory_bytes=1 << 30)
+    assert instance(recorder(facts=little)).max_bytes == (1 << 30) // 100
+    assert instance(recorder(facts=little, max=Least(percent=50.0))).max_bytes == 1 << 29
     mapped = recorder(transport="mmap")
     assert any("mapped rings keep their size" in note for note in mapped.notes)
     stream = ftrace(SWITCH)

@@ -11,7 +11,7 @@ from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig
 from collectord.errors import PlanError
 from collectord.plan.build import build
-from collectord.text.units import Bytes, RingSize
+from collectord.text.units import Bytes, Least, RingSize
 from tests.support.configs import perf_source, tracefs_source
 from tests.support.hosts import host
 
@@ -23,7 +23,7 @@ STREAM: Final = SessionConfig(
     source=(perf_source("cs", ring=RingSize(8 * MIB), sideband_ring=RingSize(MIB)),),
 )
 RECORDER: Final = SessionConfig(
-    name="recorder", mode="flight-recorder", source=(tracefs_source(EVENT, max=Bytes(40 * MIB)),)
+    name="recorder", mode="flight-recorder", source=(tracefs_source(EVENT, max=Least(40 * MIB)),)
 )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -72,6 +73,18 @@ def test_events_of_programs_are_tables_of_their_members(tmp_path: Path, stack: E
     (Path(f"{path}.json")).unlink()
     ((data,),) = rows_of(tables_in(stack, path)[OPENS], "data")[1:]
     assert data[:8] == exited(9, -2)
+
+
+def test_names_of_threads_in_records_are_columns(tmp_path: Path, stack: ExitStack) -> None:
+    """They are those of the record's time, where the manifest says that there are some."""
+    path = bpf_segments.write(tmp_path, chunk(comm(1, 9, b"nine"), _exit(9), _exit(8)))
+    manifest = Path(f"{path}.json")
+    told = json.loads(manifest.read_text())
+    told["layouts"][EXITS]["comms"] = {"comm": "pid", "nobody": "took"}
+    manifest.write_text(json.dumps(told))
+    table = tables_in(stack, path)[EXITS]
+    assert rows_of(table, "event_pid", "event_comm") == [(9, "nine"), (8, None)]
+    assert "nobody" not in table.columns
 
 
 def test_names_are_those_of_the_time_of_a_record(tmp_path: Path, stack: ExitStack) -> None:

@@ -92,7 +92,9 @@ def test_the_run_time_of_programs_counts_instead_of_their_events() -> None:
         kind="bpf",
         rings=(),
         payload=SimpleNamespace(
-            programs_run=(SimpleNamespace(outputs=()),), is_filtered=False, is_blktrace=False
+            programs_run=(SimpleNamespace(outputs=(), kept=()),),
+            is_filtered=False,
+            is_blktrace=False,
         ),
     )
     runs = [FunctionRuns(name, 1, 1, ns, 0) for name, ns in (("a", 700), ("b", 50))]

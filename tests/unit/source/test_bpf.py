@@ -104,7 +104,9 @@ class FakePerf:
 def program_of(*, exact: bool) -> Any:  # noqa: ANN401  # of a few fields
     """Return a program with a gate and counters."""
     return SimpleNamespace(
-        plan=SimpleNamespace(name="p", outputs=(OutputPlan("collectord_ring", 0, exact),)),
+        plan=SimpleNamespace(
+            name="p", outputs=(OutputPlan("collectord_ring", 0, exact),), kept=()
+        ),
         loaded=SimpleNamespace(
             programs=(SimpleNamespace(fd=7),),
             tables={
@@ -114,6 +116,7 @@ def program_of(*, exact: bool) -> Any:  # noqa: ANN401  # of a few fields
         ),
         maps={"collectord_gate": INFO, "collectord_counts": INFO},
         buffers=(),
+        slots=(),
     )
 
 
@@ -265,6 +268,11 @@ class Rings:
         """Note of which CPUs they are."""
         self.asked.append(f"enable {[ring.label.cpu for ring in rings]}")
 
+    def slots_of(self, cpu: int) -> tuple[PerfRing, ...]:
+        """Return none: they are rings of perf alone."""
+        self.asked.append(f"slots of {cpu}")
+        return ()
+
     def connect(self, cpu: int) -> None:
         """Give a program the ring, or not."""
         self.asked.append(f"connect {cpu}")
@@ -281,7 +289,7 @@ def test_new_rings_are_given_to_the_programs_before_the_gates_open() -> None:
     rings = hotplug.join(1)
     hotplug.enable(rings)
     left = ["shut 1", "stop 1", "renew 1", "leave 1"]
-    assert one.asked == [*left, "join 1", "connect 1", "enable [1]", "admit [1]"]
+    assert one.asked == [*left, "join 1", "connect 1", "slots of 1", "enable [1]", "admit [1]"]
     assert all(ring.counts_on for ring in rings)
 
 

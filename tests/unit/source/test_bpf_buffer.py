@@ -74,7 +74,9 @@ def opened(kernel: FakeKernel, stack: ExitStack, *, lost: int | None = 0) -> Ope
     """Return a session of one program that has a ring buffer, beside rings of perf of nobody's."""
     own: Any = SimpleNamespace(
         plan=SimpleNamespace(
-            name="p", outputs=(OutputPlan("collectord_ring", 0, counts=True, transport=RINGBUF),)
+            name="p",
+            outputs=(OutputPlan("collectord_ring", 0, counts=True, transport=RINGBUF),),
+            kept=(),
         ),
         loaded=SimpleNamespace(
             programs=(SimpleNamespace(fd=7),),
@@ -85,6 +87,7 @@ def opened(kernel: FakeKernel, stack: ExitStack, *, lost: int | None = 0) -> Ope
         ),
         maps={"collectord_gate": INFO, "collectord_counts": INFO},
         buffers=(buffer(stack),),
+        slots=(),
     )
     plan: Any = SimpleNamespace(cpus=(0, 1))
     rings: Any = FakePerf(Basis.EXACT, lost)

@@ -8,10 +8,12 @@ import pytest
 from collectord.errors import UsageError
 from collectord.text.units import (
     Bytes,
+    Least,
     Nanoseconds,
     RingSize,
     Share,
     show_bytes,
+    show_least,
     show_ns,
 )
 
@@ -71,6 +73,25 @@ def test_wrong_shares_are_refused(text: object) -> None:
     """Percent lie above 0 and up to 100, and a bare number is neither."""
     with pytest.raises(UsageError):
         Share.parse(text)
+
+
+def test_a_limit_is_the_smaller_of_a_size_and_a_share() -> None:
+    """Each may be left out; a share of what is not known is none."""
+    both = Least.parse("2GiB, 5%")
+    assert both == Least.parse("5%,2GiB") == Least(2 << 30, 5.0)
+    assert (both.of(1000), both.of(1 << 50), both.of(0)) == (50, 2 << 30, 2 << 30)
+    assert (Least.parse("5%").of(1000), Least.parse("5%").of(0)) == (50, 0)
+    assert (Least.parse("64KiB").of(1000), Least.parse("0").of(1000)) == (64 << 10, 0)
+    for text in ("2GiB, 5%", "5%", "64KiB"):
+        assert show_least(Least.parse(text)) == text
+    assert repr(Least(2 << 30, 5.0)) == "Least(2GiB, 5%)"
+
+
+@pytest.mark.parametrize("text", ["5%, 6%", "1GiB, 2GiB", "1GiB, 2GiB, 5%", "0%", "25", 25, ","])
+def test_wrong_limits_are_refused(text: object) -> None:
+    """There is at most one of each, with its unit."""
+    with pytest.raises(UsageError):
+        Least.parse(text)
 
 
 def test_ring_sizes_are_bytes_pages_or_automatic() -> None:
