@@ -20,10 +20,10 @@ from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
 from collectord.fleet.lift import HOST
 from collectord.fleet.selection import Selection
+from collectord.reader.embedded_db import literal
 from collectord.reader.flame import folded
 from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
-from collectord.reader.sql import literal
 from collectord.reader.symbols.frame import Frame, of_text
 from collectord.text.foreign import visible
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.reader.any_events import open_any
 from collectord.reader.chain_tables import Chains, Wishes
+from collectord.reader.embedded_db import connect, errors_of_duckdb, literal
 from collectord.reader.event_file import EventFile, Window
 from collectord.reader.event_lines import events_in
 from collectord.reader.event_tables import tables_of
 from collectord.reader.export_rows import quoted
-from collectord.reader.sql import Database, connect, errors_of_duckdb, literal
+from collectord.reader.sql import Database
 from collectord.reader.symbols.names_of_file import of_events
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import xxhash
 
 from collectord.codec.ftrace_columns import CGROUP
+from collectord.reader.embedded_db import literal
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import FRAMES, STACKS, tables_of
 from collectord.reader.fixed_tables import FixedTable
-from collectord.reader.sql import Database, literal
+from collectord.reader.sql import Database
 from collectord.reader.symbols.frame import folded, frames_of
 from collectord.reader.symbols.names_of_file import CHAIN, names_of, of_events
 

@@ -11,9 +11,10 @@ import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+from collectord.reader.embedded_db import connect
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
-from collectord.reader.sql import Database, connect
+from collectord.reader.sql import Database
 from collectord.reader.symbols.names_of_file import names_of, of_events
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from collectord.reader.embedded_db import connect
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
-from collectord.reader.sql import Database, connect
+from collectord.reader.sql import Database
 from collectord.reader.symbols.names_of_file import CHAIN
 
 if TYPE_CHECKING:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
-from contextlib import ExitStack, suppress
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from collectord.errors import CollectordError, MissingFeature, UsageError
+from collectord.errors import UsageError
+from collectord.reader.embedded_db import DatabaseErrors, connect, literal, load_duckdb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,20 +25,10 @@ if TYPE_CHECKING:
     # Returns a hint at the known name that is nearest to another, or "".
     Nearest = Callable[[str, Iterable[str]], str]
 
-_MEMORY: Final = "256MB"
 _ROWS: Final = 2048
-_QUOTE: Final = "'"
 _NO_COLUMN: Final = re.compile(
     r'(?:Referenced column|Table "[^"]*" does not have a column named|column) "([^"]+)"'
 )
-_SETTINGS: Final = (
-    "SET python_enable_replacements = false",
-    "SET autoload_known_extensions = false",
-    "SET autoinstall_known_extensions = false",
-)
-_LOCKS: Final = ("SET enable_external_access = false", "SET lock_configuration = true")
-_FLAGS: Final = re.compile(r"(?m)^flags\s*:(.*)$")
-_PROCESSOR_BYTES: Final = 16 << 10  # the first processor's part of /proc/cpuinfo, and more
 # Types whose values Python would cut, or has no form for that can be printed.
 _AS_TEXT: Final = re.compile(
     r"TIMESTAMP|TIME\b|DATE|INTERVAL|BLOB|BIT|UUID|HUGEINT|BIGNUM|DECIMAL"
@@ -120,7 +108,7 @@ class Answer:
     def batches(self) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows, some at a time. Raises CollectordError."""
         while True:
-            with _Errors(self._duckdb):
+            with DatabaseErrors(self._duckdb):
                 rows = self._connection.fetchmany(_ROWS)
             if not rows:
                 return
@@ -159,7 +147,7 @@ class Database:
     ) -> None:
         self._base = base
         self._nearest = nearest
-        self._duckdb = _duckdb()
+        self._duckdb = load_duckdb()
         self._tables = {name.lower(): table for name, table in tables.items()}
         self._fixed = {name.lower(): table for name, table in fixed.items()}
         self._window = window
@@ -178,7 +166,7 @@ class Database:
             CollectordError: it cannot be carried out.
         """
         connection, source, bound = self._prepare(sql, values or {}, self._stack)
-        with _Errors(self._duckdb, self._hint):
+        with DatabaseErrors(self._duckdb, self._hint):
             return Answer(self._duckdb, connection, source, bound)
 
     def rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
@@ -204,11 +192,10 @@ class Database:
         """
         with ExitStack() as stack:  # an export writes hundreds
             connection, source, bound = self._prepare(sql, values or {}, stack, written=path)
-            target = path.replace(_QUOTE, _QUOTE * 2)
             options = f"FORMAT parquet, COMPRESSION zstd{more}"
-            with _Errors(self._duckdb, self._hint):
+            with DatabaseErrors(self._duckdb, self._hint):
                 copied = connection.execute(
-                    f"COPY (FROM {source}) TO '{target}' ({options})", bound
+                    f"COPY (FROM {source}) TO {literal(path)} ({options})", bound
                 )
                 return int(copied.fetchall()[0][0])
 
@@ -218,7 +205,7 @@ class Database:
         Raises as `ask`.
         """
         connection, source, bound = self._prepare(sql, {}, self._stack)
-        with _Errors(self._duckdb, self._hint):
+        with DatabaseErrors(self._duckdb, self._hint):
             connection.execute(f'INSERT INTO "{table}" BY NAME FROM {source}', bound)
 
     def _prepare(
@@ -234,7 +221,7 @@ class Database:
         else:
             connection = self._base.cursor()
             stack.callback(connection.close)
-        with _Errors(self._duckdb):
+        with DatabaseErrors(self._duckdb):
             statements = connection.extract_statements(sql)
         if len(statements) != 1:
             raise UsageError(f"{len(statements)} statements", hint="give one SELECT")
@@ -246,10 +233,10 @@ class Database:
         if bound:  # which `query` does not take
             return connection, f"(\n{statement}\n)", bound
         # Text of its own, whatever comments it has.
-        return connection, f"query('{statement.replace(_QUOTE, _QUOTE * 2)}')", bound
+        return connection, f"query({literal(statement)})", bound
 
     def _named(self, connection: Any, statement: str) -> Named:  # noqa: ANN401
-        with _Errors(self._duckdb):
+        with DatabaseErrors(self._duckdb):
             answered = connection.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
         try:
             parsed = json.loads(answered[0][0])
@@ -328,117 +315,3 @@ def named_in(parsed: Any) -> Named:  # noqa: ANN401  # a parsed statement as pla
     whole = references & (tables | aliases)
     # The name of a table is no name of a column, unless it stands for a row.
     return Named(frozenset(tables), frozenset(words - tables), everything or bool(whole))
-
-
-def literal(text: str) -> str:
-    """Return a text as SQL has it."""
-    return _QUOTE + text.replace(_QUOTE, _QUOTE * 2) + _QUOTE
-
-
-def connect(
-    stack: ExitStack,
-    written: str | None = None,
-    *,
-    folder: str | None = None,
-    files: Any = None,  # noqa: ANN401  # of fsspec
-    memory: str = _MEMORY,
-    threads: int = 0,
-) -> Any:  # noqa: ANN401  # of DuckDB
-    """Return a database in memory that opens no file but those that are named.
-
-    Args:
-        stack: the database ends with it.
-        written: path of the one file that may be written.
-        folder: path of a folder whose files may be written and read.
-        files: a file system of fsspec whose files may be read.
-        memory: the most that it takes.
-        threads: that it may use, 0 for one on each CPU.
-
-    Raises:
-        CollectordError: DuckDB is not installed.
-        MissingFeature: it is made for another processor.
-    """
-    duckdb = _duckdb()
-    temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="collectord-"))
-    with _Errors(duckdb):
-        connection = duckdb.connect(":memory:")
-        stack.callback(connection.close)
-        for setting in _SETTINGS:
-            connection.execute(setting)
-        connection.execute("SET memory_limit = ?", [memory])
-        connection.execute("SET temp_directory = ?", [temporary])
-        if written is not None:
-            connection.execute("SET allowed_paths = ?", [[written]])
-        folders = [] if folder is None else [folder]
-        if files is not None:  # known before its scheme is: else that is taken for a folder here
-            connection.register_filesystem(files)
-            folders.append(f"{files.protocol}://")
-        if folders:
-            connection.execute("SET allowed_directories = ?", [folders])
-        if threads:
-            connection.execute("SET threads = ?", [threads])
-        for setting in _LOCKS:
-            connection.execute(setting)
-    return connection
-
-
-class _Errors:
-    """Turns errors of DuckDB in a block into ours."""
-
-    def __init__(self, duckdb: ModuleType, hint: Any = None) -> None:  # noqa: ANN401
-        self._duckdb = duckdb
-        self._hint = hint
-
-    def __enter__(self) -> None:
-        """Begin the block."""
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Raise what stands for an error of DuckDB."""
-        if not isinstance(error, self._duckdb.Error):
-            return
-        message = " ".join(str(error).split("\n\n", 1)[0].split())
-        hint = self._hint(message) if self._hint is not None else ""
-        if isinstance(error, self._duckdb.OutOfMemoryException):
-            raise CollectordError(
-                f"the statement needs more than {_MEMORY}", hint="ask for less at a time"
-            ) from error
-        refused = (self._duckdb.IOException, self._duckdb.InternalException)
-        if isinstance(error, refused):
-            raise CollectordError(message, hint=hint) from error
-        message = re.sub(r"\s*Did you mean .*", "", message) if hint else message
-        raise UsageError(message, hint=hint) from error
-
-
-def dies_on(release: str, processor: str) -> bool:
-    """Whether DuckDB of a version ends the process by an illegal instruction.
-
-    The wheels of DuckDB 2 for x86-64 are compiled for AVX2.
-
-    Args:
-        release: version of the package.
-        processor: the begin of /proc/cpuinfo, which has a line of flags on x86 alone.
-    """
-    flags = _FLAGS.search(processor)
-    is_second = release.partition(".")[0] == "2"
-    return is_second and flags is not None and "avx2" not in flags[1].split()
-
-
-def errors_of_duckdb() -> _Errors:
-    """Return a block in which errors of DuckDB become ours."""
-    return _Errors(_duckdb())
-
-
-def _duckdb() -> ModuleType:
-    with suppress(OSError, PackageNotFoundError), Path("/proc/cpuinfo").open() as file:
-        if dies_on(version("duckdb"), file.read(_PROCESSOR_BYTES)):
-            raise MissingFeature(
-                "DuckDB 2 needs a processor with AVX2",
-                feature="AVX2",
-                hint="python3 -m pip install 'duckdb<2'",
-            )
-    try:
-        import duckdb  # noqa: PLC0415  # of this verb alone, and heavy
-    except ImportError as error:
-        hint = "python3 -m pip install 'collectord[query]', or duckdb beside it"
-        raise CollectordError("queries need DuckDB, which is not installed", hint=hint) from error
-    return duckdb

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, SESSION, TIME
+from collectord.reader.embedded_db import connect, literal
 from collectord.reader.event_file import Window
-from collectord.reader.sql import Answer, Database, connect, literal
+from collectord.reader.sql import Answer, Database
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -11,10 +11,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.errors import UsageError
+from collectord.reader.embedded_db import connect
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
 from collectord.reader.flame.profile import EPOCH, OpenedFile, Profile, Waits, without_cgroups
-from collectord.reader.sql import Database, connect
+from collectord.reader.sql import Database
 from collectord.sink.manifest import Manifest
 from collectord.sink.segment import PARTIAL, SegmentPaths
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from collectord.codec.ftrace_columns import CGROUP
 from collectord.codec.perf_columns import has_cgroup
 from collectord.errors import UsageError
+from collectord.reader.embedded_db import connect
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
-from collectord.reader.sql import Database, connect
+from collectord.reader.sql import Database
 from collectord.reader.symbols.frame import Frame
 from collectord.reader.symbols.names_of_file import CHAIN, names_of, of_events
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.reader.sql import literal
+from collectord.reader.embedded_db import literal
 from collectord.reader.symbols import kernel_lists, perf_map
 from collectord.reader.symbols.spaces_of_file import numbers, read_spaces
 from collectord.reader.symbols.symbolizer import Symbolizer

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from collectord.reader.sql import dies_on, named_in
+from collectord.reader.embedded_db import dies_on
+from collectord.reader.sql import named_in
 
 
 def test_names_are_found_beside_types() -> None:
