@@ -24,7 +24,8 @@ def end_left_traces(kernel: Kernel) -> None:
         MissingPrivilege, MissingFeature: instances cannot be listed.
     """
     for trace in kernel.end_lasting_traces():
-        _LOG.warning("trace_ended", **trace._asdict())
+        event, fields = trace.told
+        _LOG.warning(event or "trace_ended", **fields)
     for name in kernel.leftover_instances():
         note = kernel.noted_instance(name)
         if note is None or not note.digest:

@@ -175,7 +175,8 @@ def salvage_traces(
 
     left_traces = kernel.end_left_traces(lasting) if everything else ()
     for left in left_traces:
-        _LOG.warning("trace_left_behind", **left._asdict())
+        event, fields = left.told
+        _LOG.warning(event or "trace_left_behind", **fields)
     for salvaged in salvage_leftovers(kernel, host, place, room_for):
         kernel.forget_instance(salvaged.instance)
         _note_covered(places[salvaged.instance], host, kernel)

@@ -110,9 +110,9 @@ def is_again(unit: str) -> bool:
 
 
 @contextmanager
-def _drop_in(name: str, text: str) -> Iterator[None]:
-    """Have some lines more in the service's unit for a block."""
-    file = Path("/run/systemd/system") / f"{UNIT}.d" / f"{name}.conf"
+def _drop_in(name: str, text: str, unit: str = UNIT) -> Iterator[None]:
+    """Have some lines more in a unit for a block."""
+    file = Path("/run/systemd/system") / f"{unit}.d" / f"{name}.conf"
     file.parent.mkdir()
     try:
         file.write_text(f"[Service]\n{text}")
@@ -125,10 +125,11 @@ def _drop_in(name: str, text: str) -> Iterator[None]:
 
 @contextmanager
 def block_devices_let_in() -> Iterator[None]:
-    """Have the drop-in for block devices that docs/operations.md shows."""
+    """Have the drop-ins for block devices that docs/operations.md shows."""
     manual = (DOCS / "operations.md").read_text()
-    (lines,) = re.findall(r"\[Service\]\n(PrivateDevices=no\n(?:\w+=.*\n)+)", manual)
-    with _drop_in("devices", lines):
+    section = manual.partition("### Let block devices in")[2].partition("\n## ")[0]
+    service, opener = re.findall(r"\[Service\]\n((?:\w+=.*\n)+)", section)
+    with _drop_in("devices", service), _drop_in("devices", opener, OPENER):
         yield
 
 

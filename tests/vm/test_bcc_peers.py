@@ -87,7 +87,10 @@ def test_biosnoop_and_runqlat_agree(
     place = tmp_path / "out"
 
     slow = _first(capsys, "slow-io", place, "dd")
-    (request,) = _REQUEST.findall("".join(requests))
+    told = "".join(requests)
+    found = _REQUEST.findall(told)
+    assert len(found) == 1, told
+    (request,) = found
     assert (slow["bytes"], slow["tid"]) == (STALLED_BYTES, int(request[0]))
     assert slow["device_ms"] >= STALL_S * 1000
     assert slow["device_ms"] == pytest.approx(float(request[1]), rel=0.02)

@@ -56,7 +56,7 @@ def end_leftovers(
     ended = []
     for number in block_trace_note.numbers() if root is not None else ():
         with suppress(KernelError, OSError), ExitStack() as stack:
-            note = LockedNote(number, proc=proc)
+            note = LockedNote(number, proc=proc)  # unless a process has it
             stack.callback(note.release)
             left = note.left
             if left is not None and not ends(left):
@@ -64,11 +64,19 @@ def end_leftovers(
             if root is not None and left is not None and sysfs_folder(number, sys).exists():
                 folder = root / "block" / kernel_name(number, sys)
                 if is_of(left, folder, proc):
-                    fd, _ = open_device(left.device, stack)
-                    ended.append(end_left(fd, left, folder))
-            # Not where the trace could not be ended: the next start recognises it by its note.
+                    ended.append(_end(left, folder, stack))
+                    if ended[-1].problem:  # the next start recognises it by its note
+                        continue
             note.remove()
     return ended
+
+
+def _end(left: TraceNote, folder: Path, stack: ExitStack) -> LeftTrace:
+    try:
+        fd, _ = open_device(left.device, stack)
+    except KernelError as error:
+        return LeftTrace(left.device, left.session, problem=str(error))
+    return end_left(fd, left, folder)
 
 
 def is_of(left: TraceNote, folder: Path, proc: Path) -> bool:

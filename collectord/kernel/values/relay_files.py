@@ -53,9 +53,20 @@ class LeftTrace(NamedTuple):
         session: session that it belonged to.
         unread: records that were still in its buffers.
         dropped: records that had found no room.
+        problem: why it could not be ended, "" if it was.
     """
 
     device: str
     session: str
-    unread: int
-    dropped: int
+    unread: int = 0
+    dropped: int = 0
+    problem: str = ""
+
+    @property
+    def told(self) -> tuple[str, dict[str, object]]:
+        """The log's event if it could not be ended, "" if it was, and the event's keys."""
+        fields = self._asdict()
+        problem = fields.pop("problem")
+        if not problem:
+            return "", fields
+        return "trace_not_ended", {"device": self.device, "error": problem}
