@@ -158,7 +158,7 @@ def test_objects_of_other_hosts_and_days_are_not_asked_for(folder: Store) -> Non
 
 
 def test_labels_and_ledger_are_tables(folder: Store) -> None:
-    """What commits tell can be joined with records, and with each other."""
+    """They can be joined with records, and with each other."""
     sql = "SELECT kernel, sum(stored), sum(produced) FROM ledger JOIN hosts USING (host) GROUP BY 1 ORDER BY 1"
     each = 2 * (_SWITCHES + 2 * _REQUESTS)
     assert _rows(folder, sql) == [
@@ -272,7 +272,7 @@ def test_tables_have_an_own_column_of_the_event(folder: Store) -> None:
 
 
 def test_duckdb_itself_reads_the_objects_as_partitions(tmp_path: Path) -> None:
-    """What is put can be read without this program."""
+    """The objects can be read without this program."""
     store = Store.open(str(tmp_path / "store"), make=True)
     _fill(store)
     pattern = tmp_path / "store/events/event=sched_switch/*/*/*.parquet"

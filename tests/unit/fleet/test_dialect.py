@@ -15,7 +15,7 @@ from collectord.fleet.lift import over_hosts
 @pytest.mark.parametrize("engine", [CLICKHOUSE, SPARK])
 @pytest.mark.parametrize("name", answer_file.load_all())
 def test_every_answer_can_be_written_for_every_engine(name: str, engine: str) -> None:
-    """Nothing of an answer is left that only DuckDB has."""
+    """No part of an answer is left that only DuckDB has."""
     one = answer_file.load(name)
     values = {
         key: parameter.default if isinstance(parameter.default, int | str) else 0
