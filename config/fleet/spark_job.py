@@ -33,7 +33,9 @@ def main(store: str, result: str, sql: str, *events: str) -> None:
             .parquet(f"{store}/events/event={event}")
         )
         of_row = regexp_extract(col("_metadata.file_name"), r"^([0-9a-f]{64})-", 1)
-        whole = rows.withColumn("source_sha256", of_row).join(committed, "source_sha256", "leftsemi")
+        whole = rows.withColumn("source_sha256", of_row).join(
+            committed, "source_sha256", "leftsemi"
+        )
         whole.createOrReplaceTempView(f"`{event}`")
     spark.sql(sql).write.parquet(result)
     spark.stop()
