@@ -109,6 +109,29 @@ def test_a_lost_note(host: Host, run_cli: RunCli, tmp_path: Path) -> None:
     check_store(Store.open(url), SEGMENTS + 1)
 
 
+def test_a_ledger_goes_on_where_retention_has_deleted(
+    host: Host, run_cli: RunCli, tmp_path: Path
+) -> None:
+    """The part of a segment is told by the manifest before it, here or in the store."""
+    url = str(tmp_path / "store")
+    first, second, *others = sorted(host.directory.glob("*.perf.data"))
+    for path in others:
+        path.unlink()
+        path.with_name(path.name + ".json").unlink()
+    kept = [second, second.with_name(second.name + ".json")]
+    for path in kept:
+        path.rename(tmp_path / path.name)
+    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    first.unlink()
+    first.with_name(first.name + ".json").unlink()
+    for path in kept:
+        (tmp_path / path.name).rename(path)
+    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    ordered = check_store(Store.open(url), 2)
+    # The kernel's counter is the same in both manifests.
+    assert [one.balance.produced for one in ordered] == [10, 0]
+
+
 def test_raw_segments(tmp_path: Path, run_cli: RunCli, s3_server: S3Server) -> None:
     """The file of each segment is in the store too, byte for byte."""
     host = Host(tmp_path / "host", rule="raw")
