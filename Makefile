@@ -57,6 +57,7 @@ PACKAGES_BPF := python3-bpfcc
 PACKAGES_BROWSER := chromium-headless-shell
 VIEWERS := tests/support/viewers_npm
 PACKAGES_DOCS := curl
+PACKAGES_ENGINES := openjdk-17-jre-headless
 PACKAGES_DEB := debhelper
 PACKAGES_LINT_DEB := lintian
 PACKAGES_VM := debootstrap e2fsprogs mount util-linux
@@ -190,7 +191,7 @@ $(STAMPS)/run: $(STAMPS)/requirements collectord/__init__.py $(NATIVE) $(STAMPS)
 	touch $@
 
 # The dependency groups of pyproject.toml.
-$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/man: $(STAMPS)/venv pyproject.toml $(LOCK)
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/dev $(STAMPS)/docs $(STAMPS)/man $(STAMPS)/engines: $(STAMPS)/venv pyproject.toml $(LOCK)
 	@$(PIP_INSTALL) --group $(@F)
 	touch $@
 
@@ -227,6 +228,15 @@ test: setup packages-clang ## run every lane but vm; the kernel lane needs root;
 	@if [ -n '$(PYTEST)' ]; then exec $(BIN)/pytest --lanes=$(LANES) $(PYTEST); fi
 	rm -rf build/cache
 	exec $(BIN)/python -m tests.lanes $(BEHIND)
+
+.PHONY: packages-engines
+packages-engines:
+	@command -v java >/dev/null || { $(call install_packages,$(PACKAGES_ENGINES)); }
+
+# ClickHouse's engine and Spark are large, and no other lane needs them.
+.PHONY: test-engines
+test-engines: setup packages-engines $(STAMPS)/engines ## compare the engines of `fleet` with DuckDB; needs Java and 600 MB of packages
+	@exec $(BIN)/pytest tests/engines
 
 .PHONY: test-pythons
 test-pythons: packages-test ## run the lanes without a kernel under each of PYTHONS (3.11 3.12 3.13), if it is here

@@ -105,14 +105,14 @@ def parser() -> Parser:
         metavar="duckdb|clickhouse|spark",
         choices=_ENGINES,
         default=_ENGINES[0],
-        help="what carries the statement out (default: duckdb, in this process)",
+        help="engine that carries the statement out (default: duckdb, in this process)",
     )
     made.add_argument(
         "--engine-address",
         metavar="ADDRESS",
         default="",
-        help="of ClickHouse's HTTP interface, such as http://USER:PASSWORD@HOST:8123, or of "
-        "Spark's master, such as spark://HOST:7077 (default: chDB in this process; Spark on this "
+        help="address of ClickHouse's HTTP interface, such as http://USER:PASSWORD@HOST:8123, or "
+        "of Spark's master, such as spark://HOST:7077 (default: chDB in this process; Spark on this "
         "host)",
     )
     _add_choice(made)

@@ -28,7 +28,7 @@ _EXACT: Final = "exact"
 
 
 class Finding(NamedTuple):
-    """What keeps the ledger from being complete.
+    """A reason why the ledger is not complete.
 
     Attributes:
         what: lost, overwritten, unaccounted, uncounted, gap, paused, rows, passed over, silent,

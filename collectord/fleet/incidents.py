@@ -30,7 +30,7 @@ _GLOB: Final = frozenset("*?[")
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of an incident's note, `IncidentNote`; anybody may have written it."""
+    """The part of an incident's note that is read; anybody may have written it."""
 
     id: str = ""
     trigger: str = ""

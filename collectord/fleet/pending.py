@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collectord.folders.folder import Folder
     from collectord.sink.ship_note import ShipNote
 
-_DATA: Final = ""
 _MAX: Final = 1 << 63  # a manifest may say anything
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -146,8 +145,10 @@ def pending(target: Target, note: ShipNote) -> Iterator[Sealed | Unreadable]:
                     continue
                 if not all(group.sealed for group in groups):
                     break
-                if all(_DATA in group.suffixes for group in groups):
-                    yield _read(folder, paths)
+                found = _read(folder, paths)
+                # Retention may have deleted it since, and part of it before.
+                if all(folder.stat(one.data.name) is not None for one in paths):
+                    yield found
 
 
 def _age(groups: Sequence[Group]) -> tuple[int, str]:

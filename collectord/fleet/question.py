@@ -75,7 +75,7 @@ class Chosen(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What an engine is asked.
+    """A question to an engine.
 
     Attributes:
         tree: the statement.

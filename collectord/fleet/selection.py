@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Wanted(NamedTuple):
-    """What is asked for.
+    """The hosts and the time that are asked for.
 
     Attributes:
         window: of time, UTC.

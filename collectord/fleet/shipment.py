@@ -42,21 +42,21 @@ from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
 from collectord.reader.coverage_rows import COVERAGE_COLUMNS, coverage_rows
 from collectord.reader.ledger_rows import LEDGER_COLUMNS, ledger_rows
-from collectord.reader.manifests import read_manifests
-from collectord.reader.verify import list_segments
+from collectord.reader.manifests import segment_of
 from collectord.sink.manifest import encode as encode_manifest
 from collectord.sink.packing import packing_of
 from collectord.sink.segment import sink_errors
 from collectord.text.foreign import convert, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from collectord.fleet.pace import Pace
     from collectord.fleet.pending import Sealed, Target
     from collectord.fleet.segment_rows import TableFile
     from collectord.fleet.store import Keeps
     from collectord.reader.symbols.symbol_cache import SymbolCache
+    from collectord.sink.manifest import Manifest
     from collectord.sink.ship_note import StreamNote
 
 T = TypeVar("T")
@@ -273,7 +273,7 @@ class Shipment:
         if redaction.rules:
             hidden = map(redaction.manifest, segment.manifests)
             texts = tuple(encode_manifest(one).decode() for one in hidden)
-        balance, covered = _ledger(segment)
+        balance, covered = _ledger(segment, self._manifests_before(segment, previous))
         times = segment.times or (None, None)
         return Commit(
             source=segment.source,
@@ -302,6 +302,16 @@ class Shipment:
             shipped_ns=time.time_ns(),
         )
 
+    def _manifests_before(self, segment: Sealed, previous: Previous | None) -> list[Manifest]:
+        """Return the manifests of the commit before, if retention has deleted them here."""
+        link = segment.manifest.previous
+        if link is None or previous is None or previous.source != segment.earlier:
+            return []
+        if (segment.paths[0].directory / link.manifest).exists():
+            return []
+        data = self._store.get(previous.key, COMMIT_MAX_BYTES)
+        return commits.decode(data, previous.key).decoded()
+
     def _previous(self, segment: Sealed, host: str, done: StreamNote | None) -> Previous | None:
         """Return the commit before a segment's: the last one that was put of its stream.
 
@@ -326,14 +336,19 @@ class Shipment:
         return noted
 
 
-def _ledger(segment: Sealed) -> tuple[Balance, tuple[Covered, ...]]:
-    """Return the part of a segment in the ledger of its run, and the times that it covers."""
-    rows = list_segments([paths.data for paths in segment.paths])
-    found = read_manifests(rows).segments
-    balances = [dict(zip(LEDGER_COLUMNS, row, strict=True)) for row in ledger_rows(found)]
-    times = [dict(zip(COVERAGE_COLUMNS, row, strict=True)) for row in coverage_rows(found)]
-    covered = tuple(one for one in map(_covered, times) if one is not None)
-    return _balance(balances[0] if balances else {}), covered
+def _ledger(segment: Sealed, before: Sequence[Manifest]) -> tuple[Balance, tuple[Covered, ...]]:
+    """Return the part of a segment in the ledger of its run, and the times that it covers.
+
+    Args:
+        segment: is told by its manifests, as retention may delete it now.
+        before: the manifests of the one before it, if they are not in its folder any more.
+    """
+    folder = segment.paths[0].directory
+    own = segment_of(folder, segment.manifests)
+    found = [*([segment_of(folder, before)] if before else []), own]
+    *_, last = (dict(zip(LEDGER_COLUMNS, row, strict=True)) for row in ledger_rows(found))
+    times = (dict(zip(COVERAGE_COLUMNS, row, strict=True)) for row in coverage_rows([own]))
+    return _balance(last), tuple(one for one in map(_covered, times) if one is not None)
 
 
 def _balance(told: Mapping[str, object]) -> Balance:

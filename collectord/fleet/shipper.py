@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -149,6 +150,8 @@ class Shipper:
             except (StoreUnavailable, StoreRefused):
                 raise
             except CollectordError as error:
+                if isinstance(error, SinkError) and error.errno == errno.ENOENT:
+                    continue  # retention has deleted it meanwhile, and has said so
                 stuck.add(form)
                 first = first or error
                 continue

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
 from collectord.model import RingRole
 from collectord.reader.event_file import shown
-from collectord.reader.verify import State
+from collectord.reader.verify import SegmentRow, State
 from collectord.sink import covered_note
 from collectord.sink.manifest import (
     SCHEMA,
@@ -31,11 +32,9 @@ from collectord.sink.told_balance import UNTOLD, BalanceTold, balance_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from collectord.folders.folder import Folder
     from collectord.model import ClockReading
-    from collectord.reader.verify import SegmentRow
     from collectord.sink.covered_note import Covered
     from collectord.sink.manifest import M, RingEntry
 
@@ -185,6 +184,40 @@ def read_manifests(rows: Iterable[SegmentRow]) -> Manifests:
                 segment = segment._replace(balance=balance)
         segments.append(segment)
     return Manifests(sorted(segments, key=_age), damaged)
+
+
+def segment_of(folder: Path, manifests: Sequence[Manifest]) -> Segment:
+    """Return a sealed segment by its manifests alone, whether or not its files are there.
+
+    Args:
+        folder: where it is, or was.
+        manifests: of its files, at least one.
+    """
+    files = tuple(File(_sealed_row(folder, one), one) for one in manifests)
+    balance = balance_in(manifests[0])
+    return Segment(files) if isinstance(balance, str) else Segment(files, balance)
+
+
+def _sealed_row(folder: Path, manifest: Manifest) -> SegmentRow:
+    return SegmentRow(
+        path=folder / Path(manifest.segment).name,
+        format=manifest.format,
+        state=State.RECOVERED if manifest.recovered else State.SEALED,
+        session=manifest.session,
+        started_ns=manifest.started_ns,
+        begins_ns=None,
+        ends_ns=None,
+        first_ns=manifest.first_ns,
+        last_ns=manifest.last_ns,
+        records=manifest.records,
+        samples=manifest.samples,
+        complete=manifest.complete,
+        early=manifest.early,
+        basis=None,
+        bytes=manifest.bytes,
+        allocated_bytes=manifest.allocated_bytes,
+        uncompressed_bytes=None,
+    )
 
 
 def _read(folder: Folder, row: SegmentRow) -> Manifest | OpenManifest | str | None:

@@ -74,8 +74,10 @@ def _fill(shipped: Shipped, seed: Path) -> None:
     issue, complete = (f"read_parquet('{path}')" for path in files.values())
     shipped.connection.execute(f"""
 CREATE TABLE pair AS
-WITH ended AS (SELECT dev, sector, mono_ns, row_number() OVER (PARTITION BY dev, sector ORDER BY mono_ns) AS n FROM {complete}),
-begun AS (SELECT *, row_number() OVER (PARTITION BY dev, sector ORDER BY mono_ns) AS n FROM {issue})
+WITH ended AS (SELECT dev, sector, mono_ns, row_number() OVER w AS n FROM {complete}
+    WINDOW w AS (PARTITION BY dev, sector ORDER BY mono_ns)),
+begun AS (SELECT *, row_number() OVER w AS n FROM {issue}
+    WINDOW w AS (PARTITION BY dev, sector ORDER BY mono_ns))
 SELECT begun.* EXCLUDE (time, mono_ns, n), (ended.mono_ns - begun.mono_ns)::BIGINT AS took
 FROM begun JOIN ended USING (dev, sector, n) WHERE ended.mono_ns > begun.mono_ns
 """)  # noqa: S608
@@ -180,7 +182,7 @@ def fleet(settings: Settings) -> list[Row]:
             found, ready_s, took_s, read = _asked(store, engine, address)
             answers[f"{engine} {address}"] = found
             row = Row(
-                f"fleet: slowest requests of {count} hosts, {produced:,} rows, {size / 1e6:.0f} MB",
+                f"fleet: slow-io of {count} hosts, {produced:,} rows, {size / 1e6:.0f} MB",
                 f"{engine} {address} {took_s:.1f} s, read {read / 1e6:.0f} MB",
                 "-",
                 took_s,

@@ -38,6 +38,7 @@ from tests.support.fleets import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from collectord.fleet.question import Question
     from tests.support.object_stores import S3Server
 
     Rows = list[tuple[Any, ...]]
@@ -47,8 +48,10 @@ _MINUTE: Final = 60 * SECOND
 _ALL: Final = Wanted(Window())
 _STATEMENTS: Final = (
     "SELECT host, date, event, count(*) FROM sched_switch GROUP BY ALL",
-    "SELECT kernel, count(*), min(time), max(time) FROM sched_switch JOIN hosts USING (host) "
-    "GROUP BY kernel",
+    (
+        "SELECT kernel, count(*), min(time), max(time) FROM sched_switch JOIN hosts USING (host) "
+        "GROUP BY kernel"
+    ),
     "SELECT host, sum(produced) AS n, max(until) AS last FROM ledger GROUP BY host",
     "SELECT comm, text, blob, big, flag FROM odd ORDER BY comm",
     "SELECT event, count(*) FROM samples WHERE event = 'cycles' GROUP BY event",
@@ -82,7 +85,8 @@ def _events(number: int) -> dict[str, str]:
         "'\\x00\\xFFa'::BLOB AS blob, (18446744073709551615 - i)::UBIGINT AS big, i > 0 AS flag, "
         "i AS after FROM range(2) r(i)"
     )
-    samples = "SELECT i AS n, CASE WHEN i < 3 THEN 'cycles' ELSE 'x:y' END AS event, i AS after FROM range(5) r(i)"
+    event = "CASE WHEN i < 3 THEN 'cycles' ELSE 'x:y' END AS event"
+    samples = f"SELECT i AS n, {event}, i AS after FROM range(5) r(i)"  # noqa: S608
     return {
         f"sched:{SCHED}": switches(number, 300),
         f"block:{ISSUE}": requests(number, 40, step=1),
@@ -105,7 +109,7 @@ def _asking(store: Store, engine: str, wanted: Wanted = _ALL) -> Asking:
     return Asking(Selection(store, wanted), Place(store), ENGINES[engine])
 
 
-def _asked(asking: Asking, engine: str, question: Any) -> Rows:
+def _asked(asking: Asking, engine: str, question: Question) -> Rows:
     shape = asking.shape(question)
     with ExitStack() as stack:
         rows = ENGINES[engine].ask(question, asking.place, shape, stack)
@@ -157,7 +161,7 @@ def test_hosts_and_times_choose(folder: Store, engine: str) -> None:
 @pytest.mark.parametrize("engine", ["clickhouse", "spark"])
 def test_what_an_engine_refuses_is_told(folder: Store, engine: str) -> None:
     """DuckDB has a function that the engine lacks: its words are in the error."""
-    with pytest.raises(CollectordError, match="refuses the statement|has nothing for"):
+    with pytest.raises(CollectordError, match=r"refuses the statement|has nothing for"):
         _statement(folder, engine, "SELECT damerau_levenshtein(next_comm, 'x') FROM sched_switch")
 
 

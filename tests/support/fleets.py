@@ -93,7 +93,7 @@ class Host:
 
 
 class Shipped:
-    """What is put into a store of the segments of hosts.
+    """A store into which segments of hosts are put.
 
     Attributes:
         produced: records of all segments, by {host, session}.

@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 
 from collectord.fleet import commit as commits
+from collectord.fleet.incident_files import Incidents
+from collectord.fleet.pace import Pace
+from collectord.fleet.pending import Target
+from collectord.fleet.redaction import Redaction
+from collectord.fleet.shipment import Host as OfShipment
+from collectord.fleet.shipment import Shipment
+from collectord.fleet.shipper import Shipper
+from collectord.fleet.store import Store
 from collectord.fleet.store_keys import LEDGER, parse_commit_key, parse_event_key
 from tests.support.segments import make_sink, write_segment
 
@@ -18,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from collectord.fleet.commit import Commit
-    from collectord.fleet.store import Store
+    from collectord.fleet.commit import Commit, Rule
+    from collectord.fleet.shipper import Result
 
 SESSION: Final = "exec"
 EVENT: Final = "sys_enter_getppid"
@@ -43,6 +51,7 @@ class Host:
         self, folder: Path, rule: str = "columns", more: str = "", ship: str = ""
     ) -> None:
         self.folder = folder
+        self.rule = rule
         self.state = folder / "state"
         self.directory = self.state / SESSION
         self.note = folder / "ship"
@@ -81,6 +90,18 @@ class Host:
             "CREDENTIALS_DIRECTORY": str(self.credentials),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
         }
+
+
+def ship(host: Host, url: str) -> Result:
+    """Ship what is pending on a host to a folder, in this process."""
+    pace = Pace(0, 0, lambda _: None)
+    host.note.mkdir(exist_ok=True)
+    rule: Rule = host.rule  # type: ignore[assignment]  # of the configuration
+    target = Target(SESSION, host.directory, rule, by_incident=False, redaction=Redaction())
+    store = Store.open(url, make=True)
+    shipment = Shipment(store, OfShipment(HOST, {"role": "db"}), pace)
+    incidents = Incidents(host.state, store, HOST, pace, redacted=False)
+    return Shipper([target], host.note, shipment, incidents, lambda: False).ship_all()
 
 
 def commits_in(store: Store) -> dict[str, Commit]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Engine(NamedTuple):
-    """What an engine does.
+    """The operations of an engine.
 
     Attributes:
         dialect: of its SQL.

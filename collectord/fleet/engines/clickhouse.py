@@ -89,7 +89,7 @@ def ask(
 
 
 def _hexed(tree: exp.Query, shape: Sequence[tuple[str, str]]) -> frozenset[int]:
-    """Have the bytes in the last columns come as digits, as JSON has none; return their numbers."""
+    """Have bytes in the last columns come as digits, as JSON has none; return their numbers."""
     if not isinstance(tree, exp.Select) or tree.is_star:
         return frozenset()
     numbers = [number for number, (_, kind) in enumerate(shape) if kind == "BLOB"]

@@ -23,33 +23,23 @@ class StoreFiles(AbstractFileSystem):
 
     Attributes:
         protocol: the scheme of its files.
-        bytes_read: bytes that were asked for so far.
-        requests: to the store so far.
     """
-
-    cachable = False
 
     def __init__(self, store: Store, protocol: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.protocol = protocol
         self._store = store
         self._sizes: dict[str, int] = {}
-        self.bytes_read = 0
-        self.requests = 0
 
     def read(self, key: str, start: int, length: int) -> bytes:
         """Read a part of an object. Raises StoreError."""
-        self.requests += 1
-        data = self._store.get_range(key, start, length)
-        self.bytes_read += len(data)
-        return data
+        return self._store.get_range(key, start, length)
 
     def size_bytes(self, key: str) -> int:
         """Return the size of an object, which is asked once. Raises StoreError."""
         known = self._sizes.get(key)
         if known is not None:
             return known
-        self.requests += 1
         found = self._store.head(key)
         if found is None:
             raise NotStored(f"{self._store.url} has no {key}", key=key)

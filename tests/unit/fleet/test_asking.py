@@ -35,6 +35,7 @@ from tests.support.fleets import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from collectord.fleet.question import Question
     from tests.support.object_stores import S3Server
 
     Rows = list[tuple[Any, ...]]
@@ -85,7 +86,7 @@ def _asking(store: Store, wanted: Wanted | None = None, session: str | None = No
     return Asking(selection, Place(store), ENGINES["duckdb"], session)
 
 
-def _asked(asking: Asking, question: Any) -> Rows:
+def _asked(asking: Asking, question: Question) -> Rows:
     with ExitStack() as stack:
         rows = ENGINES["duckdb"].ask(question, asking.place, (), stack)
         return [row for batch in rows.batches() for row in batch]
@@ -158,8 +159,9 @@ def test_objects_of_other_hosts_and_days_are_not_asked_for(folder: Store) -> Non
 
 
 def test_labels_and_ledger_are_tables(folder: Store) -> None:
-    """What commits tell can be joined with records, and with each other."""
-    sql = "SELECT kernel, sum(stored), sum(produced) FROM ledger JOIN hosts USING (host) GROUP BY 1 ORDER BY 1"
+    """They can be joined with records, and with each other."""
+    sums = "SELECT kernel, sum(stored), sum(produced) FROM ledger JOIN hosts USING (host)"
+    sql = f"{sums} GROUP BY 1 ORDER BY 1"
     each = 2 * (_SWITCHES + 2 * _REQUESTS)
     assert _rows(folder, sql) == [
         ("6.1.0", str(each), str(each)),
@@ -252,10 +254,10 @@ def test_what_lasted_over_a_gap_does_not_count(tmp_path: Path) -> None:
     assert {row[0] for row in _answered(store, "slow-io")} == {"whole"}
 
 
-def test_columns_that_only_some_kernels_have_are_there(folder: Store, tmp_path: Path) -> None:
+def test_columns_that_only_some_kernels_have_are_there(folder: Store) -> None:
     """Objects of an event need not have the same columns: what one lacks is null."""
     with Shipped(folder) as shipped:
-        wider = f"SELECT *, 5::INTEGER AS fresh FROM ({switches(9, 3)})"
+        wider = f"SELECT *, 5::INTEGER AS fresh FROM ({switches(9, 3)})"  # noqa: S608
         shipped.segment(Host("new-1"), {f"sched:{SCHED}": wider}, BEGIN_NS, _MINUTE)
     found = _rows(folder, "SELECT count(fresh), count(*) FROM sched_switch")
     assert found == [(3, 2403)]
@@ -272,7 +274,7 @@ def test_tables_have_an_own_column_of_the_event(folder: Store) -> None:
 
 
 def test_duckdb_itself_reads_the_objects_as_partitions(tmp_path: Path) -> None:
-    """What is put can be read without this program."""
+    """The objects can be read without this program."""
     store = Store.open(str(tmp_path / "store"), make=True)
     _fill(store)
     pattern = tmp_path / "store/events/event=sched_switch/*/*/*.parquet"

@@ -132,7 +132,7 @@ def test_a_balance_that_is_changed_in_the_last_commit_is_found(
 ) -> None:
     """No commit follows the last one: its figures must be those of the manifests."""
     last = _put(shipped, Host("a"))[-1]
-    balance = msgspec.structs.replace(last.balance, produced=last.balance.produced + 5, lost=5)
+    balance = msgspec.structs.replace(last.balance, produced=55, lost=5)
     _path(root, last).write_bytes(
         commits_of.encode(msgspec.structs.replace(last, balance=balance))
     )
@@ -164,7 +164,7 @@ def test_an_object_that_is_gone_or_changed_is_found(shipped: Shipped, root: Path
 
 
 def test_a_chain_that_begins_anew_or_forks_is_found(shipped: Shipped) -> None:
-    """Of a stream one commit has none before it, and each is followed by one."""
+    """One commit of a stream has none before it, and one follows each."""
     host = Host("a")
     _put(shipped, host)
     before = host.previous["exec"]
@@ -181,7 +181,7 @@ def test_a_chain_that_begins_anew_or_forks_is_found(shipped: Shipped) -> None:
 
 
 def test_a_damaged_commit_is_a_finding(shipped: Shipped, root: Path) -> None:
-    """What cannot be read is named, and the rest is told."""
+    """It is named, and the rest is told."""
     first, _ = _put(shipped, Host("a"), 2)
     _path(root, first).write_bytes(b"{}")
     ledger = _ledger(shipped)

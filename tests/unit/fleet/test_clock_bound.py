@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bounds the order of events of different hosts."""
+"""The bound of the order of events of different hosts."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from collectord.cli import answer_file
 from collectord.errors import UsageError
 from collectord.fleet import dialect
 from collectord.fleet.lift import over_hosts
+from collectord.programs.parameter import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,11 +60,13 @@ def _lifted(sql: str, *by: str) -> str:
         "SELECT n, lag(v) OVER (PARTITION BY k ORDER BY n) FROM t",
         "SELECT n, lag(v) OVER w, lead(v) OVER w FROM t WINDOW w AS (PARTITION BY k ORDER BY n)",
         "SELECT n, v, best FROM t, (SELECT max(v) AS best FROM t) m",
-        "WITH m AS (SELECT k, max(v) AS best FROM t GROUP BY k) SELECT n, best FROM t JOIN m USING (k)",
-        "WITH m AS (SELECT k, max(v) AS best FROM t GROUP BY k) "
-        "SELECT t.n, best FROM t LEFT JOIN m ON m.k = t.k AND t.v > 5",
+        "WITH m AS (SELECT k, max(v) AS b FROM t GROUP BY k) SELECT n, b FROM t JOIN m USING (k)",
+        (
+            "WITH m AS (SELECT k, max(v) AS best FROM t GROUP BY k) "
+            "SELECT t.n, best FROM t LEFT JOIN m ON m.k = t.k AND t.v > 5"
+        ),
         "SELECT n FROM t WHERE v = (SELECT max(t.v) FROM t WHERE t.k < 3)",
-        "SELECT n FROM t WHERE EXISTS (SELECT 1 FROM t other WHERE other.v > t.v AND other.k = t.k)",
+        "SELECT n FROM t WHERE EXISTS (SELECT 1 FROM t o WHERE o.v > t.v AND o.k = t.k)",
         "SELECT n FROM t WHERE v IN (SELECT max(v) FROM t GROUP BY k)",
         "SELECT n, CASE WHEN EXISTS (SELECT 1 FROM t o WHERE o.n = t.v) THEN 1 END FROM t",
         "SELECT n, name FROM t JOIN names ON names.k = t.k",
@@ -122,9 +125,6 @@ def test_what_is_of_no_host_is_refused(sql: str, problem: str) -> None:
 def test_all_shipped_answers_can_be_asked_of_each_host(name: str) -> None:
     """Each answer has the host before its columns, and a group of it where it has groups."""
     one = answer_file.load(name)
-    values = {
-        key: parameter.default if isinstance(parameter.default, int | str) else 0
-        for key, parameter in one.head.parameter.items()
-    }
+    values = values_of(name, one.head.parameter, {})
     text = over_hosts(dialect.parsed(one.text, values), ("syscall_names", "errno_names")).sql()
     assert '"host" AS "host"' in text

@@ -38,6 +38,7 @@ from tests.support.shipping import (
     commits_in,
     in_chain,
     rows_of,
+    ship,
     text_in,
 )
 
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
 
     RunCli = Callable[..., subprocess.CompletedProcess[str]]
     StartCli = Callable[..., subprocess.Popen[str]]
+
+# It starts the program again and again.
+pytestmark = pytest.mark.slow
 
 SEED = int(os.environ.get("COLLECTORD_SHIP_SEED", "1"))
 KILLS = int(os.environ.get("COLLECTORD_SHIP_KILLS", str(examples(12))))
@@ -92,21 +96,42 @@ def test_a_folder_as_the_store(host: Host, run_cli: RunCli, tmp_path: Path) -> N
     assert (stream.shipped, stream.sequence) == (SEGMENTS, SEGMENTS)
 
 
-def test_a_lost_note(host: Host, run_cli: RunCli, tmp_path: Path) -> None:
+def test_a_lost_note(host: Host, tmp_path: Path) -> None:
     """Without the note the store says what is there, and the chain goes on."""
     url = str(tmp_path / "store")
-    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    assert ship(host, url).failed == 0
     before = sorted(Store.open(url).objects())
     (host.note / ship_note.NAME).unlink()
-    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    assert ship(host, url).failed == 0
     assert sorted(Store.open(url).objects()) == before
     (host.note / ship_note.NAME).unlink()
     host.record(1)
     for path in sorted(host.directory.glob("*.perf.data"))[:SEGMENTS]:
         path.unlink()
         path.with_name(path.name + ".json").unlink()
-    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    assert ship(host, url).failed == 0
     check_store(Store.open(url), SEGMENTS + 1)
+
+
+def test_a_ledger_goes_on_where_retention_has_deleted(host: Host, tmp_path: Path) -> None:
+    """The part of a segment is told by the manifest before it, here or in the store."""
+    url = str(tmp_path / "store")
+    first, second, *others = sorted(host.directory.glob("*.perf.data"))
+    for path in others:
+        path.unlink()
+        path.with_name(path.name + ".json").unlink()
+    kept = [second, second.with_name(second.name + ".json")]
+    for path in kept:
+        path.rename(tmp_path / path.name)
+    assert ship(host, url).failed == 0
+    first.unlink()
+    first.with_name(first.name + ".json").unlink()
+    for path in kept:
+        (tmp_path / path.name).rename(path)
+    assert ship(host, url).failed == 0
+    ordered = check_store(Store.open(url), 2)
+    # The kernel's counter is the same in both manifests.
+    assert [one.balance.produced for one in ordered] == [10, 0]
 
 
 def test_raw_segments(tmp_path: Path, run_cli: RunCli, s3_server: S3Server) -> None:
@@ -250,7 +275,6 @@ def test_a_lie_about_a_commit(host: Host, run_cli: RunCli, s3_server: S3Server) 
     check_store(store, SEGMENTS)
 
 
-@pytest.mark.slow
 def test_kills(host: Host, start_cli: StartCli, run_cli: RunCli, s3_server: S3Server) -> None:
     """Killed at any instant, with a store of which a fifth of the requests fails.
 
@@ -325,31 +349,29 @@ def test_what_is_not_sealed_holds_its_format_up(
     orphan(host.directory)
     host.record(1)
     url = str(tmp_path / "store")
-    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    assert ship(host, url).failed == 0
     assert len(commits_in(Store.open(url))) == SEGMENTS
     assert run_cli("segments", "repair", host.state).returncode == 0
-    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    assert ship(host, url).failed == 0
     ordered = check_store(Store.open(url), SEGMENTS + 2)
     assert [one.segment for one in ordered] == sorted(one.segment for one in ordered)
 
 
-def test_a_compressed_segment_is_the_same_one(host: Host, run_cli: RunCli, tmp_path: Path) -> None:
+def test_a_compressed_segment_is_the_same_one(host: Host, tmp_path: Path) -> None:
     """It has the key that it had, and its commit the manifest as it was sealed."""
     assert len([*compress(host.directory)]) == SEGMENTS
     url = str(tmp_path / "store")
-    assert run_cli(*host.words(url, "--once"), env=host.environment()).returncode == 0
+    assert ship(host, url).failed == 0
     check_store(Store.open(url), SEGMENTS)
 
 
-def test_an_unreadable_manifest_is_passed_over(
-    host: Host, run_cli: RunCli, tmp_path: Path
-) -> None:
+def test_an_unreadable_manifest_is_passed_over(host: Host, tmp_path: Path) -> None:
     """The others are shipped, and the next commit says how many are missing."""
     paths = sorted(host.directory.glob("*.perf.data"))
     paths[1].with_name(paths[1].name + ".json").write_bytes(b"{}")
     url = str(tmp_path / "store")
-    done = run_cli(*host.words(url, "--once"), env=host.environment())
-    assert "passed_over" in done.stderr
+    result = ship(host, url)
+    assert (result.shipped, result.failed) == (SEGMENTS - 1, 0)
     ordered = in_chain(Store.open(url), commits_in(Store.open(url)))
     assert [one.passed_over for one in ordered] == [0, 1, *[0] * (SEGMENTS - 3)]
     note = ship_note.read(host.note)
