@@ -26,7 +26,8 @@ static uint32_t parts_of(const struct slot_kind *kind)
 {
 	return kind->bytes <= SLOT_FIRST_BYTES
 		       ? 1
-		       : 1 + (kind->bytes - SLOT_FIRST_BYTES + SLOT_MORE_BYTES - 1) / SLOT_MORE_BYTES;
+		       : 1 + (kind->bytes - SLOT_FIRST_BYTES + SLOT_MORE_BYTES - 1) /
+					 SLOT_MORE_BYTES;
 }
 
 static uint32_t sample_bytes(const struct slot_kind *kind)
@@ -67,8 +68,7 @@ static bool take_kinds(struct slot_ring *own, const struct slot_ring_options *op
 		const struct slot_kind *const kind = &options->kinds[i];
 
 		if (kind->bytes == 0 || kind->bytes > SLOT_DATA_MAX ||
-		    (kind->task_at != SLOT_NO_TASK &&
-		     kind->task_at + sizeof(uint32_t) > kind->bytes))
+		    (kind->task_at != SLOT_NO_TASK && kind->task_at + sizeof(uint32_t) > kind->bytes))
 			return false;
 		own->kinds[i + 1] = *kind;
 	}
@@ -255,8 +255,8 @@ static void slot_ring__take_window(struct slot_ring *own)
 		return;
 	}
 	for (uint64_t at = begin; at < end; at++)
-		slot_ring__copy_slot(&own->slots[at & (own->count - 1)],
-				     &copy_of(own)[at - begin], &looks);
+		slot_ring__copy_slot(&own->slots[at & (own->count - 1)], &copy_of(own)[at - begin],
+				     &looks);
 	slot_ring__sort(own, begin, end, last);
 	own->at = 0;
 	own->end = end - begin;

@@ -18,16 +18,16 @@
  * collectord_keep()).
  */
 struct slot {
-	uint64_t time_ns;   /* CLOCK_MONOTONIC; of a record's further slots its data */
-	uint32_t mark;	    /* the number's lower bits << 8, and its kind, or SLOT_MORE | n-th slot */
+	uint64_t time_ns; /* CLOCK_MONOTONIC; of a record's further slots its data */
+	uint32_t mark;	  /* the number's lower bits << 8, and its kind, or SLOT_MORE | n-th slot */
 	uint32_t data[3];
 };
 
 struct slot_head {
 	uint64_t slots;	  /* that were ever used, the one that is written included */
 	uint64_t records; /* the last number */
-	uint64_t missed;  /* records for which no slot was taken: an interrupt came in the midst of that */
-	uint32_t busy;	  /* the program's: a slot is being taken */
+	uint64_t missed; /* records for which no slot was taken: an interrupt came in the midst of that */
+	uint32_t busy; /* the program's: a slot is being taken */
 	uint32_t reserved;
 	uint64_t unused[4];
 };
@@ -36,12 +36,12 @@ _Static_assert(sizeof(struct slot) == 24, "BPF programs write it");
 _Static_assert(sizeof(struct slot_head) == 64, "BPF programs write it");
 
 #define SLOT_MORE 0x80u
-#define SLOT_KINDS SLOT_MORE	   /* kinds are 1 and more, below it */
+#define SLOT_KINDS SLOT_MORE /* kinds are 1 and more, below it */
 #define SLOT_NUMBER_BITS 24u
-#define SLOTS_EACH_MAX (1u << 20)  /* of a CPU: far fewer than numbers that a mark tells apart */
-#define SLOT_PARTS_MAX 8u	   /* slots of a record */
-#define SLOT_FIRST_BYTES 12u	   /* data of a record in its first slot */
-#define SLOT_MORE_BYTES 20u	   /* and in each further one */
+#define SLOTS_EACH_MAX (1u << 20) /* of a CPU: far fewer than numbers that a mark tells apart */
+#define SLOT_PARTS_MAX 8u	  /* slots of a record */
+#define SLOT_FIRST_BYTES 12u	  /* data of a record in its first slot */
+#define SLOT_MORE_BYTES 20u	  /* and in each further one */
 #define SLOT_DATA_MAX (SLOT_FIRST_BYTES + (SLOT_PARTS_MAX - 1) * SLOT_MORE_BYTES)
 #define SLOT_NO_TASK UINT16_MAX
 
@@ -69,7 +69,7 @@ struct slot_kind {
 struct slot_ring_options {
 	const struct slot_map *map;
 	uint32_t cpu;
-	struct walk_layout layout; /* of the samples */
+	struct walk_layout layout;     /* of the samples */
 	const struct slot_kind *kinds; /* the first one is kind 1 */
 	uint32_t kind_count;
 };
@@ -92,8 +92,8 @@ struct slot_ring {
 	const struct slot_head *head;
 	const struct slot *slots;
 	uint32_t count, cpu;
-	uint64_t next;	 /* slot behind the last record that is known */
-	uint64_t known;	 /* the number of that record */
+	uint64_t next;	  /* slot behind the last record that is known */
+	uint64_t known;	  /* the number of that record */
 	uint64_t at, end; /* slots of the copy that are not delivered */
 	struct slot_kind kinds[SLOT_KINDS];
 };

@@ -28,6 +28,7 @@ from collectord.sink.segment import (
     sink_errors,
 )
 from collectord.sink.ship_note import Shipped, Shipping, Waiting
+from collectord.text.units import Least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,6 +49,7 @@ class StateDir:
     def __init__(self, root: Path, plan: RetentionPlan) -> None:
         self._root = root
         self._plan = plan
+        self._whole_bytes = 0  # of its file system, once that is known
         self._lock = threading.Lock()
         self._evicting: dict[int, threading.Lock] = {}  # by file system
         self._workers: Callable[[int], Executor] | None = None
@@ -75,8 +77,12 @@ class StateDir:
 
     @property
     def limit_bytes(self) -> int:
-        """The most that all segments may take, 0 for no limit."""
-        return self._plan.bytes
+        """The most that all segments may take, 0 for no limit, or if it is not known yet."""
+        if self._plan.percent and not self._whole_bytes:
+            with suppress(OSError):  # it is made with the first session
+                space = os.statvfs(self._root)
+                self._whole_bytes = space.f_blocks * space.f_frsize
+        return Least(self._plan.bytes, self._plan.percent).of(self._whole_bytes)
 
     @property
     def limited(self) -> bool:

@@ -115,7 +115,9 @@ def test_default_configuration(
         assert "_created" not in text
         series = _series(text)
         assert len(series) <= SERIES_LIMIT
-        assert series["collectord_store_limit_bytes"] == 8 << 30
+        space = os.statvfs(tmp_path)
+        share = space.f_blocks * space.f_frsize * 5 // 100
+        assert series["collectord_store_limit_bytes"] == min(2 << 30, share)
 
         status = daemon.status()
         assert status["pid"] == daemon.pid

@@ -49,8 +49,10 @@ static uint64_t take(struct ring *ring)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct slot_kind kinds[KINDS];
-	struct slot_ring_options options = {
-		.map = &fake.map, .layout = {.time_offset = 32}, .kinds = kinds, .kind_count = KINDS};
+	struct slot_ring_options options = {.map = &fake.map,
+					    .layout = {.time_offset = 32},
+					    .kinds = kinds,
+					    .kind_count = KINDS};
 	struct shape shape;
 	struct ring *ring;
 	uint64_t samples = 0;

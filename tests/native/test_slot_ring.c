@@ -132,7 +132,8 @@ static uint64_t take_all(uint64_t *first, uint64_t *last)
 		do
 			took = ring->ops->take(ring, &chunk, CHUNK_BYTES);
 		while (took == RING_MORE);
-		for (uint32_t at = 0; at < chunk.used; at += walk__size(walk__load(chunk.data + at))) {
+		for (uint32_t at = 0; at < chunk.used;
+		     at += walk__size(walk__load(chunk.data + at))) {
 			const uint64_t of = check_sample(chunk.data + at);
 
 			CHECK(of > *last);

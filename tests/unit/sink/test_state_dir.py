@@ -158,6 +158,20 @@ def test_quota_takes_the_oldest_of_any_session(tmp_path: Path) -> None:
     assert evict(tmp_path, RetentionPlan(bytes=2 * one_bytes), NOW_NS) == []
 
 
+def test_a_quota_may_be_a_share_of_the_file_system(tmp_path: Path) -> None:
+    """The smaller of a size and a share holds, and is what the limit is said to be."""
+    paths = [_segment(tmp_path, "exec", age) for age in (3, 2, 1)]
+    one_bytes = _allocated(paths[0])
+    space = os.statvfs(tmp_path)
+    percent = 250 * one_bytes / (space.f_blocks * space.f_frsize)
+    plan = RetentionPlan(bytes=1 << 50, percent=percent)
+    assert [one.path for one in evict(tmp_path, plan, NOW_NS)] == paths[:1]
+    assert 2 * one_bytes <= StateDir(tmp_path, plan).limit_bytes <= 3 * one_bytes
+    assert StateDir(tmp_path, RetentionPlan(bytes=7, percent=50.0)).limit_bytes == 7
+    assert StateDir(tmp_path / "absent", plan).limit_bytes == 1 << 50
+    assert StateDir(tmp_path / "absent", RetentionPlan(percent=5.0)).limited
+
+
 def test_the_last_write_makes_the_oldest(tmp_path: Path) -> None:
     """A snapshot goes by when it was made: its file may have been there for days."""
     snapshot, stream = _segment(tmp_path, "recorder", 9), _segment(tmp_path, "stream", 2)
