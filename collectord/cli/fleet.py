@@ -48,7 +48,8 @@ def parser() -> Parser:
     made = Parser(
         "fleet",
         (
-            "query SQL | answer NAME | ledger | flame | incidents [ID]",
+            "query SQL | answer NAME | ledger | flame",
+            "| incidents [ID]",
             "--store URL",
             "[--engine duckdb|clickhouse|spark]",
             "[--engine-address ADDRESS]",
@@ -112,8 +113,8 @@ def parser() -> Parser:
         metavar="ADDRESS",
         default="",
         help="address of ClickHouse's HTTP interface, such as http://USER:PASSWORD@HOST:8123, or "
-        "of Spark's master, such as spark://HOST:7077 (default: chDB in this process; Spark on this "
-        "host)",
+        "of Spark's master, such as spark://HOST:7077 (default: chDB in this process; Spark on "
+        "this host)",
     )
     _add_choice(made)
     made.add_argument(

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import answer_file
-from collectord.fleet.asking import Asking, Needs
-from collectord.fleet.audit import fleet_ledger
+from collectord.fleet.questions import Asking, Needs
+from collectord.fleet.store_audit import fleet_ledger
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
 from collectord.fleet.selection import Selection, Wanted

@@ -14,7 +14,7 @@ import pytest
 
 from collectord.cli import answer_file
 from collectord.errors import CollectordError, UsageError
-from collectord.fleet.asking import Asking, Needs
+from collectord.fleet.questions import Asking, Needs
 from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.engines.place import Place
 from collectord.fleet.selection import Selection, Wanted
@@ -155,7 +155,7 @@ def test_hosts_and_times_choose(folder: Store, engine: str) -> None:
     sql = "SELECT host, count(*) FROM sched_switch GROUP BY host"
     wanted = Wanted(Window(BEGIN_NS, BEGIN_NS + 100_000_000), "[ac]*")
     found = _statement(folder, engine, sql, wanted)
-    assert found == _statement(folder, "duckdb", sql, wanted) == [("a b", 101), ("c", 100)]
+    assert found == _statement(folder, "duckdb", sql, wanted) == [("a b", 100), ("c", 100)]
 
 
 @pytest.mark.parametrize("engine", ["clickhouse", "spark"])

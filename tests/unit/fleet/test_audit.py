@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from collectord.fleet import commit as commits_of
-from collectord.fleet.audit import fleet_ledger
+from collectord.fleet.store_audit import fleet_ledger
 from collectord.fleet.commit import Covered
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from collectord.fleet.audit import FleetLedger
+    from collectord.fleet.store_audit import FleetLedger
     from collectord.fleet.commit import Commit
 
 _MINUTE: Final = 60 * SECOND
