@@ -73,8 +73,8 @@ def parser() -> Parser:
         (
             "collectord fleet query --store s3://traces/prod --schema",
             "collectord fleet query 'SELECT host, sum(lost) FROM ledger GROUP BY 1'",
-            "collectord fleet answer slow-io --store /srv/fleet --since -7d --by host,kernel",
-            "collectord fleet ledger --store s3://traces/prod --since -1d --verify",
+            "collectord fleet answer slow-io --since -7d --by host,kernel",
+            "collectord fleet ledger --since -1d --verify",
             "collectord fleet flame --label role=db --against role=web -o db.html",
             "collectord fleet incidents --store /srv/fleet",
         ),

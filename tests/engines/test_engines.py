@@ -14,9 +14,9 @@ import pytest
 
 from collectord.cli import answer_file
 from collectord.errors import CollectordError, UsageError
-from collectord.fleet.questions import Asking, Needs
 from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.engines.place import Place
+from collectord.fleet.questions import Asking, Needs
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of

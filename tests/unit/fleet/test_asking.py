@@ -12,9 +12,9 @@ import pytest
 
 from collectord.cli import answer_file
 from collectord.errors import UsageError
-from collectord.fleet.questions import Asking, Needs, NotShipped
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
+from collectord.fleet.questions import Asking, Needs, NotShipped
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
