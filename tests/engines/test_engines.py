@@ -73,7 +73,7 @@ def _fill(store: Store) -> None:
         ):
             host = Host(name, kernel, clock_off_ns=number * 1000)
             for day in range(2):
-                shipped.segment(host, _events(number), BEGIN_NS + day * DAY, _MINUTE)
+                shipped.segment(host, _events(number + 3 * day), BEGIN_NS + day * DAY, _MINUTE)
                 host.run_number += number  # the first one has no gap
             events = {f"sched:{SCHED}": switches(1, 5)}
             shipped.segment(host, events, BEGIN_NS + DAY, _MINUTE, is_committed=False)
