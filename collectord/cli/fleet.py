@@ -48,7 +48,8 @@ def parser() -> Parser:
     made = Parser(
         "fleet",
         (
-            "query SQL | answer NAME | ledger | flame | incidents [ID]",
+            "query SQL | answer NAME | ledger | flame",
+            "| incidents [ID]",
             "--store URL",
             "[--engine duckdb|clickhouse|spark]",
             "[--engine-address ADDRESS]",
@@ -72,8 +73,8 @@ def parser() -> Parser:
         (
             "collectord fleet query --store s3://traces/prod --schema",
             "collectord fleet query 'SELECT host, sum(lost) FROM ledger GROUP BY 1'",
-            "collectord fleet answer slow-io --store /srv/fleet --since -7d --by host,kernel",
-            "collectord fleet ledger --store s3://traces/prod --since -1d --verify",
+            "collectord fleet answer slow-io --since -7d --by host,kernel",
+            "collectord fleet ledger --since -1d --verify",
             "collectord fleet flame --label role=db --against role=web -o db.html",
             "collectord fleet incidents --store /srv/fleet",
         ),
@@ -112,8 +113,8 @@ def parser() -> Parser:
         metavar="ADDRESS",
         default="",
         help="address of ClickHouse's HTTP interface, such as http://USER:PASSWORD@HOST:8123, or "
-        "of Spark's master, such as spark://HOST:7077 (default: chDB in this process; Spark on this "
-        "host)",
+        "of Spark's master, such as spark://HOST:7077 (default: chDB in this process; Spark on "
+        "this host)",
     )
     _add_choice(made)
     made.add_argument(

@@ -12,11 +12,11 @@ from collectord.cli.output import Column, complain, print_json, print_table, say
 from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows
 from collectord.errors import UsageError
-from collectord.fleet.asking import Asking, Needs, NotShipped
 from collectord.fleet.clock_bound import clock_bound
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place, open_store
 from collectord.fleet.lift import HOST
+from collectord.fleet.questions import Asking, Needs, NotShipped
 from collectord.fleet.selection import Selection, Wanted
 from collectord.programs.parameter import values_of
 

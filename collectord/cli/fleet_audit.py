@@ -18,13 +18,13 @@ from collectord.cli.output import (
     wrapped,
 )
 from collectord.cli.times import time_text
-from collectord.fleet.audit import fleet_ledger
+from collectord.fleet.store_audit import fleet_ledger
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from collectord.fleet.audit import Figures, Finding
+    from collectord.fleet.store_audit import Figures, Finding
 
 _COLUMNS: Final = (
     *map(Column, ("HOST", "SESSION")),

@@ -15,10 +15,10 @@ from collectord.cli.output import complain, say
 from collectord.cli.parser import named_values
 from collectord.cli.stacks import write_stacks
 from collectord.errors import UsageError
-from collectord.fleet.asking import Asking
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
 from collectord.fleet.lift import HOST
+from collectord.fleet.questions import Asking
 from collectord.fleet.selection import Selection
 from collectord.reader.embedded_db import literal
 from collectord.reader.flame import folded

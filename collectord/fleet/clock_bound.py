@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from collectord.fleet.commit import Commit
-    from collectord.model import ClockReading
     from collectord.sink.manifest import Clocks
 
 _NS_PER_US: Final = 1000
@@ -82,9 +81,5 @@ def _within(clocks: Clocks) -> int:
     ]
     if not readings:
         return 0
-    offsets = [*map(_offset, readings)]
+    offsets = [reading.realtime_ns - reading.monotonic_ns for reading in readings]
     return max(offsets) - min(offsets) + max(reading.bracket_ns for reading in readings)
-
-
-def _offset(reading: ClockReading) -> int:
-    return reading.realtime_ns - reading.monotonic_ns

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import answer_file
-from collectord.fleet.asking import Asking, Needs
-from collectord.fleet.audit import fleet_ledger
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
+from collectord.fleet.questions import Asking, Needs
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
+from collectord.fleet.store_audit import fleet_ledger
 from collectord.programs.parameter import values_of
 from collectord.reader.event_file import Window
 from tests.bench.row import Row

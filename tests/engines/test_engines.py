@@ -14,9 +14,9 @@ import pytest
 
 from collectord.cli import answer_file
 from collectord.errors import CollectordError, UsageError
-from collectord.fleet.asking import Asking, Needs
 from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.engines.place import Place
+from collectord.fleet.questions import Asking, Needs
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
@@ -73,7 +73,7 @@ def _fill(store: Store) -> None:
         ):
             host = Host(name, kernel, clock_off_ns=number * 1000)
             for day in range(2):
-                shipped.segment(host, _events(number), BEGIN_NS + day * DAY, _MINUTE)
+                shipped.segment(host, _events(number + 3 * day), BEGIN_NS + day * DAY, _MINUTE)
                 host.run_number += number  # the first one has no gap
             events = {f"sched:{SCHED}": switches(1, 5)}
             shipped.segment(host, events, BEGIN_NS + DAY, _MINUTE, is_committed=False)
@@ -155,7 +155,7 @@ def test_hosts_and_times_choose(folder: Store, engine: str) -> None:
     sql = "SELECT host, count(*) FROM sched_switch GROUP BY host"
     wanted = Wanted(Window(BEGIN_NS, BEGIN_NS + 100_000_000), "[ac]*")
     found = _statement(folder, engine, sql, wanted)
-    assert found == _statement(folder, "duckdb", sql, wanted) == [("a b", 101), ("c", 100)]
+    assert found == _statement(folder, "duckdb", sql, wanted) == [("a b", 100), ("c", 100)]
 
 
 @pytest.mark.parametrize("engine", ["clickhouse", "spark"])

@@ -50,7 +50,7 @@ SELECT
     (CASE WHEN i % 3 = 0 THEN 0 ELSE 1 END)::BIGINT AS prev_state,
     (CASE WHEN i % 2 = 0 THEN 200 ELSE 100 END + {number})::INTEGER AS next_pid,
     CASE WHEN i % 2 = 0 THEN 'odd' ELSE 'even' END AS next_comm,
-    i * 1000000 + (i * 7919 + {number}) % 99991 AS after
+    i * 1000000 + (i * i * (7919 + {number})) % 99991 AS after
 FROM range({count}) r(i)"""  # noqa: S608
 
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from collectord.fleet import commit as commits_of
-from collectord.fleet.audit import fleet_ledger
 from collectord.fleet.commit import Covered
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
+from collectord.fleet.store_audit import fleet_ledger
 from collectord.reader.event_file import Window
 from tests.support.fleets import BEGIN_NS, DAY, SCHED, SECOND, Host, Shipped, switches
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from collectord.fleet.audit import FleetLedger
     from collectord.fleet.commit import Commit
+    from collectord.fleet.store_audit import FleetLedger
 
 _MINUTE: Final = 60 * SECOND
 _HOUR: Final = 3600 * SECOND

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from collectord.fleet.asking import Asking
 from collectord.fleet.clock_bound import clock_bound
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
+from collectord.fleet.questions import Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.reader.event_file import Window

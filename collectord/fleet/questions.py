@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlglot import exp
 
-from collectord.codec.perf_columns import SAMPLES, SOFTWARE
 from collectord.errors import UsageError
 from collectord.fleet import dialect, tables
 from collectord.fleet.engines import duck
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
     from collectord.fleet.engines.place import Place
     from collectord.fleet.selection import Selection
 
+SAMPLES: Final = "samples"
+SOFTWARE: Final = "software"
 # The same for all hosts.
 _UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)
 # Objects whose columns are looked at, of an event.
