@@ -57,6 +57,7 @@ def listening(folder: Path) -> Iterator[Authority]:
         systemctl("daemon-reload")
         systemctl("start", UNIT)
         assert shown("User") == ("collectord",)
+        assert status_of()["sessions"]  # its servers take longer to load than the rest
         yield authority
         systemctl("stop", UNIT)
         assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()
