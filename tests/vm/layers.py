@@ -50,7 +50,6 @@ _PACKAGES: Final = (
     *("linux-image-cloud-amd64", "linux-headers-cloud-amd64"),
     *("make", "ccache", "curl", "blktrace", "strace", "dmsetup", "bpfcc-tools"),
     *("prometheus", "prometheus-alertmanager"),
-    *("make", "ccache", "curl", "blktrace", "strace", "dmsetup", "prometheus"),
 )
 
 
