@@ -94,7 +94,8 @@ BEHIND: Final = (
             *(*_PYTEST, "-n", "2", "--lanes=top,unit,property,golden"),
             *("-o", f"cache_dir={CACHES['unit, property, golden']}"),
             *("--cov", "--cov-report=", "tests", "--ignore=tests/kernel"),
-            *("--ignore=tests/native", "--ignore=tests/vm", "--durations=15"),
+            *("--ignore=tests/native", "--ignore=tests/vm", "--ignore=tests/engines"),
+            "--durations=15",
         ),
     ),
 )

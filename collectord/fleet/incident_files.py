@@ -111,7 +111,16 @@ class Incidents:
             return
         if self._redacted:
             note = msgspec.structs.replace(
-                note, reason="", also=(), snapshots=(), problems=(), moment={}, answers=()
+                note,
+                reason="",
+                alerts=tuple(
+                    msgspec.structs.replace(one, labels={}, annotations={}) for one in note.alerts
+                ),
+                also=(),
+                snapshots=(),
+                problems=(),
+                moment={},
+                answers=(),
             )
         else:
             for file, _ in self._folder.files(name):

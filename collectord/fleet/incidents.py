@@ -15,6 +15,7 @@ import msgspec
 
 from collectord.errors import StoreError
 from collectord.fleet.store_keys import incidents_prefix, parse_incident_key
+from collectord.sink.alert import Alert  # noqa: TC001 - msgspec reads annotations
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
@@ -39,7 +40,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str = ""
     fired_ns: int = 0
     taken_ns: int = 0
-    fingerprint: str = ""
+    alerts: tuple[Alert, ...] = ()
+
+    @property
+    def shared(self) -> str:
+        """What the incidents of an alert have in common on all hosts, "" if it is of none."""
+        return self.alerts[0].fingerprint if self.alerts else ""
 
 
 @dataclass(slots=True)
@@ -108,7 +114,7 @@ def fleet_incidents(store: Store, wanted: Wanted) -> list[FleetIncident]:
     for one in _with_notes(store, found.values()):
         if not _is_within(one, wanted):
             continue
-        shared = one.note.fingerprint if one.note else ""
+        shared = one.note.shared if one.note else ""
         # Names of folders tell hosts apart only by their time.
         name = shared or f"{one.id}@{one.host}"
         joined.setdefault(name, FleetIncident(name)).parts.append(one)

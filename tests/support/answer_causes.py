@@ -187,11 +187,8 @@ def hold_connections() -> None:
 
 
 def main() -> None:
-    """Make all causes; with `files` those of files and connections, with `cpu` that of a CPU."""
+    """Make all causes, or those of files and connections alone."""
     cpus = sorted(os.sched_getaffinity(0))
-    if sys.argv[1:] == ["cpu"]:
-        starve(cpus)
-        return
     if sys.argv[1:] == ["files"]:
         for name, work in (("opener", open_files), ("connector", hold_connections)):
             _ended(_started(name, work, cpus[-1]))

@@ -37,7 +37,10 @@ class Authority:
         """Make an authority in a folder, which is made."""
         folder.mkdir()
         own = Pair(folder / "ca.pem", folder / "ca.key")
-        _openssl("req", "-x509", *_KEY, "-subj", "/CN=authority", *_files(own), "-days", "2")
+        # Python 3.13 takes no authority without it.
+        usage = "keyUsage=critical,keyCertSign,cRLSign"
+        words = ("req", "-x509", *_KEY, "-subj", "/CN=authority", "-addext", usage)
+        _openssl(*words, *_files(own), "-days", "2")
         return cls(folder, own)
 
     def sign(self, name: str, *, host: str = "127.0.0.1", usage: str = "", days: int = 2) -> Pair:
@@ -54,6 +57,7 @@ class Authority:
         purpose = f"extendedKeyUsage={usage}\n" if usage else ""
         extensions.write_text(
             f"basicConstraints=critical,CA:FALSE\nsubjectAltName=IP:{host}\n{purpose}"
+            "subjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n"
         )
         _openssl("req", *_KEY, "-subj", f"/CN={name}", *_files(Pair(asked, made.key)))
         _openssl(

@@ -13,6 +13,7 @@ from collectord.fleet.selection import Wanted
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from collectord.reader.event_file import Window
+from tests.support.alerts import FINGERPRINT, alert
 from tests.support.fleets import BEGIN_NS, SECOND
 
 if TYPE_CHECKING:
@@ -34,12 +35,13 @@ def _put(store: Store, host: str, name: str, fired_ns: int, **values: object) ->
 
 def test_incidents_of_one_alert_are_one(store: Store) -> None:
     """The host that was first comes first; others without the alert stand alone."""
-    _put(store, "b", "2-alert", BEGIN_NS + SECOND, fingerprint="f00d")
-    _put(store, "a", "1-io", BEGIN_NS, fingerprint="f00d")
+    alerts = [alert()]
+    _put(store, "b", "2-alert", BEGIN_NS + SECOND, alerts=alerts)
+    _put(store, "a", "1-io", BEGIN_NS, alerts=alerts)
     _put(store, "c", "1-io", BEGIN_NS + 5 * SECOND)
     found = fleet_incidents(store, Wanted(Window()))
     assert [(one.id, [part.host for part in one.parts]) for one in found] == [
-        ("f00d", ["a", "b"]),
+        (FINGERPRINT, ["a", "b"]),
         ("1-io@c", ["c"]),
     ]
     assert found[0].first.host == "a"
