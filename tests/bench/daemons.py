@@ -68,7 +68,7 @@ def daemon(settings: Settings, text: str, *around: str) -> Iterator[int]:
         directory = Path(name)
         text = re.sub(r"(?m)^#? ?state_dir *=.*", f'state_dir = "{directory}/state"', text)
         text = re.sub(r"(?m)^#? ?socket *=.*", f'socket = "{sockets}/control.sock"', text)
-        text = re.sub(r"(?m)^#? ?listen *=.*", 'listen = "127.0.0.1:0"', text)
+        text = re.sub(r"(?m)^#? ?listen *=.*", 'listen = "127.0.0.1:0"', text, count=1)
         config = directory / "collectord.toml"
         config.write_text(text)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:

@@ -136,7 +136,9 @@ def test_sessions_change_while_others_record(
 ) -> None:
     """One that stays loses nothing and keeps its rings; others are changed, added and removed."""
     first = CALLS + session("other") + session(TRACED, "tracefs") + session("leaving")
-    first += session(BLACKBOX, "tracefs", mode="flight-recorder").replace('ring = "4MiB"\n', "")
+    roomy = session(BLACKBOX, "tracefs", mode="flight-recorder", more='max = "256MiB"')
+    roomy = roomy.replace('ring = "4MiB"\n', "")
+    first += roomy
     config = daemons.write_sessions(tmp_path, first)
     names = ("calls", "other", TRACED)
     with daemons.running(start_cli, config) as daemon:
@@ -148,9 +150,7 @@ def test_sessions_change_while_others_record(
             + session("other", ring="1MiB")
             + session(TRACED, "tracefs", ring="1MiB")
             + session("renamed")
-            + session(BLACKBOX, "tracefs", mode="flight-recorder", more='keep = "5s"').replace(
-                'ring = "4MiB"\n', ""
-            )
+            + roomy.replace("max =", 'keep = "5s"\nmax =')
         )
         daemons.write_sessions(tmp_path, second)
         with generator.start("count", count=LOAD, rate=RATE, nr=NUMBER) as running:

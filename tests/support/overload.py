@@ -114,6 +114,7 @@ kind = "tracefs"
 events = ["{EVENT}"]
 filter = "id == {NUMBERS[RECORDER]}"
 ring = "4MiB"
+max = "256MiB"
 """
     )
     return path
