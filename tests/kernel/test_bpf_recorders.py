@@ -128,7 +128,8 @@ def test_what_is_not_in_the_window_was_overwritten(run_cli: Cli, tmp_path: Path)
     session = record(run_cli, tmp_path, (*_PINNED, CPUS[0], SLEEPS), "-m", "16K")
     check_exact(session)
     assert session["overwritten"] > SLEEPS
-    assert sum(session["lost"].values()) == 0
+    # An interrupt may have come while a record took its slots.
+    assert {name for name, lost in session["lost"].items() if lost} <= {"program/recursion"}
     (made,) = json.loads(session["output"])["snapshots"]
     assert (made["trigger"], made["samples"]) == ("end", session["stored"])
     data = [ring for ring in session["rings"] if ring["role"] == "data"]
