@@ -44,7 +44,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shared(self) -> str:
-        """What the incidents of an alert have in common on all hosts, "" if it is of none."""
+        """The fingerprint of its first alert, which all hosts have; "" if it is of none."""
         return self.alerts[0].fingerprint if self.alerts else ""
 
 
