@@ -43,7 +43,7 @@ class Claims(Protocol):
 
     @property
     def admins(self) -> Admins:
-        """Those who may change what the daemon does."""
+        """The users who may change what the daemon does."""
 
     @property
     def tls(self) -> ssl.SSLContext | None:

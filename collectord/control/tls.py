@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from collectord.errors import ConfigError
@@ -45,8 +44,11 @@ def server_tls(config: AlertmanagerConfig) -> ssl.SSLContext:
 
 def _check_key(path: str) -> None:
     try:
-        mode = Path(path).stat().st_mode
-        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            mode = os.fstat(fd).st_mode
+        finally:
+            os.close(fd)
     except OSError as error:
         raise _error("key", path, error.strerror) from error
     if not stat.S_ISREG(mode):

@@ -53,7 +53,7 @@ class TableFile(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the rows of a segment are from, and where files of them go.
+    """The origin of a segment's rows, and the folder for files of them.
 
     Attributes:
         path: of the segment, of a set of one of its files.

@@ -9,6 +9,7 @@ from collectord.fleet.lift import HOST, HOSTS
 from collectord.reader.event_tables import CLOCKS, COVERAGE, LEDGER
 from collectord.reader.fixed_tables import FixedTable, as_utc, as_word, types_of
 from collectord.reader.gaps import at_once, between
+from collectord.reader.ledger_rows import LEDGER_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,26 +25,18 @@ _WHOSE: Final = {
     "source": ("VARCHAR", "kind of source"),
     "segment": ("VARCHAR", "name of the segment's file"),
 }
-_COUNT: Final = ("BIGINT", "records or bytes, see unit")
+_OF_HOST: Final = {"file", "stored_by_cpu"}
 # {type, what it is} by name.
-_LEDGER: Final = _WHOSE | {
-    "since": ("TIMESTAMP_NS", "UTC"),
-    "until": ("TIMESTAMP_NS", "UTC"),
-    "basis": ("VARCHAR", "exact, lost_only or none"),
-    "unit": ("VARCHAR", "records or bytes, of the counts"),
-    "produced": _COUNT,
-    "stored": _COUNT,
-    "lost": _COUNT,
-    "overwritten": _COUNT,
-    "in_flight": _COUNT,
-    "unaccounted": _COUNT,
-    "repeated": _COUNT,
-    "lost_by": ("MAP(VARCHAR, BIGINT)", "of lost, by STAGE/REASON"),
-    "config": ("VARCHAR", "SHA-256 of the session's plan"),
-    "rule": ("VARCHAR", "ledger, columns or raw, what is shipped of the session"),
-    "shipped": ("TIMESTAMP_NS", "UTC"),
-    "shipped_bytes": ("BIGINT", "bytes of its objects"),
-}
+_LEDGER: Final = (
+    _WHOSE
+    | {name: told for name, told in LEDGER_COLUMNS.items() if name not in {*_WHOSE, *_OF_HOST}}
+    | {
+        "config": ("VARCHAR", "SHA-256 of the session's plan"),
+        "rule": ("VARCHAR", "ledger, columns or raw, what is shipped of the session"),
+        "shipped": ("TIMESTAMP_NS", "UTC"),
+        "shipped_bytes": ("BIGINT", "bytes of its objects"),
+    }
+)
 _COVERAGE: Final = _WHOSE | {
     "what": ("VARCHAR", "recorded, gap or paused"),
     "cause": ("VARCHAR", "text"),

@@ -24,8 +24,8 @@ def end_left_traces(kernel: Kernel) -> None:
         MissingPrivilege, MissingFeature: instances cannot be listed.
     """
     for trace in kernel.end_lasting_traces():
-        event, fields = trace.told
-        _LOG.warning(event or "trace_ended", **fields)
+        event, fields = trace.told("trace_ended")
+        _LOG.warning(event, **fields)
     for name in kernel.leftover_instances():
         note = kernel.noted_instance(name)
         if note is None or not note.digest:

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -126,13 +126,10 @@ def errors_of_duckdb() -> DatabaseErrors:
     return DatabaseErrors(load_duckdb())
 
 
-def load_duckdb() -> ModuleType:
-    """Return the package.
+def _check_processor() -> None:
+    """Raise MissingFeature where an import of DuckDB would end the process."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  # heavy
 
-    Raises:
-        CollectordError: it is not installed.
-        MissingFeature: it is made for another processor.
-    """
     with suppress(OSError, PackageNotFoundError), Path("/proc/cpuinfo").open() as file:
         if dies_on(version("duckdb"), file.read(_PROCESSOR_BYTES)):
             raise MissingFeature(
@@ -140,6 +137,17 @@ def load_duckdb() -> ModuleType:
                 feature="AVX2",
                 hint="python3 -m pip install 'duckdb<2'",
             )
+
+
+def load_duckdb() -> ModuleType:
+    """Return the package.
+
+    Raises:
+        CollectordError: it is not installed.
+        MissingFeature: it is made for another processor.
+    """
+    if "duckdb" not in sys.modules:
+        _check_processor()
     try:
         import duckdb  # noqa: PLC0415  # of this verb alone, and heavy
     except ImportError as error:

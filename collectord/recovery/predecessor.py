@@ -175,8 +175,8 @@ def salvage_traces(
 
     left_traces = kernel.end_left_traces(lasting) if everything else ()
     for left in left_traces:
-        event, fields = left.told
-        _LOG.warning(event or "trace_left_behind", **fields)
+        event, fields = left.told("trace_left_behind")
+        _LOG.warning(event, **fields)
     for salvaged in salvage_leftovers(kernel, host, place, room_for):
         kernel.forget_instance(salvaged.instance)
         _note_covered(places[salvaged.instance], host, kernel)

@@ -64,7 +64,7 @@ class Incidents(Protocol):
 
     @property
     def kept(self) -> Sequence[Kept]:
-        """Those on the disk, the oldest first."""
+        """The incidents on the disk, the oldest first."""
 
     async def file(self, name: str, file: str) -> bytes:
         """Return a file of one of these. Raises CollectordError."""

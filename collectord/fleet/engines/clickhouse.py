@@ -20,8 +20,9 @@ from sqlglot import exp
 
 from collectord.errors import CollectordError, UsageError
 from collectord.fleet import dialect
+from collectord.fleet.engines.conditions import backslashed, conditions
 from collectord.fleet.lift import HOST
-from collectord.fleet.question import DATE, EVENT, SESSION, TIME, TIMESTAMP, Rows
+from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import event_prefix
 from collectord.reader.event_tables import GAPS
 
@@ -121,7 +122,7 @@ def _without_gaps(tree: exp.Query, gaps: FixedTable) -> exp.Query:
 
     def times(index: int, host: exp.Expr) -> str:
         pairs = ", ".join(
-            f"{_text(name)}, [{', '.join(str(times[index]) for times in found)}]"
+            f"{backslashed(name)}, [{', '.join(str(times[index]) for times in found)}]"
             for name, found in by_host.items()
         )
         of_host = f"map({pairs})[{host.sql(dialect.CLICKHOUSE)}]"
@@ -160,16 +161,16 @@ def _objects(objects: Objects, place: Place, chosen: Chosen) -> str:
         f"{_quoted(name)} {type_of(kind)}" for name, kind in objects.columns.items()
     )
     pattern, terms = _pattern(objects)
-    terms += _terms(objects, chosen)
+    terms += conditions(objects, chosen, moment=_moment, text=backslashed)
     of_keys = {
         HOST: "decodeURLComponent(extract(_path, '/host=([^/]+)/'))",
         DATE: "toDate(extract(_path, '/date=([^/]+)/'))",
-        EVENT: _text(objects.event),
+        EVENT: backslashed(objects.event),
     }
     of_key = ", ".join(f"{of_keys[name]} AS {name}" for name in objects.of_keys)
     return (
         f"SELECT {columns}, {of_key} "  # noqa: S608  # quoted
-        f"FROM {_table(place, pattern)}'Parquet', {_text(structure)})"
+        f"FROM {_table(place, pattern)}'Parquet', {backslashed(structure)})"
         f"{' WHERE ' + ' AND '.join(terms) if terms else ''}"
     )
 
@@ -183,12 +184,12 @@ def _table(place: Place, pattern: str) -> str:
                 "a server of ClickHouse reads no folder of this host",
                 hint="name a store that is s3://, or leave --engine-address out",
             )
-        return f"file({_text(f'{folder}/{pattern}')}, "
-    words = [_text(place.http_url(pattern))]
+        return f"file({backslashed(f'{folder}/{pattern}')}, "
+    words = [backslashed(place.http_url(pattern))]
     keys = [os.environ.get(f"AWS_{name}", "") for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")]
     if all(keys):
         token = os.environ.get("AWS_SESSION_TOKEN", "")
-        words += map(_text, [*keys, *([token] if token else [])])
+        words += map(backslashed, [*keys, *([token] if token else [])])
     return f"s3({', '.join(words)}, "
 
 
@@ -201,27 +202,16 @@ def _pattern(objects: Objects) -> tuple[str, list[str]]:
     pattern = f"{event}/date={_braces(dates)}/host={_braces(hosts) if few else '*'}/*.parquet"
     terms = []
     if not few:
-        names = ", ".join(map(_text, sorted(hosts)))
+        names = ", ".join(map(backslashed, sorted(hosts)))
         terms.append(f"extract(_path, '/host=([^/]+)/') IN ({names})")
     if objects.left_out:
-        names = ", ".join(_text(key.rpartition("/")[2]) for key in objects.left_out)
+        names = ", ".join(backslashed(key.rpartition("/")[2]) for key in objects.left_out)
         terms.append(f"_file NOT IN ({names})")
     return pattern, terms
 
 
-def _terms(objects: Objects, chosen: Chosen) -> list[str]:
-    terms = []
-    if TIME in objects.columns:
-        since_ns, until_ns = chosen.window
-        if since_ns is not None:
-            terms.append(f"{TIME} >= fromUnixTimestamp64Nano({since_ns}, 'UTC')")
-        if until_ns is not None:
-            terms.append(f"{TIME} <= fromUnixTimestamp64Nano({until_ns}, 'UTC')")
-    if chosen.session is not None and SESSION in objects.columns:
-        terms.append(f"{SESSION} = {_text(chosen.session)}")
-    if objects.of_event:
-        terms.append(f"{EVENT} = {_text(objects.of_event)}")
-    return terms
+def _moment(time_ns: int) -> str:
+    return f"fromUnixTimestamp64Nano({time_ns}, 'UTC')"
 
 
 def _rows(table: FixedTable) -> str:
@@ -237,7 +227,7 @@ def _rows(table: FixedTable) -> str:
         for name, kind in table.columns.items()
     )
     lines = "\n".join(map(json.dumps, map(list, table.rows)))
-    return f"SELECT {shown} FROM format({_FORMAT}, {_text(structure)}, {_text(lines)})"  # noqa: S608  # quoted
+    return f"SELECT {shown} FROM format({_FORMAT}, {backslashed(structure)}, {backslashed(lines)})"  # noqa: S608  # quoted
 
 
 def type_of(kind: str) -> str:
@@ -320,7 +310,7 @@ def _ns(text: str) -> int:
 
 def _settings() -> str:
     return ", ".join(
-        f"{name} = {_text(value) if isinstance(value, str) else value}"
+        f"{name} = {backslashed(value) if isinstance(value, str) else value}"
         for name, value in _SETTINGS.items()
     )
 
@@ -332,11 +322,6 @@ def _part(key: str, name: str) -> str:
 
 def _braces(values: set[str]) -> str:
     return next(iter(values)) if len(values) == 1 else f"{{{','.join(sorted(values))}}}"
-
-
-def _text(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _quoted(name: str) -> str:

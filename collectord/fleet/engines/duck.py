@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from collectord.fleet.engines.conditions import conditions
 from collectord.fleet.lift import HOST
-from collectord.fleet.question import DATE, EVENT, SESSION, TIME
+from collectord.fleet.question import DATE, EVENT
 from collectord.reader.embedded_db import connect, literal
 from collectord.reader.event_file import Window
 from collectord.reader.sql import Answer, Database
@@ -51,7 +52,7 @@ class _View(NamedTuple):
         else:
             how = f"hive_partitioning = true, hive_types = {_PARTITIONS}"
             source = _read(self.objects.keys, self.place, how)
-        terms = _terms(self.objects, self.chosen)
+        terms = conditions(self.objects, self.chosen, moment=_moment, text=literal)
         where = f" WHERE {' AND '.join(terms)}" if terms else ""
         connection.execute(f'CREATE VIEW "{name}" AS FROM {source}{where}')
         return ()
@@ -98,16 +99,5 @@ def _read(keys: Sequence[str], place: Place, how: str) -> str:
     return f"read_parquet([{paths}], union_by_name = true, {how})"
 
 
-def _terms(objects: Objects, chosen: Chosen) -> list[str]:
-    terms = []
-    if TIME in objects.columns:
-        since_ns, until_ns = chosen.window
-        if since_ns is not None:
-            terms.append(f"{TIME} >= make_timestamp_ns({since_ns})")
-        if until_ns is not None:
-            terms.append(f"{TIME} <= make_timestamp_ns({until_ns})")
-    if chosen.session is not None and SESSION in objects.columns:
-        terms.append(f"{SESSION} = {literal(chosen.session)}")
-    if objects.of_event:
-        terms.append(f"{EVENT} = {literal(objects.of_event)}")
-    return terms
+def _moment(time_ns: int) -> str:
+    return f"make_timestamp_ns({time_ns})"

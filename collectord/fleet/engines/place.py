@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an engine finds the objects, and itself."""
+"""The place of the objects, and of the engine that reads them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 class Place(NamedTuple):
-    """Where the objects are, and where the engine is.
+    """The place of the objects, and of the engine.
 
     Attributes:
         store: of the objects.

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.errors import CollectordError
 from collectord.fleet import dialect
+from collectord.fleet.engines.conditions import backslashed, conditions
 from collectord.fleet.lift import HOST
-from collectord.fleet.question import DATE, EVENT, SESSION, TIME, TIMESTAMP, Rows
+from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import EVENTS
 
 if TYPE_CHECKING:
@@ -159,25 +160,9 @@ def _view(session: Any, objects: Objects, place: Place, chosen: Chosen) -> None:
             .parquet(*paths)
             .selectExpr(f"* EXCEPT ({DATE})", f"CAST({DATE} AS DATE) AS {DATE}")
         )
-    for term in _terms(objects, chosen):
+    for term in conditions(objects, chosen, moment=str, text=backslashed):
         frame = frame.where(term)
     frame.createOrReplaceTempView(_quoted(objects.name))
-
-
-def _terms(objects: Objects, chosen: Chosen) -> list[str]:
-    terms = []
-    if TIME in objects.columns:
-        since_ns, until_ns = chosen.window
-        if since_ns is not None:
-            terms.append(f"{TIME} >= {since_ns}")
-        if until_ns is not None:
-            terms.append(f"{TIME} <= {until_ns}")
-    if chosen.session is not None and SESSION in objects.columns:
-        session = chosen.session.replace("\\", "\\\\").replace("'", "\\'")
-        terms.append(f"{SESSION} = '{session}'")
-    if objects.of_event:
-        terms.append(f"{EVENT} = '{objects.of_event}'")
-    return terms
 
 
 def _schema(columns: Mapping[str, str]) -> str:
@@ -188,9 +173,9 @@ def _given(session: Any, name: str, table: FixedTable) -> None:  # noqa: ANN401 
     """Make a view of given rows; as a text they need no worker of Python."""
     columns = {column: type_of(kind) for column, kind in table.columns.items()}
     rows = [dict(zip(columns, row, strict=True)) for row in table.rows]
-    text = json.dumps(rows).replace("\\", "\\\\").replace("'", "\\'")
+    text = backslashed(json.dumps(rows))
     fields = ", ".join(f"{_quoted(column)}: {kind}" for column, kind in columns.items())
-    frame = session.sql(f"SELECT inline(from_json('{text}', 'ARRAY<STRUCT<{fields}>>'))")
+    frame = session.sql(f"SELECT inline(from_json({text}, 'ARRAY<STRUCT<{fields}>>'))")
     frame.createOrReplaceTempView(_quoted(name))
 
 

@@ -62,11 +62,8 @@ class LeftTrace(NamedTuple):
     dropped: int = 0
     problem: str = ""
 
-    @property
-    def told(self) -> tuple[str, dict[str, object]]:
-        """The log's event if it could not be ended, "" if it was, and the event's keys."""
-        fields = self._asdict()
-        problem = fields.pop("problem")
-        if not problem:
-            return "", fields
-        return "trace_not_ended", {"device": self.device, "error": problem}
+    def told(self, ended: str) -> tuple[str, dict[str, object]]:
+        """Return the log's event and its keys; the event is `ended` if the trace was ended."""
+        if self.problem:
+            return "trace_not_ended", {"device": self.device, "error": self.problem}
+        return ended, {name: one for name, one in self._asdict().items() if name != "problem"}
