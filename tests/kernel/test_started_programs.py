@@ -89,6 +89,10 @@ def test_programs_are_started_and_leave_nothing(tmp_path: Path, start_cli: Start
     assert sum(one["samples"] for one in manifests) == found["stored"]
 
 
+def _comm(pid: str) -> str:
+    return Path(f"/proc/{pid}/comm").read_text()
+
+
 def test_a_stop_does_not_wait_for_a_compiler(tmp_path: Path, start_cli: Start) -> None:
     """Whoever waits for the program is told, and the others are sealed."""
     interpreter = tmp_path / "python"
@@ -97,11 +101,14 @@ def test_a_stop_does_not_wait_for_a_compiler(tmp_path: Path, start_cli: Start) -
     config = configured(tmp_path, bpf=f'python = "{interpreter}"')
 
     def compilers() -> list[str]:
-        children: list[str] = []
+        found: list[str] = []
         for task in Path(f"/proc/{daemon.pid}/task").iterdir():
-            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-                children += (task / "children").read_text().split()
-        return [one for one in children if "sleep" in Path(f"/proc/{one}/comm").read_text()]
+            with suppress(
+                FileNotFoundError, ProcessLookupError
+            ):  # the thread, or the child, ended
+                children = (task / "children").read_text().split()
+                found += (one for one in children if "sleep" in _comm(one))
+        return found
 
     with (
         ThreadPoolExecutor(1) as other,

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections import Counter, deque
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,6 +27,14 @@ COVERED: Final = "collectord_cpus_covered"
 _NUMBER: Final = re.compile(r":\[\d+\]$")  # of a socket or a pipe
 _LOOKS: Final = 20
 _EVENT: Final = "anon_inode:[perf_event]"
+_IDLER: Final = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+print(flush=True)
+while True:
+    pass
+"""
 
 
 def switch_of(cpu: int) -> Path:
@@ -47,6 +57,23 @@ def offline(cpu: int) -> Iterator[None]:
             yield
         finally:
             switch.write_text("1")
+
+
+@contextmanager
+def never_idle() -> Iterator[None]:
+    """Have each CPU run a program of the lowest priority whenever it has nothing else to do.
+
+    Some kernels, in virtual machines, count the samples that perf events raise while a CPU is idle
+    but write no record of them. A thread that comes back to an idle CPU then seems to stay away.
+    """
+    with ExitStack() as stack:
+        for cpu in os.sched_getaffinity(0):
+            words = [sys.executable, "-c", _IDLER, str(cpu)]
+            idler = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE))
+            stack.callback(idler.kill)
+            assert idler.stdout is not None
+            assert idler.stdout.readline()
+        yield
 
 
 def bounce(daemon: Daemon, cpu: int, works: Sequence[Callable[[], object]]) -> None:
