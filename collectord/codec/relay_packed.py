@@ -8,10 +8,13 @@ Another one before each frame has the size of that.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from collectord.codec.packed import Compressor, Decompressor, Piece, Pieces
 from collectord.errors import CodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SKIPPED_MAGIC: Final = 0x184D2A5C
 _SKIPPED: Final = struct.Struct("<II")  # magic, size of what follows
@@ -46,11 +49,46 @@ def pack(plain: memoryview) -> Pieces:
 def unpack(packed: memoryview, *, lenient: bool = False) -> Pieces:
     """Yield the pieces of the file as it was. Raises CodecError."""
     decompressor = Decompressor(_PIECE_BYTES, lenient=lenient)
+    to = 0
+    for at, end in _frames(packed):
+        with packed[at:end] as frame:
+            contents = decompressor.contents(frame, at)
+        yield Piece(to, contents)
+        to += len(contents)
+    _check_size(packed, to)
+
+
+def unpack_sound(packed: memoryview, errors: list[CodecError]) -> Pieces:
+    """Yield the pieces of the file as it was, without those whose frames are damaged.
+
+    Args:
+        packed: the compressed form.
+        errors: gets what is wrong with it.
+    """
+    decompressor = Decompressor(_PIECE_BYTES, lenient=False)
+    to = 0
+    try:
+        for at, end in _frames(packed):
+            try:
+                with packed[at:end] as frame:
+                    contents = decompressor.contents(frame, at)
+            except CodecError as error:
+                errors.append(error)
+                to += _PIECE_BYTES  # as all but the last have
+                continue
+            yield Piece(to, contents)
+            to += len(contents)
+        if not errors:
+            _check_size(packed, to)
+    except CodecError as error:
+        errors.append(error)
+
+
+def _frames(packed: memoryview) -> Iterator[tuple[int, int]]:
+    """Yield where each frame begins and ends. Raises CodecError."""
     at = _SKIPPED.size + _FIRST.size
     if len(packed) < at:
         raise CodecError("cut short", offset=len(packed), reason="short")
-    _, size = _FIRST.unpack_from(packed, _SKIPPED.size)
-    to = 0
     while at < len(packed):
         if len(packed) - at < _SIZE.size:
             raise CodecError("a frame is cut short", offset=at, reason="short")
@@ -58,10 +96,11 @@ def unpack(packed: memoryview, *, lenient: bool = False) -> Pieces:
         at += _SIZE.size
         if length > len(packed) - at:
             raise CodecError("a frame is cut short", offset=at, reason="short")
-        with packed[at : at + length] as frame:
-            contents = decompressor.contents(frame, at)
-        yield Piece(to, contents)
+        yield at, at + length
         at += length
-        to += len(contents)
-    if to != size:
-        raise CodecError(f"{to} bytes of {size}", offset=at, reason="size")
+
+
+def _check_size(packed: memoryview, found: int) -> None:
+    _, size = _FIRST.unpack_from(packed, _SKIPPED.size)
+    if found != size:
+        raise CodecError(f"{found} bytes of {size}", offset=len(packed), reason="size")

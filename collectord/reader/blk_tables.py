@@ -14,12 +14,12 @@ from collectord._native._columns import Lines, Scan
 from collectord.codec.blk_columns import BLKTRACE, blk_columns, note_ops
 from collectord.codec.blktrace import kinds
 from collectord.codec.line_ops import Words
-from collectord.errors import SinkError, UnsafePath
+from collectord.errors import UnsafePath
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
 from collectord.reader.event_file import UNREADABLE, EventFile, FileEvent, Records, Source
 from collectord.reader.relay_events import files_of
-from collectord.sink.packing import plain_errors, unpacked
+from collectord.sink.packing import sound_parts
 from collectord.sink.segment import PARTIAL, SegmentPaths, sink_errors
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.reader.event_file import Span
+    from collectord.sink.packing import Sound
 
 _IDLE: Final = "<idle>"
 _KINDS: Final = kinds()
@@ -91,15 +92,14 @@ class BlkTables(EventFile):
         return _names(tuple(sizes))
 
     def contents(self, source: Source) -> tuple[int, tuple[Span, ...]]:
-        """Return where the records are; a file that cannot be unpacked has none."""
+        """Return where the records are; a compressed file may be sound in parts."""
         fd = source.fd
         if fd not in self._contents:
-            try:
-                plain, size = _plain(fd, self._paths[fd], self._stack)
-                self._contents[fd] = plain, tuple((cpu, 0, size) for cpu, *_ in source.spans)
-            except SinkError as error:
-                self.damage = error.message
-                self._contents[fd] = fd, ()
+            with sink_errors(UNREADABLE, self._paths[fd], reading=True):
+                sound = sound_parts(fd, self._stack)
+            self.damage = self.damage or sound.damage
+            ((cpu, *_),) = source.spans
+            self._contents[fd] = sound.fd, _on_cpu(cpu, sound)
         return self._contents[fd]
 
     def _of(self, *, of_notes: bool) -> Records:
@@ -135,11 +135,8 @@ def _source(fd: int, number: int, size: int) -> Source:
     return Source(fd, BLKTRACE, ((number, 0, size),), options)
 
 
-def _plain(fd: int, path: Path, stack: ExitStack) -> tuple[int, int]:
-    """Return a file as it was before its compression, and its size."""
-    with plain_errors(path):
-        plain = stack.enter_context(unpacked(fd))
-        return plain, os.fstat(plain).st_size
+def _on_cpu(cpu: int, sound: Sound) -> tuple[Span, ...]:
+    return tuple((cpu, offset, size) for offset, size in sound.spans)
 
 
 @lru_cache(maxsize=16)  # each file of a set asks for those of all
@@ -151,10 +148,10 @@ def _names(files: tuple[tuple[Path, int], ...]) -> tuple[tuple[int, int, str], .
         for path, _ in files:
             try:
                 fd = stack.enter_context(opened(open_file(path)))
-                plain, size = _plain(fd, path, stack)
-            except (SinkError, UnsafePath, OSError):
+                sound = sound_parts(fd, stack)
+            except (UnsafePath, OSError):
                 continue  # whoever reads its records says why
-            scan.add(plain, BLKTRACE, (), ((-1, 0, size),), page_bytes=_PIECE_BYTES)
+            scan.add(sound.fd, BLKTRACE, (), _on_cpu(-1, sound), page_bytes=_PIECE_BYTES)
         words = Words()
         ops = note_ops(words)
         lines = Lines(scan, words.texts, words.tables, words.widths)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
+_FRAME_BYTES: Final = 1 << 19
 COLUMNS: Final = ("mono_ns", "cpu", "tid", "comm", "action", "rwbs", "sector", "bytes", "error")
 
 
@@ -149,7 +150,7 @@ def test_damage_is_a_row_and_the_next_record_is_read(
 
 
 def test_a_segment_has_times_of_day(tmp_path: Path, stack: ExitStack) -> None:
-    """By its manifest; compressed, it has the same rows, or none and says why."""
+    """By its manifest; compressed, it has the same rows, or says what is missing."""
     seal(make_sink(tmp_path), 1, DATA, final=True)
     path = next(one for one in tmp_path.iterdir() if one.name.endswith("blktrace.0"))
     rows = rows_of(tables_in(stack, path)["blktrace"], "time", "sequence")
@@ -162,6 +163,35 @@ def test_a_segment_has_times_of_day(tmp_path: Path, stack: ExitStack) -> None:
     table = tables_in(stack, path)["blktrace"]
     assert rows_of(table, "sequence") == []
     assert "compressed" in table.files[0].damage
+
+
+def test_sound_parts_of_a_compressed_file_are_read(tmp_path: Path, stack: ExitStack) -> None:
+    """Those on both sides of damage; the record over its edge is made of no other bytes."""
+    path = tmp_path / "a.blktrace.0"
+    count = 3 * _FRAME_BYTES // len(record(1))
+    plain = b"".join(record(number, time_ns=number) for number in range(1, count + 1))
+    first, *frames = (piece.data for piece in relay_packed.pack(memoryview(plain)))
+    assert len(frames) == 3
+    path.write_bytes(b"".join((first, *frames, b"\xff" * 7)))
+    table = tables_in(stack, path)["blktrace"]
+    assert rows_of(table, "sequence") == [(number,) for number in range(1, count + 1)]
+    assert table.files[0].damage.startswith("its compressed form: a frame is cut short")
+    for number in range(len(frames)):
+        damaged = [bytearray(frame) for frame in frames]
+        damaged[number][-1] ^= 1  # of its checksum
+        path.write_bytes(b"".join((first, *damaged)))
+        tables = tables_in(stack, path)
+        sequences = [row[0] for row in rows_of(tables["blktrace"], "sequence")]
+        # Numbers of records that are whole in the other frames.
+        gone = range(
+            number * _FRAME_BYTES // len(record(1)) + 1,
+            -(-(number + 1) * _FRAME_BYTES // len(record(1))) + 1,
+        )
+        assert sequences == [one for one in range(1, count + 1) if one not in gone]
+        assert "zstd" in tables["blktrace"].files[0].damage
+        edges = rows_of(tables["damage"], "byte", "reason")
+        at = (number + 1) * _FRAME_BYTES
+        assert edges == ([(at, "no_blktrace_magic")] if at < len(plain) else [])
 
 
 def test_events_of_a_set_come_by_time(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
