@@ -92,7 +92,9 @@ def sound_parts(fd: int, stack: ExitStack) -> Sound:
             for piece in pieces:
                 yield piece
                 end = piece.offset + len(piece.data)
-                start = spans.pop()[0] if spans and sum(spans[-1]) == piece.offset else piece.offset
+                start = (
+                    spans.pop()[0] if spans and sum(spans[-1]) == piece.offset else piece.offset
+                )
                 spans.append((start, end - start))
 
     try:
