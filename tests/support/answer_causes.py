@@ -187,8 +187,12 @@ def hold_connections() -> None:
 
 
 def main() -> None:
-    """Make all causes, or those of files and connections alone."""
+    """Make all causes, or those of files and connections, or of waits for a CPU, alone."""
     cpus = sorted(os.sched_getaffinity(0))
+    if sys.argv[1:] == ["cpu"]:
+        starve(cpus)
+        wake_each_other(cpus[-1])
+        return
     if sys.argv[1:] == ["files"]:
         for name, work in (("opener", open_files), ("connector", hold_connections)):
             _ended(_started(name, work, cpus[-1]))
