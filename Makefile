@@ -50,7 +50,7 @@ zshdir ?= $(datadir)/zsh/site-functions
 INSTALL_PYTHON ?= /usr/bin/python3
 
 PACKAGES_RUN := python3 python3-dev python3-venv gcc libc6-dev cmake ninja-build libxxhash-dev
-PACKAGES_TEST := linux-perf trace-cmd clang
+PACKAGES_TEST := linux-perf trace-cmd clang libbpf-tools
 # What compiles BPF programs. The headers of the running kernel if the archive has them.
 PACKAGES_BPF := python3-bpfcc
 # In which a test opens the flame graph; guests do not have it.

@@ -65,7 +65,7 @@ def test_waits_for_a_cpu_are_those_of_runqlat(
     """
     events = ",".join(f"sched:sched_{name}" for name in ("switch", "wakeup", "wakeup_new"))
     words = ("-a", "-m", "16MiB", "-e", events, "--via", "ftrace")
-    with bcc_tools.running("runqlat", "-L") as told, recording(start_cli, tmp_path, *words):
+    with bcc_tools.running("runqlat", "-L") as tool, recording(start_cli, tmp_path, *words):
         subprocess.run([sys.executable, _CAUSES, "cpu"], check=True, timeout=patient(60))
 
     def rows(verb: Callable[[list[str]], int], *asked: str) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def test_waits_for_a_cpu_are_those_of_runqlat(
     own: dict[int, list[int]] = defaultdict(list)
     for row in rows(query.run, _WAITS):
         own[row["tid"]].append(row["waited_ns"])
-    theirs = bcc_tools.histograms(told, "tid")
+    theirs = bcc_tools.histograms(tool, "tid")
     answered = rows(answer.run, "run-queue", "--param", "limit=100000")
     ours = {row["tid"]: row for row in answered if row["comm"] in _NAMES}
     assert sorted(row["comm"] for row in ours.values()) == sorted(_NAMES)
