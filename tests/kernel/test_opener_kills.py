@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -39,6 +40,8 @@ SLOW_BYTES_PER_SECOND: Final = 1 << 20
 ENDED_CALLS: Final = 60_000
 READ_BYTES_PER_SECOND: Final = 8 << 20
 LEFT_CALLS: Final = 300_000
+FEW_CALLS: Final = 100
+STAGED_CALLS: Final = 50_000
 NEW_CALLS: Final = 350_000
 PASSES: Final = "collectord_drain_duration_seconds_count"
 
@@ -135,37 +138,65 @@ def test_rings_are_drained_while_what_was_left_is_sealed(
     perfs: tuple[Perf, ...],
     require: Callable[[str], None],
 ) -> None:
-    """They are too small for the time that takes; a kill meanwhile loses nothing either."""
+    """They are too small for the time that takes; a kill meanwhile loses nothing either.
+
+    Calls are made as long as somebody drains, however long a daemon takes to start.
+    """
     require("loop devices")
     require("write cgroups")
     slow = slow_ext4(tmp_path / "disk", DISK_BYTES, READ_BYTES_PER_SECOND, reads=True)
     with slow as (root, prefix):
         state = root / "state"
         config = configured(tmp_path, "16MiB", state=state, staging="96MiB")
+        made = 0
+
+        def call(count: int) -> None:
+            nonlocal made
+            with generator.start("count", count=count, nr=daemons.NUMBER) as burst:
+                made += burst.run()["events"]
+
         with opening(start_cli, config) as opener, ExitStack() as stack:
+
+            def drained() -> Callable[[], bool]:
+                """Make a few calls; return whether they, or anything since, are drained."""
+                read_to = notes(opener)
+                call(FEW_CALLS)
+                return lambda: notes(opener) != read_to
+
             with daemons.running(start_cli, config) as daemon:
-                with generator.start("count", count=LEFT_CALLS, nr=daemons.NUMBER) as burst:
-                    made = burst.run()["events"]
+                call(LEFT_CALLS)
                 daemon.await_stored(made)
-                running = stack.enter_context(
-                    generator.start("count", count=NEW_CALLS, rate=RATE / 2, nr=daemons.NUMBER)
-                )
-                running.go()
-                daemon.await_stored(made + 1)
                 daemon.kill()
-            left, read_to = set(state.rglob("*.data.partial")), notes(opener)
+            left = max(state.rglob("*.data.partial"), key=lambda path: path.stat().st_blocks)
+            is_drained = drained()
             killed = start_cli("run", "--config", config, prefix=prefix)
-            wait_for(lambda: notes(opener) != read_to, "a first drain")
+            wait_for(is_drained, "a first drain")
+            assert left.exists()  # and is not sealed
+            is_drained = drained()
+            call(STAGED_CALLS)
+            wait_for(is_drained, "a second drain")
             killed.kill()
             killed.wait()
+            running = stack.enter_context(
+                generator.start("count", count=NEW_CALLS, rate=RATE, nr=daemons.NUMBER, cpu=0)
+            )
+            is_drained = drained()
+
+            def go() -> None:
+                wait_for(is_drained, "the last daemon's first drain")
+                assert left.exists()  # and is not sealed
+                running.go()
+
+            gone = stack.enter_context(ThreadPoolExecutor(1)).submit(go)
             with daemons.running(start_cli, config, prefix=prefix) as daemon:
+                gone.result()
                 made += running.result()["events"]
                 wait_for(lambda: all_counted(daemon, made, state), "all events")
                 balance = daemon.session()
                 ended = daemon.stop()
         assert (balance["unaccounted"], set(lost(balance)) - allowed(ended)) == (0, set())
         first, *others = daemons.sealed(state)
-        assert first.with_name(f"{first.name}.partial") in left
+        assert first.with_name(f"{first.name}.partial") == left
         read = Counter(calls(others, perfs[0]))
         assert set(read.values()) == {1}
         assert daemons.manifest(first)["samples"] + len(read) == made
@@ -198,7 +229,7 @@ def read_bytes(root: Path) -> int:
 
 
 def calls(paths: Iterable[Path], perf: Perf) -> Iterator[str]:
-    """Yield the number of each call in segments, as perf reads it."""
+    """Yield the thread and the number of each call in segments, as perf reads it."""
     for path in paths:
-        for line in perf.run("script", "-F", "trace", "-i", path).stdout.splitlines():
-            yield line.rpartition("(")[2].partition(",")[0]
+        for line in perf.run("script", "-F", "tid,trace", "-i", path).stdout.splitlines():
+            yield f"{line.split()[0]} {line.rpartition('(')[2].partition(',')[0]}"
