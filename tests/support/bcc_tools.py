@@ -93,19 +93,19 @@ def running(name: str, *words: str, begun: str = "Tracing") -> Iterator[Tool]:
         tool.end()
 
 
-def histograms(tool: Tool, key: str) -> dict[int, dict[int, int]]:
-    """Return the histograms that a tool prints for each number of a kind.
+def histograms(tool: Tool, key: str) -> dict[str, dict[int, int]]:
+    """Return the histograms that a tool prints, one for each thread or the like.
 
     Args:
         tool: that has ended.
-        key: the kind, such as "tid".
+        key: what has one, such as "tid".
 
     Returns:
-        By number, how often a value was in the slot that begins at each power of two.
+        By the number or name of each, how often a value was in the slot that begins at a number.
     """
-    _, *parts = re.split(rf"^{key} = (\d+).*$", tool.text, flags=re.MULTILINE)
+    _, *parts = re.split(rf"^{key} = (\S+).*$", tool.text, flags=re.MULTILINE)
     found = {}
     for number, lines in zip(parts[::2], parts[1::2], strict=True):
         slots = (_SLOT.match(line) for line in lines.splitlines())
-        found[int(number)] = {int(slot[1]): int(slot[2]) for slot in slots if slot}
+        found[number] = {int(slot[1]): int(slot[2]) for slot in slots if slot}
     return found

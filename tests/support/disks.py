@@ -122,16 +122,24 @@ def suspended(name: str) -> Iterator[None]:
 
 
 @contextmanager
+def looped(image: Path, size_bytes: int) -> Iterator[str]:
+    """Provide a disk of zeros, a loop device of a file that is made."""
+    image.write_bytes(bytes(size_bytes))
+    words = ["losetup", "--find", "--show", str(image)]
+    made = subprocess.run(words, capture_output=True, text=True, check=True)
+    loop = made.stdout.strip()
+    try:
+        yield loop
+    finally:
+        _run("losetup", "--detach", loop)
+
+
+@contextmanager
 def stalling_disk(directory: Path, stall_s: float = STALL_S) -> Iterator[Callable[[], None]]:
     """Provide a disk that stands still for a time while one block of it is written."""
     with ExitStack() as stack:
         root = stack.enter_context(ext4(directory, 32 << 20))
-        image = root / "image"
-        image.write_bytes(bytes(1 << 20))
-        words = ["losetup", "--find", "--show", str(image)]
-        made = subprocess.run(words, capture_output=True, text=True, check=True)
-        loop = made.stdout.strip()
-        stack.callback(subprocess.run, ["losetup", "--detach", loop], check=True)
+        loop = stack.enter_context(looped(root / "image", 1 << 20))
         inflight = Path("/sys/block", Path(loop).name, "inflight")
 
         def stall() -> None:
