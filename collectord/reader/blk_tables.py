@@ -19,7 +19,7 @@ from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
 from collectord.reader.event_file import UNREADABLE, EventFile, FileEvent, Records, Source
 from collectord.reader.relay_events import files_of
-from collectord.sink.packing import sound_parts
+from collectord.reader.sound_parts import sound_parts
 from collectord.sink.segment import PARTIAL, SegmentPaths, sink_errors
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.reader.event_file import Span
-    from collectord.sink.packing import Sound
+    from collectord.reader.sound_parts import Sound
 
 _IDLE: Final = "<idle>"
 _KINDS: Final = kinds()

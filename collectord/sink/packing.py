@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from collectord.codec import perf_packed, relay_packed, trace_packed
 from collectord.codec.packed import FIRST_BYTES
@@ -18,7 +18,6 @@ from collectord.sink.segment import PERF_DATA, TRACE_DAT, sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import ExitStack
     from pathlib import Path
 
     from collectord.codec.packed import Packing, Pieces
@@ -58,53 +57,6 @@ def unpacked(fd: int) -> Iterator[int]:
         with mapped(fd, os.fstat(fd).st_size) as view:
             write_pieces(copy.fileno(), packing.unpack(view), contents_max_bytes(len(view)))
         yield copy.fileno()
-
-
-class Sound(NamedTuple):
-    """What can be read of a file that may be compressed.
-
-    Attributes:
-        fd: of the file itself, or of a copy as it was before its compression.
-        spans: {offset, size in bytes} of the sound parts, the first one first.
-        damage: what is wrong with the compressed form, "" if nothing is.
-    """
-
-    fd: int
-    spans: tuple[tuple[int, int], ...]
-    damage: str = ""
-
-
-def sound_parts(fd: int, stack: ExitStack) -> Sound:
-    """Return the sound parts of one file of a set; a copy of them is closed with the stack.
-
-    Raises:
-        OSError: there is no room for a copy in the folder for temporary files.
-    """
-    size = os.fstat(fd).st_size
-    if not _OF_SETS.is_packed(os.pread(fd, FIRST_BYTES, 0)):
-        return Sound(fd, ((0, size),))
-    copy = stack.enter_context(tempfile.TemporaryFile(prefix="collectord-")).fileno()
-    errors: list[CodecError] = []
-    spans: list[tuple[int, int]] = []
-
-    def noted(pieces: Pieces) -> Pieces:
-        with closing(pieces):
-            for piece in pieces:
-                yield piece
-                end = piece.offset + len(piece.data)
-                start = (
-                    spans.pop()[0] if spans and sum(spans[-1]) == piece.offset else piece.offset
-                )
-                spans.append((start, end - start))
-
-    try:
-        with mapped(fd, size) as view:
-            pieces = noted(relay_packed.unpack_sound(view, errors))
-            write_pieces(copy, pieces, contents_max_bytes(size))
-    except CodecError as error:  # of `write_pieces`
-        errors.append(error)
-    damage = f"its compressed form: {errors[0].message}" if errors else ""
-    return Sound(copy, tuple(spans), damage)
 
 
 @contextmanager
