@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Sound(NamedTuple):
-    """What can be read of a file that may be compressed.
+    """The parts of a file, compressed or not, that can be read.
 
     Attributes:
         fd: of the file itself, or of a copy as it was before its compression.
