@@ -20,6 +20,8 @@ COMMA := ,
 unexport PYTHONDONTWRITEBYTECODE
 # Lanes that need neither root nor a kernel's interfaces.
 FREE_LANES := unit,property,golden
+# Each begins with its share of the tests in their order, so one of them sets up what those of a module share.
+IN_PROCESSES := --dist worksteal -n
 LANES ?=
 # Targets that `make test` makes behind its lanes.
 BEHIND ?=
@@ -266,7 +268,7 @@ test-pythons: packages-test ## run the lanes without a kernel under each of PYTH
 	    $(MAKE) VENV="$$venv" PYTHON="$$found" BUILD_TYPE=Debug \
 	            "$$venv/.stamps/test" "$$venv/.stamps/run" &&
 	        rm -rf "$$venv/cache" &&
-	        { COLLECTORD_EXAMPLES=0.1 "$$venv/bin/pytest" -q -n 2 -o cache_dir="$$venv/cache" \
+	        { COLLECTORD_EXAMPLES=0.1 "$$venv/bin/pytest" -q $(IN_PROCESSES) 2 -o cache_dir="$$venv/cache" \
 	            $(addprefix --ignore=,$(OF_ANY_PYTHON)) \
 	            --lanes=$(FREE_LANES) $(addprefix tests/,$(subst $(COMMA), ,$(FREE_LANES))) ||
 	            "$$venv/bin/python" -m tests.again "$$venv/cache"; } ||
@@ -278,7 +280,7 @@ test-pythons: packages-test ## run the lanes without a kernel under each of PYTH
 
 .PHONY: check
 check: lint ## run formatting, lint and most of the lanes without a kernel, with few examples each: under a minute
-	@COLLECTORD_EXAMPLES=0.05 $(BIN)/pytest -q -n 3 -m 'not slow' --lanes=$(FREE_LANES) \
+	@COLLECTORD_EXAMPLES=0.05 $(BIN)/pytest -q $(IN_PROCESSES) 3 -m 'not slow' --lanes=$(FREE_LANES) \
 	    $(addprefix tests/,$(subst $(COMMA), ,$(FREE_LANES)))
 
 .PHONY: test-vm

@@ -36,6 +36,8 @@ CACHES: Final = {
     "unit, property, golden": _CACHES / "free",
 }
 _PYTEST: Final = (sys.executable, "-m", "pytest")
+# Each begins with half of the tests in their order: one sets up what those of a module share.
+_TWO_PROCESSES: Final = ("-n", "2", "--dist", "worksteal")
 _LOWEST_PRIORITY: Final = ("nice", "-n", "19")
 _OWN_MOUNTS: Final = ("unshare", "--mount", "--propagation", "private")
 
@@ -91,7 +93,7 @@ BEHIND: Final = (
     Lane(
         "unit, property, golden",
         (
-            *(*_PYTEST, "-n", "2", "--lanes=top,unit,property,golden"),
+            *(*_PYTEST, *_TWO_PROCESSES, "--lanes=top,unit,property,golden"),
             *("-o", f"cache_dir={CACHES['unit, property, golden']}"),
             *("--cov", "--cov-report=", "tests", "--ignore=tests/kernel"),
             *("--ignore=tests/native", "--ignore=tests/vm", "--ignore=tests/engines"),

@@ -78,12 +78,13 @@ def _imports(path: Path) -> tuple[str, ...]:
 
 
 def _walk_run_time(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what may be an import; expressions have none in them, and are most of a module."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
             for other in child.orelse:
                 yield from _walk_run_time(other)
-        else:
+        elif not isinstance(child, ast.expr):
             yield from _walk_run_time(child)
 
 

@@ -20,10 +20,13 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from collectord import __main__ as entry
 from collectord import cli
+from collectord.errors import CollectordError
+from collectord.reader.embedded_db import load_duckdb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,11 +122,16 @@ def _inherited(pid: int) -> tuple[object, ...]:
 
 
 def _import_all() -> None:
-    """Import what any verb imports when it starts; the log first, which keeps some modules out."""
+    """Import what any verb imports when it starts; the log first, which keeps some modules out.
+
+    DuckDB is imported too where it can be: verbs import it later, for ten times as long as a fork.
+    """
     importlib.import_module("collectord.cli.log")
     for module in pkgutil.iter_modules(cli.__path__, "collectord.cli."):
         importlib.import_module(module.name)
     importlib.import_module("collectord.kernel.linux")
+    with suppress(CollectordError):
+        load_duckdb()
 
 
 def _next_fork(requests: socket.socket) -> tuple[Request, Sequence[int]] | None:
