@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.support.daemons import wait_for
-from tests.support.disks import stalling_disk
+from tests.support.disks import STALLED_BYTES, stalling_disk
 from tests.support.patience import patient
 from tests.vm.service import CONFIG, STATE, UNIT, journal, session, shown, status_of, systemctl
 
@@ -91,6 +91,8 @@ def await_incident(trigger: str, blocked: str = "") -> dict[str, Any]:
 def test_a_disk_that_stalls(tmp_path: Path) -> None:
     """The incident names process and device, `why io` agrees, a flame graph shows the load.
 
+    The incident is made while the request is in flight; once it has ended it is the slowest.
+
     The ledger of the sessions that stream says that their time is complete.
     """
     CONFIG.write_text(OFTEN)
@@ -101,14 +103,18 @@ def test_a_disk_that_stalls(tmp_path: Path) -> None:
                 stall()
             finally:
                 busy.kill()
+        said("snapshot", "blackbox")
         note = await_incident("io-stall", "dd")
     assert note["reason"] == "tasks waited for io more than 1 s of 2 s"
-    shown_text = " ".join(said("incident", "show", note["id"]).split())
-    (writer,) = re.findall(r"dd \((\d+)\): W\S* of 4096 bytes on device (\S+),", shown_text)[:1]
-    assert f"incident {note['id']}" in shown_text
+    moment = note["moment"]
+    (writer,) = (one["pid"] for one in moment["blocked"] if one["comm"] == "dd")
     why = " ".join(said("why", "io").split())
-    assert f"dd ({writer[0]}): W" in why
-    assert f"on device {writer[1]}" in why
+    found = re.search(rf"dd \({writer}\): W\S* of {STALLED_BYTES} bytes on device (\S+),", why)
+    assert found, why
+    (name,) = (one["name"] for one in moment["devices"] if one["number"] == found[1])
+    shown_text = " ".join(said("incident", "show", note["id"]).split())
+    assert f"incident {note['id']}" in shown_text
+    assert f"{name} ({found[1]}) 1" in shown_text
     flame = tmp_path / "load.svg"
     said("flame", "--since", "-10m", "-o", str(flame))
     assert "busy-one" in flame.read_text()
