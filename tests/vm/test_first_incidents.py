@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The installed service with nothing configured: troubles make incidents by themselves."""
+"""The installed service: troubles make incidents by themselves."""
 
 from __future__ import annotations
 
@@ -25,13 +25,25 @@ PROGRAM: Final = "/usr/local/bin/collectord"
 INSTALLED: Final = Path("/opt/collectord")
 UNITS: Final = Path("/run/systemd/system")
 FAILING: Final = "failing.service"
-# The installed one, without the time in which it makes no other: a guest stalls at each start.
-OFTEN: Final = """
+# Those that are installed, but an emulated guest stalls by itself, and answers one incident after the
+# other, for minutes: so the first makes another one soon, and the others have no answers.
+TRIGGERS: Final = """
 [[trigger]]
 name = "io-stall"
 kind = "pressure"
 pressure = "io some 1s/2s"
-cooldown = "0"
+{io}
+
+[[trigger]]
+name = "memory-stall"
+kind = "pressure"
+pressure = "memory some 500ms/2s"
+answers = []
+
+[[trigger]]
+name = "oom"
+kind = "oom-kill"
+{oom}
 """
 HUNGRY_UNIT: Final = "hungry.service"
 # It takes far more memory than its group may have.
@@ -61,11 +73,12 @@ def said(*words: str, status: int = 0) -> str:
     return done.stdout
 
 
-def await_incident(trigger: str, blocked: str = "") -> dict[str, Any]:
+def await_incident(trigger: str, last: str, blocked: str = "") -> dict[str, Any]:
     """Wait for an incident of a trigger, with its answers and its summary; return its note.
 
     Args:
         trigger: its name.
+        last: its last answer.
         blocked: a process that was blocked then; a busy guest has other incidents too.
     """
 
@@ -75,7 +88,7 @@ def await_incident(trigger: str, blocked: str = "") -> dict[str, Any]:
         return [
             one
             for one in notes
-            if any(answer["name"] == "flame" for answer in one["answers"])
+            if any(answer["name"] == last for answer in one["answers"])
             and (not blocked or blocked in {told["comm"] for told in one["moment"]["blocked"]})
         ]
 
@@ -83,7 +96,7 @@ def await_incident(trigger: str, blocked: str = "") -> dict[str, Any]:
     note = found()[0]
     assert [one["problem"] for one in note["answers"]] == [""] * len(note["answers"]), note
     summary = STATE / "incidents" / note["id"] / "summary.txt"
-    wait_for(lambda: "answer flame" in summary.read_text(), "the summary of all answers")
+    wait_for(lambda: f"answer {last}" in summary.read_text(), "the summary of all answers")
     return note
 
 
@@ -95,7 +108,7 @@ def test_a_disk_that_stalls(tmp_path: Path) -> None:
 
     The ledger of the sessions that stream says that their time is complete.
     """
-    CONFIG.write_text(OFTEN)
+    CONFIG.write_text(TRIGGERS.format(io='cooldown = "5s"', oom="answers = []"))
     systemctl("start", UNIT)
     with stalling_disk(tmp_path / "disk", patient(1)) as stall:
         with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
@@ -104,7 +117,7 @@ def test_a_disk_that_stalls(tmp_path: Path) -> None:
             finally:
                 busy.kill()
         said("snapshot", "blackbox")
-        note = await_incident("io-stall", "dd")
+        note = await_incident("io-stall", "flame", "dd")
     assert note["reason"] == "tasks waited for io more than 1 s of 2 s"
     moment = note["moment"]
     (writer,) = (one["pid"] for one in moment["blocked"] if one["comm"] == "dd")
@@ -127,6 +140,7 @@ def test_a_disk_that_stalls(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("service", "with_answers")
 def test_a_process_that_is_killed_for_memory() -> None:
     """The limit of its group is passed, and the incident names it."""
+    CONFIG.write_text(TRIGGERS.format(io="answers = []", oom='answers = ["oom-kills"]'))
     systemctl("start", UNIT)
     (UNITS / HUNGRY_UNIT).write_text(
         "[Service]\nType=exec\nMemoryMax=64M\nMemorySwapMax=0\n"
@@ -135,7 +149,7 @@ def test_a_process_that_is_killed_for_memory() -> None:
     try:
         systemctl("daemon-reload")
         systemctl("start", HUNGRY_UNIT)
-        note = await_incident("oom")
+        note = await_incident("oom", "oom-kills")
     finally:
         (UNITS / HUNGRY_UNIT).unlink()
         subprocess.run(["systemctl", "reset-failed"], check=True)
