@@ -25,8 +25,8 @@ PROGRAM: Final = "/usr/local/bin/collectord"
 INSTALLED: Final = Path("/opt/collectord")
 UNITS: Final = Path("/run/systemd/system")
 FAILING: Final = "failing.service"
-# Those that are installed, but an emulated guest stalls by itself, and answers one incident after the
-# other, for minutes: so the first makes another one soon, and the others have no answers.
+# Those that are installed, but an emulated guest stalls by itself, and answers one incident after
+# the other, for minutes: so the first makes another one soon, and the others have no answers.
 TRIGGERS: Final = """
 [[trigger]]
 name = "io-stall"
