@@ -20,16 +20,27 @@ _INDENT: Final = "    "
 def recording_of(name: str, head: AnswerHead) -> Iterator[str]:
     """Yield lines that say how to record the events of an answer, for each list that it needs."""
     for index, need in enumerate(head.needs):
-        wanted = (*need, *(() if index else head.optional))
+        wanted = need if index else _first(head)
         yield "record them:" if not index else "or record these:"
         yield from _ways(name, wanted, call_chains=head.call_chains)
 
 
 def recording_for(name: str, heads: Sequence[AnswerHead]) -> Iterator[str]:
     """Yield lines that say how to record what several answers need, in one session."""
-    wanted = dict.fromkeys(event for head in heads for event in (*head.needs[0], *head.optional))
+    wanted = dict.fromkeys(event for head in heads for event in _first(head))
     yield "record them:"
     yield from _ways(name, [*wanted], call_chains=any(head.call_chains for head in heads))
+
+
+def _first(head: AnswerHead) -> tuple[str, ...]:
+    """Return the first list of events, and those beside it that one recording may have with it.
+
+    Programs are recorded by themselves.
+    """
+    need = head.needs[0]
+    if any(_is_program(event) for event in need):
+        return need
+    return (*need, *(event for event in head.optional if not _is_program(event)))
 
 
 def _ways(name: str, wanted: Sequence[str], *, call_chains: bool) -> Iterator[str]:
@@ -71,6 +82,10 @@ def session_of(
 
 def _split(events: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the tracepoints and software events among some events, and the BPF programs."""
-    programs = [event.removeprefix(f"{BPF}:") for event in events if event.startswith(f"{BPF}:")]
-    others = (event for event in events if not event.startswith(f"{BPF}:"))
+    programs = [event.removeprefix(f"{BPF}:") for event in events if _is_program(event)]
+    others = (event for event in events if not _is_program(event))
     return [event.removeprefix(f"{SOFTWARE}:") for event in others], programs
+
+
+def _is_program(event: str) -> bool:
+    return event.startswith(f"{BPF}:")

@@ -110,6 +110,13 @@ def _host_lines(moment: Document) -> Iterator[str]:
             f"pressure  {one['resource']:<6} {one['share']:<4} {one['avg10']:6.2f}% of 10 s "
             f"{one['avg60']:6.2f}% of 60 s {one['avg300']:6.2f}% of 300 s"
         )
+    busy = [
+        f"{visible(one['name'])} ({one['number']}) {one['in_flight']:,}"
+        for one in moment.get("devices", ())  # that incidents of older versions lack
+    ]
+    if busy:
+        told = f"requests in flight: {', '.join(busy)}"
+        yield from wrapped(told, first="devices   ", rest=" " * 10)
     for key, title in _LISTS:
         if moment[key]:
             yield ""

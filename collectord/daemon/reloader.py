@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
@@ -21,7 +22,7 @@ from collectord.plan.settings import settings_of, taken_over
 from collectord.session.daemon_status import ReloadStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from collectord.config.load import Loaded
     from collectord.config.schema import Config
@@ -132,6 +133,28 @@ class Reloader:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    async def without(
+        self, programs: Mapping[str, str], changeover: Changeover, opening: OpeningThread
+    ) -> None:
+        """Plan without BPF programs that cannot be loaded, so that others stand in for them.
+
+        Args:
+            programs: by name, why each cannot be.
+            changeover: changes the sessions.
+            opening: plans.
+        """
+        facts = replace(self._facts, bpf=replace(self._facts.bpf, failed_programs={**programs}))
+        async with self._one:
+            try:
+                plan = await opening.run(partial(build, self._config, facts))
+                found = difference(document(self.plan), document(plan))
+                await changeover.change(self.plan, self._config, plan, found)
+            except CollectordError as error:
+                _LOG.error("stand_in_failed", error=str(error))  # what failed stays, and says why
+                return
+        self._facts, self.plan = facts, plan
+        _LOG.warning("stood_in_for", programs=sorted(programs))
+
     async def _run(self) -> Reloaded:
         await self._begun.wait()
         running = self._running
@@ -186,6 +209,7 @@ def _kept(facts: KernelFacts, before: KernelFacts) -> KernelFacts:
     return replace(
         facts.with_areas_of(before),
         ftrace=replace(facts.ftrace, transport_ns=costs),
+        bpf=replace(facts.bpf, failed_programs=before.bpf.failed_programs),
         # The sessions follow CPUs that come and go by themselves.
         cpus_online=before.cpus_online,
     )

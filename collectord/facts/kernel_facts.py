@@ -124,6 +124,7 @@ class BpfFacts:
         programs: requested programs that exist, by name.
         program_problems: why others are invalid, by name.
         unknown_programs: names without files, each with the nearest known one.
+        failed_programs: why a daemon could not load others, by name, as it found when it tried.
     """
 
     problem: str = ""
@@ -144,6 +145,7 @@ class BpfFacts:
     programs: dict[str, BpfProgram] = field(default_factory=dict)
     program_problems: dict[str, str] = field(default_factory=dict)
     unknown_programs: dict[str, str] = field(default_factory=dict)
+    failed_programs: dict[str, str] = field(default_factory=dict)
 
     def with_programs_of(self, other: BpfFacts) -> BpfFacts:
         """Return these facts with what the others say of programs."""
@@ -152,6 +154,7 @@ class BpfFacts:
             programs=other.programs,
             program_problems=other.program_problems,
             unknown_programs=other.unknown_programs,
+            failed_programs=other.failed_programs,
         )
 
 

@@ -416,6 +416,8 @@ def require(program: BpfProgram, facts: KernelFacts) -> None:
         MissingFeature, MissingPrivilege: the requirement that it lacks.
     """
     bpf, name = facts.bpf, program.name
+    if name in bpf.failed_programs:
+        raise MissingFeature(bpf.failed_programs[name], feature="bpf")
     if bpf.problem and bpf.need:
         raise MissingPrivilege(f"{name}: {bpf.problem}", need=bpf.need, hint=bpf.remedy)
     if bpf.problem:

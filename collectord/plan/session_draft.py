@@ -92,6 +92,8 @@ def draft_session(
             opening = facts if not_held(session, scope) else theirs
             # What is compiled here is put into folders of this process's user.
             asked = replace(opening, euid=facts.euid)
+            if not has_stand_in(session):  # else it is tried again
+                asked = replace(asked, bpf=replace(asked.bpf, failed_programs={}))
             recorder = session.mode == FLIGHT_RECORDER
             rings = bpf_source.draft(programs, config, scope, asked, recorder=recorder)
         draft = SessionDraft(session, scope, rings, opening)
@@ -111,6 +113,14 @@ def draft_session(
                 drafted = _PLANNERS[type(source)](source, facts)
                 draft = replace(draft, apart=(*draft.apart, *drafted))
         return draft
+
+
+def has_stand_in(session: SessionConfig) -> bool:
+    """Whether a session has a source that is used where none of those before it can be."""
+    return any(
+        isinstance(source, TracefsSourceConfig) and source.when == "otherwise"
+        for source in session.source
+    )
 
 
 def _otherwise(

@@ -230,3 +230,45 @@ def test_a_program_does_in_a_session_what_it_is_for(run_cli: Cli, tmp_path: Path
     kept = run_cli("record", "--overwrite", "--bpf", "opensnoop", "-o", out, "--", "true")
     assert kept.returncode != 0
     assert "no flight recorder" in kept.stderr
+
+
+_STAND_IN: Final = """
+[bpf]
+programs = "{folder}"
+
+[[session]]
+name = "box"
+mode = "flight-recorder"
+[[session.source]]
+kind = "bpf"
+program = "broken"
+[[session.source]]
+kind = "tracefs"
+events = ["sched:sched_switch"]
+ring = "1MiB"
+keep = "1ms"
+when = "otherwise"
+"""
+
+
+def test_ftrace_stands_in_for_a_program_that_does_not_compile(
+    tmp_path: Path, start_cli: Start, run_cli: Cli, stage: Path
+) -> None:
+    """The plan says why, a reload leaves it so, and a snapshot has records of ftrace."""
+    shipped = Path(__file__).resolve().parent.parent.parent / "bpf"
+    text = (shipped / "blackbox.bpf.c").read_text()
+    (stage / "broken.bpf.c").write_text(f"#error does not compile here\n{text}")
+    (stage / "broken.toml").write_text((shipped / "blackbox.toml").read_text())
+    config = daemons.write_sessions(tmp_path, _STAND_IN.format(folder=stage))
+    with daemons.running(start_cli, config) as daemon:
+        session = daemon.session("box")
+        assert (session["source"], session["state"]) == ("tracefs", "running"), session
+        (planned,) = daemon.get("/v1/plan")[1]["sessions"]
+        assert "ftrace, as the host lacks what is preferred: broken" in planned["notes"][0]
+        reloaded = run_cli("reload", "--socket", tmp_path / "control.sock")
+        assert reloaded.returncode == 0, reloaded.stderr
+        assert daemon.session("box")["source"] == "tracefs"
+        subprocess.run([*_PINNED, str(CPUS[0]), "100"], stdout=subprocess.DEVNULL, check=True)
+        made = snapshot(daemon, "box")["box"]
+        assert daemon.stop().status == 0
+    assert len(named(events_of(run_cli, made["segments"]), "sched_switch")) >= 100

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,10 @@ from collectord.errors import MissingPrivilege
 from collectord.kernel.linux import LinuxKernel
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
+from tests.support.disks import stalling_disk
 from tests.support.features import require
 from tests.support.openers import opening
+from tests.support.patience import patient
 from tests.support.recording import stopped
 
 if TYPE_CHECKING:
@@ -220,6 +223,35 @@ def test_the_load_before_it_is_drawn(tmp_path: Path, start_cli: Start) -> None:
         assert "sandbox" in headers["Content-Security-Policy"]
         assert f"incident  {name}" in asked(daemon, f"/incidents/{name}/summary")[1].decode()
         assert daemon.stop().status == 0
+
+
+def test_a_request_that_has_not_ended_has_a_device(tmp_path: Path, start_cli: Start) -> None:
+    """Nothing has recorded its end, but the incident names the process and the device."""
+    require("loop devices")
+    config = daemons.write_sessions(tmp_path, BOX)
+    with (
+        daemons.running(start_cli, config) as daemon,
+        stalling_disk(tmp_path / "disk", patient(1)) as stall,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        stalled = pool.submit(stall)
+
+        def is_named() -> bool:
+            daemon.post("/v1/incident", {})
+            return stalled.done() or _names(note_of(incidents(tmp_path)[-1])["moment"])
+
+        daemons.wait_for(is_named, "a request in flight")
+        stalled.result()
+        assert daemon.stop().status == 0
+    moments = [note_of(one)["moment"] for one in incidents(tmp_path)]
+    assert any(map(_names, moments)), moments
+
+
+def _names(moment: dict[str, Any]) -> bool:
+    """Whether a process `dd` waits, and a loop device has a request."""
+    return "dd" in {one["comm"] for one in moment["blocked"]} and any(
+        one["name"].startswith("loop") for one in moment["devices"]
+    )
 
 
 def test_a_signal_makes_one(tmp_path: Path, start_cli: Start, generator: Generator) -> None:

@@ -92,7 +92,7 @@ for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub
     systemd-tpm2-setup-early.service systemd-tpm2-setup.service systemd-pcrphase.service \
     systemd-ask-password-console.path systemd-ask-password-wall.path \
     systemd-update-done.service ldconfig.service systemd-journal-catalog-update.service \
-    prometheus.service tmp.mount; do
+    prometheus.service prometheus-alertmanager.service tmp.mount; do
     ln -sfn /dev/null "$tree/etc/systemd/system/$unit"
 done
 install -d "$tree/etc/systemd/journald.conf.d" "$tree/project"

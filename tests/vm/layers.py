@@ -48,7 +48,8 @@ _SCRIPTS: Final = ("layer.sh", "pip.sh", "pip_settings.py")
 _PACKAGES: Final = (
     *("systemd", "systemd-sysv", "udev", "kmod", "procps", "iproute2", "util-linux", "e2fsprogs"),
     *("linux-image-cloud-amd64", "linux-headers-cloud-amd64"),
-    *("make", "ccache", "curl", "blktrace", "strace", "dmsetup", "prometheus"),
+    *("make", "ccache", "curl", "blktrace", "strace", "dmsetup"),
+    *("prometheus", "prometheus-alertmanager"),
 )
 
 

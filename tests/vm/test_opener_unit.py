@@ -205,3 +205,33 @@ def test_a_block_trace_outlives_the_daemon(tmp_path: Path) -> None:
     check_ledger(STATE / "disk")
     check_once(STATE / "disk")
     assert written(STATE / "disk") == made
+
+
+SHORT: Final = """
+[[trigger]]
+name = "short"
+kind = "pressure"
+pressure = "cpu some 20ms/500ms"
+answers = []
+"""
+
+
+def trouble_of(trigger: str) -> str:
+    """Return why a trigger does not work as it should."""
+    (one,) = (t for t in status_of()["incidents"]["triggers"] if t["name"] == trigger)
+    return str(one["trouble"])
+
+
+@pytest.mark.usefixtures("service", "opener")
+def test_the_opener_has_short_windows_of_pressure_watched() -> None:
+    """The daemon may not, and gets the descriptor; without an opener it looks itself."""
+    CONFIG.write_text(HELD + SHORT)
+    systemctl("start", UNIT)
+    assert trouble_of("short") == ""
+    systemctl("stop", UNIT)
+    systemctl("stop", OPENER)
+    CONFIG.write_text(SHORT)
+    systemctl("start", UNIT)
+    assert "looked at once per flush interval" in trouble_of("short")
+    systemctl("stop", UNIT)
+    assert shown("Result", "ExecMainStatus") == ("success", "0"), journal()

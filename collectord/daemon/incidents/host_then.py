@@ -10,9 +10,10 @@ from collectord.text.foreign import plain, plain_value
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from collectord.kernel.values.moment import Moment, ProcessReading
+    from collectord.kernel.values.moment import DeviceReading, Moment, ProcessReading
 
 _SHOWN: Final = 10
+_DEVICES_SHOWN: Final = 20
 _BLOCKED_SHOWN: Final = 20
 _BLOCKED: Final = "D"
 _RUNNING: Final = "R"
@@ -38,11 +39,16 @@ def host_then(first: Moment, second: Moment) -> dict[str, Any]:
         "processes": len(first.processes) + first.left_out,
         "left_out": first.left_out,
         "pressure": [plain(one) for one in first.pressures],
+        "devices": [plain(one) for one in _fullest(first)],
         "busiest": _told((one for one in busiest if spent.get(one.pid)), spent, _SHOWN),
         "blocked": _told(_in_state(first, _BLOCKED), spent, _BLOCKED_SHOWN),
         "runnable": _told(_in_state(first, _RUNNING), spent, _SHOWN),
         "largest": _told((one for one in largest if one.resident_bytes), spent, _SHOWN),
     }
+
+
+def _fullest(moment: Moment) -> list[DeviceReading]:
+    return sorted(moment.devices, key=lambda one: -one.in_flight)[:_DEVICES_SHOWN]
 
 
 def _in_state(moment: Moment, state: str) -> Iterable[ProcessReading]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.kernel.host import process_traits
 from collectord.kernel.host.pressure import read_pressures
-from collectord.kernel.values.moment import Moment, ProcessReading
+from collectord.kernel.values.moment import DeviceReading, Moment, ProcessReading
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _PROCESSES_MAX: Final = 32_768
 _OOM_KILL: Final = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 _LOAD: Final = re.compile(r"([\d.]+) ([\d.]+) ([\d.]+) (\d+)/(\d+)")
+# The ninth figure is of requests in flight (Documentation/admin-guide/iostats.rst).
+_DEVICE: Final = re.compile(r"^ *(\d+) +(\d+) (\S+)(?: \d+){8} (\d+)", re.MULTILINE)
 # Fields of `stat` behind the name (proc_pid_stat(5), less 3).
 _STATE, _USER, _SYSTEM, _START, _RESIDENT = 0, 11, 12, 19, 21
 
@@ -41,6 +43,7 @@ def read_moment(proc: Path) -> Moment:
         pressures=read_pressures(proc),
         processes=tuple(one for one in found if one is not None),
         left_out=max(0, len(pids) - _PROCESSES_MAX),
+        devices=_busy_devices(proc),
     )
 
 
@@ -48,6 +51,15 @@ def oom_kills(proc: Path) -> int | None:
     """See `Kernel.oom_kills`."""
     match = _OOM_KILL.search(_text(proc / "vmstat"))
     return int(match[1]) if match else None
+
+
+def _busy_devices(proc: Path) -> tuple[DeviceReading, ...]:
+    found = _DEVICE.findall(_text(proc / "diskstats"))
+    return tuple(
+        DeviceReading(f"{major}:{minor}", name, int(in_flight))
+        for major, minor, name, in_flight in found
+        if int(in_flight)
+    )
 
 
 def _process(pid: int, proc: Path) -> ProcessReading | None:

@@ -46,6 +46,21 @@ class ProcessReading:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceReading:
+    """A block device that has requests at a moment.
+
+    Attributes:
+        number: MAJOR:MINOR, as records have it.
+        name: as in /dev.
+        in_flight: requests that were begun and have not ended.
+    """
+
+    number: str
+    name: str
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
 class Moment:
     """A reading of the whole host.
 
@@ -55,6 +70,7 @@ class Moment:
         running: threads that run or may run.
         threads: all threads.
         left_out: processes beyond the limit, which were not looked at.
+        devices: those that have requests in flight.
     """
 
     realtime_ns: int
@@ -65,3 +81,4 @@ class Moment:
     pressures: tuple[Pressure, ...]
     processes: tuple[ProcessReading, ...]
     left_out: int
+    devices: tuple[DeviceReading, ...] = ()

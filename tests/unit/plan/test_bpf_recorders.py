@@ -123,6 +123,17 @@ def test_ftrace_otherwise() -> None:
     assert chosen.degraded == ()
 
 
+def test_ftrace_for_a_program_that_failed() -> None:
+    """It stands in for what a daemon could not load, which without it is tried again."""
+    facts = BpfFacts(programs={"keeps": KEEPS}, failed_programs={"keeps": "keeps: no such struct"})
+    known = keeping_host(bpf=facts)
+    (chosen,) = plans(known, source(), tracefs_source("sched:sched_switch", when="otherwise"))
+    assert chosen.source == "tracefs"
+    assert "no such struct" in "\n".join(chosen.describe())
+    (alone,) = plans(known, source())
+    assert (alone.source, alone.degraded) == ("bpf", ())
+
+
 def test_rules_of_recorders() -> None:
     """A source that stands in for others is not alone, and no event freezes a program's slots."""
     alone = SessionConfig(

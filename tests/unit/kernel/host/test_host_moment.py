@@ -69,6 +69,23 @@ def test_a_kernel_without_pressure(tmp_path: Path) -> None:
         open_limit(LIMIT, tmp_path)
 
 
+def test_devices_with_requests(tmp_path: Path) -> None:
+    """The fullest come first; one without requests is left out, as is what is no such line."""
+    lines = (
+        " 254       0 vda 9 8 7 6 5 4 3 2 0 1 1 0 0 0 0 0 0",
+        "   7       1 loop1 1 0 8 0 2 0 16 9 1 5000 5000 0 0 0 0 0 0",
+        " 259       3 nvme0n1p1 1 0 8 0 2 0 16 9 12 5 5",
+        "rubbish",
+    )
+    (tmp_path / "diskstats").write_text("\n".join(lines))
+    moment = read_moment(tmp_path)
+    told = host_then(moment, moment)
+    assert [(one["number"], one["name"], one["in_flight"]) for one in told["devices"]] == [
+        ("259:3", "nvme0n1p1", 12),
+        ("7:1", "loop1", 1),
+    ]
+
+
 def test_oom_kills(tmp_path: Path) -> None:
     """A kernel that does not count them is no kernel that kills none."""
     assert oom_kills(tmp_path) is None
