@@ -94,7 +94,9 @@ class Shipper:
         """
         while not self._stopped():
             result = self.ship_all()
-            self._failures = self._failures + 1 if result.away else 0
+            if result.shipped or not result.away:  # some of its answers are good
+                self._failures = 0
+            self._failures += result.away
             again_s = min(_AGAIN_S * 2 ** min(self._failures, 16), _AGAIN_MAX_S)
             wait(again_s if result.away else interval_s)
 
