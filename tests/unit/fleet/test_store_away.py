@@ -204,7 +204,11 @@ def test_an_hour_without_the_store(hour: Hour, tmp_path: Path, reason: str) -> N
     gone = [line for line in logs if line["event"] == "segment_deleted_unshipped"]
     assert len(gone) > 1
     assert {line["reason"] for line in gone} == {reason}
-    order = ["retention_waits_for_shipping", "segment_deleted_unshipped", "retention_waits_no_more"]
+    order = [
+        "retention_waits_for_shipping",
+        "segment_deleted_unshipped",
+        "retention_waits_no_more",
+    ]
     assert [one for one in dict.fromkeys(told) if one in order] == order
     assert [told.count(one) for one in order] == [1, len(gone), 1]
 
