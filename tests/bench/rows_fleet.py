@@ -24,6 +24,7 @@ from collectord.fleet.store import Store
 from collectord.fleet.store_audit import fleet_ledger
 from collectord.programs.parameter import values_of
 from collectord.reader.event_file import Window
+from tests.bench import rows_ship
 from tests.bench.row import Row
 from tests.support.fleets import BEGIN_NS, DAY, SECOND, Host, Shipped
 
@@ -166,11 +167,11 @@ def _asked(store: Store, engine: str, address: str) -> tuple[list[object], float
 
 
 def fleet(settings: Settings) -> list[Row]:
-    """Ask many hosts for their slowest block requests of a week, by each engine."""
-    settings.directory.mkdir(parents=True, exist_ok=True)
+    """Ship beside a daemon; ask many hosts for their slowest block requests, by each engine."""
+    shipped = rows_ship.shipping(settings)
     seed = _recorded(settings.directory)
     store = Store.open(str(settings.directory / "store"), make=True)
-    rows: list[Row] = []
+    rows = [*shipped]
     began = time.monotonic()
     for count, produced in zip(sorted(_HOSTS), _hosts(store, seed), strict=True):
         print(f"{count} hosts after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

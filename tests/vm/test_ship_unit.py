@@ -157,7 +157,7 @@ def check(store: Store) -> None:
 
 @pytest.mark.usefixtures("shipper")
 def test_the_shipper_puts_each_segment_once() -> None:
-    """Without a privilege, by its own user and its credentials; a kill costs and doubles nothing."""
+    """Without a privilege, by its own user; a kill costs nothing, and doubles nothing."""
     configure(str(STORE), {})
     systemctl("start", UNIT)
     seal(4)

@@ -80,7 +80,7 @@ class Outage:
     waits: list[float] = field(default_factory=list)
     memory_bytes: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
-    told: Shipped = Shipped()
+    told: Shipped = field(default_factory=Shipped)
 
 
 class Hour:
