@@ -281,7 +281,7 @@ def test_removal_keeps_configuration_and_data_and_a_purge_keeps_none(
     assert dpkg_status() == had.replace("installed", "config-files")
     assert CONFIG.read_text() == SESSIONS
     wait_for(lambda: (tracefs / "instances").owner() == "root", "the return of tracefs")
-    for unit in (UNIT, OPENER):
+    for unit in (UNIT, OPENER, SHIPPER):
         assert shown("LoadState", "ActiveState", unit=unit) == ("not-found", "inactive")
     assert not list((tracefs / "instances").glob("collectord*")), journal()
     segments = [*(STATE / "exec").glob("*.perf.data"), *(STATE / "traced").glob("*.trace.dat")]
