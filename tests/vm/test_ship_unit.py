@@ -14,7 +14,7 @@ import pytest
 
 from collectord.control import client
 from collectord.fleet.store import Store
-from tests.support import daemons
+from tests.support import daemons, object_stores
 from tests.support.daemons import wait_for
 from tests.support.object_stores import S3Server
 from tests.support.shipping import commits_in, in_chain
@@ -70,6 +70,11 @@ kind = "perf"
 events = ["sched:sched_process_exec"]
 """
 SHIPPED: Final = f'collectord_shipped_segments_total{{session="{SESSION}"}}'
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime() -> None:
+    object_stores.start_runtime()
 
 
 @pytest.fixture
