@@ -13,6 +13,7 @@ import msgspec
 from collectord.errors import SinkError
 from collectord.fleet.store_keys import CommitKey, day_of, source_of
 from collectord.folders.walk import open_folder
+from collectord.sink import chain_log
 from collectord.sink.manifest import Manifest, data_times, decode, sealed_text
 from collectord.sink.segment import (
     MANIFEST,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collectord.fleet.commit import Rule
     from collectord.fleet.redaction import Redaction
     from collectord.folders.folder import Folder
-    from collectord.sink.ship_note import ShipNote
+    from collectord.sink.ship_note import ShipNote, StreamNote
 
 _MAX: Final = 1 << 63  # a manifest may say anything
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -149,6 +150,38 @@ def pending(target: Target, note: ShipNote) -> Iterator[Sealed | Unreadable]:
                 # Retention may have deleted it since, and part of it before.
                 if all(folder.stat(one.data.name) is not None for one in paths):
                     yield found
+
+
+def deleted_before(segment: Sealed, done: StreamNote | None) -> int:
+    """Count the segments of a stream that retention deleted before their turn came.
+
+    The list in the folder names them. Of those that it names no more the numbers are known.
+
+    Args:
+        segment: the one that is next.
+        done: what was done of the stream before.
+
+    Raises:
+        OSError: the list cannot be read.
+    """
+    first = segment.paths[0]
+    with open_folder(first.directory) as folder:
+        log = chain_log.read(folder)
+    if log is None:
+        return 0
+    deleted = {
+        paths.set_name
+        for paths in (
+            SegmentPaths(first.directory, entry.segment)
+            for entry in log.entries.values()
+            if entry.unshipped
+        )
+        if form_of(paths) == segment.form
+        and paths.sequence < first.sequence
+        and (done is None or not done.is_done(paths))
+    }
+    older = log.older.last.get(first.format, 0) if log.older is not None else 0
+    return len(deleted) + (max(older - done.sequence, 0) if done is not None else 0)
 
 
 def _age(groups: Sequence[Group]) -> tuple[int, str]:

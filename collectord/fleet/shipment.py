@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from collectord.errors import (
     CodecError,
@@ -36,6 +35,7 @@ from collectord.fleet.commit import (
     Previous,
     StoredObject,
 )
+from collectord.fleet.pending import deleted_before
 from collectord.fleet.segment_rows import Place, rows_in, write_rows
 from collectord.fleet.store_keys import CommitKey, EventKey, raw_key
 from collectord.folders.folder import opened
@@ -107,6 +107,7 @@ class _Sent(NamedTuple):
     rule: commits.Rule
     objects: tuple[StoredObject, ...]
     problem: str
+    passed_over: int
 
 
 class Shipment:
@@ -165,10 +166,12 @@ class Shipment:
                     problem = visible(str(error))[:_PROBLEM_MAX]
             if rule == "raw":
                 objects += self._put_files(segment, host)
-        sent = _Sent(rule, tuple(objects), problem)
-        commit = self._commit(target, segment, sent, self._previous(segment, host, done))
-        if done is not None:
-            commit = replace(commit, passed_over=done.passed_since)
+        previous = self._previous(segment, host, done)
+        passed_over = done.passed_since if done is not None else 0
+        if previous is None or previous.source != segment.earlier:
+            passed_over += deleted_before(segment, done)
+        sent = _Sent(rule, tuple(objects), problem, passed_over)
+        commit = self._commit(target, segment, sent, previous)
         data = commits.encode(commit)
         is_new = self._store.put_new(key, data)
         self._pace.keep(len(data))
@@ -296,6 +299,7 @@ class Shipment:
             balance=balance,
             covered=covered,
             previous=previous,
+            passed_over=sent.passed_over,
             problem=sent.problem,
             manifests=texts,
             objects=sent.objects,

@@ -81,6 +81,7 @@ class Shipper:
         self._stopped = stopped
         self._note = ship_note.read(directory) or ShipNote(written_ns=0)
         self._failures = 0
+        self._shipped = 0
 
     def run(self, interval_s: float, wait: Callable[[float], object]) -> None:
         """Ship until it is to end.
@@ -94,13 +95,15 @@ class Shipper:
         """
         while not self._stopped():
             result = self.ship_all()
-            self._failures = self._failures + 1 if result.away else 0
+            if result.shipped or not result.away:  # some of its answers are good
+                self._failures = 0
+            self._failures += result.away
             again_s = min(_AGAIN_S * 2 ** min(self._failures, 16), _AGAIN_MAX_S)
             wait(again_s if result.away else interval_s)
 
     def ship_all(self) -> Result:
         """Ship all that is pending, once. Raises SinkError if the note cannot be written."""
-        shipped = failed = 0
+        before, failed = self._shipped, 0
         away = False
         if not self._note.written_ns:  # or retention would be held up by what cannot be noted
             self._write()
@@ -108,7 +111,7 @@ class Shipper:
             if away or self._stopped():
                 break
             try:
-                shipped += self._ship_session(target)
+                self._ship_session(target)
             except CollectordError as error:
                 away = isinstance(error, StoreUnavailable | StoreRefused)
                 failed += 1
@@ -120,15 +123,14 @@ class Shipper:
                 away = isinstance(error, StoreUnavailable | StoreRefused)
                 failed += 1
                 self._fail(error, "")
-        return Result(shipped, failed, away)
+        return Result(self._shipped - before, failed, away)
 
     def _fail(self, error: CollectordError, session: str) -> None:
         reason = error.reason if isinstance(error, StoreError) else _FAILED
         _LOG.error("not_shipped", session=session, reason=reason, error=str(error))
         self._write(reason)
 
-    def _ship_session(self, target: Target) -> int:
-        shipped = 0
+    def _ship_session(self, target: Target) -> None:
         first: CollectordError | None = None
         stuck: set[str] = set()  # formats whose order would be broken
         for found in pending(target, self._note):
@@ -156,10 +158,9 @@ class Shipper:
                 first = first or error
                 continue
             self._done(target, found, put)
-            shipped += 1
+            self._shipped += 1
         if first is not None:
             raise first
-        return shipped
 
     def _done(self, target: Target, segment: Sealed, put: Shipped) -> None:
         own = not put.taken

@@ -221,7 +221,8 @@ class _Stream:
         """Yield the times without a balance of which something tells why, in the window or not."""
         for entry in self._gone:
             what = What.EVICTED if entry.evicted else What.MISSING
-            detail = f"by retention: {shown(entry.evicted)}" if entry.evicted else _REMOVED
+            before = ", before it was shipped" if entry.unshipped else ""
+            detail = f"by retention: {shown(entry.evicted)}{before}" if entry.evicted else _REMOVED
             file = shown(str(self.folder / entry.segment))
             yield Finding(*self._lasted(entry), what, detail, file, entry.samples)
         gaps = [e.gap for e in self._entries] + [s.manifest.gap for s in self.segments]

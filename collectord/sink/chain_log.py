@@ -59,6 +59,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         gap: the gap before its run, see `Common`.
         evicted: why retention has deleted it; "" for one that it has not.
         at_ns: when it did, REALTIME.
+        unshipped: it was to be put into a store first, and was not yet.
     """
 
     segment: FileName
@@ -72,6 +73,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gap: Gap | None = None
     evicted: str = ""
     at_ns: TimeNs = 0
+    unshipped: bool = False
 
 
 class Older(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,14 +158,20 @@ def note_sealed(folder: Folder, name: str, manifest: bytes) -> None:
 
 
 def note_evicted(
-    folder: Folder, segments: Iterable[tuple[str, bytes]], reason: str, at_ns: int
+    folder: Folder,
+    segments: Iterable[tuple[str, bytes]],
+    reason: str,
+    at_ns: int,
+    *,
+    unshipped: bool = False,
 ) -> None:
     """Append that retention is about to delete segments, each with the bytes of its manifest.
 
     Raises OSError, UnsafePath.
     """
+    told = {"evicted": reason, "at_ns": at_ns, "unshipped": unshipped}
     entries = [entry_of(name, manifest) for name, manifest in segments]
-    _append(folder, [msgspec.structs.replace(e, evicted=reason, at_ns=at_ns) for e in entries])
+    _append(folder, [msgspec.structs.replace(entry, **told) for entry in entries])
 
 
 def read(folder: Folder) -> ChainLog | None:
@@ -192,7 +200,8 @@ def _parse(data: bytes) -> ChainLog:
         known = entries.get(entry.segment)
         if known is not None and entry.evicted and not entry.sha256:
             # The manifest had gone before the data: what was known of it holds.
-            entry = msgspec.structs.replace(known, evicted=entry.evicted, at_ns=entry.at_ns)
+            told = {name: getattr(entry, name) for name in ("evicted", "at_ns", "unshipped")}
+            entry = msgspec.structs.replace(known, **told)
         entries[entry.segment] = entry
     return ChainLog(entries, older, torn)
 

@@ -172,7 +172,9 @@ def _delete_all(root: Folder, segment: _Held, reason: EvictReason, now_ns: int) 
             (group.paths.name, read_other_manifest(folder, group.paths.manifest))
             for group in segment.groups
         ]
-        note = partial(chain_log.note_evicted, folder, told, str(reason), now_ns)
+        note = partial(
+            chain_log.note_evicted, folder, told, str(reason), now_ns, unshipped=segment.waits
+        )
         noted = _try(note, folder)
         deleted = [group for group in segment.groups if _delete(folder, group, MANIFEST)]
         if not noted:

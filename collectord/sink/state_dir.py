@@ -44,11 +44,20 @@ _EVICTION_WAIT_S = 1.0
 
 
 class StateDir:
-    """The segments of all sessions below one directory. Calls may come from any thread."""
+    """The segments of all sessions below one directory. Calls may come from any thread.
 
-    def __init__(self, root: Path, plan: RetentionPlan) -> None:
+    Args:
+        root: the directory.
+        plan: its limits.
+        now_ns: reads UTC.
+    """
+
+    def __init__(
+        self, root: Path, plan: RetentionPlan, now_ns: Callable[[], int] = time.time_ns
+    ) -> None:
         self._root = root
         self._plan = plan
+        self._now_ns = now_ns
         self._whole_bytes = 0  # of its file system, once that is known
         self._lock = threading.Lock()
         self._evicting: dict[int, threading.Lock] = {}  # by file system
@@ -61,7 +70,7 @@ class StateDir:
         self._saved: defaultdict[Path, dict[tuple[int, int], int]] = defaultdict(dict)
         self._unshipped: Counter[Path] = Counter()
         self._shipping = Shipping()
-        self._holds = False  # more is kept than the limit, as it is not shipped
+        self._holds = False  # something is kept beyond the limits, as it is not shipped
 
     def limit(self, plan: RetentionPlan) -> None:
         """Set other limits, which hold from the next look on."""
@@ -164,7 +173,7 @@ class StateDir:
             evictions = evict(
                 self._root,
                 self._plan,
-                time.time_ns(),
+                self._now_ns(),
                 need_bytes,
                 {*self._left},
                 device=device,
@@ -206,19 +215,29 @@ class StateDir:
             return
         found = {name: self._shipped(Path(at), waiting) for name, at in self._plan.hold.folders}
         errors = dict(waiting.note.errors) if waiting.note is not None else {}
-        limit_bytes = self._plan.bytes
         self._shipping = Shipping(found, errors)
         try:
-            over = bool(limit_bytes) and used_bytes(self._root) > limit_bytes
+            holds = self._keeps_longer(found.values())
         except SinkError:
             return
-        if over != self._holds:
-            self._holds = over
+        if holds != self._holds:
+            self._holds = holds
             told = {"segments": sum(one.waiting for one in found.values())}
-            if over:
+            if holds:
                 _LOG.warning("retention_waits_for_shipping", **told)
             else:
                 _LOG.info("retention_waits_no_more", **told)
+
+    def _keeps_longer(self, sessions: Iterable[Shipped]) -> bool:
+        """Whether segments that wait are kept beyond the limits of others. Raises SinkError."""
+        since = [one.since_ns for one in sessions if one.since_ns is not None]
+        if not since:
+            return False
+        hold, age_ns = self._plan.hold, self._plan.age_ns
+        if age_ns and hold.age_ns and self._now_ns() - min(since) > age_ns:
+            return True
+        limit_bytes = self.limit_bytes if hold.bytes else 0
+        return bool(limit_bytes) and used_bytes(self._root) > limit_bytes
 
     def _shipped(self, directory: Path, waiting: Waiting) -> Shipped:
         noted = waiting.note.streams if waiting.note is not None else ()

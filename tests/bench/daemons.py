@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tests.bench.collectors import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tests.bench.row import Settings
 
@@ -49,6 +49,21 @@ def _name(session: str) -> str:
     found = _NAME.search(session)
     assert found, session
     return found[1]
+
+
+def start_cli(
+    *words: str | Path, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+) -> subprocess.Popen[str]:
+    """Start the program, as the fixture of this name starts it for tests."""
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-m", "collectord", *words],
+        env={**os.environ, **(env or {})},
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @contextmanager

@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from obstore.store import LocalStore
 
 from collectord.cli import answer_file
 from collectord.fleet.engines import ENGINES
@@ -24,6 +27,7 @@ from collectord.fleet.store import Store
 from collectord.fleet.store_audit import fleet_ledger
 from collectord.programs.parameter import values_of
 from collectord.reader.event_file import Window
+from tests.bench import rows_ship
 from tests.bench.row import Row
 from tests.support.fleets import BEGIN_NS, DAY, SECOND, Host, Shipped
 
@@ -47,6 +51,34 @@ _KERNELS: Final = ("6.1.0", "6.6.0", "6.12.0", "6.18.0")
 _ISSUE: Final = "block:block_rq_issue"
 _COMPLETE: Final = "block:block_rq_complete"
 _LATEST: Final = 20
+
+
+class _Counted(Store):
+    """A folder that is read as any other store is, by ranges, and counts what it hands out.
+
+    Attributes:
+        read_bytes: of objects, and of commits.
+        requests: that handed them out.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("s3://counted", LocalStore(folder))
+        self.read_bytes = self.requests = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: str, limit_bytes: int) -> bytes:
+        """Return an object."""
+        return self._told(super().get(key, limit_bytes))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """Return a part of an object."""
+        return self._told(super().get_range(key, start, length))
+
+    def _told(self, data: bytes) -> bytes:
+        with self._lock:
+            self.requests += 1
+            self.read_bytes += len(data)
+        return data
 
 
 def _recorded(directory: Path) -> Path:
@@ -165,16 +197,27 @@ def _asked(store: Store, engine: str, address: str) -> tuple[list[object], float
     return [*found], ready - began, took, read
 
 
+def _by_ranges(folder: Path, work: str) -> tuple[Row, list[object]]:
+    """Return how much DuckDB reads of a store that is no folder, and its rows."""
+    counted = _Counted(folder)
+    found, _, took_s, _ = _asked(counted, "duckdb", "")
+    told = f"{counted.read_bytes / 1e6:.1f} MB in {counted.requests:,} requests"
+    row = Row(work, f"duckdb by obstore {took_s:.1f} s, read {told}", "-", took_s, None, "s")
+    print(row.work, row.ours, file=sys.stderr, flush=True)
+    return row, found
+
+
 def fleet(settings: Settings) -> list[Row]:
-    """Ask many hosts for their slowest block requests of a week, by each engine."""
-    settings.directory.mkdir(parents=True, exist_ok=True)
+    """Ship beside a daemon; ask many hosts for their slowest block requests, by each engine."""
+    shipped = rows_ship.shipping(settings)
     seed = _recorded(settings.directory)
     store = Store.open(str(settings.directory / "store"), make=True)
-    rows: list[Row] = []
+    rows = [*shipped]
     began = time.monotonic()
     for count, produced in zip(sorted(_HOSTS), _hosts(store, seed), strict=True):
         print(f"{count} hosts after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         size = sum(info.bytes for info in store.objects("events"))
+        work = f"fleet: slow-io of {count} hosts, {produced:,} rows, {size / 1e6:.0f} MB"
         answers: dict[str, list[object]] = {}
         for engine, address in _ENGINES:
             if address == _ONE_WORKER and count != sorted(_HOSTS)[len(_HOSTS) // 2]:
@@ -182,7 +225,7 @@ def fleet(settings: Settings) -> list[Row]:
             found, ready_s, took_s, read = _asked(store, engine, address)
             answers[f"{engine} {address}"] = found
             row = Row(
-                f"fleet: slow-io of {count} hosts, {produced:,} rows, {size / 1e6:.0f} MB",
+                work,
                 f"{engine} {address} {took_s:.1f} s, read {read / 1e6:.0f} MB",
                 "-",
                 took_s,
@@ -192,6 +235,8 @@ def fleet(settings: Settings) -> list[Row]:
             )
             print(row.work, row.ours, row.notes, file=sys.stderr, flush=True)
             rows.append(row)
+        row, answers["by ranges"] = _by_ranges(settings.directory / "store", work)
+        rows.append(row)
         same = len({str(sorted(map(str, found))) for found in answers.values()}) == 1
         asked = time.monotonic()
         ledger = fleet_ledger(Selection(store, Wanted(Window())), None, DAY, verify=count <= 50)

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -14,14 +11,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from tests.bench.collectors import ROOT
+from tests.bench.daemons import start_cli
 from tests.bench.row import Row
 from tests.support import daemons, overload
 from tests.support.disks import slow_ext4
 from tests.support.overload import BUSY, QUIET, RECORDER, SESSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from tests.bench.row import Settings
     from tests.support.daemons import Daemon
@@ -82,20 +79,6 @@ class _Outcome(NamedTuple):
     ledgers: dict[str, dict[str, Any]]
 
 
-def _start(
-    *words: str | Path, env: dict[str, str], prefix: Sequence[str]
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*prefix, sys.executable, "-m", "collectord", *words],
-        env={**os.environ, **env},
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @contextmanager
 def _folder(settings: Settings) -> Iterator[tuple[Path, Path]]:
     """Provide a folder for the disk, and one for the sockets, whose names have to be short."""
@@ -124,7 +107,7 @@ def _run(settings: Settings) -> _Outcome:
             retained=f"{_RETAINED_BYTES}B",
         )
         with (
-            daemons.running(_start, config, prefix=disk.prefix) as daemon,
+            daemons.running(start_cli, config, prefix=disk.prefix) as daemon,
             overload.loads(settings.generator),
         ):
             daemons.wait_for(lambda: daemon.session(BUSY)["losing"], "a session that loses")

@@ -12,6 +12,9 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Final, Self
 
+import obstore
+from obstore.store import MemoryStore
+
 from tests.support.patience import patient
 
 if TYPE_CHECKING:
@@ -83,6 +86,11 @@ class S3Server:
     def options(self, port: int | None = None) -> dict[str, str]:
         """Return the options of stores in it, or behind another port."""
         return {**_OPTIONS, "aws_endpoint": f"http://{HOST}:{port or self.port}"}
+
+
+def start_runtime() -> None:
+    """Have obstore make what it keeps for the process, which is no leak of a test."""
+    obstore.put(MemoryStore(), "key", b"")
 
 
 def serve() -> Iterator[S3Server]:

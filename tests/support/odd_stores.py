@@ -47,7 +47,7 @@ class OddStore:
 
     Attributes:
         port: that it listens on.
-        rate: may be changed while it runs.
+        rate, only: may be changed while it runs.
         done: how often each thing has happened.
     """
 
@@ -60,7 +60,7 @@ class OddStore:
         seed: int = 1,
         only: str = "",
     ) -> None:
-        self._only = only
+        self.only = only
         self.rate = rate
         self.done: Counter[Oddity] = Counter()
         self._random = random.Random(seed)  # noqa: S311  # chooses failures
@@ -93,7 +93,7 @@ class OddStore:
     def choose(self, method: str, path: str) -> Oddity | None:
         """Return what happens to a request."""
         with self._lock:
-            if self._only not in path or self._random.random() >= self.rate:
+            if self.only not in path or self._random.random() >= self.rate:
                 return None
             chosen = self._random.choice(self._oddities)
             if chosen is Oddity.LIE and method != "PUT":

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 UNIT: Final = "collectord.service"
 OPENER: Final = "collectord-opener.service"
+SHIPPER: Final = "collectord-ship.service"
 TRACEFS: Final = "collectord-tracefs.service"
 SOCKETS: Final = ("collectord-control.socket", "collectord-metrics.socket")
 METRICS: Final = "http://127.0.0.1:9590/metrics"
@@ -110,7 +111,7 @@ def is_again(unit: str) -> bool:
 
 
 @contextmanager
-def _drop_in(name: str, text: str, unit: str = UNIT) -> Iterator[None]:
+def drop_in(name: str, text: str, unit: str = UNIT) -> Iterator[None]:
     """Have some lines more in a unit for a block."""
     file = Path("/run/systemd/system") / f"{unit}.d" / f"{name}.conf"
     file.parent.mkdir()
@@ -129,7 +130,7 @@ def block_devices_let_in() -> Iterator[None]:
     manual = (DOCS / "operations.md").read_text()
     section = manual.partition("### Let block devices in")[2].partition("\n## ")[0]
     service, opener = re.findall(r"\[Service\]\n((?:\w+=.*\n)+)", section)
-    with _drop_in("devices", service), _drop_in("devices", opener, OPENER):
+    with drop_in("devices", service), drop_in("devices", opener, OPENER):
         yield
 
 
@@ -139,7 +140,7 @@ def hung_drain_thread(generator: Generator) -> Iterator[None]:
 
     It is held as a read that never returns would hold it.
     """
-    with _drop_in("watchdog", f"WatchdogSec={round(patient(3))}\n"):
+    with drop_in("watchdog", f"WatchdogSec={round(patient(3))}\n"):
         systemctl("start", UNIT)
         tid = status_of()["drain"]["threads"][0]["tid"]
         with generator.start("hold-thread", tid=tid):
@@ -158,7 +159,7 @@ def without_sys_admin(*more: str, paranoid: int) -> Iterator[str]:
     capabilities = " ".join(word for word in " ".join(words).split() if word not in gone)
     level = PARANOID.read_text()
     lines = "".join(f"{key}=\n{key}={capabilities}\n" for key in CAPABILITY_SETS)
-    with _drop_in("least", lines):
+    with drop_in("least", lines):
         PARANOID.write_text(str(paranoid))
         try:
             yield capabilities

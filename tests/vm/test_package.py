@@ -23,6 +23,7 @@ from tests.vm.service import (
     CONTROL,
     OPENER,
     RUNTIME,
+    SHIPPER,
     SOCKETS,
     STATE,
     UNIT,
@@ -188,16 +189,19 @@ def test_an_installed_package_records(installed: set[Path]) -> None:
     assert shown("ActiveState", "UnitFileState", "User") == ("active", "enabled", USER)
     for unit in SOCKETS:
         assert shown("ActiveState", unit=unit) == ("active",)
-    assert shown("ActiveState", "UnitFileState", unit=OPENER) == ("inactive", "disabled")
+    for unit in (OPENER, SHIPPER):
+        assert shown("ActiveState", "UnitFileState", unit=unit) == ("inactive", "disabled")
+    assert USER in run("id", "--name", "--groups", "collectord-ship").split()
     assert [path for path in FILES if not Path(path).is_file()] == []
     owned = {
         path: (path.owner(), path.group(), path.stat().st_mode & 0o777)
-        for path in (STATE, RUNTIME, ETC / "collectord.d")
+        for path in (STATE, RUNTIME, ETC / "collectord.d", ETC / "credentials")
     }
     assert owned == {
         STATE: (USER, USER, 0o750),
         RUNTIME: (USER, USER, 0o755),
         ETC / "collectord.d": ("root", "root", 0o755),
+        ETC / "credentials": ("root", "root", 0o700),
     }
     run("bash", "-c", f"source {COMPLETION} && complete -p collectord")
     await_stored(CALLED)
@@ -277,7 +281,7 @@ def test_removal_keeps_configuration_and_data_and_a_purge_keeps_none(
     assert dpkg_status() == had.replace("installed", "config-files")
     assert CONFIG.read_text() == SESSIONS
     wait_for(lambda: (tracefs / "instances").owner() == "root", "the return of tracefs")
-    for unit in (UNIT, OPENER):
+    for unit in (UNIT, OPENER, SHIPPER):
         assert shown("LoadState", "ActiveState", unit=unit) == ("not-found", "inactive")
     assert not list((tracefs / "instances").glob("collectord*")), journal()
     segments = [*(STATE / "exec").glob("*.perf.data"), *(STATE / "traced").glob("*.trace.dat")]

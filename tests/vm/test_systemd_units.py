@@ -24,6 +24,7 @@ from tests.vm.service import (
     CONFIG,
     OPENER,
     RUNTIME,
+    SHIPPER,
     SOCKETS,
     STATE,
     TRACEFS,
@@ -73,9 +74,9 @@ device = "/dev/{device}"
 when = "{when}"
 """
 STATUS_PRIVILEGE: Final = 4
-UNITS: Final = (UNIT, OPENER, TRACEFS, *SOCKETS, "collectord.slice")
+UNITS: Final = (UNIT, OPENER, SHIPPER, TRACEFS, *SOCKETS, "collectord.slice")
 # Ten times what `systemd-analyze security` may say.
-EXPOSURES: Final = {UNIT: 33, OPENER: 29, TRACEFS: 13}
+EXPOSURES: Final = {UNIT: 33, OPENER: 29, SHIPPER: 12, TRACEFS: 13}
 
 
 def levels(invocation: str) -> set[str]:

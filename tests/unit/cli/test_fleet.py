@@ -6,13 +6,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-import obstore
 import pytest
-from obstore.store import MemoryStore
 
 from collectord.cli import fleet
 from collectord.errors import UsageError
 from collectord.fleet.store import Store
+from tests.support import object_stores
 from tests.support.fleets import (
     BEGIN_NS,
     COMPLETE,
@@ -42,7 +41,7 @@ SELECT i AS n, 'run' AS comm, 'cycles' AS event, (i % 2)::UBIGINT AS stack_id,
 @pytest.fixture(scope="module", autouse=True)
 def _runtime() -> None:
     """Have obstore make what it keeps for the process, which is no leak of a test."""
-    obstore.put(MemoryStore(), "key", b"")
+    object_stores.start_runtime()
 
 
 @pytest.fixture

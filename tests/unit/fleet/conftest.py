@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import obstore
 import pytest
-from obstore.store import MemoryStore
 
 from tests.support import object_stores
 
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session", autouse=True)
 def _runtime() -> None:
-    """Have obstore make what it keeps for the process, which is no leak of a test."""
-    obstore.put(MemoryStore(), "key", b"")
+    object_stores.start_runtime()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -340,6 +341,32 @@ def test_an_away_store_is_asked_less_and_less(host: Host, s3_server: S3Server) -
     )
     shipper.run(10.0, waits.append)
     assert waits == [2.0, 4.0, 8.0]
+
+
+def test_a_store_that_has_taken_a_segment_is_asked_soon(host: Host, s3_server: S3Server) -> None:
+    """The waits begin anew with each pass that gets on, although it ends with a failure."""
+    waits: list[float] = []
+    host.note.mkdir()
+    second = sorted(host.directory.glob("*.json"))[1].read_bytes()
+    with OddStore(s3_server.port, 1.0, [Oddity.REFUSE]) as odd:
+
+        def wait(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 2:
+                odd.only = hashlib.sha256(second).hexdigest()
+
+        store = Store.open(s3_server.new_bucket(), s3_server.options(odd.port))
+        pace = Pace(0, 0, lambda _: None)
+        target = Target("exec", host.directory, "ledger", by_incident=False, redaction=Redaction())
+        shipper = Shipper(
+            [target],
+            host.note,
+            Shipment(store, HostOfShipment(name=HOST), pace),
+            Incidents(host.state, None, HOST, pace, redacted=False),
+            lambda: len(waits) >= 4,
+        )
+        shipper.run(10.0, wait)
+    assert waits == [2.0, 4.0, 2.0, 4.0]
 
 
 def test_what_is_not_sealed_holds_its_format_up(
