@@ -33,7 +33,7 @@ def tables(args: argparse.Namespace) -> int:
         )
     except ImportError as error:
         raise CollectordError(
-            f"`fleet tables` needs {error.name}, which is not installed", hint=_INSTALL
+            f"fleet tables needs {error.name}, which is not installed", hint=_INSTALL
         ) from error
     store = open_store(args.store)
     place = Place(store)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ends of Parquet files tell: rows, columns, the times of the first and the last row."""
+"""The ends of Parquet files: they tell rows, columns, and the times of the first and last row."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class NewFile(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What becomes of a table's files.
+    """A change of a table's files.
 
     Attributes:
         before: the manifests that it has.

@@ -55,7 +55,7 @@ _DOCUMENT: Final = re.compile(r"v(\d{1,15})\.metadata\.json")
 
 
 class Registered(NamedTuple):
-    """What was done to a table.
+    """A table that was brought up to date, and what was done to it.
 
     Attributes:
         event: whose it is.
