@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.fleet.engines import duck
 from collectord.fleet.iceberg.columns import UNSIGNED
@@ -12,29 +12,32 @@ from collectord.fleet.question import TIME, TIMESTAMP
 from collectord.reader.embedded_db import errors_of_duckdb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from collectord.fleet.engines.place import Place
 
 _SIGNED_MAX: Final = 2**63 - 1
-_ROWS: Final = "SELECT file_name, num_rows FROM parquet_file_metadata($files)"
-_SCHEMA: Final = (
-    "SELECT file_name, name, duckdb_type, coalesce(num_children, 0) "
-    "FROM parquet_schema($files) ORDER BY file_name, column_id"
-)
-_TIMES: Final = f"""
-SELECT file_name,
-    min(epoch_ns(stats_min_value::{TIMESTAMP})), max(epoch_ns(stats_max_value::{TIMESTAMP}))
-FROM parquet_metadata($files)
-WHERE path_in_schema = '{TIME}' AND type = 'INT64'
-GROUP BY file_name
-HAVING bool_and(stats_min_value IS NOT NULL AND stats_max_value IS NOT NULL)"""  # noqa: S608
-_LARGEST: Final = """
-SELECT file_name, path_in_schema,
-    bool_and(stats_null_count = num_values OR TRY_CAST(stats_max_value AS HUGEINT) <= $most)
-FROM parquet_metadata($files)
-WHERE type = 'INT64'
-GROUP BY ALL"""
+# One reading of each file. Of chunks those that are of 64 bits: others fit into what they become.
+_ENDS: Final = f"""
+SELECT
+    parquet_file_metadata[1].file_name,
+    parquet_file_metadata[1].num_rows,
+    [(one.name, one.duckdb_type, coalesce(one.num_children, 0)) FOR one IN parquet_schema],
+    [
+        (
+            one.path_in_schema,
+            epoch_ns(TRY_CAST(one.stats_min_value AS {TIMESTAMP})),
+            epoch_ns(TRY_CAST(one.stats_max_value AS {TIMESTAMP})),
+            TRY_CAST(one.stats_max_value AS UBIGINT),
+            one.stats_null_count = one.num_values
+        )
+        FOR one IN parquet_metadata IF one.type = 'INT64'
+    ]
+FROM parquet_full_metadata($files)"""  # noqa: S608
+
+
+# Column, first and last value as times, largest value, whether all are null.
+_Chunk = tuple[str, int | None, int | None, int | None, bool | None]
 
 
 class Footer(NamedTuple):
@@ -53,45 +56,37 @@ class Footer(NamedTuple):
 def read_footers(keys: Sequence[str], place: Place) -> dict[str, Footer]:
     """Return the ends of some objects, by key. Raises CollectordError if one cannot be read."""
     names = {f"{duck.root_of(place)}{key}": key for key in keys}
-    kinds: dict[str, dict[str, str]] = {name: {} for name in names}
     with ExitStack() as stack:
         connection = duck.opened(place, stack)
-
-        def ask(sql: str, files: Iterable[str] = names, **values: int) -> list[Any]:
-            with errors_of_duckdb():
-                rows: list[Any] = connection.execute(sql, {"files": [*files], **values}).fetchall()
-                return rows
-
-        rows = dict(ask(_ROWS))
-        for file, name, kind in _outer(ask(_SCHEMA)):
-            kinds[file][name] = kind
-        fits = {(file, name): is_less for file, name, is_less in ask(_LARGEST, most=_SIGNED_MAX)}
-        timed = [file for file, told in kinds.items() if told.get(TIME) == TIMESTAMP]
-        told_times = ask(_TIMES, timed) if timed else []
-        times = {file: (first, last) for file, first, last in told_times}
-    return {
-        key: Footer(
-            int(rows[file]),
-            {
-                name: (kind, kind != UNSIGNED or bool(fits.get((file, name))))
-                for name, kind in kinds[file].items()
-            },
-            times.get(file),
-        )
-        for file, key in names.items()
-    }
+        with errors_of_duckdb():
+            found = connection.execute(_ENDS, {"files": [*names]}).fetchall()
+    return {names[file]: _footer(rows, tree, chunks) for file, rows, tree, chunks in found}
 
 
-def _outer(rows: Sequence[tuple[str, str, str, int]]) -> Iterator[tuple[str, str, str]]:
-    """Yield {file, name, type} of the columns of files, and not of what is in lists and maps."""
-    of_file = ""
+def _footer(rows: int, tree: Sequence[tuple[str, str, int]], chunks: Sequence[_Chunk]) -> Footer:
+    columns = dict(_outer(tree))
+    # Or nothing tells that they are not.
+    large = {name for name, _, _, most, empty in chunks if not empty and not _is_less(most)}
+    times = [chunk[1:3] for chunk in chunks if chunk[0] == TIME]
+    known = [(first, last) for first, last in times if first is not None and last is not None]
+    is_known = columns.get(TIME) == TIMESTAMP and times and len(known) == len(times)
+    return Footer(
+        rows,
+        {name: (kind, kind != UNSIGNED or name not in large) for name, kind in columns.items()},
+        (min(first for first, _ in known), max(last for _, last in known)) if is_known else None,
+    )
+
+
+def _is_less(most: int | None) -> bool:
+    return most is not None and most <= _SIGNED_MAX
+
+
+def _outer(tree: Sequence[tuple[str, str, int]]) -> Iterator[tuple[str, str]]:
+    """Yield {name, type} of the columns of a file, and not of what is in lists and maps."""
     inner = 0
-    for file, name, kind, children in rows:
-        if file != of_file:
-            of_file, inner = file, 0  # the root of its tree
-            continue
+    for name, kind, children in tree[1:]:  # without the root
         if not inner:
-            yield file, name, kind
+            yield name, kind
             inner = children
         else:
             inner += children - 1

@@ -201,9 +201,7 @@ def test_tables_without_pyiceberg_say_what_to_install(
     for name in [name for name in sys.modules if name.startswith("collectord.fleet.iceberg")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyiceberg.io", None)
-    with pytest.raises(
-        CollectordError, match="needs pyiceberg.io, which is not installed"
-    ) as told:
+    with pytest.raises(CollectordError, match=r"needs pyiceberg\.io, which") as told:
         run("tables")
     assert "collectord[fleet,iceberg]" in told.value.hint
     assert run("ledger")[0] == 0
