@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-_ACTIONS: Final = ("query", "answer", "ledger", "flame", "incidents")
+_ACTIONS: Final = ("query", "answer", "ledger", "flame", "incidents", "tables")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
 _INSTALL: Final = "python3 -m pip install 'collectord[fleet]'"
@@ -39,6 +39,10 @@ _OF: Final = {
     "against": ("flame",),
     "event": ("flame",),
     "output": ("flame",),
+    "location": ("tables",),
+    "host": ("query", "answer", "ledger", "flame", "incidents"),
+    "label": ("query", "answer", "ledger", "flame", "incidents"),
+    "until": ("query", "answer", "ledger", "flame", "incidents"),
     "session": ("query", "answer", "ledger", "flame"),
 }
 
@@ -49,7 +53,7 @@ def parser() -> Parser:
         "fleet",
         (
             "query SQL | answer NAME | ledger | flame",
-            "| incidents [ID]",
+            "| incidents [ID] | tables",
             "--store URL",
             "[--engine duckdb|clickhouse|spark]",
             "[--engine-address ADDRESS]",
@@ -68,6 +72,7 @@ def parser() -> Parser:
             "[-e GLOB]",
             "[--against K=V[,K=V]]",
             "[-o FILE]",
+            "[--location URL]",
             "[--json | --csv]",
         ),
         (
@@ -77,6 +82,7 @@ def parser() -> Parser:
             "collectord fleet ledger --since -1d --verify",
             "collectord fleet flame --label role=db --against role=web -o db.html",
             "collectord fleet incidents --store /srv/fleet",
+            "collectord fleet tables --since -2d",
         ),
     )
     made.add_argument(
@@ -86,7 +92,8 @@ def parser() -> Parser:
         help="query: carry out a statement over the records of all hosts; answer: give an answer "
         "of `collectord answer list` for each host; ledger: say what the hosts have lost, or not "
         "told; flame: show where time goes on all of them; incidents: list incidents, those of "
-        "several hosts together, or show one",
+        "several hosts together, or show one; tables: have Iceberg tables name all that was "
+        "shipped, and drop what is gone",
     )
     made.add_argument(
         "words",
@@ -180,6 +187,13 @@ def parser() -> Parser:
         type=Path,
         help="flame: write a file, as `collectord flame` does (default: print folded stacks)",
     )
+    made.add_argument(
+        "--location",
+        metavar="URL",
+        default="",
+        help="tables: address of the store by which engines read it, such as one of abfss:// "
+        "(default: that of --store)",
+    )
     how = made.add_mutually_exclusive_group()
     how.add_argument(
         "--json",
@@ -220,6 +234,7 @@ def run(arguments: Sequence[str]) -> int:
             fleet_audit,
             fleet_flame,
             fleet_incidents,
+            fleet_tables,
         )
     except ImportError as error:
         raise CollectordError(
@@ -233,6 +248,7 @@ def run(arguments: Sequence[str]) -> int:
         "ledger": fleet_audit.ledger,
         "flame": fleet_flame.flame,
         "incidents": fleet_incidents.incidents,
+        "tables": fleet_tables.tables,
     }
     return actions[args.action](args)
 

@@ -73,12 +73,21 @@ class Found(NamedTuple):
     """The objects of an event: those with a commit, and those beside them without one.
 
     Attributes:
-        bytes: of those with a commit.
+        sizes: bytes of those with a commit, by key.
     """
 
-    keys: tuple[str, ...]
+    sizes: Mapping[str, int]
     left_out: tuple[str, ...]
-    bytes: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of those with a commit."""
+        return tuple(self.sizes)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of those with a commit."""
+        return sum(self.sizes.values())
 
 
 @dataclass
@@ -104,10 +113,15 @@ class Selection:
         found = sorted(
             value for name, value in filter(None, map(partition, folders)) if name == "date"
         )
-        since_ns, until_ns = self.wanted.window
-        first = "" if since_ns is None else day_of(max(since_ns - _DAYS_BEFORE * _NS_PER_DAY, 0))
+        until_ns = self.wanted.window.until_ns
         last = "~" if until_ns is None else day_of(until_ns)
-        return [day for day in found if first <= day <= last]
+        return [day for day in found if self.first_day <= day <= last]
+
+    @property
+    def first_day(self) -> str:
+        """The first day that may have records of the time, "" if that is without a beginning."""
+        since_ns = self.wanted.window.since_ns
+        return "" if since_ns is None else day_of(max(since_ns - _DAYS_BEFORE * _NS_PER_DAY, 0))
 
     @cached_property
     def committed(self) -> dict[str, CommitKey]:
@@ -170,18 +184,18 @@ class Selection:
         only = "" if _is_glob(self.wanted.hosts) else self.wanted.hosts
         days = sorted({day for day, _ in hosts})
         prefixes = [event_prefix(event, day, only) for day in days]
-        keys: list[str] = []
+        sizes: dict[str, int] = {}
         left_out: list[str] = []
-        size_bytes = 0
         for found in _at_once(self._keys, prefixes):
             for info in found:
                 parts = parse_event_key(info.key)
                 if parts is None or (parts.date, parts.host) not in hosts:
                     continue
-                is_whole = (parts.date, parts.host, parts.source) in sources
-                (keys if is_whole else left_out).append(info.key)
-                size_bytes += info.bytes if is_whole else 0
-        return Found(tuple(sorted(keys)), tuple(sorted(left_out)), size_bytes)
+                if (parts.date, parts.host, parts.source) in sources:
+                    sizes[info.key] = info.bytes
+                else:
+                    left_out.append(info.key)
+        return Found(dict(sorted(sizes.items())), tuple(sorted(left_out)))
 
     def _keys(self, prefix: str) -> list[ObjectInfo]:
         return [*self.store.objects(prefix)]

@@ -205,6 +205,11 @@ class Store:
             return False
         return True
 
+    def put(self, key: str, data: bytes) -> None:
+        """Put an object, in the place of what has the key. Raises StoreError."""
+        with _errors(self.url, key):
+            self._obstore.put(self._backend, key, data)
+
 
 def folder_of(url: str) -> Path | None:
     """Return the folder that is used as a store; None for another kind of store.

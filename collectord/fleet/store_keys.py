@@ -5,6 +5,7 @@ events/event=E/date=D/host=H/SOURCE-N.parquet    the rows of one table of one se
 ledger/date=D/host=H/SOURCE.json                 the commit of a segment, which is put last
 raw/host=H/session=S/SOURCE/NAME                 the segment as it is on the host
 incidents/host=H/ID/NAME                         an incident; incident.json is put last
+iceberg/event=E/metadata/NAME                    the Iceberg table of an event's files
 
 SOURCE is the SHA-256 of the segment's manifest as it was sealed: the same segment has the same
 keys, whoever puts it, how often and with which version. D is the day, in UTC, of its first record.
@@ -25,6 +26,7 @@ EVENTS: Final = "events"
 LEDGER: Final = "ledger"
 RAW: Final = "raw"
 INCIDENTS: Final = "incidents"
+ICEBERG: Final = "iceberg"
 # Engines take what it stands for as a value of its column.
 _NAME_MAX_BYTES: Final = 200
 _SOURCE: Final = r"[0-9a-f]{64}"

@@ -92,9 +92,14 @@ def opened(place: Place, stack: ExitStack) -> Any:  # noqa: ANN401  # of DuckDB
     return connect(stack, files=StoreFiles(place.store, PROTOCOL), memory=_MEMORY)
 
 
-def _read(keys: Sequence[str], place: Place, how: str) -> str:
+def root_of(place: Place) -> str:
+    """Return what the names of files begin with that such a database reads, before the key."""
     folder = place.folder
-    root = f"{PROTOCOL}://" if folder is None else f"{folder}/"
+    return f"{PROTOCOL}://" if folder is None else f"{folder}/"
+
+
+def _read(keys: Sequence[str], place: Place, how: str) -> str:
+    root = root_of(place)
     paths = ", ".join(literal(f"{root}{key}") for key in keys)
     return f"read_parquet([{paths}], union_by_name = true, {how})"
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from collectord.cli import fleet
-from collectord.errors import UsageError
+from collectord.errors import CollectordError, StoreConflict, UsageError
 from collectord.fleet.store import Store
 from tests.support import object_stores
 from tests.support.fleets import (
@@ -151,6 +153,8 @@ def test_a_flame_graph_is_of_hosts_or_labels(run: Run, tmp_path: Path) -> None:
         (("query",), "no statement is given"),
         (("query", "SELECT 1", "--verify"), "--verify is an option of fleet ledger"),
         (("ledger", "word"), "fleet ledger takes no words"),
+        (("tables", "--host", "db-*"), "--host is an option of fleet query"),
+        (("query", "SELECT 1", "--location", "x"), "--location is an option of fleet tables"),
         (("query", "SELECT 1", "--engine-address", "x"), "DuckDB has no address"),
         (("flame", "--against", "role=x", "-o", "x.pprof"), "no comparison"),
         (("incidents", "none"), "there is no incident none"),
@@ -168,3 +172,35 @@ def test_a_store_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLLECTORD_STORE", raising=False)
     with pytest.raises(UsageError, match="no store is named"):
         fleet.run(["ledger"])
+
+
+def test_tables_are_made_for_other_engines(run: Run, store: Path) -> None:
+    """A table for each event, and a file that is in none is told: the status is 1."""
+    status, text, errors = run("tables")
+    assert (status, errors) == (0, "")
+    rows = [line.split() for line in text.splitlines()]
+    assert ["sched_switch", "2", "200", "2", "0"] in rows
+    again = {one["event"]: one for one in json.loads(run("tables", "--json")[1])["tables"]}
+    assert (again[SCHED]["files"], again[SCHED]["added"]) == (2, 0)
+    with pytest.raises(StoreConflict, match="and not at s3://other/place"):
+        run("tables", "--location", "s3://other/place/")
+    shutil.rmtree(store / "iceberg")
+    for path in store.glob(f"events/event={ISSUE}/*/host=db-1/*"):
+        path.write_bytes(b"PAR1")
+    status, text, errors = run("tables")
+    assert status == 1
+    assert f"collectord: events/event={ISSUE}/date=" in errors
+    assert "was left out" in errors
+
+
+def test_tables_without_pyiceberg_say_what_to_install(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only this action needs it."""
+    for name in [name for name in sys.modules if name.startswith("collectord.fleet.iceberg")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyiceberg.io", None)
+    with pytest.raises(CollectordError, match=r"needs pyiceberg\.io, which") as told:
+        run("tables")
+    assert "collectord[fleet,iceberg]" in told.value.hint
+    assert run("ledger")[0] == 0
