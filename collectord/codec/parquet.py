@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Parquet file says of itself: the headers of its pages and its footer.
+"""Encodes the headers of the pages of a Parquet file, and its footer.
 
 Structures are laid out as Thrift's compact protocol has them. The numbers of fields and types are
 those of `parquet.thrift` of Apache Parquet.
@@ -52,7 +52,7 @@ class _Repetition(IntEnum):
 
 
 class _Converted(IntEnum):
-    """What values mean."""
+    """Meanings of values."""
 
     UTF8 = 0
     LIST = 3

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.fleet.parquet_file import ParquetFile
 from collectord.fleet.table_file import TableFile
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import DAMAGE, LOSSES
 from collectord.reader.export_rows import quoted
+from collectord.reader.parquet_file import ParquetFile
 from collectord.reader.sorted_tables import SortedTables
 
 if TYPE_CHECKING:

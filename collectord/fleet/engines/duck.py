@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collectord.fleet.engines.place import Place
     from collectord.fleet.question import Chosen, Objects, Question
     from collectord.reader.event_tables import TableScan
+    from collectord.reader.sql import MadeTable
 
 PROTOCOL: Final = "collectord"
 _MEMORY: Final = "2GB"
@@ -81,8 +82,9 @@ def write(question: Question, place: Place, path: str, stack: ExitStack) -> int:
 
 
 def _database(question: Question, place: Place, base: Any, stack: ExitStack) -> Database:  # noqa: ANN401
-    views = {one.name: _View(one, place, question.chosen) for one in question.objects}
-    tables = {**question.rows, **views}
+    tables: dict[str, MadeTable] = {**question.rows}
+    for one in question.objects:
+        tables[one.name] = _View(one, place, question.chosen)
     return Database({}, tables, Window(), did_you_mean, stack, base=base)
 
 

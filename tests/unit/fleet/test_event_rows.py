@@ -109,7 +109,7 @@ def test_records_of_a_kernel_have_the_same_rows_as_their_tables(tmp_path: Path) 
 
 
 def test_samples_of_perf_have_the_same_rows_as_their_tables(tmp_path: Path) -> None:
-    """Of a segment with tasks and mappings, whose records tell the names of tasks."""
+    """The records of a segment tell the names of its tasks, which have a table of their own."""
     sink = make_sink(tmp_path / "state")
     try:
         path = write_segment(sink, 1, 2500).path
@@ -216,7 +216,7 @@ def test_columns_that_are_dropped_are_not_written(tmp_path: Path) -> None:
 
 
 def test_the_database_is_left_what_it_alone_can_do(tmp_path: Path) -> None:
-    """Of an ftrace segment without incidents nothing is left to it."""
+    """An ftrace segment without losses and damage leaves nothing to it."""
     path = tmp_path / "trace.dat"
     write_trace(path, {0: [switches(1000, 1, 2)]})
     with ExitStack() as stack:
