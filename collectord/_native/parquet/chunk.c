@@ -267,7 +267,7 @@ static int put_numbers(struct chunk *chunk, struct chunk_maker *maker, const str
 	const int64_t taken = take_numbers(maker, column);
 	const size_t count = taken > 0 ? (size_t)taken : 0;
 	const uint64_t *const number = (const uint64_t *)(const void *)maker->words.data;
-	uint64_t entry[DICTIONARY_MAX];
+	uint64_t entry[DICTIONARY_MAX] = {0};
 	uint32_t *index;
 	int ret;
 
