@@ -155,8 +155,7 @@ static int find_names(struct stream *stream, size_t source_at)
 	return ret == 0 ? names__settle(&stream->names) : ret;
 }
 
-int scan__names(const struct scan *scan, size_t source, struct names *names,
-		struct cgroups *cgroups)
+int scan__names(const struct scan *scan, size_t source, struct names *names, struct cgroups *cgroups)
 {
 	struct stream stream = {.scan = (struct scan *)scan}; /* which is only read */
 	const int ret = find_names(&stream, source);

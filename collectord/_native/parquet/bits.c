@@ -4,10 +4,10 @@
 #include <string.h>
 
 #define VARINT_BYTES 10u
-#define GROUP 8u      /* numbers are packed in groups of so many */
-#define LONG_RUN 16u  /* a shorter one is packed with its neighbours */
-#define BLOCK 128u    /* differences that share the smallest one */
-#define PART 32u      /* of a block: differences of one width */
+#define GROUP 8u     /* numbers are packed in groups of so many */
+#define LONG_RUN 16u /* a shorter one is packed with its neighbours */
+#define BLOCK 128u   /* differences that share the smallest one */
+#define PART 32u     /* of a block: differences of one width */
 #define PARTS (BLOCK / PART)
 
 /* Append a number where there is room. */
@@ -120,7 +120,8 @@ int bits__runs(struct store *store, const uint32_t *number, size_t count, unsign
 		}
 		do
 			at += GROUP;
-		while (at < count && (count - at < LONG_RUN || run_of(number + at, LONG_RUN) < LONG_RUN));
+		while (at < count &&
+		       (count - at < LONG_RUN || run_of(number + at, LONG_RUN) < LONG_RUN));
 		at = at < count ? at : count;
 		ret = put_packed(store, number + start, at - start, width);
 	}
@@ -209,9 +210,11 @@ int bits__delta(struct store *store, const uint64_t *number, size_t count, unsig
 	if (count == 0)
 		put_varint(store, 0);
 	else
-		put_varint(store, zigzag(bytes == sizeof(uint32_t) ? (int64_t)(int32_t)(uint32_t)number[0]
-								  : (int64_t)number[0]));
+		put_varint(store,
+			   zigzag(bytes == sizeof(uint32_t) ? (int64_t)(int32_t)(uint32_t)number[0]
+							    : (int64_t)number[0]));
 	for (size_t at = 1; at < count && ret == 0; at += BLOCK)
-		ret = put_block(store, number + at - 1, count - at < BLOCK ? count - at : BLOCK, bytes);
+		ret = put_block(store, number + at - 1, count - at < BLOCK ? count - at : BLOCK,
+				bytes);
 	return ret;
 }

@@ -189,8 +189,8 @@ static int put_plain(struct store *store, const uint64_t *number, size_t count, 
 }
 
 /* Tell the smallest and the largest of some numbers. */
-static void tell_numbers(struct chunk *chunk, const struct column_kind *kind, const uint64_t *number,
-			 size_t count)
+static void tell_numbers(struct chunk *chunk, const struct column_kind *kind,
+			 const uint64_t *number, size_t count)
 {
 	const uint64_t flip = is_signed(kind) ? UINT64_C(1) << 63 : 0;
 	uint64_t least = UINT64_MAX, most = 0;
@@ -435,8 +435,7 @@ static int put_texts(struct chunk *chunk, struct chunk_maker *maker, struct colu
 		return put_indices(chunk, index, count);
 	}
 	chunk->dictionary.bytes = 0;
-	ret = store__reserve(&chunk->data,
-			     column->values.bytes + column->rows * sizeof(uint32_t));
+	ret = store__reserve(&chunk->data, column->values.bytes + column->rows * sizeof(uint32_t));
 	for (size_t row = 0; row < column->rows && ret == 0; row++) {
 		const int32_t at = offset(column, row);
 

@@ -12,18 +12,19 @@
  * dictionary if the column has few values, and one of the data. Whoever writes the file compresses them. */
 
 enum encoding { /* as Parquet numbers them */
-	ENCODING_PLAIN = 0,
-	ENCODING_DELTA = 5,
-	ENCODING_DICTIONARY = 8,
+		ENCODING_PLAIN = 0,
+		ENCODING_DELTA = 5,
+		ENCODING_DICTIONARY = 8,
 };
 
-#define CHUNK_TOLD_MAX 64u /* bytes of the smallest and the largest value; longer ones are not told */
+#define CHUNK_TOLD_MAX \
+	64u /* bytes of the smallest and the largest value; longer ones are not told */
 
 struct chunk {
 	struct store dictionary; /* empty: there is none */
 	struct store data;
 	size_t entries; /* of the dictionary */
-	size_t values;	/* with nulls; of lists their elements, and one for each that is null or empty */
+	size_t values; /* with nulls; of lists their elements, and one for each that is null or empty */
 	size_t nulls;
 	enum encoding encoding;
 	bool is_told; /* the smallest and the largest value are */

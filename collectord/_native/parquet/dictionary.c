@@ -36,14 +36,15 @@ static bool is_same(const struct dictionary *dictionary, const struct dictionary
 	if (slot->key.word[0] != key->word[0] || slot->key.word[1] != key->word[1] ||
 	    slot->key.bytes != key->bytes)
 		return false;
-	return text == NULL ||
-	       memcmp(data + dictionary->at[slot->number - 1] + sizeof(uint32_t), text, key->bytes) == 0;
+	return text == NULL || memcmp(data + dictionary->at[slot->number - 1] + sizeof(uint32_t),
+				      text, key->bytes) == 0;
 }
 
 struct dictionary_slot *dictionary__find(struct dictionary *dictionary, const struct value_key *key,
 					 const uint8_t *text, const uint8_t *data)
 {
-	const uint64_t mixed = (key->word[0] ^ (key->word[1] << 29 | key->word[1] >> 35) ^ key->bytes);
+	const uint64_t mixed =
+		(key->word[0] ^ (key->word[1] << 29 | key->word[1] >> 35) ^ key->bytes);
 	size_t at = (size_t)(mixed * MULTIPLIER >> 40) & dictionary->mask;
 
 	while (dictionary->slot[at].number != 0 &&

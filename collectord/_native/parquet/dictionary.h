@@ -25,8 +25,8 @@ struct dictionary {
 		struct value_key key;
 		uint32_t number; /* + 1; 0: this place is free */
 	} *slot;
-	size_t mask;  /* number of slots in use - 1 */
-	size_t count; /* of values */
+	size_t mask;		     /* number of slots in use - 1 */
+	size_t count;		     /* of values */
 	uint32_t at[DICTIONARY_MAX]; /* of texts: where each is in `data`, its length before it */
 };
 

@@ -338,8 +338,7 @@ static struct event_table *due(struct tables *tables)
 
 		if (table->count > 0 && (tables->is_read || is_full(table)))
 			return table;
-		if (table->count > 0 &&
-		    (largest == NULL || table->room_bytes > largest->room_bytes))
+		if (table->count > 0 && (largest == NULL || table->room_bytes > largest->room_bytes))
 			largest = table;
 	}
 	return tables->held_bytes > HELD_BYTES ? largest : NULL;

@@ -32,8 +32,8 @@ struct event_table {
 	struct column *columns;
 	struct branch *branch; /* whose rows wait for the columns */
 	struct rows rows;
-	uint64_t last_ns; /* stamp of the last row */
-	size_t count;	  /* rows in the columns */
+	uint64_t last_ns;  /* stamp of the last row */
+	size_t count;	   /* rows in the columns */
 	size_t room_bytes; /* that the columns have taken */
 	bool is_unordered; /* a row is older than the one before it */
 };
