@@ -318,7 +318,8 @@ format: $(STAMPS)/lint ## format Python, and the lines of C that are not committ
 .PHONY: tidy
 tidy: $(STAMPS)/lint packages-clang ## run clang-tidy on the core
 	@cmake -S tests/native -B build/tidy -G Ninja -DCMAKE_C_COMPILER=clang >/dev/null
-	printf '%s\0' collectord/_native/*.c collectord/_native/columns/*.c collectord/_native/lines/*.c |
+	printf '%s\0' collectord/_native/*.c collectord/_native/columns/*.c collectord/_native/lines/*.c \
+	    collectord/_native/parquet/*.c |
 	    xargs -0 -P "$$(nproc)" -n 4 $(BIN)/clang-tidy --quiet -p build/tidy
 
 # The generator prints a notice of its successor otherwise.

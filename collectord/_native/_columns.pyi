@@ -274,3 +274,52 @@ def cut(
     Raises:
         OSError: the copy cannot be written, or there is no memory.
     """
+
+class Chunk(NamedTuple):
+    """The values of a column in a group of rows, as the pages of a Parquet file have them.
+
+    Attributes:
+        values: with nulls; of lists their elements, and one for each that is null or empty.
+        nulls: rows.
+        encoding: of the data, as Parquet numbers them.
+        data: levels and values.
+        entries: of the dictionary, 0 without one.
+        dictionary: its values.
+        least: the smallest value; None: it is not told.
+        most: the largest one, likewise.
+    """
+
+    values: int
+    nulls: int
+    encoding: int
+    data: bytes
+    entries: int
+    dictionary: bytes
+    least: bytes | None
+    most: bytes | None
+
+class Tables:
+    """The records of one file as tables of events, read once and in the order of time.
+
+    Args:
+        scan: of "all", without columns, and with the sources of the file and the names of tasks.
+        tables: their columns; of ftrace, or the raw data of perf's samples.
+
+    Raises:
+        OSError: the number of an event is impossible.
+    """
+
+    def __init__(self, scan: Scan, tables: Sequence[Scan]) -> None: ...
+    def read(self) -> tuple[int, int, list[Chunk]] | None:
+        """Return the next group of rows: {number of the table, rows, columns}; None: all are read.
+
+        Raises:
+            OSError: there is no memory.
+        """
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether the file tells of losses, or has damage."""
+
+    def is_unordered(self, number: int) -> bool:
+        """Whether a row of a table is older than the one before it."""

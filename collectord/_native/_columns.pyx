@@ -261,4 +261,5 @@ cdef int set_clock(c_source *source, clock) except -1:
 
 
 include "lines.pxi"
+include "parquet.pxi"
 include "cut.pxi"

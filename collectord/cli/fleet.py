@@ -34,6 +34,7 @@ _OF: Final = {
     "show": ("query", "answer"),
     "schema": ("query",),
     "csv": ("query", "answer"),
+    "parquet": ("query", "answer"),
     "verify": ("ledger",),
     "silent_after": ("ledger",),
     "against": ("flame",),
@@ -73,7 +74,7 @@ def parser() -> Parser:
             "[--against K=V[,K=V]]",
             "[-o FILE]",
             "[--location URL]",
-            "[--json | --csv]",
+            "[--json | --csv | --parquet FILE]",
         ),
         (
             "collectord fleet query --store s3://traces/prod --schema",
@@ -201,6 +202,13 @@ def parser() -> Parser:
         help="print JSON, of query and answer an object per line (default: text)",
     )
     how.add_argument("--csv", action="store_true", help="print CSV (default: a table)")
+    how.add_argument(
+        "--parquet",
+        metavar="FILE",
+        type=Path,
+        help="query and answer, by DuckDB: write a Parquet file, which must not exist (default: "
+        "print a table)",
+    )
     return made
 
 
@@ -269,4 +277,6 @@ def _check(args: argparse.Namespace, made: Parser) -> None:
         raise UsageError("no store is named", hint=f"--store URL, or the variable {_VARIABLE}")
     if args.engine_address and args.engine == _ENGINES[0]:
         raise UsageError("DuckDB has no address", hint="--engine clickhouse or spark")
+    if args.parquet is not None and args.engine != _ENGINES[0]:
+        raise UsageError("--parquet is written by DuckDB", hint="leave out --engine")
     args.silent_ns = Nanoseconds.parse(args.silent_after)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK, answer_file
 from collectord.cli.answer_rows import print_answer
+from collectord.cli.new_file import check_is_new
 from collectord.cli.output import Column, complain, print_json, print_table, say
 from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows
 from collectord.errors import UsageError
 from collectord.fleet.clock_bound import clock_bound
-from collectord.fleet.engines import ENGINES
+from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place, open_store
 from collectord.fleet.lift import HOST
 from collectord.fleet.questions import Asking, Needs, NotShipped
@@ -108,6 +109,12 @@ def _give(
     engine, place = ENGINES[args.engine], asking.place
     if args.show:
         say(engine.text_of(question, place))
+        return
+    if args.parquet is not None:
+        check_is_new(args.parquet)
+        with ExitStack() as stack:
+            rows = duck.write(question, place, str(args.parquet.absolute()), stack)
+        complain(f"wrote {rows:,} rows to {args.parquet}")
         return
     shape = asking.shape(question)
     form = print_objects if args.json else print_csv if args.csv else show

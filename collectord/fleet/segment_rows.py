@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from collectord.fleet.event_rows import EventRows
+from collectord.fleet.table_file import TableFile
 from collectord.reader.any_events import open_any
 from collectord.reader.chain_tables import Chains, Wishes
 from collectord.reader.embedded_db import connect, errors_of_duckdb, literal
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.fleet.redaction import Redaction
+    from collectord.fleet.table_file import Place
     from collectord.reader.event_tables import EventTable
     from collectord.reader.sql import MadeTable
     from collectord.reader.symbols.symbol_cache import SymbolCache
@@ -32,39 +35,6 @@ ROW_GROUP: Final = 122_880
 _OPTIONS: Final = f", ROW_GROUP_SIZE {ROW_GROUP}, COMPRESSION_LEVEL 1, PARQUET_VERSION v2"
 _SAMPLES: Final = "samples"
 _TIME: Final = "mono_ns"
-_SESSION: Final = "session"
-_BOOT: Final = "boot_id"
-
-
-class TableFile(NamedTuple):
-    """A file with all rows of a table.
-
-    Attributes:
-        table: its name.
-        columns: as they are in the file.
-        dropped: names of those that redaction has left out.
-    """
-
-    table: str
-    path: Path
-    rows: int
-    columns: tuple[str, ...]
-    dropped: tuple[str, ...]
-
-
-class Place(NamedTuple):
-    """The origin of a segment's rows, and the folder for files of them.
-
-    Attributes:
-        path: of the segment, of a set of one of its files.
-        folder: for the files.
-        session, boot_id: columns of all rows.
-    """
-
-    path: Path
-    folder: Path
-    session: str
-    boot_id: str
 
 
 def write_rows(
@@ -91,16 +61,24 @@ def write_rows(
     if not isinstance(file, EventFile):
         return  # its bytes are of nobody's format
     tables = tables_of([file])
+    events = EventRows(file, tables, place, redaction)
+    yield from events.write(after_each)
+    rest = {
+        name: table for name, table in tables.items() if table.files and name not in events.done
+    }
     wishes = Wishes(Window(), cache, visible, did_you_mean)
     placed = [event.full_name for event in file.events if event.is_placed]
     fixed: Mapping[str, MadeTable] = Chains([file], wishes).tables if placed else {}
-    base = connect(stack, folder=str(place.folder), threads=1)
-    database = Database(tables, fixed, Window(), did_you_mean, stack, base=base)
-    columns = {name: table.columns for name, table in tables.items()}
+    # Each of these is a reading of the whole file.
+    columns = {name: table.columns for name, table in rest.items() if name != _SAMPLES or placed}
     columns |= {name: table.columns for name, table in fixed.items()}
-    absent = _absent(file, tables)
+    absent = _absent(file, rest)
+    if columns.keys() <= absent:
+        return
+    base = connect(stack, folder=str(place.folder), threads=1)
+    database = Database(rest, fixed, Window(), did_you_mean, stack, base=base)
     for number, (name, kinds) in enumerate(columns.items()):
-        if name in absent or (name == _SAMPLES and not placed):
+        if name in absent:
             continue
         condition = f" WHERE {of_events(placed)}" if name == _SAMPLES else ""
         path = place.folder / f"{number}.parquet"
@@ -133,9 +111,8 @@ def _chosen(
     """Return the columns of a table as SQL, by name, with those that all files have."""
     found = {name: redaction.expression(table, name, kind) for name, kind in kinds.items()}
     chosen = {name: text for name, text in found.items() if text is not None}
-    for name, value in ((_SESSION, place.session), (_BOOT, place.boot_id)):
-        if name not in kinds:
-            chosen[name] = f"{literal(value)} AS {quoted(name)}"
+    for name, value in place.constants(kinds).items():
+        chosen[name] = f"{literal(value)} AS {quoted(name)}"
     return chosen
 
 

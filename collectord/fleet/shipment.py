@@ -36,8 +36,9 @@ from collectord.fleet.commit import (
     StoredObject,
 )
 from collectord.fleet.pending import deleted_before
-from collectord.fleet.segment_rows import Place, rows_in, write_rows
+from collectord.fleet.segment_rows import rows_in, write_rows
 from collectord.fleet.store_keys import CommitKey, EventKey, raw_key
+from collectord.fleet.table_file import Place
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
 from collectord.reader.coverage_rows import COVERAGE_COLUMNS, coverage_rows
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
 
     from collectord.fleet.pace import Pace
     from collectord.fleet.pending import Sealed, Target
-    from collectord.fleet.segment_rows import TableFile
     from collectord.fleet.store import Keeps
+    from collectord.fleet.table_file import TableFile
     from collectord.reader.symbols.symbol_cache import SymbolCache
     from collectord.sink.manifest import Manifest
     from collectord.sink.ship_note import StreamNote

@@ -13,7 +13,7 @@ from collectord.reader.event_file import Window
 from collectord.sink.manifest import OpenManifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from collectord._native._columns import Note
     from collectord.codec.line_ops import Ops
@@ -62,26 +62,11 @@ class EventLines:
         self.problems: list[str] = []
         self.lost = Lost([], Counter())
         self._events = {key: event for event, _ in programs.events for key in event.keys}
-        scan = Scan("all", ())
         span = file.window(window)
         self.is_untimed = span is None
-        self._end = 0
-        for source in file.line_sources(self._events.keys()) if span is not None else ():
-            fd, spans = file.contents(source)
-            if isinstance(file.manifest, OpenManifest) and source.kind == _PERF:
-                # What its writer has finished.
-                spans = tuple((cpu, at, settled(fd, at) - at) for cpu, at, _ in spans)
-            self._end = max([self._end, *(offset + size for _, offset, size in spans)])
-            scan.add(
-                fd,
-                source.kind,  # type: ignore[arg-type]  # of the decoder
-                (),
-                spans,
-                since_ns=span.since_ns if span else None,
-                until_ns=span.until_ns if span else None,
-                comms=file.comms(),
-                **source.options,
-            )
+        scan, self._end = (
+            (Scan("all", ()), 0) if span is None else all_of(file, self._events.keys(), span)
+        )
         words = programs.words
         self._lines = Lines(scan, words.texts, words.tables, words.widths)
         self._numbers: dict[int, str] = {}
@@ -150,6 +135,35 @@ class EventLines:
         if note.cpu >= 0:
             return f"{where}, of CPU {note.cpu}; {self.file.skips}"
         return f"{where}, skipped up to the next chunk"
+
+
+def all_of(file: EventFile, wanted: Collection[int], span: Window) -> tuple[Scan, int]:
+    """Return a scan of all records of a file, and the end of their part of it.
+
+    Args:
+        file: whose records they are.
+        wanted: keys of events.
+        span: of the file's clock.
+    """
+    scan = Scan("all", ())
+    end = 0
+    for source in file.line_sources(wanted):
+        fd, spans = file.contents(source)
+        if isinstance(file.manifest, OpenManifest) and source.kind == _PERF:
+            # What its writer has finished.
+            spans = tuple((cpu, at, settled(fd, at) - at) for cpu, at, _ in spans)
+        end = max([end, *(offset + size for _, offset, size in spans)])
+        scan.add(
+            fd,
+            source.kind,  # type: ignore[arg-type]  # of the decoder
+            (),
+            spans,
+            since_ns=span.since_ns,
+            until_ns=span.until_ns,
+            comms=file.comms(),
+            **source.options,
+        )
+    return scan, end
 
 
 def events_in(file: EventFile) -> frozenset[str]:

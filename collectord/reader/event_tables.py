@@ -132,12 +132,19 @@ class EventTable:
         """The files that have such records."""
         return [*dict.fromkeys(file for file, _ in self._rows_of)]
 
-    def scan(self, names: Iterable[str], window: Window) -> TableScan:
-        """Return a scan of some columns, in the table's order; at least one is read."""
+    def scan(self, names: Iterable[str], window: Window, *, with_comms: bool = True) -> TableScan:
+        """Return a scan of some columns, in the table's order; at least one is read.
+
+        Args:
+            names: of the columns.
+            window: of time.
+            with_comms: it knows the names of tasks itself, if its records do not tell them.
+        """
         asked = {*names}
         chosen = {name: kind for name, kind in self.columns.items() if name in asked}
         # Rows are counted by a column that costs least.
-        return TableScan(self, chosen or {"cpu": self.columns["cpu"]}, self._rows_of, window)
+        chosen = chosen or {"cpu": self.columns["cpu"]}
+        return TableScan(self, chosen, self._rows_of, window, with_comms=with_comms)
 
 
 class TableScan:
@@ -145,6 +152,8 @@ class TableScan:
 
     Attributes:
         table: that it reads.
+        columns: kind by name.
+        scan: what the decoder reads.
         untimed: files without a clock beside UTC, which a window of time leaves out.
     """
 
@@ -154,10 +163,13 @@ class TableScan:
         columns: Mapping[str, str],
         rows_of: Sequence[tuple[EventFile, Records | None]],
         window: Window,
+        *,
+        with_comms: bool,
     ) -> None:
         self.table = table
+        self.columns = columns
         wanted: Any = table.name if table.name in _INCIDENTS else "events"
-        self._scan = Scan(wanted, columns.items())
+        self.scan = Scan(wanted, columns.items())
         self._sources: list[tuple[EventFile, Source]] = []
         self.untimed: list[EventFile] = []
         for file, records in rows_of:
@@ -180,14 +192,14 @@ class TableScan:
             for source in sources:
                 fd, spans = file.contents(source)
                 self._sources.append((file, source))
-                self._scan.add(
+                self.scan.add(
                     fd,
                     source.kind,  # type: ignore[arg-type]  # of the decoder
                     fields,
                     spans,
                     since_ns=span.since_ns,
                     until_ns=span.until_ns,
-                    comms=file.comms() if "comm" in columns else (),
+                    comms=file.comms() if with_comms and "comm" in columns else (),
                     clock=file.clock,
                     **source.options,
                 )
@@ -195,7 +207,7 @@ class TableScan:
     def found(self) -> dict[EventFile, Found]:
         """Return what was found in each file so far."""
         by_place: dict[tuple[EventFile, int, object], list[Found]] = {}
-        for (file, source), counts in zip(self._sources, self._scan.counts(), strict=True):
+        for (file, source), counts in zip(self._sources, self.scan.counts(), strict=True):
             by_place.setdefault((file, source.fd, source.spans), []).append(Found(*counts))
         totals: dict[EventFile, Found] = {}
         for (file, *_), found in by_place.items():
@@ -207,7 +219,7 @@ class TableScan:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return a capsule with a new stream."""
-        return self._scan.__arrow_c_stream__(requested_schema)
+        return self.scan.__arrow_c_stream__(requested_schema)
 
 
 def _as_counted(file: EventFile, found: Found) -> Found:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`fleet`: one question to 10, 50 and 200 hosts of a week, by each engine, and their ledger.
+"""`fleet`: what a row of Parquet takes; one question to 10, 50 and 200 hosts, and their ledger.
 
 The hosts are made of a real segment of block requests: each has its name, its clock, and other
 times that the requests took, so that no two rows are the same.
@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from obstore.store import LocalStore
@@ -22,9 +23,12 @@ from collectord.cli import answer_file
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
 from collectord.fleet.questions import Asking, Needs
+from collectord.fleet.redaction import Redaction
+from collectord.fleet.segment_rows import write_rows
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.fleet.store_audit import fleet_ledger
+from collectord.fleet.table_file import Place as OfSegment
 from collectord.programs.parameter import values_of
 from collectord.reader.event_file import Window
 from tests.bench import rows_ship
@@ -51,6 +55,9 @@ _KERNELS: Final = ("6.1.0", "6.6.0", "6.12.0", "6.18.0")
 _ISSUE: Final = "block:block_rq_issue"
 _COMPLETE: Final = "block:block_rq_complete"
 _LATEST: Final = 20
+# Of a row of Parquet, with everything that is done for it.
+_ROW_BUDGET_NS: Final = 150
+_LOOPS: Final = 400_000
 
 
 class _Counted(Store):
@@ -95,6 +102,35 @@ def _recorded(directory: Path) -> Path:
     words = ("export", "--format", "parquet", output, "-o", exported)
     subprocess.run([sys.executable, "-m", "collectord", *words], check=True, capture_output=True)
     return exported
+
+
+def _written(settings: Settings) -> Row:
+    """Return what a row of all events of `sched` takes of a processor until it is in Parquet."""
+    source = settings.directory / "sched.dat"
+    load = ("perf", "bench", "sched", "pipe", "-l", str(_LOOPS))
+    how = ("record", "-a", "-e", "sched:*", "--via", "ftrace", "-m", "64MiB", "-o", source)
+    command = (sys.executable, "-m", "collectord", *how, "--", *load)
+    subprocess.run(command, check=True, capture_output=True)
+    runs = []
+    for _ in range(3):
+        rows = size_bytes = 0
+        began = time.process_time_ns()
+        with TemporaryDirectory(dir=settings.directory) as folder, ExitStack() as stack:
+            place = OfSegment(source, Path(folder), "sched", "")
+            for file in write_rows(place, Redaction(), stack):
+                rows += file.rows
+                size_bytes += file.path.stat().st_size
+        runs.append((time.process_time_ns() - began) / rows)
+    ratio = source.stat().st_size / size_bytes
+    source.unlink()
+    return Row(
+        f"fleet: Parquet of sched:*, {rows:,} rows",
+        f"{min(runs):.0f} ns of processor time a row, trace.dat is {ratio:.1f} times as large",
+        "-",
+        min(runs),
+        _ROW_BUDGET_NS,
+        "ns",
+    )
 
 
 def _fill(shipped: Shipped, seed: Path) -> None:
@@ -209,10 +245,11 @@ def _by_ranges(folder: Path, work: str) -> tuple[Row, list[object]]:
 
 def fleet(settings: Settings) -> list[Row]:
     """Ship beside a daemon; ask many hosts for their slowest block requests, by each engine."""
-    shipped = rows_ship.shipping(settings)
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    rows = [*rows_ship.shipping(settings), _written(settings)]
+    print(rows[-1].work, rows[-1].ours, file=sys.stderr, flush=True)
     seed = _recorded(settings.directory)
     store = Store.open(str(settings.directory / "store"), make=True)
-    rows = [*shipped]
     began = time.monotonic()
     for count, produced in zip(sorted(_HOSTS), _hosts(store, seed), strict=True):
         print(f"{count} hosts after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)

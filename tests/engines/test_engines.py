@@ -21,7 +21,7 @@ from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
 from collectord.reader.event_file import Window
-from tests.support import object_stores
+from tests.support import object_stores, shipping
 from tests.support.fleets import (
     BEGIN_NS,
     COMPLETE,
@@ -37,6 +37,7 @@ from tests.support.fleets import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from collectord.fleet.question import Question
     from tests.support.object_stores import S3Server
@@ -138,6 +139,22 @@ def test_a_statement_has_the_rows_of_duckdb(folder: Store, engine: str, sql: str
     expected = _statement(folder, "duckdb", sql)
     assert expected
     assert _statement(folder, engine, sql) == expected
+
+
+@pytest.mark.parametrize("engine", ["clickhouse", "spark"])
+def test_a_segment_that_a_host_has_shipped(engine: str, tmp_path: Path) -> None:
+    """Engines read the files that the core has laid out."""
+    host = shipping.Host(tmp_path / "host")
+    host.record(2)
+    store = Store.open(str(tmp_path / "store"), make=True)
+    assert shipping.ship(host, store.url).shipped == 2
+    sql = (
+        "SELECT comm, cpu, session, count(*), count(pid), sum(tid), min(mono_ns), max(mono_ns) "
+        "FROM sys_enter_getppid GROUP BY comm, cpu, session"
+    )
+    expected = _statement(store, "duckdb", sql)
+    assert sum(row[3] for row in expected) == 2 * shipping.SAMPLES
+    assert _statement(store, engine, sql) == expected
 
 
 @pytest.mark.parametrize("engine", ["clickhouse", "spark"])

@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "columns/scan.h"
+#include "parquet/tables.h"
 #include "walk.h"
 
 #define PAGE_BYTES 4096u
@@ -50,6 +51,46 @@ static uint64_t read_all(struct scan *scan)
 #define FIELD_BYTES 4u
 #define ATTR_BYTES 5u
 
+/* Lay out all rows of a table as columns of Parquet, and read what is laid out. `whole`: of the file, which is
+ * dropped. Returns the rows. */
+static uint64_t lay_out(struct scan *whole, struct scan *scan)
+{
+	struct tables *const tables = tables__new(whole);
+	uint64_t all = 0, sum = 0;
+	size_t number, rows;
+
+	CHECK(tables != NULL);
+	CHECK_EQ(tables__add(tables, scan), 0);
+	while (tables__next(tables, &number, &rows) > 0) {
+		CHECK_EQ(number, 0);
+		all += rows;
+		for (size_t i = 0; i < scan->column_count; i++) {
+			const struct chunk *const chunk = &tables->chunk[i];
+
+			CHECK(chunk->values >= rows && chunk->nulls <= rows);
+			CHECK((chunk->entries > 0) == (chunk->encoding == ENCODING_DICTIONARY));
+			for (size_t at = 0; at < chunk->data.bytes; at++)
+				sum += chunk->data.data[at];
+			for (size_t at = 0; at < chunk->dictionary.bytes; at++)
+				sum += chunk->dictionary.data[at];
+		}
+	}
+	tables__free(tables);
+	scan__drop(whole);
+	return all + (sum & 0);
+}
+
+/* Returns a scan of all that a file has. */
+static struct scan *whole_of(const char *kind, int fd, size_t bytes, struct source **source)
+{
+	struct scan *const scan = scan__new(WANT_ALL);
+
+	CHECK(scan != NULL);
+	CHECK_EQ(scan__add_source(scan, kind, fd, source), 0);
+	CHECK_EQ(scan__add_span(scan, 0, 0, bytes), 0);
+	return scan;
+}
+
 /* Make a scan of a file, with the fields that the input says. */
 static struct scan *scan_of(enum wanted wanted, const char *kind, int fd, size_t bytes,
 			    const uint8_t *fields, struct source **source)
@@ -77,14 +118,20 @@ static void read_pages(enum wanted wanted, int fd, const uint8_t *fields, const 
 		       size_t bytes)
 {
 	struct subbuf_tally tally = {0};
-	struct source *source;
+	struct source *source, *all;
 	struct scan *const scan = scan_of(wanted, "ftrace", fd, bytes, fields, &source);
+	struct scan *const whole = whole_of("ftrace", fd, bytes, &all);
 	uint64_t rows;
 
 	source->page_bytes = PAGE_BYTES;
 	source->event = EVENT;
-	source->tid_offset = 4;
+	source->tid_offset = all->tid_offset = 4;
+	all->page_bytes = PAGE_BYTES;
 	rows = read_all(scan);
+	if (wanted == WANT_EVENTS)
+		CHECK_EQ(lay_out(whole, scan), rows);
+	else
+		scan__drop(whole);
 	for (size_t at = 0; at < bytes; at += PAGE_BYTES) {
 		const size_t rest = bytes - at < PAGE_BYTES ? bytes - at : PAGE_BYTES;
 		struct subbuf_walk walk;
@@ -105,8 +152,9 @@ static void read_records(enum wanted wanted, enum perf_rows rows_of, int fd, con
 {
 	const struct walk_layout layout = {0};
 	struct walk_tally tally = {0};
-	struct source *source;
+	struct source *source, *all;
 	struct scan *const scan = scan_of(wanted, "perf", fd, bytes, fields, &source);
+	struct scan *const whole = whole_of("perf", fd, bytes, &all);
 	enum fault fault;
 	uint64_t rows;
 	size_t last;
@@ -123,9 +171,15 @@ static void read_records(enum wanted wanted, enum perf_rows rows_of, int fd, con
 
 		CHECK_EQ(perf_events__add(&source->perf, &event), 0);
 		CHECK_EQ(perf_events__add_id(&source->perf, EVENT + i), 0);
+		CHECK_EQ(perf_events__add(&all->perf, &event), 0);
+		CHECK_EQ(perf_events__add_id(&all->perf, EVENT + i), 0);
 	}
 	rows = read_all(scan);
 	is_sound = walk__file(records, bytes, &layout, &tally, &fault, &last) == bytes;
+	if (wanted == WANT_EVENTS && rows_of == PERF_ROWS_RAW && is_sound)
+		CHECK_EQ(lay_out(whole, scan), rows);
+	else
+		scan__drop(whole);
 	if (wanted == WANT_EVENTS && rows_of <= PERF_ROWS_SAMPLES && is_sound)
 		CHECK(rows <= tally.samples);
 	if (wanted == WANT_EVENTS && rows_of > PERF_ROWS_SAMPLES && is_sound)

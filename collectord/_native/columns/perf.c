@@ -254,7 +254,7 @@ static int take(struct piece *piece, size_t at, uint64_t header)
 		       : 0;
 }
 
-/* Returns the bytes of the whole samples from `at` on, which tell no names. */
+/* Returns the bytes of the whole samples from `at` on, of which nothing is wanted. */
 static size_t skip_samples(const struct piece *piece, size_t at)
 {
 	const size_t start = at;
@@ -274,6 +274,10 @@ static size_t skip_samples(const struct piece *piece, size_t at)
 
 static int find(struct piece *piece, uint64_t *used)
 {
+	/* Nothing of what is wanted is in samples. */
+	const bool passes_samples =
+		piece->wanted == WANT_NAMES ||
+		(piece->wanted == WANT_EVENTS && piece->source->perf_rows >= PERF_ROWS_TASKS);
 	uint64_t at = 0;
 	int ret = 0;
 
@@ -284,7 +288,7 @@ static int find(struct piece *piece, uint64_t *used)
 		enum fault fault = WALK_PAST_HEAD;
 		size_t left;
 
-		if (piece->wanted == WANT_NAMES)
+		if (passes_samples)
 			at += skip_samples(piece, (size_t)at);
 		left = piece->bytes - (size_t)at;
 		if (left == 0)

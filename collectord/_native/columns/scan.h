@@ -53,3 +53,8 @@ int scan__add_span(struct scan *scan, int32_t cpu, uint64_t offset, uint64_t byt
 /* Begin to read. The stream holds the scan. Returns -errno. */
 int scan__stream(struct scan *scan, struct ArrowArrayStream *stream);
 int scan__schema(const struct scan *scan, struct ArrowSchema *schema);
+
+/* Find the names of tasks and cgroups in all spans of a source whose records tell them. What they receive is
+ * to be freed in any case. Returns -errno. */
+int scan__names(const struct scan *scan, size_t source, struct names *names,
+		struct cgroups *cgroups);

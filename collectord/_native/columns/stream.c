@@ -136,7 +136,6 @@ static bool needs_names(const struct scan *scan, const struct source *source)
 	return false;
 }
 
-/* Find the names of tasks and cgroups in all spans of a source. */
 static int find_names(struct stream *stream, size_t source_at)
 {
 	const struct scan *const scan = stream->scan;
@@ -154,6 +153,19 @@ static int find_names(struct stream *stream, size_t source_at)
 			ret = read_piece(stream, span, &at, WANT_NAMES, &ignored);
 	}
 	return ret == 0 ? names__settle(&stream->names) : ret;
+}
+
+int scan__names(const struct scan *scan, size_t source, struct names *names, struct cgroups *cgroups)
+{
+	struct stream stream = {.scan = (struct scan *)scan}; /* which is only read */
+	const int ret = find_names(&stream, source);
+
+	*names = stream.names;
+	*cgroups = stream.cgroups;
+	rows__deinit(&stream.rows);
+	free(stream.incidents);
+	free(stream.data);
+	return ret;
 }
 
 /* Read the next piece of a span, and append what is found in it. */

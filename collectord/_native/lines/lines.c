@@ -10,6 +10,8 @@
 
 #define KEYS_MAX 65536u /* common_type has 16 bits */
 #define WORD_BYTES 8u
+/* Small, as each CPU has a piece. */
+#define PIECE_BYTES (16u << 10)
 #define MUTED UINT32_MAX
 #define IDLE_NAME "<idle>"
 #define NO_NAME "<...>"
@@ -29,7 +31,7 @@ struct lines *lines__new(struct scan *scan)
 	if (scan->sources[0]->kind == &source_kind__perf)
 		ret = order__init(&lines->order, scan->sources[0], &scan->spans[0]);
 	else
-		ret = tracks__init(&lines->tracks, scan);
+		ret = tracks__init(&lines->tracks, scan, PIECE_BYTES);
 	if (ret < 0) {
 		lines__free(lines);
 		return NULL;

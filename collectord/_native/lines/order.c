@@ -421,3 +421,10 @@ int order__tell(struct order *order, const uint8_t *record)
 		return perf__take_cgroup(&order->cgroups, &order->source->perf, record);
 	return 0;
 }
+
+bool order__tells(const uint8_t *record)
+{
+	const uint32_t type = walk__type(walk__load(record));
+
+	return type == PERF_RECORD_COMM || type == PERF_RECORD_FORK || type == PERF_RECORD_CGROUP;
+}

@@ -65,3 +65,5 @@ int order__walk(struct order *order, uint64_t end, const uint8_t **record, uint6
 int64_t order__end(int fd, uint64_t offset, bool of_rounds);
 /* Note what a COMM, a FORK or a CGROUP tells. Returns -errno. */
 int order__tell(struct order *order, const uint8_t *record);
+/* Whether a record tells the name of a task or a cgroup. */
+bool order__tells(const uint8_t *record);

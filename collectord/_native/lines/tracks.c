@@ -4,15 +4,13 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* Small, as each CPU has a piece. */
-#define PIECE_BYTES (16u << 10)
-
-int tracks__init(struct tracks *tracks, const struct scan *scan)
+int tracks__init(struct tracks *tracks, const struct scan *scan, size_t piece_bytes)
 {
 	const size_t count = scan->span_count > 0 ? scan->span_count : 1;
 
 	*tracks = (struct tracks){.track = calloc(count, sizeof(*tracks->track)),
-				  .heap = calloc(count, sizeof(*tracks->heap))};
+				  .heap = calloc(count, sizeof(*tracks->heap)),
+				  .piece_bytes = piece_bytes};
 	if (tracks->track == NULL || tracks->heap == NULL)
 		return -ENOMEM;
 	tracks->count = scan->span_count;
@@ -34,11 +32,11 @@ void tracks__deinit(struct tracks *tracks)
 	*tracks = (struct tracks){0};
 }
 
-static int reserve(struct track *track)
+static int reserve(struct track *track, size_t piece_bytes)
 {
 	const uint32_t page = track->source->page_bytes;
 	/* Whole pages. */
-	const size_t bytes = page >= PIECE_BYTES || page == 0 ? page : PIECE_BYTES / page * page;
+	const size_t bytes = page >= piece_bytes || page == 0 ? page : piece_bytes / page * page;
 
 	if (track->data != NULL)
 		return 0;
@@ -54,7 +52,7 @@ int tracks__fill(struct tracks *tracks, size_t number)
 {
 	struct track *const track = &tracks->track[number];
 	const uint64_t bytes = track->span->bytes;
-	int ret = reserve(track);
+	int ret = reserve(track, tracks->piece_bytes);
 
 	track->row = track->rows.count = 0;
 	while (ret == 0 && track->rows.count == 0 && track->at < bytes) {

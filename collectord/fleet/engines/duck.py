@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collectord.fleet.engines.place import Place
     from collectord.fleet.question import Chosen, Objects, Question
     from collectord.reader.event_tables import TableScan
+    from collectord.reader.sql import MadeTable
 
 PROTOCOL: Final = "collectord"
 _MEMORY: Final = "2GB"
@@ -67,11 +68,24 @@ def ask(
     question: Question, place: Place, _shape: Sequence[tuple[str, str]], stack: ExitStack
 ) -> Answer:
     """Carry a question out."""
-    views = {one.name: _View(one, place, question.chosen) for one in question.objects}
-    database = Database(
-        {}, {**question.rows, **views}, Window(), did_you_mean, stack, base=opened(place, stack)
-    )
-    return database.ask(question.sql)
+    return _database(question, place, opened(place, stack), stack).ask(question.sql)
+
+
+def write(question: Question, place: Place, path: str, stack: ExitStack) -> int:
+    """Write the result of a question to a Parquet file, and return its rows.
+
+    Raises:
+        CollectordError: it cannot be carried out, or the file not written.
+    """
+    base = opened(place, stack, path)
+    return _database(question, place, base, stack).write_parquet(question.sql, path)
+
+
+def _database(question: Question, place: Place, base: Any, stack: ExitStack) -> Database:  # noqa: ANN401
+    tables: dict[str, MadeTable] = {**question.rows}
+    for one in question.objects:
+        tables[one.name] = _View(one, place, question.chosen)
+    return Database({}, tables, Window(), did_you_mean, stack, base=base)
 
 
 def columns_of(keys: Sequence[str], place: Place, stack: ExitStack) -> dict[str, str]:
@@ -82,14 +96,20 @@ def columns_of(keys: Sequence[str], place: Place, stack: ExitStack) -> dict[str,
     return {row[0]: row[1] for row in told}
 
 
-def opened(place: Place, stack: ExitStack) -> Any:  # noqa: ANN401  # of DuckDB
-    """Return a database in memory that reads the objects of a store, and no other file."""
+def opened(place: Place, stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN401  # of DuckDB
+    """Return a database in memory that reads the objects of a store, and no other file.
+
+    Args:
+        place: of the store.
+        stack: the database ends with it.
+        written: path of the one file that may be written.
+    """
     folder = place.folder
     if folder is not None:
-        return connect(stack, folder=f"{folder}/", memory=_MEMORY)
+        return connect(stack, written, folder=f"{folder}/", memory=_MEMORY)
     from collectord.fleet.engines.store_files import StoreFiles  # noqa: PLC0415  # fsspec
 
-    return connect(stack, files=StoreFiles(place.store, PROTOCOL), memory=_MEMORY)
+    return connect(stack, written, files=StoreFiles(place.store, PROTOCOL), memory=_MEMORY)
 
 
 def root_of(place: Place) -> str:

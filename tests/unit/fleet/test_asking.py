@@ -12,7 +12,7 @@ import pytest
 
 from collectord.cli import answer_file
 from collectord.errors import UsageError
-from collectord.fleet.engines import ENGINES
+from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
 from collectord.fleet.questions import Asking, Needs, NotShipped
 from collectord.fleet.selection import Selection, Wanted
@@ -33,12 +33,15 @@ from tests.support.fleets import (
 )
 
 if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
     from pathlib import Path
 
     from collectord.fleet.question import Question
     from tests.support.object_stores import S3Server
 
     Rows = list[tuple[Any, ...]]
+    RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
 _MINUTE: Final = 60 * SECOND
 _SWITCHES: Final = 400
@@ -111,7 +114,36 @@ def test_rows_of_all_hosts_are_one_table(folder: Store) -> None:
     assert _rows(folder, days) == [("2026-11-20", SCHED), ("2026-11-21", SCHED)]
 
 
-def test_s3_has_the_same_rows(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def _write(store: Store, sql: str, path: Path) -> Rows:
+    """Write the result of a statement to a file, and return what is in it."""
+    asking = _asking(store)
+    with ExitStack() as stack:
+        rows = duck.write(asking.of_statement(sql), asking.place, str(path), stack)
+    with duckdb.connect(":memory:") as connection:
+        found = connection.execute("FROM read_parquet($path)", {"path": str(path)}).fetchall()
+    assert len(found) == rows
+    return found
+
+
+def test_a_result_is_written_to_a_file(folder: Store, run_cli: RunCli, tmp_path: Path) -> None:
+    """A Parquet file has the rows of the statement; a file that is there is left as it is."""
+    path = tmp_path / "out.parquet"
+    assert _write(folder, _COUNT, path) == _ALL
+    words = ("fleet", "query", _COUNT, "--store", folder.url, "--parquet")
+    refused = run_cli(*words, str(path))
+    assert refused.returncode == 2
+    assert "out.parquet" in refused.stderr
+    done = run_cli(*words, str(tmp_path / "new.parquet"))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "wrote 3 rows" in done.stderr
+    spark = run_cli(*words, str(tmp_path / "no.parquet"), "--engine", "spark")
+    assert spark.returncode == 2
+    assert "--parquet is written by DuckDB" in spark.stderr
+
+
+def test_s3_has_the_same_rows(
+    s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DuckDB reads ranges of objects in a store that is no folder."""
     options = s3_server.options()
     for name, value in options.items():
@@ -119,6 +151,7 @@ def test_s3_has_the_same_rows(s3_server: S3Server, monkeypatch: pytest.MonkeyPat
     store = Store.open(s3_server.new_bucket(), options)
     _fill(store)
     assert _rows(store, _COUNT) == _ALL
+    assert _write(store, _COUNT, tmp_path / "out.parquet") == _ALL
     joined = (
         "SELECT role, count(*) FROM block_rq_issue JOIN hosts USING (host) GROUP BY 1 ORDER BY 1"
     )
