@@ -35,7 +35,7 @@ class _Type(IntEnum):
 
 
 class _Physical(IntEnum):
-    """How values are stored."""
+    """The way that values are stored."""
 
     INT32 = 1
     INT64 = 2
@@ -45,7 +45,7 @@ class _Physical(IntEnum):
 
 
 class _Repetition(IntEnum):
-    """How often a value may be there."""
+    """The number of times that a value may be there."""
 
     OPTIONAL = 1
     REPEATED = 2

@@ -57,7 +57,7 @@ ring = "16MiB"
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a run took.
+    """The figures of one run.
 
     Attributes:
         wait_us: for which a drain thread waits for a processor, for each time that it runs.

@@ -285,7 +285,7 @@ with mmap.mmap(-1, {_TOUCHED} * 4096) as memory:
 def test_samples_of_page_faults_name_their_cause(
     start_cli: Start, ask: Ask, perf: Perf, tmp_path: Path
 ) -> None:
-    """Those of perf, which have the addresses, and those of a session, each a fault or several."""
+    """Samples of perf have the addresses; each of a session stands for a fault or several."""
     theirs = tmp_path / "perf.data"
     with recording(start_cli, tmp_path, "-a", "-m", "4MiB", "-e", "minor-faults:u"):
         done = perf.run(

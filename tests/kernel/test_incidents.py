@@ -226,7 +226,7 @@ def test_the_load_before_it_is_drawn(tmp_path: Path, start_cli: Start) -> None:
 
 
 def test_a_request_that_has_not_ended_has_a_device(tmp_path: Path, start_cli: Start) -> None:
-    """Nothing has recorded its end, but the incident names the process and the device."""
+    """The incident names its process and its device, although it has no record of an end."""
     require("loop devices")
     config = daemons.write_sessions(tmp_path, BOX)
     with (

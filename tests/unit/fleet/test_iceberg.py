@@ -118,7 +118,7 @@ def _edit(store: Store, version: int, **changes: object) -> None:
 
 
 def test_committed_files_are_there_once(store: Store) -> None:
-    """Those without a commit are not, and a second run changes nothing."""
+    """Files without a commit are not there, and a second run changes nothing."""
     made = _register(store)
     assert (made.files, made.rows, made.added, made.dropped) == (4, 80, 4, 0)
     assert _files(store) == _committed(store)

@@ -68,7 +68,7 @@ GROWN_MAX_BYTES: Final = 256 << 10
 
 @dataclass
 class Outage:
-    """What was seen while the store was away.
+    """The time without a store, as the test saw it.
 
     Attributes:
         waits: of the shipper, in s.
