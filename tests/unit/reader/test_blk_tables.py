@@ -166,7 +166,7 @@ def test_a_segment_has_times_of_day(tmp_path: Path, stack: ExitStack) -> None:
 
 
 def test_sound_parts_of_a_compressed_file_are_read(tmp_path: Path, stack: ExitStack) -> None:
-    """Rows on both sides of damage are shown; the record over its edge is made of no other bytes."""
+    """Rows on both sides of damage are shown; a record over its edge is made of no other bytes."""
     path = tmp_path / "a.blktrace.0"
     count = 3 * _FRAME_BYTES // len(record(1))
     plain = b"".join(record(number, time_ns=number) for number in range(1, count + 1))
