@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.errors import CollectordError, StoreConflict, StoreError
 from collectord.fleet.iceberg.columns import COLUMNS_MAX, extended
 from collectord.fleet.iceberg.footers import read_footers
-from collectord.fleet.iceberg.manifests import (
+from collectord.fleet.iceberg.iceberg_manifests import (
     Change,
     NewFile,
     paths_in,

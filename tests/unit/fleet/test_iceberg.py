@@ -19,7 +19,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 
 from collectord.errors import StoreConflict, StoreError, StoreUnavailable
 from collectord.fleet.engines.place import Place
-from collectord.fleet.iceberg import manifests, registration
+from collectord.fleet.iceberg import iceberg_manifests, registration
 from collectord.fleet.iceberg.registration import Registered, Registration
 from collectord.fleet.iceberg.store_io import StoreIO
 from collectord.fleet.iceberg.table_document import SNAPSHOTS_KEPT
@@ -338,7 +338,7 @@ def test_manifests_and_snapshots_are_bounded(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small manifests are made into a large one, and old snapshots are forgotten."""
-    monkeypatch.setattr(manifests, "MANIFESTS_MAX", 3)
+    monkeypatch.setattr(iceberg_manifests, "MANIFESTS_MAX", 3)
     for number in range(SNAPSHOTS_KEPT + 3):
         _put(store, f"{number} AS one", second=10 * number)
         _register(store, "x")
