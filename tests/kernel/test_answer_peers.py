@@ -134,9 +134,10 @@ def test_times_of_requests_are_those_of_biolatency(
     theirs = bcc_tools.histograms(tool, "disk")
     name = Path(disk).name
     assert max(own[stalled]) >= STALL_S * 1e9
-    assert (counts[name], counts[stalled]) == (2 * REQUESTS, 1)
+    counted = {one: sum(theirs[one].values()) for one in (name, stalled)}
+    assert {one: counts[one] for one in counted} == counted == {name: 2 * REQUESTS, stalled: 1}
     for one in (name, stalled):
-        assert len(own[one]) == counts[one] == sum(theirs[one].values())
+        assert len(own[one]) == counts[one]
         _check_slots(own[one], theirs[one])
 
 

@@ -160,7 +160,8 @@ def test_perf_prints_the_records_of_the_time_of_several_sessions(
         whole = [one for path in segments for one in _scripted(perf, path, *FIELDS)]
         found = _scripted(perf, cut, *FIELDS)
         assert len(found) > 100
-        assert _differences(found, [one for one in whole if times.has(one)]) == ([], [])
+        more, fewer = _differences(found, [one for one in whole if times.has(one)])
+        assert (more, fewer) == ([], []), "\n".join(("more:", *more, "fewer:", *fewer))
         stamps = [match[1] + match[2] for one in found if (match := _STAMP.search(one))]
         assert stamps == sorted(stamps)
         switches = [
