@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.support import bpf_load
+from tests.support import bpf_load, cpus
 from tests.support.bpf_counts import program
 from tests.support.bpf_load import check_found, events_of, own_comm, table_of
 from tests.support.daemons import wait_for
@@ -115,6 +115,7 @@ def test_segments_that_are_sent_again(
         given = {"remote_port": port} if filtered else {}
         with (
             socket.create_connection((LOOPBACK, port)),  # fills the only place
+            cpus.never_idle(),  # while a timer has a segment sent again
             recording(start_cli, tmp_path, *program("tcpretrans", **given)) as running,
             socket.socket() as waits,
         ):
