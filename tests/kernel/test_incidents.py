@@ -540,15 +540,18 @@ def test_a_full_ring_makes_one(tmp_path: Path, start_cli: Start, generator: Gene
 
 
 def test_a_delay(tmp_path: Path, start_cli: Start, generator: Generator) -> None:
-    """The snapshot comes after it, and others that fire meanwhile are named."""
-    text = LOSS + 'delay = "500ms"\n' + LOSS.replace('"loss"\nkind', '"more"\nkind')
+    """The snapshot comes after it; others that fire meanwhile are named, with their answers."""
+    more = LOSS.replace('"loss"\nkind', '"more"\nkind')
+    text = LOSS + 'delay = "500ms"\n' + more.replace("= []", '= ["cpu-share"]')
     config = daemons.write_sessions(tmp_path, BOX + TINY + text)
     with daemons.running(start_cli, config) as daemon:
         overfill(daemon, generator)
         incident = await_incident(tmp_path, "loss")
         assert triggers(daemon)["more"]["made"] == 0
         assert triggers(daemon)["more"]["suppressed"]["busy"] > 0
+        daemons.wait_for(lambda: note_of(incident)["answers"], "the answer")
         assert daemon.stop().status == 0
     note = note_of(incident)
     assert note["taken_ns"] - note["fired_ns"] >= 500_000_000
     assert note["also"][0].startswith("more: tiny lost ")
+    assert [one["name"] for one in note["answers"]] == ["cpu-share"]

@@ -59,7 +59,7 @@ _NOT_NOW: Final = "the daemon makes no incident before it records, or while it e
 class _Making:
     """An incident that is being made; `also` has the triggers that fire meanwhile."""
 
-    also: list[str] = field(default_factory=list)
+    also: list[Fired] = field(default_factory=list)
 
 
 class Incidents:
@@ -259,10 +259,10 @@ class Incidents:
         if cause is None:
             self._making = own = _Making()  # at once: the next trigger of this poll sees it
             self._start(self._make_logged(fired, own), self._tasks)
-        elif self._making is not None and len(self._making.also) < _SHOWN:
-            told = f"{fired.name}: {fired.reason}"
-            if told not in self._making.also:
-                self._making.also.append(told)
+        elif self._making is not None:
+            also = self._making.also
+            if len(also) < _SHOWN and fired.name not in {one.name for one in also}:
+                also.append(fired)
         return cause
 
     async def _make_logged(self, fired: Fired, own: _Making) -> None:
@@ -301,7 +301,7 @@ class Incidents:
         self._triggers.note_alerts(fired)
         if self._take is not None:
             self._start(self._save(), self._tasks)
-            self._start(self._answer(fired, note), self._answering)
+            self._start(self._answer((fired, *own.also), note), self._answering)
         return note
 
     async def _store(self, fired: Fired, why: str, own: _Making) -> IncidentNote:
@@ -329,7 +329,8 @@ class Incidents:
             problems=tuple(problems),
             moment=moment,
         )
-        return await lone_call(partial(self._write, note, tuple(own.also)))
+        also = tuple(f"{one.name}: {one.reason}" for one in own.also)
+        return await lone_call(partial(self._write, note, also))
 
     def _write(self, note: IncidentNote, also: Sequence[str]) -> IncidentNote:
         """Write an incident and delete old ones; in a thread. Raises SinkError."""
@@ -361,17 +362,18 @@ class Incidents:
         for name in gone:
             _LOG.info("incident_deleted", incident=name)
 
-    async def _answer(self, fired: Fired, note: IncidentNote) -> None:
-        """Give the answers of an incident, and write its summary before and after them."""
+    async def _answer(self, fired: Sequence[Fired], note: IncidentNote) -> None:
+        """Give the answers of those that fired, and write the summary before and after them."""
         async with self._asking:
             if self._take is None:
                 return
             answers = self._answers = IncidentAnswers(self._folder, note, self._meter.excuse)
-            names = answers_for(
-                fired.config,
+            fitting = partial(
+                answers_for,
                 has_records=any(one["samples"] for one in note.snapshots),
                 has_chains=any(plan.has_chains for plan in self._sessions.plans),
             )
+            names = [*dict.fromkeys(name for one in fired for name in fitting(one.config))]
             try:
                 await lone_call(partial(self._give, answers, note, names))
             except (CollectordError, OSError) as error:
