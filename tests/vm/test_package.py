@@ -68,6 +68,10 @@ SESSIONS: Final = f"""
 [daemon]
 opener = "/run/collectord-opener/opener.sock"
 
+# The default limit is a share of the disk: a guest's is smaller than the segments of the load.
+[retention]
+bytes = "1GiB"
+
 [[session]]
 name = "traced"
 
