@@ -70,7 +70,7 @@ opener = "/run/collectord-opener/opener.sock"
 
 # The default limit is a share of the disk: a guest's is smaller than the segments of the load.
 [retention]
-bytes = "1GiB"
+bytes = "2GiB"
 
 [[session]]
 name = "traced"
