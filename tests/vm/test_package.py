@@ -68,9 +68,9 @@ SESSIONS: Final = f"""
 [daemon]
 opener = "/run/collectord-opener/opener.sock"
 
-# The default limit is a share of the disk: a guest's is smaller than the segments of the load.
+# The default limit is a share of the disk: a guest's is smaller than the load. "0" is no limit.
 [retention]
-bytes = "2GiB"
+bytes = "0"
 
 [[session]]
 name = "traced"
