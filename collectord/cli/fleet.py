@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-_ACTIONS: Final = ("query", "answer", "ledger", "flame", "incidents", "tables")
+_ASKING: Final = ("query", "answer", "ledger", "flame", "incidents")
+_ACTIONS: Final = (*_ASKING, "tables")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
 _INSTALL: Final = "python3 -m pip install 'collectord[fleet]'"
@@ -41,9 +42,9 @@ _OF: Final = {
     "event": ("flame",),
     "output": ("flame",),
     "location": ("tables",),
-    "host": ("query", "answer", "ledger", "flame", "incidents"),
-    "label": ("query", "answer", "ledger", "flame", "incidents"),
-    "until": ("query", "answer", "ledger", "flame", "incidents"),
+    "host": _ASKING,
+    "label": _ASKING,
+    "until": _ASKING,
     "session": ("query", "answer", "ledger", "flame"),
 }
 

@@ -20,6 +20,7 @@ COLUMNS_MAX: Final = 4000
 # The first ids, of the columns that keys tell.
 OF_KEYS: Final = {DATE: 1, HOST: 2}
 UNSIGNED: Final = "UBIGINT"
+NANOSECONDS: Final = "timestamp_ns"
 _LONG: Final = "long"
 _TYPES: Final = {
     "BIGINT": _LONG,
@@ -31,7 +32,7 @@ _TYPES: Final = {
     "INTEGER": "int",
     "SMALLINT": "int",
     "TIMESTAMP": "timestamp",
-    TIMESTAMP: "timestamp_ns",
+    TIMESTAMP: NANOSECONDS,
     "TINYINT": "int",
     UNSIGNED: _LONG,
     "UINTEGER": _LONG,

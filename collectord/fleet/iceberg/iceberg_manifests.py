@@ -24,6 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 
 from collectord.errors import StoreError
+from collectord.fleet.iceberg.columns import NANOSECONDS
 from collectord.fleet.iceberg.table_document import SPEC, Made
 from collectord.fleet.question import TIME
 from collectord.fleet.store_keys import parse_event_key
@@ -181,7 +182,7 @@ class _Writer:
         except ValidationError as error:
             raise StoreError(f"pyiceberg refuses the columns: {error}", key="") from error
         time = table.columns.named.get(TIME)
-        self._time = time.id if time is not None and time.type == "timestamp_ns" else None
+        self._time = time.id if time is not None and time.type == NANOSECONDS else None
 
     def new_entry(self, one: NewFile) -> ManifestEntry:
         """Return the entry of a new file."""
