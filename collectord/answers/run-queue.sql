@@ -57,19 +57,8 @@ moves AS (
         'woken'
     FROM wakeups
 ),
--- One that is woken while it goes to sleep (a CPU without work unlocks its run queue in between)
--- is in a sleeper's state at the switch, yet waits from then on: it runs with no wake-up behind it.
 told AS (
-    SELECT
-        tid, comm, cpu, stamp, ns,
-        CASE
-            WHEN what = 'sleeps'
-                AND lag(what) OVER by_tid = 'woken'
-                AND lead(what) OVER by_tid = 'runs'
-                THEN 'preempted'
-            ELSE what
-        END AS what,
-        lag(what) OVER by_tid AS what_before
+    SELECT tid, comm, cpu, stamp, ns, what, lag(what) OVER by_tid AS what_before
     FROM moves
     WHERE tid != 0
     WINDOW by_tid AS (PARTITION BY tid ORDER BY stamp)

@@ -25,11 +25,10 @@ PAGE_BYTES: Final = 4096
 COMM: Final = "shell"
 TID: Final = 77
 _SWITCH: Final = struct.Struct("<HBBi16siiq16sii")
-_WAKEUP: Final = struct.Struct("<HBBi16siii")
 
 
-def metadata(*more: str) -> Metadata:
-    """Return the layouts of events of several kinds of fields, and of more ones of `sched`."""
+def metadata() -> Metadata:
+    """Return the layouts of events of several kinds of fields."""
 
     def texts(*names: str) -> list[bytes]:
         return [(GOLDEN / f"{name}.format").read_bytes() for name in names]
@@ -39,16 +38,16 @@ def metadata(*more: str) -> Metadata:
         header_event=(GOLDEN / "header_event").read_bytes(),
         events={
             "raw_syscalls": texts("sys_enter", "sys_exit"),
-            "sched": texts("sched_switch", "sched_process_exec", *more),
+            "sched": texts("sched_switch", "sched_process_exec"),
         },
         ftrace_events=texts("kernel_stack", "print"),
     )
 
 
-def write_trace(path: Path, pages: Mapping[int, Sequence[bytes]], *more: str) -> None:
-    """Write a file with these sub-buffers of each CPU, and the layouts of more events."""
+def write_trace(path: Path, pages: Mapping[int, Sequence[bytes]]) -> None:
+    """Write a file with these sub-buffers of each CPU."""
     most = max(map(len, pages.values()))
-    head = build_head(metadata(*more), sorted(pages), PAGE_BYTES * max(most, 1))
+    head = build_head(metadata(), sorted(pages), PAGE_BYTES * max(most, 1))
     places = {
         cpu: Place(head.extents[cpu].offset, PAGE_BYTES * len(all_of))
         for cpu, all_of in pages.items()
@@ -65,24 +64,10 @@ def write_trace(path: Path, pages: Mapping[int, Sequence[bytes]], *more: str) ->
         file.truncate(head.file_bytes)
 
 
-def switch(
-    next_pid: int,
-    *,
-    comm: bytes = b"shell",
-    next_comm: bytes = b"next",
-    prev_pid: int = TID,
-    state: int = -1,
-) -> bytes:
+def switch(next_pid: int, *, comm: bytes = b"shell", next_comm: bytes = b"next") -> bytes:
     """Return the record of a task switch."""
     number = parse_format((GOLDEN / "sched_switch.format").read_bytes()).id
-    head = (number, 0, 0, prev_pid)
-    return _SWITCH.pack(*head, comm, prev_pid, 120, state, next_comm, next_pid, 100)
-
-
-def wakeup(pid: int) -> bytes:
-    """Return the record of a wake-up."""
-    number = parse_format((GOLDEN / "sched_wakeup.format").read_bytes()).id
-    return _WAKEUP.pack(number, 0, 0, TID, b"woken", pid, 120, 0)
+    return _SWITCH.pack(number, 0, 0, TID, comm, TID, 120, -1, next_comm, next_pid, 100)
 
 
 def switches(start_ns: int, *pids: int, lost: int | None = 0) -> bytes:

@@ -20,7 +20,7 @@ from collectord.config.load import load
 from collectord.errors import CollectordError, ConfigError, UsageError
 from collectord.reader.sql import named_in
 from tests.support.ftrace_pages import event, page
-from tests.support.query_files import GOLDEN, switch, switches, wakeup, write_trace
+from tests.support.query_files import GOLDEN, switch, switches, write_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,21 +111,6 @@ def test_cpu_time_is_counted(trace: str, capsys: pytest.CaptureFixture[str]) -> 
     assert abs(sum(row["percent_of_all"] for row in rows) - 100) < 0.5
     assert answer.run(["cpu-share", trace]) == 0
     assert "4 records of" in capsys.readouterr().err
-
-
-def test_waits_for_a_cpu_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One wait begins at a wake-up, one at a preemption, one where both meet a switch to sleep.
-
-    The thread sleeps once more at the end, after a wake-up while it ran: that is no wait.
-    """
-    path = tmp_path / "trace.dat"
-    to, sleeps = switch(5, prev_pid=0), switch(0, prev_pid=5, state=1)
-    preempted = switch(0, prev_pid=5, state=256)
-    steps = (wakeup(5), to, preempted, to, wakeup(5), sleeps, to, wakeup(5), sleeps)
-    records = [event(step, 1_000_000) for step in steps]
-    write_trace(path, {0: [page(1000, *records)]}, "sched_wakeup")
-    (row,) = _rows(capsys, "run-queue", str(path))
-    assert (row["tid"], row["waits"], row["total_ms"]) == (5, 3, 3.0)
 
 
 def test_calls_are_paired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
