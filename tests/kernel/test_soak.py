@@ -21,7 +21,10 @@ GROWTH_BYTES: Final = 8 << 20
 
 @pytest.mark.usefixtures("tracefs")
 def test_nothing_grows(tmp_path: Path, generator: Generator) -> None:
-    """Memory, descriptors, mappings and the disk are flat under load, rotation and hotplug."""
+    """Memory, descriptors, mappings and the disk are flat under load, rotation and hotplug.
+
+    At the end each record that the ledgers of the kept segments have is a row of a query.
+    """
     soaked = soak(tmp_path, generator, SECONDS)
     assert soaked.problems(GROWTH_BYTES) == [], soaked.looks
     assert soaked.looks[-1].produced > 0

@@ -8,6 +8,7 @@ again, if there is a verb for that. What a look finds is alike in all cycles, un
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -69,6 +70,13 @@ filter = "{FILTER}"
 ring = "1MiB"
 max = "4MiB"
 """
+# The tables of EVENT and of the processes.
+_CALLS: Final = "SELECT count(*) AS rows FROM sys_enter"
+_PROCESSES: Final = """
+SELECT
+    (SELECT count(*) FROM sched_process_exec) + (SELECT count(*) FROM sched_process_exit) AS rows
+"""
+_COUNTS: Final = {"calls": _CALLS, "processes": _PROCESSES, RECORDER: _CALLS}
 
 
 class Look(NamedTuple):
@@ -104,7 +112,7 @@ class Soaked:
                 found.append(f"{segment.name}: {ledger['unaccounted']} records unaccounted")
         if self.ended.status:
             found.append(f"it ended with status {self.ended.status}")
-        return found
+        return found + uncounted(self.state)
 
 
 def grown(looks: Sequence[Look], growth_bytes: int = GROWTH_BYTES) -> list[str]:
@@ -123,6 +131,24 @@ def grown(looks: Sequence[Look], growth_bytes: int = GROWTH_BYTES) -> list[str]:
     if (most := max(one.disk_bytes for one in looks)) > limit:
         found.append(f"disk: {most} bytes, {limit} are allowed")
     return found + [f"{one.unaccounted} unaccounted" for one in looks if one.unaccounted]
+
+
+def uncounted(state: Path) -> list[str]:
+    """Return the sessions of whose segments a query finds more or fewer records than ledgers."""
+    sums = "SELECT session, sum(stored)::BIGINT AS stored FROM ledger GROUP BY session"
+    stored = {one["session"]: one["stored"] for one in _asked(state, sums)}
+    found = []
+    for name, counts in _COUNTS.items():
+        (told,) = _asked(state, counts, "--session", name)
+        if told["rows"] != stored.get(name):
+            found.append(f"{name}: {told['rows']} rows, {stored.get(name)} stored")
+    return found
+
+
+def _asked(state: Path, statement: str, *words: str) -> list[dict[str, Any]]:
+    command = (sys.executable, "-m", "collectord", "query", "--json", statement, *words, state)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def soak(directory: Path, generator: Generator, seconds: float) -> Soaked:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -66,8 +67,12 @@ def write_trace(path: Path, pages: Mapping[int, Sequence[bytes]]) -> None:
 
 def switch(next_pid: int, *, comm: bytes = b"shell", next_comm: bytes = b"next") -> bytes:
     """Return the record of a task switch."""
-    number = parse_format((GOLDEN / "sched_switch.format").read_bytes()).id
-    return _SWITCH.pack(number, 0, 0, TID, comm, TID, 120, -1, next_comm, next_pid, 100)
+    return _SWITCH.pack(_switch_id(), 0, 0, TID, comm, TID, 120, -1, next_comm, next_pid, 100)
+
+
+@cache
+def _switch_id() -> int:
+    return parse_format((GOLDEN / "sched_switch.format").read_bytes()).id
 
 
 def switches(start_ns: int, *pids: int, lost: int | None = 0) -> bytes:

@@ -40,7 +40,8 @@ LANES: Final = ("tests/kernel", "tests/vm")
 _OF_SUITES: Final = {SUITES[0]: LANES, SUITES[1]: ("tests/vm/test_package.py",)}
 # In the guest of the first lane, so that both guests take about as long.
 _ASIDE: Final = frozenset(
-    f"tests/vm/test_{name}.py" for name in ("aux_decode", "package", "relay")
+    f"tests/vm/test_{name}.py"
+    for name in ("aux_decode", "lasting_relay", "mutation", "package", "relay")
 )
 STATUS_FAILED: Final = 1
 STATUS_NO_GUEST: Final = 2
