@@ -146,7 +146,8 @@ def uncounted(state: Path) -> list[str]:
 
 
 def _asked(state: Path, statement: str, *words: str) -> list[dict[str, Any]]:
-    command = (sys.executable, "-m", "collectord", "query", "--json", statement, *words, state)
+    ask = ("query", "--json", statement, *words, str(state))
+    command = (sys.executable, "-m", "collectord", *ask)
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
