@@ -300,6 +300,10 @@ def balance_ring(
     capacity_bytes: int,
     bracket: Bracket,
     suppressed_by: tuple[int, ...] = (),
+    *,
+    held: bool = False,
+    beside_aux: bool = False,
+    in_bytes: bool = False,
 ) -> RingBalance:
     """Return the common part of a ring's balance; see `RingHandle.balance` of each kind.
 
@@ -309,6 +313,9 @@ def balance_ring(
         capacity_bytes: size of its data area.
         bracket: the last reading.
         suppressed_by: ids of foreign BPF programs on its tracepoints.
+        held: see `RingBalance`.
+        beside_aux: see `RingBalance`.
+        in_bytes: see `RingBalance`.
     """
     counters, after = bracket.counters, bracket.after
     exact = basis is Basis.EXACT
@@ -325,6 +332,9 @@ def balance_ring(
         counters=counters,
         used_bytes=counters.used_bytes,
         suppressed_by=suppressed_by,
+        held=held,
+        beside_aux=beside_aux,
+        in_bytes=in_bytes,
     )
 
 

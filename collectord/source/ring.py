@@ -7,7 +7,7 @@ All that distinguishes a kind of ring is in its variant: nothing past `open` ask
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from collectord.ledger.record_ledger import balance_ring
@@ -217,8 +217,12 @@ class RingHandle(ABC):
             basis: the present basis.
             suppressed_by: ids of foreign BPF programs on its tracepoints.
         """
-        return replace(
-            balance_ring(self.label, basis, self.geometry.data_bytes, bracket, suppressed_by),
+        return balance_ring(
+            self.label,
+            basis,
+            self.geometry.data_bytes,
+            bracket,
+            suppressed_by,
             held=self.held,
             beside_aux=bool(self.areas),
             in_bytes=self.in_bytes,
