@@ -225,7 +225,8 @@ def test_a_process_that_is_killed_for_memory() -> None:
 def test_a_unit_that_fails() -> None:
     """OnFailure= makes one incident of it, and the second failure is held back and counted."""
     CONFIG.write_text(
-        INSTALLED_OFF + '[[trigger]]\nname = "unit"\nkind = "unit"\nunit = "failing*"\nanswers = []\n'
+        INSTALLED_OFF
+        + '[[trigger]]\nname = "unit"\nkind = "unit"\nunit = "failing*"\nanswers = []\n'
     )
     (UNITS / FAILING).write_text(
         "[Unit]\nOnFailure=collectord-incident@%n.service\n"
