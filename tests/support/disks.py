@@ -135,22 +135,27 @@ def looped(image: Path, size_bytes: int) -> Iterator[str]:
 
 
 @contextmanager
-def stalling_disk(directory: Path, stall_s: float = STALL_S) -> Iterator[Callable[[], None]]:
-    """Provide a disk that stands still for a time while one block of it is written."""
+def stalling_disk(directory: Path, stall_s: float = STALL_S) -> Iterator[Callable[..., None]]:
+    """Provide a disk that stands still for a time while one block of it is written.
+
+    What it yields makes it do so, for `stall_s` or until the function returns that it is given.
+    """
     with ExitStack() as stack:
         root = stack.enter_context(ext4(directory, 32 << 20))
         loop = stack.enter_context(looped(root / "image", 1 << 20))
         inflight = Path("/sys/block", Path(loop).name, "inflight")
 
-        def stall() -> None:
+        def stall(lasts: Callable[[], None] = lambda: time.sleep(stall_s)) -> None:
             write = ["dd", "if=/dev/zero", f"of={loop}", f"bs={STALLED_BYTES}", "count=1"]
-            with frozen(root):
-                writer = subprocess.Popen([*write, "oflag=direct", "status=none"])
-                end = time.monotonic() + patient(20)
-                while inflight.read_text().split() != ["0", "1"]:
-                    assert time.monotonic() < end
-                    time.sleep(0.01)
-                time.sleep(stall_s)  # so long the request lasts
-            assert writer.wait(timeout=patient(20)) == 0
+            with ExitStack() as ended:
+                with frozen(root):
+                    words = [*write, "oflag=direct", "status=none"]
+                    writer = ended.enter_context(subprocess.Popen(words))
+                    end = time.monotonic() + patient(20)
+                    while inflight.read_text().split() != ["0", "1"]:
+                        assert time.monotonic() < end
+                        time.sleep(0.01)
+                    lasts()  # so long does the request
+                assert writer.wait(timeout=patient(20)) == 0
 
         yield stall

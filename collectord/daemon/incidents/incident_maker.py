@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +18,7 @@ import structlog
 
 from collectord.daemon.incidents.host_then import host_then
 from collectord.daemon.incidents.incident_answers import IncidentAnswers, answers_for
+from collectord.daemon.incidents.making import Making
 from collectord.daemon.incidents.triggers import MANUAL, REQUEST, SIGNAL, Fired, Triggers
 from collectord.errors import CollectordError, SinkError, UsageError
 from collectord.session.incident_status import IncidentLine, IncidentsStatus, Suppression
@@ -55,13 +55,6 @@ _FILE_BYTES: Final = 4 << 20  # no answer is larger
 _NOT_NOW: Final = "the daemon makes no incident before it records, or while it ends"
 
 
-@dataclass(slots=True)
-class _Making:
-    """An incident that is being made; `also` has the triggers that fire meanwhile."""
-
-    also: list[Fired] = field(default_factory=list)
-
-
 class Incidents:
     """Makes incidents, and keeps no more of them than the limits say.
 
@@ -95,7 +88,7 @@ class Incidents:
         self._take: Take | None = None  # from `begin` on
         self._one = asyncio.Lock()
         self._asking = asyncio.Lock()  # one answer at a time
-        self._making: _Making | None = None
+        self._making: Making | None = None
         self._answers: IncidentAnswers | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._answering: set[asyncio.Task[None]] = set()
@@ -255,17 +248,17 @@ class Incidents:
         """Make an incident of a trigger whose condition is met; return why it may not now."""
         if self._take is None:
             return Suppression.BUSY
-        cause = self._triggers.refusal(fired, is_busy=self._making is not None)
+        making = self._making
+        is_busy = making is not None and not making.misses(fired)
+        cause = self._triggers.refusal(fired, is_busy=is_busy)
         if cause is None:
-            self._making = own = _Making()  # at once: the next trigger of this poll sees it
+            self._making = own = Making()  # at once: the next trigger of this poll sees it
             self._start(self._make_logged(fired, own), self._tasks)
-        elif self._making is not None:
-            also = self._making.also
-            if len(also) < _SHOWN and fired.name not in {one.name for one in also}:
-                also.append(fired)
+        elif making is not None:
+            making.add(fired)
         return cause
 
-    async def _make_logged(self, fired: Fired, own: _Making) -> None:
+    async def _make_logged(self, fired: Fired, own: Making) -> None:
         with suppress(CollectordError):  # it is in the log
             await self._make(fired, own=own)
 
@@ -275,10 +268,10 @@ class Incidents:
         task.add_done_callback(tasks.discard)
 
     async def _make(
-        self, fired: Fired, why: str = Trigger.INCIDENT, own: _Making | None = None
+        self, fired: Fired, why: str = Trigger.INCIDENT, own: Making | None = None
     ) -> IncidentNote:
         """Make an incident. Raises UsageError, SinkError."""
-        own = own or _Making()
+        own = own or Making()
         if self._making is None:
             self._making = own
         try:
@@ -304,11 +297,13 @@ class Incidents:
             self._start(self._answer((fired, *own.also), note), self._answering)
         return note
 
-    async def _store(self, fired: Fired, why: str, own: _Making) -> IncidentNote:
+    async def _store(self, fired: Fired, why: str, own: Making) -> IncidentNote:
         if self._take is None:
             raise UsageError(_NOT_NOW)
         taken_ns = time.time_ns()
         first = await lone_call(self._kernel.moment)
+        self._triggers.poll()  # what has happened by now is in the snapshots, so that it is named
+        own.is_taking = True
         (snapshots, problems), _ = await asyncio.gather(
             self._take(why), asyncio.sleep(_INTERVAL_S)
         )
@@ -330,6 +325,7 @@ class Incidents:
             moment=moment,
         )
         also = tuple(f"{one.name}: {one.reason}" for one in own.also)
+        own.is_noted = True
         return await lone_call(partial(self._write, note, also))
 
     def _write(self, note: IncidentNote, also: Sequence[str]) -> IncidentNote:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from collectord.session.cost_meter import CostMeter
 from collectord.session.incident_status import IncidentsStatus, Suppression
 from collectord.session.maps.map_watch import BpfWatch
 from collectord.sink.alert import Alert
-from collectord.sink.incident_folder import SUMMARY, IncidentFolder
+from collectord.sink.incident_folder import SUMMARY, IncidentFolder, IncidentNote
 from collectord.text.units import Nanoseconds, Share
 from tests.support import balances
 from tests.support.commands import snapshot
@@ -75,11 +76,13 @@ class Made:
         )
         self.folder = IncidentFolder(root)
         self.asked: list[str] = []
+        self.meanwhile: Callable[[], None] = lambda: None  # called while snapshots are taken
         self.last: IncidentsStatus | None = None  # before the end
 
     async def take(self, why: str) -> tuple[list[Snapshot], list[str]]:
         """Return a snapshot without a segment, and a recorder that has failed."""
         self.asked.append(why)
+        self.meanwhile()
         return [snapshot(())], ["recorder box has failed"]
 
     def status(self, name: str) -> Any:  # noqa: ANN401 - a TriggerStatus
@@ -198,6 +201,71 @@ def test_events_that_come(tmp_path: Path) -> None:
     note = made.folder.find("last").note
     assert note is not None
     assert note.reason == "10 events of exec came within a flush interval"
+
+
+def triggers_of(made: Made) -> set[str]:
+    """Return the triggers of the incidents that are finished."""
+    return {one.note.trigger for one in made.folder.kept() if one.note is not None}
+
+
+def test_what_comes_before_a_snapshot_and_behind_it(tmp_path: Path) -> None:
+    """An event that nobody has seen yet is named; one that comes later makes the next incident.
+
+    A condition that lasts is named in any case.
+    """
+    many = trigger("many", "event", session="exec", count=10, cooldown=Nanoseconds(0))
+    made = Made(tmp_path, trigger("loss", "loss"), many)
+
+    def meanwhile() -> None:
+        made.meanwhile = lambda: None
+        made.session.more += 20
+        made.session.lost += 1
+        made.incidents.poll()
+
+    async def scenario() -> None:
+        made.session.more = 10
+        made.meanwhile = meanwhile
+        first = await made.incidents.request("slow")
+        assert [told.partition(": ")[0] for told in first.also] == ["many", "loss"]
+        assert first.also[0].startswith("many: 10 events")
+        await until(lambda: len(triggers_of(made)) > 1)
+
+    run(made, scenario)
+    assert triggers_of(made) == {"manual", "many"}
+    last = made.folder.kept()[-1].note
+    assert last is not None
+    assert last.reason == "20 events of exec came within a flush interval"
+    assert made.status("many").suppressed["busy"] == 1
+    assert (made.status("loss").made, made.status("loss").suppressed["busy"]) == (0, 1)
+
+
+def test_what_comes_while_an_incident_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes the next one: the first one would have its answers, and not its name."""
+    made = Made(tmp_path, trigger("loss", "loss"))
+    writes, may_write = threading.Event(), threading.Event()
+    put = IncidentFolder.put
+
+    def put_late(folder: IncidentFolder, note: IncidentNote) -> None:
+        writes.set()
+        assert may_write.wait(PATIENCE_S)
+        put(folder, note)
+
+    monkeypatch.setattr(IncidentFolder, "put", put_late)
+
+    async def scenario() -> None:
+        first = asyncio.ensure_future(made.incidents.request("slow"))
+        await until(writes.is_set)
+        made.session.lost = 1
+        made.incidents.poll()
+        may_write.set()
+        assert (await first).also == ()
+        await until(lambda: len(triggers_of(made)) > 1)
+
+    run(made, scenario)
+    assert triggers_of(made) == {"manual", "loss"}
+    assert (made.status("loss").made, made.status("loss").suppressed["busy"]) == (1, 0)
 
 
 def test_a_frozen_recorder(tmp_path: Path) -> None:
