@@ -13,6 +13,7 @@ from collectord.cli.parser import Parser, named_values
 from collectord.cli.times import TIMES, joined
 from collectord.errors import CollectordError, UsageError
 from collectord.reader.event_file import Window
+from collectord.text.extras import install_command
 from collectord.text.units import Nanoseconds
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ _ASKING: Final = ("query", "answer", "ledger", "flame", "incidents")
 _ACTIONS: Final = (*_ASKING, "tables")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
-_INSTALL: Final = "python3 -m pip install 'collectord[fleet]'"
 _SILENT: Final = "2h"
 # Options of some actions only.
 _OF: Final = {
@@ -247,7 +247,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     except ImportError as error:
         raise CollectordError(
-            f"`fleet` needs {error.name}, which is not installed", hint=_INSTALL
+            f"`fleet` needs {error.name}, which is not installed", hint=install_command("fleet")
         ) from error
     args.window = Window(args.since, args.until)
     args.labels = named_values("--label", args.label)

@@ -10,6 +10,7 @@ from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.errors import CollectordError
 from collectord.fleet.engines.place import Place, open_store
 from collectord.fleet.selection import Selection, Wanted
+from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +23,6 @@ _COLUMNS: Final = (
     Column("WITHOUT"),
 )
 _NAMED: Final = 4
-_INSTALL: Final = "python3 -m pip install 'collectord[fleet,iceberg]'"
 
 
 def tables(args: argparse.Namespace) -> int:
@@ -33,7 +33,8 @@ def tables(args: argparse.Namespace) -> int:
         )
     except ImportError as error:
         raise CollectordError(
-            f"fleet tables needs {error.name}, which is not installed", hint=_INSTALL
+            f"fleet tables needs {error.name}, which is not installed",
+            hint=install_command("fleet", "iceberg"),
         ) from error
     store = open_store(args.store)
     place = Place(store)

@@ -22,6 +22,7 @@ from collectord.errors import (
     StoreUnavailable,
     UsageError,
 )
+from collectord.text.extras import install_command
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ _TIMEOUT: Final = timedelta(seconds=60)
 _CONNECT: Final = timedelta(seconds=10)
 _RETRIES: Final = 2
 _TEXT_MAX: Final = 300
-_INSTALL: Final = "python3 -m pip install 'collectord[fleet]'"
 
 
 class ObjectInfo(NamedTuple):
@@ -273,6 +273,6 @@ def _obstore() -> Any:  # noqa: ANN401  # the package
         import obstore.store  # noqa: PLC0415
     except ImportError as error:
         raise CollectordError(
-            "a store needs obstore, which is not installed", hint=_INSTALL
-        ) from (error)
+            "a store needs obstore, which is not installed", hint=install_command("fleet")
+        ) from error
     return obstore

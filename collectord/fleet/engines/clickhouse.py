@@ -25,6 +25,7 @@ from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import event_prefix
 from collectord.reader.event_tables import GAPS
+from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -246,8 +247,7 @@ def _here(statement: str, stack: ExitStack) -> Iterator[str]:
     except ImportError as error:
         raise CollectordError(
             "ClickHouse in this process is chDB, which is not installed",
-            hint="python3 -m pip install 'collectord[clickhouse]', or name a server by "
-            "--engine-address",
+            hint=f"{install_command('clickhouse')}, or name a server by --engine-address",
         ) from error
     opened = session.Session()
     stack.callback(opened.close)
