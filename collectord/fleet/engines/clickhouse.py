@@ -206,8 +206,10 @@ def _pattern(objects: Objects) -> tuple[str, list[str]]:
         names = ", ".join(map(backslashed, sorted(hosts)))
         terms.append(f"extract(_path, '/host=([^/]+)/') IN ({names})")
     if objects.left_out:
-        names = ", ".join(backslashed(key.rpartition("/")[2]) for key in objects.left_out)
-        terms.append(f"_file NOT IN ({names})")
+        is_few = len(objects.left_out) <= len(objects.keys)
+        listed = objects.left_out if is_few else objects.keys
+        names = ", ".join(backslashed(key.rpartition("/")[2]) for key in listed)
+        terms.append(f"_file {'NOT ' if is_few else ''}IN ({names})")
     return pattern, terms
 
 

@@ -159,7 +159,7 @@ class Registration:
         first = self._first_day(event)
 
         def is_asked(begin: str, end: str) -> bool:
-            return end >= scope or begin < first
+            return end >= scope or begin < first or any(begin <= day <= end for day in lasting)
 
         before = read_manifests(table, self._files, is_asked)
         registered = {self._files.key_of(path): path for path in paths_in(before)}
@@ -168,7 +168,12 @@ class Registration:
         if in_scope - wanted.keys():
             # Another may have registered what was put since the store was listed.
             self._selection = Selection(self._store, self._selection.wanted)
-            wanted = self._selection.objects(event).sizes
+            sizes = self._selection.objects(event).sizes
+            wanted = {
+                key: size
+                for key, size in sizes.items()
+                if (day := _day_in(key)) >= scope or day in lasting
+            }
         dropped = frozenset(registered[key] for key in in_scope - wanted.keys())
         missing = sorted(wanted.keys() - registered.keys() - known_bad.keys())
         chosen = missing[:FILES_MAX]
@@ -184,6 +189,9 @@ class Registration:
             columns = columns_now
             added.append(NewFile(key, wanted[key], footer))
         more = len(missing) > len(chosen)
+        wanted = self._selection.objects(event).sizes
+        # Of segments that lasted into the days that are asked for.
+        lasting = {day for day in map(_day_in, wanted) if day < scope}
         if not added and not dropped:
             return _Outcome(table, version, left_out=left_out, more=more)
         table = table._replace(columns=columns)
