@@ -40,7 +40,9 @@ def tables(args: argparse.Namespace) -> int:
     place = Place(store)
     folder = place.folder
     address = args.location or (store.url if folder is None else f"file://{folder}")
-    registration = Registration(Selection(store, Wanted(args.window)), place, address.rstrip("/"))
+    registration = Registration(
+        Selection(store, Wanted(args.window)), place, address.rstrip("/"), args.previous_versions
+    )
     found = [one for one in map(registration.register, registration.events()) if one is not None]
     if args.json:
         print_json({"tables": [one._asdict() for one in found]})
@@ -57,7 +59,9 @@ def _row(one: Registered) -> list[str]:
 
 
 def _complain(one: Registered) -> None:
-    """Report files that are in no table."""
+    """Report what was not done."""
+    if one.not_deleted:
+        complain(f"old versions of the table of {one.event} are still there: {one.not_deleted}")
     for key, words in [*one.files_left_out.items()][:_NAMED]:
         complain(f"{key} was left out: {words}")
     more = len(one.files_left_out) - _NAMED

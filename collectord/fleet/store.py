@@ -8,7 +8,7 @@ whether to try again: `StoreUnavailable`, or not before somebody has changed som
 from __future__ import annotations
 
 import hashlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -209,6 +209,11 @@ class Store:
         """Put an object, in the place of what has the key. Raises StoreError."""
         with _errors(self.url, key):
             self._obstore.put(self._backend, key, data)
+
+    def delete(self, key: str) -> None:
+        """Delete an object, which need not be there. Raises StoreError."""
+        with suppress(NotStored), _errors(self.url, key):
+            self._obstore.delete(self._backend, key)
 
 
 def folder_of(url: str) -> Path | None:

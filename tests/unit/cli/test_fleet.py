@@ -173,6 +173,8 @@ def test_a_store_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no store is named"):
         fleet.run(["ledger"])
 
+        (("tables", "--previous-versions", "-1"), "--previous-versions is negative"),
+        (("ledger", "--previous-versions", "1"), "is an option of fleet tables"),
 
 def test_tables_are_made_for_other_engines(run: Run, store: Path) -> None:
     """A table for each event, and a file that is in none is told: the status is 1."""
