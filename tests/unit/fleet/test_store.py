@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import urllib.request
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import obstore
 import pytest
 
 from collectord.errors import NotStored, StoreError, StoreUnavailable, UsageError
@@ -55,9 +58,6 @@ def test_what_is_not_there_is_said(store: Store, tmp_path: Path) -> None:
         store.get(KEY, 4)
 
 
-def test_large_files_are_put_in_parts(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
 def test_what_is_deleted_is_gone(store: Store) -> None:
     """The others stay, and one that is not there is as good as deleted."""
     store.put_new(KEY, b"first")
@@ -79,6 +79,9 @@ def test_the_store_is_asked_to_encrypt(s3_server: S3Server) -> None:
         assert answer.headers["x-amz-server-side-encryption"] == "AES256"
 
 
+def test_large_files_are_put_in_parts(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the same contents, and not twice."""
     monkeypatch.setattr(stores, "PART_BYTES", 10 << 20)
     file = tmp_path / "large"
