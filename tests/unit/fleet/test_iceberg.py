@@ -510,7 +510,7 @@ def test_a_table_says_how_many_versions_are_kept(store: Store) -> None:
 
 
 def test_by_default_a_hundred_versions_are_kept(store: Store) -> None:
-    """As the format has it; what a table has of them is in its properties."""
+    """It is the format's own number, and a table has it among its properties."""
     _register(store)
     properties = _table(store).properties
     assert (properties[DELETES], properties[PREVIOUS_VERSIONS]) == ("true", "100")

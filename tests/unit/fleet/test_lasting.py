@@ -183,7 +183,7 @@ def test_each_segment_of_a_time_is_found(times: list[int], window: tuple[int, in
 
 
 def test_segments_within_a_day_and_the_next_have_no_note() -> None:
-    """As nearly all have: nothing is put for them."""
+    """Nearly all are such ones, for which nothing more is put."""
     last_ns = BEGIN_NS + 2 * DAY - 1
     assert lasting_of(_commit(BEGIN_NS, last_ns, BEGIN_NS, last_ns)) is None
     assert lasting_of(_commit(BEGIN_NS, last_ns, BEGIN_NS, last_ns + 1)) is not None

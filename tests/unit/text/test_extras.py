@@ -23,7 +23,7 @@ def test_with_pip(extras: tuple[str, ...], named: str) -> None:
 
 
 def test_without_pip_the_environment_is_named(tmp_path: Path) -> None:
-    """As in those of the Debian package and of `make install`."""
+    """Those of the Debian package and of `make install` are such ones."""
     root = tmp_path / "environment"
     venv.create(root, with_pip=False)
     script = "from collectord.text.extras import install_command as made; print(made('fleet'))"
