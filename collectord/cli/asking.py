@@ -21,6 +21,7 @@ from collectord.reader.manifest_tables import ManifestTables
 from collectord.reader.sql import Database
 from collectord.reader.symbols import symbolic_names
 from collectord.reader.symbols.symbol_cache import user_cache
+from collectord.text.extras import install_command
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 
@@ -42,7 +43,6 @@ _UNKNOWN_CPU: Final = frozenset({-1})
 _CPUS_NAMED: Final = 4
 # Of more manifests that are damaged, the number is told.
 _MANIFESTS_NAMED: Final = 4
-_SYMBOLS: Final = "python3 -m pip install 'collectord[symbols]'"
 
 
 def add_scope(made: Parser) -> None:
@@ -193,7 +193,8 @@ def complain_of_names(nameless: Sequence[EventFile], left_out: int) -> None:
         left_out: mappings that were too many to be remembered.
     """
     if not symbolic_names.is_installed():
-        complain(f"functions of programs have no names without the package symbolic; {_SYMBOLS}")
+        hint = install_command("symbols")
+        complain(f"functions of programs have no names without the package symbolic; {hint}")
     if nameless:
         complain(
             f"functions of the kernel have no names in {len(nameless)} files, such as "

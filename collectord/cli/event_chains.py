@@ -11,6 +11,7 @@ from collectord.cli.asking import complain_of_names
 from collectord.cli.output import complain
 from collectord.reader.chain_texts import ChainTexts, are_named
 from collectord.reader.symbols.symbol_cache import user_cache
+from collectord.text.extras import install_command
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 
@@ -82,7 +83,7 @@ class NamedChains:
     def complain(self) -> None:
         """Say why functions have no names."""
         if not self.is_possible:
-            hint = "python3 -m pip install 'collectord[query,symbols]'"
+            hint = install_command("query", "symbols")
             complain(f"functions have no names without DuckDB; {hint}")
         elif self._is_named:
             complain_of_names(self._nameless, self._left_out)

@@ -13,6 +13,7 @@ from collectord.cli.parser import Parser, named_values
 from collectord.cli.times import TIMES, joined
 from collectord.errors import CollectordError, UsageError
 from collectord.reader.event_file import Window
+from collectord.text.extras import install_command
 from collectord.text.units import Nanoseconds
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ _ASKING: Final = ("query", "answer", "ledger", "flame", "incidents")
 _ACTIONS: Final = (*_ASKING, "tables")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
-_INSTALL: Final = "python3 -m pip install 'collectord[fleet]'"
 _SILENT: Final = "2h"
 # Options of some actions only.
 _OF: Final = {
@@ -42,6 +42,7 @@ _OF: Final = {
     "event": ("flame",),
     "output": ("flame",),
     "location": ("tables",),
+    "previous_versions": ("tables",),
     "host": _ASKING,
     "label": _ASKING,
     "until": _ASKING,
@@ -75,6 +76,7 @@ def parser() -> Parser:
             "[--against K=V[,K=V]]",
             "[-o FILE]",
             "[--location URL]",
+            "[--previous-versions N]",
             "[--json | --csv | --parquet FILE]",
         ),
         (
@@ -196,6 +198,13 @@ def parser() -> Parser:
         help="tables: address of the store by which engines read it, such as one of abfss:// "
         "(default: that of --store)",
     )
+    made.add_argument(
+        "--previous-versions",
+        metavar="N",
+        type=int,
+        help="tables: keep the metadata of so many versions before the newest, and delete older "
+        "ones; 0: delete nothing (default: as the table says, 100 at first)",
+    )
     how = made.add_mutually_exclusive_group()
     how.add_argument(
         "--json",
@@ -247,7 +256,7 @@ def run(arguments: Sequence[str]) -> int:
         )
     except ImportError as error:
         raise CollectordError(
-            f"`fleet` needs {error.name}, which is not installed", hint=_INSTALL
+            f"`fleet` needs {error.name}, which is not installed", hint=install_command("fleet")
         ) from error
     args.window = Window(args.since, args.until)
     args.labels = named_values("--label", args.label)
@@ -278,6 +287,8 @@ def _check(args: argparse.Namespace, made: Parser) -> None:
         raise UsageError("no store is named", hint=f"--store URL, or the variable {_VARIABLE}")
     if args.engine_address and args.engine == _ENGINES[0]:
         raise UsageError("DuckDB has no address", hint="--engine clickhouse or spark")
+    if args.previous_versions is not None and args.previous_versions < 0:
+        raise UsageError("--previous-versions is negative", hint="0 keeps all versions")
     if args.parquet is not None and args.engine != _ENGINES[0]:
         raise UsageError("--parquet is written by DuckDB", hint="leave out --engine")
     args.silent_ns = Nanoseconds.parse(args.silent_after)

@@ -12,7 +12,7 @@ from collectord.cli.times import time_text
 from collectord.errors import UsageError
 from collectord.fleet.engines.place import open_store
 from collectord.fleet.incidents import SUMMARY, fleet_incidents
-from collectord.fleet.selection import Wanted
+from collectord.fleet.selection import Selection, Wanted
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 
@@ -31,7 +31,9 @@ _SUMMARY_MAX_BYTES: Final = 1 << 20
 def incidents(args: argparse.Namespace) -> int:
     """List the incidents, or show the parts of one; return 1 if a part is not whole."""
     store = open_store(args.store)
-    found = fleet_incidents(store, Wanted(args.window, args.host))
+    wanted = Wanted(args.window, args.host, args.labels)
+    hosts = Selection(store, wanted).hosts if args.labels else None
+    found = fleet_incidents(store, wanted, hosts)
     if args.words:
         found = [_named(found, args.words[0])]
     broken = any(part.problem for one in found for part in one.parts)

@@ -10,6 +10,7 @@ from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.errors import CollectordError
 from collectord.fleet.engines.place import Place, open_store
 from collectord.fleet.selection import Selection, Wanted
+from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     import argparse
@@ -22,7 +23,6 @@ _COLUMNS: Final = (
     Column("WITHOUT"),
 )
 _NAMED: Final = 4
-_INSTALL: Final = "python3 -m pip install 'collectord[fleet,iceberg]'"
 
 
 def tables(args: argparse.Namespace) -> int:
@@ -33,13 +33,16 @@ def tables(args: argparse.Namespace) -> int:
         )
     except ImportError as error:
         raise CollectordError(
-            f"fleet tables needs {error.name}, which is not installed", hint=_INSTALL
+            f"fleet tables needs {error.name}, which is not installed",
+            hint=install_command("fleet", "iceberg"),
         ) from error
     store = open_store(args.store)
     place = Place(store)
     folder = place.folder
     address = args.location or (store.url if folder is None else f"file://{folder}")
-    registration = Registration(Selection(store, Wanted(args.window)), place, address.rstrip("/"))
+    registration = Registration(
+        Selection(store, Wanted(args.window)), place, address.rstrip("/"), args.previous_versions
+    )
     found = [one for one in map(registration.register, registration.events()) if one is not None]
     if args.json:
         print_json({"tables": [one._asdict() for one in found]})
@@ -56,7 +59,9 @@ def _row(one: Registered) -> list[str]:
 
 
 def _complain(one: Registered) -> None:
-    """Report files that are in no table."""
+    """Report what was not done."""
+    if one.not_deleted:
+        complain(f"old versions of the table of {one.event} are still there: {one.not_deleted}")
     for key, words in [*one.files_left_out.items()][:_NAMED]:
         complain(f"{key} was left out: {words}")
     more = len(one.files_left_out) - _NAMED

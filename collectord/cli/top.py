@@ -14,6 +14,7 @@ from collectord.cli.parser import Parser
 from collectord.cli.top_figures import Reading
 from collectord.control import client
 from collectord.errors import MissingFeature, UsageError
+from collectord.text.extras import install_command
 from collectord.text.units import NS_PER_SECOND, Nanoseconds
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def run(arguments: Sequence[str]) -> int:
         raise MissingFeature(
             "the screen needs the package textual, which is not installed",
             feature="textual",
-            hint="python3 -m pip install 'collectord[top]'; or use --once",
+            hint=f"{install_command('top')}; or use --once",
         ) from error
     Screen(read, first, args.interval / NS_PER_SECOND, args.session).run()
     return EXIT_OK

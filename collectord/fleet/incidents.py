@@ -19,7 +19,7 @@ from collectord.sink.alert import Alert  # noqa: TC001 - msgspec reads annotatio
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from collectord.fleet.selection import Wanted
     from collectord.fleet.store import Store
@@ -100,13 +100,26 @@ class FleetIncident:
         }
 
 
-def fleet_incidents(store: Store, wanted: Wanted) -> list[FleetIncident]:
-    """Return the incidents in a store, the oldest first. Raises StoreError."""
+def fleet_incidents(
+    store: Store, wanted: Wanted, hosts: Collection[str] | None = None
+) -> list[FleetIncident]:
+    """Return the incidents in a store, the oldest first.
+
+    Args:
+        store: that is read.
+        wanted: the time, and the names of hosts.
+        hosts: only of these, which have the labels that are asked for; None: of all.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
     found: dict[tuple[str, str], HostIncident] = {}
     only = "" if _GLOB & set(wanted.hosts) else wanted.hosts
     for info in store.objects(incidents_prefix(only)):
         parts = parse_incident_key(info.key)
         if parts is None or not fnmatchcase(parts.host, wanted.hosts):
+            continue
+        if hosts is not None and parts.host not in hosts:
             continue
         one = found.setdefault((parts.host, parts.id), HostIncident(parts.host, parts.id))
         one.files[info.key] = info.bytes

@@ -41,7 +41,7 @@ class Objects(NamedTuple):
         columns: DuckDB's types by name, of what is in the objects.
         keys: of the objects, each of which is committed.
         bytes: of the objects.
-        left_out: keys of objects beside them that have no commit.
+        left_out: keys of objects of the same hosts and days that are not asked.
         of_event: only rows whose column `event` has this; "": all.
     """
 

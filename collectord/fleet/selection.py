@@ -2,8 +2,9 @@
 """The part of a store that a question is about: hosts and days, their commits and objects.
 
 Keys say the event, the day and the host of each object, and a key in the ledger says that all
-objects of a segment are there. So the objects are found by listing alone; commits are read, each
-at most once, where labels of hosts or times of segments are asked for.
+objects of a segment are there; `lasting` has the keys of segments that are of other days, too. So
+the objects are found by listing alone; commits are read, each at most once, where labels of hosts
+or times of segments are asked for.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from collectord.errors import StoreError
 from collectord.fleet import commit
 from collectord.fleet.host_labels import KERNEL
+from collectord.fleet.lasting import DAYS_BEFORE
 from collectord.fleet.store_keys import (
     EVENTS,
+    LASTING,
     LEDGER,
+    CommitKey,
     day_of,
     event_prefix,
     ledger_prefix,
     parse_commit_key,
     parse_event_key,
+    parse_lasting_key,
     partition,
 )
 from collectord.text.units import NS_PER_SECOND
@@ -34,12 +39,9 @@ if TYPE_CHECKING:
 
     from collectord.fleet.commit import Commit
     from collectord.fleet.store import ObjectInfo, Store
-    from collectord.fleet.store_keys import CommitKey
     from collectord.reader.event_file import Window
 
 _NS_PER_DAY: Final = 86_400 * NS_PER_SECOND
-# A segment is of the day of its first record: one that goes over midnight is of the day before.
-_DAYS_BEFORE: Final = 1
 # Requests at once.
 _THREADS: Final = 16
 
@@ -70,10 +72,11 @@ class Told(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The objects of an event: those with a commit, and those beside them without one.
+    """The objects of an event: those that are asked for, each with a commit, and others.
 
     Attributes:
-        sizes: bytes of those with a commit, by key.
+        sizes: bytes of those that are asked for, by key.
+        left_out: keys of all others of the same hosts and days.
     """
 
     sizes: Mapping[str, int]
@@ -81,12 +84,12 @@ class Found(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of those with a commit."""
+        """The keys of those that are asked for."""
         return tuple(self.sizes)
 
     @property
     def bytes(self) -> int:
-        """The bytes of those with a commit."""
+        """The bytes of those that are asked for."""
         return sum(self.sizes.values())
 
 
@@ -108,20 +111,44 @@ class Selection:
 
     @cached_property
     def days(self) -> list[str]:
-        """The days that may have records of the time, the oldest first. Raises StoreError."""
+        """The days of the time, and the one before, the oldest first. Raises StoreError."""
         folders, _ = self.store.list_folder(LEDGER)
         found = sorted(
             value for name, value in filter(None, map(partition, folders)) if name == "date"
         )
-        until_ns = self.wanted.window.until_ns
-        last = "~" if until_ns is None else day_of(until_ns)
+        _, last = self._days_of_time
         return [day for day in found if self.first_day <= day <= last]
 
     @property
     def first_day(self) -> str:
-        """The first day that may have records of the time, "" if that is without a beginning."""
+        """The first of the days, "" if the time is without a beginning."""
         since_ns = self.wanted.window.since_ns
-        return "" if since_ns is None else day_of(max(since_ns - _DAYS_BEFORE * _NS_PER_DAY, 0))
+        return "" if since_ns is None else day_of(max(since_ns - DAYS_BEFORE * _NS_PER_DAY, 0))
+
+    @property
+    def _days_of_time(self) -> tuple[str, str]:
+        since_ns, until_ns = self.wanted.window
+        first = "" if since_ns is None else day_of(since_ns)
+        return first, "~" if until_ns is None else day_of(until_ns)
+
+    @cached_property
+    def _lasting(self) -> frozenset[CommitKey]:
+        """The segments that are of the time, and may have keys of other days."""
+        if self.wanted.window.everything:
+            return frozenset()
+        first, last = self._days_of_time
+        folders, _ = self.store.list_folder(LASTING)
+        prefixes = [
+            folder
+            for folder in folders
+            if (told := partition(folder)) is not None and told[0] == "until" and told[1] >= first
+        ]
+        keys = (info.key for found in _at_once(self._keys, prefixes) for info in found)
+        return frozenset(
+            one.commit
+            for one in filter(None, map(parse_lasting_key, keys))
+            if one.since <= last and one.until >= first
+        )
 
     @cached_property
     def committed(self) -> dict[str, CommitKey]:
@@ -134,16 +161,20 @@ class Selection:
 
     @cached_property
     def _listed(self) -> dict[str, CommitKey]:
+        days = {*self.days}
+        others = {one.date for one in self._lasting if fnmatchcase(one.host, self.wanted.hosts)}
         prefixes = [
             ledger_prefix(day, "" if _is_glob(self.wanted.hosts) else self.wanted.hosts)
-            for day in self.days
+            for day in sorted(days | others)
         ]
         keys = (info.key for found in _at_once(self._keys, prefixes) for info in found)
         parsed = ((key, parse_commit_key(key)) for key in keys)
         return {
             key: parts
             for key, parts in sorted(parsed)
-            if parts is not None and fnmatchcase(parts.host, self.wanted.hosts)
+            if parts is not None
+            and fnmatchcase(parts.host, self.wanted.hosts)
+            and (parts.date in days or parts in self._lasting)
         }
 
     @cached_property
@@ -179,19 +210,19 @@ class Selection:
 
     def objects(self, event: str) -> Found:
         """Return the objects of an event. Raises StoreError."""
-        hosts = {(parts.date, parts.host): None for parts in self.committed.values()}
-        sources = {(parts.date, parts.host, parts.source) for parts in self.committed.values()}
+        sources = {*self.committed.values()}
+        hosts = {one.host for one in sources}
         only = "" if _is_glob(self.wanted.hosts) else self.wanted.hosts
-        days = sorted({day for day, _ in hosts})
+        days = sorted({one.date for one in sources})
         prefixes = [event_prefix(event, day, only) for day in days]
         sizes: dict[str, int] = {}
         left_out: list[str] = []
         for found in _at_once(self._keys, prefixes):
             for info in found:
                 parts = parse_event_key(info.key)
-                if parts is None or (parts.date, parts.host) not in hosts:
+                if parts is None or parts.host not in hosts:
                     continue
-                if (parts.date, parts.host, parts.source) in sources:
+                if CommitKey(parts.date, parts.host, parts.source) in sources:
                     sizes[info.key] = info.bytes
                 else:
                     left_out.append(info.key)

@@ -35,6 +35,7 @@ from collectord.fleet.commit import (
     Previous,
     StoredObject,
 )
+from collectord.fleet.lasting import content_of, lasting_of
 from collectord.fleet.pending import deleted_before
 from collectord.fleet.segment_rows import rows_in, write_rows
 from collectord.fleet.store_keys import CommitKey, EventKey, raw_key
@@ -172,15 +173,15 @@ class Shipment:
         if previous is None or previous.source != segment.earlier:
             passed_over += deleted_before(segment, done)
         sent = _Sent(rule, tuple(objects), problem, passed_over)
-        commit = self._commit(target, segment, sent, previous)
+        commit = self._noted(self._commit(target, segment, sent, previous))
         data = commits.encode(commit)
         is_new = self._store.put_new(key, data)
         self._pace.keep(len(data))
         found = self._found(key, segment.source)
         if found is None:
             raise NotStored(f"{key} is not there, although the store took it", key=key)
-        rows = sum(one.rows for one in objects)
-        size_bytes = sum(one.bytes for one in objects) + len(data)
+        rows = sum(one.rows for one in commit.objects)
+        size_bytes = sum(one.bytes for one in commit.objects) + len(data)
         return Shipped(found, not is_new, rows, size_bytes)
 
     def _found(self, key: str, source: str) -> Previous | None:
@@ -253,13 +254,26 @@ class Shipment:
                 raise StoreConflict(f"{key} has other bytes than the segment", key=key)
             yield StoredObject(key=key, bytes=size_bytes, sha256=sha256)
 
-    def _put(self, key: str, path: Path, size_bytes: int) -> tuple[int, str] | None:
-        """Put a file, and see that it is there.
+    def _noted(self, commit: Commit) -> Commit:
+        """Put the note of a segment of other days than its keys tell, before its commit."""
+        lasting = lasting_of(commit)
+        if lasting is None:
+            return commit
+        data = content_of(lasting)
+        own = len(data), hashlib.sha256(data).hexdigest()
+        there = self._put(lasting.key, data, len(data))
+        if there is not None and there != own:
+            raise StoreConflict(f"{lasting.key} names another segment", key=lasting.key)
+        note = StoredObject(key=lasting.key, bytes=own[0], sha256=own[1])
+        return msgspec.structs.replace(commit, objects=(*commit.objects, note))
+
+    def _put(self, key: str, data: bytes | Path, size_bytes: int) -> tuple[int, str] | None:
+        """Put an object, and see that it is there.
 
         Returns:
             None if it is there as it was put; {bytes, SHA-256} of what has the key otherwise.
         """
-        is_new = self._store.put_new(key, path)
+        is_new = self._store.put_new(key, data)
         self._pace.keep(size_bytes)
         info = self._store.head(key)
         if info is None:

@@ -8,7 +8,7 @@ whether to try again: `StoreUnavailable`, or not before somebody has changed som
 from __future__ import annotations
 
 import hashlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -22,6 +22,7 @@ from collectord.errors import (
     StoreUnavailable,
     UsageError,
 )
+from collectord.text.extras import install_command
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ _TIMEOUT: Final = timedelta(seconds=60)
 _CONNECT: Final = timedelta(seconds=10)
 _RETRIES: Final = 2
 _TEXT_MAX: Final = 300
-_INSTALL: Final = "python3 -m pip install 'collectord[fleet]'"
 
 
 class ObjectInfo(NamedTuple):
@@ -210,6 +210,11 @@ class Store:
         with _errors(self.url, key):
             self._obstore.put(self._backend, key, data)
 
+    def delete(self, key: str) -> None:
+        """Delete an object, which need not be there. Raises StoreError."""
+        with suppress(NotStored), _errors(self.url, key):
+            self._obstore.delete(self._backend, key)
+
 
 def folder_of(url: str) -> Path | None:
     """Return the folder that is used as a store; None for another kind of store.
@@ -273,6 +278,6 @@ def _obstore() -> Any:  # noqa: ANN401  # the package
         import obstore.store  # noqa: PLC0415
     except ImportError as error:
         raise CollectordError(
-            "a store needs obstore, which is not installed", hint=_INSTALL
-        ) from (error)
+            "a store needs obstore, which is not installed", hint=install_command("fleet")
+        ) from error
     return obstore

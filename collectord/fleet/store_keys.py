@@ -3,6 +3,7 @@
 
 events/event=E/date=D/host=H/SOURCE-N.parquet    the rows of one table of one segment
 ledger/date=D/host=H/SOURCE.json                 the commit of a segment, which is put last
+lasting/until=U/since=S/date=D/host=H/SOURCE     says that a segment is of the days S to U
 raw/host=H/session=S/SOURCE/NAME                 the segment as it is on the host
 incidents/host=H/ID/NAME                         an incident; incident.json is put last
 iceberg/event=E/metadata/NAME                    the Iceberg table of an event's files
@@ -24,6 +25,7 @@ from collectord.text.units import NS_PER_SECOND
 
 EVENTS: Final = "events"
 LEDGER: Final = "ledger"
+LASTING: Final = "lasting"
 RAW: Final = "raw"
 INCIDENTS: Final = "incidents"
 ICEBERG: Final = "iceberg"
@@ -35,6 +37,9 @@ _EVENT_KEY: Final = re.compile(
     rf"events/event=([^/]+)/date=({_DATE})/host=([^/]+)/({_SOURCE})-(\d{{1,9}})\.parquet"
 )
 _COMMIT_KEY: Final = re.compile(rf"ledger/date=({_DATE})/host=([^/]+)/({_SOURCE})\.json")
+_LASTING_KEY: Final = re.compile(
+    rf"lasting/until=({_DATE})/since=({_DATE})/date=({_DATE})/host=([^/]+)/({_SOURCE})"
+)
 _INCIDENT_KEY: Final = re.compile(r"incidents/host=([^/]+)/([^/]+)/(.+)")
 
 
@@ -65,6 +70,26 @@ class CommitKey(NamedTuple):
     def key(self) -> str:
         """The key."""
         return f"{LEDGER}/date={self.date}/host={quoted(self.host)}/{self.source}.json"
+
+
+class LastingKey(NamedTuple):
+    """The parts of the key of a note that a segment is of other days than its keys tell.
+
+    Attributes:
+        until, since: the last and the first day of its time.
+        commit: of the segment.
+    """
+
+    until: str
+    since: str
+    commit: CommitKey
+
+    @property
+    def key(self) -> str:
+        """The key."""
+        one = self.commit
+        place = f"{LASTING}/until={self.until}/since={self.since}/date={one.date}"
+        return f"{place}/host={quoted(one.host)}/{one.source}"
 
 
 class IncidentKey(NamedTuple):
@@ -129,6 +154,15 @@ def parse_commit_key(key: str) -> CommitKey | None:
     if match is None or not _is_day(match[1]):
         return None
     return CommitKey(match[1], unquote(match[2]), match[3])
+
+
+def parse_lasting_key(key: str) -> LastingKey | None:
+    """Return the parts of a key; None for any other object."""
+    match = _LASTING_KEY.fullmatch(key)
+    if match is None or not all(map(_is_day, match.groups()[:3])):
+        return None
+    until, since, day, host, source = match.groups()
+    return LastingKey(until, since, CommitKey(day, unquote(host), source))
 
 
 def parse_incident_key(key: str) -> IncidentKey | None:

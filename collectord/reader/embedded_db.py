@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.errors import CollectordError, MissingFeature, UsageError
+from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -151,6 +152,6 @@ def load_duckdb() -> ModuleType:
     try:
         import duckdb  # noqa: PLC0415  # of this verb alone, and heavy
     except ImportError as error:
-        hint = "python3 -m pip install 'collectord[query]', or duckdb beside it"
+        hint = f"{install_command('query')}, or duckdb beside it"
         raise CollectordError("queries need DuckDB, which is not installed", hint=hint) from error
     return duckdb

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from collectord.errors import CollectordError
 from collectord.reader.event_tables import LOSSES
 from collectord.reader.export_rows import LOSS_FIELDS
+from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,7 +79,7 @@ def _protos() -> Any:  # noqa: ANN401  # a generated module
     except ImportError as error:
         raise CollectordError(
             "the export needs Perfetto's protocol buffers, which are not installed",
-            hint="python3 -m pip install 'collectord[perfetto]', or perfetto beside it",
+            hint=f"{install_command('perfetto')}, or perfetto beside it",
         ) from error
     return perfetto_trace_pb2
 

@@ -52,12 +52,13 @@ ORDER BY (host, mono_ns)
 TTL date + INTERVAL 30 DAY
 SETTINGS allow_nullable_key = 1;
 
--- Every ten minutes what was committed in the last two days and is not in the copy.
+-- Every ten minutes what is committed of the last four days and is not in the copy. A segment is of the day of its
+-- first record, and committed after its end: take as many days as `segment_age` and the time that a host may be away.
 CREATE MATERIALIZED VIEW IF NOT EXISTS fleet.copy_sched_switch
 REFRESH EVERY 10 MINUTE APPEND TO fleet.sched_switch_copy AS
 SELECT
     host, date, source_sha256, time, mono_ns, cpu, prev_pid, prev_comm, prev_state, next_pid, next_comm
 FROM fleet.sched_switch
-WHERE date >= today() - 1
-    AND source_sha256 IN (SELECT source_sha256 FROM fleet.committed WHERE date >= today() - 1)
-    AND source_sha256 NOT IN (SELECT source_sha256 FROM fleet.sched_switch_copy WHERE date >= today() - 1);
+WHERE date >= today() - 3
+    AND source_sha256 IN (SELECT source_sha256 FROM fleet.committed WHERE date >= today() - 3)
+    AND source_sha256 NOT IN (SELECT source_sha256 FROM fleet.sched_switch_copy WHERE date >= today() - 3);

@@ -8,6 +8,8 @@ times that the requests took, so that no two rows are the same.
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -30,6 +32,7 @@ from collectord.fleet.store import Store
 from collectord.fleet.store_audit import fleet_ledger
 from collectord.fleet.table_file import Place as OfSegment
 from collectord.programs.parameter import values_of
+from collectord.reader.embedded_db import literal
 from collectord.reader.event_file import Window
 from tests.bench import rows_ship
 from tests.bench.row import Row
@@ -58,6 +61,7 @@ _LATEST: Final = 20
 # Of a row of Parquet, with everything that is done for it.
 _ROW_BUDGET_NS: Final = 150
 _LOOPS: Final = 400_000
+_QUESTION: Final = "SELECT next_comm, count(*), max(mono_ns) FROM {table} GROUP BY 1"
 
 
 class _Counted(Store):
@@ -104,8 +108,11 @@ def _recorded(directory: Path) -> Path:
     return exported
 
 
-def _written(settings: Settings) -> Row:
-    """Return what a row of all events of `sched` takes of a processor until it is in Parquet."""
+def _written(settings: Settings) -> list[Row]:
+    """Return what a row of all events of `sched` takes of a processor until it is in Parquet.
+
+    And what one question takes of the segment, and of its Parquet.
+    """
     source = settings.directory / "sched.dat"
     load = ("perf", "bench", "sched", "pipe", "-l", str(_LOOPS))
     how = ("record", "-a", "-e", "sched:*", "--via", "ftrace", "-m", "64MiB", "-o", source)
@@ -122,8 +129,21 @@ def _written(settings: Settings) -> Row:
                 size_bytes += file.path.stat().st_size
         runs.append((time.process_time_ns() - began) / rows)
     ratio = source.stat().st_size / size_bytes
+    parquet = settings.directory / "sched.parquet"
+    with TemporaryDirectory(dir=settings.directory) as folder, ExitStack() as stack:
+        place = OfSegment(source, Path(folder), "sched", "")
+        for file in write_rows(place, Redaction(), stack):
+            if file.table == "sched_switch":
+                shutil.copy(file.path, parquet)
+    code = (
+        f"import duckdb; duckdb.sql({_QUESTION.format(table=literal(str(parquet)))!r}).fetchall()"
+    )
+    of_parquet = _cpu_s(sys.executable, "-c", code)
+    words = ("query", "--json", _QUESTION.format(table="sched_switch"), source)
+    of_segment = _cpu_s(sys.executable, "-m", "collectord", *words)
     source.unlink()
-    return Row(
+    parquet.unlink()
+    written = Row(
         f"fleet: Parquet of sched:*, {rows:,} rows",
         f"{min(runs):.0f} ns of processor time a row, trace.dat is {ratio:.1f} times as large",
         "-",
@@ -131,6 +151,23 @@ def _written(settings: Settings) -> Row:
         _ROW_BUDGET_NS,
         "ns",
     )
+    asked = Row(
+        f"fleet: switches by next task, of {rows:,} rows of sched:*",
+        f"{of_parquet:.2f} s of processor time by DuckDB of the Parquet",
+        f"{of_segment:.2f} s by query of the trace.dat",
+        of_parquet / of_segment,
+        None,
+        "x",
+    )
+    return [written, asked]
+
+
+def _cpu_s(*words: str | Path) -> float:
+    """Return the processor time of a program."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(words, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _fill(shipped: Shipped, seed: Path) -> None:
@@ -246,8 +283,9 @@ def _by_ranges(folder: Path, work: str) -> tuple[Row, list[object]]:
 def fleet(settings: Settings) -> list[Row]:
     """Ship beside a daemon; ask many hosts for their slowest block requests, by each engine."""
     settings.directory.mkdir(parents=True, exist_ok=True)
-    rows = [*rows_ship.shipping(settings), _written(settings)]
-    print(rows[-1].work, rows[-1].ours, file=sys.stderr, flush=True)
+    rows = [*rows_ship.shipping(settings), *_written(settings)]
+    for row in rows[-2:]:
+        print(row.work, row.ours, row.peer, file=sys.stderr, flush=True)
     seed = _recorded(settings.directory)
     store = Store.open(str(settings.directory / "store"), make=True)
     began = time.monotonic()

@@ -176,6 +176,24 @@ def test_hosts_and_times_choose(folder: Store, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["clickhouse", "spark"])
+def test_a_segment_that_lasts_is_found(tmp_path: Path, engine: str) -> None:
+    """Its object has a day of days before the time, and no other of that day is named."""
+    store = Store.open(str(tmp_path / "store"), make=True)
+    rows = f"SELECT i AS n, i * {DAY} AS after FROM range(6) r(i)"  # noqa: S608
+    with Shipped(store) as shipped:
+        shipped.segment(Host("long"), {"x": rows}, BEGIN_NS, 6 * DAY)
+        short = Host("short")
+        for day in range(6):
+            events = {"x": "SELECT 0 AS n, 0 AS after"}
+            shipped.segment(short, events, BEGIN_NS + day * DAY, _MINUTE)
+    wanted = Wanted(Window(BEGIN_NS + 4 * DAY))
+    sql = "SELECT host, count(*) AS n FROM x GROUP BY host"
+    assert _statement(store, engine, sql, wanted) == [("long", 2), ("short", 2)]
+    question = _asking(store, engine, wanted).of_statement(sql)
+    assert len(question.objects[0].keys) == 4
+
+
+@pytest.mark.parametrize("engine", ["clickhouse", "spark"])
 def test_what_an_engine_refuses_is_told(folder: Store, engine: str) -> None:
     """DuckDB has a function that the engine lacks: its words are in the error."""
     with pytest.raises(CollectordError, match=r"refuses the statement|has nothing for"):

@@ -19,6 +19,7 @@ import msgspec
 
 from collectord.fleet import commit as commits_of
 from collectord.fleet.commit import Balance, ClockState, Commit, Covered, Previous, StoredObject
+from collectord.fleet.lasting import content_of, lasting_of
 from collectord.fleet.store_keys import CommitKey, EventKey, day_of
 from collectord.model import ClockReading
 from collectord.sink import manifest as manifests
@@ -211,6 +212,13 @@ class Shipped:
         }
         made = Commit(**{**values, **changes})
         key = CommitKey(made.date, host.name, source).key
+        lasting = lasting_of(made)
+        if lasting is not None:
+            note = content_of(lasting)
+            self.store.put_new(lasting.key, note)
+            sha256 = hashlib.sha256(note).hexdigest()
+            of_note = StoredObject(key=lasting.key, bytes=len(note), sha256=sha256)
+            made = replaced(made, objects=(*made.objects, of_note))
         data = commits_of.encode(made)
         if is_committed:
             self.store.put_new(key, data)

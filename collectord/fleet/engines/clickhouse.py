@@ -25,6 +25,7 @@ from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import event_prefix
 from collectord.reader.event_tables import GAPS
+from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -205,8 +206,10 @@ def _pattern(objects: Objects) -> tuple[str, list[str]]:
         names = ", ".join(map(backslashed, sorted(hosts)))
         terms.append(f"extract(_path, '/host=([^/]+)/') IN ({names})")
     if objects.left_out:
-        names = ", ".join(backslashed(key.rpartition("/")[2]) for key in objects.left_out)
-        terms.append(f"_file NOT IN ({names})")
+        is_few = len(objects.left_out) <= len(objects.keys)
+        listed = objects.left_out if is_few else objects.keys
+        names = ", ".join(backslashed(key.rpartition("/")[2]) for key in listed)
+        terms.append(f"_file {'NOT ' if is_few else ''}IN ({names})")
     return pattern, terms
 
 
@@ -246,8 +249,7 @@ def _here(statement: str, stack: ExitStack) -> Iterator[str]:
     except ImportError as error:
         raise CollectordError(
             "ClickHouse in this process is chDB, which is not installed",
-            hint="python3 -m pip install 'collectord[clickhouse]', or name a server by "
-            "--engine-address",
+            hint=f"{install_command('clickhouse')}, or name a server by --engine-address",
         ) from error
     opened = session.Session()
     stack.callback(opened.close)

@@ -22,6 +22,7 @@ from collectord.fleet.engines.conditions import backslashed, conditions
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import EVENTS
+from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -109,7 +110,7 @@ def _session(address: str, stack: ExitStack) -> Any:  # noqa: ANN401  # of Spark
     except ImportError as error:
         raise CollectordError(
             "Spark needs PySpark, which is not installed",
-            hint="python3 -m pip install 'collectord[spark]', and a Java run-time of version 17",
+            hint=f"{install_command('spark')}, and a Java run-time of version 17",
         ) from error
     # Workers that are started here have this interpreter.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import secrets
 import struct
+from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,7 +31,7 @@ from collectord.fleet.question import TIME
 from collectord.fleet.store_keys import parse_event_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyiceberg.manifest import ManifestFile
 
@@ -104,12 +105,25 @@ def read_manifests(
     """
     if not table.manifests:
         return []
-    try:
+    with _errors(table.manifests):
         found = [*read_manifest_list(files.new_input(table.manifests))]
         return [
             Manifest(one, one.fetch_manifest_entry(files) if is_asked(*_days(one)) else None)
             for one in found
         ]
+
+
+def manifests_in(address: str, files: StoreIO) -> list[str]:
+    """Return the addresses of the manifests in a list of them. Raises as `read_manifests`."""
+    with _errors(address):
+        return [one.manifest_path for one in read_manifest_list(files.new_input(address))]
+
+
+@contextmanager
+def _errors(address: str) -> Iterator[None]:
+    """Turn what pyiceberg raises for a damaged object in a block into StoreError."""
+    try:
+        yield
     except (
         ArithmeticError,
         AssertionError,
@@ -118,7 +132,7 @@ def read_manifests(
         TypeError,
         ValueError,
     ) as error:
-        raise StoreError(f"{table.manifests} cannot be read: {error}", key="") from error
+        raise StoreError(f"{address} cannot be read: {error}", key="") from error
 
 
 def _days(manifest: ManifestFile) -> tuple[str, str]:

@@ -3,7 +3,8 @@
 
 The newest of the documents `vN.metadata.json` of a table counts. The next one is put on the
 condition that nobody has put it: of two that do so at once one begins again, with what is there.
-So a kill at any instant leaves the table as it was, or as it should be.
+So a kill at any instant leaves the table as it was, or as it should be. What only old versions
+have is deleted behind it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collectord.fleet.iceberg.iceberg_manifests import (
     read_manifests,
     write_snapshot,
 )
+from collectord.fleet.iceberg.old_versions import delete_old
 from collectord.fleet.iceberg.store_io import StoreIO
 from collectord.fleet.iceberg.table_document import (
     DOCUMENT_MAX_BYTES,
@@ -63,6 +65,8 @@ class Registered(NamedTuple):
         added, dropped: files.
         columns_left_out: that its files have, and it has not.
         files_left_out: why files are not in it, by key.
+        deleted: objects of old versions.
+        not_deleted: why not all of them are, "" if they are.
     """
 
     event: str
@@ -72,6 +76,8 @@ class Registered(NamedTuple):
     dropped: int
     columns_left_out: Sequence[str]
     files_left_out: Mapping[str, str]
+    deleted: int
+    not_deleted: str
 
 
 class _Outcome(NamedTuple):
@@ -92,13 +98,22 @@ class Registration:
         selection: the days, of all hosts.
         place: of the objects.
         location: the address of the store, as engines are to have it.
+        previous_versions: how many of a table are kept before its newest; 0: all of them, None: as
+            the table says.
     """
 
-    def __init__(self, selection: Selection, place: Place, location: str) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        place: Place,
+        location: str,
+        previous_versions: int | None = None,
+    ) -> None:
         self._selection = selection
         self._place = place
         self._store = selection.store
         self._files = StoreIO(selection.store, location)
+        self._previous_versions = previous_versions
 
     def events(self) -> list[str]:
         """Return the events that have objects, or a table. Raises StoreError."""
@@ -139,7 +154,8 @@ class Registration:
         snapshot = made.table.snapshot
         if snapshot is None:
             return None
-        self._hint(event, made.version)
+        documents = self._hint(event, self._documents(event))
+        deleted, problem = self._delete_old(made.table, documents)
         return Registered(
             event,
             files=int(snapshot["summary"]["total-data-files"]),
@@ -148,7 +164,18 @@ class Registration:
             dropped=dropped,
             columns_left_out=made.table.columns.left_out(),
             files_left_out=left_out,
+            deleted=deleted,
+            not_deleted=problem,
         )
+
+    def _delete_old(self, table: TableDocument, documents: Mapping[int, str]) -> tuple[int, str]:
+        """Delete old versions; return how many objects, and why not all of them."""
+        if not table.deletes:
+            return 0, ""
+        try:
+            return delete_old(self._files, documents, table.previous_versions), ""
+        except StoreError as error:
+            return 0, error.message
 
     def _attempt(
         self, event: str, found: tuple[int, TableDocument], known_bad: Mapping[str, str]
@@ -157,18 +184,25 @@ class Registration:
         version, table = found
         scope = self._selection.first_day
         first = self._first_day(event)
+        wanted = self._selection.objects(event).sizes
+        # Of segments that lasted into the days that are asked for.
+        lasting = {day for day in map(_day_in, wanted) if day < scope}
 
         def is_asked(begin: str, end: str) -> bool:
-            return end >= scope or begin < first
+            return end >= scope or begin < first or any(begin <= day <= end for day in lasting)
 
         before = read_manifests(table, self._files, is_asked)
         registered = {self._files.key_of(path): path for path in paths_in(before)}
         in_scope = {key for key in registered if not scope > _day_in(key) >= first}
-        wanted = self._selection.objects(event).sizes
         if in_scope - wanted.keys():
             # Another may have registered what was put since the store was listed.
             self._selection = Selection(self._store, self._selection.wanted)
-            wanted = self._selection.objects(event).sizes
+            sizes = self._selection.objects(event).sizes
+            wanted = {
+                key: size
+                for key, size in sizes.items()
+                if (day := _day_in(key)) >= scope or day in lasting
+            }
         dropped = frozenset(registered[key] for key in in_scope - wanted.keys())
         missing = sorted(wanted.keys() - registered.keys() - known_bad.keys())
         chosen = missing[:FILES_MAX]
@@ -196,6 +230,10 @@ class Registration:
             raise StoreError(f"{key} would have more than {DOCUMENT_MAX_BYTES} bytes", key=key)
         if not self._store.put_new(_document(event, version + 1), data):
             return None
+        if max(self._documents(event)) > version + 1:
+            # Another has put a version behind this one; or many, and the name was free again as
+            # that of a version that is deleted.
+            return None
         return _Outcome(table, version + 1, len(added), len(dropped), left_out, more)
 
     def _footers(self, keys: list[str], left_out: dict[str, str]) -> Iterator[tuple[str, Footer]]:
@@ -222,22 +260,44 @@ class Registration:
 
     def _newest(self, event: str) -> tuple[int, TableDocument]:
         """Return the number and the document of a table's newest version, 0 if there is none."""
-        prefix = _prefix(event)
-        location = f"{self._files.location}/{prefix}"
-        _, found = self._store.list_folder(f"{prefix}/metadata")
-        names = (_DOCUMENT.fullmatch(info.key.rpartition("/")[2]) for info in found)
-        version = max((int(match[1]) for match in names if match is not None), default=0)
+        location = f"{self._files.location}/{_prefix(event)}"
+        version = max(self._documents(event), default=0)
         if not version:
-            return 0, new_table(location, str(uuid.uuid4()))
-        key = _document(event, version)
-        return version, parsed(self._store.get(key, DOCUMENT_MAX_BYTES), key, location)
+            table = new_table(location, str(uuid.uuid4()))
+        else:
+            key = _document(event, version)
+            table = parsed(self._store.get(key, DOCUMENT_MAX_BYTES), key, location)
+        return version, table.keeping(self._previous_versions)
 
-    def _hint(self, event: str, version: int) -> None:
-        """Have the object by which readers find the newest version name it."""
+    def _documents(self, event: str) -> dict[int, str]:
+        """Return the keys of a table's documents, by version."""
+        _, found = self._store.list_folder(f"{_prefix(event)}/metadata")
+        named = ((info.key, _DOCUMENT.fullmatch(info.key.rpartition("/")[2])) for info in found)
+        return {int(match[1]): key for key, match in named if match is not None}
+
+    def _hint(self, event: str, documents: dict[int, str]) -> dict[int, str]:
+        """Have the object by which readers find the newest version name it.
+
+        Args:
+            event: whose table it is.
+            documents: of the table.
+
+        Returns:
+            its documents after that.
+        """
         key = f"{_prefix(event)}/metadata/{_HINT}"
-        text = str(version).encode()
-        if self._store.head(key) is None or self._store.get(key, _HINT_MAX_BYTES) != text:
+        while True:
+            newest = max(documents)
+            text = str(newest).encode()
+            if self._store.head(key) is not None and (
+                self._store.get(key, _HINT_MAX_BYTES) == text
+            ):
+                return documents
             self._store.put(key, text)
+            documents = self._documents(event)
+            if max(documents) == newest:
+                return documents
+            # Another has put a newer one, and maybe named it, before this one was named.
 
 
 def _prefix(event: str) -> str:

@@ -25,6 +25,10 @@ DOCUMENT_MAX_BYTES: Final = 16 << 20
 SNAPSHOTS_KEPT: Final = 10
 WRITER: Final = "collectord"
 LEFT_OUT: Final = "collectord.columns-left-out"
+# Iceberg's names: whether versions before the newest are deleted, and how many are kept.
+DELETES: Final = "write.metadata.delete-after-commit.enabled"
+PREVIOUS_VERSIONS: Final = "write.metadata.previous-versions-max"
+_KEEPING: Final[dict[str, str]] = {DELETES: "true", PREVIOUS_VERSIONS: "100"}
 _VERSION: Final = 3
 _MAPPING: Final = "schema.name-mapping.default"
 _NS_PER_MS: Final = 1_000_000
@@ -83,6 +87,30 @@ class TableDocument(NamedTuple):
         """The address of the list of manifests, "" before the first snapshot."""
         snapshot = self.snapshot
         return "" if snapshot is None else str(snapshot["manifest-list"])
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of the table, with what holds where it says nothing."""
+        return {**_KEEPING, **self.raw["properties"]}
+
+    @property
+    def previous_versions(self) -> int:
+        """How many versions before the newest are kept. Raises ValueError."""
+        return max(int(self.properties[PREVIOUS_VERSIONS]), 1)
+
+    @property
+    def deletes(self) -> bool:
+        """Whether other versions are deleted."""
+        return self.properties[DELETES].lower() == "true"
+
+    def keeping(self, previous_versions: int | None) -> TableDocument:
+        """Return the table with so many versions kept; 0: all, None: what it says itself."""
+        if previous_versions is None:
+            return self
+        told = {DELETES: str(previous_versions > 0).lower()}
+        if previous_versions:
+            told[PREVIOUS_VERSIONS] = str(previous_versions)
+        return self._replace(raw={**self.raw, "properties": {**self.raw["properties"], **told}})
 
     @property
     def sequence_number(self) -> int:
@@ -148,6 +176,7 @@ def parsed(data: bytes, key: str, location: str) -> TableDocument:
         )
         mapping = json.loads(raw["properties"][_MAPPING])
         made = TableDocument(raw, from_document(fields, mapping, raw["last-column-id"]))
+        _ = made.previous_versions, made.deletes
         snapshot = made.snapshot
         if snapshot is None or snapshot["summary"].get("engine-name") != WRITER:
             raise StoreConflict(
@@ -166,6 +195,18 @@ def parsed(data: bytes, key: str, location: str) -> TableDocument:
     ) as error:
         raise StoreError(f"{key} is no metadata of a table: {error}", key=key) from error
     return made
+
+
+def read_lists(data: bytes, key: str) -> list[str]:
+    """Return the addresses of the lists of manifests in a document, the oldest snapshot's first.
+
+    Raises StoreError.
+    """
+    try:
+        raw = decode_json(data, dict[str, Any])
+        return [str(one["manifest-list"]) for one in raw["snapshots"]]
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise StoreError(f"{key} is no metadata of a table: {error}", key=key) from error
 
 
 def following(table: TableDocument, made: Made, now_ns: int, before: str) -> TableDocument:
@@ -196,7 +237,7 @@ def following(table: TableDocument, made: Made, now_ns: int, before: str) -> Tab
             *raw["metadata-log"],
             {"timestamp-ms": raw["last-updated-ms"], "metadata-file": before},
         ]
-        raw["metadata-log"] = log[-SNAPSHOTS_KEPT:]
+        raw["metadata-log"] = log[-table.previous_versions :]
     raw["snapshots"] = [*raw["snapshots"], snapshot][-SNAPSHOTS_KEPT:]
     there = {one["snapshot-id"] for one in raw["snapshots"]}
     moment = {"timestamp-ms": now_ms, "snapshot-id": made.id}
@@ -210,7 +251,7 @@ def following(table: TableDocument, made: Made, now_ns: int, before: str) -> Tab
     raw["last-sequence-number"] = table.sequence_number
     raw["last-updated-ms"] = now_ms
     raw["properties"] = {
-        **raw["properties"],
+        **table.properties,
         _MAPPING: json.dumps(table.columns.mapping()),
         LEFT_OUT: ",".join(table.columns.left_out()),
     }

@@ -13,6 +13,7 @@ import pytest
 from collectord.cli import fleet
 from collectord.errors import CollectordError, StoreConflict, UsageError
 from collectord.fleet.store import Store
+from collectord.fleet.store_keys import IncidentKey
 from tests.support import object_stores
 from tests.support.fleets import (
     BEGIN_NS,
@@ -92,6 +93,22 @@ def test_a_query_that_orders_hosts_by_time_says_the_bound(run: Run) -> None:
     assert run("query", sql, "--host", "db-*")[2] == ""
 
 
+def test_an_answer_that_orders_hosts_by_time_says_the_bound(run: Run, store: Path) -> None:
+    """Its rows of all hosts are in one order; that of an answer by another column says nothing."""
+    kills = (
+        "SELECT i AS n, 5::INTEGER AS tid, 'sh' AS comm, 7::INTEGER AS event_pid, i AS after "
+        "FROM range(2) r(i)"
+    )
+    with Shipped(Store.open(str(store))) as shipped:
+        for name in ("db-1", "web-1"):
+            begins_ns = BEGIN_NS + 3600 * SECOND
+            shipped.segment(Host(name), {"oom:mark_victim": kills}, begins_ns, SECOND)
+    status, text, errors = run("answer", "oom-kills")
+    assert (status, len(text.splitlines())) == (0, 5)
+    assert "on one line to within 1.000 ms" in errors
+    assert run("answer", "slow-io")[2] == ""
+
+
 def test_the_schema_has_all_tables(run: Run) -> None:
     """Events, and the tables that commits make."""
     _, text, _ = run("query", "--schema")
@@ -156,6 +173,8 @@ def test_a_flame_graph_is_of_hosts_or_labels(run: Run, tmp_path: Path) -> None:
         (("tables", "--host", "db-*"), "--host is an option of fleet query"),
         (("query", "SELECT 1", "--location", "x"), "--location is an option of fleet tables"),
         (("query", "SELECT 1", "--engine-address", "x"), "DuckDB has no address"),
+        (("tables", "--previous-versions", "-1"), "--previous-versions is negative"),
+        (("ledger", "--previous-versions", "1"), "is an option of fleet tables"),
         (("flame", "--against", "role=x", "-o", "x.pprof"), "no comparison"),
         (("incidents", "none"), "there is no incident none"),
         (("answer", "slow-oi"), "there is no answer 'slow-oi'"),
@@ -165,6 +184,27 @@ def test_what_does_not_go_together_is_told(run: Run, words: tuple[str, ...], pro
     """In one line, with what to do."""
     with pytest.raises(UsageError, match=problem):
         run(*words)
+
+
+def test_incidents_are_of_hosts_with_labels(run: Run, store: Path) -> None:
+    """Labels are those of the commits of a host, as for all other actions."""
+    opened = Store.open(str(store))
+    for host in ("db-1", "web-1"):
+        note = {"id": "1-io", "trigger": "io", "hostname": host, "fired_ns": BEGIN_NS}
+        key = IncidentKey(host, "1-io", "incident.json").key
+        opened.put_new(key, json.dumps(note).encode())
+    hosts = [line.split()[2] for line in run("incidents")[1].splitlines()[1:]]
+    assert hosts == ["db-1", "web-1"]
+    status, text, errors = run("incidents", "--label", "role=web")
+    assert (status, errors) == (0, "")
+    assert [line.split()[2] for line in text.splitlines()[1:]] == ["web-1"]
+
+
+def test_a_ledger_is_of_hosts_with_labels(run: Run) -> None:
+    """The sums are of these alone."""
+    status, text, errors = run("ledger", "--label", "role=web")
+    assert (status, errors) == (0, "")
+    assert [line.split()[0] for line in text.splitlines()[1:]] == ["web-1", "all"]
 
 
 def test_a_store_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,6 +202,13 @@ def test_labels_and_ledger_are_tables(folder: Store) -> None:
     ]
 
 
+def test_two_groups_of_hosts_are_compared(folder: Store) -> None:
+    """A label tells the groups apart, and a statement has their difference."""
+    one, other = (f"count(*) FILTER (WHERE role = '{role}')" for role in ("db", "web"))
+    sql = f"SELECT next_comm, {one} - {other} AS more FROM sched_switch JOIN hosts USING (host) "  # noqa: S608
+    assert _rows(folder, f"{sql} GROUP BY 1 ORDER BY 1") == [("even", -400), ("odd", -400)]
+
+
 def test_a_session_is_chosen(folder: Store) -> None:
     """Records of other sessions are not there."""
     assert _rows(folder, _COUNT, session="exec") == _ALL

@@ -194,5 +194,8 @@ def test_json_has_all(shipped: Shipped) -> None:
     _put(shipped, Host("a"), 1, lost=1)
     document = msgspec.json.decode(msgspec.json.encode(_ledger(shipped).to_json()))
     assert document["complete"] is False
-    assert document["sessions"][0]["lost_by"] == {"kernel_ring/ring_full": 1}
+    (session,) = document["sessions"]
+    assert session["lost_by"] == {"kernel_ring/ring_full": 1}
+    assert session["plans"] == ["c" * 64]
+    assert session["shipped_ns"] == BEGIN_NS + _MINUTE + SECOND
     assert document["all"]["records"]["produced"] == 51

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
 from pyiceberg.table import ALWAYS_TRUE, StaticTable
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from collectord.errors import StoreConflict, StoreError, StoreUnavailable
 from collectord.fleet.engines.place import Place
-from collectord.fleet.iceberg import iceberg_manifests, registration
+from collectord.fleet.iceberg import iceberg_manifests, registration, table_document
 from collectord.fleet.iceberg.registration import Registered, Registration
 from collectord.fleet.iceberg.store_io import StoreIO
-from collectord.fleet.iceberg.table_document import SNAPSHOTS_KEPT
+from collectord.fleet.iceberg.table_document import DELETES, PREVIOUS_VERSIONS, SNAPSHOTS_KEPT
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.reader.event_file import Window
@@ -77,9 +78,15 @@ def _address(store: Store) -> str:
     return store.url if "://" in store.url else f"file://{store.url}"
 
 
-def _register(store: Store, event: str = SCHED, since_ns: int | None = None) -> Registered:
+def _register(
+    store: Store,
+    event: str = SCHED,
+    since_ns: int | None = None,
+    previous_versions: int | None = None,
+) -> Registered:
     selection = Selection(store, Wanted(Window(since_ns)))
-    made = Registration(selection, Place(store), _address(store)).register(event)
+    place = Place(store)
+    made = Registration(selection, place, _address(store), previous_versions).register(event)
     assert made is not None
     return made
 
@@ -112,8 +119,8 @@ def _metadata(store: Store, event: str = SCHED) -> Path:
     return Path(store.url) / f"iceberg/event={event}/metadata"
 
 
-def _edit(store: Store, version: int, **changes: object) -> None:
-    path = _metadata(store) / f"v{version}.metadata.json"
+def _edit(store: Store, version: int, event: str = SCHED, /, **changes: object) -> None:
+    path = _metadata(store, event) / f"v{version}.metadata.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
@@ -270,6 +277,19 @@ def test_days_that_are_not_asked_for_stay(store: Store) -> None:
     assert _files(store) == _committed(store)
 
 
+def test_a_segment_that_lasts_into_the_days_is_registered_once(store: Store) -> None:
+    """It has the day of its beginning, and is shipped at its end."""
+    _register(store)
+    with Shipped(store) as shipped:
+        for name in ("a", "late"):
+            shipped.segment(Host(name), {f"sched:{SCHED}": switches(0, 3)}, BEGIN_NS, 5 * DAY)
+    since_ns = BEGIN_NS + 5 * DAY
+    made = _register(store, since_ns=since_ns)
+    assert (made.files, made.added, made.dropped) == (6, 2, 0)
+    assert _register(store, since_ns=since_ns).added == 0
+    assert _files(store) == _committed(store)
+
+
 class _Losing(Store):
     """A store into which somebody else puts the next version first."""
 
@@ -297,7 +317,7 @@ def test_two_at_once_register_each_file_once(store: Store) -> None:
 
 
 class _Dying(Store):
-    """A store that fails from a certain put on."""
+    """A store that fails from a certain put or deletion on."""
 
     left: int = 0
 
@@ -308,6 +328,10 @@ class _Dying(Store):
     def put(self, key: str, data: bytes) -> None:
         self._use(key)
         super().put(key, data)
+
+    def delete(self, key: str) -> None:
+        self._use(key)
+        super().delete(key)
 
     def _use(self, key: str) -> None:
         if not self.left:
@@ -375,6 +399,7 @@ def test_tables_of_others_are_left_alone(store: Store) -> None:
         {"properties": {}},
         {"properties": {"schema.name-mapping.default": '[{"field-id": "x"}]'}},
         {"last-column-id": None},
+        {"properties": {"schema.name-mapping.default": "[]", PREVIOUS_VERSIONS: "many"}},
     ],
     ids=str,
 )
@@ -402,3 +427,184 @@ def test_s3_has_tables_too(s3_server: S3Server) -> None:
     assert _register(store).files == 4
     assert _files(store) == _committed(store)
     assert _register(store).added == 0
+
+
+def _version(store: Store, key: str) -> tuple[set[str], list[str]]:
+    """Return what a version of the table x refers to, and the files of all its snapshots."""
+    io = StoreIO(store, _address(store))
+    metadata = TableMetadataUtil.parse_raw(store.get(key, 1 << 20).decode())
+    used, files = {key}, []
+    for snapshot in metadata.snapshots:
+        manifests = snapshot.manifests(io)
+        used |= {
+            io.key_of(snapshot.manifest_list),
+            *(io.key_of(m.manifest_path) for m in manifests),
+        }
+        files += [e.data_file.file_path for m in manifests for e in m.fetch_manifest_entry(io)]
+    return used, files
+
+
+def _grow(store: Store, first: int, count: int, previous_versions: int | None = None) -> None:
+    """Have the table x change so many times; a segment goes now and then."""
+    for number in range(first, first + count):
+        _put(store, f"{number} AS one", second=10 * number)
+        if number % 4 == 3:
+            gone = min(one.key for one in store.objects("ledger/date=2026-11-20/host=a"))
+            store.delete(gone)
+        _register(store, "x", previous_versions=previous_versions)
+
+
+def _objects(store: Store) -> set[str]:
+    """Return what is below the table x, without the hint."""
+    found = {one.key for one in store.objects("iceberg/event=x/metadata")}
+    return {key for key in found if not key.endswith("version-hint.text")}
+
+
+def _check_versions(store: Store, newest: int, previous_versions: int) -> None:
+    """Check that these versions are there, can be read, and are all that is there."""
+    used: set[str] = set()
+    for version in range(newest - previous_versions, newest + 1):
+        named, files = _version(store, f"iceberg/event=x/metadata/v{version}.metadata.json")
+        assert files
+        used |= named
+    assert _objects(store) == used
+    assert _files(store, "x") == _committed(store, "x")
+
+
+@pytest.fixture(params=["folder", "s3"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path, s3_server: S3Server) -> Store:
+    """Return an empty store, a folder or one in an S3 server."""
+    if request.param == "folder":
+        return Store.open(str(tmp_path / "empty"), make=True)
+    return Store.open(s3_server.new_bucket(), s3_server.options())
+
+
+def test_old_versions_are_deleted(empty: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that the newest and the kept ones refer to is there, and nothing else of the table."""
+    monkeypatch.setattr(iceberg_manifests, "MANIFESTS_MAX", 3)
+    monkeypatch.setattr(table_document, "SNAPSHOTS_KEPT", 3)
+    _grow(empty, 0, 9, previous_versions=2)
+    _check_versions(empty, 9, 2)
+    table = _table(empty, "x")
+    assert table.properties[PREVIOUS_VERSIONS] == "2"
+    assert [Path(one.metadata_file).name for one in table.metadata.metadata_log] == [
+        "v7.metadata.json",
+        "v8.metadata.json",
+    ]
+    assert _register(empty, "x").deleted == 0
+
+
+def test_a_table_says_how_many_versions_are_kept(store: Store) -> None:
+    """Its own properties hold until an option changes them; without deletion all are there."""
+    _grow(store, 0, 4, previous_versions=0)
+    assert _table(store, "x").properties[DELETES] == "false"
+    _grow(store, 4, 1)
+    assert len([*_metadata(store, "x").glob("v*.json")]) == 5
+    _grow(store, 5, 1, previous_versions=1)
+    assert {path.name for path in _metadata(store, "x").glob("v*.json")} == {
+        "v5.metadata.json",
+        "v6.metadata.json",
+    }
+    _grow(store, 6, 1)
+    _check_versions(store, 7, 1)
+
+
+def test_by_default_a_hundred_versions_are_kept(store: Store) -> None:
+    """It is the format's own number, and a table has it among its properties."""
+    _register(store)
+    properties = _table(store).properties
+    assert (properties[DELETES], properties[PREVIOUS_VERSIONS]) == ("true", "100")
+
+
+def test_a_deletion_that_ends_anywhere_is_made_up_for(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kept versions are whole at any instant, and the next run deletes the rest."""
+    monkeypatch.setattr(iceberg_manifests, "MANIFESTS_MAX", 2)
+    monkeypatch.setattr(table_document, "SNAPSHOTS_KEPT", 2)
+    newest = 6
+    _grow(store, 0, newest, previous_versions=0)
+    whole = tmp_path / "whole"
+    shutil.copytree(_metadata(store, "x"), whole)
+    for deletions in count():
+        shutil.rmtree(_metadata(store, "x"))
+        shutil.copytree(whole, _metadata(store, "x"))
+        dying = _Dying(store.url, store._backend)
+        dying.left = deletions
+        made = _register(dying, "x", previous_versions=1)
+        if not made.not_deleted:
+            break
+        assert made.not_deleted == "it is away"
+        for version in (newest - 1, newest):
+            _version(store, f"iceberg/event=x/metadata/v{version}.metadata.json")
+        assert _register(store, "x", previous_versions=1).not_deleted == ""
+        _check_versions(store, newest, 1)
+    # Documents and lists of snapshots are seven.
+    assert deletions > 7
+
+
+def test_a_run_that_slept_while_its_version_came_and_went_begins_again(store: Store) -> None:
+    """The name of a deleted version is free, and what is put there is no version of the table."""
+    _grow(store, 0, 2, previous_versions=1)
+    _put(store, "1 AS one", host="other")
+    sleeping = _Losing(store.url, store._backend)
+    sleeping.rival = lambda: _grow(store, 2, 4)
+    made = _register(sleeping, "x")
+    assert made.added == 0
+    assert _files(store, "x") == _committed(store, "x")
+    _check_versions(store, 6, 1)
+
+
+def test_objects_of_others_are_never_deleted(store: Store) -> None:
+    """Anybody may have written an old document: what it names is deleted below the table alone."""
+    _grow(store, 0, 3, previous_versions=0)
+    place = "iceberg/event=x/metadata"
+    others = [
+        _committed(store, "x")[0],
+        f"{place}/notes-m0.avro",
+        f"iceberg/event=y/metadata/{'ab' * 16}-m0.avro",
+    ]
+    for other in others[1:]:
+        store.put(other, b"mine")
+    listed = f"{place}/snap-5-{'cd' * 16}.avro"
+    with write_manifest_list(
+        2,
+        StoreIO(store, _address(store)).new_output(f"{_address(store)}/{listed}"),
+        5,
+        None,
+        1,
+        "null",
+    ) as writer:
+        writer.add_manifests([_manifest_file(f"{_address(store)}/{other}") for other in others])
+    document = json.loads((_metadata(store, "x") / "v1.metadata.json").read_text())
+    snapshot = {**document["snapshots"][0], "manifest-list": f"{_address(store)}/{listed}"}
+    _edit(store, 1, "x", snapshots=[snapshot])
+    made = _register(store, "x", previous_versions=1)
+    assert (made.deleted, made.not_deleted) == (2, "")
+    assert [store.head(key) is None for key in (*others, listed)] == [False, False, False, True]
+
+
+def _manifest_file(address: str) -> ManifestFile:
+    counts: dict[str, Any] = {
+        f"{what}_{of}_count": 0
+        for what in ("added", "existing", "deleted")
+        for of in ("files", "rows")
+    }
+    return ManifestFile.from_args(
+        manifest_path=address,
+        manifest_length=1,
+        partition_spec_id=0,
+        content=ManifestContent.DATA,
+        sequence_number=1,
+        min_sequence_number=1,
+        added_snapshot_id=5,
+        **counts,
+    )
+
+
+def test_a_store_that_lets_nobody_delete_is_told(store: Store) -> None:
+    """The table is as it should be."""
+    _grow(store, 0, 3, previous_versions=0)
+    dying = _Dying(store.url, store._backend)
+    made = _register(dying, "x", previous_versions=1)
+    assert (made.files, made.deleted, made.not_deleted) == (3, 0, "it is away")

@@ -276,15 +276,24 @@ def test_a_lie_about_a_commit(host: Host, run_cli: RunCli, s3_server: S3Server) 
     check_store(store, SEGMENTS)
 
 
-def test_kills(host: Host, start_cli: StartCli, run_cli: RunCli, s3_server: S3Server) -> None:
+def _sums(host: Host) -> dict[str, str]:
+    """Return the SHA-256 of the segments of a host, by name."""
+    paths = host.directory.glob("*.perf.data")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def test_kills(start_cli: StartCli, run_cli: RunCli, s3_server: S3Server, tmp_path: Path) -> None:
     """Killed at any instant, with a store of which a fifth of the requests fails.
 
-    Each segment is in the store once or pending, and retention deletes none before it is there.
+    Each segment is in the store once, byte for byte, or pending, and retention deletes none before
+    it is there.
     """
+    host = Host(tmp_path / "host", rule="raw")
+    host.record(SEGMENTS)
     dice = random.Random(SEED)  # noqa: S311  # chooses instants
     url = s3_server.new_bucket()
     store = Store.open(url, s3_server.options())
-    sealed = {path.name for path in host.directory.glob("*.perf.data")}
+    sealed = _sums(host)
     # Nothing may stay but what waits.
     hold = HoldPlan(str(host.note), (("exec", str(host.directory)),), bytes=1 << 40)
     plan = RetentionPlan(bytes=SOME_BYTES, hold=hold)
@@ -292,7 +301,8 @@ def test_kills(host: Host, start_cli: StartCli, run_cli: RunCli, s3_server: S3Se
         env = host.environment(s3_server.options(odd.port))
         for number in range(KILLS):
             if number % 4 == 3:
-                sealed |= {path.name for path in host.record(1)}
+                host.record(1)
+                sealed |= _sums(host)
             process = start_cli(*host.words(url, "--once"), env=env)
             ended = threading.Event()
             ended.wait(dice.random() * patient(2.0))
@@ -306,8 +316,14 @@ def test_kills(host: Host, start_cli: StartCli, run_cli: RunCli, s3_server: S3Se
         odd.rate = 0.0
         done = run_cli(*host.words(url, "--once"), env=env)
     assert done.returncode == 0, done.stderr
-    ordered = check_store(store, len(sealed))
-    assert {one.segment for one in ordered} == sealed
+    ordered = check_store(store, len(sealed), raw=True)
+    raw = [
+        (one.segment, stored.sha256)
+        for one in ordered
+        for stored in one.objects
+        if not stored.event
+    ]
+    assert sorted(raw) == sorted(sealed.items())
 
 
 def test_a_store_that_is_away(host: Host, run_cli: RunCli, s3_server: S3Server) -> None:

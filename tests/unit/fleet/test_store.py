@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import urllib.request
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import obstore
 import pytest
 
 from collectord.errors import NotStored, StoreError, StoreUnavailable, UsageError
@@ -53,6 +56,27 @@ def test_what_is_not_there_is_said(store: Store, tmp_path: Path) -> None:
     assert store.put_new(KEY, b"12345")
     with pytest.raises(StoreError, match="more than 4 bytes"):
         store.get(KEY, 4)
+
+
+def test_what_is_deleted_is_gone(store: Store) -> None:
+    """The others stay, and one that is not there is as good as deleted."""
+    store.put_new(KEY, b"first")
+    store.put_new("ledger/x", b"other")
+    store.delete(KEY)
+    store.delete(KEY)
+    assert [info.key for info in store.objects()] == ["ledger/x"]
+    assert store.put_new(KEY, b"again") is True
+
+
+def test_the_store_is_asked_to_encrypt(s3_server: S3Server) -> None:
+    """By the options that the manual names."""
+    options = {**s3_server.options(), "aws_server_side_encryption": "AES256"}
+    store = Store.open(s3_server.new_bucket(), options)
+    assert store.put_new(KEY, b"secret")
+    signed = obstore.sign(store._backend, "HEAD", KEY, timedelta(minutes=1))
+    request = urllib.request.Request(signed, method="HEAD")  # noqa: S310
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
+        assert answer.headers["x-amz-server-side-encryption"] == "AES256"
 
 
 def test_large_files_are_put_in_parts(

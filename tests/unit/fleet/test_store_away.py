@@ -75,12 +75,14 @@ class Outage:
         memory_bytes: of Python, at each look.
         kept: segments on the host, at each look.
         told: figures of the session, at the last look.
+        pending_s: the age of what waits, as it is scraped whenever a segment was sealed.
     """
 
     waits: list[float] = field(default_factory=list)
     memory_bytes: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     told: Shipped = field(default_factory=Shipped)
+    pending_s: list[float] = field(default_factory=list)
 
 
 class Hour:
@@ -162,6 +164,8 @@ class Hour:
         self.outage.memory_bytes.append(tracemalloc.get_traced_memory()[0])
         self.outage.kept.append(len([*self.host.directory.glob("*.perf.data")]))
         self.outage.told = self.state.shipping.sessions[SESSION]
+        if self._passed_s % SEAL_S == 0:
+            self.outage.pending_s.append(scraped(self.state)["collectord_ship_pending_seconds"])
 
     def _seal(self) -> int:
         """Seal a segment now, and return its disk space."""
@@ -235,6 +239,7 @@ def test_an_hour_without_the_store(hour: Hour, tmp_path: Path, reason: str) -> N
     # The figures, and the ledger of the fleet.
     assert outage.told.waiting == outage.kept[-1]
     assert outage.told.since_ns is not None
+    assert min(outage.pending_s) > 0
     series = scraped(hour.state)
     assert series["collectord_ship_deleted_segments_total"] == len(gone)
     assert series["collectord_ship_errors_total"] == len(outage.waits)

@@ -13,12 +13,14 @@ from collectord.fleet.store_keys import (
     CommitKey,
     EventKey,
     IncidentKey,
+    LastingKey,
     day_of,
     event_prefix,
     ledger_prefix,
     parse_commit_key,
     parse_event_key,
     parse_incident_key,
+    parse_lasting_key,
     partition,
     quoted,
     raw_key,
@@ -50,6 +52,8 @@ def test_any_name_is_one_part_of_a_key(event: str, host: str, number: int) -> No
     assert made.key.count("/") == 4
     commit = CommitKey(DAY, host, SOURCE)
     assert parse_commit_key(commit.key) == commit
+    lasting = LastingKey("2026-12-31", DAY, commit)
+    assert parse_lasting_key(lasting.key) == lasting
     incident = IncidentKey(host, "20261127T000000Z-oom", "incident.json")
     assert parse_incident_key(incident.key) == incident
     assert partition(f"events/event={quoted(event)}/") == ("event", event)
@@ -63,12 +67,14 @@ def test_any_name_is_one_part_of_a_key(event: str, host: str, number: int) -> No
         f"events/event=x/date={DAY}/host=h/{SOURCE}.parquet",
         f"events/event=x/date={DAY}/host=h/../{SOURCE}-0.parquet",
         f"ledger/date={DAY}/host=h/{SOURCE}.json.tmp",
+        f"lasting/until=2026-13-01/since={DAY}/date={DAY}/host=h/{SOURCE}",
     ],
 )
 def test_other_objects_have_no_parts(key: str) -> None:
     """Objects that somebody else put into the store are none of ours."""
     assert parse_event_key(key) is None
     assert parse_commit_key(key) is None
+    assert parse_lasting_key(key) is None
 
 
 def test_prefixes_end_with_whole_parts() -> None:
