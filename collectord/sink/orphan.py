@@ -38,10 +38,9 @@ from collectord.sink.segment import (
     PARTIAL,
     SegmentPaths,
     group_files,
-    publish,
     read_other_manifest,
-    remove,
 )
+from collectord.sink.segment_steps import publish, remove
 
 if TYPE_CHECKING:
     from collections.abc import Generator

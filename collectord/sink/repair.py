@@ -35,15 +35,13 @@ from collectord.sink.segment import (
     Group,
     SegmentPaths,
     group_files,
-    lock,
-    publish_data,
     read_manifest,
-    remove,
-    run,
     session_folder,
     session_names,
     sink_errors,
 )
+from collectord.sink.segment_lock import lock
+from collectord.sink.segment_steps import publish_data, remove, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator
