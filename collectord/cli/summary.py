@@ -17,7 +17,8 @@ from collectord.cli.output import (
     snapshot_text,
 )
 from collectord.model import Basis
-from collectord.session.maps.answers import FoldedAnswer, HistogramAnswer, TableAnswer
+from collectord.session.maps.answers import HistogramAnswer, TableAnswer
+from collectord.session.maps.folded_answer import FoldedAnswer
 from collectord.session.maps.program_status import session_json
 
 if TYPE_CHECKING:

@@ -48,14 +48,7 @@ def pack(plain: memoryview) -> Pieces:
 
 def unpack(packed: memoryview, *, lenient: bool = False) -> Pieces:
     """Yield the pieces of the file as it was. Raises CodecError."""
-    decompressor = Decompressor(_PIECE_BYTES, lenient=lenient)
-    to = 0
-    for at, end in _frames(packed):
-        with packed[at:end] as frame:
-            contents = decompressor.contents(frame, at)
-        yield Piece(to, contents)
-        to += len(contents)
-    _check_size(packed, to)
+    yield from _pieces(packed, None, lenient=lenient)
 
 
 def unpack_sound(packed: memoryview, errors: list[CodecError]) -> Pieces:
@@ -65,23 +58,36 @@ def unpack_sound(packed: memoryview, errors: list[CodecError]) -> Pieces:
         packed: the compressed form.
         errors: gets what is wrong with it.
     """
-    decompressor = Decompressor(_PIECE_BYTES, lenient=False)
-    to = 0
     try:
-        for at, end in _frames(packed):
-            try:
-                with packed[at:end] as frame:
-                    contents = decompressor.contents(frame, at)
-            except CodecError as error:
-                errors.append(error)
-                to += _PIECE_BYTES  # as all but the last have
-                continue
-            yield Piece(to, contents)
-            to += len(contents)
-        if not errors:
-            _check_size(packed, to)
+        yield from _pieces(packed, errors, lenient=False)
     except CodecError as error:
         errors.append(error)
+
+
+def _pieces(packed: memoryview, errors: list[CodecError] | None, *, lenient: bool) -> Pieces:
+    """Yield the pieces of the file as it was. Raises CodecError.
+
+    Args:
+        packed: the compressed form.
+        errors: gets those of damaged frames, which are left out; None: they are raised.
+        lenient: see `Packing.unpack`.
+    """
+    decompressor = Decompressor(_PIECE_BYTES, lenient=lenient)
+    to = 0
+    for at, end in _frames(packed):
+        try:
+            with packed[at:end] as frame:
+                contents = decompressor.contents(frame, at)
+        except CodecError as error:
+            if errors is None:
+                raise
+            errors.append(error)
+            to += _PIECE_BYTES  # as all but the last have
+            continue
+        yield Piece(to, contents)
+        to += len(contents)
+    if not errors:
+        _check_size(packed, to)
 
 
 def _frames(packed: memoryview) -> Iterator[tuple[int, int]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions that are wanted and do not record yet: a task of its own brings each to its begin.
+"""Sessions that are wanted and do not record yet, and waiting for them.
 
 None waits for the disk of another one. The others begin without one whose disk does not answer,
 which joins them when it does.
@@ -8,216 +8,30 @@ which joins them when it does.
 from __future__ import annotations
 
 import asyncio
-import enum
 import math
 import time
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from collectord.daemon.arrival import BLOCKED_S, Arrival, Stage
 from collectord.daemon.leaving import taken
 from collectord.daemon.session_set import SessionSet
-from collectord.errors import CollectordError, PlanError
-from collectord.session.ringless_session import RinglessSession
+from collectord.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from collectord.daemon.claims import Places
+    from collectord.daemon.arrival import Join, Way
     from collectord.daemon.leaving import Leaving
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import SessionPlan
-    from collectord.session.session_factory import Contains, SessionContext
-
-    Join = Callable[["Arrival"], None]
 
 _LOG: Final = structlog.get_logger()
-# A disk takes milliseconds for what a beginning needs, and seconds if it is slow and busy.
-_GRACE_S: Final = 10.0
-# It hangs if a thread has waited for it so long without a break.
-_BLOCKED_S: Final = 3.0
-# So long a session waits for the one in front of it, to be opened in the order of the plan.
-_ORDER_PART: Final = 0.05  # of _GRACE_S
 # So long a stop waits for disks, before the process ends without these sessions.
 _END_S: Final = 5.0
-
-
-class Stage(enum.Enum):
-    """How far a session is; see `_ON_DISK` for those that wait for its disk."""
-
-    CLAIMING = enum.auto()
-    OPENING = enum.auto()
-    LOADING = enum.auto()
-    OPEN = enum.auto()
-    BEGINNING = enum.auto()
-    OVER = enum.auto()
-
-
-_ON_DISK: Final = frozenset({Stage.CLAIMING, Stage.LOADING, Stage.BEGINNING})
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How sessions are opened.
-
-    Attributes:
-        context: opens them.
-        places: their folders are claimed there.
-        contains: tells whether a placeholder takes the place of one that fails.
-        blamed: names a session's file in errors.
-        told: called when a session's source is opened.
-    """
-
-    context: SessionContext
-    places: Places
-    contains: Contains
-    blamed: Callable[[SessionPlan], AbstractContextManager[None]]
-    told: Callable[[SessionPlan], None]
-
-
-class Arrival:
-    """A session on its way.
-
-    Args:
-        plan: of the session.
-        way: how it is opened.
-        aside: gets the session.
-        news: set whenever it is further.
-        previous: the session in front of it.
-
-    Attributes:
-        stage: how far it is.
-        task: does all that.
-        dropped: it is not wanted any more.
-        joins: called when it is over, if nobody waits for that any more.
-    """
-
-    def __init__(
-        self,
-        plan: SessionPlan,
-        way: Way,
-        aside: SessionSet,
-        news: asyncio.Event,
-        previous: Arrival | None = None,
-    ) -> None:
-        self.plan = plan
-        self.way = way
-        self.aside = aside
-        self.stage = Stage.CLAIMING
-        self.task: asyncio.Task[None]
-        self.dropped = False
-        self.joins: Join | None = None
-        self._since_s = time.monotonic()
-        self._may_begin = asyncio.Event()
-        self._claimed = asyncio.Event()
-        self._news = news
-        self._previous = previous
-
-    def enter(self, stage: Stage) -> None:
-        """Note that it is so far now."""
-        self.stage = stage
-        self._since_s = time.monotonic()
-        self._news.set()
-        if stage is not Stage.CLAIMING:
-            self._claimed.set()
-
-    async def _in_order(self) -> None:
-        """Wait for the turn to be opened, unless the disk of the session in front is slow."""
-        previous, self._previous = self._previous, None
-        if previous is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_GRACE_S * _ORDER_PART):
-                    await previous._claimed.wait()  # noqa: SLF001
-
-    def opening(self) -> None:
-        """Note that its source is opened (session_factory.Progress)."""
-        self.enter(Stage.OPENING)
-        self.way.told(self.plan)
-
-    def loading(self) -> None:
-        """Note that its source is open (session_factory.Progress)."""
-        self.enter(Stage.LOADING)
-
-    def let_begin(self) -> None:
-        """Let it begin once it is open."""
-        self._may_begin.set()
-
-    async def go(self, before: Callable[[], Awaitable[None]]) -> None:
-        """Go all the way, unless it is dropped before it begins.
-
-        Args:
-            before: awaited right before it begins.
-
-        Raises:
-            CollectordError: it cannot be claimed, opened or begun; nothing of it is left.
-        """
-        plan, context = self.plan, self.way.context
-        device = await self.way.places.claim(plan)
-        if device is not None:
-            context.use_disk(plan.name, device)
-        await self._in_order()
-        self.enter(Stage.OPENING)
-        async with AsyncExitStack() as undo:
-            undo.callback(self.aside.pop_all)  # what is undone is not in there
-            await undo.enter_async_context(self.aside)
-            async with AsyncExitStack() as own:
-                with self.way.blamed(plan):
-                    session = await context.open(plan, own, self.way.contains, self)
-                self.aside.add(session, own.pop_all())
-            self.enter(Stage.OPEN)
-            await self._may_begin.wait()
-            if self.dropped:
-                return
-            self.enter(Stage.BEGINNING)
-            await before()
-            try:
-                with self.way.blamed(plan):
-                    await self.aside.begin(session)
-            except CollectordError as error:
-                if not self.way.contains(plan, error):
-                    raise
-                await self.aside.replace(context.failed(plan, error))
-            undo.pop_all()
-
-    def drop(self) -> None:
-        """Have it end: at once while nothing of it is on the disk, else when the disk answers."""
-        self.dropped = True
-        self._may_begin.set()
-        if self.stage in {Stage.CLAIMING, Stage.OPENING}:
-            self.task.cancel()
-        self._news.set()
-
-    def look_again(self) -> None:
-        """Give its disk some more time: it may be slow."""
-        self._since_s = time.monotonic() - _GRACE_S + _BLOCKED_S
-
-    @property
-    def stuck_in_s(self) -> float:
-        """In how many seconds its disk counts as hung; infinite while it waits for no disk."""
-        if self.stage not in _ON_DISK or self.task.cancelling():
-            return math.inf
-        return self._since_s + _GRACE_S - time.monotonic()
-
-    def balance(self, state: str) -> SessionBalance:
-        """Return a balance without records."""
-        directory = self.plan.sink.directory
-        hung = (f"its disk does not answer: {directory}",) if self.stuck_in_s <= 0 else ()
-        balance = RinglessSession(self.plan, None).balance()
-        reasons = (*hung, *balance.degraded_reasons)
-        return replace(balance, state=state, directory=directory, degraded_reasons=reasons)
-
-    def error(self) -> CollectordError | None:
-        """Return why it has failed; None if it has not, or if nobody wants it any more."""
-        if self.dropped or not self.task.done() or self.task.cancelled():
-            return None
-        error = self.task.exception()
-        if error is not None and not isinstance(error, CollectordError):
-            raise error
-        return error
 
 
 class Arriving:
@@ -313,7 +127,7 @@ class Arriving:
         """Whether a thread has waited for a disk without a break; else the machine is slow."""
         now_s = time.monotonic()
         self._blocked_s = {one: self._blocked_s.get(one, now_s) for one in _blocked()}
-        return any(now_s - since_s >= _BLOCKED_S for since_s in self._blocked_s.values())
+        return any(now_s - since_s >= BLOCKED_S for since_s in self._blocked_s.values())
 
     async def drop(self, ones: Iterable[Arrival]) -> None:
         """Have sessions end that are not wanted, and wait for them, but not for hung disks."""

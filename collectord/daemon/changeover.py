@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.daemon.arriving import Way
+from collectord.daemon.arrival import Way
 from collectord.daemon.opening import Opening
 from collectord.daemon.session_set import SessionSet
 from collectord.errors import CollectordError, MissingFeature, PlanError
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.control.service import Service
-    from collectord.daemon.arriving import Arrival, Arriving
+    from collectord.daemon.arrival import Arrival
+    from collectord.daemon.arriving import Arriving
     from collectord.daemon.claims import Places
     from collectord.daemon.leaving import Leaving
     from collectord.plan.difference import Difference

@@ -20,7 +20,8 @@ from collectord.errors import SinkError
 from collectord.folders.walk import remove_made
 from collectord.session.lone_call import lone_call
 from collectord.sink.output_dir import open_output_dir
-from collectord.sink.segment import lock, sink_errors
+from collectord.sink.segment import sink_errors
+from collectord.sink.segment_lock import lock
 from collectord.source.tracefs import instance_session
 
 if TYPE_CHECKING:

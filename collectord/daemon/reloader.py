@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from collectord.config.schema_session import BpfSourceConfig
 from collectord.daemon.host_facts import daemon_facts
 from collectord.errors import BpfError, CollectordError, UsageError
 from collectord.plan.build import build
 from collectord.plan.difference import Kind, difference, document
+from collectord.plan.session_draft import has_stand_in
 from collectord.plan.settings import settings_of, taken_over
 from collectord.session.daemon_status import ReloadStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
 
     from collectord.config.load import Loaded
     from collectord.config.schema import Config
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collectord.plan.difference import Difference
     from collectord.plan.plan import Plan
     from collectord.session.opening_thread import OpeningThread
+    from collectord.session.session_factory import AnySession
 
     Read = Callable[[], Loaded]
 
@@ -133,17 +136,20 @@ class Reloader:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def without(
-        self, programs: Mapping[str, str], changeover: Changeover, opening: OpeningThread
+    async def stand_in(
+        self, sessions: Iterable[AnySession], changeover: Changeover, opening: OpeningThread
     ) -> None:
-        """Plan without BPF programs that cannot be loaded, so that others stand in for them.
+        """Plan without BPF programs that could not be loaded, so that others stand in for them.
 
         Args:
-            programs: by name, why each cannot be.
+            sessions: those of the start.
             changeover: changes the sessions.
             opening: plans.
         """
-        facts = replace(self._facts, bpf=replace(self._facts.bpf, failed_programs={**programs}))
+        programs = _replaceable(self._config, sessions)
+        if not programs:
+            return
+        facts = replace(self._facts, bpf=replace(self._facts.bpf, failed_programs=programs))
         async with self._one:
             try:
                 plan = await opening.run(partial(build, self._config, facts))
@@ -195,6 +201,22 @@ class Reloader:
         facts = daemon_facts(self._kernel, config, mount=True, opener=before.opener)
         facts = _kept(facts, before)
         return loaded, config, facts, build(config, facts)
+
+
+def _replaceable(config: Config, sessions: Iterable[AnySession]) -> dict[str, str]:
+    """Return why BPF programs could not be loaded, by name, that others can stand in for."""
+    reasons = {
+        session.plan.name: "; ".join(session.balance().degraded_reasons)
+        for session in sessions
+        if session.state == "failed" and session.plan.kind == BpfSourceConfig.kind
+    }
+    return {
+        source.program: reasons[session.name]
+        for session in config.session
+        if session.name in reasons and has_stand_in(session)
+        for source in session.source
+        if isinstance(source, BpfSourceConfig)
+    }
 
 
 def _kept(facts: KernelFacts, before: KernelFacts) -> KernelFacts:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.config.schema_session import BpfSourceConfig
 from collectord.control.watchdog import Watchdog, prolong
 from collectord.daemon.arriving import Arriving
 from collectord.daemon.budget_keeper import BudgetKeeper
@@ -34,7 +33,6 @@ from collectord.daemon.symbol_lists import SymbolLists
 from collectord.daemon.timed_sessions import Surroundings, TimedSessions
 from collectord.daemon.waits import ANSWER_S, answered, running, stop_or_failure
 from collectord.errors import KernelError, SinkError
-from collectord.plan.session_draft import has_stand_in
 from collectord.session.cost_meter import CostMeter
 from collectord.session.drain_loop import Drain
 from collectord.session.file_workers import FileWorkers
@@ -263,30 +261,13 @@ class Stages:
             await changeover.start(self._config, self._plan, some)
             if run.stop.is_set():
                 return
-        failed = self._replaceable()
-        if failed:
-            await run.reloader.without(failed, changeover, self.opening)
+        await run.reloader.stand_in(self.sessions, changeover, self.opening)
         coming = {Path(plan.sink.directory) for plan in self.arriving.plans}
         await self.opening.run(partial(self.left_behind.segments.repair_rest, coming))
         await self._serve(run)
         self.timed.allow(around)
         reloads = Running(changeover, self.opening, run.service, self._apply)
         run.reloader.begin(reloads)
-
-    def _replaceable(self) -> dict[str, str]:
-        """Return why BPF programs could not be loaded, by name, that others can stand in for."""
-        reasons = {
-            session.plan.name: "; ".join(session.balance().degraded_reasons)
-            for session in self.sessions
-            if session.state == "failed" and session.plan.kind == BpfSourceConfig.kind
-        }
-        return {
-            source.program: reasons[session.name]
-            for session in self._config.session
-            if session.name in reasons and has_stand_in(session)
-            for source in session.source
-            if isinstance(source, BpfSourceConfig)
-        }
 
     async def _serve(self, run: Run) -> None:
         """Keep limits, compress old segments, and let others see what is collected."""

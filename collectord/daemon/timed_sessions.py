@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from collectord.config.timed_session import parse
-from collectord.daemon.arriving import Way
+from collectord.daemon.arrival import Way
 from collectord.daemon.host_facts import host_facts
 from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
 from collectord.plan.build import build
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.config.schema_session import TimedSessionConfig
-    from collectord.daemon.arriving import Arrival, Arriving
+    from collectord.daemon.arrival import Arrival
+    from collectord.daemon.arriving import Arriving
     from collectord.daemon.claims import Places
     from collectord.daemon.leaving import Leaving
     from collectord.daemon.session_set import SessionSet

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statements of DuckDB's SQL: parsed, their parameters filled in, and written for other engines.
+"""The SQL of the engines: what takes the place of what DuckDB alone has.
 
-sqlglot parses and writes. What it leaves as DuckDB has it is turned here into what every engine
-has, or into what one of them has in its place.
+sqlglot writes a statement for an engine. What it leaves as DuckDB has it is turned here into what
+every engine has, or into what one of them has in its place.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import ErrorLevel, SqlglotError
 
-from collectord.errors import CollectordError, UsageError
+from collectord.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,159 +26,7 @@ _NS_PER_SECOND: Final = 1_000_000_000
 _ESCAPED: Final = re.compile(r"[%_\\]")
 
 
-def parsed(sql: str, values: Mapping[str, int | str] | None = None) -> exp.Query:
-    """Return the one SELECT that a text is, with its parameters filled in.
-
-    Raises:
-        UsageError: it is not one SELECT, a parameter has no value, or a value is refused.
-    """
-    try:
-        trees = [tree for tree in sqlglot.parse(sql, read=DUCKDB) if tree is not None]
-    except SqlglotError as error:
-        message = " ".join(str(error).split())
-        raise UsageError(f"the statement cannot be read: {_plain(message)}") from error
-    if len(trees) != 1:
-        raise UsageError(f"{len(trees)} statements", hint="give one SELECT")
-    tree = trees[0]
-    while isinstance(tree, exp.Subquery):
-        tree = tree.this
-    if not isinstance(tree, exp.Query):
-        raise UsageError("the statement is no SELECT", hint="records are read and never changed")
-    return _chosen(_filled(tree, values or {}))
-
-
-def text_for(tree: exp.Query, dialect: str, sources: Mapping[str, str] | None = None) -> str:
-    """Return a statement as an engine reads it.
-
-    Args:
-        tree: the statement, which stays as it is.
-        dialect: of the engine.
-        sources: SELECTs in that dialect, which the statement has as its first parts, by name.
-
-    Raises:
-        CollectordError: the engine lacks something that the statement has.
-    """
-    rewritten = _rewritten(tree.copy(), _REWRITES[dialect])
-    if sources:
-        first = [
-            exp.CTE(
-                this=sqlglot.parse_one(text, read=dialect),
-                alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)),
-            )
-            for name, text in sources.items()
-        ]
-        with_ = rewritten.args.get("with_") or exp.With(expressions=[])
-        with_.set("expressions", [*first, *with_.expressions])
-        rewritten.set("with_", with_)
-    try:
-        return rewritten.sql(dialect=dialect, comments=False, unsupported_level=ErrorLevel.RAISE)
-    except SqlglotError as error:
-        raise CollectordError(
-            f"{dialect} has nothing for a part of the statement: {_plain(str(error))}",
-            hint="ask with --engine duckdb",
-        ) from error
-
-
-def unrounded(tree: exp.Query) -> tuple[exp.Query, dict[int, int]]:
-    """Return a statement without the `round` of its last columns, and their decimals by number.
-
-    Engines round halves each in its own way: the numbers are rounded here, as DuckDB does. One by
-    which rows are grouped or in order stays.
-    """
-    made = tree.copy()
-    decimals: dict[int, int] = {}
-    if not isinstance(made, exp.Select):
-        return made, decimals
-    used = {
-        column.name
-        for part in ("order", "group", "having", "qualify")
-        if (node := made.args.get(part)) is not None
-        for column in node.find_all(exp.Column)
-    }
-    for number, column in enumerate(made.expressions):
-        value = column.unalias()
-        places = _number(value.args.get("decimals") or exp.convert(0))
-        if isinstance(value, exp.Round) and places is not None and column.alias not in used:
-            decimals[number] = places
-            value.replace(exp.paren(value.this))
-    return made, decimals
-
-
-def transformed(tree: exp.Query, change: Rewrite) -> exp.Query:
-    """Return a statement with changes; what is within a change stays as it is."""
-    made = tree.transform(change)
-    assert isinstance(made, exp.Query)  # noqa: S101  # a change of what is within it
-    return made
-
-
-def _rewritten(tree: exp.Query, rewrite: Rewrite) -> exp.Query:
-    """Rewrite each node of a tree, what is within it first."""
-    for node in reversed([*tree.dfs()]):
-        new = rewrite(node)
-        if new is not node and node is not tree:
-            node.replace(new)
-    return tree
-
-
-def tables_of(tree: exp.Query) -> set[str]:
-    """Return the names of the tables that a statement reads and does not make itself."""
-    made = {part.alias.lower() for part in tree.find_all(exp.CTE)}
-    named = {table.name for table in tree.find_all(exp.Table) if table.name}
-    return {name for name in named if name.lower() not in made}
-
-
-def with_names(tree: exp.Query, names: Mapping[str, str]) -> exp.Query:
-    """Return a statement whose tables have other names, by those in lower case.
-
-    Engines tell names apart by their case, as DuckDB does not, and some know no quoted ones
-    without quotes.
-    """
-
-    def rename(node: exp.Expr) -> exp.Expr:
-        if not isinstance(node, exp.Table) or node.name.lower() not in names:
-            return node
-        node.set("this", exp.to_identifier(names[node.name.lower()], quoted=True))
-        return node
-
-    return transformed(tree, rename)
-
-
-def _plain(message: str) -> str:
-    return re.sub(r"\x1b\[\d+m", "", message)
-
-
-def _filled(tree: exp.Query, values: Mapping[str, int | str]) -> exp.Query:
-    def fill(node: exp.Expr) -> exp.Expr:
-        if not isinstance(node, exp.Placeholder | exp.Parameter):
-            return node
-        name = node.name
-        if name not in values:
-            raise UsageError(f"the parameter ${name} has no value")
-        value = values[name]
-        return exp.Literal.string(value) if isinstance(value, str) else exp.convert(int(value))
-
-    return transformed(tree, fill)
-
-
-def _chosen(tree: exp.Query) -> exp.Query:
-    """Replace each CASE of a value that is known by what it chooses."""
-
-    def choose(node: exp.Expr) -> exp.Expr:
-        if not isinstance(node, exp.Case) or not isinstance(node.this, exp.Literal):
-            return node
-        for when in node.args["ifs"]:
-            if when.this == node.this:
-                chosen: exp.Expr = when.args["true"]
-                return chosen
-        default = node.args.get("default") or exp.null()
-        if _called(default) == "ERROR":
-            raise UsageError(default.expressions[0].name)
-        return default
-
-    return transformed(tree, choose)
-
-
-def _called(node: exp.Expr) -> str:
+def called(node: exp.Expr) -> str:
     """Return the name of a function that sqlglot does not know, in capitals; "" for any other."""
     return node.name.upper() if isinstance(node, exp.Anonymous) else ""
 
@@ -203,13 +49,13 @@ def _common(node: exp.Expr) -> exp.Expr:
         )
         return exp.Substring(this=node.this, start=part.this, length=length)
     if isinstance(node, exp.BitwiseLeftShift):
-        number, places = _number(node.this), _number(node.expression)
+        number, places = number_of(node.this), number_of(node.expression)
         if number is not None and places is not None:
             return exp.Literal.number(number << places)
     return node
 
 
-def _number(node: exp.Expr) -> int | None:
+def number_of(node: exp.Expr) -> int | None:
     """Return the whole number that is written; None for anything else."""
     while isinstance(node, exp.Cast | exp.Paren):
         node = node.this
@@ -241,9 +87,9 @@ def _hexadecimal(node: exp.Expr) -> exp.Expr | None:
 
 def _for_clickhouse(node: exp.Expr) -> exp.Expr:
     node = _common(node)
-    called = _CLICKHOUSE_FUNCTIONS.get(_called(node))
-    if called is not None:
-        return _call(called, *node.expressions)
+    name = _CLICKHOUSE_FUNCTIONS.get(called(node))
+    if name is not None:
+        return _call(name, *node.expressions)
     digits = _hexadecimal(node)
     if digits is not None:
         return _call("reinterpretAsUInt8", _call("unhex", digits))
@@ -279,7 +125,7 @@ def _rounded(node: exp.Expr) -> exp.Expr:
 
     ClickHouse rounds them to the next even number, and Spark those of the decimal number.
     """
-    scale = exp.convert(10 ** (_number(node.args.get("decimals") or exp.convert(0)) or 0))
+    scale = exp.convert(10 ** (number_of(node.args.get("decimals") or exp.convert(0)) or 0))
     scaled = _call("abs", exp.Mul(this=exp.paren(node.this), expression=scale))
     whole = _call("floor", scaled)
     rest = exp.Sub(this=scaled.copy(), expression=whole.copy())
@@ -325,9 +171,9 @@ def _clickhouse_filter(node: exp.Expr) -> exp.Expr:
 def _for_spark(node: exp.Expr) -> exp.Expr:
     """Times are numbers of ns there, as its own have µs, and unsigned ones of 64 bits decimals."""
     node = _common(node)
-    called = _SPARK_FUNCTIONS.get(_called(node))
-    if called is not None:
-        return called(node)
+    function = _SPARK_FUNCTIONS.get(called(node))
+    if function is not None:
+        return function(node)
     digits = _hexadecimal(node)
     if digits is not None:
         return exp.cast(_call("conv", digits, exp.convert(16), exp.convert(10)), "INT")
@@ -356,7 +202,7 @@ def _spark_trunc(node: exp.Expr) -> exp.Expr:
 
 
 def _spark_shift(node: exp.Expr) -> exp.Expr:
-    places = _number(node.expression)
+    places = number_of(node.expression)
     if places is None:
         return node
     return exp.IntDiv(this=exp.paren(node.this), expression=exp.convert(1 << places))
@@ -364,7 +210,7 @@ def _spark_shift(node: exp.Expr) -> exp.Expr:
 
 def _spark_and(node: exp.Expr) -> exp.Expr:
     sides = [
-        side if _number(side) else exp.cast(_bare(side), "BIGINT")
+        side if number_of(side) else exp.cast(_bare(side), "BIGINT")
         for side in (node.this, node.expression)
     ]
     return exp.BitwiseAnd(this=sides[0], expression=sides[1])
@@ -426,7 +272,7 @@ _SPARK_NODES: Final[Mapping[type[exp.Expr], Rewrite]] = {
     exp.Round: _rounded,
     exp.DataType: _spark_type,
 }
-_REWRITES: Final[Mapping[str, Rewrite]] = {
+REWRITES: Final[Mapping[str, Rewrite]] = {
     DUCKDB: _for_duckdb,
     CLICKHOUSE: _for_clickhouse,
     SPARK: _for_spark,

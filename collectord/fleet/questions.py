@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sqlglot import exp
 
 from collectord.errors import UsageError
-from collectord.fleet import dialect, tables
+from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.engines import duck
 from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
@@ -100,10 +100,10 @@ class Asking:
             UsageError: it is no SELECT, or names a table that there is not.
             StoreError: the store cannot be read.
         """
-        tree = dialect.parsed(sql)
+        tree = sql_tree.parsed(sql)
         known = {self._plain(event).lower(): event for event in self._selection.events}
         objects, rows, names = [], {}, {}
-        for name in sorted(dialect.tables_of(tree)):
+        for name in sorted(sql_tree.tables_of(tree)):
             key = name.lower()
             if key in tables.NAMES:
                 rows[key] = tables.made(key, self._selection)
@@ -125,7 +125,7 @@ class Asking:
                 )
                 raise UsageError(f"there is no table {name}", hint=hint)
         self.is_ordered = bool(objects) and _orders_by_time(tree)
-        tree = dialect.with_names(tree, names)
+        tree = sql_tree.with_names(tree, names)
         return Question(tree, sql, objects, rows, self._chosen)
 
     def of_answer(
@@ -168,19 +168,19 @@ class Asking:
             if event not in read
         }
         rows[GAPS] = tables.gaps(commits, need)
-        tree = over_hosts(dialect.parsed(sql, values), _UNLIKE, by)
+        tree = over_hosts(sql_tree.parsed(sql, values), _UNLIKE, by)
         self._add_others(tree, asked, rows)
         named = {one.name.lower(): one.name for one in asked} | {name: name for name in rows}
         self.is_ordered = _orders_at_the_end(tree)
-        tree = dialect.with_names(tree, named)
-        text = dialect.text_for(tree, dialect.DUCKDB)
+        tree = sql_tree.with_names(tree, named)
+        text = sql_tree.text_for(tree, dialect.DUCKDB)
         return Question(tree, text, asked, rows, self._chosen)
 
     def _add_others(
         self, tree: exp.Query, asked: list[Objects], rows: dict[str, FixedTable]
     ) -> None:
         """Add the tables that a statement names beside those of its events."""
-        for name in dialect.tables_of(tree):
+        for name in sql_tree.tables_of(tree):
             if name in _UNLIKE:
                 rows[name] = _names_table(name)
             elif name in tables.NAMES:

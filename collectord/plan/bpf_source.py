@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planning of BPF sources: kernel facts to the plan of their programs and rings.
-
-Programs submit into perf rings, one on each CPU for all, or into ring buffers: a BPF ring buffer
-(BPF_MAP_TYPE_RINGBUF) belongs to one program and takes its submissions on any CPU.
-"""
+"""Planning of BPF sources: kernel facts to the plan of their programs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +21,8 @@ from collectord.errors import (
     MissingPrivilege,
     UsageError,
 )
-from collectord.model import FLIGHT_RECORDER, Basis, RingRole
-from collectord.plan import ring_sizes
+from collectord.model import FLIGHT_RECORDER, Basis
+from collectord.plan import bpf_rings
 from collectord.plan.bpf_plan import (
     PERF,
     RINGBUF,
@@ -37,15 +32,14 @@ from collectord.plan.bpf_plan import (
     ProgramPlan,
 )
 from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan, read_format
-from collectord.plan.ring_plan import RingPlan
-from collectord.plan.ring_set import Rings, RingSet, numbered, rounded, sideband
+from collectord.plan.ring_set import Rings
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
 from collectord.programs import bpf_program, c_source
 from collectord.programs.parameter import values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from collectord.config.schema import BpfConfig, Config
     from collectord.facts.kernel_facts import BpfFacts, KernelFacts
@@ -61,12 +55,6 @@ _BUFFERS_SINCE: Final = (5, 8)
 _SLOTS_SINCE: Final = (5, 5)
 # Machines that make stores visible in their order, as the marks of slots need it.
 _ORDERED: Final = ("x86_64", "i686")
-# The size of a slot, and how many of them a CPU has at most: struct slot of the core.
-SLOT_BYTES: Final = 24
-_SLOTS_MAX: Final = 1 << 20
-# The most that a ring buffer has whose size is not configured; otherwise it has as much as perf
-# rings on all CPUs would. Its memory is allocated at once.
-_BUFFER_MAX_BYTES: Final = 64 << 20
 # Errors that `when = "present"` takes for absence: an unable host, or an invalid program.
 _ABSENCE: Final = (MissingFeature, MissingPrivilege, ConfigError)
 
@@ -80,48 +68,6 @@ def program_names(config: Config) -> tuple[str, ...]:
         if isinstance(source, BpfSourceConfig)
     }
     return tuple(sorted(names))
-
-
-@dataclass(frozen=True, slots=True)
-class SlotSet(RingSet):
-    """The slots of a program that is a flight recorder: a region of them for each CPU.
-
-    They are a map, which does not count against what may be pinned: it has no CPUs here.
-
-    Attributes:
-        regions: the CPUs that are recorded. The map has a region for each that is possible.
-    """
-
-    regions: tuple[int, ...] = ()
-
-    def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
-        """Yield the plan of each region; see `RingSet`."""
-        del aux_bytes
-        for cpu in self.regions:
-            yield RingPlan(
-                source=self.source,
-                role=self.role,
-                cpu=cpu,
-                requested_bytes=self.requested_bytes,
-                data_bytes=data_bytes,
-                watermark_bytes=0,
-                events=self.events,
-                slots=data_bytes // SLOT_BYTES,
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class BufferSet(RingSet):
-    """One BPF ring buffer for all CPUs.
-
-    It is a map and not a perf ring: it does not count against what may be pinned, and so it has no
-    CPUs here.
-    """
-
-    def rings(self, data_bytes: int, aux_bytes: int = 0) -> Iterator[RingPlan]:
-        """Yield the plan of the buffer; see `RingSet`. Its size is the requested one."""
-        everywhere = replace(self, cpus=(-1,))
-        yield from super(BufferSet, everywhere).rings(data_bytes, aux_bytes)
 
 
 def cache_folder(config: BpfConfig, state_dir: str, euid: int) -> str:
@@ -188,7 +134,7 @@ def draft(
         compile_bytes=config.compile_memory,
         stats=config.stats,
     )
-    sized = _slot_sets if recorder else _ring_sets
+    sized = bpf_rings.slot_sets if recorder else bpf_rings.ring_sets
     sets = sized(chosen, events, cpus, scope, facts) if events else ()
     may_fail = all(source.when == "present" for source in sources)
     return Rings(
@@ -290,81 +236,6 @@ def _require_slots(source: BpfSourceConfig, facts: KernelFacts) -> None:
             f"is {facts.arch}",
             feature="ordered stores",
         )
-
-
-def _slot_sets(
-    chosen: Sequence[tuple[BpfSourceConfig, ProgramPlan]],
-    events: Sequence[EventPlan],
-    cpus: tuple[int, ...],
-    scope: Scope,
-    facts: KernelFacts,
-) -> tuple[RingSet, ...]:
-    """Return the slots of each flight recorder, and sideband rings; see `_ring_sets`."""
-    sets: list[RingSet] = []
-    possible = len(facts.cpus_possible)
-    limit = ring_sizes.recorder_limit(possible).of(facts.memory_bytes)
-    for source, program in chosen:
-        size = source.ring.in_bytes(facts.page_size, limit // possible)
-        slots = min(max(size, facts.page_size) // SLOT_BYTES, _SLOTS_MAX)
-        sets.append(
-            SlotSet(
-                numbered(BpfSourceConfig.kind, len(sets) + 1),
-                RingRole.DATA,
-                (1 << slots.bit_length() - 1) * SLOT_BYTES,
-                source.watermark,
-                tuple(events[kept.event_index] for kept in program.kept),
-                (),
-                overwrite=True,
-                regions=cpus,
-            )
-        )
-    wanted = max(source.sideband_ring.in_bytes(facts.page_size, 0) for source, _ in chosen)
-    return *sets, sideband(sets, scope, facts, wanted)
-
-
-def _ring_sets(
-    chosen: Sequence[tuple[BpfSourceConfig, ProgramPlan]],
-    events: Sequence[EventPlan],
-    cpus: tuple[int, ...],
-    scope: Scope,
-    facts: KernelFacts,
-) -> tuple[RingSet, ...]:
-    """Return the data rings of all programs that submit events, and their sideband rings.
-
-    All programs share one perf ring on each CPU, as large as the largest requested one.
-
-    Args:
-        chosen: such programs.
-        events: events of all of them, by index.
-        cpus: CPUs on which they submit.
-        scope: scope of the session.
-        facts: facts of the host.
-
-    Raises:
-        PlanError: a ring that is too large.
-    """
-    by_buffer = {
-        output.event_index: source
-        for source, program in chosen
-        for output in program.outputs
-        if output.transport == RINGBUF
-    }
-    sets: list[RingSet] = []
-    shared = tuple(event for event in events if event.index not in by_buffer)
-    kind = BpfSourceConfig.kind
-    if shared:
-        users = [s for s, p in chosen if any(o.transport == PERF for o in p.outputs)]
-        sizes = [s.ring.in_bytes(facts.page_size, ring_sizes.EVENT_RING_BYTES) for s in users]
-        size = rounded(max(sizes), facts)
-        sets.append(RingSet(kind, RingRole.DATA, size, users[0].watermark, shared, cpus))
-    default = min(ring_sizes.EVENT_RING_BYTES * len(cpus), _BUFFER_MAX_BYTES)
-    for index, source in by_buffer.items():
-        size = rounded(source.ring.in_bytes(facts.page_size, default), facts)
-        name = numbered(kind, len(sets) + 1)
-        event = (events[index],)
-        sets.append(BufferSet(name, RingRole.DATA, size, source.watermark, event, ()))
-    wanted = max(source.sideband_ring.in_bytes(facts.page_size, 0) for source, _ in chosen)
-    return *sets, sideband(sets, scope, facts, wanted)
 
 
 def _as_text(value: str | int | bool) -> str:

@@ -18,7 +18,8 @@ from collectord.errors import CodecError, SinkError, UsageError
 from collectord.reader.any_events import open_tables
 from collectord.reader.event_file import UNREADABLE
 from collectord.reader.perf_tables import PerfTables
-from collectord.sink.segment import lock, sink_errors
+from collectord.sink.segment import sink_errors
+from collectord.sink.segment_lock import lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,7 +24,8 @@ from collectord.reader.event_file import (
     nameless,
 )
 from collectord.sink.manifest import OpenManifest
-from collectord.sink.segment import lock, sink_errors
+from collectord.sink.segment import sink_errors
+from collectord.sink.segment_lock import lock
 from collectord.sink.sparse import written
 
 if TYPE_CHECKING:

@@ -33,13 +33,13 @@ from collectord.sink.segment import (
     Group,
     SegmentPaths,
     group_files,
-    is_left,
     read_manifest,
     read_other_manifest,
     session_folder,
     session_names,
     sink_errors,
 )
+from collectord.sink.segment_lock import is_left
 from collectord.sink.soundness import contents_findings
 from collectord.sink.stored_file import Check, Finding
 

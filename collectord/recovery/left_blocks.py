@@ -35,10 +35,10 @@ from collectord.sink.segment import (
     MANIFEST,
     PARTIAL,
     group_files,
-    lock,
     read_manifest,
     read_other_manifest,
 )
+from collectord.sink.segment_lock import lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

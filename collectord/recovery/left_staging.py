@@ -39,9 +39,9 @@ from collectord.sink.segment import (
     PARTIAL,
     PERF_DATA,
     group_files,
-    lock,
     read_manifest,
 )
+from collectord.sink.segment_lock import lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -33,14 +33,8 @@ from collectord.sink.manifest import (
 )
 from collectord.sink.manifest_room import room_bytes
 from collectord.sink.output_dir import OutputDir
-from collectord.sink.segment import (
-    FULL,
-    publish,
-    remove,
-    remove_beside,
-    run,
-    sink_errors,
-)
+from collectord.sink.segment import FULL, sink_errors
+from collectord.sink.segment_steps import publish, remove, remove_beside, run
 from collectord.sink.stored_totals import StoredTotals
 
 if TYPE_CHECKING:

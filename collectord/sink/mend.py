@@ -35,7 +35,8 @@ from collectord.sink.outcome import (
 from collectord.sink.pack import unpack_steps
 from collectord.sink.packing import packing_of
 from collectord.sink.scan import mapped
-from collectord.sink.segment import lock, read_manifest
+from collectord.sink.segment import read_manifest
+from collectord.sink.segment_lock import lock
 from collectord.sink.soundness import contents_findings, span_fault
 from collectord.sink.sums import unsound
 

@@ -18,12 +18,12 @@ from collectord.sink.segment import (
     DIRECTORY_MODE,
     SegmentPaths,
     group_files,
-    lock_new,
     read_manifest,
     read_other_manifest,
     segment_name,
     sink_errors,
 )
+from collectord.sink.segment_lock import lock_new
 
 if TYPE_CHECKING:
     from collectord.folders.folder import Folder

@@ -23,15 +23,13 @@ from collectord.sink.scan import mapped, xxh3
 from collectord.sink.segment import (
     BLOCK_BYTES,
     group_files,
-    is_left,
-    lock,
-    lock_new,
     read_other_manifest,
-    run,
     session_folder,
     session_names,
     sink_errors,
 )
+from collectord.sink.segment_lock import is_left, lock, lock_new
+from collectord.sink.segment_steps import run
 from collectord.sink.sparse import stray_byte
 from collectord.sink.sums import unsound
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: a segment's names on disk, and the order of steps that makes them durable.
+"""Sink stage: a segment's names on disk, and which of them a folder has.
 
     NAME.partial         the data file while it is written (locked by its writer)
     NAME.json.partial    its open manifest
@@ -19,28 +19,23 @@ and of a tracefs source.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
-import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from collectord.errors import SinkError, UnsafePath
 from collectord.folders.walk import open_folder
-from collectord.sink import chain_log
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from collectord.folders.folder import Folder
-
-T = TypeVar("T")
 
 DIRECTORY_MODE: Final = 0o750
 PARTIAL: Final = ".partial"
@@ -63,9 +58,6 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # `make_room` may help ag
 MANIFEST_MAX_BYTES: Final = 16 << 20
 # Errors that may pass: the same call may succeed later.
 PASSING: Final = FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-# Readers and writers of a file that is made this moment give each other so long.
-_TRIES: Final = 4
-_TRY_S: Final = 0.003
 BLOCK_BYTES: Final = 512  # unit of st_blocks, whatever the filesystem's block size
 
 _FORMAT: Final = "|".join([*map(re.escape, FORMATS), rf"(?:{BLKTRACE}|{RELAY})\.\d+"])
@@ -300,51 +292,6 @@ def session_folder(root: Folder, name: str) -> AbstractContextManager[Folder]:
         return root.enter(name)
 
 
-def lock(fd: int) -> bool:
-    """Lock a running segment; return False if its writer, or a repair, holds the lock.
-
-    The lock (flock) ends with the last copy of the fd, so a killed writer never leaves one.
-    """
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def lock_new(fd: int) -> bool:
-    """Lock a file that was just made; return False if a repair holds the lock.
-
-    A reader that looks at the file's state holds it for a moment.
-    """
-    return _in_time(lambda: lock(fd))
-
-
-def is_left(fd: int) -> bool:
-    """Return whether nobody writes an unsealed file; if so, the caller holds its lock.
-
-    An empty file may have been made this moment by a writer that has not locked it yet.
-    """
-
-    def is_seen_through() -> bool:
-        if not lock(fd) or os.fstat(fd).st_size > 0:
-            return True
-        fcntl.flock(fd, fcntl.LOCK_UN)
-        return False
-
-    _in_time(is_seen_through)
-    return lock(fd)
-
-
-def _in_time(call: Callable[[], bool]) -> bool:
-    """Repeat a call until it returns true; return whether it did within some milliseconds."""
-    for _ in range(_TRIES):
-        if call():
-            return True
-        time.sleep(_TRY_S)
-    return False
-
-
 def read_manifest(folder: Folder, path: Path) -> bytes:
     """Read a manifest in an open folder; empty if there is none.
 
@@ -364,71 +311,3 @@ def read_other_manifest(folder: Folder, path: Path) -> bytes:
         return read_manifest(folder, path)
     except UnsafePath:
         return b""
-
-
-def run(steps: Generator[str, None, T]) -> T:
-    """Run all steps and return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-
-
-def publish(
-    folder: Folder, source: SegmentPaths, target: SegmentPaths, manifest: bytes
-) -> Iterator[str]:
-    """Give a finished and synced data file its final name; yields after each step.
-
-    After a kill at any step `repair` completes the work: before the manifest's rename the segment
-    is an orphan, after it only the later steps are missing. `source` and `target` differ only if a
-    repair found the name taken.
-    """
-    folder.write_claimed(target.new_manifest.name, manifest)
-    yield "manifest written"
-    yield from _keep_old(folder, target)
-    folder.rename(target.new_manifest.name, target.manifest.name)
-    yield "manifest renamed"
-    yield from publish_data(folder, source, target)
-
-
-def _keep_old(folder: Folder, paths: SegmentPaths) -> Iterator[str]:
-    """Keep the file that a recording to one file replaces, and delete the one kept before."""
-    status = folder.stat(paths.data.name)
-    if status is None or not (status.st_size or paths.set_format):  # of a set each number counts
-        return
-    if folder.stat(paths.manifest.name) is not None:
-        folder.rename(paths.manifest.name, paths.old.manifest.name)
-    else:
-        folder.remove(paths.old.manifest.name, missing_ok=True)
-    yield "old manifest kept"
-    folder.rename(paths.data.name, paths.old.data.name)
-    yield "old segment kept"
-
-
-def publish_data(folder: Folder, source: SegmentPaths, target: SegmentPaths) -> Iterator[str]:
-    """Run the steps of `publish` after the manifest's rename."""
-    if target.rotated:
-        chain_log.note_sealed(folder, target.name, read_other_manifest(folder, target.manifest))
-    yield "noted as sealed"
-    folder.rename(source.partial.name, target.data.name)
-    yield "segment renamed"
-    folder.sync()
-    yield "directory synced"
-    # Last and unsynced: an open manifest that reappears after a power loss is removed at start.
-    folder.discard(source.open_manifest.name)
-    folder.discard(source.new_manifest.name)
-    yield "open manifest removed"
-
-
-def remove(folder: Folder, paths: SegmentPaths) -> None:
-    """Delete the files of an unfinished segment. Data first: a manifest alone is recognisable."""
-    folder.discard(paths.partial.name)
-    remove_beside(folder, paths)
-
-
-def remove_beside(folder: Folder, paths: SegmentPaths) -> None:
-    """Delete the files beside the data of an unfinished segment."""
-    for path in (paths.new_manifest, paths.open_manifest):
-        folder.discard(path.name)

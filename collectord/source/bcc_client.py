@@ -20,6 +20,7 @@ import structlog
 from collectord.codec import event_names
 from collectord.programs import bpf_program
 from collectord.source import bcc_child, bcc_text
+from collectord.source.bcc_errors import Failure, Words
 from collectord.source.loaded_program import Loaded, LoadedProgram, LoadedTable
 from collectord.text.foreign import decode_json
 
@@ -77,7 +78,7 @@ class _Program(msgspec.Struct, forbid_unknown_fields=True):
 class _Answer(msgspec.Struct, forbid_unknown_fields=True):
     """A worker's answer: a failure; or tables, programs and attachments; or names."""
 
-    failure: bcc_child.Failure | None = None
+    failure: Failure | None = None
     tables: list[_Table] = []
     programs: list[_Program] = []
     attachments: list[int] = []
@@ -129,7 +130,7 @@ def load(
         MissingFeature: kernel or host lack a requirement.
         MissingPrivilege: the kernel does not let this process load or attach.
     """
-    words = bcc_child.Words(request.name, python, timeout_s, memory_bytes)
+    words = Words(request.name, python, timeout_s, memory_bytes)
     if not (Path(request.headers) / "include").is_dir():
         raise words.error("compile", f"no kernel headers in {request.headers or 'no directory'!r}")
     entries = [_entry(attach) for attach in request.attach]
@@ -170,7 +171,7 @@ def handed_on(name: str, described: bytes, fds: Sequence[int]) -> Loaded:
     Raises:
         BpfError: they are not of each other.
     """
-    words = bcc_child.Words(name, sys.executable, TIMEOUT_S, MEMORY_BYTES)
+    words = Words(name, sys.executable, TIMEOUT_S, MEMORY_BYTES)
     outcome = bcc_child.Outcome(answer=described, fds=list(fds))
     return _loaded(words, outcome, _answer(words, outcome))
 
@@ -198,7 +199,7 @@ def symbols(
         BpfError: the worker failed.
         MissingFeature: the interpreter has no bcc.
     """
-    words = bcc_child.Words("symbols", python, timeout_s, memory_bytes)
+    words = Words("symbols", python, timeout_s, memory_bytes)
     with ExitStack() as received:
         outcome = _ask(words, "symbols", {"stacks": stacks}, "", received, timeout_s=timeout_s)
         answer = _answer(words, outcome)
@@ -227,7 +228,7 @@ def _entry(attach: AttachConfig) -> dict[str, object]:
 
 
 def _ask(
-    words: bcc_child.Words,
+    words: Words,
     mode: str,
     question: Mapping[str, object],
     headers: str,
@@ -251,7 +252,7 @@ def _ask(
     return outcome
 
 
-def _answer(words: bcc_child.Words, outcome: Outcome) -> _Answer:
+def _answer(words: Words, outcome: Outcome) -> _Answer:
     """Parse the answer of a worker that did what it was asked.
 
     Raises:
@@ -269,7 +270,7 @@ def _answer(words: bcc_child.Words, outcome: Outcome) -> _Answer:
     return answer
 
 
-def _loaded(words: bcc_child.Words, outcome: Outcome, answer: _Answer) -> Loaded:
+def _loaded(words: Words, outcome: Outcome, answer: _Answer) -> Loaded:
     """Combine the answer with the kernel's info of the descriptors."""
     used = [table.fd for table in answer.tables] + [one.fd for one in answer.programs]
     if sorted(used + answer.attachments) != list(range(len(outcome.fds))) or not answer.programs:

@@ -33,12 +33,12 @@ from collectord.model import (
 )
 from collectord.plan.build import build
 from collectord.session.maps.answers import (
-    FoldedAnswer,
     HistogramAnswer,
     Section,
     Slot,
     TableAnswer,
 )
+from collectord.session.maps.folded_answer import FoldedAnswer
 from collectord.session.suppression import Window
 from collectord.source.channel_ring import ChannelRing
 from collectord.source.ftrace_ring import FtraceRing

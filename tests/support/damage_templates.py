@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.sink.pack import pack_steps
-from collectord.sink.segment import group_files, run
+from collectord.sink.segment import group_files
+from collectord.sink.segment_steps import run
 from tests.support import bpf_segments, relay_segments, trace_segments
 from tests.support import segments as perf_segments
 from tests.support.aux_files import AuxFile

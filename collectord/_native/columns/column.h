@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "arrow.h"
 #include "cgroups.h"
@@ -104,6 +105,21 @@ bool field__array(const struct field *field, const struct row *row, const uint8_
 static inline size_t column__bytes(const struct column *column)
 {
 	return column->values.bytes;
+}
+
+/* Whether a row is not null, as no row is that has no bit. */
+static inline bool column__is_valid(const struct column *column, size_t row)
+{
+	return row / 8 >= column->valid.bytes || (column->valid.data[row / 8] >> row % 8 & 1) != 0;
+}
+
+/* Returns where the value of a row begins, of text, bytes and lists; of one more row where all end. */
+static inline int32_t column__offset(const struct column *column, size_t row)
+{
+	int32_t at;
+
+	memcpy(&at, column->offsets.data + row * sizeof(at), sizeof(at));
+	return at;
 }
 
 /* Describe the column. Returns -errno. */

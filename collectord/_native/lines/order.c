@@ -4,12 +4,9 @@
 #include <errno.h>
 #include <linux/perf_event.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "../walk.h"
 
-#define BLOCK_BYTES (64u << 10)
-#define BLOCKS 128u
 /* More are in a file that nobody has written in rounds, or damaged: they are taken before others
  * come, and are out of order from there on. */
 #define RUNS_MAX (2u << 20)
@@ -20,67 +17,17 @@ int order__init(struct order *order, const struct source *source, const struct s
 	*order = (struct order){
 		.source = source,
 		.at = span->offset,
-		.block = calloc(BLOCKS, sizeof(*order->block)),
-		.joined = malloc(RECORD_MAX_BYTES),
 	};
-	return order->block == NULL || order->joined == NULL ? -ENOMEM : 0;
+	return blocks__init(&order->blocks, source);
 }
 
 void order__deinit(struct order *order)
 {
-	for (size_t i = 0; order->block != NULL && i < BLOCKS; i++)
-		free(order->block[i].data);
-	free(order->block);
-	free(order->joined);
+	blocks__deinit(&order->blocks);
 	free(order->run);
 	tasks__deinit(&order->tasks);
 	cgroups__deinit(&order->cgroups);
 	*order = (struct order){0};
-}
-
-/* Returns the block that has an offset, read at least up to `bytes` bytes if the file has them; NULL
- * without memory. */
-static struct block *block_of(struct order *order, uint64_t offset, size_t bytes)
-{
-	const uint64_t number = offset / BLOCK_BYTES;
-	struct block *const block = &order->block[number % BLOCKS];
-	const char *fault;
-
-	if (block->number == number + 1 && block->bytes >= bytes)
-		return block;
-	if (block->data == NULL)
-		block->data = malloc(BLOCK_BYTES);
-	if (block->data == NULL)
-		return NULL;
-	block->number = number + 1;
-	block->bytes =
-		source__read(order->source, block->data, BLOCK_BYTES, number * BLOCK_BYTES, &fault);
-	return block;
-}
-
-/* Find `bytes` bytes of the file. Returns 1, 0 if it has fewer, or -ENOMEM. */
-static int view(struct order *order, uint64_t offset, size_t bytes, const uint8_t **data)
-{
-	const size_t at = (size_t)(offset % BLOCK_BYTES);
-	const size_t first = at + bytes > BLOCK_BYTES ? BLOCK_BYTES - at : bytes;
-	const struct block *block = block_of(order, offset, at + first);
-
-	if (block == NULL)
-		return -ENOMEM;
-	if (block->bytes < at + first)
-		return 0;
-	*data = block->data + at;
-	if (first == bytes)
-		return 1;
-	memcpy(order->joined, *data, first);
-	block = block_of(order, offset + first, bytes - first);
-	if (block == NULL)
-		return -ENOMEM;
-	if (block->bytes < bytes - first)
-		return 0;
-	memcpy(order->joined + first, block->data, bytes - first);
-	*data = order->joined;
-	return 1;
 }
 
 /* Find the record at an offset. Returns 1, 0 with a fault if there is none, or -ENOMEM. */
@@ -94,14 +41,14 @@ static int record_at(struct order *order, uint64_t offset, uint64_t end, const u
 	*fault = WALK_PAST_HEAD;
 	if (left < WALK_HEADER_BYTES)
 		return 0;
-	ret = view(order, offset, WALK_HEADER_BYTES, record);
+	ret = blocks__view(&order->blocks, offset, WALK_HEADER_BYTES, record);
 	if (ret <= 0)
 		return ret;
 	header = walk__load(*record);
 	*fault = perf__check(header, left < RECORD_MAX_BYTES ? (size_t)left : RECORD_MAX_BYTES);
 	if (*fault != FAULT_NONE)
 		return 0;
-	ret = view(order, offset, walk__size(header), record);
+	ret = blocks__view(&order->blocks, offset, walk__size(header), record);
 	if (ret == 0)
 		*fault = WALK_PAST_HEAD;
 	return ret;
@@ -187,7 +134,7 @@ static int resume(struct order *order, uint64_t end)
 		enum fault fault;
 
 		/* Wherever a damaged file says that its data end, there are none behind its own. */
-		ret = view(order, at, WALK_HEADER_BYTES, &record);
+		ret = blocks__view(&order->blocks, at, WALK_HEADER_BYTES, &record);
 		if (ret == 0)
 			at = end;
 		if (ret <= 0)
@@ -335,8 +282,7 @@ int order__next(struct order *order, uint64_t end, bool everything, const uint8_
 	*fault = (struct order_fault){0};
 	if (order->end != end) {
 		/* Blocks were read when what is in them now was half written. */
-		for (size_t i = 0; i < BLOCKS; i++)
-			order->block[i].number = 0;
+		blocks__forget(&order->blocks);
 		order->end = end;
 	}
 	if (order->taken > 0) {

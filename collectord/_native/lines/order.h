@@ -6,6 +6,7 @@
 
 #include "../columns/cgroups.h"
 #include "../columns/scan.h"
+#include "blocks.h"
 #include "tasks.h"
 
 /*
@@ -21,13 +22,6 @@ struct run {
 	uint64_t time_ns, at, end; /* of its next record */
 };
 
-/* A part of the file in memory. */
-struct block {
-	uint64_t number; /* + 1; 0: nothing is in it */
-	size_t bytes;
-	uint8_t *data;
-};
-
 struct order {
 	const struct source *source;
 	struct run *run; /* a heap, the earliest first */
@@ -37,8 +31,7 @@ struct order {
 	uint64_t taken; /* bytes of the first run that were returned */
 	uint64_t end;	/* that was asked for last */
 	bool has_due;	/* a round is over */
-	struct block *block;
-	uint8_t *joined; /* a record that lies in two blocks */
+	struct blocks blocks;
 	struct tasks tasks;
 	struct cgroups cgroups; /* that were told */
 };

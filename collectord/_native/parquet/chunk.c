@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include "bits.h"
+#include "levels.h"
 
 #define WORD_BYTES 8u
 
@@ -24,102 +25,6 @@ static bool is_signed(const struct column_kind *kind)
 static bool is_text(const struct column_kind *kind)
 {
 	return kind->width == 0;
-}
-
-static bool is_valid(const struct column *column, size_t row)
-{
-	return row / 8 >= column->valid.bytes || (column->valid.data[row / 8] >> row % 8 & 1) != 0;
-}
-
-static int32_t offset(const struct column *column, size_t row)
-{
-	int32_t at;
-
-	memcpy(&at, column->offsets.data + row * sizeof(at), sizeof(at));
-	return at;
-}
-
-/* Begin the levels, whose bytes precede them. */
-static int begin_levels(struct store *data, size_t *at)
-{
-	const int ret = store__reserve(data, sizeof(uint32_t));
-
-	*at = data->bytes;
-	data->bytes += ret == 0 ? sizeof(uint32_t) : 0;
-	return ret;
-}
-
-static void end_levels(struct store *data, size_t at)
-{
-	const uint32_t bytes = (uint32_t)(data->bytes - at - sizeof(uint32_t));
-
-	memcpy(data->data + at, &bytes, sizeof(bytes));
-}
-
-/* Say which rows are null. */
-static int put_levels(struct chunk *chunk, const struct column *column)
-{
-	size_t at;
-	int ret = begin_levels(&chunk->data, &at);
-
-	if (ret == 0 && column->nulls == 0)
-		ret = bits__run(&chunk->data, 1, column->rows);
-	else if (ret == 0)
-		ret = bits__bitmap(&chunk->data, column->valid.data, column->valid.bytes,
-				   column->rows);
-	if (ret == 0)
-		end_levels(&chunk->data, at);
-	chunk->values = column->rows;
-	return ret;
-}
-
-/* Levels of lists: where each begins, and what each element is. */
-enum { LEVEL_NULL, LEVEL_EMPTY, LEVEL_ELEMENT = 3, LEVEL_BITS = 2 };
-
-static int put_list_levels(struct chunk *chunk, struct chunk_maker *maker,
-			   const struct column *column)
-{
-	const size_t elements = column->values.bytes / column->kind->width;
-	const size_t most = elements + column->rows;
-	uint32_t *begins, *levels;
-	size_t count = 0, at;
-	int ret;
-
-	maker->levels.bytes = 0;
-	ret = store__reserve(&maker->levels, 2 * most * sizeof(*begins));
-	if (ret < 0)
-		return ret;
-	begins = (uint32_t *)(void *)maker->levels.data;
-	levels = begins + most;
-	for (size_t row = 0; row < column->rows; row++) {
-		const int32_t size = offset(column, row + 1) - offset(column, row);
-
-		begins[count] = 0;
-		levels[count] = LEVEL_ELEMENT;
-		if (size == 0) {
-			levels[count++] = is_valid(column, row) ? LEVEL_EMPTY : LEVEL_NULL;
-			continue;
-		}
-		count++;
-		for (int32_t i = 1; i < size; i++) {
-			begins[count] = 1;
-			levels[count++] = LEVEL_ELEMENT;
-		}
-	}
-	ret = begin_levels(&chunk->data, &at);
-	if (ret == 0)
-		ret = bits__runs(&chunk->data, begins, count, 1);
-	if (ret < 0)
-		return ret;
-	end_levels(&chunk->data, at);
-	ret = begin_levels(&chunk->data, &at);
-	if (ret == 0)
-		ret = bits__runs(&chunk->data, levels, count, LEVEL_BITS);
-	if (ret < 0)
-		return ret;
-	end_levels(&chunk->data, at);
-	chunk->values = count;
-	return 0;
 }
 
 /* Widen a number as its kind says. */
@@ -147,7 +52,7 @@ static inline size_t widen(const struct column *column, uint64_t *to, size_t cou
 		return count;
 	}
 	for (size_t i = 0; i < count; i++, from += width)
-		if (is_valid(column, i))
+		if (column__is_valid(column, i))
 			to[found++] = widened(from, width, has_sign);
 	return found;
 }
@@ -379,14 +284,14 @@ static int number_texts(struct chunk *chunk, struct chunk_maker *maker, const st
 
 	*count = 0;
 	for (size_t row = 0; row < column->rows && ret == 0; row++) {
-		const int32_t at = offset(column, row);
-		const uint32_t bytes = (uint32_t)(offset(column, row + 1) - at);
+		const int32_t at = column__offset(column, row);
+		const uint32_t bytes = (uint32_t)(column__offset(column, row + 1) - at);
 		const uint8_t *const text = column->values.data + at;
 		const bool is_long = bytes > DICTIONARY_WORDS_BYTES;
 		struct value_key key;
 		struct dictionary_slot *slot;
 
-		if (!is_valid(column, row))
+		if (!column__is_valid(column, row))
 			continue;
 		key = key_of(text, bytes);
 		if (found != DICTIONARY_FULL && !is_long && key.word[0] == last.word[0] &&
@@ -437,11 +342,11 @@ static int put_texts(struct chunk *chunk, struct chunk_maker *maker, struct colu
 	chunk->dictionary.bytes = 0;
 	ret = store__reserve(&chunk->data, column->values.bytes + column->rows * sizeof(uint32_t));
 	for (size_t row = 0; row < column->rows && ret == 0; row++) {
-		const int32_t at = offset(column, row);
+		const int32_t at = column__offset(column, row);
 
-		if (is_valid(column, row))
+		if (column__is_valid(column, row))
 			ret = put_text(&chunk->data, column->values.data + at,
-				       (uint32_t)(offset(column, row + 1) - at));
+				       (uint32_t)(column__offset(column, row + 1) - at));
 	}
 	return ret;
 }
@@ -456,7 +361,7 @@ int chunk__make(struct chunk *chunk, struct chunk_maker *maker, struct column *c
 	chunk->encoding = ENCODING_PLAIN;
 	chunk->is_told = false;
 	chunk->nulls = column->nulls;
-	ret = kind->is_list ? put_list_levels(chunk, maker, column) : put_levels(chunk, column);
+	ret = levels__put(&chunk->data, column, &maker->levels, &chunk->values);
 	if (ret < 0)
 		return ret;
 	return is_text(kind) ? put_texts(chunk, maker, column) : put_numbers(chunk, maker, column);

@@ -19,7 +19,7 @@ import sqlglot
 from sqlglot import exp
 
 from collectord.errors import CollectordError, UsageError
-from collectord.fleet import dialect
+from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
@@ -81,7 +81,7 @@ def ask(
     question: Question, place: Place, shape: Sequence[tuple[str, str]], stack: ExitStack
 ) -> Rows:
     """Carry a question out, by the server at the place's address, or here."""
-    tree, decimals = dialect.unrounded(question.tree)
+    tree, decimals = sql_tree.unrounded(question.tree)
     hexed = _hexed(tree, shape)
     statement = (
         f"{text_of(question._replace(tree=tree), place)}\nSETTINGS {_settings()}\nFORMAT {_FORMAT}"
@@ -107,9 +107,9 @@ def text_of(question: Question, place: Place) -> str:
     sources |= {name: _rows(table) for name, table in question.rows.items()}
     gaps = question.rows.get(GAPS)
     tree = question.tree if gaps is None else _without_gaps(question.tree, gaps)
-    if gaps is not None and GAPS not in dialect.tables_of(tree):
+    if gaps is not None and GAPS not in sql_tree.tables_of(tree):
         del sources[GAPS]
-    return dialect.text_for(tree, dialect.CLICKHOUSE, sources)
+    return sql_tree.text_for(tree, dialect.CLICKHOUSE, sources)
 
 
 def _without_gaps(tree: exp.Query, gaps: FixedTable) -> exp.Query:
@@ -145,7 +145,7 @@ def _without_gaps(tree: exp.Query, gaps: FixedTable) -> exp.Query:
         )
         return sqlglot.parse_one(text, read=dialect.CLICKHOUSE)
 
-    return dialect.transformed(tree, rewrite)
+    return sql_tree.transformed(tree, rewrite)
 
 
 def _of_lambda(node: exp.Expr) -> exp.Expr:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.errors import CollectordError
-from collectord.fleet import dialect
+from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
@@ -82,14 +82,14 @@ _MAP: Final = re.compile(r"MAP\((\w+), (\w+)\)")
 
 def text_of(question: Question, _place: Place) -> str:
     """Return the statement; its tables are views."""
-    return dialect.text_for(question.tree, dialect.SPARK)
+    return sql_tree.text_for(question.tree, dialect.SPARK)
 
 
 def ask(
     question: Question, place: Place, shape: Sequence[tuple[str, str]], stack: ExitStack
 ) -> Rows:
     """Carry a question out by a cluster, whose connection ends with the stack."""
-    tree, decimals = dialect.unrounded(question.tree)
+    tree, decimals = sql_tree.unrounded(question.tree)
     statement = text_of(question._replace(tree=tree), place)
     session = _session(place.address or LOCAL, stack)
     size_bytes = sum(objects.bytes for objects in question.objects)

@@ -148,6 +148,12 @@ class TableContents:
             return [value for (value,) in unpacked]
         return list(map(sum, unpacked))
 
+    def positive(self, field: Field) -> Iterator[tuple[bytes, int]]:
+        """Yield the keys of the entries whose number in a field is above 0, with that."""
+        for key, value in zip(self.keys(), self.numbers(field), strict=True):
+            if value > 0:
+                yield key, int(value)
+
 
 def describe_table(
     kernel: BpfKernel, program: str, tables: Mapping[str, Table], name: str

@@ -19,7 +19,8 @@ from collectord.folders.walk import open_folder
 from collectord.sink.pack import Result, pack_steps
 from collectord.sink.packing import contents_max_bytes, write_pieces
 from collectord.sink.scan import mapped
-from collectord.sink.segment import SegmentPaths, run
+from collectord.sink.segment import SegmentPaths
+from collectord.sink.segment_steps import run
 from tests.support import relay_segments, segments, trace_segments
 from tests.support.examples import examples
 from tests.support.relay_records import record

@@ -14,13 +14,13 @@ from collectord.errors import BpfError
 from collectord.kernel.values.bpf_objects import MapType
 from collectord.programs.program_manifest import AnswerConfig, ColumnConfig
 from collectord.session.maps.answers import (
-    FoldedAnswer,
     HistogramAnswer,
     TableAnswer,
     describe_tables,
     make_answer,
     read_tables,
 )
+from collectord.session.maps.folded_answer import FoldedAnswer
 from collectord.text.foreign import encode_json
 from tests.support.bpf_tables import S32, U32, U64, FakeMaps, FakeNames, key_struct, u32, u64
 

@@ -12,8 +12,9 @@ import pytest
 
 from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig
-from collectord.daemon import arriving
-from collectord.daemon.arriving import Arrival, Arriving, Way
+from collectord.daemon import arrival, arriving
+from collectord.daemon.arrival import Arrival, Way
+from collectord.daemon.arriving import Arriving
 from collectord.daemon.leaving import Leaving
 from collectord.daemon.session_set import SessionSet
 from collectord.errors import PlanError, SinkError
@@ -129,7 +130,7 @@ def run(scenario: Callable[[Rig], Coroutine[Any, Any, None]]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arriving, "_GRACE_S", 0.05)
+    monkeypatch.setattr(arrival, "_GRACE_S", 0.05)
     monkeypatch.setattr(arriving, "_END_S", 0.05)
     monkeypatch.setattr(arriving.Arriving, "_hangs", lambda _: True)
 

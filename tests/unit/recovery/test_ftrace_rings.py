@@ -21,7 +21,8 @@ from collectord.model import Basis
 from collectord.recovery.ftrace_rings import PriorRun, balance, read_prior_run, salvage_leftovers
 from collectord.sink.pack import Result, pack_steps
 from collectord.sink.repair import repair
-from collectord.sink.segment import SegmentPaths, run
+from collectord.sink.segment import SegmentPaths
+from collectord.sink.segment_steps import run
 from tests.support import segments as perf_support
 from tests.support import trace_segments as support
 from tests.support.ftrace_pages import discarded, event, page, time_extend

@@ -31,7 +31,8 @@ from collectord.sink.pack import Result, pack_steps
 from collectord.sink.packing import unpacked
 from collectord.sink.repair import repair
 from collectord.sink.run_so_far import last_records
-from collectord.sink.segment import SegmentPaths, run
+from collectord.sink.segment import SegmentPaths
+from collectord.sink.segment_steps import run
 from tests.support import event_lines
 from tests.support import relay_segments as relays
 from tests.support import segments as support

@@ -19,7 +19,8 @@ from collectord.reader.verify import State, list_segments, verify
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair, repair_steps
-from collectord.sink.segment import group_files, lock
+from collectord.sink.segment import group_files
+from collectord.sink.segment_lock import lock
 from tests.support import segments as support
 from tests.support.segments import files_in
 

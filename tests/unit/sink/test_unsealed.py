@@ -13,7 +13,7 @@ import pytest
 
 from collectord.reader.verify import State, list_segments
 from collectord.sink.formats import open_stored
-from collectord.sink.segment import is_left, lock, lock_new
+from collectord.sink.segment_lock import is_left, lock, lock_new
 from tests.support import relay_records, relay_segments
 from tests.support import segments as perf_support
 from tests.support import trace_segments as support

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees of statements in DuckDB's SQL: parsed, changed, and written for each engine."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ErrorLevel, SqlglotError
+
+from collectord.errors import CollectordError, UsageError
+from collectord.fleet.dialect import DUCKDB, REWRITES, called, number_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from collectord.fleet.dialect import Rewrite
+
+
+def parsed(sql: str, values: Mapping[str, int | str] | None = None) -> exp.Query:
+    """Return the one SELECT that a text is, with its parameters filled in.
+
+    Raises:
+        UsageError: it is not one SELECT, a parameter has no value, or a value is refused.
+    """
+    try:
+        trees = [tree for tree in sqlglot.parse(sql, read=DUCKDB) if tree is not None]
+    except SqlglotError as error:
+        message = " ".join(str(error).split())
+        raise UsageError(f"the statement cannot be read: {_plain(message)}") from error
+    if len(trees) != 1:
+        raise UsageError(f"{len(trees)} statements", hint="give one SELECT")
+    tree = trees[0]
+    while isinstance(tree, exp.Subquery):
+        tree = tree.this
+    if not isinstance(tree, exp.Query):
+        raise UsageError("the statement is no SELECT", hint="records are read and never changed")
+    return _chosen(_filled(tree, values or {}))
+
+
+def text_for(tree: exp.Query, dialect: str, sources: Mapping[str, str] | None = None) -> str:
+    """Return a statement as an engine reads it.
+
+    Args:
+        tree: the statement, which stays as it is.
+        dialect: of the engine.
+        sources: SELECTs in that dialect, which the statement has as its first parts, by name.
+
+    Raises:
+        CollectordError: the engine lacks something that the statement has.
+    """
+    rewritten = _rewritten(tree.copy(), REWRITES[dialect])
+    if sources:
+        first = [
+            exp.CTE(
+                this=sqlglot.parse_one(text, read=dialect),
+                alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)),
+            )
+            for name, text in sources.items()
+        ]
+        with_ = rewritten.args.get("with_") or exp.With(expressions=[])
+        with_.set("expressions", [*first, *with_.expressions])
+        rewritten.set("with_", with_)
+    try:
+        return rewritten.sql(dialect=dialect, comments=False, unsupported_level=ErrorLevel.RAISE)
+    except SqlglotError as error:
+        raise CollectordError(
+            f"{dialect} has nothing for a part of the statement: {_plain(str(error))}",
+            hint="ask with --engine duckdb",
+        ) from error
+
+
+def unrounded(tree: exp.Query) -> tuple[exp.Query, dict[int, int]]:
+    """Return a statement without the `round` of its last columns, and their decimals by number.
+
+    Engines round halves each in its own way: the numbers are rounded here, as DuckDB does. One by
+    which rows are grouped or in order stays.
+    """
+    made = tree.copy()
+    decimals: dict[int, int] = {}
+    if not isinstance(made, exp.Select):
+        return made, decimals
+    used = {
+        column.name
+        for part in ("order", "group", "having", "qualify")
+        if (node := made.args.get(part)) is not None
+        for column in node.find_all(exp.Column)
+    }
+    for number, column in enumerate(made.expressions):
+        value = column.unalias()
+        places = number_of(value.args.get("decimals") or exp.convert(0))
+        if isinstance(value, exp.Round) and places is not None and column.alias not in used:
+            decimals[number] = places
+            value.replace(exp.paren(value.this))
+    return made, decimals
+
+
+def transformed(tree: exp.Query, change: Rewrite) -> exp.Query:
+    """Return a statement with changes; what is within a change stays as it is."""
+    made = tree.transform(change)
+    assert isinstance(made, exp.Query)  # noqa: S101  # a change of what is within it
+    return made
+
+
+def _rewritten(tree: exp.Query, rewrite: Rewrite) -> exp.Query:
+    """Rewrite each node of a tree, what is within it first."""
+    for node in reversed([*tree.dfs()]):
+        new = rewrite(node)
+        if new is not node and node is not tree:
+            node.replace(new)
+    return tree
+
+
+def tables_of(tree: exp.Query) -> set[str]:
+    """Return the names of the tables that a statement reads and does not make itself."""
+    made = {part.alias.lower() for part in tree.find_all(exp.CTE)}
+    named = {table.name for table in tree.find_all(exp.Table) if table.name}
+    return {name for name in named if name.lower() not in made}
+
+
+def with_names(tree: exp.Query, names: Mapping[str, str]) -> exp.Query:
+    """Return a statement whose tables have other names, by those in lower case.
+
+    Engines tell names apart by their case, as DuckDB does not, and some know no quoted ones
+    without quotes.
+    """
+
+    def rename(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Table) or node.name.lower() not in names:
+            return node
+        node.set("this", exp.to_identifier(names[node.name.lower()], quoted=True))
+        return node
+
+    return transformed(tree, rename)
+
+
+def _plain(message: str) -> str:
+    return re.sub(r"\x1b\[\d+m", "", message)
+
+
+def _filled(tree: exp.Query, values: Mapping[str, int | str]) -> exp.Query:
+    def fill(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Placeholder | exp.Parameter):
+            return node
+        name = node.name
+        if name not in values:
+            raise UsageError(f"the parameter ${name} has no value")
+        value = values[name]
+        return exp.Literal.string(value) if isinstance(value, str) else exp.convert(int(value))
+
+    return transformed(tree, fill)
+
+
+def _chosen(tree: exp.Query) -> exp.Query:
+    """Replace each CASE of a value that is known by what it chooses."""
+
+    def choose(node: exp.Expr) -> exp.Expr:
+        if not isinstance(node, exp.Case) or not isinstance(node.this, exp.Literal):
+            return node
+        for when in node.args["ifs"]:
+            if when.this == node.this:
+                chosen: exp.Expr = when.args["true"]
+                return chosen
+        default = node.args.get("default") or exp.null()
+        if called(default) == "ERROR":
+            raise UsageError(default.expressions[0].name)
+        return default
+
+    return transformed(tree, choose)
