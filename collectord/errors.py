@@ -29,7 +29,19 @@ quarantined. The exit codes are part of the command-line contract (docs/cli.md).
 from __future__ import annotations
 
 import os
+import sys
+from importlib.util import find_spec
 from typing import ClassVar
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that installs extras of this program where it runs, for a hint.
+
+    An environment of a package or of `make install` has no pip: that of the host, of any version
+    since 22.3, installs into it.
+    """
+    where = "" if find_spec("pip") is not None else f"--python {sys.prefix} "
+    return f"python3 -m pip {where}install 'collectord[{','.join(extras)}]'"
 
 
 class CollectordError(Exception):

@@ -13,6 +13,7 @@ from collectord.cli.new_file import check_is_new
 from collectord.cli.output import complain
 from collectord.cli.query_rows import print_csv, print_objects
 from collectord.cli.times import parse_time
+from collectord.errors import install_command
 from collectord.reader.chain_tables import Chains, Wishes
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import Found
@@ -21,7 +22,6 @@ from collectord.reader.manifest_tables import ManifestTables
 from collectord.reader.sql import Database
 from collectord.reader.symbols import symbolic_names
 from collectord.reader.symbols.symbol_cache import user_cache
-from collectord.text.extras import install_command
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 

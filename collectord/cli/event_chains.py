@@ -9,9 +9,9 @@ import msgspec
 
 from collectord.cli.asking import complain_of_names
 from collectord.cli.output import complain
+from collectord.errors import install_command
 from collectord.reader.chain_texts import ChainTexts, are_named
 from collectord.reader.symbols.symbol_cache import user_cache
-from collectord.text.extras import install_command
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 

@@ -11,9 +11,8 @@ from collectord.cli import answer_file
 from collectord.cli.asking import add_scope
 from collectord.cli.parser import Parser, named_values
 from collectord.cli.times import TIMES, joined
-from collectord.errors import CollectordError, UsageError
+from collectord.errors import CollectordError, UsageError, install_command
 from collectord.reader.event_file import Window
-from collectord.text.extras import install_command
 from collectord.text.units import Nanoseconds
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
 from collectord.cli.output import Column, complain, print_json, print_table
-from collectord.errors import CollectordError
+from collectord.errors import CollectordError, install_command
 from collectord.fleet.engines.place import Place, open_store
 from collectord.fleet.selection import Selection, Wanted
-from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     import argparse

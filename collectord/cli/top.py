@@ -13,8 +13,7 @@ from collectord.cli.output import say
 from collectord.cli.parser import Parser
 from collectord.cli.top_figures import Reading
 from collectord.control import client
-from collectord.errors import MissingFeature, UsageError
-from collectord.text.extras import install_command
+from collectord.errors import MissingFeature, UsageError, install_command
 from collectord.text.units import NS_PER_SECOND, Nanoseconds
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from collectord.errors import (
     StoreRefused,
     StoreUnavailable,
     UsageError,
+    install_command,
 )
-from collectord.text.extras import install_command
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:

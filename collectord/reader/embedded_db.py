@@ -10,8 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.errors import CollectordError, MissingFeature, UsageError
-from collectord.text.extras import install_command
+from collectord.errors import CollectordError, MissingFeature, UsageError, install_command
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

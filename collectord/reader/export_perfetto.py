@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from collectord.errors import CollectordError
+from collectord.errors import CollectordError, install_command
 from collectord.reader.event_tables import LOSSES
 from collectord.reader.export_rows import LOSS_FIELDS
-from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -18,14 +18,13 @@ from urllib.parse import unquote, urlencode, urlsplit
 import sqlglot
 from sqlglot import exp
 
-from collectord.errors import CollectordError, UsageError
+from collectord.errors import CollectordError, UsageError, install_command
 from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import event_prefix
 from collectord.reader.event_tables import GAPS
-from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,13 +16,12 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.errors import CollectordError
+from collectord.errors import CollectordError, install_command
 from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import EVENTS
-from collectord.text.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

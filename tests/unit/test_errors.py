@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that installs extras fits the environment in which the program runs."""
+"""The command that installs extras, in the hints of errors, fits where the program runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from collectord.text.extras import install_command
+from collectord.errors import install_command
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_without_pip_the_environment_is_named(tmp_path: Path) -> None:
     """Those of the Debian package and of `make install` are such ones."""
     root = tmp_path / "environment"
     venv.create(root, with_pip=False)
-    script = "from collectord.text.extras import install_command as made; print(made('fleet'))"
+    script = "from collectord.errors import install_command as made; print(made('fleet'))"
     done = subprocess.run(
         [root / "bin/python", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
