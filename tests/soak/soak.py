@@ -70,13 +70,17 @@ filter = "{FILTER}"
 ring = "1MiB"
 max = "4MiB"
 """
-# The tables of EVENT and of the processes.
+# The tables of EVENT and of the processes; ftrace's rings have the markers of heartbeats, too.
 _CALLS: Final = "SELECT count(*) AS rows FROM sys_enter"
+_RECORDED: Final = """
+SELECT (SELECT count(*) FROM sys_enter) + (SELECT count(*) FROM print) AS rows
+"""
 _PROCESSES: Final = """
 SELECT
-    (SELECT count(*) FROM sched_process_exec) + (SELECT count(*) FROM sched_process_exit) AS rows
+    (SELECT count(*) FROM sched_process_exec) + (SELECT count(*) FROM sched_process_exit)
+    + (SELECT count(*) FROM print) AS rows
 """
-_COUNTS: Final = {"calls": _CALLS, "processes": _PROCESSES, RECORDER: _CALLS}
+_COUNTS: Final = {"calls": _CALLS, "processes": _PROCESSES, RECORDER: _RECORDED}
 
 
 class Look(NamedTuple):
