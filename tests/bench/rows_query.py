@@ -141,8 +141,9 @@ def _decoded(path: Path, repeats: int) -> tuple[int, list[float], int]:
 def _printed(command: Sequence[str], path: Path) -> float:
     """Return the time of a peer in s."""
     began = time.perf_counter()
+    words = [*command, path]
     done = subprocess.run(
-        [*command, path], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        words, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     if done.returncode:
         raise OSError(f"{command[-1]} of {path.name}: {done.stderr[-500:]}")
