@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.soak.soak import RETAINED_BYTES, soak
-from tests.support import generator
+from tests.support import generator, tracefs_mount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str]) -> int:
         help="(64); with more than all segments have, the totals at the end are those of all time",
     )
     args = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="collectord-soak-") as name:
+    folder = tempfile.TemporaryDirectory(prefix="collectord-soak-")
+    with tracefs_mount.mounted(), folder as name:
         directory = Path(name)
         program = generator.Generator(generator.build(directory))
         soaked = soak(directory, program, args.seconds, args.retained_mib << 20)
