@@ -120,6 +120,14 @@ def _clickhouse_range(node: exp.Expr) -> exp.Expr:
     return _call("range", *known, *([step] if step is not None else []))
 
 
+def _clickhouse_element(node: exp.Expr) -> exp.Expr:
+    """Beyond the end of a list there is null: without one in it, there would be an empty value."""
+    values = node.this.expressions if isinstance(node.this, exp.Array) else []
+    if values:
+        values[0].replace(_call("toNullable", values[0].copy()))
+    return node
+
+
 def _rounded(node: exp.Expr) -> exp.Expr:
     """Round halves of the binary number away from 0, as DuckDB does.
 
@@ -221,6 +229,12 @@ def _spark_type(node: exp.Expr) -> exp.Expr:
     return exp.DataType.build("DECIMAL(20, 0)") if is_wide else node
 
 
+def _spark_element(node: exp.Expr) -> exp.Expr:
+    """Beyond the end of a list there is null, and no error."""
+    node.set("safe", True)  # noqa: FBT003  # of sqlglot
+    return node
+
+
 def _bare(node: exp.Expr) -> exp.Expr:
     return node.this if isinstance(node, exp.Paren) else node
 
@@ -247,6 +261,7 @@ _CLICKHOUSE_FUNCTIONS: Final = {
 }
 _CLICKHOUSE_NODES: Final[Mapping[type[exp.Expr], Rewrite]] = {
     exp.Column: _clickhouse_column,
+    exp.Bracket: _clickhouse_element,
     exp.BitwiseAnd: _operator("bitAnd"),
     exp.BitwiseOr: _operator("bitOr"),
     exp.BitwiseLeftShift: _operator("bitShiftLeft"),
@@ -267,6 +282,7 @@ _SPARK_FUNCTIONS: Final[Mapping[str, Rewrite]] = {
 }
 _SPARK_NODES: Final[Mapping[type[exp.Expr], Rewrite]] = {
     exp.TimestampTrunc: _spark_trunc,
+    exp.Bracket: _spark_element,
     exp.BitwiseRightShift: _spark_shift,
     exp.BitwiseAnd: _spark_and,
     exp.Round: _rounded,
