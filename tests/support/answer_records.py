@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of each event that a shipped answer reads, as SELECTs for `tests.support.fleets`.
 
-Their columns have the types that segments have. No two records of a thread, a CPU or a place are of
-one instant, and no two of a group are alike in what an answer chooses by, so each answer has one
-result. Fields that no answer reads are left out.
+Their columns have the types that segments have. No two records of a thread, a CPU or a place are
+of one instant, and no two of a group are alike in what an answer chooses by, so each answer has
+one result. Fields that no answer reads are left out.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def _wakeups(number: int) -> dict[str, str]:
         "CASE WHEN i % 2 = 0 THEN 'even' ELSE 'odd' END AS event_comm, 0::INTEGER AS target_cpu"
     )
     after = f"i * 1000000 + 500000 + (i * i * (613 + {number})) % 99991"
-    never = f"{300 + number}::INTEGER AS event_pid, 'never' AS event_comm, 0::INTEGER AS target_cpu"
+    never = (
+        f"{300 + number}::INTEGER AS event_pid, 'never' AS event_comm, 0::INTEGER AS target_cpu"
+    )
     asleep = "i % 3 != 0"
     return {
         "sched:sched_waking": _select(f"{waker}, {woken}", _SWITCHES, f"{after} - 700", asleep),
@@ -121,7 +123,7 @@ def _processes(number: int) -> dict[str, str]:
 
 
 def _block(number: int) -> dict[str, str]:
-    """Return block requests, half of which wait in a queue, and what the program tells of others."""
+    """Return block requests, half of which wait in a queue, and others that a program tells."""
     place = "(8388608 + i % 2)::UINTEGER AS dev, (i * 64)::UBIGINT AS sector"
     rwbs = "CASE WHEN i % 4 = 0 THEN 'W' ELSE 'R' END AS rwbs"
     queued = f"{place}, {rwbs}, 'queued' AS event_comm, 4096::UINTEGER AS bytes"
@@ -218,7 +220,7 @@ def _samples(number: int) -> str:
 
 
 def _calls(number: int) -> dict[str, str]:
-    """Return system calls, some of which fail, one that has no name, and opens with their paths."""
+    """Return system calls, some of which fail, one without a name, and opens with their paths."""
     tid = f"(200 + {number} + i % 2)"
     task = _task(pid=f"CASE WHEN i % 6 = 0 THEN NULL ELSE {tid} END", tid=tid, comm="'c' || i % 2")
     call = f"CASE WHEN i % 9 = 8 THEN 99999 WHEN i % 3 = 0 THEN {_OPENAT} ELSE {_GETPPID} END"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.support.daemons import wait_for
 from tests.vm.service import CONFIG, STATE, UNIT, journal, shown, status_of, systemctl
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator, Mapping
 
     from tests.support.certificates import Pair
