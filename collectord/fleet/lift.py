@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 HOST: Final = "host"
 HOSTS: Final = "hosts"
-# The name that the table of hosts has where labels are joined to it.
+# The names that the table of hosts and its columns have where labels are joined to a statement: a
+# label may be called as a column is.
 _LABELS: Final = "hosts_of_labels"
+_LABEL: Final = "label {}"
 
 
 def over_hosts(tree: exp.Query, unlike: Collection[str], by: Sequence[str] = (HOST,)) -> exp.Query:
@@ -180,14 +182,21 @@ class _Lift:
     def _labels(self, select: exp.Select, host: exp.Column) -> list[tuple[str, exp.Column]]:
         """Join the labels of hosts to a SELECT, and return those that are asked for."""
         if any(name != HOST for name in self._by):
-            on = exp.EQ(this=exp.column(HOST, table=_LABELS, quoted=True), expression=host.copy())
-            table = exp.to_table(HOSTS)
-            table.set("alias", exp.TableAlias(this=exp.to_identifier(_LABELS, quoted=True)))
+            on = exp.EQ(this=_label(HOST), expression=host.copy())
+            labels = exp.select(
+                *(
+                    exp.alias_(exp.column(name, quoted=True), _LABEL.format(name), quoted=True)
+                    for name in dict.fromkeys((HOST, *self._by))
+                )
+            ).from_(HOSTS)
+            alias = exp.TableAlias(this=exp.to_identifier(_LABELS, quoted=True))
+            table = exp.Subquery(this=labels, alias=alias)
             select.join(table, on=on, join_type="inner", copy=False)
-        return [
-            (name, host if name == HOST else exp.column(name, table=_LABELS, quoted=True))
-            for name in self._by
-        ]
+        return [(name, host if name == HOST else _label(name)) for name in self._by]
+
+
+def _label(name: str) -> exp.Column:
+    return exp.column(_LABEL.format(name), table=_LABELS, quoted=True)
 
 
 def _is_inner(node: exp.Expr, select: exp.Select) -> bool:

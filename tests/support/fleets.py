@@ -41,6 +41,11 @@ COMPLETE: Final = "block_rq_complete"
 _ROW_GROUP: Final = 122_880
 
 
+def switched_after(number: int) -> str:
+    """Return the time of a switch behind the beginning, as an expression of its number `i`."""
+    return f"i * 1000000 + (i * i * (7919 + {number})) % 99991"
+
+
 def switches(number: int, count: int) -> str:
     """Return a SELECT of switches of two tasks in turn on one CPU, a millisecond each."""
     return f"""
@@ -51,7 +56,7 @@ SELECT
     (CASE WHEN i % 3 = 0 THEN 0 ELSE 1 END)::BIGINT AS prev_state,
     (CASE WHEN i % 2 = 0 THEN 200 ELSE 100 END + {number})::INTEGER AS next_pid,
     CASE WHEN i % 2 = 0 THEN 'odd' ELSE 'even' END AS next_comm,
-    i * 1000000 + (i * i * (7919 + {number})) % 99991 AS after
+    {switched_after(number)} AS after
 FROM range({count}) r(i)"""  # noqa: S608
 
 
