@@ -26,7 +26,7 @@ _NO_EVENTS: Final = {"aux", "damage", "losses", "mappings", "samples", "tasks"}
 
 
 class Total(NamedTuple):
-    """What a session's ledgers and a query over its segments say.
+    """The records of a session by its ledgers, and by a query over its segments.
 
     Attributes:
         rows: of all tables of events.

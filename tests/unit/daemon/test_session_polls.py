@@ -97,7 +97,7 @@ def test_a_session_that_is_quiet_no_more_is_looked_at_at_each_flush() -> None:
 
 
 def test_a_quiet_session_is_left_out_while_others_are_not() -> None:
-    """Of every other flush; as soon as all are quiet, they are looked at together again."""
+    """It has every other flush; as soon as all are quiet, they are looked at together again."""
     rig = Rig((True, False))
     counts, passes = [], []
     for quiet in (False, False, False, True, True):
