@@ -26,6 +26,7 @@ from collectord.fleet.engines.place import Place
 from collectord.fleet.lift import HOST
 from collectord.fleet.questions import AskedAnswer, Asking, Needs, NotShipped
 from collectord.programs.parameter import values_of
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     import argparse
@@ -34,12 +35,15 @@ if TYPE_CHECKING:
     from collectord.cli.answer_file import AnswerFile
     from collectord.fleet.groups import Groups
     from collectord.fleet.question import Question
+    from collectord.fleet.questions import Comparison
     from collectord.fleet.selection import Selection
     from collectord.reader.sql import Answered
 
 _ALL: Final = "all"
 # The parameter of answers with the most rows.
 _LIMIT: Final = "limit"
+# Times that hosts have recorded are told if one is longer by more than this.
+_ALIKE: Final = 1.1
 _DAMAGED_NAMED: Final = 4
 
 
@@ -113,15 +117,26 @@ def _compare(
     limit = asked.values.get(_LIMIT)
     if limit is not None:
         asked = asked._replace(values={**asked.values, _LIMIT: NO_LIMIT})
-    question, recorded = asking.of_comparison(
-        asked, columns, groups, None if limit is None else int(limit)
-    )
+    made = asking.of_comparison(asked, columns, groups, None if limit is None else int(limit))
     if not args.show:
-        sizes = zip(groups, recorded, strict=True)
+        sizes = zip(groups, made.groups, strict=True)
         left_out = sum(len(whole.hosts) - len(part.hosts) for whole, part in sizes)
         without = f"; {left_out:,} more have not recorded what {one.name} needs"
-        complain_of_groups(recorded, f"sums are per host{without if left_out else ''}")
-    _give(asking, question, args, lambda rows: print_compared(rows, len(columns.keys)))
+        complain_of_groups(made.groups, f"sums are per host{without if left_out else ''}")
+        _complain_of_times(made)
+    _give(asking, made.question, args, lambda rows: print_compared(rows, len(columns.keys)))
+
+
+def _complain_of_times(made: Comparison) -> None:
+    """Say that hosts of one group have recorded for longer than those of the other."""
+    times = [ns / NS_PER_SECOND for ns in made.recorded_ns]
+    if max(times) <= min(times) * _ALIKE:
+        return
+    told = " and ".join(
+        f"{seconds:,.0f} s each in {group.name}"
+        for group, seconds in zip(made.groups, times, strict=True)
+    )
+    complain(f"hosts have recorded for {told}: sums are of all of that time")
 
 
 def _columns_of(one: AnswerFile) -> Columns:

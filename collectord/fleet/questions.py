@@ -14,6 +14,7 @@ from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.compare import GROUP, GROUPS, compared
 from collectord.fleet.engines import duck
+from collectord.fleet.groups import Groups
 from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.question import TIME, Chosen, Objects, Question
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collectord.fleet.compare import Columns
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
-    from collectord.fleet.groups import Groups
     from collectord.fleet.selection import Selection
 
 SAMPLES: Final = "samples"
@@ -61,6 +61,19 @@ class AskedAnswer(NamedTuple):
     sql: str
     head: Needs
     values: Mapping[str, int | str]
+
+
+class Comparison(NamedTuple):
+    """The question how an answer differs between two groups of hosts.
+
+    Attributes:
+        groups: the hosts that have recorded what it reads, by whose number sums are divided.
+        recorded_ns: for how long a host of each group has, in the mean.
+    """
+
+    question: Question
+    groups: Groups
+    recorded_ns: tuple[float, float]
 
 
 class NotShipped(UsageError):
@@ -159,7 +172,7 @@ class Asking:
 
     def of_comparison(
         self, asked: AskedAnswer, columns: Columns, groups: Groups, limit: int | None
-    ) -> tuple[Question, Groups]:
+    ) -> Comparison:
         """Return the question how an answer differs between two groups of hosts.
 
         Args:
@@ -167,9 +180,6 @@ class Asking:
             columns: of the answer, that are compared.
             groups: of the hosts.
             limit: the most rows; None: as many as the answer itself has.
-
-        Returns:
-            the question, and the hosts that have recorded what it reads, by which sums are divided.
 
         Raises:
             NotShipped: as `of_answer`, or no host of a group has recorded what it reads.
@@ -188,7 +198,13 @@ class Asking:
             sql_tree.parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS
         )
         numbers = len(groups.group.hosts), len(groups.against.hosts)
-        return self._question(compared(tree, columns, numbers, limit), objects, rows), groups
+        question = self._question(compared(tree, columns, numbers, limit), objects, rows)
+        recorded = tables.recorded_ns(self._commits(), need[0], self._chosen.window)
+        each_ns = [
+            sum(recorded.get(host, 0) for host in group.hosts) / len(group.hosts)
+            for group in groups
+        ]
+        return Comparison(question, groups, (each_ns[0], each_ns[1]))
 
     def _tables_of(
         self, head: Needs

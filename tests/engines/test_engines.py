@@ -183,8 +183,8 @@ def _comparison(store: Store, engine: str, name: str) -> Rows:
     groups = groups_of(Selection(store, wanted), "6.1", "6.12")
     columns = Columns.of(compare.keys, compare.measures)
     asked = AskedAnswer(one.text, needs, values)
-    question, _ = asking.of_comparison(asked, columns, groups, None)
-    return _asked(asking, engine, question)
+    made = asking.of_comparison(asked, columns, groups, None)
+    return _asked(asking, engine, made.question)
 
 
 @pytest.mark.parametrize("engine", ["clickhouse", "spark"])

@@ -110,6 +110,20 @@ def test_the_difference_of_an_answer_is_json_csv_or_a_file(run: Run, tmp_path: P
     assert found == [tuple(row.values())]
 
 
+def test_groups_that_recorded_for_different_times_are_told(run: Run, store: Path) -> None:
+    """More of a sum may be of more time."""
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("new-1", labels={"role": "new"})
+        events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
+        shipped.segment(host, events, BEGIN_NS, 600 * SECOND)
+    words = ("answer", "who-woke-whom", "--label", "role=new", "--against", "role=web")
+    told = "have recorded for 600 s each in role=new and 60 s each in role=web"
+    assert told in run(*words)[2]
+    assert "have recorded" not in run("answer", "who-woke-whom", *_ROLES)[2]
+    within = run(*words, "--until", "2026-11-20T00:01:00Z")[2]
+    assert "have recorded" not in within
+
+
 @pytest.mark.parametrize(("engine", "word"), [("clickhouse", "FROM file("), ("spark", "ROUND")])
 def test_the_statement_of_a_difference_is_shown(run: Run, engine: str, word: str) -> None:
     """For each engine, without asking it."""

@@ -110,8 +110,8 @@ def _comparison(
     asking = _asking(store, wanted)
     groups = groups_of(Selection(store, wanted), "group", "against")
     asked, columns = _answer(name)
-    question, recorded = asking.of_comparison(asked, columns, groups, limit)
-    return question, recorded, _asked(asking, question)
+    made = asking.of_comparison(asked, columns, groups, limit)
+    return made.question, made.groups, _asked(asking, made.question)
 
 
 def test_a_difference_is_per_host_and_the_largest_comes_first(store: Store) -> None:
