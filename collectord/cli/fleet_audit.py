@@ -47,6 +47,7 @@ _COLUMNS: Final = (
 )
 _COMPARED: Final = (Column("SESSION"), *FIGURES)
 _ALL: Final = "all"
+_SHIPPED: Final = {"rows": "rows shipped", "bytes": "bytes shipped"}
 # Figures of two groups that are always told; others are if they are not 0 in one of them.
 _TOLD: Final = ("segments", "produced", "stored", "lost", LOST_SHARE, "unaccounted")
 # Of more of one kind, the number is told.
@@ -104,14 +105,14 @@ def _compared_rows(groups: Groups, found: LedgerGroups) -> Iterator[list[str]]:
                 is_share = name == LOST_SHARE
                 cells = figure_cells(_words(name), pair, None if is_share else one.hosts)
                 yield [one.session, *cells]
-            if name == "lost":
+            if name == LOST_SHARE:
                 for reason, lost in one.losses():
                     if lost.per_host(one.hosts).difference != 0:
                         yield [one.session, *figure_cells(f"  {reason}", lost, one.hosts)]
 
 
 def _words(name: str) -> str:
-    return name.replace("_percent", " in %").replace("_", " ")
+    return _SHIPPED.get(name, name.replace("_percent", " in %").replace("_", " "))
 
 
 def _compared_json(ledger: FleetLedger, groups: Groups, found: LedgerGroups) -> dict[str, Any]:

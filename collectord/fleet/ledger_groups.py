@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LOST_SHARE: Final = "lost_percent"
 # Findings that are told as figures: whether each one counts, or the segments that it is of.
 _COUNTED: Final = {"gap": "gaps", "paused": "pauses", "rows": "without_rows"}
+_NOT_SHIPPED: Final = "not_shipped"
 _PASSED_OVER: Final = "passed over"
 _SILENT: Final = "silent"
 _PERCENT: Final = 100
@@ -47,11 +48,12 @@ class SideLedger:
             share = _PERCENT * figures.lost / figures.produced
         elif figures.lost == figures.produced == 0:
             share = 0.0
-        return {
-            **figures._asdict(),
-            LOST_SHARE: share,
-            **{name: self.counts[name] for name in (*_COUNTED.values(), "not_shipped")},
-        }
+        told: dict[str, float | None] = {}
+        for name, figure in figures._asdict().items():
+            told[name] = figure
+            if name == "lost":
+                told[LOST_SHARE] = share
+        return told | {name: self.counts[name] for name in (*_COUNTED.values(), _NOT_SHIPPED)}
 
 
 class SessionSides(NamedTuple):
@@ -112,6 +114,6 @@ def ledger_groups(ledger: FleetLedger, groups: Groups) -> LedgerGroups:
                 if finding.what in _COUNTED:
                     both[number].counts[_COUNTED[finding.what]] += 1
                 elif finding.what == _PASSED_OVER:
-                    both[number].counts["not_shipped"] += finding.events or 0
+                    both[number].counts[_NOT_SHIPPED] += finding.events or 0
     ordered = [SessionSides(*key, both) for key, both in sorted(sides.items())]
     return LedgerGroups(ordered, silent)

@@ -14,7 +14,6 @@ from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.compare import GROUP, GROUPS, compared
 from collectord.fleet.engines import duck
-from collectord.fleet.groups import Groups
 from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.question import TIME, Chosen, Objects, Question
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collectord.fleet.compare import Columns
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
+    from collectord.fleet.groups import Groups
     from collectord.fleet.selection import Selection
 
 SAMPLES: Final = "samples"
@@ -194,9 +194,7 @@ class Asking:
             {HOST: "VARCHAR", GROUP: "INTEGER"},
             [(host, side) for side, group in enumerate(groups) for host in group.hosts],
         )
-        tree = over_hosts(
-            sql_tree.parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS
-        )
+        tree = over_hosts(sql_tree.parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS)
         numbers = len(groups.group.hosts), len(groups.against.hosts)
         question = self._question(compared(tree, columns, numbers, limit), objects, rows)
         recorded = tables.recorded_ns(self._commits(), need[0], self._chosen.window)
@@ -257,7 +255,7 @@ class Asking:
     def _question(
         self, tree: exp.Query, asked: list[Objects], rows: dict[str, FixedTable]
     ) -> Question:
-        """Return the question of a statement over tables of an answer, and others that it names."""
+        """Return the question of a statement over tables of an answer, and others it names."""
         self._add_others(tree, asked, rows)
         named = {one.name.lower(): one.name for one in asked} | {name: name for name in rows}
         self.is_ordered = _orders_at_the_end(tree)

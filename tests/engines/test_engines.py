@@ -14,8 +14,8 @@ import pytest
 
 from collectord.cli import answer_file
 from collectord.errors import CollectordError, UsageError
-from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.compare import NO_LIMIT, Columns
+from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.engines.place import Place
 from collectord.fleet.groups import groups_of
 from collectord.fleet.questions import AskedAnswer, Asking, Needs

@@ -95,9 +95,7 @@ def test_a_group_without_hosts_is_refused(store: Store, roles: tuple[str, str]) 
     wanted = _role(group)._replace(also=_role(against))
     with pytest.raises(UsageError, match="no host of role=wbe has shipped") as told:
         groups_of(Selection(store, wanted), f"role={group}", f"role={against}")
-    assert told.value.hint == (
-        "there are hosts whose kernel is 6.1.0, 6.12.0; role is db, web, x"
-    )
+    assert told.value.hint == ("there are hosts whose kernel is 6.1.0, 6.12.0; role is db, web, x")
 
 
 def test_a_figure_that_nothing_tells_has_no_difference() -> None:
