@@ -14,6 +14,7 @@ import sqlglot
 from sqlglot import exp
 
 from collectord.fleet.dialect import DUCKDB, number_of
+from collectord.fleet.lift import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +92,9 @@ def compared(
         for form, value in zip(FORMS, _forms(number), strict=True)
     ]
     first = f"coalesce({_cell(0, 0)}, 0) - coalesce({_cell(0, 1)}, 0)"
-    of_keys = f"SELECT {keys}, {', '.join(sums)} FROM {_ROWS} GROUP BY {keys}"  # noqa: S608  # quoted
+    # ClickHouse drops a column that nothing reads, though a subquery about the host needs it.
+    of_hosts = f"HAVING max({HOST}) IS NOT NULL"
+    of_keys = f"SELECT {keys}, {', '.join(sums)} FROM {_ROWS} GROUP BY {keys} {of_hosts}"  # noqa: S608  # quoted
     text = (
         f"WITH {_SUMS} AS ({of_keys}) SELECT {keys}, {', '.join(shown)} FROM {_SUMS} "  # noqa: S608
         f"ORDER BY abs({_rounded(first)}) DESC, {keys}"

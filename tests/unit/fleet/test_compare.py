@@ -145,6 +145,23 @@ def test_a_host_of_both_groups_counts_in_each(store: Store) -> None:
     assert rows[0]["wakeups_against"] == 15
 
 
+def test_a_window_of_a_host_of_both_groups_has_its_rows_once(store: Store) -> None:
+    """What the last part of a statement puts beside others of the host is of one group."""
+    wanted = Wanted(Window(), "web-*", also=Wanted(Window(), "web-2"))
+    sql = (
+        "SELECT event_comm AS woken, count(*) AS times, sum(count(*)) OVER () AS of_all "
+        "FROM sched_waking GROUP BY event_comm LIMIT 1"
+    )
+    needs = Needs([["sched:sched_waking"]], (), {})
+    columns = Columns.of(["woken"], {"times": "sum", "of_all": "max"})
+    asking = _asking(store, wanted)
+    groups = groups_of(Selection(store, wanted), "web-*", "web-2")
+    made = asking.of_comparison(AskedAnswer(sql, needs, {}), columns, groups, None)
+    (row,) = _asked(asking, made.question)
+    assert (row["woken"], row["times"], row["times_against"]) == ("b", 15, 20)
+    assert (row["of_all"], row["of_all_against"]) == (26, 26)
+
+
 @pytest.mark.parametrize("name", ["cpu-share", "off-cpu", "io-latency", "slow-io", "cpu-timeline"])
 def test_figures_are_those_of_the_rows_of_each_host(store: Store, name: str) -> None:
     """Sums, maxima and means of a group are of the rows that each of its hosts alone gives."""
