@@ -146,7 +146,7 @@ def test_a_host_of_both_groups_counts_in_each(store: Store) -> None:
 
 
 def test_a_window_of_a_host_of_both_groups_has_its_rows_once(store: Store) -> None:
-    """What the last part of a statement puts beside others of the host is of one group."""
+    """The last part of a statement has a window of a host for each group that it is in."""
     wanted = Wanted(Window(), "web-*", also=Wanted(Window(), "web-2"))
     sql = (
         "SELECT event_comm AS woken, count(*) AS times, sum(count(*)) OVER () AS of_all "
