@@ -15,9 +15,11 @@ import pytest
 
 from collectord.cli import answer_file
 from collectord.errors import CollectordError, UsageError
+from collectord.fleet.compare import NO_LIMIT, Columns
 from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.engines.place import Place
-from collectord.fleet.questions import Asking, Needs
+from collectord.fleet.groups import groups_of
+from collectord.fleet.questions import AskedAnswer, Asking, Needs
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
@@ -203,6 +205,36 @@ def test_an_answer_has_the_rows_of_duckdb(
     if name not in _ORDERED:
         found, expected = _in_line(found), _in_line(expected)
     assert not _different(found, expected)
+
+
+def _comparison(store: Store, engine: str, name: str) -> Rows:
+    """Return the rows of an answer's difference between two hosts and one of other kernels."""
+    wanted = Wanted(Window(), labels={"kernel": "6.1.*"})
+    wanted = wanted._replace(also=Wanted(Window(), labels={"kernel": "6.12.*"}))
+    one = answer_file.load(name)
+    compare = one.head.compare
+    assert compare is not None
+    values: dict[str, int | str] = {**values_of(name, one.head.parameter, {})}
+    if "limit" in values:
+        values["limit"] = NO_LIMIT
+    needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+    asking = _asking(store, engine, wanted)
+    groups = groups_of(Selection(store, wanted), "6.1", "6.12")
+    columns = Columns.of(compare.keys, compare.measures)
+    asked = AskedAnswer(one.text, needs, values)
+    made = asking.of_comparison(asked, columns, groups, None)
+    return _asked(asking, engine, made.question)
+
+
+@pytest.mark.parametrize("engine", ["clickhouse", "spark"])
+@pytest.mark.parametrize("name", ["slow-io", "io-latency", "cpu-share", "off-cpu"])
+def test_a_difference_of_groups_has_the_rows_of_duckdb(
+    folder: Store, engine: str, name: str
+) -> None:
+    """Sums per host, maxima, means, differences and ratios come out alike."""
+    expected = _comparison(folder, "duckdb", name)
+    assert expected
+    assert _comparison(folder, engine, name) == expected
 
 
 @pytest.mark.parametrize("engine", ["clickhouse", "spark"])
