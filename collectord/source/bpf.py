@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collectord.codec.bpf_struct import Layout
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.bpf_objects import MapInfo
-    from collectord.model import LossKey
+    from collectord.model import LossKey, RingLabel
     from collectord.plan.bpf_plan import ProgramPlan
     from collectord.source.bpf_buffer import BufferRing
     from collectord.source.bpf_slots import Kept, SlotRing
@@ -316,6 +316,10 @@ class OpenBpf:
         self._told[cpu] = now = _Total(self._counts_of(cpu), missed)
         before = self._told_before.get(cpu, _Total())
         return _Total(Counts(*map(sub, now.counts, before.counts)), missed - before.missed)
+
+    def has_slots(self, label: RingLabel) -> bool:
+        """Return whether a ring is slots of a program, which no event of perf fills."""
+        return label in self._slots
 
     def slots_of(self, cpu: int) -> list[RingHandle]:
         """Return the slots of a CPU that is back, which take what comes from now on."""

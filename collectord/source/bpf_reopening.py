@@ -55,5 +55,5 @@ class BpfReopening:
 
     def enable(self, rings: Sequence[RingHandle]) -> None:
         """See `source.base.Hotplug`."""
-        self._rings.enable(rings)
+        self._rings.enable([ring for ring in rings if not self._programs.has_slots(ring.label)])
         self._programs.admit(ring.label.cpu for ring in rings)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.kernel.linux import LinuxKernel
-from tests.support import daemons, pinned
+from tests.support import cpus, daemons, pinned
+from tests.support.features import require
 from tests.support.recording import result_of, script, segments_of
 
 if TYPE_CHECKING:
@@ -272,3 +273,33 @@ def test_ftrace_stands_in_for_a_program_that_does_not_compile(
         made = snapshot(daemon, "box")["box"]
         assert daemon.stop().status == 0
     assert len(named(events_of(run_cli, made["segments"]), "sched_switch")) >= 100
+
+
+def lacks(daemon: Daemon) -> list[str]:
+    """Return what the session lacks on a CPU."""
+    return [one for one in daemon.session("slots")["degraded"] if one.startswith("CPU")]
+
+
+def test_a_cpu_that_comes_back_is_recorded_again(
+    run_cli: Cli, start_cli: Start, tmp_path: Path
+) -> None:
+    """Its slots are memory of the map, which the program writes into as before."""
+    require("CPU hotplug")
+    (*_, cpu) = cpus.with_switch()
+    config = daemons.write_sessions(tmp_path, _SLOTS.format(ring="1MiB"))
+    with daemons.running(start_cli, config) as daemon:
+        for _ in range(2):
+            cpus.bounce(daemon, cpu, [lambda: None])
+            daemons.wait_for(lambda: not lacks(daemon), "the CPU's names")
+            command = [*_PINNED, str(cpu), "500"]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+            pid, since_ns, before, until_ns, after = json.loads(done.stdout)
+            made = snapshot(daemon, "slots")["slots"]
+            away = [
+                event
+                for event in named(events_of(run_cli, made["segments"]), "sched_switch")
+                if event["fields"]["prev_pid"] == pid and since_ns <= event["time_ns"] <= until_ns
+            ]
+            assert {event["cpu"] for event in away} == {cpu}
+            assert len(away) == after - before >= 500
+        assert daemon.stop().status == 0
