@@ -251,9 +251,12 @@ def test_a_cpu_with_new_rings_goes_on_where_it_was() -> None:
 class Rings:
     """The rings of single CPUs, and the programs that submit into them; notes what is asked."""
 
-    def __init__(self, ring: PerfRing, *, refuse: bool = False) -> None:
+    def __init__(
+        self, ring: PerfRing, slots: tuple[PerfRing, ...] = (), *, refuse: bool = False
+    ) -> None:
         self.asked: list[str] = []
         self._ring = ring
+        self._slots = slots
         self._refuse = refuse
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method that only notes
@@ -269,9 +272,13 @@ class Rings:
         self.asked.append(f"enable {[ring.label.cpu for ring in rings]}")
 
     def slots_of(self, cpu: int) -> tuple[PerfRing, ...]:
-        """Return none: they are rings of perf alone."""
+        """Return those of the CPU."""
         self.asked.append(f"slots of {cpu}")
-        return ()
+        return self._slots
+
+    def has_slots(self, label: RingLabel) -> bool:
+        """Return whether a ring is one of them."""
+        return any(one.label == label for one in self._slots)
 
     def connect(self, cpu: int) -> None:
         """Give a program the ring, or not."""
@@ -291,6 +298,17 @@ def test_new_rings_are_given_to_the_programs_before_the_gates_open() -> None:
     left = ["shut 1", "stop 1", "renew 1", "leave 1"]
     assert one.asked == [*left, "join 1", "connect 1", "slots of 1", "enable [1]", "admit [1]"]
     assert all(ring.counts_on for ring in rings)
+
+
+def test_slots_have_no_event_to_enable() -> None:
+    """They are drained as the rings of perf are."""
+    slots, ring = FakePerf(Basis.EXACT, 0).rings[:2]
+    one: Any = Rings(ring, (slots,))
+    hotplug = BpfReopening(one, one)
+    rings = hotplug.join(1)
+    assert [each.label for each in rings] == [slots.label, ring.label]
+    hotplug.enable(rings)
+    assert f"enable [{ring.label.cpu}]" in one.asked
 
 
 def test_rings_that_no_program_can_have_are_closed() -> None:
