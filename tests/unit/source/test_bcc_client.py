@@ -425,6 +425,12 @@ HINT: look before you leap.
             "prog: this kernel has no kprobes",
         ),
         (
+            "fail('attach', 'function f', errno=2, lack='function f')",
+            MissingFeature,
+            "function f",
+            "prog: this kernel has no function f; one of a module is there while the module is",
+        ),
+        (
             f"say({INCOMPLETE!r}); fail('compile', 'Failed', missing=['c:d', 'a:b'])",
             MissingFeature,
             "tracepoint a:b",
@@ -550,3 +556,25 @@ def test_kernel_errors_are_no_bpf_errors() -> None:
     """Exit statuses tell a program that is wrong from a host that cannot run it."""
     assert BpfError("", program="", step="").exit_code == 1
     assert not issubclass(BpfError, KernelError)
+
+
+def test_a_parameter_chooses_where_a_program_is_attached() -> None:
+    """The worker is asked for the one place that the value has."""
+    manifest = b"""
+summary = "s"
+license = "GPL"
+[parameter.which]
+type = "string"
+default = "a"
+choices = ["a", "b"]
+help = "h"
+[[attach]]
+kind = "kprobe"
+function = "mine"
+parameter = "which"
+places = { a = "f", b = "g" }
+"""
+    program = BpfProgram("prog", "/p", "", load_manifest(manifest, "prog.toml"), "local")
+    for value, place in (("a", "f"), ("b", "g")):
+        request = bcc_client.request(program, {"which": value}, headers="", library="")
+        assert request.attach == (AttachConfig(kind="kprobe", function="mine", place=place),)
