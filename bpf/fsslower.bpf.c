@@ -24,7 +24,7 @@ struct file_event {
 #define COLLECTORD_EVENT struct file_event
 #include "collectord.h"
 
-enum { READ, WRITE, OPEN, SYNC };
+enum { READS, WRITES, OPENS, SYNCS };
 
 struct call {
 	u64 start_ns;
@@ -115,11 +115,11 @@ static inline void leave(struct pt_regs *ctx, u32 operation, s64 result)
 		event.tid = id;
 		event.uid = bpf_get_current_uid_gid();
 		bpf_get_current_comm(event.comm, sizeof(event.comm));
-		if (operation == READ)
+		if (operation == READS)
 			__builtin_memcpy(event.operation, "read", sizeof("read"));
-		else if (operation == WRITE)
+		else if (operation == WRITES)
 			__builtin_memcpy(event.operation, "write", sizeof("write"));
-		else if (operation == OPEN)
+		else if (operation == OPENS)
 			__builtin_memcpy(event.operation, "open", sizeof("open"));
 		else
 			__builtin_memcpy(event.operation, "sync", sizeof("sync"));
@@ -130,50 +130,50 @@ static inline void leave(struct pt_regs *ctx, u32 operation, s64 result)
 
 int enter_read(struct pt_regs *ctx)
 {
-	enter_transfer(READ, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
+	enter_transfer(READS, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
 	return 0;
 }
 
 int leave_read(struct pt_regs *ctx)
 {
-	leave(ctx, READ, PT_REGS_RC(ctx));
+	leave(ctx, READS, PT_REGS_RC(ctx));
 	return 0;
 }
 
 int enter_write(struct pt_regs *ctx)
 {
-	enter_transfer(WRITE, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
+	enter_transfer(WRITES, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
 	return 0;
 }
 
 int leave_write(struct pt_regs *ctx)
 {
-	leave(ctx, WRITE, PT_REGS_RC(ctx));
+	leave(ctx, WRITES, PT_REGS_RC(ctx));
 	return 0;
 }
 
 /* Its arguments are an inode and a file. It returns an int, as that for syncs: half of the register. */
 int enter_open(struct pt_regs *ctx)
 {
-	enter(OPEN, PT_REGS_PARM2(ctx), 0, 0, 0);
+	enter(OPENS, PT_REGS_PARM2(ctx), 0, 0, 0);
 	return 0;
 }
 
 int leave_open(struct pt_regs *ctx)
 {
-	leave(ctx, OPEN, (int)PT_REGS_RC(ctx));
+	leave(ctx, OPENS, (int)PT_REGS_RC(ctx));
 	return 0;
 }
 
 /* Its arguments are a file, and the first and the last byte. */
 int enter_sync(struct pt_regs *ctx)
 {
-	enter(SYNC, PT_REGS_PARM1(ctx), 0, 0, PT_REGS_PARM2(ctx));
+	enter(SYNCS, PT_REGS_PARM1(ctx), 0, 0, PT_REGS_PARM2(ctx));
 	return 0;
 }
 
 int leave_sync(struct pt_regs *ctx)
 {
-	leave(ctx, SYNC, (int)PT_REGS_RC(ctx));
+	leave(ctx, SYNCS, (int)PT_REGS_RC(ctx));
 	return 0;
 }

@@ -183,6 +183,7 @@ class _SlowCalls:
         actions = [partial(self._read_twice, number) for number in range(readers)]
         actions += [self._write, partial(os.fsync, self._fds["synced"])]
         self._threads = [threading.Thread(target=action) for action in actions]
+        stack.callback(self._again.set)
 
     def _read(self, number: int) -> None:
         assert os.preadv(self._fds["read"], [self._pages[number]], number * BLOCK) == BLOCK
