@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Final
 import hypothesis
 import pytest
 
-from tests.support import compiled_programs, features, leaks, perf_tools, sharing
+from tests.support import (
+    compiled_programs,
+    features,
+    leaks,
+    perf_tools,
+    sharing,
+    tracefs_mount,
+)
 from tests.support import generator as generator_support
 from tests.support import mutant as mutant_support
 from tests.support import trace_cmds as trace_cmd_support
@@ -34,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-TRACEFS: Final = Path("/sys/kernel/tracing")
 CLI_TIMEOUT_S: Final = patient(120)
 BESIDE: Final = "COLLECTORD_BESIDE" in os.environ  # of tests/lanes.py
 
@@ -204,11 +210,8 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tracefs() -> Iterator[Path]:
     """Return the mount point of tracefs, which is mounted for the run if necessary."""
-    with ExitStack() as stack:
-        if not (TRACEFS / "events").is_dir():
-            subprocess.run(["mount", "-t", "tracefs", "nodev", TRACEFS], check=True)
-            stack.callback(lambda: subprocess.run(["umount", TRACEFS], check=True))
-        yield TRACEFS
+    with tracefs_mount.mounted() as root:
+        yield root
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,15 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["comm"]
+--
+-- [compare.measures]
+-- run_ms = "sum"
+-- percent_of_all = "sum"
+-- turns = "sum"
+-- mean_ms = "mean by turns"
 
 WITH switches AS MATERIALIZED (
     SELECT

@@ -9,6 +9,12 @@
 -- min = 1
 -- max = 60
 -- help = "the number of pieces of the time"
+--
+-- [compare]
+-- keys = ["lane", "slot_number"]
+--
+-- [compare.measures]
+-- busy_percent = "sum"
 
 WITH switches AS MATERIALIZED (
     SELECT

@@ -15,6 +15,13 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["program", "started_by"]
+--
+-- [compare.measures]
+-- starts = "sum"
+-- most_in_a_second = "max"
 
 WITH execs AS (
     SELECT

@@ -2,6 +2,12 @@
 -- summary = "how long block devices took, as a histogram"
 -- needs = [["block:block_rq_issue", "block:block_rq_complete"]]
 -- render = "histogram"
+--
+-- [compare]
+-- keys = ["device", "from_us", "to_us"]
+--
+-- [compare.measures]
+-- requests = "sum"
 
 WITH marks AS (
     SELECT time, mono_ns, dev, sector, FALSE AS ended FROM block_rq_issue

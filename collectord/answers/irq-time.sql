@@ -27,6 +27,15 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["kind", "name"]
+--
+-- [compare.measures]
+-- total_ms = "sum"
+-- runs = "sum"
+-- mean_us = "mean by runs"
+-- longest_us = "max"
 
 WITH marks AS (
     SELECT

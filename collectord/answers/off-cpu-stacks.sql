@@ -13,6 +13,12 @@
 -- type = "string"
 -- default = "off"
 -- help = "only times asleep, blocked or runnable; off: any"
+--
+-- [compare]
+-- keys = ["folded"]
+--
+-- [compare.measures]
+-- off_us = "sum"
 
 WITH switches AS MATERIALIZED (
     SELECT

@@ -17,6 +17,16 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["comm"]
+--
+-- [compare.measures]
+-- off_ms = "sum"
+-- times = "sum"
+-- longest_ms = "max"
+-- blocked_ms = "sum"
+-- runnable_ms = "sum"
 
 WITH switches AS MATERIALIZED (
     SELECT

@@ -22,6 +22,12 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["victim", "allocated_by"]
+--
+-- [compare.measures]
+-- kills = "rows"
 
 SELECT
     event_comm AS victim,

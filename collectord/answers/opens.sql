@@ -26,6 +26,13 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["comm", "path"]
+--
+-- [compare.measures]
+-- opens = "sum"
+-- failed = "sum"
 
 WITH opened AS (
     SELECT pid AS process, comm, path, result FROM opensnoop

@@ -54,6 +54,15 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["comm"]
+--
+-- [compare.measures]
+-- times = "sum"
+-- pages = "sum"
+-- writes = "sum"
+-- in_kernel = "sum"
 
 WITH sampled AS (
     SELECT pid, tid, comm, addr, ip, period FROM "page-faults"

@@ -48,6 +48,13 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["program", "started_by"]
+--
+-- [compare.measures]
+-- processes = "rows"
+-- lifetime_ms = "max"
 
 -- A process is made (0), executes programs (1), and ends (2; 3 tells its code).
 WITH marks AS (

@@ -38,6 +38,15 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["comm"]
+--
+-- [compare.measures]
+-- total_ms = "sum"
+-- times = "sum"
+-- longest_ms = "max"
+-- pages = "sum"
 
 WITH marks AS (
     SELECT time, mono_ns, tid, comm, TRUE AS begins, NULL AS freed

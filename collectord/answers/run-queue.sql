@@ -20,6 +20,14 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["comm"]
+--
+-- [compare.measures]
+-- total_ms = "sum"
+-- waits = "sum"
+-- longest_ms = "max"
 
 WITH switches AS MATERIALIZED (
     SELECT

@@ -51,6 +51,15 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["device", "kind"]
+--
+-- [compare.measures]
+-- device_ms = "max"
+-- queue_ms = "max"
+-- requests = "rows"
+-- bytes = "sum"
 
 WITH marks AS (
     SELECT time, mono_ns, dev, sector, tid, event_comm, rwbs, bytes, 0 AS step FROM block_rq_insert

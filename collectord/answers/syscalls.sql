@@ -17,6 +17,15 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["comm", "syscall"]
+--
+-- [compare.measures]
+-- calls = "sum"
+-- errors = "sum"
+-- total_ms = "sum"
+-- longest_ms = "max"
 
 -- A record without a result is the entry of a call.
 WITH marks AS (

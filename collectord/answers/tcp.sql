@@ -48,6 +48,16 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["comm", "way", "peer"]
+--
+-- [compare.measures]
+-- tries = "sum"
+-- failed = "sum"
+-- resent = "sum"
+-- connect_ms = "max"
+-- longest_ms = "max"
 
 WITH changes AS (
     SELECT

@@ -20,6 +20,12 @@
 -- default = 20
 -- min = 1
 -- help = "the most rows"
+--
+-- [compare]
+-- keys = ["waker", "woken"]
+--
+-- [compare.measures]
+-- wakeups = "sum"
 
 WITH wakings AS (
     SELECT tid, comm, event_pid, event_comm FROM sched_waking

@@ -36,6 +36,7 @@ _FILES_MAX: Final = 256
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _NAME_WORDS: Final = "small letters, digits, - and _"
 _COLUMN: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}", re.ASCII)
+_MEASURE: Final = re.compile(r"sum|rows|max|mean by [a-z_][a-z0-9_]{0,63}", re.ASCII)
 # Verbs' words that no answer is called.
 LIST: Final = "list"
 
@@ -43,6 +44,20 @@ Render = Literal["table", "histogram", "timeline", "stacks"]
 ColumnType = Literal[
     "TIMESTAMP_NS", "INTEGER", "BIGINT", "USMALLINT", "UINTEGER", "UBIGINT", "VARCHAR", "BLOB"
 ]
+
+
+class CompareConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The columns by which `fleet answer --against` compares two groups of hosts.
+
+    Attributes:
+        keys: rows with the same values are of the same thing on all hosts.
+        measures: how the values of a column are put together, by its name: sum, rows (the number
+            of rows, as a column of that name), max, or "mean by COLUMN", of which it is the mean.
+            Rows are in the order of the first one's difference.
+    """
+
+    keys: tuple[str, ...]
+    measures: dict[str, str]
 
 
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +72,7 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
         columns: by event, the columns that the statement reads, with DuckDB's types. The table of
             an event that was not recorded is empty, and has these.
         render: the form in which rows are printed.
+        compare: how it is compared between hosts; None: it cannot be.
         parameter: `[parameter.NAME]`, `$NAME` in the statement.
     """
 
@@ -66,6 +82,7 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
     call_chains: bool = False
     columns: dict[str, dict[str, ColumnType]] = {}
     render: Render = "table"
+    compare: CompareConfig | None = None
     parameter: dict[str, ParameterConfig] = {}
 
     @property
@@ -201,6 +218,8 @@ def _problems(head: AnswerHead) -> Iterator[Problem]:
             hint = f'[columns."{event}"]'
             yield Problem("columns", f"lacks {event}, which need not be recorded", hint)
     yield from _column_problems(head)
+    if head.compare is not None:
+        yield from _compare_problems(head.compare)
     for name, parameter in head.parameter.items():
         yield from under(f"parameter.{name}", check_parameter(name, parameter))
 
@@ -214,6 +233,23 @@ def _column_problems(head: AnswerHead) -> Iterator[Problem]:
         for column in columns:
             if _COLUMN.fullmatch(column) is None:
                 yield Problem(f"columns.{event}", f"{column!r} is no name of a column")
+
+
+def _compare_problems(compare: CompareConfig) -> Iterator[Problem]:
+    if not compare.keys:
+        yield Problem("compare.keys", "names no column")
+    if not compare.measures:
+        yield Problem("compare.measures", "names no column")
+    for column in (*compare.keys, *compare.measures):
+        if _COLUMN.fullmatch(column) is None:
+            yield Problem("compare", f"{column!r} is no name of a column")
+    for column in compare.keys:
+        if column in compare.measures:
+            yield Problem("compare", f"{column} is a key and a measure")
+    for column, how in compare.measures.items():
+        if _MEASURE.fullmatch(how) is None:
+            hint = "sum, rows, max or mean by COLUMN"
+            yield Problem(f"compare.measures.{column}", f"{how!r} is no measure", hint)
 
 
 def _spared(head: AnswerHead) -> set[str]:

@@ -37,7 +37,7 @@ _OF: Final = {
     "parquet": ("query", "answer"),
     "verify": ("ledger",),
     "silent_after": ("ledger",),
-    "against": ("flame",),
+    "against": ("answer", "ledger", "flame", "incidents"),
     "event": ("flame",),
     "output": ("flame",),
     "location": ("tables",),
@@ -82,6 +82,7 @@ def parser() -> Parser:
             "collectord fleet query --store s3://traces/prod --schema",
             "collectord fleet query 'SELECT host, sum(lost) FROM ledger GROUP BY 1'",
             "collectord fleet answer slow-io --since -7d --by host,kernel",
+            "collectord fleet answer syscalls --label role=db --against role=web",
             "collectord fleet ledger --since -1d --verify",
             "collectord fleet flame --label role=db --against role=web -o db.html",
             "collectord fleet incidents --store /srv/fleet",
@@ -180,8 +181,9 @@ def parser() -> Parser:
     made.add_argument(
         "--against",
         metavar="K=V[,K=V]",
-        help="flame: show what is more or less than on hosts with other labels (default: compare "
-        "with nothing)",
+        help="answer, ledger, flame, incidents: show what is more or less than on the hosts with "
+        "these labels; host is the name, and values may be patterns (default: compare with "
+        "nothing)",
     )
     made.add_argument(
         "-o",

@@ -8,33 +8,43 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK, answer_file
 from collectord.cli.answer_rows import print_answer
+from collectord.cli.fleet_groups import (
+    compared_groups,
+    complain_of_groups,
+    print_compared,
+    selection_of,
+)
 from collectord.cli.new_file import check_is_new
 from collectord.cli.output import Column, complain, print_json, print_table, say
 from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows
 from collectord.errors import UsageError
 from collectord.fleet.clock_bound import clock_bound
+from collectord.fleet.compare import NO_LIMIT, Columns
 from collectord.fleet.engines import ENGINES, duck
-from collectord.fleet.engines.place import Place, open_store
+from collectord.fleet.engines.place import Place
 from collectord.fleet.lift import HOST
-from collectord.fleet.questions import Asking, Needs, NotShipped
-from collectord.fleet.selection import Selection, Wanted
+from collectord.fleet.questions import AskedAnswer, Asking, Needs, NotShipped
 from collectord.programs.parameter import values_of
+from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from collectord.cli.answer_file import AnswerFile
+    from collectord.fleet.groups import Groups
     from collectord.fleet.question import Question
+    from collectord.fleet.questions import Comparison
+    from collectord.fleet.selection import Selection
     from collectord.reader.sql import Answered
 
 _ALL: Final = "all"
+# The parameter of answers with the most rows.
+_LIMIT: Final = "limit"
+# Times that hosts have recorded are told if one is longer by more than this.
+_ALIKE: Final = 1.1
 _DAMAGED_NAMED: Final = 4
-
-
-def selection_of(args: argparse.Namespace) -> Selection:
-    """Return what the options choose of the store."""
-    return Selection(open_store(args.store), Wanted(args.window, args.host, args.labels))
 
 
 def query(args: argparse.Namespace) -> int:
@@ -69,19 +79,75 @@ def answer(args: argparse.Namespace) -> int:
         return EXIT_OK
     one = answer_file.load(args.words[0], args.answer_dir)
     values = values_of(one.name, one.head.parameter, named_values("--param", args.param))
+    if args.by is not None and args.against is not None:
+        raise UsageError("--by and --against do not go together", hint="choose hosts by --label")
     by = args.by or HOST
     keys = () if by == _ALL else tuple(by.split(","))
     selection = selection_of(args)
     asking = _asking(selection, args)
     needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+    asked = AskedAnswer(one.text, needs, values)
+    groups = compared_groups(selection, args)
     try:
-        question = asking.of_answer(one.text, needs, values, keys)
+        if groups is None:
+            question = asking.of_answer(*asked, keys)
+            _give(
+                asking,
+                question,
+                args,
+                lambda rows: print_answer(rows, one.head.render, whose=len(keys)),
+            )
+        else:
+            _compare(asking, one, asked, groups, args)
     except NotShipped as error:
         complain(f"{one.name} needs {error.message}")
         return max(EXIT_FAILURE, complain_of(selection))
-    render = one.head.render
-    _give(asking, question, args, lambda rows: print_answer(rows, render, whose=len(keys)))
     return _end(selection, asking)
+
+
+def _compare(
+    asking: Asking,
+    one: AnswerFile,
+    asked: AskedAnswer,
+    groups: Groups,
+    args: argparse.Namespace,
+) -> None:
+    """Give the difference of an answer between two groups of hosts."""
+    columns = _columns_of(one)
+    limit = asked.values.get(_LIMIT)
+    if limit is not None:
+        asked = asked._replace(values={**asked.values, _LIMIT: NO_LIMIT})
+    made = asking.of_comparison(asked, columns, groups, None if limit is None else int(limit))
+    if not args.show:
+        sizes = zip(groups, made.groups, strict=True)
+        left_out = sum(len(whole.hosts) - len(part.hosts) for whole, part in sizes)
+        without = f"; {left_out:,} more have not recorded what {one.name} needs"
+        complain_of_groups(made.groups, f"sums are per host{without if left_out else ''}")
+        _complain_of_times(made)
+    _give(asking, made.question, args, lambda rows: print_compared(rows, len(columns.keys)))
+
+
+def _complain_of_times(made: Comparison) -> None:
+    """Say that hosts of one group have recorded for longer than those of the other."""
+    times = [ns / NS_PER_SECOND for ns in made.recorded_ns]
+    if max(times) <= min(times) * _ALIKE:
+        return
+    told = " and ".join(
+        f"{seconds:,.0f} s each in {group.name}"
+        for group, seconds in zip(made.groups, times, strict=True)
+    )
+    complain(f"hosts have recorded for {told}: sums are of all of that time")
+
+
+def _columns_of(one: AnswerFile) -> Columns:
+    """Return the columns of an answer that are compared. Raises UsageError if it names none."""
+    compare = one.head.compare
+    if compare is None:
+        raise UsageError(
+            f"{one.name} does not say which rows of two hosts are of the same thing",
+            hint=f"[compare] in the head of {one.path} names its keys and measures",
+        )
+    return Columns.of(compare.keys, compare.measures)
 
 
 def complain_of(selection: Selection) -> int:

@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
-from collectord.cli.fleet_asking import selection_of
+from collectord.cli.fleet_groups import (
+    FIGURES,
+    compared_groups,
+    complain_of_groups,
+    figure_cells,
+    groups_json,
+    pair_json,
+    selection_of,
+)
 from collectord.cli.output import (
     Column,
     bytes_text,
@@ -18,13 +26,17 @@ from collectord.cli.output import (
     wrapped,
 )
 from collectord.cli.times import time_text
+from collectord.fleet.groups import Pair
+from collectord.fleet.ledger_groups import LOST_SHARE, ledger_groups
 from collectord.fleet.store_audit import fleet_ledger
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from collectord.fleet.store_audit import Figures, Finding
+    from collectord.fleet.groups import Groups
+    from collectord.fleet.ledger_groups import LedgerGroups, SessionSides
+    from collectord.fleet.store_audit import Figures, Finding, FleetLedger
 
 _COLUMNS: Final = (
     *map(Column, ("HOST", "SESSION")),
@@ -33,7 +45,11 @@ _COLUMNS: Final = (
         for title in ("SEGMENTS", "PRODUCED", "STORED", "LOST", "UNACCOUNTED", "SHIPPED")
     ),
 )
+_COMPARED: Final = (Column("SESSION"), *FIGURES)
 _ALL: Final = "all"
+_SHIPPED: Final = {"rows": "rows shipped", "bytes": "bytes shipped"}
+# Figures of two groups that are always told; others are if they are not 0 in one of them.
+_TOLD: Final = ("segments", "produced", "stored", "lost", LOST_SHARE, "unaccounted")
 # Of more of one kind, the number is told.
 _NAMED: Final = 20
 
@@ -41,13 +57,20 @@ _NAMED: Final = 20
 def ledger(args: argparse.Namespace) -> int:
     """Print the ledger of the fleet; return 1 unless it is provably complete."""
     selection = selection_of(args)
+    groups = compared_groups(selection, args)
     found = fleet_ledger(selection, args.session, args.silent_ns, verify=args.verify)
+    compared = None if groups is None else (groups, ledger_groups(found, groups))
+    if groups is not None:
+        complain_of_groups(groups, "PER HOST is the difference for each host that has the session")
     if args.json:
-        print_json(found.to_json())
+        print_json(found.to_json() if compared is None else _compared_json(found, *compared))
     else:
-        rows = [[one.host, one.session, *_cells(one.figures)] for one in found.sessions]
-        rows += [[_ALL, unit, *_cells(figures)] for unit, figures in found.sums().items()]
-        print_table(_COLUMNS, rows)
+        if compared is None:
+            rows = [[one.host, one.session, *_cells(one.figures)] for one in found.sessions]
+            rows += [[_ALL, unit, *_cells(figures)] for unit, figures in found.sums().items()]
+            print_table(_COLUMNS, rows)
+        else:
+            print_table(_COMPARED, [*_compared_rows(*compared)])
         _print_findings(found.findings)
         if args.verify:
             say(
@@ -68,6 +91,56 @@ def _cells(figures: Figures) -> list[str]:
         figure_text(figures.unaccounted),
         bytes_text(figures.bytes),
     ]
+
+
+def _compared_rows(groups: Groups, found: LedgerGroups) -> Iterator[list[str]]:
+    """Yield the cells of figures of two groups: of all sessions, and of each one."""
+    hosts = Pair(*(len(group.hosts) for group in groups))
+    yield [_ALL, *figure_cells("hosts", hosts)]
+    yield [_ALL, *figure_cells("silent hosts", Pair(*map(len, found.silent)), hosts)]
+    for one in found.sessions:
+        yield [one.session, *figure_cells("hosts", one.hosts)]
+        for name, pair in one.pairs():
+            if name in _TOLD or any(pair):
+                is_share = name == LOST_SHARE
+                cells = figure_cells(_words(name), pair, None if is_share else one.hosts)
+                yield [one.session, *cells]
+            if name == LOST_SHARE:
+                for reason, lost in one.losses():
+                    if lost.per_host(one.hosts).difference != 0:
+                        yield [one.session, *figure_cells(f"  {reason}", lost, one.hosts)]
+
+
+def _words(name: str) -> str:
+    return _SHIPPED.get(name, name.replace("_percent", " in %").replace("_", " "))
+
+
+def _compared_json(ledger: FleetLedger, groups: Groups, found: LedgerGroups) -> dict[str, Any]:
+    document = ledger.to_json()
+    told = zip(groups_json(groups), found.silent, strict=True)
+    return {
+        "complete": document["complete"],
+        "groups": [{**group, "silent": silent} for group, silent in told],
+        "sessions": [*map(_session_json, found.sessions)],
+        "findings": document["findings"],
+        "checked": document["checked"],
+    }
+
+
+def _session_json(one: SessionSides) -> dict[str, Any]:
+    def figures(pairs: Iterator[tuple[str, Pair]]) -> dict[str, Any]:
+        return {name: pair_json(pair, pair.per_host(one.hosts)) for name, pair in pairs}
+
+    told = figures((name, pair) for name, pair in one.pairs() if name != LOST_SHARE)
+    share = dict(one.pairs())[LOST_SHARE]
+    return {
+        "session": one.session,
+        "unit": one.unit,
+        "hosts": {**one.hosts._asdict(), "difference": one.hosts.difference},
+        **told,
+        LOST_SHARE: {**share._asdict(), "difference": share.difference},
+        "lost_by": figures(one.losses()),
+    }
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:

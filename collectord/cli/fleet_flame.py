@@ -9,17 +9,21 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK
-from collectord.cli.fleet_asking import complain_of, selection_of
+from collectord.cli.fleet_asking import complain_of
+from collectord.cli.fleet_groups import (
+    compared_groups,
+    complain_of_groups,
+    name_of,
+    selection_of,
+)
 from collectord.cli.new_file import new_file
 from collectord.cli.output import complain, say
-from collectord.cli.parser import named_values
 from collectord.cli.stacks import write_stacks
 from collectord.errors import UsageError
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
 from collectord.fleet.lift import HOST
 from collectord.fleet.questions import Asking
-from collectord.fleet.selection import Selection
 from collectord.reader.embedded_db import literal
 from collectord.reader.flame import folded
 from collectord.reader.flame.forms import FOLDED, form_of
@@ -31,6 +35,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
+    from collectord.fleet.groups import Groups
+    from collectord.fleet.selection import Selection
+
+    _Stacks = Counter[tuple[Frame, ...]]
+
 _COMM: Final = "comm"
 _UNIT: Final = "samples"
 
@@ -40,16 +49,13 @@ def flame(args: argparse.Namespace) -> int:
     form = FOLDED if args.output is None else form_of(args.output.name)
     if args.against is not None and not form.compares:
         raise UsageError(f"{form.suffix} files have no comparison", hint="choose .svg or .html")
-    now = selection_of(args)
-    stacks = _stacks(now, args)
-    status = complain_of(now)
-    before = None
-    if args.against is not None:
-        labels = named_values("--against", args.against.split(","))
-        other = Selection(now.store, now.wanted._replace(labels=labels))
-        before = _stacks(other, args)
-        status = max(status, complain_of(other))
-    picture = Picture(_title(args), _UNIT, stacks, before)
+    selection = selection_of(args)
+    groups = compared_groups(selection, args)
+    stacks, before = _stacks(selection, args, groups)
+    status = complain_of(selection)
+    if groups is not None:
+        complain_of_groups(groups, "samples are those of all hosts of a group, not per host")
+    picture = Picture(_title(args), _UNIT, stacks, None if groups is None else before)
     if not stacks:
         complain("there are no samples in what was read")
     if args.output is None:
@@ -62,8 +68,10 @@ def flame(args: argparse.Namespace) -> int:
     return max(status, EXIT_OK)
 
 
-def _stacks(selection: Selection, args: argparse.Namespace) -> Counter[tuple[Frame, ...]]:
-    """Return the samples of hosts by their stacks."""
+def _stacks(
+    selection: Selection, args: argparse.Namespace, groups: Groups | None
+) -> tuple[_Stacks, _Stacks]:
+    """Return the samples of hosts by their stacks, and those of the hosts to compare with."""
     engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
     asking = Asking(selection, place, engine, args.session)
     event = _event(asking, args)
@@ -82,7 +90,7 @@ def _stacks(selection: Selection, args: argparse.Namespace) -> Counter[tuple[Fra
         f"JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack"
     )
     labels: Mapping[str, Mapping[str, str]] = {} if by in {_COMM, HOST} else selection.labels
-    found: Counter[tuple[Frame, ...]] = Counter()
+    found: tuple[_Stacks, _Stacks] = Counter(), Counter()
     with ExitStack() as stack:
         rows = engine.ask(question, place, asking.shape(question), stack)
         for batch in rows.batches():
@@ -94,7 +102,8 @@ def _stacks(selection: Selection, args: argparse.Namespace) -> Counter[tuple[Fra
                     outer.insert(0, visible(labels.get(host, {}).get(by, "[unknown]")))
                 frames = [Frame(word) for word in outer]
                 frames += map(of_text, visible(text).split(";"))
-                found[tuple(frames)] += count
+                for side in [0] if groups is None else groups.sides_of(host):
+                    found[side][tuple(frames)] += count
     return found
 
 
@@ -121,6 +130,5 @@ def _matches(event: str, glob: str) -> bool:
 
 
 def _title(args: argparse.Namespace) -> str:
-    whose = ", ".join([*args.label, *([args.host] if args.host != "*" else [])]) or "all hosts"
-    title = f"{args.session or 'samples'} of {whose}"
+    title = f"{args.session or 'samples'} of {name_of(args)}"
     return visible(f"{title}, against {args.against}" if args.against is not None else title)

@@ -6,23 +6,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
+from collectord.cli.fleet_groups import (
+    FIGURES,
+    compared_groups,
+    complain_of_groups,
+    figure_cells,
+    groups_json,
+    pair_json,
+    selection_of,
+)
 from collectord.cli.output import Column, bytes_text, print_json, print_table, say
 from collectord.cli.query_rows import shortened
 from collectord.cli.times import time_text
 from collectord.errors import UsageError
-from collectord.fleet.engines.place import open_store
+from collectord.fleet.groups import Pair
+from collectord.fleet.incident_groups import incident_groups
 from collectord.fleet.incidents import SUMMARY, fleet_incidents
-from collectord.fleet.selection import Selection, Wanted
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
+    from collectord.fleet.groups import Groups
     from collectord.fleet.incidents import FleetIncident, HostIncident
     from collectord.fleet.store import Store
 
 _COLUMNS: Final = (*map(Column, ("INCIDENT", "WHEN", "HOSTS", "TRIGGER", "REASON")),)
+_COMPARED: Final = (Column("TRIGGER"), *FIGURES)
 _HOSTS_NAMED: Final = 2
 _REASON_CHARS: Final = 40
 _SUMMARY_MAX_BYTES: Final = 1 << 20
@@ -30,14 +42,22 @@ _SUMMARY_MAX_BYTES: Final = 1 << 20
 
 def incidents(args: argparse.Namespace) -> int:
     """List the incidents, or show the parts of one; return 1 if a part is not whole."""
-    store = open_store(args.store)
-    wanted = Wanted(args.window, args.host, args.labels)
-    hosts = Selection(store, wanted).hosts if args.labels else None
-    found = fleet_incidents(store, wanted, hosts)
+    if args.words and args.against is not None:
+        raise UsageError(
+            f"{args.words[0]} is of the hosts that had it",
+            hint="--against compares how many there were: leave the incident out",
+        )
+    selection = selection_of(args)
+    store = selection.store
+    groups = compared_groups(selection, args)
+    hosts = selection.hosts if args.labels or groups is not None else None
+    found = fleet_incidents(store, selection.wanted, hosts)
     if args.words:
         found = [_named(found, args.words[0])]
     broken = any(part.problem for one in found for part in one.parts)
-    if args.json:
+    if groups is not None:
+        _print_compared(found, groups, args)
+    elif args.json:
         print_json({"incidents": [one.to_json() for one in found]})
     elif args.words:
         for part in found[0].parts:
@@ -45,6 +65,29 @@ def incidents(args: argparse.Namespace) -> int:
     else:
         print_table(_COLUMNS, [*map(_row, found)])
     return EXIT_FAILURE if broken else EXIT_OK
+
+
+def _print_compared(
+    found: Sequence[FleetIncident], groups: Groups, args: argparse.Namespace
+) -> None:
+    """Print the incidents of two groups by trigger."""
+    complain_of_groups(groups, "PER HOST is the difference for each host of a group")
+    sizes = Pair(*(len(group.hosts) for group in groups))
+    compared = incident_groups(found, groups)
+    if args.json:
+        triggers = [
+            {"trigger": one.trigger}
+            | {name: pair_json(pair, pair.per_host(sizes)) for name, pair in one.pairs()}
+            for one in compared
+        ]
+        print_json({"groups": groups_json(groups), "triggers": triggers})
+        return
+    rows = [
+        [visible(one.trigger) or "-", *figure_cells(name.replace("_", " "), pair, sizes)]
+        for one in compared
+        for name, pair in one.pairs()
+    ]
+    print_table(_COMPARED, rows)
 
 
 def _named(found: list[FleetIncident], word: str) -> FleetIncident:

@@ -55,10 +55,10 @@ def print_fitted(answer: Answered) -> None:
             ]
             for row in rows
         ]
-        fitted = _fitted(columns, rows)
+        fitted = fit_rows(columns, rows)
         if not are_times[-1] or table_width(columns, fitted) <= _COLUMNS:
             return columns, fitted
-        return columns[:-1], _fitted(columns[:-1], [row[:-1] for row in rows])
+        return columns[:-1], fit_rows(columns[:-1], [row[:-1] for row in rows])
 
     _print(answer, fit)
 
@@ -106,7 +106,7 @@ def _emit_csv(rows: Sequence[Sequence[str]]) -> None:
     emit(text.getvalue())
 
 
-def _fitted(columns: _Columns, rows: _Rows) -> _Rows:
+def fit_rows(columns: _Columns, rows: _Rows) -> _Rows:
     """Return rows with the longest texts shortened in their middle, as far as is needed."""
     shortest = [max(_TEXT_MIN, len(column.title)) for column in columns]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]

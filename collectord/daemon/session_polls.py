@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The polls of a daemon's sessions: at each flush, or at every other one.
+"""The polls of a daemon's sessions: of each at every flush or, while it is quiet, every other one.
 
 A poll drains and writes nothing: it reads counters, and starts work that is due.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collectord.session.maps.map_watch import BpfWatch
     from collectord.session.session_factory import AnySession
 
-# Used while all sessions are quiet: figures are never older than two flush intervals.
+# Used while all sessions are quiet. Figures are never older than two flush intervals.
 _QUIET_PASSES: Final = 2
 
 
@@ -54,22 +54,35 @@ class SessionPolls:
         self._flush_ns = flush_ns
         self._stretched = stretched
         self._looked_ns = 0
+        self._resting: frozenset[str] = frozenset()  # the sessions that the next poll leaves out
+        self._left_out = False  # whether the last poll left out any
         self.passes = 1  # the number of passes from the last poll to the next
 
     def poll(self) -> None:
-        """Poll all sessions."""
+        """Poll all sessions but those that were quiet in the last poll while others were not."""
         self._looked_ns = time.monotonic_ns()
         self._before()
         # One reading is enough for all sessions.
         clocks, programs = cache(self._kernel.clocks), cache(self._kernel.bpf_program_ids)
-        quiet = self._stretched and self._watch.is_idle
+        resting, quiet = self._resting, set()
+        is_busy = not (self._stretched and self._watch.is_idle)
         for session in self._sessions:
-            quiet &= session.tick(clocks, programs)
-            session.note("maps", self._watch.trouble(session.plan.name))
+            name = session.plan.name
+            if name in resting:
+                continue
+            if session.tick(clocks, programs):
+                quiet.add(name)
+            else:
+                is_busy = True
+            session.note("maps", self._watch.trouble(name))
         self._watch.tick(self._worker)
-        self.passes = _QUIET_PASSES if quiet else 1
+        self._left_out = bool(resting)
+        # Those that are quiet together are polled together, so that whole passes can be left out.
+        self.passes = 1 if is_busy or resting else _QUIET_PASSES
+        self._resting = frozenset(quiet if is_busy and self._stretched else ())
 
     def refresh(self) -> None:
-        """Poll for up-to-date figures if the last poll is older than a flush interval."""
-        if time.monotonic_ns() - self._looked_ns > self._flush_ns:
+        """Poll for up-to-date figures if those of a session are older than a flush interval."""
+        if self._left_out or time.monotonic_ns() - self._looked_ns > self._flush_ns:
+            self._resting = frozenset()
             self.poll()

@@ -116,8 +116,27 @@ def _clickhouse_window(node: exp.Expr) -> exp.Expr:
 def _clickhouse_range(node: exp.Expr) -> exp.Expr:
     ends = [node.args["start"], node.args["end"]]
     step = node.args.get("step")
+    if not node.args.get("is_end_exclusive"):
+        ends[1] = exp.Add(this=exp.paren(ends[1]), expression=_direction(step))
     known = [_call("assumeNotNull", end) for end in ends]
     return _call("range", *known, *([step] if step is not None else []))
+
+
+def _direction(step: exp.Expr | None) -> exp.Expr:
+    """Return 1 for a step to larger numbers, and -1 for one to smaller ones."""
+    one = exp.convert(1)
+    if step is None:
+        return one
+    is_up = exp.GT(this=exp.paren(step.copy()), expression=exp.convert(0))
+    return exp.If(this=is_up, true=one, false=exp.convert(-1))
+
+
+def _clickhouse_element(node: exp.Expr) -> exp.Expr:
+    """Beyond the end of a list there is null: without one in it, there would be an empty value."""
+    values = node.this.expressions if isinstance(node.this, exp.Array) else []
+    if values:
+        values[0].replace(_call("toNullable", values[0].copy()))
+    return node
 
 
 def _rounded(node: exp.Expr) -> exp.Expr:
@@ -221,6 +240,21 @@ def _spark_type(node: exp.Expr) -> exp.Expr:
     return exp.DataType.build("DECIMAL(20, 0)") if is_wide else node
 
 
+def _spark_range(node: exp.Expr) -> exp.Expr:
+    """The last number may be nearer to the end than a step, which sqlglot takes from the end."""
+    step = node.args.get("step")
+    if step is not None and node.args.get("is_end_exclusive"):
+        nearer = exp.Add(this=exp.paren(node.args["end"]), expression=exp.paren(step.copy()))
+        node.set("end", exp.Sub(this=nearer, expression=_direction(step)))
+    return node
+
+
+def _spark_element(node: exp.Expr) -> exp.Expr:
+    """Beyond the end of a list there is null, and no error."""
+    node.set("safe", True)  # noqa: FBT003  # of sqlglot
+    return node
+
+
 def _bare(node: exp.Expr) -> exp.Expr:
     return node.this if isinstance(node, exp.Paren) else node
 
@@ -247,6 +281,7 @@ _CLICKHOUSE_FUNCTIONS: Final = {
 }
 _CLICKHOUSE_NODES: Final[Mapping[type[exp.Expr], Rewrite]] = {
     exp.Column: _clickhouse_column,
+    exp.Bracket: _clickhouse_element,
     exp.BitwiseAnd: _operator("bitAnd"),
     exp.BitwiseOr: _operator("bitOr"),
     exp.BitwiseLeftShift: _operator("bitShiftLeft"),
@@ -267,6 +302,8 @@ _SPARK_FUNCTIONS: Final[Mapping[str, Rewrite]] = {
 }
 _SPARK_NODES: Final[Mapping[type[exp.Expr], Rewrite]] = {
     exp.TimestampTrunc: _spark_trunc,
+    exp.Bracket: _spark_element,
+    exp.GenerateSeries: _spark_range,
     exp.BitwiseRightShift: _spark_shift,
     exp.BitwiseAnd: _spark_and,
     exp.Round: _rounded,

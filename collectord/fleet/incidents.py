@@ -8,7 +8,7 @@ its fingerprint: that is what their incidents have in common. One without it sta
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 NOTE: Final = "incident.json"
 SUMMARY: Final = "summary.txt"
 _NOTE_MAX_BYTES: Final = 16 << 20
-_GLOB: Final = frozenset("*?[")
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,10 +113,9 @@ def fleet_incidents(
         StoreError: the store cannot be read.
     """
     found: dict[tuple[str, str], HostIncident] = {}
-    only = "" if _GLOB & set(wanted.hosts) else wanted.hosts
-    for info in store.objects(incidents_prefix(only)):
+    for info in chain.from_iterable(map(store.objects, map(incidents_prefix, wanted.names))):
         parts = parse_incident_key(info.key)
-        if parts is None or not fnmatchcase(parts.host, wanted.hosts):
+        if parts is None or not wanted.may_have(parts.host):
             continue
         if hosts is not None and parts.host not in hosts:
             continue

@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
 HOST: Final = "host"
 HOSTS: Final = "hosts"
-# The name that the table of hosts has where labels are joined to it.
+# The names that the table of hosts and its columns have where labels are joined to a statement: a
+# label may be called as a column is.
 _LABELS: Final = "hosts_of_labels"
+_LABEL: Final = "label {}"
 
 
-def over_hosts(tree: exp.Query, unlike: Collection[str], by: Sequence[str] = (HOST,)) -> exp.Query:
+def over_hosts(
+    tree: exp.Query, unlike: Collection[str], by: Sequence[str] = (HOST,), labels: str = HOSTS
+) -> exp.Query:
     """Return a statement that asks each host by itself.
 
     Args:
@@ -32,19 +36,22 @@ def over_hosts(tree: exp.Query, unlike: Collection[str], by: Sequence[str] = (HO
         unlike: names of tables that are the same for all hosts, in lower case.
         by: what each row begins with, and is grouped by at the end if it is a group: labels of
             hosts; nothing for all hosts together.
+        labels: name of the table that has them; a host may have several rows in it, and each row
+            of the host is then there as often.
 
     Raises:
         UsageError: a part of the statement puts records of hosts together with others.
     """
-    return _Lift(frozenset(unlike), tuple(by)).statement(tree)
+    return _Lift(frozenset(unlike), tuple(by), labels).statement(tree)
 
 
 class _Lift:
     """One walk through a statement."""
 
-    def __init__(self, unlike: frozenset[str], by: tuple[str, ...]) -> None:
+    def __init__(self, unlike: frozenset[str], by: tuple[str, ...], labels: str) -> None:
         self._unlike = unlike
         self._by = by
+        self._table = labels
 
     def statement(self, tree: exp.Query) -> exp.Query:
         """Lift the whole statement."""
@@ -84,9 +91,9 @@ class _Lift:
         self._subqueries(select, known, host)
         if host is None:
             return False
-        self._windows(select, host)
         is_labelled = is_last and self._by != (HOST,)
         keys = self._labels(select, host) if is_labelled else [(HOST, host)]
+        self._windows(select, host, *(key for name, key in keys if name != HOST))
         self._group(select, [key for _, key in keys])
         if not any(one.is_star for one in select.expressions):
             shown = [exp.alias_(key.copy(), name, quoted=True) for name, key in keys]
@@ -159,13 +166,14 @@ class _Lift:
             inner.where(exp.EQ(this=own.copy(), expression=host.copy()), copy=False)
 
     @staticmethod
-    def _windows(select: exp.Select, host: exp.Column) -> None:
-        """Have each window of a SELECT be of one host."""
+    def _windows(select: exp.Select, *whose: exp.Column) -> None:
+        """Have each window of a SELECT be of one host, or of one row of a host's labels."""
         named = {id(window) for window in select.args.get("windows") or ()}
         for window in _windows_of(select):
             if id(window) not in named and window.alias:  # by the name of one
                 continue
-            window.set("partition_by", [host.copy(), *(window.args.get("partition_by") or ())])
+            keys = [key.copy() for key in whose]
+            window.set("partition_by", [*keys, *(window.args.get("partition_by") or ())])
 
     def _group(self, select: exp.Select, keys: Sequence[exp.Column]) -> None:
         """Have a SELECT with aggregates group by hosts as well."""
@@ -180,14 +188,21 @@ class _Lift:
     def _labels(self, select: exp.Select, host: exp.Column) -> list[tuple[str, exp.Column]]:
         """Join the labels of hosts to a SELECT, and return those that are asked for."""
         if any(name != HOST for name in self._by):
-            on = exp.EQ(this=exp.column(HOST, table=_LABELS, quoted=True), expression=host.copy())
-            table = exp.to_table(HOSTS)
-            table.set("alias", exp.TableAlias(this=exp.to_identifier(_LABELS, quoted=True)))
+            on = exp.EQ(this=_label(HOST), expression=host.copy())
+            labels = exp.select(
+                *(
+                    exp.alias_(exp.column(name, quoted=True), _LABEL.format(name), quoted=True)
+                    for name in dict.fromkeys((HOST, *self._by))
+                )
+            ).from_(self._table)
+            alias = exp.TableAlias(this=exp.to_identifier(_LABELS, quoted=True))
+            table = exp.Subquery(this=labels, alias=alias)
             select.join(table, on=on, join_type="inner", copy=False)
-        return [
-            (name, host if name == HOST else exp.column(name, table=_LABELS, quoted=True))
-            for name in self._by
-        ]
+        return [(name, host if name == HOST else _label(name)) for name in self._by]
+
+
+def _label(name: str) -> exp.Column:
+    return exp.column(_LABEL.format(name), table=_LABELS, quoted=True)
 
 
 def _is_inner(node: exp.Expr, select: exp.Select) -> bool:

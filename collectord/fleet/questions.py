@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
+from collectord.fleet.compare import GROUP, GROUPS, compared
 from collectord.fleet.engines import duck
 from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from collectord.fleet.commit import Commit
+    from collectord.fleet.compare import Columns
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
+    from collectord.fleet.groups import Groups
     from collectord.fleet.selection import Selection
 
 SAMPLES: Final = "samples"
@@ -50,6 +53,27 @@ class Needs(NamedTuple):
     def events(self) -> list[str]:
         """All that the statement may read."""
         return [*dict.fromkeys([*(one for need in self.needs for one in need), *self.optional])]
+
+
+class AskedAnswer(NamedTuple):
+    """An answer that is asked for: its statement, what it needs, and values of its parameters."""
+
+    sql: str
+    head: Needs
+    values: Mapping[str, int | str]
+
+
+class Comparison(NamedTuple):
+    """The question how an answer differs between two groups of hosts.
+
+    Attributes:
+        groups: the hosts that have recorded what it reads, by whose number sums are divided.
+        recorded_ns: for how long a host of each group has, in the mean.
+    """
+
+    question: Question
+    groups: Groups
+    recorded_ns: tuple[float, float]
 
 
 class NotShipped(UsageError):
@@ -142,6 +166,51 @@ class Asking:
             UsageError: two sessions of a host recorded an event at the same time.
             StoreError: the store cannot be read.
         """
+        _, asked, rows = self._tables_of(head)
+        tree = over_hosts(sql_tree.parsed(sql, values), _UNLIKE, by)
+        return self._question(tree, asked, rows)
+
+    def of_comparison(
+        self, asked: AskedAnswer, columns: Columns, groups: Groups, limit: int | None
+    ) -> Comparison:
+        """Return the question how an answer differs between two groups of hosts.
+
+        Args:
+            asked: the answer, whose own limit leaves nothing out.
+            columns: of the answer, that are compared.
+            groups: of the hosts.
+            limit: the most rows; None: as many as the answer itself has.
+
+        Raises:
+            NotShipped: as `of_answer`, or no host of a group has recorded what it reads.
+            UsageError, StoreError: as `of_answer`.
+        """
+        need, objects, rows = self._tables_of(asked.head)
+        groups = groups.among(self._recorders(need, objects))
+        for group in groups:
+            if not group.hosts:
+                raise NotShipped(f"{', '.join(need)}, which no host of {group.name} has shipped")
+        rows[GROUPS] = FixedTable(
+            {HOST: "VARCHAR", GROUP: "INTEGER"},
+            [(host, side) for side, group in enumerate(groups) for host in group.hosts],
+        )
+        tree = over_hosts(sql_tree.parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS)
+        numbers = len(groups.group.hosts), len(groups.against.hosts)
+        question = self._question(compared(tree, columns, numbers, limit), objects, rows)
+        recorded = tables.recorded_ns(self._commits(), need[0], self._chosen.window)
+        each_ns = [
+            sum(recorded.get(host, 0) for host in group.hosts) / len(group.hosts)
+            for group in groups
+        ]
+        return Comparison(question, groups, (each_ns[0], each_ns[1]))
+
+    def _tables_of(
+        self, head: Needs
+    ) -> tuple[Sequence[str], list[Objects], dict[str, FixedTable]]:
+        """Return the events that an answer reads of what it needs, and their tables.
+
+        Raises as `of_answer`.
+        """
         found = {
             event: objects
             for event in head.events
@@ -168,7 +237,25 @@ class Asking:
             if event not in read
         }
         rows[GAPS] = tables.gaps(commits, need)
-        tree = over_hosts(sql_tree.parsed(sql, values), _UNLIKE, by)
+        return need, asked, rows
+
+    def _recorders(self, need: Sequence[str], asked: Sequence[Objects]) -> set[str]:
+        """Return the hosts that have recorded all of some events, whether there was one or not."""
+        by_host: dict[str, list[Commit]] = {}
+        for one in self._commits():
+            by_host.setdefault(one.host, []).append(one)
+        told = {host: tables.recorded(commits, need) for host, commits in by_host.items()}
+        for objects in asked:
+            for parts in filter(None, map(parse_event_key, objects.keys)):
+                for event in need:
+                    if _plain_name(event) == objects.name:
+                        told.setdefault(parts.host, set()).add(event)
+        return {host for host, events in told.items() if events >= {*need}}
+
+    def _question(
+        self, tree: exp.Query, asked: list[Objects], rows: dict[str, FixedTable]
+    ) -> Question:
+        """Return the question of a statement over tables of an answer, and others it names."""
         self._add_others(tree, asked, rows)
         named = {one.name.lower(): one.name for one in asked} | {name: name for name in rows}
         self.is_ordered = _orders_at_the_end(tree)

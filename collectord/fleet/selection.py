@@ -56,11 +56,34 @@ class Wanted(NamedTuple):
         window: of time, UTC.
         hosts: a glob, "*" for all.
         labels: that a host must have, by key; values may be globs.
+        also: other hosts that are asked for as well, of the same time; None: no others.
     """
 
     window: Window
     hosts: str = "*"
     labels: Mapping[str, str] = {}
+    also: Wanted | None = None
+
+    @property
+    def either(self) -> list[Wanted]:
+        """This choice of hosts, and the other one."""
+        return [self, *([] if self.also is None else self.also.either)]
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts, if each is named without a glob, to list no others; else one that is ""."""
+        names = sorted({one.hosts for one in self.either})
+        return [""] if any(map(_is_glob, names)) else names
+
+    def may_have(self, host: str) -> bool:
+        """Whether the name of a host is one that is asked for."""
+        return any(fnmatchcase(host, one.hosts) for one in self.either)
+
+    def has(self, host: str, labels: Mapping[str, str]) -> bool:
+        """Whether a host with some labels is of this choice, the other one aside."""
+        return fnmatchcase(host, self.hosts) and all(
+            fnmatchcase(labels.get(key, ""), value) for key, value in self.labels.items()
+        )
 
 
 class Told(NamedTuple):
@@ -154,18 +177,25 @@ class Selection:
     def committed(self) -> dict[str, CommitKey]:
         """The commits of the hosts and days, by key. Raises StoreError."""
         found = self._listed
-        if not self.wanted.labels:
+        if not any(one.labels for one in self.wanted.either):
             return found
-        chosen = {host for host, labels in self.labels.items() if _has(labels, self.wanted.labels)}
+        chosen = self.chosen(*self.wanted.either)
         return {key: parts for key, parts in found.items() if parts.host in chosen}
+
+    def chosen(self, *choices: Wanted) -> set[str]:
+        """Return the hosts that are of any of some choices, by their labels. Raises StoreError."""
+        return {
+            host
+            for host, labels in self.labels.items()
+            if any(one.has(host, labels) for one in choices)
+        }
 
     @cached_property
     def _listed(self) -> dict[str, CommitKey]:
         days = {*self.days}
-        others = {one.date for one in self._lasting if fnmatchcase(one.host, self.wanted.hosts)}
+        others = {one.date for one in self._lasting if self.wanted.may_have(one.host)}
         prefixes = [
-            ledger_prefix(day, "" if _is_glob(self.wanted.hosts) else self.wanted.hosts)
-            for day in sorted(days | others)
+            ledger_prefix(day, name) for day in sorted(days | others) for name in self.wanted.names
         ]
         keys = (info.key for found in _at_once(self._keys, prefixes) for info in found)
         parsed = ((key, parse_commit_key(key)) for key in keys)
@@ -173,7 +203,7 @@ class Selection:
             key: parts
             for key, parts in sorted(parsed)
             if parts is not None
-            and fnmatchcase(parts.host, self.wanted.hosts)
+            and self.wanted.may_have(parts.host)
             and (parts.date in days or parts in self._lasting)
         }
 
@@ -212,9 +242,8 @@ class Selection:
         """Return the objects of an event. Raises StoreError."""
         sources = {*self.committed.values()}
         hosts = {one.host for one in sources}
-        only = "" if _is_glob(self.wanted.hosts) else self.wanted.hosts
         days = sorted({one.date for one in sources})
-        prefixes = [event_prefix(event, day, only) for day in days]
+        prefixes = [event_prefix(event, day, name) for day in days for name in self.wanted.names]
         sizes: dict[str, int] = {}
         left_out: list[str] = []
         for found in _at_once(self._keys, prefixes):
@@ -262,7 +291,3 @@ def _at_once(call: Callable[[str], T], words: Sequence[str]) -> list[T]:
 
 def _is_glob(name: str) -> bool:
     return not _GLOB.isdisjoint(name)
-
-
-def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(fnmatchcase(labels.get(key, ""), value) for key, value in wanted.items())

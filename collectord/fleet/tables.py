@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from collectord.fleet.commit import Commit
     from collectord.fleet.selection import Selection
+    from collectord.reader.event_file import Window
     from collectord.reader.gaps import Interval
     from collectord.sink.manifest import Manifest
 
@@ -112,6 +113,17 @@ def recorded(commits: Iterable[Commit], events: Collection[str]) -> set[str]:
     """Return those of some events that were recorded, whether there was one or not."""
     names = {name for one in commits for manifest in one.decoded() for name in manifest.events}
     return {event for event in events if {event, event.partition(":")[2]} & names}
+
+
+def recorded_ns(commits: Iterable[Commit], event: str, window: Window) -> dict[str, int]:
+    """Return how long each host has recorded an event within a time."""
+    found: dict[str, int] = {}
+    for host, runs in _runs(commits, event).items():
+        for begins, ends in runs.values():
+            since = begins if window.since_ns is None else max(begins, window.since_ns)
+            until = ends if window.until_ns is None else min(ends, window.until_ns)
+            found[host] = found.get(host, 0) + max(until - since, 0)
+    return found
 
 
 def _runs(commits: Iterable[Commit], event: str) -> dict[str, dict[tuple[str, str], Interval]]:

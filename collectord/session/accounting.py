@@ -67,6 +67,7 @@ class Accounting:
         self._read_at = parts.stream.issued_generation()
         self._uncovered = Uncovered()
         self._series = Series()
+        self._lost = 0  # as of the last flush
 
     def add(self, drained: Drained) -> None:
         """Count a ring that joins the session, before its events are enabled.
@@ -152,7 +153,10 @@ class Accounting:
 
     def _add_row(self) -> None:
         """Keep the balance as of the last reading for the manifest of the running segment."""
-        self._series.add(self._row(time.monotonic_ns()))
+        reader, now_ns = self._counter_reader, time.monotonic_ns()
+        lost, self._lost = self._lost, reader.lost
+        if self._series.is_due(now_ns, quiet=reader.is_quiet and lost == reader.lost):
+            self._series.add(self._row(now_ns))
 
     def _row(self, now_ns: int) -> Balance:
         """Return the balance as of the last reading, with the basis since the row before."""
@@ -215,7 +219,8 @@ class Accounting:
     def opening(self) -> Opening:
         """Return what a new segment is told about the clocks and the rings."""
         if not self._series.last_ns:
-            self._add_row()  # the first balance, before any event is enabled
+            # The first balance, before any event is enabled.
+            self._series.add(self._row(time.monotonic_ns()))
         gap = self._covered.gap
         rings = tuple(self._entries.values())
         return Opening(clock=self._kernel.clocks(), rings=rings, gap=gap)

@@ -25,6 +25,8 @@ _GIVEN_UP: Final = tuple(
     loss_name((Stage.SINK, reason)) for reason in (Reason.DISK_FULL, Reason.DROPPED)
 )
 _WRITE_TROUBLES: Final = {"disk", "write"}
+# A window that is shorter than wanted changes with what comes: more polls do not find it sooner.
+_LASTING: Final = {"window"}
 # A disk that makes records wait for longer hangs, or is far too slow for the data rate.
 _WAIT_LIMIT_NS: Final = 10_000_000_000
 
@@ -57,8 +59,8 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """Whether there is no trouble but that of the plan."""
-        return len(self._reasons) == self._planned
+        """Whether there is no trouble that a poll may find to be over, or to have consequences."""
+        return len(self._reasons) == self._planned + len(_LASTING & self._reasons.keys())
 
     def has(self, about: str) -> bool:
         """Whether there is trouble about this subject."""

@@ -5,7 +5,8 @@ A window of a minute inside a segment is answered from them. A balance is a row 
 the time, whether the basis was exact since the row before, the counters, and each loss that the
 segment has. Rows are stored as differences from the row before, in zigzag varints: some ten bytes
 of a quiet session. Beyond `ROWS_MAX` every other row is left out, and from then on every other
-balance is passed over: what a row says of the time since the one before it stays true.
+flush has none; while little comes, only one flush in some seconds has. What a row says of the
+time since the one before it is true in any case.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 ROWS_MAX: Final = 512
 # The most bytes that the text of rows may have; with larger numbers there are fewer rows.
 TEXT_BYTES: Final = 24 << 10
+# A balance costs as much as reading the counters of the rings does.
+_QUIET_NS: Final = 5_000_000_000
 _FIXED: Final = ("us", "exact", "produced", "stored", "in_flight", "overwritten", "unaccounted")
 _UNKNOWN: Final = -1
 _LIMIT_BITS: Final = 63
@@ -73,42 +76,43 @@ class Series:
 
     def __init__(self) -> None:
         self._rows: list[Balance] = []
-        self._passed: Balance | None = None  # newer than the last row
         self._stride = 1
         self._count = 0
 
     @property
     def last_ns(self) -> int:
         """The time of the last balance that was added; 0 for none."""
-        last = self._passed or (self._rows[-1] if self._rows else None)
-        return 0 if last is None else last.at_ns
+        return self._rows[-1].at_ns if self._rows else 0
+
+    def is_due(self, now_ns: int, *, quiet: bool) -> bool:
+        """Count a flush, and return whether its balance is to be added.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+            quiet: little came since the last flush, and nothing was lost.
+        """
+        self._count += 1
+        if quiet and now_ns - self.last_ns < _QUIET_NS:
+            return False
+        return self._count % self._stride == 0
 
     def add(self, balance: Balance) -> None:
-        """Add a balance that is newer than the last one."""
-        if self._passed is not None and not self._passed.exact:
-            balance = balance._replace(exact=False)
-        self._passed = balance
-        self._count += 1
-        if self._count % self._stride == 0:
-            self._rows.append(balance)
-            self._passed = None
+        """Add a balance that is newer than the last one, and whose basis is since that one."""
+        self._rows.append(balance)
         if len(self._rows) >= ROWS_MAX:
             self._rows = [*_halved(self._rows)]
             self._stride *= 2
 
-    def take(self, last: Balance | None = None) -> SeriesText | None:
+    def take(self, last: Balance) -> SeriesText:
         """Return what a manifest gets, and begin anew with its last row.
 
         Args:
-            last: the balance at the seal; None: that of the last flush.
+            last: the balance at the seal.
         """
-        end = last or self._passed
-        rows = self._rows if end is None else [*self._rows, end]
-        if last is not None and self._passed is not None and not self._passed.exact:
-            rows[-1] = last._replace(exact=False)
-        self._rows = rows[-1:]
-        self._passed, self._count, self._stride = None, 0, 1
-        return encode(rows) if len(rows) > 1 else None
+        rows = [*self._rows, last]
+        self._rows = [last]
+        self._count, self._stride = 0, 1
+        return encode(rows)
 
 
 def _halved(rows: Sequence[Balance]) -> Iterator[Balance]:

@@ -63,11 +63,17 @@ def _ours(via: str) -> Sequence[str]:
 
 
 def _recorded(path: Path, way: _Way) -> None:
+    """Record the load, and again if perf ended a compressed file within a record."""
     load = ("perf", "bench", "sched", "pipe", "-l", str(_LOOPS))
     command: tuple[str | Path, ...] = (*way.record, path, "--", *load)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(done.stderr)
+    for _ in range(_RECORDINGS):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OSError(done.stderr)
+        count = (sys.executable, "-m", "collectord", "events", "--count", path)
+        if not subprocess.run(count, capture_output=True, check=False).returncode:
+            return
+    raise OSError(f"{way.name} was damaged {_RECORDINGS} times")
 
 
 def _repeat_records(source: Path, target: Path, times: int) -> None:
@@ -110,6 +116,7 @@ def _repeat_pages(source: Path, target: Path, times: int) -> None:
         file.write(patch.data)
 
 
+_RECORDINGS: Final = 3
 _PERF_SCRIPT: Final = ("perf", "script", "--force", "-i")
 _PERF_RECORD: Final = (
     *("perf", "record", "-q", "-a", "-e", f"sched:{_EVENT}", "-c", "1", "-m", "16M"),
@@ -141,9 +148,12 @@ def _decoded(path: Path, repeats: int) -> tuple[int, list[float], int]:
 def _printed(command: Sequence[str], path: Path) -> float:
     """Return the time of a peer in s."""
     began = time.perf_counter()
-    subprocess.run(
-        [*command, path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True
+    words: list[str | Path] = [*command, path]
+    done = subprocess.run(
+        words, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
+    if done.returncode:
+        raise OSError(f"{command[-1]} of {path.name}: {done.stderr[-500:]}")
     return time.perf_counter() - began
 
 

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.soak.soak import soak
-from tests.support import generator
+from tests.soak.soak import RETAINED_BYTES, soak
+from tests.support import generator, tracefs_mount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,11 +28,19 @@ def main(arguments: Sequence[str]) -> int:
         default=7200,
         help="(7200); the first minutes are warm-up",
     )
-    seconds = parser.parse_args(arguments).seconds
-    with tempfile.TemporaryDirectory(prefix="collectord-soak-") as name:
+    parser.add_argument(
+        "--retained-mib",
+        type=int,
+        default=RETAINED_BYTES >> 20,
+        metavar="MIB",
+        help="(64); with more than all segments have, the totals at the end are those of all time",
+    )
+    args = parser.parse_args(arguments)
+    folder = tempfile.TemporaryDirectory(prefix="collectord-soak-")
+    with tracefs_mount.mounted(), folder as name:
         directory = Path(name)
         program = generator.Generator(generator.build(directory))
-        soaked = soak(directory, program, seconds)
+        soaked = soak(directory, program, args.seconds, args.retained_mib << 20)
         problems = soaked.problems()
     looks = soaked.looks
     sys.stdout.write("  second  RSS MiB   fds  maps  disk MiB    produced       lost\n")
@@ -41,6 +49,8 @@ def main(arguments: Sequence[str]) -> int:
             f"{one.second:8.0f} {one.rss_bytes / 2**20:8.2f} {one.fds:5} {one.mappings:5} "
             f"{one.disk_bytes / 2**20:9.1f} {one.produced:11} {one.lost:10}\n"
         )
+    for total in soaked.totals:
+        sys.stdout.write(f"{total}\n")
     sys.stdout.write(f"{len(looks)} cycles; {'; '.join(problems) or 'nothing grew'}\n")
     return 1 if problems else 0
 

@@ -8,7 +8,6 @@ again, if there is a verb for that. What a look finds is alike in all cycles, un
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -19,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.cli import VERBS
+from tests.soak.totals import totals
 from tests.support import cpus, daemons, kills, overload
 from tests.support.daemons import EVENT, FILTER, NUMBER, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tests.soak.totals import Total
     from tests.support.daemons import Daemon, Ended
     from tests.support.generator import Generator
 
@@ -70,17 +71,6 @@ filter = "{FILTER}"
 ring = "1MiB"
 max = "4MiB"
 """
-# The tables of EVENT and of the processes; ftrace's rings have the markers of heartbeats, too.
-_CALLS: Final = "SELECT count(*) AS rows FROM sys_enter"
-_RECORDED: Final = """
-SELECT (SELECT count(*) FROM sys_enter) + (SELECT count(*) FROM print) AS rows
-"""
-_PROCESSES: Final = """
-SELECT
-    (SELECT count(*) FROM sched_process_exec) + (SELECT count(*) FROM sched_process_exit)
-    + (SELECT count(*) FROM print) AS rows
-"""
-_COUNTS: Final = {"calls": _CALLS, "processes": _PROCESSES, RECORDER: _RECORDED}
 
 
 class Look(NamedTuple):
@@ -101,25 +91,39 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Soaked:
-    """The looks, in their order, and the end."""
+    """The looks, in their order, and the end.
+
+    Attributes:
+        retained_bytes: the limit of retention.
+    """
 
     looks: Sequence[Look]
     ended: Ended
     state: Path
+    retained_bytes: int
+    totals: Sequence[Total]
 
     def problems(self, growth_bytes: int = GROWTH_BYTES) -> list[str]:
         """Return what grew, what is over its limit, and what the ledgers miss."""
-        found = grown(self.looks, growth_bytes)
+        found = grown(self.looks, growth_bytes, self.retained_bytes)
         for segment in kills.sealed(self.state):
             ledger = daemons.manifest(segment)["ledger"]
             if ledger.get("unaccounted"):
                 found.append(f"{segment.name}: {ledger['unaccounted']} records unaccounted")
         if self.ended.status:
             found.append(f"it ended with status {self.ended.status}")
-        return found + uncounted(self.state)
+        return found + [
+            f"{one.session}: {one.rows} rows, {one.stored} stored"
+            for one in self.totals
+            if not one.is_equal
+        ]
 
 
-def grown(looks: Sequence[Look], growth_bytes: int = GROWTH_BYTES) -> list[str]:
+def grown(
+    looks: Sequence[Look],
+    growth_bytes: int = GROWTH_BYTES,
+    retained_bytes: int = RETAINED_BYTES,
+) -> list[str]:
     """Return what is not flat behind the warm-up, or over its limit in one look."""
     found = []
     warm = looks[int(len(looks) * WARM_UP) :]
@@ -131,32 +135,18 @@ def grown(looks: Sequence[Look], growth_bytes: int = GROWTH_BYTES) -> list[str]:
         if after - before > allowed:
             found.append(f"{name} grew by {after - before} to {after}")
     # Each session may have sealed one since the limit was looked after, and has one open.
-    limit = RETAINED_BYTES + 6 * SEGMENT_BYTES
+    limit = retained_bytes + 6 * SEGMENT_BYTES
     if (most := max(one.disk_bytes for one in looks)) > limit:
         found.append(f"disk: {most} bytes, {limit} are allowed")
     return found + [f"{one.unaccounted} unaccounted" for one in looks if one.unaccounted]
 
 
-def uncounted(state: Path) -> list[str]:
-    """Return the sessions of whose segments a query finds more or fewer records than ledgers."""
-    sums = "SELECT session, sum(stored)::BIGINT AS stored FROM ledger GROUP BY session"
-    stored = {one["session"]: one["stored"] for one in _asked(state, sums)}
-    found = []
-    for name, counts in _COUNTS.items():
-        (told,) = _asked(state, counts, "--session", name)
-        if told["rows"] != stored.get(name):
-            found.append(f"{name}: {told['rows']} rows, {stored.get(name)} stored")
-    return found
-
-
-def _asked(state: Path, statement: str, *words: str) -> list[dict[str, Any]]:
-    ask = ("query", "--json", statement, *words, str(state))
-    command = (sys.executable, "-m", "collectord", *ask)
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def soak(directory: Path, generator: Generator, seconds: float) -> Soaked:
+def soak(
+    directory: Path,
+    generator: Generator,
+    seconds: float,
+    retained_bytes: int = RETAINED_BYTES,
+) -> Soaked:
     """Run a daemon in `directory` for that long, and some cycles at least."""
     with ExitStack() as stack:
         log = stack.enter_context((directory / "log").open("w+"))
@@ -173,7 +163,7 @@ def soak(directory: Path, generator: Generator, seconds: float) -> Soaked:
             )
             return stack.enter_context(process)
 
-        config = _write_config(directory, 0)
+        config = _write_config(directory, 0, retained_bytes)
         daemon = stack.enter_context(daemons.running(start, config))
         looks: list[Look] = []
         began = time.monotonic()
@@ -181,10 +171,11 @@ def soak(directory: Path, generator: Generator, seconds: float) -> Soaked:
             _load(generator)
             _disturb(daemon)
             sessions = _at_rest(daemon)
-            _reload(directory, len(looks))
+            _reload(directory, len(looks), retained_bytes)
             second = time.monotonic() - began
             looks.append(_look(daemon, directory / "state", second, sessions))
-        return Soaked(looks, daemon.stop(), directory / "state")
+        ended, state = daemon.stop(), directory / "state"
+        return Soaked(looks, ended, state, retained_bytes, totals(state))
 
 
 def _unit_environment() -> dict[str, str]:
@@ -197,10 +188,10 @@ def _unit_environment() -> dict[str, str]:
     return dict(word.split("=", 1) for words in found for word in words.split())
 
 
-def _write_config(directory: Path, cycle: int) -> Path:
+def _write_config(directory: Path, cycle: int, retained_bytes: int) -> Path:
     """Write a configuration that differs from that of the cycle before."""
     sessions = _SESSIONS.format(age=3 + cycle % 2)
-    retention = {"bytes": f"{RETAINED_BYTES}B"}
+    retention = {"bytes": f"{retained_bytes}B"}
     return daemons.write_sessions(directory, sessions, retention=retention)
 
 
@@ -226,9 +217,9 @@ def _disturb(daemon: Daemon) -> None:
         cpus.bounce(daemon, cpu, [lambda: wait_for(lambda: _misses_a_cpu(daemon), "its end")])
 
 
-def _reload(directory: Path, cycle: int) -> None:
+def _reload(directory: Path, cycle: int, retained_bytes: int) -> None:
     if _RELOAD in VERBS:
-        _write_config(directory, cycle + 1)
+        _write_config(directory, cycle + 1, retained_bytes)
         words = (sys.executable, "-m", "collectord", _RELOAD)
         subprocess.run([*words, "--socket", directory / "control.sock"], check=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Alertmanager that tells a daemon of alerts, over and over while they fire."""
+"""A real Alertmanager that tells daemons of alerts, over and over while they fire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.patience import patient
 from tests.support.prometheus import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from tests.support.certificates import Pair
@@ -31,6 +31,8 @@ route:
 receivers:
   - name: collectord
     webhook_configs:
+"""
+_WEBHOOK: Final = """\
       - url: {url}
         http_config:
           tls_config:
@@ -83,20 +85,21 @@ class Alertmanager:
 
 @contextmanager
 def alertmanager(
-    program: str, directory: Path, url: str, authority: Path, client: Pair | None
+    program: str, directory: Path, urls: Iterable[str], authority: Path, client: Pair | None
 ) -> Iterator[Alertmanager]:
     """Provide an Alertmanager.
 
     Args:
         program: of it.
         directory: empty; for its files.
-        url: where it tells of alerts.
-        authority: the certificate by which it knows the one that it tells.
+        urls: where it tells of each alert.
+        authority: the certificate by which it knows those that it tells.
         client: its own certificate; None for none.
     """
     own = _CLIENT.format(client) if client is not None else ""
     config = directory / "alertmanager.yml"
-    config.write_text(_CONFIG.format(url=url, authority=authority, client=own))
+    told = (_WEBHOOK.format(url=url, authority=authority, client=own) for url in urls)
+    config.write_text(_CONFIG + "".join(told))
     port = free_port()
     words = [
         f"--config.file={config}",

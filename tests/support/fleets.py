@@ -38,7 +38,13 @@ BOOT_NS: Final = 1_000 * SECOND
 SCHED: Final = "sched_switch"
 ISSUE: Final = "block_rq_issue"
 COMPLETE: Final = "block_rq_complete"
+WAKING: Final = "sched_waking"
 _ROW_GROUP: Final = 122_880
+
+
+def switched_after(number: int) -> str:
+    """Return the time of a switch behind the beginning, as an expression of its number `i`."""
+    return f"i * 1000000 + (i * i * (7919 + {number})) % 99991"
 
 
 def switches(number: int, count: int) -> str:
@@ -51,7 +57,7 @@ SELECT
     (CASE WHEN i % 3 = 0 THEN 0 ELSE 1 END)::BIGINT AS prev_state,
     (CASE WHEN i % 2 = 0 THEN 200 ELSE 100 END + {number})::INTEGER AS next_pid,
     CASE WHEN i % 2 = 0 THEN 'odd' ELSE 'even' END AS next_comm,
-    i * 1000000 + (i * i * (7919 + {number})) % 99991 AS after
+    {switched_after(number)} AS after
 FROM range({count}) r(i)"""  # noqa: S608
 
 
@@ -68,6 +74,17 @@ SELECT
     (i * 64)::UBIGINT AS sector, CASE WHEN i % 4 = 0 THEN 'W' ELSE 'R' END AS rwbs
     {of_issue if step == 1 else ""}, {after} AS after
 FROM range({count}) r(i)"""  # noqa: S608
+
+
+def wakings(counts: Mapping[tuple[str, str], int]) -> str:
+    """Return a SELECT of wakings, so many of each {waker, woken}."""
+    pairs = [pair for pair, count in counts.items() for _ in range(count)]
+    rows = ", ".join(f"({n}, '{waker}', '{woken}')" for n, (waker, woken) in enumerate(pairs))
+    return f"""
+SELECT
+    i AS n, 0::INTEGER AS cpu, (100 + i)::INTEGER AS tid, waker AS comm,
+    (200 + i)::INTEGER AS event_pid, woken AS event_comm, i * 1000 AS after
+FROM (VALUES {rows}) r(i, waker, woken)"""  # noqa: S608
 
 
 @dataclass

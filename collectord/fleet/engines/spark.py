@@ -48,8 +48,9 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
+# The path is that of an address: what the key of an object has as %XX is %25XX there.
 _OF_PATH: Final = (
-    f"url_decode(regexp_extract(_metadata.file_path, '/host=([^/]+)/', 1)) AS {HOST}",
+    f"url_decode(url_decode(regexp_extract(_metadata.file_path, '/host=([^/]+)/', 1))) AS {HOST}",
     f"CAST(regexp_extract(_metadata.file_path, '/date=([^/]+)/', 1) AS DATE) AS {DATE}",
 )
 # Compressed bytes of objects for each part into which rows are sorted.

@@ -8,16 +8,15 @@ once are kept; tasks that it lacks get the name that /proc had at the first read
 
 from __future__ import annotations
 
-import re
 import threading
 from contextlib import suppress
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_LINE: Final = re.compile(rb"^(\d+) (.*)$", re.MULTILINE)
 _UNKNOWN: Final = b"<...>"
 # A segment has room for these and for some thousand running tasks. A process that starts many
 # others reaches it: at 70 bytes each they are half a megabyte of every session.
@@ -49,6 +48,7 @@ class TaskComms:
         self._seen: dict[int, bytes] = {}
         self._names: dict[bytes, bytes] = {}  # many tasks have one name: it is kept once
         self._text = b""  # content of the cache at the last reading
+        self._cached = _CACHED_MIN  # names in it
         self._calls = 0  # calls of `learn` since the last reading
         self._calls_per_look = 1
         self._running: dict[int, bytes] | None = None
@@ -79,9 +79,8 @@ class TaskComms:
                 return
             new_per_call = self._take() / self._calls
             self._calls = 0
-            cached = max(_CACHED_MIN, self._text.count(b"\n"))
-            most = min(cached // _CACHED_PER_CALL, _CALLS_PER_LOOK_MAX)
-            wanted = int(cached / _CACHE_SHARE / max(new_per_call, 1))
+            most = min(self._cached // _CACHED_PER_CALL, _CALLS_PER_LOOK_MAX)
+            wanted = int(self._cached / _CACHE_SHARE / max(new_per_call, 1))
             self._calls_per_look = max(1, min(wanted, most))
 
     def _take(self) -> int:
@@ -93,18 +92,27 @@ class TaskComms:
             return 0
         if text == self._text:
             return 0
-        self._text = text
+        # Each name has a line of its own: most are those of the last reading.
+        before, self._text = self._text.split(b"\n"), text
+        self._cached = max(_CACHED_MIN, text.count(b"\n"))
         new = 0
-        for tid, name in _LINE.findall(text):
-            if name == _UNKNOWN or self._seen.get(int(tid)) == name:
+        for line, earlier in zip_longest(text.split(b"\n"), before, fillvalue=b""):
+            if line == earlier:
                 continue
-            self._seen.pop(int(tid), None)
-            self._seen[int(tid)] = self._names.setdefault(name, name)
+            word, _, name = line.partition(b" ")
+            if not word.isdigit():  # the last line, or the rest of a name with a line feed
+                continue
+            tid = int(word)
+            if name == _UNKNOWN or self._seen.get(tid) == name:
+                continue
+            self._seen.pop(tid, None)
+            self._seen[tid] = self._names.setdefault(name, name)
             new += 1
         if len(self._names) > self._names_max:
             self._names.clear()
         while len(self._seen) > self._names_max:
             del self._seen[next(iter(self._seen))]
+            self._text = b""  # it may be there still: the next reading looks at each name
         return new
 
 

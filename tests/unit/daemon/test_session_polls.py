@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The times when a daemon polls its sessions: at each flush, unless all of them are quiet."""
+"""The times when a daemon polls its sessions: at each flush, or every other one while quiet."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ _HOUR_NS = 3600 * 1_000_000_000
 class OneSession:
     """A session that is quiet, or not, and reads the clocks as others do."""
 
-    plan = SimpleNamespace(name="one")
-
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, name: str, *, quiet: bool) -> None:
+        self.plan = SimpleNamespace(name=name)
         self.quiet = quiet
         self.polls = 0
 
@@ -52,7 +51,7 @@ class Rig:
         stretched: bool = True,
     ) -> None:
         self.read = self.called = 0
-        self.sessions = [OneSession(quiet=one) for one in quiet]
+        self.sessions = [OneSession(f"{n}", quiet=one) for n, one in enumerate(quiet)]
         self.watch = BpfWatch()
         sessions: Any = self.sessions
         kernel: Any = SimpleNamespace(clocks=self._clocks, bpf_program_ids=lambda _: ())
@@ -97,11 +96,36 @@ def test_a_session_that_is_quiet_no_more_is_looked_at_at_each_flush() -> None:
     assert passes == [2, 1, 2]
 
 
+def test_a_quiet_session_is_left_out_while_others_are_not() -> None:
+    """It has every other flush; as soon as all are quiet, they are looked at together again."""
+    rig = Rig((True, False))
+    counts, passes = [], []
+    for quiet in (False, False, False, True, True):
+        rig.sessions[1].quiet = quiet
+        rig.polls.poll()
+        counts.append(tuple(one.polls for one in rig.sessions))
+        passes.append(rig.polls.passes)
+    assert counts == [(1, 1), (1, 2), (2, 3), (2, 4), (3, 5)]
+    assert passes == [1, 1, 1, 1, 2]
+
+
+def test_who_asks_gets_figures_of_sessions_that_were_left_out() -> None:
+    """Once: they are up to date then."""
+    rig = Rig((True, False))
+    for _ in range(2):
+        rig.polls.poll()
+    for _ in range(2):
+        rig.polls.refresh()
+    assert [one.polls for one in rig.sessions] == [2, 3]
+
+
 def test_nothing_is_left_out_where_each_look_is_shown() -> None:
     """A live line has its figures once per flush interval."""
-    rig = Rig(stretched=False)
-    rig.polls.poll()
-    assert rig.polls.passes == 1
+    rig = Rig((True, False), stretched=False)
+    for _ in range(2):
+        rig.polls.poll()
+        assert rig.polls.passes == 1
+    assert [one.polls for one in rig.sessions] == [2, 2]
 
 
 def test_maps_of_programs_are_read_at_each_flush() -> None:
@@ -109,7 +133,7 @@ def test_maps_of_programs_are_read_at_each_flush() -> None:
 
     async def passes() -> int:
         rig = Rig()
-        reader: Any = SimpleNamespace(session="one", read=lambda: ())
+        reader: Any = SimpleNamespace(session="0", read=lambda: ())
         rig.watch.add(reader, ())
         rig.polls.poll()
         await rig.watch.join()

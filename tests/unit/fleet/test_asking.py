@@ -323,3 +323,20 @@ def test_duckdb_itself_reads_the_objects_as_partitions(tmp_path: Path) -> None:
             f"SELECT count(DISTINCT host) FROM read_parquet('{pattern}', hive_partitioning = true)"  # noqa: S608
         ).fetchall()
     assert found == [(3,)]
+
+
+def test_a_label_may_be_called_as_a_column_is(tmp_path: Path) -> None:
+    """`page-faults` has a column `kernel` of its own, and rows may begin with that label."""
+    store = Store.open(str(tmp_path / "store"), make=True)
+    with Shipped(store) as shipped:
+        columns = (
+            "1::INTEGER AS pid, 2::INTEGER AS tid, 'a' AS comm, i::UBIGINT AS address, "
+            "3::UBIGINT AS ip, 2::UBIGINT AS error_code"
+        )
+        faults = f"SELECT i AS n, {columns}, i AS after FROM range(5) r(i)"  # noqa: S608
+        events = {"exceptions:page_fault_user": faults}
+        labels = {"comm": "label"}
+        shipped.segment(Host("one", labels=labels), events, BEGIN_NS, SECOND)
+    assert _answered(store, "page-faults", None, "kernel", "comm") == [
+        ("6.12.0", "label", "a", 1, 5, 1, 5, 0, "3")
+    ]

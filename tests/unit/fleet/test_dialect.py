@@ -48,6 +48,17 @@ def test_every_answer_can_be_written_for_every_engine(name: str, engine: str) ->
             "SUBSTRING(HEX(a), 3",
         ),
         ("SELECT unnest(range(a, b)) FROM t", "arrayJoin(range(assumeNotNull(a)", "EXPLODE("),
+        (
+            "SELECT ['a', 'b'][n::INTEGER + 1] FROM t",
+            "[toNullable('a'), 'b'][",
+            "TRY_ELEMENT_AT(ARRAY('a', 'b'), CAST(n AS INT) + 1)",
+        ),
+        (
+            "SELECT range(1, 8, 2)",
+            "range(assumeNotNull(1), assumeNotNull(8), 2)",
+            "SEQUENCE(1, 7, 2)",
+        ),
+        ("SELECT generate_series(1, 4)", "assumeNotNull((4) + 1))", "SEQUENCE(1, 4)"),
         ("SELECT bool_or(x) FROM t", "max(x)", "BOOL_OR(x)"),
         (
             "WITH a AS MATERIALIZED (SELECT 1 AS x) SELECT x FROM a",

@@ -44,7 +44,6 @@ def test_few_bytes() -> None:
     for second in range(400):
         series.add(row(second, second * 20))
     text = series.take(row(400, 8000))
-    assert text is not None
     assert len(text.rows) < 401 * 16
 
 
@@ -52,9 +51,11 @@ def test_bounded() -> None:
     """A long segment has few rows, evenly spread, and none hides an inexact one."""
     series = Series()
     for second in range(10 * ROWS_MAX):
-        series.add(row(second, second << 40, exact=second != 3001, lost=second << 30))
+        if series.is_due(second * SECOND, quiet=False):
+            # The basis is that of the time since the row before.
+            exact = not series.last_ns < 3001 * SECOND <= second * SECOND
+            series.add(row(second, second << 40, exact=exact, lost=second << 30))
     text = series.take(row(10 * ROWS_MAX, 10 * ROWS_MAX << 40))
-    assert text is not None
     rows = decode(text)
     assert len(rows) <= ROWS_MAX + 1
     assert len(text.rows) <= TEXT_BYTES
@@ -64,8 +65,17 @@ def test_bounded() -> None:
     assert rows[inexact - 1].at_ns < 3001 * SECOND <= rows[inexact].at_ns
     # The next segment begins where this one ends.
     again = series.take(row(10 * ROWS_MAX + 1, 5))
-    assert again is not None
     assert [one.at_ns for one in decode(again)] == [rows[-1].at_ns, rows[-1].at_ns + SECOND]
+
+
+def test_a_quiet_session_has_a_row_in_some_seconds() -> None:
+    """A flush that is not quiet has one in any case."""
+    series = Series()
+    for second in range(10, 30):
+        if series.is_due(second * SECOND, quiet=second != 17):
+            series.add(row(second))
+    rows = decode(series.take(row(30)))
+    assert [one.at_ns // SECOND for one in rows] == [10, 15, 17, 22, 27, 30]
 
 
 @pytest.mark.parametrize(

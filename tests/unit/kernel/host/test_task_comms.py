@@ -53,6 +53,18 @@ def test_the_oldest_go_first(tree: Path) -> None:
     assert 10 not in comms.read()
 
 
+def test_names_are_found_wherever_they_stand(tree: Path) -> None:
+    """One that comes before others moves these, and a name with a line feed is more lines."""
+    comms = TaskComms(tree, tree / "proc")
+    comms.read()
+    text = b"9 nine\n10 old name\n11 eleven\n12 two\nlines\n14 fourteen\n"
+    (tree / "saved_cmdlines").write_bytes(text)
+    found = comms.read()
+    assert [found[tid] for tid in (9, 10, 11, 12, 14)] == [
+        *(b"nine", b"old name", b"eleven", b"two", b"fourteen"),
+    ]
+
+
 def test_no_cache(tree: Path) -> None:
     """Without the cache /proc tells the names."""
     (tree / "saved_cmdlines").unlink()

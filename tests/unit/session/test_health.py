@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that does not answer is told of while it does not, once by the log."""
+"""Troubles are told while they last: a disk that does not answer, a window that is short."""
 
 from __future__ import annotations
 
@@ -42,3 +42,13 @@ def test_trouble_that_has_a_name_is_told_alone() -> None:
     one.note("disk", "no space")
     one.look_at_disk(20 * SECOND_NS)
     assert one.reasons == ("no space",)
+
+
+def test_a_short_window_is_told_and_asks_for_no_more_polls() -> None:
+    """Every other trouble does: it may be over, or have consequences."""
+    one = health()
+    one.note("window", "it holds 5 s of 30 s")
+    assert one.reasons
+    assert one.is_well
+    one.note("wait", "records wait")
+    assert not one.is_well

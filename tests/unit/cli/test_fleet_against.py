@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fleet answer`, `ledger` and `incidents` with `--against`: what differs between two groups."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import TYPE_CHECKING, Final
+
+import duckdb
+import pytest
+
+from collectord.cli import fleet
+from collectord.errors import UsageError
+from collectord.fleet.store import Store
+from collectord.fleet.store_keys import IncidentKey
+from tests.support import object_stores
+from tests.support.fleets import BEGIN_NS, SECOND, WAKING, Host, Shipped, wakings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., tuple[int, str, str]]
+
+_ROLES: Final = ("--label", "role=db", "--against", "role=web")
+_WAKINGS: Final = {
+    "db-1": {("a", "b"): 30, ("a", "c"): 4},
+    "web-1": {("a", "b"): 10},
+    "web-2": {("a", "b"): 20, ("d", "e"): 6},
+    "none-1": {("a", "b"): 1000},
+}
+_LOST: Final = {"db-1": 6}
+_OWN: Final = """\
+-- summary = "wakings"
+-- needs = [["sched:sched_waking"]]
+{head}
+SELECT comm, event_comm AS woken, count(*) AS times FROM sched_waking
+GROUP BY comm, event_comm
+ORDER BY times DESC
+LIMIT 2
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _runtime() -> None:
+    """Have obstore make what it keeps for the process, which is no leak of a test."""
+    object_stores.start_runtime()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Return a store with one host of a role, two of another, and one of neither."""
+    folder = tmp_path / "store"
+    with Shipped(Store.open(str(folder), make=True)) as shipped:
+        for name, counts in _WAKINGS.items():
+            host = Host(name, labels={"role": name.partition("-")[0]})
+            events = {f"sched:{WAKING}": wakings(counts)}
+            shipped.segment(host, events, BEGIN_NS, 60 * SECOND, lost=_LOST.get(name, 0))
+    return folder
+
+
+@pytest.fixture
+def run(store: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return what runs the verb over the store: {status, output, complaints}."""
+
+    def ran(*words: str) -> tuple[int, str, str]:
+        status = fleet.run([*words, "--store", str(store)])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return ran
+
+
+def test_the_difference_of_an_answer_is_a_table(run: Run) -> None:
+    """It has a line for each measure, and stderr says how many hosts are compared."""
+    status, text, errors = run("answer", "who-woke-whom", *_ROLES)
+    assert status == 0
+    assert text == (
+        "waker  woken  measure  group  against  difference  ratio\n"
+        "a      b      wakeups     30       15         +15      2\n"
+        "a      c      wakeups      4        0          +4      -\n"
+        "d      e      wakeups      0        3          -3      0\n"
+    )
+    assert errors == (
+        "collectord: 1 host of role=db against 2 hosts of role=web; sums are per host\n"
+    )
+
+
+def test_the_difference_of_an_answer_is_json_csv_or_a_file(run: Run, tmp_path: Path) -> None:
+    """They have a row for each key, with columns for each measure."""
+    words = ("answer", "who-woke-whom", *_ROLES, "--param", "limit=1")
+    row = {
+        "waker": "a",
+        "woken": "b",
+        "wakeups": 30,
+        "wakeups_against": 15,
+        "wakeups_difference": 15,
+        "wakeups_ratio": 2,
+    }
+    assert [json.loads(line) for line in run(*words, "--json")[1].splitlines()] == [row]
+    names, cells = csv.reader(io.StringIO(run(*words, "--csv")[1]))
+    assert names == [*row]
+    assert cells == ["a", "b", "30.0", "15.0", "15.0", "2.0"]
+    path = tmp_path / "out.parquet"
+    assert run(*words, "--parquet", str(path))[0] == 0
+    with duckdb.connect(":memory:") as connection:
+        found = connection.execute("FROM read_parquet($path)", {"path": str(path)}).fetchall()
+    assert found == [tuple(row.values())]
+
+
+def test_groups_that_recorded_for_different_times_are_told(run: Run, store: Path) -> None:
+    """More of a sum may be of more time."""
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("new-1", labels={"role": "new"})
+        events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
+        shipped.segment(host, events, BEGIN_NS, 600 * SECOND)
+    words = ("answer", "who-woke-whom", "--label", "role=new", "--against", "role=web")
+    told = "have recorded for 600 s each in role=new and 60 s each in role=web"
+    assert told in run(*words)[2]
+    assert "have recorded" not in run("answer", "who-woke-whom", *_ROLES)[2]
+    within = run(*words, "--until", "2026-11-20T00:01:00Z")[2]
+    assert "have recorded" not in within
+
+
+@pytest.mark.parametrize(("engine", "word"), [("clickhouse", "FROM file("), ("spark", "`waker`")])
+def test_the_statement_of_a_difference_is_shown(run: Run, engine: str, word: str) -> None:
+    """For each engine, without asking it."""
+    status, text, errors = run("answer", "who-woke-whom", *_ROLES, "--engine", engine, "--show")
+    assert (status, errors) == (0, "")
+    assert "groups_of_hosts" in text
+    assert word in text
+
+
+def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
+    """`host` is the name of a host, and one that counts twice is told."""
+    status, text, errors = run(
+        "answer", "who-woke-whom", "--host", "db-*", "--against", "host=web-*,role=web"
+    )
+    assert (status, text.splitlines()[1].split()[3:]) == (0, ["30", "15", "+15", "2"])
+    assert "1 host of db-* against 2 hosts of host=web-*,role=web" in errors
+    errors = run("answer", "who-woke-whom", "--against", "role=web")[2]
+    assert "4 hosts of all hosts against 2 hosts of role=web" in errors
+    assert "web-1, web-2 are in both groups, and count in each" in errors
+
+
+def test_an_answer_of_a_host_says_in_its_head_what_is_compared(run: Run, tmp_path: Path) -> None:
+    """One that does not is refused; the limit of the statement is that of the differences."""
+    own = tmp_path / "own"
+    own.mkdir()
+    path = own / "mine.sql"
+    words = ("answer", "mine", *_ROLES, "--answer-dir", str(own))
+    path.write_text(_OWN.format(head="--"))
+    with pytest.raises(UsageError, match="does not say which rows of two hosts are of") as told:
+        run(*words)
+    assert "[compare]" in told.value.hint
+    keys = '-- [compare]\n-- keys = ["comm", "woken"]'
+    path.write_text(_OWN.format(head=f'{keys}\n-- [compare.measures]\n-- times = "sum"'))
+    rows = [json.loads(line) for line in run(*words, "--json")[1].splitlines()]
+    assert [row["times_difference"] for row in rows] == [15, 4]
+
+
+def test_the_ledgers_of_groups_are_side_by_side(run: Run) -> None:
+    """Figures are those of all hosts of a group, with the difference for each host."""
+    status, text, errors = run("ledger", *_ROLES)
+    assert status == 1  # db-1 has lost records
+    assert "1 host of role=db against 2 hosts of role=web" in errors
+    rows = {
+        " ".join(words[:-4]): words[-4:]
+        for words in map(str.split, text.splitlines())
+        if words[-1] != "HOST"
+    }
+    assert rows["exec produced"] == ["40", "36", "+4", "+22"]
+    assert rows["exec stored"] == ["34", "36", "-2", "+16"]
+    assert rows["exec lost"] == ["6", "0", "+6", "+6"]
+    assert rows["exec kernel_ring/ring_full"] == ["6", "0", "+6", "+6"]
+    assert rows["all silent hosts"] == ["0", "0", "0", "0"]
+    assert "exec lost in % 15 0" in " ".join(text.split())
+    assert "lost: db-1 exec: 6, kernel_ring/ring_full 6" in text
+    assert run("ledger", "--label", "role=web", "--against", "role=none")[0] == 0
+
+
+def test_the_ledgers_of_groups_are_json(run: Run) -> None:
+    """With the hosts of each group, and the findings of both."""
+    status, text, _ = run("ledger", *_ROLES, "--json")
+    document = json.loads(text)
+    assert (status, document["complete"]) == (1, False)
+    assert document["groups"] == [
+        {"name": "role=db", "hosts": ["db-1"], "silent": []},
+        {"name": "role=web", "hosts": ["web-1", "web-2"], "silent": []},
+    ]
+    (session,) = document["sessions"]
+    assert (session["session"], session["unit"]) == ("exec", "records")
+    assert session["hosts"] == {"group": 1, "against": 2, "difference": -1}
+    assert session["stored"] == {
+        "group": 34,
+        "against": 36,
+        "difference": -2,
+        "per_host": {"group": 34, "against": 18, "difference": 16},
+    }
+    assert session["lost_percent"] == {"group": 15, "against": 0, "difference": 15}
+    assert session["lost_by"]["kernel_ring/ring_full"]["difference"] == 6
+    assert [one["what"] for one in document["findings"]] == ["lost"]
+
+
+def test_the_incidents_of_groups_are_side_by_side(run: Run, store: Path) -> None:
+    """By trigger, and for each host."""
+    opened = Store.open(str(store))
+    for host, number, trigger in (
+        ("db-1", 1, "io"),
+        ("db-1", 2, "io"),
+        ("web-1", 1, "io"),
+        ("web-2", 1, "oom"),
+        ("none-1", 1, "io"),
+    ):
+        note = {"id": f"{number}", "trigger": trigger, "hostname": host, "fired_ns": BEGIN_NS}
+        key = IncidentKey(host, f"{number}", "incident.json").key
+        opened.put_new(key, json.dumps(note).encode())
+    status, text, errors = run("incidents", *_ROLES)
+    assert status == 0
+    assert "1 host of role=db against 2 hosts of role=web" in errors
+    rows = [line.split() for line in text.splitlines()[1:]]
+    assert rows == [
+        ["io", "incidents", "2", "1", "+1", "+1.5"],
+        ["io", "incidents", "of", "hosts", "2", "1", "+1", "+1.5"],
+        ["io", "hosts", "1", "1", "0", "+0.5"],
+        ["oom", "incidents", "0", "1", "-1", "-0.5"],
+        ["oom", "incidents", "of", "hosts", "0", "1", "-1", "-0.5"],
+        ["oom", "hosts", "0", "1", "-1", "-0.5"],
+    ]
+    document = json.loads(run("incidents", *_ROLES, "--json")[1])
+    assert [group["hosts"] for group in document["groups"]] == [["db-1"], ["web-1", "web-2"]]
+    assert [one["trigger"] for one in document["triggers"]] == ["io", "oom"]
+    assert document["triggers"][0]["incidents"]["per_host"]["difference"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("answer", "who-woke-whom", "--against", "role=wbe"), "no host of role=wbe has shipped"),
+        (("ledger", "--against", "role=wbe"), "no host of role=wbe has shipped"),
+        (("incidents", "--against", "role=wbe"), "no host of role=wbe has shipped"),
+        (("flame", "--against", "role=wbe"), "no host of role=wbe has shipped"),
+        (("ledger", "--against", "role"), "--against 'role' is not NAME=VALUE"),
+        (("query", "SELECT 1", "--against", "role=db"), "--against is an option of fleet answer"),
+        (("incidents", "x", "--against", "role=db"), "x is of the hosts that had it"),
+        (
+            ("answer", "who-woke-whom", "--by", "role", "--against", "role=db"),
+            "--by and --against do not go together",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_is_told(run: Run, words: tuple[str, ...], problem: str) -> None:
+    """In one line, with what to do."""
+    with pytest.raises(UsageError, match=problem) as told:
+        run(*words)
+    if "wbe" in problem:
+        assert told.value.hint == "there are hosts whose kernel is 6.12.0; role is db, none, web"
