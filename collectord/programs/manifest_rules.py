@@ -184,9 +184,7 @@ def check_parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:
     yield from _unique("choices", parameter.choices)
 
 
-def _attach(
-    attach: AttachConfig, parameters: Mapping[str, ParameterConfig]
-) -> Iterator[Problem]:
+def _attach(attach: AttachConfig, parameters: Mapping[str, ParameterConfig]) -> Iterator[Problem]:
     if _IDENTIFIER.fullmatch(attach.function) is None:
         yield Problem("function", f"{attach.function!r} is not a C function")
     rates = [rate for rate in (attach.frequency, attach.period) if rate is not None]
@@ -205,9 +203,7 @@ def _attach(
         yield Problem("function", f"a function for this {attach.kind} is called {named}")
 
 
-def _choice(
-    attach: AttachConfig, parameters: Mapping[str, ParameterConfig]
-) -> Iterator[Problem]:
+def _choice(attach: AttachConfig, parameters: Mapping[str, ParameterConfig]) -> Iterator[Problem]:
     """Yield problems of a place that a parameter chooses."""
     if attach.kind not in _CHOOSING:
         words = f"no parameter chooses the place of a {attach.kind}"

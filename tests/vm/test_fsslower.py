@@ -134,9 +134,7 @@ def test_files_that_are_used(  # noqa: PLR0917  # fixtures
     assert r"  slow\x1b[2J" + "\n" in table
 
 
-def test_what_is_not_wanted(
-    start_cli: Start, run_cli: Run, tmp_path: Path, disk: Path
-) -> None:
+def test_what_is_not_wanted(start_cli: Start, run_cli: Run, tmp_path: Path, disk: Path) -> None:
     """The kernel leaves out what other threads do."""
     begin = threading.Event()
     caused: list[Call] = []
@@ -180,8 +178,9 @@ class _SlowCalls:
         os.sync()
         os.pwrite(self._fds["synced"], b"dirty", 0)
         self._pages = [stack.enter_context(mmap.mmap(-1, BLOCK)) for _ in range(readers)]
-        actions = [partial(self._read_twice, number) for number in range(readers)]
-        actions += [self._write, partial(os.fsync, self._fds["synced"])]
+        actions: list[Callable[[], None]] = [self._write]
+        actions.append(partial(os.fsync, self._fds["synced"]))
+        actions += [partial(self._read_twice, number) for number in range(readers)]
         self._threads = [threading.Thread(target=action) for action in actions]
         stack.callback(self._again.set)
 

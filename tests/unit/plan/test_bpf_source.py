@@ -222,7 +222,7 @@ def test_what_a_host_lacks(facts: KernelFacts, error: type[Exception], words: st
 
 
 def test_a_program_that_names_another_for_hosts_without_kprobes(tmp_path: Path) -> None:
-    """Of the shipped ones this is fsslower; where it is BTF that is missing the other needs it too."""
+    """The error of fsslower names fileslower, unless BTF is missing, which both need."""
     fsslower = catalogue.load("fsslower", tmp_path)
     told = obstacle(fsslower, capable(kprobes=False, btf=True))
     assert told.startswith("this kernel has no kprobes; fileslower times the system calls: ")

@@ -428,7 +428,7 @@ HINT: look before you leap.
             "fail('attach', 'function f', errno=2, lack='function f')",
             MissingFeature,
             "function f",
-            "prog: this kernel has no function f; one of a module is there while the module is",
+            "prog: this kernel has no function f",
         ),
         (
             f"say({INCOMPLETE!r}); fail('compile', 'Failed', missing=['c:d', 'a:b'])",
@@ -556,6 +556,13 @@ def test_kernel_errors_are_no_bpf_errors() -> None:
     """Exit statuses tell a program that is wrong from a host that cannot run it."""
     assert BpfError("", program="", step="").exit_code == 1
     assert not issubclass(BpfError, KernelError)
+
+
+def test_a_function_that_may_be_a_modules(client: Client) -> None:
+    """The error says when it would be there."""
+    with pytest.raises(MissingFeature) as caught:
+        client.load("request(); fail('attach', 'function f', errno=2, lack='function f')")
+    assert caught.value.hint == "one of a module is there while the module is loaded"
 
 
 def test_a_parameter_chooses_where_a_program_is_attached() -> None:
