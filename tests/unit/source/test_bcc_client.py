@@ -331,8 +331,12 @@ def test_what_is_asked(client: Client) -> None:
 def test_attachments_as_the_worker_takes_them() -> None:
     """Events become numbers: of a name, or as they are written."""
 
-    def entry(place: str, **rate: int) -> dict[str, object]:
-        given = AttachConfig(kind="perf_event", function="f", place=place, **rate)
+    def entry(
+        place: str, *, frequency: int | None = None, period: int | None = None
+    ) -> dict[str, object]:
+        given = AttachConfig(
+            kind="perf_event", function="f", place=place, frequency=frequency, period=period
+        )
         return bcc_client._entry(given)
 
     plain = AttachConfig(kind="uprobe", function="f", place="libc:malloc")
