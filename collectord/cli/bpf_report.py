@@ -122,6 +122,7 @@ def _parameters(program: BpfProgram, values: Mapping[str, int | str]) -> Iterato
             "value": values[name],
             "shown": show_value(parameter, values[name]),
             "default": show_default(parameter),
+            "choices": list(parameter.choices),
             "help": parameter.help,
         }
 
@@ -184,11 +185,17 @@ def say_report(report: Mapping[str, Any]) -> None:
     say(f"  {report['origin']}, {report['path']}, {report['license']}")
     for line in _lines(report):
         say(f"  {line}")
-    _say_table(_PARAMETERS, report["parameters"])
+    _say_table(_PARAMETERS, map(_with_choices, report["parameters"]))
     metrics = ({**metric, "labels": ", ".join(metric["labels"])} for metric in report["metrics"])
     _say_table(_METRICS, metrics)
     _say_table(_FIELDS, map(_declared, (report.get("event") or {}).get("fields", ())))
     _say_table(_TABLES, report.get("tables", ()))
+
+
+def _with_choices(parameter: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a parameter whose meaning has all that it may be, where it may not be anything."""
+    words = ": ".join(filter(None, (parameter["help"], ", ".join(parameter["choices"]))))
+    return {**parameter, "help": words}
 
 
 def _declared(field: Mapping[str, Any]) -> Mapping[str, Any]:

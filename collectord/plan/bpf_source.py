@@ -295,7 +295,10 @@ def require(program: BpfProgram, facts: KernelFacts) -> None:
         raise MissingFeature(f"{name}: {bpf.problem}", feature="bpf", hint=bpf.remedy)
     for feature in bpf_program.needs(program):
         if not getattr(bpf, feature, True):
-            raise MissingFeature(f"{name}: this kernel has no {feature}", feature=feature)
+            hint = program.manifest.instead.get(feature, "")
+            raise MissingFeature(
+                f"{name}: this kernel has no {feature}", feature=feature, hint=hint
+            )
     if bpf_program.numbers(facts.release) < bpf_program.numbers(program.manifest.linux):
         raise MissingFeature(
             f"{name} needs Linux {program.manifest.linux}, and this is {facts.release}",

@@ -213,6 +213,9 @@ def problems(program: BpfProgram) -> Iterator[Problem]:
     code = c_source.strip(source)
     yield from _event_problems(manifest, source)
     yield from _probe_problems(manifest, code)
+    for feature, words in manifest.instead.items():
+        if feature not in needs(program) or not words:
+            yield Problem(f"instead.{feature}", "must be of a feature that the program needs")
     known = c_source.words(code)
     for index, attach in enumerate(manifest.attach):
         if attach.function not in known:
@@ -223,6 +226,7 @@ def problems(program: BpfProgram) -> Iterator[Problem]:
             yield Problem(key, f"no map {name!r} in the program", did_you_mean(name, tables))
     used = {word for word in known if word.startswith(_PARAMETER)}
     used |= {_PARAMETER + name.upper() for name in manifest.filters if COMPARED_BY[name] & known}
+    used |= {_PARAMETER + one.parameter.upper() for one in manifest.attach if one.parameter}
     defined = {_PARAMETER + name.upper(): name for name in manifest.parameter}
     for word in sorted(used - defined.keys()):
         hint = did_you_mean(word, defined)

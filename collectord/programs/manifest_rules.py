@@ -16,7 +16,7 @@ from collectord.programs.parameter import STRING_MAX_BYTES
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from collectord.programs.program_manifest import (
         AnswerConfig,
@@ -51,6 +51,8 @@ _PLACES: Final = {
         "/usr/bin/app:provider:probe",
     ),
 }
+# Those whose place a parameter can choose. Tracepoints are looked up before its value is known.
+_CHOOSING: Final = ("raw_tracepoint", "kprobe", "kretprobe", "uprobe", "uretprobe", "usdt")
 # bcc finds their places only by these names.
 _FENTRY_NAMES: Final = {"fentry": "kfunc__", "fexit": "kretfunc__"}
 _EVENT_NUMBERS: Final = re.compile(r"(?:0x[0-9A-Fa-f]+|\d+):(?:0x[0-9A-Fa-f]+|\d+)", re.ASCII)
@@ -121,9 +123,11 @@ def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:
     yield from _names("raw_tracepoints", manifest.raw_tracepoints, _IDENTIFIER, "a plain name")
     yield from _names("members", manifest.members, _MEMBER, "STRUCT.MEMBER")
     yield from _parameters(manifest)
-    yield from _unique("attach", [(a.kind, a.function, a.place) for a in manifest.attach])
+    yield from _unique(
+        "attach", [(a.kind, a.function, a.place or a.parameter) for a in manifest.attach]
+    )
     for index, attach in enumerate(manifest.attach):
-        yield from under(f"attach[{index}]", _attach(attach))
+        yield from under(f"attach[{index}]", _attach(attach, manifest.parameter))
     if manifest.event is not None:
         yield from under("event", _columns("columns", manifest.event.columns))
     yield from _records(manifest.record)
@@ -171,34 +175,65 @@ def check_parameter(name: str, parameter: ParameterConfig) -> Iterator[Problem]:
         ("max", number),
         ("unit", parameter.type == "int"),
         ("max_bytes", parameter.type == "string"),
+        ("choices", parameter.type == "string"),
     ):
-        if getattr(parameter, key) not in (None, "") and not fits:
+        if getattr(parameter, key) not in (None, "", ()) and not fits:
             yield Problem(key, f"cannot be combined with type {parameter.type!r}")
     if parameter.max_bytes is not None and not 0 < parameter.max_bytes <= STRING_MAX_BYTES:
         yield Problem("max_bytes", f"{parameter.max_bytes}", f"1 to {STRING_MAX_BYTES}")
+    yield from _unique("choices", parameter.choices)
 
 
-def _attach(attach: AttachConfig) -> Iterator[Problem]:
+def _attach(attach: AttachConfig, parameters: Mapping[str, ParameterConfig]) -> Iterator[Problem]:
     if _IDENTIFIER.fullmatch(attach.function) is None:
         yield Problem("function", f"{attach.function!r} is not a C function")
     rates = [rate for rate in (attach.frequency, attach.period) if rate is not None]
     if attach.kind == "perf_event":
-        if _EVENT_NUMBERS.fullmatch(attach.place) is None and find_named(attach.place) is None:
-            near = did_you_mean(attach.place, (event.name for event in NAMED_EVENTS))
-            yield Problem("place", f"{attach.place!r} is not an event", near or _EVENT_HINT)
         if len(rates) != 1 or rates[0] <= 0:
             yield Problem("frequency", "a perf_event has either frequency or period, 1 or more")
+    elif rates:
+        key = "frequency" if attach.frequency is not None else "period"
+        yield Problem(key, "only a perf_event has this key")
+    if attach.parameter or attach.places:
+        yield from _choice(attach, parameters)
         return
-    pattern, example = _PLACES[attach.kind]
-    if pattern.fullmatch(attach.place) is None:
-        words = f"{attach.place!r} is not a place for a {attach.kind}"
-        yield Problem("place", words, f"e.g. {example}")
+    yield from _place("place", attach.kind, attach.place)
     named = _FENTRY_NAMES.get(attach.kind, "") + attach.place
     if attach.kind in _FENTRY_NAMES and attach.function != named:
         yield Problem("function", f"a function for this {attach.kind} is called {named}")
-    if rates:
-        key = "frequency" if attach.frequency is not None else "period"
-        yield Problem(key, "only a perf_event has this key")
+
+
+def _choice(attach: AttachConfig, parameters: Mapping[str, ParameterConfig]) -> Iterator[Problem]:
+    """Yield problems of a place that a parameter chooses."""
+    if attach.kind not in _CHOOSING:
+        words = f"no parameter chooses the place of a {attach.kind}"
+        yield Problem("parameter", words, f"those of {', '.join(_CHOOSING)}")
+        return
+    if attach.place:
+        yield Problem("place", "cannot be combined with parameter and places")
+    parameter = parameters.get(attach.parameter)
+    if parameter is None or not parameter.choices:
+        yield Problem("parameter", f"{attach.parameter!r} is not a parameter with choices")
+        return
+    for name in parameter.choices:
+        if name not in attach.places:
+            yield Problem("places", f"there is none for {attach.parameter} = {name!r}")
+    for name, place in attach.places.items():
+        if name not in parameter.choices:
+            near = did_you_mean(name, parameter.choices)
+            yield Problem(f"places.{name}", f"not a choice of {attach.parameter}", near)
+        yield from _place(f"places.{name}", attach.kind, place)
+
+
+def _place(key: str, kind: str, place: str) -> Iterator[Problem]:
+    if kind == "perf_event":
+        if _EVENT_NUMBERS.fullmatch(place) is None and find_named(place) is None:
+            near = did_you_mean(place, (event.name for event in NAMED_EVENTS))
+            yield Problem(key, f"{place!r} is not an event", near or _EVENT_HINT)
+        return
+    pattern, example = _PLACES[kind]
+    if pattern.fullmatch(place) is None:
+        yield Problem(key, f"{place!r} is not a place for a {kind}", f"e.g. {example}")
 
 
 def _records(records: Sequence[RecordConfig]) -> Iterator[Problem]:

@@ -117,6 +117,8 @@ def _string(parameter: ParameterConfig, given: str | int | bool) -> str:
     size = len(encode(given))
     if size > limit:
         raise ValueError(f"{size} bytes are more than {limit}")
+    if parameter.choices and given not in parameter.choices:
+        raise ValueError(f"{given!r} is none of {', '.join(parameter.choices)}")
     return given
 
 

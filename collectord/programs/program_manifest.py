@@ -55,6 +55,7 @@ class ParameterConfig(msgspec.Struct, frozen=True, kw_only=True):
         unit: unit of an int; shown only.
         min, max: limits of a number, in ns and bytes where it has a unit.
         max_bytes: limit of a string.
+        choices: all values that a string can have; none where it can have any.
     """
 
     type: ParameterType
@@ -64,6 +65,7 @@ class ParameterConfig(msgspec.Struct, frozen=True, kw_only=True):
     min: int | None = None
     max: int | None = None
     max_bytes: int | None = None
+    choices: tuple[str, ...] = ()
 
 
 class AttachConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,16 +74,28 @@ class AttachConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         function: function of the program.
         place: SYSTEM:NAME of a tracepoint, NAME of a raw one; a kernel function; BINARY:SYMBOL of
-            a uprobe; BINARY:PROVIDER:PROBE of a usdt; an event's name or TYPE:CONFIG.
+            a uprobe; BINARY:PROVIDER:PROBE of a usdt; an event's name or TYPE:CONFIG. "" if a
+            parameter chooses it.
+        parameter: a parameter with `choices`, "" for none.
+        places: the place for each of its choices.
         frequency: samples per second of a perf_event.
         period: or the number of events per sample.
     """
 
     kind: AttachKind
     function: str
-    place: str
+    place: str = ""
+    parameter: str = ""
+    places: dict[str, str] = {}
     frequency: int | None = None
     period: int | None = None
+
+    def chosen(self, values: Mapping[str, int | str]) -> AttachConfig:
+        """Return it at the place that these values of the program's parameters choose."""
+        if not self.parameter:
+            return self
+        place = self.places[f"{values[self.parameter]}"]
+        return replace(self, place=place, parameter="", places={})
 
 
 class ColumnConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +217,7 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
         summary: one line.
         license: an SPDX expression or the kernel's own spelling.
         requires: features of the kernel beyond those of its attachments.
+        instead: what to use where a feature that it needs is missing, by the feature.
         linux: the oldest release that it runs on, "5.18", "" for any.
         tracepoints: SYSTEM:NAME of each TRACEPOINT_PROBE.
         raw_tracepoints: NAME of each RAW_TRACEPOINT_PROBE.
@@ -215,6 +230,7 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
     license: str
     description: str = ""
     requires: tuple[Requirement, ...] = ()
+    instead: dict[str, str] = {}
     linux: str = ""
     tracepoints: tuple[str, ...] = ()
     raw_tracepoints: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ class Request:
         name: name of the program.
         source: its text, as `bcc_text.prepare` gives it.
         headers: tree of kernel headers.
-        attach: what bcc does not attach by the functions' names.
+        attach: what bcc does not attach by the functions' names, each with its place.
         license: license in the kernel's words.
     """
 
@@ -99,7 +99,8 @@ def request(
     defines = bpf_program.defines(program, values)
     source = bcc_text.prepare(program.name, program.source, header=library, defines=defines)
     manifest = program.manifest
-    return Request(program.name, source, headers, manifest.attach, manifest.kernel_license)
+    attach = tuple(one.chosen(values) for one in manifest.attach)
+    return Request(program.name, source, headers, attach, manifest.kernel_license)
 
 
 def load(

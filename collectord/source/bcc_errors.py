@@ -28,9 +28,11 @@ _NEEDS: Final = {
 }
 _VERBS: Final = {"bpf": "load", "perf": "attach", "tracefs": "read the tracepoint"}
 _INSTALL: Final = "install python3-bpfcc (Debian, Ubuntu), python3-bcc (Fedora) or python-bcc"
+# By the first word of what is missing.
 _HINTS: Final = {
     "tracefs": "mount it: mount -t tracefs nodev /sys/kernel/tracing",
     "kprobes": "a program on tracepoints needs none",
+    "function": "one of a module is there while the module is loaded",
 }
 _COMPILER_ERROR: Final = re.compile(r"^.*?: (?:fatal )?error: .*$", re.MULTILINE)
 _MAP_ERROR: Final = re.compile(r"could not open bpf map: (\S+), error: (.*)")
@@ -151,7 +153,8 @@ class Words:
             message = f"{self.python} has no bcc ({message})"
             return MissingFeature(message, feature=feature, hint=_INSTALL)
         message = f"{self.name}: this kernel has no {feature}"
-        return MissingFeature(message, feature=feature, hint=_HINTS.get(feature, ""))
+        hint = _HINTS.get(feature.partition(" ")[0], "")
+        return MissingFeature(message, feature=feature, hint=hint)
 
     def _compiler(self, failure: Failure, outcome: Outcome) -> BpfError | KernelError:
         text = outcome.said.beginning

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from collectord.facts.kernel_facts import BpfFacts, KernelFacts
 from collectord.kernel.bpf import catalogue
 from collectord.kernel.linux import LinuxKernel
 from collectord.source.loaded_program import Loaded, LoadedProgram, LoadedTable
-from tests.support.bpf_pairs import SOURCE, program
+from tests.support.bpf_pairs import MANIFEST, SOURCE, program
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
@@ -243,6 +244,24 @@ def test_the_report_as_text(capsys: pytest.CaptureFixture[str]) -> None:
         "latency  hash    8      8    10240",
     ):
         assert words in out
+
+
+def test_choices_of_a_parameter(
+    setting: Setting,
+    checked: Callable[..., tuple[int, dict[str, Any], str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """They are told with its meaning, and nothing else is taken."""
+    more = '[parameter.which]\ntype = "string"\ndefault = "a"\nchoices = ["a", "b"]\nhelp = "h"\n'
+    manifest = MANIFEST.replace("[event]", f"{more}[event]")
+    setting.program = program(SOURCE + "char c[] = PARAMETER_WHICH;\n", manifest)
+    _, report, _ = checked("--bpf-arg", "which=b")
+    assert report["parameters"][1]["choices"] == ["a", "b"]
+    assert setting.values["which"] == "b"
+    assert cli.main(LinuxKernel, ["bpf", "check", "switches"]) == 0
+    assert re.search(r"^which +a +a +string +h: a, b$", capsys.readouterr().out, re.MULTILINE)
+    assert cli.main(LinuxKernel, ["bpf", "check", "switches", "--bpf-arg", "which=c"]) == 2
+    assert "which: 'c' is none of a, b; h (default a)" in capsys.readouterr().err
 
 
 def test_the_list(setting: Setting, capsys: pytest.CaptureFixture[str]) -> None:

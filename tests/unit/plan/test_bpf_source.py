@@ -14,6 +14,7 @@ from collectord.config.schema_session import BpfSourceConfig, SessionConfig, Tar
 from collectord.daemon.coverage import Coverage
 from collectord.errors import ConfigError, MissingFeature, MissingPrivilege, PlanError, UsageError
 from collectord.facts.kernel_facts import BpfFacts
+from collectord.kernel.bpf import catalogue
 from collectord.model import Basis, RingRole, ScopeKind
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.bpf_source import obstacle, require
@@ -24,6 +25,8 @@ from tests.support.configs import perf_source
 from tests.support.hosts import host
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.plan.plan import Plan
 
@@ -216,3 +219,23 @@ def test_what_a_host_lacks(facts: KernelFacts, error: type[Exception], words: st
         require(one, facts)
     assert words in str(caught.value)
     assert obstacle(one, facts) == str(caught.value).removeprefix("switches: ")
+
+
+def test_a_program_that_names_another_for_hosts_without_kprobes(tmp_path: Path) -> None:
+    """The error of fsslower names fileslower, unless BTF is missing, which both need."""
+    fsslower = catalogue.load("fsslower", tmp_path)
+    told = obstacle(fsslower, capable(kprobes=False, btf=True))
+    assert told.startswith("this kernel has no kprobes; fileslower times the system calls: ")
+    assert told.endswith("--bpf fileslower --bpf-arg filesystem=ext4")
+    assert obstacle(fsslower, capable(kprobes=True, btf=False)) == "this kernel has no btf"
+    assert obstacle(fsslower, capable(kprobes=True, btf=True)) == ""
+
+
+def test_a_program_on_functions_is_not_exact(tmp_path: Path) -> None:
+    """The kernel tells only some of the runs of a kprobe's program that it leaves out."""
+    found = {"fsslower": catalogue.load("fsslower", tmp_path)}
+    known = host(bpf=BpfFacts(python="/usr/bin/python3", btf=True, programs=found))
+    (session,) = plan(known, source("fsslower", arguments={"filesystem": "xfs"})).sessions
+    assert session.basis is Basis.LOST_ONLY
+    with pytest.raises(UsageError, match="'zfs' is none of ext4, xfs, btrfs, f2fs, nfs, nfs4"):
+        plan(known, source("fsslower", arguments={"filesystem": "zfs"}))

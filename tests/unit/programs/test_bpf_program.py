@@ -298,6 +298,35 @@ def test_what_a_program_needs(source: str, manifest: str, needed: tuple[str, ...
     assert bpf_program.needs(program(source, manifest)) == needed
 
 
+def test_what_is_said_of_a_missing_feature() -> None:
+    """Only of one that the program needs, and something."""
+    kprobe = SOURCE + "int kprobe__f(void *ctx) { return 0; }"
+    hint = 'instead = { kprobes = "use another one" }\n'
+    assert found(kprobe, hint + MANIFEST) == {}
+    assert "that the program needs" in found(SOURCE, hint + MANIFEST)["instead.kprobes"]
+    empty = 'instead = { kprobes = "" }\n'
+    assert "instead.kprobes" in found(kprobe, empty + MANIFEST)
+
+
+def test_a_parameter_that_only_chooses_a_place_is_used() -> None:
+    """The program's text need not name it."""
+    manifest = """
+[parameter.which]
+type = "string"
+default = "a"
+choices = ["a", "b"]
+help = "h"
+[[attach]]
+kind = "kprobe"
+function = "mine"
+"""
+    chosen = 'parameter = "which"\nplaces = { a = "f", b = "g" }\n'
+    source = SOURCE + "int mine(void *ctx) { return 0; }\n"
+    assert found(source, MANIFEST + manifest + chosen) == {}
+    told = found(source, MANIFEST + manifest + 'place = "f"\n')
+    assert "does not use PARAMETER_WHICH" in told["parameter.which"]
+
+
 def test_programs_are_facts() -> None:
     """Another host can plan with the programs of this one, and old facts have none."""
     facts = host(bpf=BpfFacts(programs={"switches": TYPED_PROGRAM}, program_problems={"x": "y"}))

@@ -124,6 +124,9 @@ def test_a_wrong_head(text: str, key: str, words: str) -> None:
         ("string", 'default = "abc"\nmax_bytes = 2', "default", "3 bytes are more than 2"),
         ("string", 'default = "a"\nmax_bytes = 9999', "max_bytes", "1 to 4096"),
         ("string", 'default = "a\\u0000"', "default", "NUL"),
+        ("string", 'default = "a"\nchoices = ["b", "c"]', "default", "'a' is none of b, c"),
+        ("string", 'default = "a"\nchoices = ["a", "a"]', "choices[1]", "a is listed twice"),
+        ("int", 'default = 1\nchoices = ["1"]', "choices", "cannot be combined with type 'int'"),
         ("float", "default = 1", "type", "allowed: int, bool"),
     ],
 )
@@ -219,6 +222,61 @@ def test_places(kind: str, place: str) -> None:
 def test_wrong_places(kind: str, place: str, rest: str, key: str, words: str) -> None:
     """The kernel is not needed to see that they lead nowhere."""
     error = refused(HEAD + ATTACH.format(kind, place, rest))
+    assert error.key == f"attach[0].{key}"
+    assert words in str(error)
+
+
+CHOICES: Final = PARAMETER.format("string", 'default = "a"\nchoices = ["a", "b"]')
+CHOOSING: Final = '[[attach]]\nkind = "{0}"\nfunction = "f"\nparameter = "{1}"\n{2}\n'
+
+
+def test_a_parameter_chooses_a_place() -> None:
+    """With its value the attachment is as if the place stood there."""
+    places = 'places = { a = "a_open", b = "b_open" }'
+    manifest = read(HEAD + CHOICES + CHOOSING.format("kprobe", "x", places))
+    (attach,) = manifest.attach
+    (same,) = read(HEAD + ATTACH.format("kprobe", "b_open", "")).attach
+    assert attach.chosen({"x": "b"}) == same
+    assert same.chosen({"x": "a"}) == same
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameter", "rest", "key", "words"),
+    [
+        ("kprobe", "x", 'places = { a = "a_open" }', "places", "there is none for x = 'b'"),
+        (
+            "kprobe",
+            "x",
+            'places = { a = "f", b = "f", bb = "f" }',
+            "places.bb",
+            'did you mean "b"',
+        ),
+        (
+            "kretprobe",
+            "x",
+            'places = { a = "f", b = "a b" }',
+            "places.b",
+            "not a place for a kret",
+        ),
+        (
+            "kprobe",
+            "y",
+            'places = { a = "f" }',
+            "parameter",
+            "'y' is not a parameter with choices",
+        ),
+        ("kprobe", "", 'places = { a = "f" }', "parameter", "'' is not a parameter with choices"),
+        ("kprobe", "x", 'place = "f"\nplaces = { a = "f", b = "f" }', "place", "be combined with"),
+        ("tracepoint", "x", 'places = { a = "a:b", b = "a:b" }', "parameter", "of a tracepoint"),
+        ("fentry", "x", 'places = { a = "f", b = "f" }', "parameter", "those of raw_tracepoint"),
+        ("perf_event", "x", "period = 9", "parameter", "of a perf_event"),
+    ],
+)
+def test_wrong_choices_of_a_place(
+    kind: str, parameter: str, rest: str, key: str, words: str
+) -> None:
+    """Each value of the parameter has a place, and nothing else has one."""
+    error = refused(HEAD + CHOICES + CHOOSING.format(kind, parameter, rest))
     assert error.key == f"attach[0].{key}"
     assert words in str(error)
 

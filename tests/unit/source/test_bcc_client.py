@@ -331,8 +331,12 @@ def test_what_is_asked(client: Client) -> None:
 def test_attachments_as_the_worker_takes_them() -> None:
     """Events become numbers: of a name, or as they are written."""
 
-    def entry(place: str, **rate: int) -> dict[str, object]:
-        given = AttachConfig(kind="perf_event", function="f", place=place, **rate)
+    def entry(
+        place: str, *, frequency: int | None = None, period: int | None = None
+    ) -> dict[str, object]:
+        given = AttachConfig(
+            kind="perf_event", function="f", place=place, frequency=frequency, period=period
+        )
         return bcc_client._entry(given)
 
     plain = AttachConfig(kind="uprobe", function="f", place="libc:malloc")
@@ -423,6 +427,12 @@ HINT: look before you leap.
             MissingFeature,
             "kprobes",
             "prog: this kernel has no kprobes",
+        ),
+        (
+            "fail('attach', 'function f', errno=2, lack='function f')",
+            MissingFeature,
+            "function f",
+            "prog: this kernel has no function f",
         ),
         (
             f"say({INCOMPLETE!r}); fail('compile', 'Failed', missing=['c:d', 'a:b'])",
@@ -550,3 +560,32 @@ def test_kernel_errors_are_no_bpf_errors() -> None:
     """Exit statuses tell a program that is wrong from a host that cannot run it."""
     assert BpfError("", program="", step="").exit_code == 1
     assert not issubclass(BpfError, KernelError)
+
+
+def test_a_function_that_may_be_a_modules(client: Client) -> None:
+    """The error says when it would be there."""
+    with pytest.raises(MissingFeature) as caught:
+        client.load("request(); fail('attach', 'function f', errno=2, lack='function f')")
+    assert caught.value.hint == "one of a module is there while the module is loaded"
+
+
+def test_a_parameter_chooses_where_a_program_is_attached() -> None:
+    """The worker is asked for the one place that the value has."""
+    manifest = b"""
+summary = "s"
+license = "GPL"
+[parameter.which]
+type = "string"
+default = "a"
+choices = ["a", "b"]
+help = "h"
+[[attach]]
+kind = "kprobe"
+function = "mine"
+parameter = "which"
+places = { a = "f", b = "g" }
+"""
+    program = BpfProgram("prog", "/p", "", load_manifest(manifest, "prog.toml"), "local")
+    for value, place in (("a", "f"), ("b", "g")):
+        request = bcc_client.request(program, {"which": value}, headers="", library="")
+        assert request.attach == (AttachConfig(kind="kprobe", function="mine", place=place),)
