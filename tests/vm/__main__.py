@@ -41,7 +41,9 @@ _OF_SUITES: Final = {SUITES[0]: LANES, SUITES[1]: ("tests/vm/test_package.py",)}
 # In the guest of the first lane, so that both guests take about as long.
 _ASIDE: Final = frozenset(
     f"tests/vm/test_{name}.py"
-    for name in ("aux_decode", "lasting_relay", "mutation", "opener_aux", "package", "relay")
+    for name in (
+        *("aux_decode", "fsslower", "lasting_relay", "mutation", "opener_aux", "package", "relay"),
+    )
 )
 STATUS_FAILED: Final = 1
 STATUS_NO_GUEST: Final = 2
