@@ -29,6 +29,8 @@ BEHIND ?=
 SOAK_SECONDS ?= 7200
 # What retention leaves of the segments; with more than all have, the totals at the end are those of all time.
 SOAK_RETAINED_MIB ?= 64
+# How much memory may grow behind the warm-up.
+SOAK_GROWTH_MIB ?= 2
 # Cases of each kind.
 DAMAGED ?= 10000
 # Versions of what is installed for development: `make LOCK= setup` takes the newest instead.
@@ -340,7 +342,8 @@ bench: setup ## measure side by side with perf record and others; as root, on an
 
 .PHONY: soak
 soak: setup ## run a daemon under load and disturbances for SOAK_SECONDS (7200), and see whether anything grows; as root
-	@exec $(BIN)/python -m tests.soak $(SOAK_SECONDS) --retained-mib $(SOAK_RETAINED_MIB)
+	@exec $(BIN)/python -m tests.soak $(SOAK_SECONDS) --retained-mib $(SOAK_RETAINED_MIB) \
+	    --growth-mib $(SOAK_GROWTH_MIB)
 
 .PHONY: fuzz
 fuzz: setup packages-clang ## run libFuzzer on every parser of the core, for FUZZ_SECONDS in all (600)

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.soak.soak import RETAINED_BYTES, soak
+from tests.soak.soak import GROWTH_BYTES, RETAINED_BYTES, soak
 from tests.support import generator, tracefs_mount
 
 if TYPE_CHECKING:
@@ -35,13 +35,20 @@ def main(arguments: Sequence[str]) -> int:
         metavar="MIB",
         help="(64); with more than all segments have, the totals at the end are those of all time",
     )
+    parser.add_argument(
+        "--growth-mib",
+        type=int,
+        default=GROWTH_BYTES >> 20,
+        metavar="MIB",
+        help="(2); how much memory may grow behind the warm-up",
+    )
     args = parser.parse_args(arguments)
     folder = tempfile.TemporaryDirectory(prefix="collectord-soak-")
     with tracefs_mount.mounted(), folder as name:
         directory = Path(name)
         program = generator.Generator(generator.build(directory))
         soaked = soak(directory, program, args.seconds, args.retained_mib << 20)
-        problems = soaked.problems()
+        problems = soaked.problems(args.growth_mib << 20)
     looks = soaked.looks
     sys.stdout.write("  second  RSS MiB   fds  maps  disk MiB    produced       lost\n")
     for one in looks[:: -(-len(looks) // _ROWS_SHOWN)]:
