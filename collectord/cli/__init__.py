@@ -106,6 +106,8 @@ def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -
     except Exception:  # noqa: BLE001  # the last resort: a command's status must not be imitated
         from collectord.cli import log  # noqa: PLC0415
 
+        if arguments[:1] in _WITHOUT_LOG:
+            log.configure()  # it would be on standard output, as if it were a result
         log.get_logger().exception("internal_error")
         return _failure_status(arguments, EXIT_FAILURE)
     return status

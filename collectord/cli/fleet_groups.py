@@ -44,7 +44,7 @@ def selection_of(args: argparse.Namespace) -> Selection:
     wanted = Wanted(args.window, args.host, args.labels)
     if args.against is not None:
         labels = named_values("--against", args.against.split(","))
-        host = labels.pop(HOST, args.host)
+        host = labels.pop(HOST, _EVERYBODY)
         wanted = wanted._replace(also=Wanted(args.window, host, labels))
     return Selection(open_store(args.store), wanted)
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KERNEL: Final = "kernel"
+# The table of hosts has columns of these names already.
+_TAKEN: Final = ("host", KERNEL)
 _LIMIT_BYTES: Final = 64 << 10
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _VALUE_MAX: Final = 256
@@ -45,8 +47,9 @@ def read_labels(path: Path) -> dict[str, str]:
         raise ConfigError(f"it is no TOML: {error}", path=place) from error
     labels: dict[str, str] = {}
     for name, value in document.items():
-        if _NAME.fullmatch(name) is None or name == KERNEL:
-            hint = "small letters, digits and _, beginning with a letter; kernel is taken"
+        if _NAME.fullmatch(name) is None or name in _TAKEN:
+            taken = " and ".join(_TAKEN)
+            hint = f"small letters, digits and _, beginning with a letter; {taken} are taken"
             raise ConfigError("is no name of a label", path=place, key=name, hint=hint)
         if not isinstance(value, str) or len(value) > _VALUE_MAX:
             hint = f"a text of at most {_VALUE_MAX} characters"

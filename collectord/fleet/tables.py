@@ -74,8 +74,11 @@ def made(name: str, selection: Selection) -> FixedTable:
 
 
 def hosts(labels: Mapping[str, Mapping[str, str]], names: Sequence[str]) -> FixedTable:
-    """Return the table of hosts: a row each, with a column for each label that any has."""
-    keys = sorted({key for name in names for key in labels.get(name, ())})
+    """Return the table of hosts: a row each, with a column for each label that any has.
+
+    A label that is called as the column of the names is left out: a commit may have any.
+    """
+    keys = sorted({key for name in names for key in labels.get(name, ())} - {HOST})
     rows = [(name, *(labels.get(name, {}).get(key) for key in keys)) for name in names]
     return FixedTable({HOST: "VARCHAR", **dict.fromkeys(keys, "VARCHAR")}, rows)
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from collectord.errors import StoreError
 from collectord.fleet.engines.conditions import conditions
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT
@@ -14,7 +16,7 @@ from collectord.reader.sql import Answer, Database
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
     from collectord.fleet.engines.place import Place
@@ -55,8 +57,25 @@ class _View(NamedTuple):
             source = _read(self.objects.keys, self.place, how)
         terms = conditions(self.objects, self.chosen, moment=_moment, text=literal)
         where = f" WHERE {' AND '.join(terms)}" if terms else ""
-        connection.execute(f'CREATE VIEW "{name}" AS FROM {source}{where}')
+        with _damage_named(self.objects.keys):
+            connection.execute(f'CREATE VIEW "{name}" AS FROM {source}{where}')
         return ()
+
+
+@contextmanager
+def _damage_named(keys: Sequence[str]) -> Iterator[None]:
+    """Say that an object is damaged where DuckDB cannot read what it has at its end."""
+    import duckdb  # noqa: PLC0415  # what only questions to a fleet need
+
+    try:
+        yield
+    except (duckdb.InvalidInputException, duckdb.IOException) as error:
+        (reason, *_) = str(error).splitlines() or [""]
+        raise StoreError(
+            f"an object is damaged: {reason}",
+            key=keys[0] if len(keys) == 1 else "",
+            hint="`collectord fleet ledger --verify` names each that is not what was shipped",
+        ) from error
 
 
 def text_of(question: Question, _place: Place) -> str:
@@ -89,10 +108,15 @@ def _database(question: Question, place: Place, base: Any, stack: ExitStack) -> 
 
 
 def columns_of(keys: Sequence[str], place: Place, stack: ExitStack) -> dict[str, str]:
-    """Return DuckDB's types of the columns that are in some objects, by name."""
+    """Return DuckDB's types of the columns that are in some objects, by name.
+
+    Raises:
+        StoreError: one of them is damaged.
+    """
     connection = opened(place, stack)
     source = _read(keys, place, "hive_partitioning = false")
-    told = connection.execute(f"DESCRIBE FROM {source}").fetchall()
+    with _damage_named(keys):
+        told = connection.execute(f"DESCRIBE FROM {source}").fetchall()
     return {row[0]: row[1] for row in told}
 
 

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from collectord.cli import fleet
-from collectord.errors import UsageError
+from collectord.errors import StoreError, UsageError
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from tests.support import object_stores
@@ -133,6 +133,15 @@ def test_the_statement_of_a_difference_is_shown(run: Run, engine: str, word: str
     assert word in text
 
 
+def test_a_damaged_object_is_named(run: Run, store: Path) -> None:
+    """With what finds the others."""
+    one = min(store.rglob("events/**/*.parquet"))
+    one.write_bytes(one.read_bytes()[:-8])
+    with pytest.raises(StoreError, match=r"damaged.*parquet") as caught:
+        run("answer", "who-woke-whom", *_ROLES)
+    assert "--verify" in caught.value.hint
+
+
 def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
     """`host` is the name of a host, and one that counts twice is told."""
     status, text, errors = run(
@@ -140,6 +149,9 @@ def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
     )
     assert (status, text.splitlines()[1].split()[3:]) == (0, ["30", "15", "+15", "2"])
     assert "1 host of db-* against 2 hosts of host=web-*,role=web" in errors
+    # A group that names no host is of all that have its labels.
+    errors = run("answer", "who-woke-whom", "--host", "db-*", "--against", "role=web")[2]
+    assert "1 host of db-* against 2 hosts of role=web" in errors
     errors = run("answer", "who-woke-whom", "--against", "role=web")[2]
     assert "4 hosts of all hosts against 2 hosts of role=web" in errors
     assert "web-1, web-2 are in both groups, and count in each" in errors

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord import __version__, cli, errors
-from collectord.cli import record
+from collectord.cli import query, record
 from collectord.kernel.linux import LinuxKernel
 
 if TYPE_CHECKING:
@@ -135,6 +135,20 @@ def test_unforeseen_error_is_logged_with_its_traceback(
     assert cli.main(LinuxKernel, ["record"]) == 1
     assert cli.main(LinuxKernel, ["record", "--", "true"]) == cli.EXIT_RECORD_FAILED
     assert capsys.readouterr().err.count("internal_error") == 2
+
+
+def test_an_unforeseen_error_is_no_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Verbs that have no log until then have it on stderr, too."""
+
+    def fail(_arguments: Sequence[str]) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(query, "run", fail)
+    assert cli.main(LinuxKernel, ["query"]) == 1
+    told = capsys.readouterr()
+    assert (told.out, "internal_error" in told.err) == ("", True)
 
 
 def test_error_text_is_one_visible_line(

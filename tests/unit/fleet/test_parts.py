@@ -19,6 +19,7 @@ from collectord.fleet.incident_files import AROUND_NS, SETTLED_NS, Incidents
 from collectord.fleet.pace import Pace
 from collectord.fleet.pending import Sealed, Target, pending
 from collectord.fleet.redaction import Redaction, Rule
+from collectord.fleet.tables import hosts
 from collectord.sink.incident_folder import IncidentFolder, IncidentNote
 from collectord.sink.manifest import encode
 from collectord.sink.ship_note import ShipNote
@@ -96,7 +97,7 @@ def test_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["role = 1", 'Role = "db"', 'kernel = "x"', "role", 'r = "\\u0000']
+    "text", ["role = 1", 'Role = "db"', 'kernel = "x"', 'host = "x"', "role", 'r = "\\u0000']
 )
 def test_labels_that_are_none(tmp_path: Path, text: str) -> None:
     """Anything else is an error that names the file."""
@@ -104,6 +105,13 @@ def test_labels_that_are_none(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match="host"):
         read_labels(file)
+
+
+def test_a_label_is_no_second_column_of_names() -> None:
+    """A commit may have one that is called so, from elsewhere."""
+    table = hosts({"a": {"host": "x", "role": "db"}}, ["a"])
+    assert [*table.columns] == ["host", "role"]
+    assert [*table.rows] == [("a", "db")]
 
 
 def test_credentials(tmp_path: Path) -> None:
