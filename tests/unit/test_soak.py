@@ -21,9 +21,10 @@ CYCLES = 30
 
 
 def test_a_warm_up_and_noise_are_no_growth() -> None:
-    """Before the warm-up is over all may grow; later single looks may find more."""
+    """Before the warm-up is over all may grow; later single looks may find more, or less."""
     looks = [FLAT._replace(rss_bytes=0, fds=10)] * (CYCLES // 3) + [FLAT] * (CYCLES - CYCLES // 3)
     looks[CYCLES // 2] = FLAT._replace(fds=60, mappings=310, rss_bytes=1 << 30)
+    looks[CYCLES // 3] = FLAT._replace(mappings=298)
     assert grown(looks) == []
 
 
@@ -31,8 +32,8 @@ def test_a_warm_up_and_noise_are_no_growth() -> None:
     ("field", "step", "told"),
     [
         ("rss_bytes", GROWTH_BYTES // 10, "rss_bytes grew by 2936010 to 72142024"),
-        ("fds", 1, "fds grew by 14 to 74"),
-        ("mappings", 1, "mappings grew by 14 to 324"),
+        ("fds", 1, "fds grew by 14 to 76"),
+        ("mappings", 1, "mappings grew by 14 to 326"),
     ],
 )
 def test_what_grows_is_told(field: str, step: int, told: str) -> None:
