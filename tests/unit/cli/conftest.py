@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from collectord.cli import fleet
 from tests.support.asking import asking
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.support.asking import Ask
 
@@ -32,3 +34,15 @@ def restored_logging() -> Iterator[None]:
     structlog.reset_defaults()
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture
+def run(store: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return what runs `fleet` over a module's store: {status, output, complaints}."""
+
+    def ran(*words: str) -> tuple[int, str, str]:
+        status = fleet.run([*words, "--store", str(store)])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return ran

@@ -65,18 +65,6 @@ def store(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def run(store: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs the verb over the store: {status, output, complaints}."""
-
-    def ran(*words: str) -> tuple[int, str, str]:
-        status = fleet.run([*words, "--store", str(store)])
-        told = capsys.readouterr()
-        return status, told.out, told.err
-
-    return ran
-
-
 def test_a_query_is_printed_in_each_form(run: Run) -> None:
     """A table, JSON or CSV, as `query` prints them."""
     sql = "SELECT host, count(*) AS n FROM sched_switch GROUP BY 1 ORDER BY 1"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 import pytest
 
-from collectord.cli import fleet
 from collectord.errors import StoreError, UsageError
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
@@ -59,18 +58,6 @@ def store(tmp_path: Path) -> Path:
             events = {f"sched:{WAKING}": wakings(counts)}
             shipped.segment(host, events, BEGIN_NS, 60 * SECOND, lost=_LOST.get(name, 0))
     return folder
-
-
-@pytest.fixture
-def run(store: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return what runs the verb over the store: {status, output, complaints}."""
-
-    def ran(*words: str) -> tuple[int, str, str]:
-        status = fleet.run([*words, "--store", str(store)])
-        told = capsys.readouterr()
-        return status, told.out, told.err
-
-    return ran
 
 
 def test_the_difference_of_an_answer_is_a_table(run: Run) -> None:
