@@ -168,8 +168,8 @@ def parser() -> Parser:
         "--silent-after",
         metavar="TIME",
         default=_SILENT,
-        help="ledger: a host is silent that has told nothing of the last time of this length "
-        f"(default: {_SILENT})",
+        help="ledger: a host is silent that has told nothing for so long before --until, or "
+        f"before now (default: {_SILENT})",
     )
     made.add_argument(
         "-e",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
@@ -58,7 +59,9 @@ def ledger(args: argparse.Namespace) -> int:
     """Print the ledger of the fleet; return 1 unless it is provably complete."""
     selection = selection_of(args)
     groups = compared_groups(selection, args)
-    found = fleet_ledger(selection, args.session, args.silent_ns, verify=args.verify)
+    found = fleet_ledger(
+        selection, args.session, args.silent_ns, now_ns=time.time_ns(), verify=args.verify
+    )
     compared = None if groups is None else (groups, ledger_groups(found, groups))
     if groups is not None:
         complain_of_groups(groups, "PER HOST is the difference for each host that has the session")
@@ -120,6 +123,7 @@ def _compared_json(ledger: FleetLedger, groups: Groups, found: LedgerGroups) -> 
     told = zip(groups_json(groups), found.silent, strict=True)
     return {
         "complete": document["complete"],
+        "end_ns": document["end_ns"],
         "groups": [{**group, "silent": silent} for group, silent in told],
         "sessions": [*map(_session_json, found.sessions)],
         "findings": document["findings"],

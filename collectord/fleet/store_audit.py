@@ -15,7 +15,6 @@ from collectord.errors import NotStored, StoreError
 from collectord.fleet import commit as commits_of
 from collectord.fleet.store_keys import source_of
 from collectord.sink.told_balance import balance_in
-from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -97,11 +96,13 @@ class FleetLedger(NamedTuple):
         sessions: by host and name.
         findings: none if all of it is complete.
         checked: commits whose links were followed; objects that were looked at, and read.
+        end_ns: UTC, the end of the time, before which hosts may be silent.
     """
 
     sessions: Sequence[SessionLedger]
     findings: Sequence[Finding]
     checked: Mapping[str, int]
+    end_ns: int
 
     def sums(self) -> dict[str, Figures]:
         """Return the sums of all hosts, by unit."""
@@ -114,6 +115,7 @@ class FleetLedger(NamedTuple):
         """Return the form in JSON output."""
         return {
             "complete": not self.findings,
+            "end_ns": self.end_ns,
             "sessions": [
                 {
                     "host": one.host,
@@ -135,14 +137,15 @@ class FleetLedger(NamedTuple):
 
 
 def fleet_ledger(
-    selection: Selection, session: str | None, silent_ns: int, *, verify: bool
+    selection: Selection, session: str | None, silent_ns: int, *, now_ns: int, verify: bool
 ) -> FleetLedger:
     """Return the ledger of some hosts and days.
 
     Args:
         selection: of them; of a segment that is partly in the time, all counts.
         session: only this one; None: all.
-        silent_ns: a host is silent that tells nothing of the last time of this length.
+        silent_ns: a host is silent that tells nothing of a time of this length at the end.
+        now_ns: UTC; the time ends here, if it does not end before.
         verify: follow the chains, compare sums with the manifests, and read all objects.
 
     Raises:
@@ -162,13 +165,15 @@ def fleet_ledger(
     ]
     for one in told:
         findings += _of_commit(one.commit)
-    findings += _silent(sessions.values(), selection, silent_ns)
+    until_ns = selection.wanted.window.until_ns
+    end_ns = now_ns if until_ns is None else min(now_ns, until_ns)
+    findings += _silent(sessions.values(), selection.hosts, silent_ns, end_ns)
     checked: Counter[str] = Counter()
     if verify:
         verifier = _Verifier(selection.store, told, checked)
         findings += verifier.findings(is_whole=selection.wanted.window.everything)
     ordered = sorted(sessions.values(), key=lambda one: (one.host, one.session, one.unit))
-    return FleetLedger(ordered, sorted(findings, key=_order), checked)
+    return FleetLedger(ordered, sorted(findings, key=_order), checked, end_ns)
 
 
 def _is_within(one: Commit, selection: Selection) -> bool:
@@ -245,22 +250,17 @@ def _of_commit(one: Commit) -> Iterator[Finding]:
 
 
 def _silent(
-    sessions: Iterable[SessionLedger], selection: Selection, silent_ns: int
+    sessions: Iterable[SessionLedger], hosts: Sequence[str], silent_ns: int, end_ns: int
 ) -> Iterator[Finding]:
     """Yield the hosts that tell nothing of the end of the time."""
     last: dict[str, int] = {}
     for one in sessions:
         if one.until_ns is not None:
             last[one.host] = max(one.until_ns, last.get(one.host, 0))
-    now = max(last.values(), default=0)
-    until_ns = selection.wanted.window.until_ns
-    if until_ns is not None:
-        now = min(now, until_ns)
-    for host, ends in sorted(last.items()):
-        if now - ends > silent_ns:
-            detail = f"it has told nothing for the last {(now - ends) / NS_PER_SECOND:,.0f} s"
-            yield Finding("silent", host, "", detail, ends, now)
-    for host in selection.hosts:
+    for host, ends in last.items():
+        if end_ns - ends > silent_ns:
+            yield Finding("silent", host, "", "it has told nothing of this time", ends, end_ns)
+    for host in hosts:
         if host not in last:
             yield Finding("silent", host, "", "it tells nothing of the time that is asked for")
 

@@ -314,7 +314,9 @@ def fleet(settings: Settings) -> list[Row]:
         rows.append(row)
         same = len({str(sorted(map(str, found))) for found in answers.values()}) == 1
         asked = time.monotonic()
-        ledger = fleet_ledger(Selection(store, Wanted(Window())), None, DAY, verify=count <= 50)
+        ended_ns = BEGIN_NS + _DAYS * DAY
+        everything = Selection(store, Wanted(Window()))
+        ledger = fleet_ledger(everything, None, DAY, now_ns=ended_ns, verify=count <= 50)
         took_s = time.monotonic() - asked
         told = sum(one.figures.produced or 0 for one in ledger.sessions)
         rows.append(

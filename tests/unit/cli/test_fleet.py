@@ -39,6 +39,8 @@ SELECT s AS n, 'run' AS comm, 'cycles' AS event, s::UBIGINT AS stack_id, 2 AS co
 _FRAMES: Final = """
 SELECT i AS n, 'run' AS comm, 'cycles' AS event, (i % 2)::UBIGINT AS stack_id,
     0::UINTEGER AS position, i * 1000 AS after FROM range({count}) r(i)"""
+# The hosts of the store have recorded long ago.
+_SOON: Final = ("--until", "2026-11-20T00:10:00Z")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -132,12 +134,25 @@ def test_the_statement_of_an_engine_is_shown(run: Run, engine: str, word: str) -
 
 def test_the_ledger_is_a_table_with_sums(run: Run) -> None:
     """A complete one has no finding."""
-    status, text, errors = run("ledger", "--verify")
+    status, text, errors = run("ledger", "--verify", *_SOON)
     assert (status, errors) == (0, "")
     lines = [line.split() for line in text.splitlines()]
     assert lines[1][:5] == ["db-1", "exec", "1", "128", "128"]
     assert lines[3][:5] == ["all", "records", "2", "260", "260"]
-    assert json.loads(run("ledger", "--json")[1])["complete"] is True
+    assert json.loads(run("ledger", "--json", *_SOON)[1])["complete"] is True
+
+
+def test_hosts_of_an_old_store_are_silent(run: Run) -> None:
+    """The time ends now, unless it is said to end before."""
+    status, text, _ = run("ledger", "--host", "db-1")
+    (line,) = " ".join(text.partition("silent: ")[2].split()).splitlines()
+    assert status == 1
+    assert line.startswith(
+        "db-1: it has told nothing of this time, 2026-11-20T00:01:00.000000000Z to 20"
+    )
+    assert run("ledger", "--host", "db-1", "--silent-after", "36500d")[0] == 0
+    document = json.loads(run("ledger", "--json", *_SOON)[1])
+    assert document["end_ns"] == BEGIN_NS + 600 * SECOND
 
 
 def test_a_flame_graph_is_of_hosts_or_labels(run: Run, tmp_path: Path) -> None:
@@ -192,7 +207,7 @@ def test_incidents_are_of_hosts_with_labels(run: Run, store: Path) -> None:
 
 def test_a_ledger_is_of_hosts_with_labels(run: Run) -> None:
     """The sums are of these alone."""
-    status, text, errors = run("ledger", "--label", "role=web")
+    status, text, errors = run("ledger", "--label", "role=web", *_SOON)
     assert (status, errors) == (0, "")
     assert [line.split()[0] for line in text.splitlines()[1:]] == ["web-1", "all"]
 
@@ -233,4 +248,4 @@ def test_tables_without_pyiceberg_say_what_to_install(
     with pytest.raises(CollectordError, match=r"needs pyiceberg\.io, which") as told:
         run("tables")
     assert "collectord[fleet,iceberg]" in told.value.hint
-    assert run("ledger")[0] == 0
+    assert run("ledger", *_SOON)[0] == 0

@@ -31,6 +31,8 @@ _WAKINGS: Final = {
     "none-1": {("a", "b"): 1000},
 }
 _LOST: Final = {"db-1": 6}
+# The hosts of the store have recorded long ago.
+_SOON: Final = ("--until", "2026-11-20T00:10:00Z")
 _OWN: Final = """\
 -- summary = "wakings"
 -- needs = [["sched:sched_waking"]]
@@ -162,7 +164,7 @@ def test_an_answer_of_a_host_says_in_its_head_what_is_compared(run: Run, tmp_pat
 
 def test_the_ledgers_of_groups_are_side_by_side(run: Run) -> None:
     """Figures are those of all hosts of a group, with the difference for each host."""
-    status, text, errors = run("ledger", *_ROLES)
+    status, text, errors = run("ledger", *_ROLES, *_SOON)
     assert status == 1  # db-1 has lost records
     assert "1 host of role=db against 2 hosts of role=web" in errors
     rows = {
@@ -177,14 +179,15 @@ def test_the_ledgers_of_groups_are_side_by_side(run: Run) -> None:
     assert rows["all silent hosts"] == ["0", "0", "0", "0"]
     assert "exec lost in % 15 0" in " ".join(text.split())
     assert "lost: db-1 exec: 6, kernel_ring/ring_full 6" in text
-    assert run("ledger", "--label", "role=web", "--against", "role=none")[0] == 0
+    assert run("ledger", "--label", "role=web", "--against", "role=none", *_SOON)[0] == 0
 
 
 def test_the_ledgers_of_groups_are_json(run: Run) -> None:
     """With the hosts of each group, and the findings of both."""
-    status, text, _ = run("ledger", *_ROLES, "--json")
+    status, text, _ = run("ledger", *_ROLES, *_SOON, "--json")
     document = json.loads(text)
     assert (status, document["complete"]) == (1, False)
+    assert document["end_ns"] == BEGIN_NS + 600 * SECOND
     assert document["groups"] == [
         {"name": "role=db", "hosts": ["db-1"], "silent": []},
         {"name": "role=web", "hosts": ["web-1", "web-2"], "silent": []},

@@ -48,9 +48,11 @@ def _put(shipped: Shipped, host: Host, times: int = 3, **values: object) -> list
     ]
 
 
-def _ledger(shipped: Shipped, window: Window | None = None) -> FleetLedger:
+def _ledger(
+    shipped: Shipped, window: Window | None = None, *, now_ns: int = BEGIN_NS
+) -> FleetLedger:
     selection = Selection(shipped.store, Wanted(window or Window()))
-    return fleet_ledger(selection, None, _HOUR, verify=True)
+    return fleet_ledger(selection, None, _HOUR, now_ns=now_ns, verify=True)
 
 
 def _whats(ledger: FleetLedger) -> list[str]:
@@ -90,15 +92,28 @@ def test_losses_gaps_and_what_was_not_shipped_are_findings(shipped: Shipped) -> 
 
 
 def test_a_silent_host_is_named(shipped: Shipped) -> None:
-    """One that tells nothing of the end of the time is silent, if others do."""
+    """One that tells nothing of the end of the time is silent, since its last segment."""
     _put(shipped, Host("a"))
     host = Host("b")
     for n in range(2):
         shipped.segment(
             host, {f"sched:{SCHED}": switches(1, 5)}, BEGIN_NS + n * 3 * _HOUR, _MINUTE
         )
-    silent = [one for one in _ledger(shipped).findings if one.what == "silent"]
-    assert [one.host for one in silent] == ["a"]
+    now_ns = BEGIN_NS + 4 * _HOUR
+    ledger = _ledger(shipped, now_ns=now_ns)
+    assert _whats(ledger) == ["silent"]
+    (silent,) = ledger.findings
+    assert (silent.host, silent.since_ns, silent.until_ns) == ("a", BEGIN_NS + 3 * _MINUTE, now_ns)
+    assert ledger.to_json()["end_ns"] == now_ns
+
+
+def test_hosts_are_silent_though_no_other_tells_anything(shipped: Shipped) -> None:
+    """A host alone is judged by the end of the time, which ends now if not before."""
+    _put(shipped, Host("a"))
+    later_ns = BEGIN_NS + 4 * _HOUR
+    assert _whats(_ledger(shipped, now_ns=later_ns)) == ["silent"]
+    assert _whats(_ledger(shipped, Window(None, later_ns), now_ns=BEGIN_NS + _HOUR)) == []
+    assert _whats(_ledger(shipped, Window(None, BEGIN_NS + _HOUR), now_ns=later_ns)) == []
 
 
 def test_a_time_has_the_segments_that_are_in_it(shipped: Shipped) -> None:

@@ -109,7 +109,7 @@ def test_ledgers_of_groups_add_up(store: Store) -> None:
     """Figures are sums of the hosts of a group, and hosts of neither are in none."""
     selection = Selection(store, _WANTED)
     groups = groups_of(selection, "role=db", "role=web")
-    ledger = fleet_ledger(selection, None, _HOUR, verify=False)
+    ledger = fleet_ledger(selection, None, _HOUR, now_ns=BEGIN_NS + 5 * _HOUR, verify=False)
     found = ledger_groups(ledger, groups)
     (session,) = found.sessions
     assert (session.session, session.hosts) == ("exec", (1, 2))

@@ -132,7 +132,9 @@ def test_a_quiet_segment_tells_of_all_its_days(tmp_path: Path, window: Window) -
     with Shipped(store) as shipped:
         events = {"some:x": _ONE.format(day=3)}
         shipped.segment(Host("quiet"), events, BEGIN_NS + 3 * DAY, SECOND, balance=balance)
-    ledger = fleet_ledger(Selection(store, Wanted(window)), None, _HOUR, verify=True)
+    ledger = fleet_ledger(
+        Selection(store, Wanted(window)), None, _HOUR, now_ns=BEGIN_NS + 7 * DAY, verify=True
+    )
     assert [one.host for one in ledger.sessions] == ["quiet"]
     assert [one for one in ledger.findings if one.what != "sum"] == []
 

@@ -245,7 +245,9 @@ def test_an_hour_without_the_store(hour: Hour, tmp_path: Path, reason: str) -> N
     assert series["collectord_ship_errors_total"] == len(outage.waits)
     assert series["collectord_ship_pending_segments"] == 0
     assert series["collectord_ship_pending_seconds"] == 0
-    ledger = fleet_ledger(Selection(hour.store, Wanted(Window())), None, DAY, verify=True)
+    ledger = fleet_ledger(
+        Selection(hour.store, Wanted(Window())), None, DAY, now_ns=time.time_ns(), verify=True
+    )
     found = {one.what: one.events for one in ledger.findings}
     assert found["passed over"] == len(gone)
     assert not found.keys() & {"chain", "sum", "object", "commit"}
