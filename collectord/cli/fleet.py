@@ -190,7 +190,9 @@ def parser() -> Parser:
         metavar="FILE",
         dest="output",
         type=Path,
-        help="flame: write a file, as `collectord flame` does (default: print folded stacks)",
+        help="flame: write a file, as `collectord flame` does (default: print folded stacks, each "
+        "with its samples; with --against those that it compares with come before those of the "
+        "hosts that are asked)",
     )
     made.add_argument(
         "--location",

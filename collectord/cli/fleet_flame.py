@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli import EXIT_OK
 from collectord.cli.fleet_asking import complain_of
 from collectord.cli.fleet_groups import (
     compared_groups,
@@ -41,23 +40,29 @@ if TYPE_CHECKING:
     _Stacks = Counter[tuple[Frame, ...]]
 
 _COMM: Final = "comm"
+_FRAMES: Final = "frames"
 _UNIT: Final = "samples"
 
 
 def flame(args: argparse.Namespace) -> int:
-    """Count the stacks of hosts, and write them; return 1 if something could not be read."""
+    """Count the stacks of hosts, and write them; return 1 if something could not be read.
+
+    Having no samples is no failure, as for `collectord flame`.
+    """
     form = FOLDED if args.output is None else form_of(args.output.name)
     if args.against is not None and not form.compares:
         raise UsageError(f"{form.suffix} files have no comparison", hint="choose .svg or .html")
     selection = selection_of(args)
     groups = compared_groups(selection, args)
-    stacks, before = _stacks(selection, args, groups)
+    stacks, before = counted = _stacks(selection, args, groups)
     status = complain_of(selection)
     if groups is not None:
         complain_of_groups(groups, "samples are those of all hosts of a group, not per host")
     picture = Picture(_title(args), _UNIT, stacks, None if groups is None else before)
-    if not stacks:
-        complain("there are no samples in what was read")
+    whose = [""] if groups is None else [f" of {one.name}" for one in groups]
+    for words, found in zip(whose, counted, strict=False):  # one group alone has all
+        if not found:
+            complain(f"there are no samples{words} in what was read")
     if args.output is None:
         for line in folded.lines(picture):
             say(line)
@@ -65,7 +70,7 @@ def flame(args: argparse.Namespace) -> int:
     with new_file(args.output) as write:
         write_stacks(picture, form, write)
     say(f"wrote {picture.total:,} {_UNIT} to {args.output}")
-    return max(status, EXIT_OK)
+    return status
 
 
 def _stacks(
@@ -74,7 +79,10 @@ def _stacks(
     """Return the samples of hosts by their stacks, and those of the hosts to compare with."""
     engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
     asking = Asking(selection, place, engine, args.session)
-    event = _event(asking, args)
+    found: tuple[_Stacks, _Stacks] = Counter(), Counter()
+    event = _event(selection, asking, args)
+    if event is None:
+        return found
     by = args.by or _COMM
     counted = (
         f"SELECT {HOST}, comm, stack_id, count(*) AS samples FROM frames "  # noqa: S608  # literal
@@ -90,7 +98,6 @@ def _stacks(
         f"JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack"
     )
     labels: Mapping[str, Mapping[str, str]] = {} if by in {_COMM, HOST} else selection.labels
-    found: tuple[_Stacks, _Stacks] = Counter(), Counter()
     with ExitStack() as stack:
         rows = engine.ask(question, place, asking.shape(question), stack)
         for batch in rows.batches():
@@ -107,22 +114,28 @@ def _stacks(
     return found
 
 
-def _event(asking: Asking, args: argparse.Namespace) -> str:
-    """Return the event whose samples are counted."""
+def _event(selection: Selection, asking: Asking, args: argparse.Namespace) -> str | None:
+    """Return the event whose samples are counted; None if there are no samples."""
+    if _FRAMES not in selection.events:
+        raise UsageError(
+            "no host has shipped call chains", hint="`call_graph` in a perf source records them"
+        )
     question = asking.of_statement("SELECT DISTINCT event FROM frames WHERE position = 0")
     with ExitStack() as stack:
         rows = ENGINES[args.engine].ask(question, asking.place, asking.shape(question), stack)
         events: list[str] = sorted(event for batch in rows.batches() for (event,) in batch)
-    if args.event is not None:
-        events = [one for one in events if _matches(one, args.event)]
-    elif len(events) > 1:
-        events = [one for one in events if ":" not in one] or events
-    if len(events) != 1:
-        found = ", ".join(events) or "none"
+    if not events:
+        return None
+    if args.event is None:
+        chosen = [one for one in events if ":" not in one] or events
+    else:
+        chosen = [one for one in events if _matches(one, args.event)]
+    if len(chosen) != 1:
+        told = ", ".join(chosen or events)
         raise UsageError(
-            f"samples of one event can be counted, and there are: {found}", hint="choose by -e"
+            f"samples of one event can be counted, and there are: {told}", hint="choose by -e"
         )
-    return events[0]
+    return chosen[0]
 
 
 def _matches(event: str, glob: str) -> bool:

@@ -169,6 +169,32 @@ def test_a_flame_graph_is_of_hosts_or_labels(run: Run, tmp_path: Path) -> None:
     assert "work_1" in target.read_text()
 
 
+def test_a_flame_graph_of_a_group_without_samples_says_so(run: Run, store: Path) -> None:
+    """Each group of two, and a time without any; the status is that of `collectord flame`."""
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("new-1", labels={"role": "new"})
+        shipped.segment(host, {f"sched:{SCHED}": switches(1, 5)}, BEGIN_NS, SECOND)
+    status, text, errors = run("flame", "--label", "role=new", "--against", "role=web")
+    assert (status, text) == (0, "run;main;work_0 5 0\nrun;main;work_1 5 0\n")
+    assert "there are no samples of role=new in what was read" in errors
+    assert "of role=web in what" not in errors
+    errors = run("flame", "--label", "role=web", "--against", "role=new")[2]
+    assert "there are no samples of role=new in what was read" in errors
+    status, text, errors = run("flame", "--since", "2026-11-20T00:00:50Z")
+    told = "collectord: there are no samples in what was read\n"
+    assert (status, text, errors) == (0, "", told)
+
+
+def test_a_flame_graph_needs_call_chains_of_one_event(run: Run, store: Path) -> None:
+    """The events to choose from are named."""
+    told = "one event can be counted, and there are: cycles"
+    with pytest.raises(UsageError, match=told):
+        run("flame", "-e", "cyclse")
+    shutil.rmtree(store / "events/event=frames")
+    with pytest.raises(UsageError, match="no host has shipped call chains"):
+        run("flame")
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
