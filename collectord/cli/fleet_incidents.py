@@ -15,7 +15,7 @@ from collectord.cli.fleet_groups import (
     pair_json,
     selection_of,
 )
-from collectord.cli.output import Column, bytes_text, print_json, print_table, say
+from collectord.cli.output import Column, bytes_text, complain, print_json, print_table, say
 from collectord.cli.query_rows import shortened
 from collectord.cli.times import time_text
 from collectord.errors import UsageError
@@ -27,7 +27,7 @@ from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from collectord.fleet.groups import Groups
     from collectord.fleet.incidents import FleetIncident, HostIncident
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (*map(Column, ("INCIDENT", "WHEN", "HOSTS", "TRIGGER", "REASON")),)
 _COMPARED: Final = (Column("TRIGGER"), *FIGURES)
 _HOSTS_NAMED: Final = 2
+_IDS_NAMED: Final = 8
 _REASON_CHARS: Final = 40
 _SUMMARY_MAX_BYTES: Final = 1 << 20
 
@@ -54,6 +55,8 @@ def incidents(args: argparse.Namespace) -> int:
     found = fleet_incidents(store, selection.wanted, hosts)
     if args.words:
         found = [_named(found, args.words[0])]
+    if not found:
+        complain("no incident of the time and of the hosts that are asked for was shipped")
     broken = any(part.problem for one in found for part in one.parts)
     if groups is not None:
         _print_compared(found, groups, args)
@@ -90,21 +93,36 @@ def _print_compared(
     print_table(_COMPARED, rows)
 
 
-def _named(found: list[FleetIncident], word: str) -> FleetIncident:
-    for one in found:
-        if word in {one.id, *(part.id for part in one.parts)}:
-            return one
-    hint = (
-        did_you_mean(word, [one.id for one in found]) or "`collectord fleet incidents` lists all"
-    )
+def _named(found: Sequence[FleetIncident], word: str) -> FleetIncident:
+    """Return the incident of a name, which may be that of the folder on a host."""
+    named = {one.id: one for one in found}
+    parts = [(part, one) for one in found for part in one.parts]
+    named |= {part.full_id: one for part, one in parts}
+    if word in named:
+        return named[word]
+    own = {part.full_id: one for part, one in parts if part.id == word}
+    incidents = {one.id: one for one in own.values()}
+    if len(incidents) > 1:
+        raise UsageError(
+            f"{len(own):,} hosts have an incident {word}",
+            hint=f"name one of {_some(own, _IDS_NAMED)}",
+        )
+    if incidents:
+        return incidents.popitem()[1]
+    hint = did_you_mean(word, named) or "`collectord fleet incidents` lists all"
     raise UsageError(f"there is no incident {word}", hint=hint)
+
+
+def _some(names: Collection[str], most: int) -> str:
+    """Return names in words, and of many how many more there are."""
+    first = [*names][:most]
+    more = len(names) - len(first)
+    return ", ".join(first) + (f" and {more:,} more" if more else "")
 
 
 def _row(one: FleetIncident) -> list[str]:
     note = one.first.note
-    hosts = [part.host for part in one.parts]
-    more = len(hosts) - _HOSTS_NAMED
-    named = ", ".join(hosts[:_HOSTS_NAMED]) + (f" and {more:,} more" if more > 0 else "")
+    named = _some([part.host for part in one.parts], _HOSTS_NAMED)
     if note is None:
         return [one.id, "-", named, "-", one.first.problem]
     when = time_text(note.fired_ns)[:19]

@@ -64,6 +64,11 @@ class HostIncident:
     problem: str = ""
 
     @property
+    def full_id(self) -> str:
+        """Its name among all hosts: those of folders tell hosts apart only by their time."""
+        return f"{self.id}@{self.host}"
+
+    @property
     def key(self) -> str:
         """The key of its note."""
         return next((key for key in self.files if key.endswith(f"/{NOTE}")), "")
@@ -102,7 +107,7 @@ class FleetIncident:
 def fleet_incidents(
     store: Store, wanted: Wanted, hosts: Collection[str] | None = None
 ) -> list[FleetIncident]:
-    """Return the incidents in a store, the oldest first.
+    """Return the incidents in a store, the newest first, and those without a note behind them.
 
     Args:
         store: that is read.
@@ -125,13 +130,11 @@ def fleet_incidents(
     for one in _with_notes(store, found.values()):
         if not _is_within(one, wanted):
             continue
-        shared = one.note.shared if one.note else ""
-        # Names of folders tell hosts apart only by their time.
-        name = shared or f"{one.id}@{one.host}"
+        name = (one.note.shared if one.note else "") or one.full_id
         joined.setdefault(name, FleetIncident(name)).parts.append(one)
     for whole in joined.values():
         whole.parts.sort(key=lambda one: (one.note.fired_ns if one.note else 1 << 63, one.host))
-    return sorted(joined.values(), key=lambda one: (_fired(one), one.id))
+    return sorted(joined.values(), key=lambda one: (-_fired(one), one.id))
 
 
 def _with_notes(store: Store, found: Iterable[HostIncident]) -> Iterator[HostIncident]:

@@ -15,6 +15,7 @@ from collectord.errors import CollectordError, StoreConflict, UsageError
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from tests.support import object_stores
+from tests.support.alerts import FINGERPRINT, alert
 from tests.support.fleets import (
     BEGIN_NS,
     COMPLETE,
@@ -217,13 +218,50 @@ def test_what_does_not_go_together_is_told(run: Run, words: tuple[str, ...], pro
         run(*words)
 
 
+def _put_incident(store: Path, host: str, name: str, fired_ns: int, **values: object) -> None:
+    note = {"id": name, "trigger": "io", "hostname": host, "fired_ns": fired_ns, **values}
+    opened = Store.open(str(store))
+    opened.put_new(IncidentKey(host, name, "incident.json").key, json.dumps(note).encode())
+    opened.put_new(IncidentKey(host, name, "summary.txt").key, f"seen by {host}\n".encode())
+
+
+def test_incidents_are_listed_the_newest_first(run: Run, store: Path) -> None:
+    """Their order is that of `incident list`; that there are none is told, and no failure."""
+    none = "collectord: no incident of the time and of the hosts that are asked for was shipped\n"
+    assert run("incidents") == (0, "", none)
+    assert run("incidents", "--json") == (0, '{\n  "incidents": []\n}\n', none)
+    for number in (2, 3, 1):
+        _put_incident(store, "db-1", f"{number}-io", BEGIN_NS + number * SECOND)
+    status, text, errors = run("incidents")
+    assert (status, errors) == (0, "")
+    names = [line.split()[0] for line in text.splitlines()[1:]]
+    assert names == ["3-io@db-1", "2-io@db-1", "1-io@db-1"]
+    assert [one["id"] for one in json.loads(run("incidents", "--json")[1])["incidents"]] == names
+    assert run("incidents", "--until", "2026-11-19T00:00:00Z") == (0, "", none)
+
+
+def test_an_incident_is_shown_by_its_name_on_a_host(run: Run, store: Path) -> None:
+    """One name of several hosts is of one incident, or is refused with those that there are."""
+    for host in ("db-1", "web-1"):
+        _put_incident(store, host, "1-io", BEGIN_NS)
+        _put_incident(store, host, f"2-{host}", BEGIN_NS, alerts=[alert()])
+        _put_incident(store, host, "3-io", BEGIN_NS, alerts=[alert()])
+    with pytest.raises(UsageError, match="2 hosts have an incident 1-io") as told:
+        run("incidents", "1-io")
+    assert told.value.hint == "name one of 1-io@db-1, 1-io@web-1"
+    assert "seen by web-1" in run("incidents", "1-io@web-1")[1]
+    for word in (FINGERPRINT, "2-db-1", "2-db-1@db-1", "3-io", "3-io@web-1"):
+        text = run("incidents", word)[1]
+        assert text.count("seen by db-1") == text.count("seen by web-1") == 2
+    _put_incident(store, "db-2", "3-io", BEGIN_NS)
+    with pytest.raises(UsageError, match="3 hosts have an incident 3-io"):
+        run("incidents", "3-io")
+
+
 def test_incidents_are_of_hosts_with_labels(run: Run, store: Path) -> None:
     """Labels are those of the commits of a host, as for all other actions."""
-    opened = Store.open(str(store))
     for host in ("db-1", "web-1"):
-        note = {"id": "1-io", "trigger": "io", "hostname": host, "fired_ns": BEGIN_NS}
-        key = IncidentKey(host, "1-io", "incident.json").key
-        opened.put_new(key, json.dumps(note).encode())
+        _put_incident(store, host, "1-io", BEGIN_NS)
     hosts = [line.split()[2] for line in run("incidents")[1].splitlines()[1:]]
     assert hosts == ["db-1", "web-1"]
     status, text, errors = run("incidents", "--label", "role=web")

@@ -34,17 +34,17 @@ def _put(store: Store, host: str, name: str, fired_ns: int, **values: object) ->
 
 
 def test_incidents_of_one_alert_are_one(store: Store) -> None:
-    """The host that was first comes first; others without the alert stand alone."""
+    """The host that was first comes first; others without the alert stand alone, newest first."""
     alerts = [alert()]
     _put(store, "b", "2-alert", BEGIN_NS + SECOND, alerts=alerts)
     _put(store, "a", "1-io", BEGIN_NS, alerts=alerts)
     _put(store, "c", "1-io", BEGIN_NS + 5 * SECOND)
     found = fleet_incidents(store, Wanted(Window()))
     assert [(one.id, [part.host for part in one.parts]) for one in found] == [
-        (FINGERPRINT, ["a", "b"]),
         ("1-io@c", ["c"]),
+        (FINGERPRINT, ["a", "b"]),
     ]
-    assert found[0].first.host == "a"
+    assert found[1].first.host == "a"
 
 
 def test_times_and_hosts_choose(store: Store) -> None:
