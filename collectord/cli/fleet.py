@@ -24,7 +24,7 @@ _ACTIONS: Final = (*_ASKING, "tables")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
 _SILENT: Final = "2h"
-# Options of some actions only.
+# The actions of each option; --store is of all.
 _OF: Final = {
     "engine": ("query", "answer", "flame"),
     "engine_address": ("query", "answer", "flame"),
@@ -44,9 +44,17 @@ _OF: Final = {
     "previous_versions": ("tables",),
     "host": _ASKING,
     "label": _ASKING,
+    "since": _ACTIONS,
     "until": _ASKING,
     "session": ("query", "answer", "ledger", "flame"),
+    "json": ("query", "answer", "ledger", "incidents", "tables"),
 }
+# What would have no effect beside an option.
+_WITHOUT: Final = {
+    "schema": ("words", "show", "session", "parquet"),
+    "show": ("json", "csv", "parquet"),
+}
+_SPELT: Final = {"event": "-e", "output": "-o", "words": "a statement"}
 
 
 def parser() -> Parser:
@@ -276,13 +284,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _check(args: argparse.Namespace, made: Parser) -> None:
     """Raise UsageError for options that do not go together."""
-    for name, actions in _OF.items():
-        given = getattr(args, name) != made.get_default(name)
-        if given and args.action not in actions:
-            option = "-e" if name == "event" else "-o" if name == "output" else f"--{name}"
-            raise UsageError(
-                f"{option.replace('_', '-')} is an option of fleet {', '.join(actions)}"
-            )
+    _check_given({name for name in _OF if getattr(args, name) != made.get_default(name)}, args)
     most = {"query": 1, "answer": 1, "incidents": 1}.get(args.action, 0)
     if len(args.words) > most:
         raise UsageError(f"fleet {args.action} takes {most or 'no'} word{'s' * (most != 1)}")
@@ -295,3 +297,26 @@ def _check(args: argparse.Namespace, made: Parser) -> None:
     if args.parquet is not None and args.engine != _ENGINES[0]:
         raise UsageError("--parquet is written by DuckDB", hint="leave out --engine")
     args.silent_ns = Nanoseconds.parse(args.silent_after)
+
+
+def _check_given(options: set[str], args: argparse.Namespace) -> None:
+    """Raise UsageError for an option that would have no effect."""
+    given = options | ({"words"} if args.words else set())
+    for name, actions in _OF.items():
+        if name in given and args.action not in actions:
+            raise UsageError(f"{_spelt(name)} is an option of fleet {', '.join(actions)}")
+    for name, others in _WITHOUT.items():
+        for other in others:
+            if {name, other} <= given:
+                raise UsageError(f"{_spelt(name)} and {_spelt(other)} do not go together")
+    if args.action == "answer" and not args.words:
+        for name in sorted(given - {"answer_dir"}):
+            raise UsageError(
+                f"{_spelt(name)} is of an answer, and none is named",
+                hint="`collectord fleet answer` lists all",
+            )
+
+
+def _spelt(name: str) -> str:
+    """Return an option as it is written."""
+    return _SPELT.get(name, f"--{name.replace('_', '-')}")

@@ -207,6 +207,15 @@ def test_a_flame_graph_needs_call_chains_of_one_event(run: Run, store: Path) -> 
         (("query", "SELECT 1", "--engine-address", "x"), "DuckDB has no address"),
         (("tables", "--previous-versions", "-1"), "--previous-versions is negative"),
         (("ledger", "--previous-versions", "1"), "is an option of fleet tables"),
+        (("flame", "--json"), "--json is an option of fleet query"),
+        (("flame", "--silent-after", "1h"), "--silent-after is an option of fleet ledger"),
+        (("ledger", "-e", "cycles"), "-e is an option of fleet flame"),
+        (("incidents", "--session", "exec"), "--session is an option of fleet query"),
+        (("query", "SELECT 1", "--schema"), "--schema and a statement do not go together"),
+        (("query", "--schema", "--session", "x"), "--schema and --session do not go together"),
+        (("answer", "slow-io", "--show", "--json"), "--show and --json do not go together"),
+        (("answer", "--json"), "--json is of an answer, and none is named"),
+        (("answer", "--since", "-1d"), "--since is of an answer, and none is named"),
         (("flame", "--against", "role=x", "-o", "x.pprof"), "no comparison"),
         (("incidents", "none"), "there is no incident none"),
         (("answer", "slow-oi"), "there is no answer 'slow-oi'"),
@@ -223,6 +232,12 @@ def _put_incident(store: Path, host: str, name: str, fired_ns: int, **values: ob
     opened = Store.open(str(store))
     opened.put_new(IncidentKey(host, name, "incident.json").key, json.dumps(note).encode())
     opened.put_new(IncidentKey(host, name, "summary.txt").key, f"seen by {host}\n".encode())
+
+
+def test_each_option_says_of_which_actions_it_is() -> None:
+    """So none is taken where it has no effect."""
+    options = {action.dest for action in fleet.parser()._actions if action.option_strings}
+    assert options - {"help", "store"} == {*fleet._OF}
 
 
 def test_incidents_are_listed_the_newest_first(run: Run, store: Path) -> None:
