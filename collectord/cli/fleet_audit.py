@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from collectord.fleet.finding import Finding
     from collectord.fleet.groups import Groups
     from collectord.fleet.ledger_groups import LedgerGroups, SessionSides
-    from collectord.fleet.store_audit import Figures, Finding, FleetLedger
+    from collectord.fleet.store_audit import Figures, FleetLedger
 
 _COLUMNS: Final = (
     *map(Column, ("HOST", "SESSION")),
@@ -53,6 +54,16 @@ _SHIPPED: Final = {"rows": "rows shipped", "bytes": "bytes shipped"}
 _TOLD: Final = ("segments", "produced", "stored", "lost", LOST_SHARE, "unaccounted")
 # Of more of one kind, the number is told.
 _NAMED: Final = 20
+# Findings whose number their words do not have.
+_NUMBERED: Final = ("lost", "overwritten", "unaccounted")
+_REMEDIES: Final = {
+    "chain": "put a commit that is gone or was changed back, from a version that the store keeps; "
+    "where one begins twice or forks, look for two hosts of one name, or one that was installed "
+    "anew",
+    "commit": "put it back from a version that the store keeps, and look who can write there",
+    "object": "put it back from a version that the store keeps: its host does not ship it again",
+    "sum": "a commit or a manifest was changed, or put by hand: look who can write to the store",
+}
 
 
 def ledger(args: argparse.Namespace) -> int:
@@ -150,10 +161,12 @@ def _session_json(one: SessionSides) -> dict[str, Any]:
 def _print_findings(findings: Sequence[Finding]) -> None:
     for one in findings[:_NAMED]:
         whose = " ".join(filter(None, (one.host, one.session)))
-        count = "" if one.events is None else f"{one.events:,}, "
+        count = f"{one.events:,}, " if one.what in _NUMBERED else ""
         times = " to ".join(time_text(ns) for ns in (one.since_ns, one.until_ns) if ns is not None)
         text = f"{one.what}: {whose}: {count}{one.detail}{', ' if times else ''}{times}"
         for line in wrapped(text, first="", rest="  "):
             say(line)
     if len(findings) > _NAMED:
         say(f"{len(findings) - _NAMED:,} more; --json has all")
+    for what in sorted({one.what for one in findings} & _REMEDIES.keys()):
+        complain(f"{what}: {_REMEDIES[what]}")

@@ -143,6 +143,19 @@ def test_the_ledger_is_a_table_with_sums(run: Run) -> None:
     assert json.loads(run("ledger", "--json", *_SOON)[1])["complete"] is True
 
 
+def test_a_ledger_says_what_to_do_about_damage(run: Run, store: Path) -> None:
+    """Once for each kind of it; lines of one kind are many."""
+    for path in store.rglob(f"events/event={SCHED}/**/*.parquet"):
+        path.unlink()
+    status, text, errors = run("ledger", "--verify", *_SOON)
+    lines = " ".join(text.split())
+    assert status == 1
+    assert "object: db-1 exec: events/" in lines
+    assert lines.count(".parquet of 000000.perf.data is not in the store, 2026-11-20T") == 2
+    assert errors.startswith("collectord: object: put it back from a version that the store keeps")
+    assert errors.count("\n") == 1
+
+
 def test_hosts_of_an_old_store_are_silent(run: Run) -> None:
     """The time ends now, unless it is said to end before."""
     status, text, _ = run("ledger", "--host", "db-1")

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pytest
 
 from collectord.fleet import commit as commits_of
-from collectord.fleet.commit import Covered
+from collectord.fleet.commit import Covered, Previous
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.fleet.store_audit import fleet_ledger
+from collectord.fleet.store_keys import CommitKey
 from collectord.reader.event_file import Window
 from tests.support.fleets import BEGIN_NS, DAY, SCHED, SECOND, Host, Shipped, switches
 
@@ -59,8 +62,12 @@ def _whats(ledger: FleetLedger) -> list[str]:
     return [one.what for one in ledger.findings]
 
 
+def _key(one: Commit) -> str:
+    return CommitKey(one.date, one.host, one.source).key
+
+
 def _path(root: Path, one: Commit) -> Path:
-    return root / f"ledger/date={one.date}/host={one.host}/{one.source}.json"
+    return root / _key(one)
 
 
 def test_sums_of_all_hosts_are_those_of_their_manifests(shipped: Shipped) -> None:
@@ -132,14 +139,15 @@ def test_a_commit_that_is_gone_or_changed_breaks_the_chain(shipped: Shipped, roo
     _path(root, second).unlink()
     found = _ledger(shipped).findings
     assert [one.what for one in found if one.what == "chain"] == ["chain"]
-    assert "is gone" in next(one.detail for one in found if one.what == "chain")
+    (detail,) = [one.detail for one in found if one.what == "chain"]
+    words = "the commit of 00000{}.perf.data follows {}, which"
+    assert detail == f"{words.format(2, _key(second))} is not in the store"
     changed = msgspec.structs.replace(first, shipped_ns=first.shipped_ns + 1)
     _path(root, second).write_bytes(commits_of.encode(second))
     _path(root, first).write_bytes(commits_of.encode(changed))
     found = _ledger(shipped).findings
-    assert [one.detail for one in found] == [
-        f"ledger/date={first.date}/host=a/{first.source}.json is not as it was put"
-    ]
+    (detail,) = [one.detail for one in found]
+    assert detail.startswith(f"{words.format(1, _key(first))} was changed: its SHA-256 was ")
 
 
 def test_a_balance_that_is_changed_in_the_last_commit_is_found(
@@ -171,10 +179,15 @@ def test_an_object_that_is_gone_or_changed_is_found(shipped: Shipped, root: Path
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
+    sha256 = hashlib.sha256(data).hexdigest()
     details = [one.detail for one in _ledger(shipped).findings if one.what == "object"]
     assert details == [
-        f"{first.objects[0].key} is gone",
-        f"{second.objects[0].key} is not as it was put",
+        f"{first.objects[0].key} of 000000.perf.data is not in the store",
+        (
+            f"{second.objects[0].key} of 000001.perf.data was changed: {len(data):,} bytes with "
+            f"the SHA-256 {second.objects[0].sha256} were put, and {len(data):,} with {sha256} "
+            "are there"
+        ),
     ]
 
 
@@ -186,13 +199,51 @@ def test_a_chain_that_begins_anew_or_forks_is_found(shipped: Shipped) -> None:
     host.previous.clear()
     _put(shipped, host, 1, date="2026-11-21")
     details = [one.detail for one in _ledger(shipped).findings if one.what == "chain"]
-    assert details == ["the chain of perf.data begins 2 times"]
+    (detail,) = details
+    assert detail == (
+        "the commits of 000000.perf.data of 2026-11-20, 000003.perf.data of 2026-11-21 follow no "
+        "other, and only the first one of perf.data can"
+    )
     host.previous["exec"] = before
     _put(shipped, host, 1, date="2026-11-22")
     host.previous["exec"] = before
     _put(shipped, host, 1, date="2026-11-23")
     details = [one.detail for one in _ledger(shipped).findings if one.what == "chain"]
-    assert f"2 commits follow {before.key}" in details
+    assert (
+        "the commits of 000004.perf.data of 2026-11-22, 000005.perf.data of 2026-11-23 all follow "
+        f"{before.key}, and only one can"
+    ) in details
+
+
+@pytest.mark.parametrize("window", [Window(), Window(BEGIN_NS + 3 * DAY)])
+def test_a_commit_that_follows_another_chain_is_found(shipped: Shipped, window: Window) -> None:
+    """The one before it may be of a day that is not asked for, and is read then."""
+    (other,) = _put(shipped, Host("b"), 1)
+    host = Host("a")
+    _put(shipped, host, 1)
+    host.previous["exec"] = Previous(
+        key=_key(other), source=other.source, sha256=commits_of.digest(commits_of.encode(other))
+    )
+    events = {f"sched:{SCHED}": switches(1, 5)}
+    shipped.segment(host, events, BEGIN_NS + 5 * DAY, _MINUTE)
+    (found,) = [one for one in _ledger(shipped, window).findings if one.what == "chain"]
+    assert found.host == "a"
+    assert found.detail == (
+        f"the commit of 000001.perf.data follows {_key(other)}, which is of another chain: "
+        "perf.data of exec of b"
+    )
+
+
+def test_a_commit_that_was_copied_is_found(shipped: Shipped, root: Path) -> None:
+    """It would count twice; its key is not the one that it tells."""
+    (one,) = _put(shipped, Host("a"), 1)
+    copy = _path(root, one).parent.with_name("host=b") / f"{one.source}.json"
+    copy.parent.mkdir()
+    shutil.copy(_path(root, one), copy)
+    (found,) = [found for found in _ledger(shipped).findings if found.what == "commit"]
+    assert found.detail == (
+        f"{copy.relative_to(root)} has the commit of {one.segment} that belongs to {_key(one)}"
+    )
 
 
 def test_a_damaged_commit_is_a_finding(shipped: Shipped, root: Path) -> None:
