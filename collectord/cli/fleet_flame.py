@@ -29,6 +29,7 @@ from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
 from collectord.reader.symbols.frame import Frame, of_text
 from collectord.text.foreign import visible
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     import argparse
@@ -97,7 +98,7 @@ def _stacks(
         f"SELECT {HOST}, comm, stack, sum(samples)::BIGINT FROM counted "
         f"JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack"
     )
-    labels: Mapping[str, Mapping[str, str]] = {} if by in {_COMM, HOST} else selection.labels
+    labels = {} if by in {_COMM, HOST} else _labels(selection, by)
     with ExitStack() as stack:
         rows = engine.ask(question, place, asking.shape(question), stack)
         for batch in rows.batches():
@@ -112,6 +113,19 @@ def _stacks(
                 for side in [0] if groups is None else groups.sides_of(host):
                     found[side][tuple(frames)] += count
     return found
+
+
+def _labels(selection: Selection, name: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the labels of hosts. Raises UsageError if none has one of that name."""
+    labels = {host: selection.labels.get(host, {}) for host in selection.hosts}
+    names = {_COMM, HOST}.union(*labels.values())
+    if name not in names:
+        there_are = f"there are {', '.join(sorted(names))}"
+        raise UsageError(
+            f"no host that is asked has the label {name!r}",
+            hint=did_you_mean(name, names) or there_are,
+        )
+    return labels
 
 
 def _event(selection: Selection, asking: Asking, args: argparse.Namespace) -> str | None:

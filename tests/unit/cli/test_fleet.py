@@ -199,6 +199,23 @@ def test_a_flame_graph_of_a_group_without_samples_says_so(run: Run, store: Path)
     assert (status, text, errors) == (0, "", told)
 
 
+def test_a_flame_graph_is_of_labels_that_there_are(run: Run, store: Path) -> None:
+    """A host without one that others have is unknown; one that nobody has is refused."""
+    with Shipped(Store.open(str(store))) as shipped:
+        events = {"frames": _FRAMES.format(count=2), "stacks": _STACKS}
+        shipped.segment(Host("new-1", labels={}), events, BEGIN_NS, 60 * SECOND)
+    assert "[unknown];run;main;work_0 1\n" in run("flame", "--by", "role")[1]
+    for word, hint in (
+        ("rloe", 'did you mean "role"?'),
+        ("x", "there are comm, host, kernel, ro"),
+    ):
+        with pytest.raises(UsageError, match=f"asked has the label '{word}'") as told:
+            run("flame", "--by", word)
+        assert told.value.hint.startswith(hint)
+    with pytest.raises(UsageError, match="asked has the label 'role'"):
+        run("flame", "--by", "role", "--host", "new-1")
+
+
 def test_a_flame_graph_needs_call_chains_of_one_event(run: Run, store: Path) -> None:
     """The events to choose from are named."""
     told = "one event can be counted, and there are: cycles"
