@@ -28,6 +28,8 @@ _CACHED_MIN: Final = 128
 _CACHE_SHARE: Final = 4
 _CACHED_PER_CALL: Final = 32
 _CALLS_PER_LOOK_MAX: Final = 16
+# Of the names that may be kept, these are when there are too many: a search through all is rare then.
+_KEPT_EIGHTHS: Final = 7
 _COMM_MAX_BYTES: Final = 15  # TASK_COMM_LEN without its NUL
 
 
@@ -37,7 +39,7 @@ class TaskComms:
     Args:
         tracefs: root of tracefs; the cache is the same for all instances.
         proc: root of procfs.
-        names_max: how many of the cache's names to keep, the latest.
+        names_max: how many of the cache's names to keep; those that it has no more go first.
     """
 
     def __init__(self, tracefs: Path, proc: Path, *, names_max: int = _NAMES_MAX) -> None:
@@ -110,10 +112,24 @@ class TaskComms:
             new += 1
         if len(self._names) > self._names_max:
             self._names.clear()
-        while len(self._seen) > self._names_max:
-            del self._seen[next(iter(self._seen))]
-            self._text = b""  # it may be there still: the next reading looks at each name
+        if len(self._seen) > self._names_max:
+            self._forget(text)
         return new
+
+    def _forget(self, text: bytes) -> None:
+        """Forget the oldest names that the cache has no more, some at a time.
+
+        Args:
+            text: content of the cache.
+        """
+        surplus = len(self._seen) - self._names_max * _KEPT_EIGHTHS // 8
+        cached = {line.partition(b" ")[0] for line in text.split(b"\n")}
+        gone = [tid for tid in self._seen if b"%d" % tid not in cached][:surplus]
+        if len(self._seen) - len(gone) > self._names_max:  # the cache has more than are kept
+            gone = [*self._seen][: len(self._seen) - self._names_max]
+            self._text = b""  # the next reading looks at each name again
+        for tid in gone:
+            del self._seen[tid]
 
 
 def as_comm(text: bytes) -> bytes:

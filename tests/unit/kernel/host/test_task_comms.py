@@ -12,6 +12,7 @@ from collectord.kernel.host.task_comms import TaskComms
 from tests.support.trace_segments import METADATA
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -44,13 +45,30 @@ def test_names_are_kept(tree: Path) -> None:
     assert (found[10], found[12], found[13]) == (b"old name", b"renamed", b"thirteen")
 
 
-def test_the_oldest_go_first(tree: Path) -> None:
-    """More names than there may be cost the ones that were seen first."""
-    comms = TaskComms(tree, tree / "proc", names_max=2)
+def test_names_that_the_cache_has_no_more_go_first(tree: Path) -> None:
+    """More names than there may be cost those that the kernel has displaced, the oldest first."""
+    cache = tree / "saved_cmdlines"
+    cache.write_bytes(_lines(range(100, 116)))
+    comms = TaskComms(tree, tree / "proc", names_max=16)
     comms.read()
-    (tree / "saved_cmdlines").write_bytes(b"13 thirteen\n")
-    assert list(comms.read())[:2] == [12, 13]
-    assert 10 not in comms.read()
+    cache.write_bytes(b"100 t\n" + _lines(range(200, 204)))  # the line of 100 is as it was
+    kept = [100, *range(107, 116), *range(200, 204)]
+    assert [tid for tid in comms.read() if tid >= 100] == kept
+    cache.write_bytes(_lines(range(201, 205)))
+    assert [tid for tid in comms.read() if tid >= 100] == [*kept, 204]
+
+
+def test_more_names_than_are_kept(tree: Path) -> None:
+    """Names of the cache that there was no room for are found at the next reading."""
+    (tree / "saved_cmdlines").write_bytes(_lines(range(100, 104)))
+    comms = TaskComms(tree, tree / "proc", names_max=2)
+    assert [tid for tid in comms.read() if tid >= 100] == [102, 103]
+    (tree / "saved_cmdlines").write_bytes(_lines(range(100, 102)))
+    assert [tid for tid in comms.read() if tid >= 100] == [100, 101]
+
+
+def _lines(tids: Iterable[int]) -> bytes:
+    return b"".join(b"%d t\n" % tid for tid in tids)
 
 
 def test_names_are_found_wherever_they_stand(tree: Path) -> None:
