@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import ExitStack
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlglot import exp
@@ -17,6 +18,7 @@ from collectord.fleet.engines import duck
 from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.question import TIME, Chosen, Objects, Question
+from collectord.fleet.recordings import Recordings
 from collectord.fleet.store_keys import parse_event_key
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import ERRNO_NAMES, GAPS, SYSCALL_NAMES
@@ -67,7 +69,8 @@ class Comparison(NamedTuple):
     """The question how an answer differs between two groups of hosts.
 
     Attributes:
-        groups: the hosts that have recorded what it reads, by whose number sums are divided.
+        groups: the hosts that have recorded what it reads for some of the time, by whose number
+            sums are divided.
         recorded_ns: for how long a host of each group has, in the mean.
     """
 
@@ -186,10 +189,14 @@ class Asking:
             UsageError, StoreError: as `of_answer`.
         """
         need, objects, rows = self._tables_of(asked.head)
-        groups = groups.among(self._recorders(need, objects))
+        recorded_ns = self._recordings.times_ns(need, self._chosen.window)
+        groups = groups.among(recorded_ns)
         for group in groups:
             if not group.hosts:
-                raise NotShipped(f"{', '.join(need)}, which no host of {group.name} has shipped")
+                raise NotShipped(
+                    f"{', '.join(need)}, which no host of {group.name} has recorded in the time "
+                    "that is asked for"
+                )
         rows[GROUPS] = FixedTable(
             {HOST: "VARCHAR", GROUP: "INTEGER"},
             [(host, side) for side, group in enumerate(groups) for host in group.hosts],
@@ -197,10 +204,8 @@ class Asking:
         tree = over_hosts(sql_tree.parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS)
         numbers = len(groups.group.hosts), len(groups.against.hosts)
         question = self._question(compared(tree, columns, numbers, limit), objects, rows)
-        recorded = tables.recorded_ns(self._commits(), need[0], self._chosen.window)
         each_ns = [
-            sum(recorded.get(host, 0) for host in group.hosts) / len(group.hosts)
-            for group in groups
+            sum(recorded_ns[host] for host in group.hosts) / len(group.hosts) for group in groups
         ]
         return Comparison(question, groups, (each_ns[0], each_ns[1]))
 
@@ -216,8 +221,7 @@ class Asking:
             for event in head.events
             if (objects := self._of_event(event)) is not None
         }
-        commits = self._commits()
-        recorded = found.keys() | tables.recorded(commits, head.events)
+        recorded = found.keys() | self._recordings.among(head.events)
         need = next((one for one in head.needs if recorded >= {*one}), None)
         if need is None:
             least = min(head.needs, key=lambda one: len({*one} - recorded))
@@ -229,28 +233,15 @@ class Asking:
                 raise NotShipped(f"a record of {event}, and there was none")
         if self._chosen.session is None:
             for event in sorted(read):
-                _refuse_twice(event, tables.twice(commits, event))
+                _refuse_twice(event, self._recordings.twice(event))
         asked = [found[event] for event in sorted(read)]
         rows: dict[str, FixedTable] = {
             _plain_name(event): FixedTable({HOST: "VARCHAR", **head.columns[event]})
             for event in head.events
             if event not in read
         }
-        rows[GAPS] = tables.gaps(commits, need)
+        rows[GAPS] = self._recordings.gaps(need)
         return need, asked, rows
-
-    def _recorders(self, need: Sequence[str], asked: Sequence[Objects]) -> set[str]:
-        """Return the hosts that have recorded all of some events, whether there was one or not."""
-        by_host: dict[str, list[Commit]] = {}
-        for one in self._commits():
-            by_host.setdefault(one.host, []).append(one)
-        told = {host: tables.recorded(commits, need) for host, commits in by_host.items()}
-        for objects in asked:
-            for parts in filter(None, map(parse_event_key, objects.keys)):
-                for event in need:
-                    if _plain_name(event) == objects.name:
-                        told.setdefault(parts.host, set()).add(event)
-        return {host for host, events in told.items() if events >= {*need}}
 
     def _question(
         self, tree: exp.Query, asked: list[Objects], rows: dict[str, FixedTable]
@@ -291,11 +282,16 @@ class Asking:
             answer = database.ask(question.sql)
             return [*zip(answer.columns, answer.types, strict=True)]
 
+    @cached_property
     def _commits(self) -> list[Commit]:
-        """Return the commits of the session."""
+        """The commits of the session."""
         commits = (told.commit for told in self._selection.commits)
         session = self._chosen.session
         return [one for one in commits if session in {None, one.session}]
+
+    @cached_property
+    def _recordings(self) -> Recordings:
+        return Recordings(self._commits)
 
     def _of_event(self, event: str) -> Objects | None:
         """Return the objects of an event SYSTEM:NAME; None if there are none."""
