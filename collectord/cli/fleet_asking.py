@@ -11,6 +11,8 @@ from collectord.cli.answer_rows import print_answer
 from collectord.cli.fleet_groups import (
     compared_groups,
     complain_of_groups,
+    hosts_text,
+    named_hosts,
     print_compared,
     selection_of,
 )
@@ -24,7 +26,8 @@ from collectord.fleet.compare import NO_LIMIT, Columns
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
 from collectord.fleet.lift import HOST
-from collectord.fleet.questions import AskedAnswer, Asking, Needs, NotShipped
+from collectord.fleet.needs import Needs, NotShipped
+from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.programs.parameter import values_of
 from collectord.text.units import NS_PER_SECOND
 
@@ -85,7 +88,8 @@ def answer(args: argparse.Namespace) -> int:
     keys = () if by == _ALL else tuple(by.split(","))
     selection = selection_of(args)
     asking = _asking(selection, args)
-    needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+    head = one.head
+    needs = Needs(head.needs, head.optional, head.columns, head.call_chains)
     asked = AskedAnswer(one.text, needs, values)
     groups = compared_groups(selection, args)
     try:
@@ -193,4 +197,10 @@ def _end(selection: Selection, asking: Asking) -> int:
     if asking.is_ordered and len(selection.hosts) > 1:
         for words in clock_bound(told.commit for told in selection.commits).words():
             complain(words)
+    chainless = asking.chainless
+    if chainless:
+        complain(
+            f"records of {hosts_text(len(chainless))} have no call chains, and were left out: "
+            f"{named_hosts(chainless)}"
+        )
     return complain_of(selection)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _EVERYBODY: Final = "*"
 _ALL: Final = "all hosts"
 _DECIMALS: Final = 3
-# Of more hosts that are in both groups, the number is told.
-_SHARED_NAMED: Final = 2
+# Of more hosts, the number is told.
+_HOSTS_NAMED: Final = 2
 # Columns of figures of two groups, behind those that say of what they are.
 FIGURES: Final = (
     Column("FIGURE"),
@@ -74,17 +74,24 @@ def complain_of_groups(groups: Groups, what: str) -> None:
         groups: of the hosts.
         what: what figures are, such as "sums are per host".
     """
-    told = " against ".join(
-        f"{len(group.hosts):,} host{'' if len(group.hosts) == 1 else 's'} of {group.name}"
-        for group in groups
-    )
+    told = " against ".join(f"{hosts_text(len(group.hosts))} of {group.name}" for group in groups)
     complain(f"{told}; {what}")
     shared = groups.shared
     if shared:
-        named = ", ".join(shared[:_SHARED_NAMED])
-        more = len(shared) - _SHARED_NAMED
-        which = f"{named} and {more:,} more are" if more > 0 else f"{named} {_are(shared)}"
-        complain(f"{which} in both groups, and count in each")
+        are = "is" if len(shared) == 1 else "are"
+        complain(f"{named_hosts(shared)} {are} in both groups, and count in each")
+
+
+def hosts_text(count: int) -> str:
+    """Return "1 host", "2 hosts" and so on."""
+    return f"{count:,} host{'' if count == 1 else 's'}"
+
+
+def named_hosts(names: Sequence[str]) -> str:
+    """Return the first names, and the number of others."""
+    named = ", ".join(names[:_HOSTS_NAMED])
+    more = len(names) - _HOSTS_NAMED
+    return f"{named} and {more:,} more" if more > 0 else named
 
 
 def groups_json(groups: Groups) -> list[dict[str, Any]]:
@@ -142,7 +149,3 @@ def number_text(number: float | None, *, signed: bool = False) -> str:
     rounded = round(number, _DECIMALS)
     text = f"{rounded:{'+' if signed and rounded else ''},.{_DECIMALS}f}"
     return text.rstrip("0").rstrip(".")
-
-
-def _are(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"

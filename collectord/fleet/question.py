@@ -14,7 +14,7 @@ from collectord.fleet.store_keys import parse_event_key
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from sqlglot import exp
 
@@ -42,7 +42,7 @@ class Objects(NamedTuple):
         keys: of the objects, each of which is committed.
         bytes: of the objects.
         left_out: keys of objects of the same hosts and days that are not asked.
-        of_event: only rows whose column `event` has this; "": all.
+        of_events: only rows whose column `event` has one of these; none: all.
     """
 
     name: str
@@ -50,12 +50,22 @@ class Objects(NamedTuple):
     keys: Sequence[str]
     bytes: int = 0
     left_out: Sequence[str] = ()
-    of_event: str = ""
+    of_events: Sequence[str] = ()
 
     @property
     def event(self) -> str:
         """The name of the event in the keys."""
         return next(filter(None, map(parse_event_key, self.keys))).event
+
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts that have put them."""
+        return {parts.host for parts in filter(None, map(parse_event_key, self.keys))}
+
+    def of_hosts(self, hosts: Collection[str]) -> Objects:
+        """Return those of some hosts alone."""
+        parsed = ((key, parse_event_key(key)) for key in self.keys)
+        return self._replace(keys=[key for key, parts in parsed if parts and parts.host in hosts])
 
     @property
     def of_keys(self) -> dict[str, str]:

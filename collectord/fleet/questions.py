@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlglot import exp
 
+from collectord.codec.perf_columns import SAMPLES, SOFTWARE
 from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.compare import GROUP, GROUPS, compared
 from collectord.fleet.engines import duck
 from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
+from collectord.fleet.needs import NotShipped
 from collectord.fleet.question import TIME, Chosen, Objects, Question
 from collectord.fleet.recordings import Recordings
 from collectord.fleet.store_keys import parse_event_key
 from collectord.reader.event_file import Window
-from collectord.reader.event_tables import ERRNO_NAMES, GAPS, SYSCALL_NAMES
+from collectord.reader.event_tables import ERRNO_NAMES, GAPS, STACKS, SYSCALL_NAMES
 from collectord.reader.fixed_tables import FixedTable, fixed_tables
 from collectord.reader.sql import Database
 from collectord.text.nearest import did_you_mean
@@ -34,27 +36,13 @@ if TYPE_CHECKING:
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
     from collectord.fleet.groups import Groups
+    from collectord.fleet.needs import Needs
     from collectord.fleet.selection import Selection
 
-SAMPLES: Final = "samples"
-SOFTWARE: Final = "software"
 # The same for all hosts.
 _UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)
 # Objects whose columns are looked at, of an event.
 _SAMPLES: Final = 32
-
-
-class Needs(NamedTuple):
-    """The events of an answer, as `AnswerHead` has them; see there."""
-
-    needs: Sequence[Sequence[str]]
-    optional: Sequence[str]
-    columns: Mapping[str, Mapping[str, str]]
-
-    @property
-    def events(self) -> list[str]:
-        """All that the statement may read."""
-        return [*dict.fromkeys([*(one for need in self.needs for one in need), *self.optional])]
 
 
 class AskedAnswer(NamedTuple):
@@ -79,16 +67,13 @@ class Comparison(NamedTuple):
     recorded_ns: tuple[float, float]
 
 
-class NotShipped(UsageError):
-    """The events that an answer needs are not in the store; the message names them."""
-
-
 class Asking:
     """A store, an engine, and what is asked of them.
 
     Attributes:
         place: of the store and the engine.
         is_ordered: the last question orders records of hosts by time.
+        chainless: hosts that it leaves out, as their records have no call chains.
     """
 
     def __init__(
@@ -99,6 +84,7 @@ class Asking:
         self._engine = engine
         self._chosen = Chosen(selection.wanted.window, session)
         self.is_ordered = False
+        self.chainless: list[str] = []
 
     @property
     def names(self) -> list[str]:
@@ -190,7 +176,7 @@ class Asking:
         """
         need, objects, rows = self._tables_of(asked.head)
         recorded_ns = self._recordings.times_ns(need, self._chosen.window)
-        groups = groups.among(recorded_ns)
+        groups = groups.among(recorded_ns.keys() - {*self.chainless})
         for group in groups:
             if not group.hosts:
                 raise NotShipped(
@@ -216,32 +202,50 @@ class Asking:
 
         Raises as `of_answer`.
         """
-        found = {
-            event: objects
-            for event in head.events
-            if (objects := self._of_event(event)) is not None
-        }
-        recorded = found.keys() | self._recordings.among(head.events)
+        recorded = self._recordings.among(head.events)
         need = next((one for one in head.needs if recorded >= {*one}), None)
         if need is None:
-            least = min(head.needs, key=lambda one: len({*one} - recorded))
-            missing = ", ".join(event for event in least if event not in recorded)
-            raise NotShipped(f"{missing}, which no host that is asked has shipped")
-        read = {*need, *head.optional} & found.keys()
+            raise NotShipped(f"{head.words}, which no host that is asked has shipped")
+        found = {
+            event: objects
+            for event in (*need, *head.optional)
+            if event in recorded and (objects := self._of_event(event)) is not None
+        }
         for event in need:
-            if event not in read and event not in head.columns:
+            if event not in found and event not in head.columns:
                 raise NotShipped(f"a record of {event}, and there was none")
         if self._chosen.session is None:
-            for event in sorted(read):
+            for event in sorted(found):
                 _refuse_twice(event, self._recordings.twice(event))
-        asked = [found[event] for event in sorted(read)]
+        asked = [found[event] for event in sorted(found)]
+        if head.call_chains:
+            asked = self._with_chains(need, asked)
         rows: dict[str, FixedTable] = {
             _plain_name(event): FixedTable({HOST: "VARCHAR", **head.columns[event]})
             for event in head.events
-            if event not in read
+            if event not in found
         }
         rows[GAPS] = self._recordings.gaps(need)
         return need, asked, rows
+
+    def _with_chains(self, need: Sequence[str], asked: Sequence[Objects]) -> list[Objects]:
+        """Return the objects of those hosts of whose events there are call chains.
+
+        Others are left out, as each alone would refuse to answer.
+        """
+        stacks = self._objects(STACKS, STACKS)
+        hosts: set[str] = set()
+        if stacks is not None:
+            names = {name for event in need for name in (event, _plain_name(event))}
+            told = stacks._replace(of_events=sorted(names))
+            hosts = duck.values_of(HOST, told, self.place, self._chosen)
+        self.chainless = sorted({host for one in asked for host in one.hosts} - hosts)
+        found = [one.of_hosts(hosts) for one in asked]
+        if not all(one.keys for one in found):
+            raise NotShipped(
+                f"call chains of {' and '.join(need)}, which no host that is asked has shipped"
+            )
+        return found
 
     def _question(
         self, tree: exp.Query, asked: list[Objects], rows: dict[str, FixedTable]
@@ -301,7 +305,8 @@ class Asking:
                 return self._objects(name, plain)
         if event.startswith(f"{SOFTWARE}:") and SAMPLES in self._selection.events:
             found = self._objects(SAMPLES, plain)
-            return None if found is None else found._replace(of_event=plain)
+            names = self._recordings.samples_of(event)
+            return None if found is None else found._replace(of_events=names)
         return None
 
     def _plain(self, event: str) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from collectord.codec.event_names import find_named
+from collectord.codec.perf_attr import EventType
+from collectord.codec.perf_columns import SOFTWARE, SOFTWARE_NAMES
 from collectord.fleet.lift import HOST
 from collectord.reader.fixed_tables import FixedTable
 from collectord.reader.gaps import at_once, between
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from collectord.fleet.commit import Commit
     from collectord.reader.event_file import Window
@@ -25,7 +28,8 @@ class _Recording(NamedTuple):
 
     Attributes:
         stream: {session, run}, whose segments follow each other.
-        events: their names, as the manifest has them.
+        events: their names, as the manifest has them; those of software events also as
+            SOFTWARE:NAME, whatever aliases and modifiers they have.
         interval: from when to when; None if nothing tells it.
     """
 
@@ -38,12 +42,13 @@ class _Recording(NamedTuple):
 class Recordings:
     """The recordings of some commits."""
 
-    def __init__(self, commits: Iterable[Commit]) -> None:
+    def __init__(self, commits: Sequence[Commit]) -> None:
+        self._stored = {stored.event for one in commits for stored in one.objects}
         self._all = [
             _Recording(
                 one.host,
                 (one.session, manifest.run or one.source),
-                frozenset(manifest.events),
+                frozenset(_names(manifest.events)),
                 _interval(manifest),
             )
             for one in commits
@@ -52,8 +57,13 @@ class Recordings:
 
     def among(self, events: Collection[str]) -> set[str]:
         """Return those of some events that were recorded."""
-        names = frozenset().union(*(one.events for one in self._all))
+        names = self._stored.union(*(one.events for one in self._all))
         return {event for event in events if _is_in(event, names)}
+
+    def samples_of(self, event: str) -> list[str]:
+        """Return the names by which a software event SOFTWARE:NAME was recorded."""
+        names = {name for one in self._all for name in one.events}
+        return sorted(name for name in names if _software(name) == event)
 
     def gaps(self, events: Collection[str]) -> FixedTable:
         """Return the times between the recordings of any of some events, of each host."""
@@ -102,6 +112,20 @@ class Recordings:
                     max(one.interval[1], before[1]),
                 )
         return found
+
+
+def _names(events: Iterable[str]) -> Iterator[str]:
+    for name in events:
+        yield name
+        yield from filter(None, [_software(name)])
+
+
+def _software(name: str) -> str:
+    """Return SOFTWARE:NAME for an alias of a software event with modifiers; "" for any other."""
+    found = find_named(name.partition(":")[0])
+    if found is None or found.type != EventType.SOFTWARE or found.config not in SOFTWARE_NAMES:
+        return ""
+    return f"{SOFTWARE}:{SOFTWARE_NAMES[found.config]}"
 
 
 def _is_in(event: str, names: Collection[str]) -> bool:

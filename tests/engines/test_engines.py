@@ -19,13 +19,14 @@ from collectord.fleet.compare import NO_LIMIT, Columns
 from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.engines.place import Place
 from collectord.fleet.groups import groups_of
-from collectord.fleet.questions import AskedAnswer, Asking, Needs
+from collectord.fleet.needs import Needs
+from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
 from collectord.reader.event_file import Window
 from tests.support import object_stores, shipping
-from tests.support.answer_records import of_all_answers
+from tests.support.answer_records import SAMPLED, of_all_answers
 from tests.support.fleets import BEGIN_NS, DAY, SCHED, SECOND, Host, Shipped, switches
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def _fill(store: Store, events_of: Callable[[int], Mapping[str, str]]) -> None:
             host = Host(name, kernel, clock_off_ns=number * 1000)
             for day in range(2):
                 events = events_of(number + 3 * day)
-                shipped.segment(host, events, BEGIN_NS + day * DAY, _MINUTE)
+                begins_ns = BEGIN_NS + day * DAY
+                shipped.segment(host, events, begins_ns, _MINUTE, sampled=SAMPLED)
                 host.run_number += number  # the first one has no gap
             events = {f"sched:{SCHED}": switches(1, 5)}
             shipped.segment(host, events, BEGIN_NS + DAY, _MINUTE, is_committed=False)

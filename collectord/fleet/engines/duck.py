@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.errors import StoreError
@@ -17,7 +17,6 @@ from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import ExitStack
 
     from collectord.fleet.engines.place import Place
     from collectord.fleet.question import Chosen, Objects, Question
@@ -118,6 +117,19 @@ def columns_of(keys: Sequence[str], place: Place, stack: ExitStack) -> dict[str,
     with _damage_named(keys):
         told = connection.execute(f"DESCRIBE FROM {source}").fetchall()
     return {row[0]: row[1] for row in told}
+
+
+def values_of(column: str, objects: Objects, place: Place, chosen: Chosen) -> set[str]:
+    """Return the values of a column in the rows of objects.
+
+    Raises:
+        StoreError: one of them is damaged.
+    """
+    with ExitStack() as stack:
+        connection = opened(place, stack)
+        _View(objects, place, chosen).make(connection, objects.name)
+        found = connection.execute(f'SELECT DISTINCT "{column}" FROM "{objects.name}"').fetchall()  # noqa: S608  # of this program
+        return {value for (value,) in found}
 
 
 def opened(place: Place, stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN401  # of DuckDB

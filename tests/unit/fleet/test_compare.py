@@ -16,7 +16,8 @@ from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
 from collectord.fleet.groups import groups_of
 from collectord.fleet.lift import HOST, over_hosts
-from collectord.fleet.questions import AskedAnswer, Asking, Needs, NotShipped
+from collectord.fleet.needs import Needs, NotShipped
+from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.sql_tree import parsed, text_for
 from collectord.fleet.store import Store
