@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli.output import Column, complain, print_table
-from collectord.cli.parser import named_values
 from collectord.cli.query_rows import cell_text, columns_of, fit_rows
 from collectord.fleet.compare import FORMS
 from collectord.fleet.engines.place import open_store
@@ -43,7 +42,7 @@ def selection_of(args: argparse.Namespace) -> Selection:
     """Return what the options choose of the store: the hosts of both groups, if there are two."""
     wanted = Wanted(args.window, args.host, args.labels)
     if args.against is not None:
-        labels = named_values("--against", args.against.split(","))
+        labels = {**args.labels_against}
         host = labels.pop(HOST, _EVERYBODY)
         wanted = wanted._replace(also=Wanted(args.window, host, labels))
     return Selection(open_store(args.store), wanted)

@@ -146,6 +146,21 @@ def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
     assert "web-1, web-2 are in both groups, and count in each" in errors
 
 
+def test_conditions_are_given_one_by_one_or_with_commas(run: Run, store: Path) -> None:
+    """A host must meet all of them, and a comma that no key follows is part of a value."""
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("web-3", labels={"role": "web", "place": "a,b"})
+        shipped.segment(host, {f"sched:{WAKING}": wakings({("a", "b"): 7})}, BEGIN_NS, SECOND)
+    words = ("answer", "who-woke-whom", "--label", "role=db")
+    for against in (
+        ("--against", "role=web", "--against", "place=a,b"),
+        ("--against", "place=a,b,role=web"),
+    ):
+        status, text, errors = run(*words, *against)
+        assert (status, text.splitlines()[1].split()[3:5]) == (0, ["30", "7"])
+        assert f"1 host of role=db against 1 host of {','.join(against[1::2])}; sums" in errors
+
+
 def test_an_answer_of_a_host_says_in_its_head_what_is_compared(run: Run, tmp_path: Path) -> None:
     """One that does not is refused; the limit of the statement is that of the differences."""
     own = tmp_path / "own"
@@ -245,6 +260,11 @@ def test_the_incidents_of_groups_are_side_by_side(run: Run, store: Path) -> None
         (("incidents", "--against", "role=wbe"), "no host of role=wbe has shipped"),
         (("flame", "--against", "role=wbe"), "no host of role=wbe has shipped"),
         (("ledger", "--against", "role"), "--against 'role' is not NAME=VALUE"),
+        (("ledger", "--against", "role=db", "--against", "role"), "'role' is not NAME=VALUE"),
+        (
+            ("flame", "--against", "role=db", "--against", "role=x"),
+            "--against role is given twice",
+        ),
         (("query", "SELECT 1", "--against", "role=db"), "--against is an option of fleet answer"),
         (("incidents", "x", "--against", "role=db"), "x is of the hosts that had it"),
         (

@@ -243,7 +243,7 @@ def test_hosts_count_that_recorded_for_some_of_the_time(store: Store) -> None:
 
 
 def test_hosts_count_that_recorded_in_the_session(store: Store) -> None:
-    """What a host recorded in another session is not there, so it does not count."""
+    """Records of another session are not there, so a host that has these alone does not count."""
     with Shipped(store) as shipped:
         events = {f"sched:{WAKING}": wakings({("a", "b"): 100})}
         host = Host("web-3", labels={"role": "web"})
