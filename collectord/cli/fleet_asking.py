@@ -12,6 +12,7 @@ from collectord.cli.fleet_groups import (
     compared_groups,
     complain_of_groups,
     hosts_text,
+    name_of,
     named_hosts,
     print_compared,
     selection_of,
@@ -25,9 +26,11 @@ from collectord.fleet.clock_bound import clock_bound
 from collectord.fleet.compare import NO_LIMIT, Columns
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
+from collectord.fleet.groups import check_labels, no_host_of
 from collectord.fleet.lift import HOST
 from collectord.fleet.needs import Needs, NotShipped
 from collectord.fleet.questions import AskedAnswer, Asking
+from collectord.fleet.selection import EVERYBODY
 from collectord.programs.parameter import values_of
 from collectord.text.units import NS_PER_SECOND
 
@@ -64,6 +67,8 @@ def query(args: argparse.Namespace) -> int:
         return complain_of(selection)
     if not args.words:
         raise UsageError("no statement is given", hint="see `collectord fleet --help`")
+    _check_choice(selection, args)
+    asking.check_session()
     question = asking.of_statement(args.words[0])
     _give(asking, question, args, print_rows)
     return _end(selection, asking)
@@ -92,6 +97,10 @@ def answer(args: argparse.Namespace) -> int:
     needs = Needs(head.needs, head.optional, head.columns, head.call_chains)
     asked = AskedAnswer(one.text, needs, values)
     groups = compared_groups(selection, args)
+    if groups is None:
+        _check_choice(selection, args)
+        check_labels(selection, keys)
+    asking.check_session()
     try:
         if groups is None:
             question = asking.of_answer(*asked, keys)
@@ -167,6 +176,12 @@ def complain_of(selection: Selection) -> int:
 def _asking(selection: Selection, args: argparse.Namespace) -> Asking:
     place = Place(selection.store, args.engine_address)
     return Asking(selection, place, ENGINES[args.engine], args.session)
+
+
+def _check_choice(selection: Selection, args: argparse.Namespace) -> None:
+    """Raise UsageError if the hosts that are chosen, by name or label, are none."""
+    if (args.labels or args.host != EVERYBODY) and not selection.hosts:
+        raise no_host_of(selection, name_of(args))
 
 
 def _give(

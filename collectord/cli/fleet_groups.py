@@ -9,9 +9,9 @@ from collectord.cli.output import Column, complain, print_table
 from collectord.cli.query_rows import cell_text, columns_of, fit_rows
 from collectord.fleet.compare import FORMS
 from collectord.fleet.engines.place import open_store
-from collectord.fleet.groups import Pair, groups_of
+from collectord.fleet.groups import Pair, groups_of, no_host_of
 from collectord.fleet.lift import HOST
-from collectord.fleet.selection import Selection, Wanted
+from collectord.fleet.selection import EVERYBODY, Selection, Wanted
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collectord.fleet.groups import Groups
     from collectord.reader.sql import Answered
 
-_EVERYBODY: Final = "*"
 _ALL: Final = "all hosts"
 _DECIMALS: Final = 3
 # Of more hosts, the number is told.
@@ -43,7 +42,7 @@ def selection_of(args: argparse.Namespace) -> Selection:
     wanted = Wanted(args.window, args.host, args.labels)
     if args.against is not None:
         labels = {**args.labels_against}
-        host = labels.pop(HOST, _EVERYBODY)
+        host = labels.pop(HOST, EVERYBODY)
         wanted = wanted._replace(also=Wanted(args.window, host, labels))
     return Selection(open_store(args.store), wanted)
 
@@ -52,17 +51,19 @@ def compared_groups(selection: Selection, args: argparse.Namespace) -> Groups | 
     """Return the groups that are compared, and None if there is one alone.
 
     Raises:
-        UsageError: a group has no host.
+        UsageError: a group has no host, or no host has the labels of the one.
         StoreError: the store cannot be read.
     """
-    if args.against is None:
-        return None
-    return groups_of(selection, name_of(args), args.against)
+    if args.against is not None:
+        return groups_of(selection, name_of(args), args.against)
+    if args.labels and not selection.hosts:
+        raise no_host_of(selection, name_of(args))
+    return None
 
 
 def name_of(args: argparse.Namespace) -> str:
     """Return the name of the hosts that are asked, without those they are compared with."""
-    host = [] if args.host == _EVERYBODY else [args.host]
+    host = [] if args.host == EVERYBODY else [args.host]
     return ", ".join([*args.label, *host]) or _ALL
 
 

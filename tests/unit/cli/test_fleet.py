@@ -303,6 +303,44 @@ def test_an_incident_is_shown_by_its_name_on_a_host(run: Run, store: Path) -> No
         run("incidents", "3-io")
 
 
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (("--label", "role=bd"), "no host of role=bd has shipped", "role is db, web"),
+        (("--label", "rloe=db"), "no host of rloe=db has shipped", "role is db, web"),
+        (("--host", "bd-*"), r"no host of bd-\* has shipped", "host is db-1, web-1; kernel is"),
+        (("--session", "exce"), "has shipped the session exce", 'did you mean "exec"'),
+        (("--session", "x"), "has shipped the session x", "there are: exec"),
+    ],
+)
+@pytest.mark.parametrize("action", [("query", "FROM sched_switch"), ("answer", "slow-io")])
+def test_a_choice_of_nothing_is_told(
+    run: Run, action: tuple[str, ...], words: tuple[str, ...], problem: str, hint: str
+) -> None:
+    """With the labels, the hosts or the sessions that there are."""
+    with pytest.raises(UsageError, match=problem) as told:
+        run(*action, *words)
+    assert hint in told.value.hint
+
+
+def test_rows_begin_with_labels_that_there_are(run: Run) -> None:
+    """A label that no host has is told, with those that they have."""
+    for by in ("rloe", "host,rloe"):
+        with pytest.raises(UsageError, match="no host that is asked has the label 'rloe'") as told:
+            run("answer", "slow-io", "--by", by)
+        assert told.value.hint == "there are hosts whose kernel is 6.12.0; role is db, web"
+    assert run("answer", "slow-io", "--by", "all")[0] == 0
+
+
+@pytest.mark.parametrize("action", [("ledger",), ("flame",), ("incidents",)])
+def test_labels_that_no_host_has_are_told_by_each_action(
+    run: Run, action: tuple[str, ...]
+) -> None:
+    """As they are chosen by the same options."""
+    with pytest.raises(UsageError, match="no host of role=bd has shipped"):
+        run(*action, "--label", "role=bd")
+
+
 def test_incidents_are_of_hosts_with_labels(run: Run, store: Path) -> None:
     """Labels are those of the commits of a host, as for all other actions."""
     for host in ("db-1", "web-1"):
