@@ -36,6 +36,7 @@ from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     import argparse
+    from collections import Counter
     from collections.abc import Callable
 
     from collectord.cli.answer_file import AnswerFile
@@ -51,6 +52,7 @@ _LIMIT: Final = "limit"
 # Times that hosts have recorded are told if one is longer by more than this.
 _ALIKE: Final = 1.1
 _DAMAGED_NAMED: Final = 4
+_LEDGER: Final = "; `collectord fleet ledger` tells when and why"
 
 
 def query(args: argparse.Namespace) -> int:
@@ -71,7 +73,7 @@ def query(args: argparse.Namespace) -> int:
     asking.check_session()
     question = asking.of_statement(args.words[0])
     _give(asking, question, args, print_rows)
-    return _end(selection, asking)
+    return _end(selection, asking, args)
 
 
 def answer(args: argparse.Namespace) -> int:
@@ -115,7 +117,7 @@ def answer(args: argparse.Namespace) -> int:
     except NotShipped as error:
         complain(f"{one.name} needs {error.message}")
         return max(EXIT_FAILURE, complain_of(selection))
-    return _end(selection, asking)
+    return _end(selection, asking, args)
 
 
 def _compare(
@@ -132,10 +134,9 @@ def _compare(
         asked = asked._replace(values={**asked.values, _LIMIT: NO_LIMIT})
     made = asking.of_comparison(asked, columns, groups, None if limit is None else int(limit))
     if not args.show:
-        sizes = zip(groups, made.groups, strict=True)
-        left_out = sum(len(whole.hosts) - len(part.hosts) for whole, part in sizes)
-        without = f"; {left_out:,} more have not recorded what {one.name} needs"
-        complain_of_groups(made.groups, f"sums are per host{without if left_out else ''}")
+        have = "has" if made.left_out == 1 else "have"
+        without = f"; {made.left_out:,} more {have} not recorded what {one.name} needs"
+        complain_of_groups(made.groups, f"sums are per host{without if made.left_out else ''}")
         _complain_of_times(made)
     _give(asking, made.question, args, lambda rows: print_compared(rows, len(columns.keys)))
 
@@ -164,13 +165,14 @@ def _columns_of(one: AnswerFile) -> Columns:
 
 
 def complain_of(selection: Selection) -> int:
-    """Report commits that cannot be read, and return the exit status."""
-    for error in [*selection.damaged.values()][:_DAMAGED_NAMED]:
-        complain(f"its records were left out: {error}")
-    more = len(selection.damaged) - _DAMAGED_NAMED
-    if more > 0:
-        complain(f"{more:,} more commits cannot be read")
-    return EXIT_FAILURE if selection.damaged else EXIT_OK
+    """Report commits and objects that cannot be read, and return the exit status."""
+    for what, errors in (("commit", selection.damaged), ("object", selection.gone)):
+        for error in [*errors.values()][:_DAMAGED_NAMED]:
+            complain(f"its records were left out: {error}")
+        more = len(errors) - _DAMAGED_NAMED
+        if more > 0:
+            complain(f"{more:,} more {what}{'' if more == 1 else 's'} cannot be read")
+    return EXIT_FAILURE if selection.damaged or selection.gone else EXIT_OK
 
 
 def _asking(selection: Selection, args: argparse.Namespace) -> Asking:
@@ -207,7 +209,7 @@ def _give(
         form(engine.ask(question, place, shape, stack))
 
 
-def _end(selection: Selection, asking: Asking) -> int:
+def _end(selection: Selection, asking: Asking, args: argparse.Namespace) -> int:
     """Say what there is to know of a result, and return the exit status."""
     if asking.is_ordered and len(selection.hosts) > 1:
         for words in clock_bound(told.commit for told in selection.commits).words():
@@ -218,4 +220,34 @@ def _end(selection: Selection, asking: Asking) -> int:
             f"records of {hosts_text(len(chainless))} have no call chains, and were left out: "
             f"{named_hosts(chainless)}"
         )
+    if not args.show:
+        _complain_of_shortfall(asking)
     return complain_of(selection)
+
+
+def _complain_of_shortfall(asking: Asking) -> None:
+    """Say how much of what was read is missing, and on which hosts most of it."""
+    found = asking.shortfall()
+    if found is None:
+        complain(
+            "whether records were lost was not looked at in so many segments"
+            "; `collectord fleet ledger` tells it"
+        )
+        return
+    for (how, unit), by_host in found.lost.items():
+        complain(
+            f"{by_host.total():,} {unit} of {hosts_text(len(by_host))} were {how} in what was "
+            f"read: {_most(by_host)}{_LEDGER}"
+        )
+    if found.gaps:
+        are = "is 1 gap" if found.gaps.total() == 1 else f"are {found.gaps.total():,} gaps"
+        complain(
+            f"there {are} in what {hosts_text(len(found.gaps))} recorded: "
+            f"{_most(found.gaps)}{_LEDGER}"
+        )
+
+
+def _most(by_host: Counter[str]) -> str:
+    """Return the hosts with the most of something, each with its number."""
+    ordered = sorted(by_host.items(), key=lambda told: (-told[1], told[0]))
+    return named_hosts([f"{host} {count:,}" for host, count in ordered])

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlglot import exp
-
 from collectord.codec.perf_columns import SAMPLES, SOFTWARE
 from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
@@ -19,8 +17,9 @@ from collectord.fleet.engines import duck
 from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.needs import NotShipped
-from collectord.fleet.question import TIME, Chosen, Objects, Question
+from collectord.fleet.question import Chosen, Objects, Question
 from collectord.fleet.recordings import Recordings
+from collectord.fleet.shortfall import note_gone, shortfall
 from collectord.fleet.store_keys import parse_event_key
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import ERRNO_NAMES, GAPS, STACKS, SYSCALL_NAMES
@@ -31,6 +30,8 @@ from collectord.text.nearest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from sqlglot import exp
+
     from collectord.fleet.commit import Commit
     from collectord.fleet.compare import Columns
     from collectord.fleet.engines import Engine
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collectord.fleet.groups import Groups
     from collectord.fleet.needs import Needs
     from collectord.fleet.selection import Selection
+    from collectord.fleet.shortfall import Shortfall
 
 # The same for all hosts.
 _UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)
@@ -60,11 +62,13 @@ class Comparison(NamedTuple):
         groups: the hosts that have recorded what it reads for some of the time, by whose number
             sums are divided.
         recorded_ns: for how long a host of each group has, in the mean.
+        left_out: the number of those that have not.
     """
 
     question: Question
     groups: Groups
     recorded_ns: tuple[float, float]
+    left_out: int
 
 
 class Asking:
@@ -74,6 +78,7 @@ class Asking:
         place: of the store and the engine.
         is_ordered: the last question orders records of hosts by time.
         chainless: hosts that it leaves out, as their records have no call chains.
+        read: names of the events and other tables of which it reads records.
     """
 
     def __init__(
@@ -85,6 +90,8 @@ class Asking:
         self._chosen = Chosen(selection.wanted.window, session)
         self.is_ordered = False
         self.chainless: list[str] = []
+        self.read: set[str] = set()
+        self._gone: set[str] = set()
 
     def check_session(self) -> None:
         """See that hosts have shipped the session, if one is asked for.
@@ -143,17 +150,21 @@ class Asking:
             elif key in known:
                 names[key] = self._plain(known[key])
                 found = self._objects(known[key], names[key])
+                if self._selection.is_small:
+                    self._note_gone(known[key], found)
                 if found is None:
-                    raise UsageError(
+                    nothing = UsageError(
                         f"no object of {name} is in the time and of the hosts that are asked for"
                     )
+                    raise next(iter(self._selection.gone.values()), nothing)
                 objects.append(found)
             else:
                 hint = (
                     did_you_mean(name, self.names) or "`collectord fleet query --schema` has all"
                 )
                 raise UsageError(f"there is no table {name}", hint=hint)
-        self.is_ordered = bool(objects) and _orders_by_time(tree)
+        self.read = {one.event for one in objects}
+        self.is_ordered = bool(objects) and sql_tree.orders_by_time(tree)
         tree = sql_tree.with_names(tree, names)
         return Question(tree, sql, objects, rows, self._chosen)
 
@@ -192,7 +203,8 @@ class Asking:
         """
         need, objects, rows = self._tables_of(asked.head)
         recorded_ns = self._recordings.times_ns(need, self._chosen.window)
-        groups = groups.among(recorded_ns.keys() - {*self.chainless})
+        left_out = sum(host not in recorded_ns for group in groups for host in group.hosts)
+        groups = groups.among(recorded_ns.keys() - self._gone.union(self.chainless))
         for group in groups:
             if not group.hosts:
                 raise NotShipped(
@@ -209,7 +221,7 @@ class Asking:
         each_ns = [
             sum(recorded_ns[host] for host in group.hosts) / len(group.hosts) for group in groups
         ]
-        return Comparison(question, groups, (each_ns[0], each_ns[1]))
+        return Comparison(question, groups, (each_ns[0], each_ns[1]), left_out)
 
     def _tables_of(
         self, head: Needs
@@ -222,11 +234,13 @@ class Asking:
         need = next((one for one in head.needs if recorded >= {*one}), None)
         if need is None:
             raise NotShipped(f"{head.words}, which no host that is asked has shipped")
-        found = {
-            event: objects
-            for event in (*need, *head.optional)
-            if event in recorded and (objects := self._of_event(event)) is not None
-        }
+        read = [event for event in (*need, *head.optional) if event in recorded]
+        told = {event: self._of_event(event) for event in read}
+        found = {event: objects for event, objects in told.items() if objects is not None}
+        self.read = {*read}
+        self._gone = set[str]().union(*(self._note_gone(event, told[event]) for event in need))
+        for event in {*read} - {*need}:
+            self._note_gone(event, told[event])
         for event in need:
             if event not in found and event not in head.columns:
                 raise NotShipped(f"a record of {event}, and there was none")
@@ -243,6 +257,29 @@ class Asking:
         }
         rows[GAPS] = self._recordings.gaps(need)
         return need, asked, rows
+
+    def _note_gone(self, event: str, there: Objects | None) -> set[str]:
+        """Note the objects of an event that are gone, and return the hosts that have no other."""
+        is_sample = event.startswith(f"{SOFTWARE}:")
+        names = {SAMPLES} if is_sample else {event, _plain_name(event)}
+        if there is not None:
+            names = {there.event}
+        window = self._chosen.window
+        commits = (one for one in self._commits if window.overlaps(*one.span))
+        keys = {*there.keys} if there is not None else set()
+        return note_gone(self._selection, commits, names, keys)
+
+    def shortfall(self) -> Shortfall | None:
+        """Return what lacks in the records that the last question reads.
+
+        None: there are too many commits, and nothing else of the question has read them.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        if not self._selection.is_small:
+            return None
+        return shortfall(self._recordings.commits_of(self.read), self._chosen.window)
 
     def _with_chains(self, need: Sequence[str], asked: Sequence[Objects]) -> list[Objects]:
         """Return the objects of those hosts of whose events there are call chains.
@@ -269,7 +306,7 @@ class Asking:
         """Return the question of a statement over tables of an answer, and others it names."""
         self._add_others(tree, asked, rows)
         named = {one.name.lower(): one.name for one in asked} | {name: name for name in rows}
-        self.is_ordered = _orders_at_the_end(tree)
+        self.is_ordered = sql_tree.orders_at_the_end(tree)
         tree = sql_tree.with_names(tree, named)
         text = sql_tree.text_for(tree, dialect.DUCKDB)
         return Question(tree, text, asked, rows, self._chosen)
@@ -285,8 +322,10 @@ class Asking:
                 rows[name] = tables.made(name, self._selection)
             elif name not in rows and name not in {one.name for one in asked}:
                 more = self._objects(name, name)
+                self._note_gone(name, more)
                 if more is None:
                     raise NotShipped(f"{name}, which no host that is asked has shipped")
+                self.read.add(name)
                 asked.append(more)
 
     def shape(self, question: Question) -> list[tuple[str, str]]:
@@ -367,26 +406,3 @@ def _refuse_twice(event: str, sessions: Mapping[str, Sequence[str]]) -> None:
             f"{', '.join(names)}",
             hint="choose a --session: else each record counts twice",
         )
-
-
-def _orders_by_time(tree: exp.Query) -> bool:
-    """Whether a statement puts records in an order by their times, or compares these."""
-    if any(
-        column.name.lower() == TIME
-        for one in tree.find_all(exp.Ordered)
-        for column in one.find_all(exp.Column)
-    ):
-        return True
-    return any(
-        len({column.table for column in one.find_all(exp.Column) if column.name.lower() == TIME})
-        > 1
-        for one in tree.find_all(exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Sub, exp.Between)
-    )
-
-
-def _orders_at_the_end(tree: exp.Query) -> bool:
-    """Whether the last rows of an answer, which are of several hosts, are in an order by time."""
-    order = tree.args.get("order")
-    return order is not None and any(
-        column.name.lower() == TIME for column in order.find_all(exp.Column)
-    )

@@ -43,21 +43,27 @@ class Recordings:
     """The recordings of some commits."""
 
     def __init__(self, commits: Sequence[Commit]) -> None:
-        self._stored = {stored.event for one in commits for stored in one.objects}
-        self._all = [
-            _Recording(
-                one.host,
-                (one.session, manifest.run or one.source),
-                frozenset(_names(manifest.events)),
-                _interval(manifest),
-            )
-            for one in commits
-            for manifest in one.decoded()
+        self._names = [(one, {stored.event for stored in one.objects}) for one in commits]
+        self._all: list[_Recording] = []
+        for one, of_commit in self._names:
+            for manifest in one.decoded():
+                events = frozenset(_names(manifest.events))
+                stream = one.session, manifest.run or one.source
+                self._all.append(_Recording(one.host, stream, events, _interval(manifest)))
+                of_commit.update(events)
+
+    def commits_of(self, tables: Collection[str]) -> list[Commit]:
+        """Return the commits that have rows of some tables, or may have had."""
+        plain = {name.rpartition(":")[2] for name in tables}
+        return [
+            one
+            for one, names in self._names
+            if not plain.isdisjoint(name.rpartition(":")[2] for name in names)
         ]
 
     def among(self, events: Collection[str]) -> set[str]:
         """Return those of some events that were recorded."""
-        names = self._stored.union(*(one.events for one in self._all))
+        names = {name for _, of_commit in self._names for name in of_commit}
         return {event for event in events if _is_in(event, names)}
 
     def samples_of(self, event: str) -> list[str]:

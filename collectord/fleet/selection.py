@@ -127,6 +127,7 @@ class Selection:
         store: that is read.
         wanted: what is asked for.
         damaged: why a commit cannot be read, by its key.
+        gone: why an object cannot be read that a commit names, by its key.
     """
 
     store: Store
@@ -134,6 +135,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         self.damaged: dict[str, StoreError] = {}
+        self.gone: dict[str, StoreError] = {}
 
     @cached_property
     def days(self) -> list[str]:

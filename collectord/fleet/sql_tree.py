@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import sqlglot
 from sqlglot import exp
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from collectord.fleet.dialect import Rewrite
+
+TIME: Final = "time"
 
 
 def parsed(sql: str, values: Mapping[str, int | str] | None = None) -> exp.Query:
@@ -118,6 +120,29 @@ def tables_of(tree: exp.Query) -> set[str]:
     made = {part.alias.lower() for part in tree.find_all(exp.CTE)}
     named = {table.name for table in tree.find_all(exp.Table) if table.name}
     return {name for name in named if name.lower() not in made}
+
+
+def orders_by_time(tree: exp.Query) -> bool:
+    """Whether a statement puts records in an order by their times, or compares these."""
+    if any(
+        column.name.lower() == TIME
+        for one in tree.find_all(exp.Ordered)
+        for column in one.find_all(exp.Column)
+    ):
+        return True
+    return any(
+        len({column.table for column in one.find_all(exp.Column) if column.name.lower() == TIME})
+        > 1
+        for one in tree.find_all(exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Sub, exp.Between)
+    )
+
+
+def orders_at_the_end(tree: exp.Query) -> bool:
+    """Whether the last rows of an answer, which are of several hosts, are in an order by time."""
+    order = tree.args.get("order")
+    return order is not None and any(
+        column.name.lower() == TIME for column in order.find_all(exp.Column)
+    )
 
 
 def with_names(tree: exp.Query, names: Mapping[str, str]) -> exp.Query:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.cli import fleet
-from collectord.errors import CollectordError, StoreConflict, UsageError
+from collectord.errors import CollectordError, NotStored, StoreConflict, UsageError
+from collectord.fleet import selection
+from collectord.fleet.commit import Covered
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from tests.support import object_stores
@@ -336,9 +338,63 @@ def test_rows_begin_with_labels_that_there_are(run: Run) -> None:
 def test_labels_that_no_host_has_are_told_by_each_action(
     run: Run, action: tuple[str, ...]
 ) -> None:
-    """As they are chosen by the same options."""
+    """The same options choose hosts for all of them."""
     with pytest.raises(UsageError, match="no host of role=bd has shipped"):
         run(*action, "--label", "role=bd")
+
+
+def test_lost_records_and_gaps_are_told(run: Run, store: Path) -> None:
+    """They are those of the events, the hosts and the time; a question to commits has none."""
+    gap = Covered(what="gap", cause="kill", since_ns=BEGIN_NS, until_ns=BEGIN_NS + SECOND)
+    with Shipped(Store.open(str(store))) as shipped:
+        for name, lost in (("db-1", 7), ("db-2", 5000), ("db-3", 0), ("web-1", 20)):
+            events = {f"sched:{SCHED}": switches(1, 2)}
+            covered = (gap,) if name == "db-3" else ()
+            host = Host(name)
+            begins_ns = BEGIN_NS + 120 * SECOND
+            shipped.segment(host, events, begins_ns, SECOND, lost=lost, covered=covered)
+            # Each segment of a run tells the gap before it.
+            shipped.segment(host, events, begins_ns + SECOND, SECOND, covered=covered)
+    losses = (
+        "collectord: 5,027 records of 3 hosts were lost in what was read: db-2 5,000, web-1 20 "
+        "and 1 more; `collectord fleet ledger` tells when and why\n"
+    )
+    gaps = (
+        "collectord: there is 1 gap in what 1 host recorded: db-3 1; `collectord fleet ledger` "
+        "tells when and why\n"
+    )
+    count = ("query", "SELECT count(*) FROM sched_switch")
+    assert (run(*count)[0], run(*count)[2]) == (0, losses + gaps)
+    assert run("answer", "cpu-share")[2] == losses + gaps
+    assert run(*count, "--since", "2026-11-20T00:01:30Z")[2] == losses
+    assert run(*count, "--until", "2026-11-20T00:01:30Z")[2] == gaps
+    assert "lost" not in run("query", "FROM block_rq_issue")[2]
+    assert run("query", "SELECT count(*) FROM ledger") == (0, "count_star()\n          10\n", "")
+
+
+def test_so_many_commits_are_not_read_for_losses(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that needs none says so; one that has read them tells what it found."""
+    monkeypatch.setattr(selection, "_FEW", 1)
+    told = "whether records were lost was not looked at in so many segments"
+    assert told in run("query", "SELECT count(*) FROM sched_switch")[2]
+    assert run("query", "SELECT count(*) FROM sched_switch JOIN hosts USING (host)")[2] == ""
+    assert run("answer", "slow-io")[2] == ""
+
+
+def test_an_object_that_is_gone_is_told(run: Run, store: Path) -> None:
+    """Its commit names it, so its records were left out: the status is 1."""
+    (one,) = store.glob(f"events/event={SCHED}/*/host=db-1/*")
+    one.unlink()
+    status, text, errors = run("query", "SELECT DISTINCT host FROM sched_switch")
+    assert (status, text) == (1, "host\nweb-1\n")
+    assert "its records were left out: " in errors
+    assert f"has no events/event={SCHED}/date=2026-11-20/host=db-1/" in errors
+    assert run("answer", "cpu-share")[0] == 1
+    assert run("answer", "slow-io")[0] == 0
+    with pytest.raises(NotStored, match="which its commit names"):
+        run("query", "FROM sched_switch", "--host", "db-1")
 
 
 def test_incidents_are_of_hosts_with_labels(run: Run, store: Path) -> None:

@@ -74,6 +74,8 @@ def test_the_difference_of_an_answer_is_a_table(run: Run) -> None:
     )
     assert errors == (
         "collectord: 1 host of role=db against 2 hosts of role=web; sums are per host\n"
+        "collectord: 6 records of 1 host were lost in what was read: db-1 6; `collectord fleet "
+        "ledger` tells when and why\n"
     )
 
 
@@ -144,6 +146,37 @@ def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
     errors = run("answer", "who-woke-whom", "--against", "role=web")[2]
     assert "4 hosts of all hosts against 2 hosts of role=web" in errors
     assert "web-1, web-2 are in both groups, and count in each" in errors
+
+
+def test_hosts_that_have_recorded_nothing_do_not_count(run: Run, store: Path) -> None:
+    """Their number is told, as sums are for each of the others."""
+    words = ("answer", "who-woke-whom", *_ROLES)
+    with Shipped(Store.open(str(store))) as shipped:
+        for number, have in ((3, "1 more has"), (4, "2 more have")):
+            host = Host(f"web-{number}", labels={"role": "web"})
+            shipped.segment(host, {"some:thing": wakings({("a", "b"): 1})}, BEGIN_NS, SECOND)
+            assert f"per host; {have} not recorded what who-woke-whom needs\n" in run(*words)[2]
+
+
+def test_a_host_whose_objects_are_gone_does_not_count(run: Run, store: Path) -> None:
+    """One that has some of them does; each that is gone is told, and the status is 1."""
+    words = ("answer", "who-woke-whom", *_ROLES)
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("web-2", labels={"role": "web"})
+        events = {f"sched:{WAKING}": wakings({("a", "b"): 2})}
+        shipped.segment(host, events, BEGIN_NS + 3600 * SECOND, SECOND)
+    for one in store.rglob("events/**/host=web-1/*.parquet"):
+        one.unlink()
+    status, text, errors = run(*words)
+    assert (status, text.splitlines()[1].split()[3:5]) == (1, ["30", "22"])
+    assert "1 host of role=db against 1 host of role=web; sums are per host\n" in errors
+    assert errors.count("which its commit names") == 1
+    assert "host=web-1" in errors
+    min(store.rglob("events/**/host=web-2/*.parquet")).unlink()
+    status, text, errors = run(*words)
+    assert status == 1
+    assert "against 1 host of role=web; sums are per host\n" in errors
+    assert errors.count("which its commit names") == 2
 
 
 def test_conditions_are_given_one_by_one_or_with_commas(run: Run, store: Path) -> None:
