@@ -21,9 +21,9 @@ from collectord.cli.new_file import check_is_new
 from collectord.cli.output import Column, complain, print_json, print_table, say
 from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows
-from collectord.errors import UsageError
+from collectord.errors import ConfigError, UsageError
 from collectord.fleet.clock_bound import clock_bound
-from collectord.fleet.compare import NO_LIMIT, Columns
+from collectord.fleet.compare import NO_LIMIT, Columns, NoColumn
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
 from collectord.fleet.groups import check_labels, no_host_of
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from collectord.cli.answer_file import AnswerFile
+    from collectord.fleet.compare import Comparison
     from collectord.fleet.groups import Groups
     from collectord.fleet.question import Question
-    from collectord.fleet.questions import Comparison
     from collectord.fleet.selection import Selection
     from collectord.reader.sql import Answered
 
@@ -132,7 +132,10 @@ def _compare(
     limit = asked.values.get(_LIMIT)
     if limit is not None:
         asked = asked._replace(values={**asked.values, _LIMIT: NO_LIMIT})
-    made = asking.of_comparison(asked, columns, groups, None if limit is None else int(limit))
+    try:
+        made = asking.of_comparison(asked, columns, groups, None if limit is None else int(limit))
+    except NoColumn as error:
+        raise ConfigError(error.message, path=one.path, key="compare", hint=error.hint) from error
     if not args.show:
         have = "has" if made.left_out == 1 else "have"
         without = f"; {made.left_out:,} more {have} not recorded what {one.name} needs"

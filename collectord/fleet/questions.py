@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.codec.perf_columns import SAMPLES, SOFTWARE
 from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
-from collectord.fleet.compare import GROUP, GROUPS, compared
+from collectord.fleet.compare import GROUP, GROUPS, Comparison, compared
 from collectord.fleet.engines import duck
 from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
@@ -53,22 +53,6 @@ class AskedAnswer(NamedTuple):
     sql: str
     head: Needs
     values: Mapping[str, int | str]
-
-
-class Comparison(NamedTuple):
-    """The question how an answer differs between two groups of hosts.
-
-    Attributes:
-        groups: the hosts that have recorded what it reads for some of the time, by whose number
-            sums are divided.
-        recorded_ns: for how long a host of each group has, in the mean.
-        left_out: the number of those that have not.
-    """
-
-    question: Question
-    groups: Groups
-    recorded_ns: tuple[float, float]
-    left_out: int
 
 
 class Asking:
@@ -199,6 +183,7 @@ class Asking:
 
         Raises:
             NotShipped: as `of_answer`, or no host of a group has recorded what it reads.
+            NoColumn: it has not all columns.
             UsageError, StoreError: as `of_answer`.
         """
         need, objects, rows = self._tables_of(asked.head)
@@ -216,6 +201,8 @@ class Asking:
             [(host, side) for side, group in enumerate(groups) for host in group.hosts],
         )
         tree = over_hosts(sql_tree.parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS)
+        names = [name for name, _ in self.shape(self._question(tree, objects, rows))]
+        columns.check([name for name in names if name not in {HOST, GROUP}])
         numbers = len(groups.group.hosts), len(groups.against.hosts)
         question = self._question(compared(tree, columns, numbers, limit), objects, rows)
         each_ns = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 import pytest
 
-from collectord.errors import StoreError, UsageError
+from collectord.errors import ConfigError, StoreError, UsageError
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from tests.support import object_stores
@@ -208,6 +208,29 @@ def test_an_answer_of_a_host_says_in_its_head_what_is_compared(run: Run, tmp_pat
     path.write_text(_OWN.format(head=f'{keys}\n-- [compare.measures]\n-- times = "sum"'))
     rows = [json.loads(line) for line in run(*words, "--json")[1].splitlines()]
     assert [row["times_difference"] for row in rows] == [15, 4]
+
+
+@pytest.mark.parametrize(
+    ("head", "column", "hint"),
+    [
+        (('"comm", "wokn"', 'times = "sum"'), "wokn", 'did you mean "woken"? its columns are'),
+        (('"comm"', 'number = "max"'), "number", "its columns are comm, woken, times"),
+        (('"comm"', 'times = "mean by pairs"'), "pairs", "its columns are comm, woken, times"),
+    ],
+)
+def test_a_column_that_is_compared_must_be_one_of_the_statement(
+    run: Run, tmp_path: Path, head: tuple[str, str], column: str, hint: str
+) -> None:
+    """The error has the file, the column, and those that there are; "rows" counts without one."""
+    path = tmp_path / "mine.sql"
+    words = ("answer", "mine", *_ROLES, "--answer-dir", str(tmp_path))
+    compare = "-- [compare]\n-- keys = [{}]\n-- [compare.measures]\n-- {}"
+    path.write_text(_OWN.format(head=compare.format(*head)))
+    with pytest.raises(ConfigError, match=f"{path}: compare: .* no column {column}, ") as told:
+        run(*words)
+    assert told.value.hint.startswith(hint)
+    path.write_text(_OWN.format(head=compare.format('"comm"', 'number = "rows"')))
+    assert run(*words)[0] == 0
 
 
 def test_the_ledgers_of_groups_are_side_by_side(run: Run) -> None:
