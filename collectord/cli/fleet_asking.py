@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -18,9 +19,9 @@ from collectord.cli.fleet_groups import (
     selection_of,
 )
 from collectord.cli.new_file import check_is_new
-from collectord.cli.output import Column, complain, print_json, print_table, say
+from collectord.cli.output import Column, complain, print_table, say
 from collectord.cli.parser import named_values
-from collectord.cli.query_rows import print_csv, print_objects, print_rows
+from collectord.cli.query_rows import print_csv, print_objects, print_rows, print_schema
 from collectord.errors import ConfigError, UsageError
 from collectord.fleet.clock_bound import clock_bound
 from collectord.fleet.compare import NO_LIMIT, Columns, NoColumn
@@ -60,12 +61,7 @@ def query(args: argparse.Namespace) -> int:
     selection = selection_of(args)
     asking = _asking(selection, args)
     if args.schema:
-        rows = [*asking.described()]
-        if args.json:
-            keys = ("table", "column", "type")
-            print_json({"columns": [dict(zip(keys, row, strict=True)) for row in rows]})
-        else:
-            print_table((Column("TABLE"), Column("COLUMN"), Column("TYPE")), rows)
+        print_schema([*asking.described()], args)
         return complain_of(selection)
     if not args.words:
         raise UsageError("no statement is given", hint="see `collectord fleet --help`")
@@ -150,10 +146,17 @@ def _complain_of_times(made: Comparison) -> None:
     if max(times) <= min(times) * _ALIKE:
         return
     told = " and ".join(
-        f"{seconds:,.0f} s each in {group.name}"
+        f"{_seconds_text(seconds)} s each in {group.name}"
         for group, seconds in zip(made.groups, times, strict=True)
     )
     complain(f"hosts have recorded for {told}: sums are of all of that time")
+
+
+def _seconds_text(seconds: float) -> str:
+    """Return seconds with as many digits as tell two apart of which one is larger by a tenth."""
+    decimals = max(2 - math.floor(math.log10(seconds)), 0)
+    text = f"{seconds:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
 
 
 def _columns_of(one: AnswerFile) -> Columns:

@@ -107,6 +107,12 @@ def test_the_schema_has_all_tables(run: Run) -> None:
     _, text, _ = run("query", "--schema")
     tables = {line.split()[0] for line in text.splitlines()[1:]}
     assert tables >= {SCHED, ISSUE, "hosts", "ledger", "coverage", "clocks", "errno_names"}
+    lines = run("query", "--schema", "--csv")[1].split("\r\n")
+    assert lines[0] == "table,column,type"
+    assert "hosts,role,VARCHAR" in lines
+    assert {line.partition(",")[0] for line in lines[1:-1]} == tables
+    with pytest.raises(UsageError, match="--parquet is for rows of a statement"):
+        run("query", "--schema", "--parquet", "x.parquet")
 
 
 def test_an_answer_has_a_host_before_its_columns(run: Run) -> None:

@@ -108,11 +108,17 @@ def test_groups_that_recorded_for_different_times_are_told(run: Run, store: Path
         events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
         shipped.segment(host, events, BEGIN_NS, 600 * SECOND)
     words = ("answer", "who-woke-whom", "--label", "role=new", "--against", "role=web")
-    told = "have recorded for 600 s each in role=new and 60 s each in role=web"
+    told = "have recorded for 600 s each in role=new and 60 s each in role=web: sums"
     assert told in run(*words)[2]
     assert "have recorded" not in run("answer", "who-woke-whom", *_ROLES)[2]
     within = run(*words, "--until", "2026-11-20T00:01:00Z")[2]
     assert "have recorded" not in within
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("brief-1", labels={"role": "brief"})
+        shipped.segment(host, events, BEGIN_NS + 59 * SECOND, SECOND // 20)
+    words = ("answer", "who-woke-whom", "--label", "role=brief", "--against", "role=web")
+    told = "have recorded for 0.05 s each in role=brief and 1 s each in role=web"
+    assert told in run(*words, "--since", "2026-11-20T00:00:59Z")[2]
 
 
 @pytest.mark.parametrize(("engine", "word"), [("clickhouse", "FROM file("), ("spark", "`waker`")])
