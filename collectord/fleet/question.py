@@ -101,6 +101,11 @@ class Question(NamedTuple):
     rows: Mapping[str, FixedTable]
     chosen: Chosen
 
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all objects that are asked."""
+        return [key for one in self.objects for key in one.keys]
+
 
 class Rows:
     """The rows of a result of any engine, in the form that DuckDB's have.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.cli import answer_file
-from collectord.errors import CollectordError, UsageError
+from collectord.errors import CollectordError, StoreError, UsageError
 from collectord.fleet.compare import NO_LIMIT, Columns
 from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.engines.place import Place
@@ -271,6 +271,22 @@ def test_what_an_engine_refuses_is_told(folder: Store, engine: str) -> None:
     """DuckDB has a function that the engine lacks: its words are in the error."""
     with pytest.raises(CollectordError, match=r"refuses the statement|has nothing for"):
         _statement(folder, engine, "SELECT damerau_levenshtein(next_comm, 'x') FROM sched_switch")
+
+
+@pytest.mark.parametrize("engine", ["clickhouse", "spark"])
+@pytest.mark.parametrize(("at", "damage"), [(4, b"\x0f" * 30), (-8, bytes(8))])
+def test_a_damaged_object_is_named(tmp_path: Path, engine: str, at: int, damage: bytes) -> None:
+    """A page of it, or its end."""
+    store = Store.open(str(tmp_path / "store"), make=True)
+    _fill(store, _switches)
+    one = min((tmp_path / "store").glob(f"events/event={SCHED}/*/host=c/*"))
+    asking = _asking(store, engine)
+    question = asking.of_statement("SELECT * FROM sched_switch")
+    data = one.read_bytes()
+    one.write_bytes(data[:at] + damage + data[at % len(data) + len(damage) :])
+    with pytest.raises(StoreError) as told:
+        _asked(asking, engine, question)
+    assert told.value.key == str(one.relative_to(tmp_path / "store"))
 
 
 def test_clickhouse_reads_s3(monkeypatch: pytest.MonkeyPatch) -> None:

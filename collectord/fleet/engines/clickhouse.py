@@ -21,6 +21,7 @@ from sqlglot import exp
 from collectord.errors import CollectordError, UsageError, install_command
 from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
+from collectord.fleet.engines.duck import reading
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import event_prefix
@@ -86,7 +87,8 @@ def ask(
         f"{text_of(question._replace(tree=tree), place)}\nSETTINGS {_settings()}\nFORMAT {_FORMAT}"
     )
     lines = _by_http(statement, place.address, stack) if place.address else _here(statement, stack)
-    return Rows(shape, (_row(line, shape, hexed) for line in lines), decimals)
+    rows = (_row(line, shape, hexed) for line in lines)
+    return Rows(shape, reading(rows, question.keys, place), decimals)
 
 
 def _hexed(tree: exp.Query, shape: Sequence[tuple[str, str]]) -> frozenset[int]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.errors import CollectordError, install_command
 from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
+from collectord.fleet.engines.duck import reading
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import EVENTS
@@ -101,7 +102,7 @@ def ask(
         for name, table in question.rows.items():
             _given(session, name, table)
         found = session.sql(statement)
-    return Rows(shape, _rows(found), decimals)
+    return Rows(shape, reading(_rows(found), question.keys, place), decimals)
 
 
 def _session(address: str, stack: ExitStack) -> Any:  # noqa: ANN401  # of Spark

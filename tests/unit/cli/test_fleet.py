@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.cli import fleet
-from collectord.errors import CollectordError, NotStored, StoreConflict, UsageError
+from collectord.errors import CollectordError, NotStored, StoreConflict, StoreError, UsageError
 from collectord.fleet import selection
 from collectord.fleet.commit import Covered
 from collectord.fleet.store import Store
@@ -387,6 +387,35 @@ def test_so_many_commits_are_not_read_for_losses(
     assert told in run("query", "SELECT count(*) FROM sched_switch")[2]
     assert run("query", "SELECT count(*) FROM sched_switch JOIN hosts USING (host)")[2] == ""
     assert run("answer", "slow-io")[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("at", "damage"),
+    [(4, b"\x0f" * 30), (40, bytes(600)), (-600, b"\x0f" * 300), (-8, b"")],
+    ids=["head of a page", "page", "end", "cut"],
+)
+@pytest.mark.parametrize("form", [(), ("--parquet",)])
+def test_a_damaged_object_is_named(
+    run: Run, store: Path, at: int, damage: bytes, form: tuple[str, ...]
+) -> None:
+    """Wherever the damage is, and whether the engine's error names the object or not."""
+    (one,) = store.glob(f"events/event={SCHED}/*/host=db-1/*")
+    data = one.read_bytes()
+    rest = data[at % len(data) + len(damage) :] if damage else b""
+    one.write_bytes(data[:at] + damage + rest)
+    words = [*form, *(str(store.parent / "out.parquet") for _ in form)]
+    with pytest.raises(StoreError, match=f"damaged: {one.relative_to(store)}: ") as told:
+        run("query", "FROM sched_switch", *words)
+    assert told.value.key == str(one.relative_to(store))
+    assert "--verify" in told.value.hint
+
+
+def test_an_error_of_a_statement_is_no_damage(run: Run) -> None:
+    """It stays as the engine has it."""
+    with pytest.raises(UsageError, match="Could not convert string 'even' to INT32"):
+        run("query", "SELECT prev_comm::INTEGER FROM sched_switch")
+    with pytest.raises(UsageError, match="zstd"):
+        run("query", "SELECT error('zstd') FROM sched_switch")
 
 
 def test_an_object_that_is_gone_is_told(run: Run, store: Path) -> None:

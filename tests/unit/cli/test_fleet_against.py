@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 import pytest
 
-from collectord.errors import ConfigError, StoreError, UsageError
+from collectord.errors import ConfigError, UsageError
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from tests.support import object_stores
@@ -128,15 +128,6 @@ def test_the_statement_of_a_difference_is_shown(run: Run, engine: str, word: str
     assert (status, errors) == (0, "")
     assert "groups_of_hosts" in text
     assert word in text
-
-
-def test_a_damaged_object_is_named(run: Run, store: Path) -> None:
-    """With what finds the others."""
-    one = min(store.rglob("events/**/*.parquet"))
-    one.write_bytes(one.read_bytes()[:-8])
-    with pytest.raises(StoreError, match=r"damaged.*parquet") as caught:
-        run("answer", "who-woke-whom", *_ROLES)
-    assert "--verify" in caught.value.hint
 
 
 def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
