@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import UTC, datetime
-from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.fleet.lift import HOST
@@ -117,26 +115,16 @@ class Rows:
     Args:
         shape: name and type of the columns.
         rows: as the engine has them.
-        decimals: to which columns are rounded, by their number.
     """
 
-    def __init__(
-        self,
-        shape: Sequence[tuple[str, str]],
-        rows: Iterable[Sequence[Any]],
-        decimals: Mapping[int, int],
-    ) -> None:
+    def __init__(self, shape: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> None:
         self.columns: tuple[str, ...] = tuple(name for name, _ in shape)
         self.types: tuple[str, ...] = tuple(kind for _, kind in shape)
         self._rows = rows
-        self._decimals = decimals
 
     def batches(self) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows, some at a time. Raises CollectordError."""
-        forms = [
-            _rounding(self._decimals[number]) if number in self._decimals else _form(kind)
-            for number, kind in enumerate(self.types)
-        ]
+        forms = [*map(_form, self.types)]
         batch: list[tuple[Any, ...]] = []
         for row in self._rows:
             cells = zip(forms, row, strict=True)
@@ -153,19 +141,6 @@ def time_as_text(utc_ns: int | str) -> str:
     seconds, rest_ns = divmod(int(utc_ns), NS_PER_SECOND)
     text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
     return f"{text}.{rest_ns:0{_NANO_DIGITS}}".rstrip("0") if rest_ns else text
-
-
-def _rounding(decimals: int) -> Callable[[Any], float]:
-    """Return what rounds a number: by its exact value, halves away from 0."""
-    places = Decimal(1).scaleb(-decimals)
-
-    def rounded(value: Any) -> float:  # noqa: ANN401  # of an engine
-        number = float(value)
-        if not math.isfinite(number):
-            return number
-        return float(Decimal(number).quantize(places, ROUND_HALF_UP))
-
-    return rounded
 
 
 def _form(kind: str) -> Callable[[Any], Any]:

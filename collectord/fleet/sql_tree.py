@@ -11,7 +11,7 @@ from sqlglot import exp
 from sqlglot.errors import ErrorLevel, SqlglotError
 
 from collectord.errors import CollectordError, UsageError
-from collectord.fleet.dialect import DUCKDB, REWRITES, called, number_of
+from collectord.fleet.dialect import DUCKDB, REWRITES, called
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,31 +72,6 @@ def text_for(tree: exp.Query, dialect: str, sources: Mapping[str, str] | None = 
             f"{dialect} has nothing for a part of the statement: {_plain(str(error))}",
             hint="ask with --engine duckdb",
         ) from error
-
-
-def unrounded(tree: exp.Query) -> tuple[exp.Query, dict[int, int]]:
-    """Return a statement without the `round` of its last columns, and their decimals by number.
-
-    Engines round halves each in its own way: the numbers are rounded here, as DuckDB does. One by
-    which rows are grouped or in order stays.
-    """
-    made = tree.copy()
-    decimals: dict[int, int] = {}
-    if not isinstance(made, exp.Select):
-        return made, decimals
-    used = {
-        column.name
-        for part in ("order", "group", "having", "qualify")
-        if (node := made.args.get(part)) is not None
-        for column in node.find_all(exp.Column)
-    }
-    for number, column in enumerate(made.expressions):
-        value = column.unalias()
-        places = number_of(value.args.get("decimals") or exp.convert(0))
-        if isinstance(value, exp.Round) and places is not None and column.alias not in used:
-            decimals[number] = places
-            value.replace(exp.paren(value.this))
-    return made, decimals
 
 
 def transformed(tree: exp.Query, change: Rewrite) -> exp.Query:

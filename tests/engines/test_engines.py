@@ -50,6 +50,8 @@ _STATEMENTS: Final = (
     "SELECT host, sum(produced) AS n, max(until) AS last FROM ledger GROUP BY host",
     "SELECT comm, text, blob, big, flag FROM odd ORDER BY comm",
     "SELECT host, event, count(*) FROM samples WHERE event = 'cycles' GROUP BY host, event",
+    # A name by which rows are grouped is rounded by the engine, half of these at a half.
+    "SELECT host, round(ns / 1e6, 3) AS ms, count(*) AS n FROM half GROUP BY host, ms",
     (
         "SELECT list_transform(range(n, 8, 2), lambda i: i)[4] AS last, "
         "['a', 'b'][n + 2] AS beyond, range(9, n, -4)[2] AS down, "
@@ -95,7 +97,8 @@ def _events(number: int) -> Mapping[str, str]:
         "'\\x00\\xFFa'::BLOB AS blob, (18446744073709551615 - i)::UBIGINT AS big, i > 0 AS flag, "
         "i AS after FROM range(2) r(i)"
     )
-    return {**of_all_answers(number), "some:odd": odd}
+    half = "SELECT i AS n, (i - 5000) * 500 AS ns, i AS after FROM range(100000) r(i)"
+    return {**of_all_answers(number), "some:odd": odd, "some:half": half}
 
 
 @pytest.fixture(scope="module", autouse=True)
