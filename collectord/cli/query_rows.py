@@ -114,11 +114,11 @@ def print_schema(rows: Sequence[Sequence[str]], args: argparse.Namespace) -> Non
     """Print {table, column, type} of each column as the options of the form say.
 
     Raises:
-        UsageError: they ask for a Parquet file, which only rows of a statement have.
+        UsageError: they ask for a Parquet file, which rows of a statement alone have.
     """
     names = ("table", "column", "type")
     if args.parquet is not None:
-        raise UsageError("--parquet is for rows of a statement", hint="--schema --csv > FILE")
+        raise UsageError("--schema and --parquet do not go together", hint="--schema --csv > FILE")
     if args.json:
         print_json({"columns": [dict(zip(names, row, strict=True)) for row in rows]})
     elif args.csv:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.errors import UsageError
 from collectord.fleet.lift import HOST
 from collectord.fleet.selection import EVERYBODY, Selection, Wanted
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -112,16 +113,15 @@ def check_labels(selection: Selection, keys: Sequence[str]) -> None:
     """See that each of some labels, or `host`, is one that a host of a selection has.
 
     Raises:
-        UsageError: none has; the hint lists the labels that there are.
+        UsageError: none has; the hint has the nearest one, or those that there are.
         StoreError: the store cannot be read.
     """
     labels = {host: selection.labels.get(host, {}) for host in selection.hosts}
     known = {HOST}.union(*labels.values())
     for key in keys:
         if key not in known:
-            raise UsageError(
-                f"no host that is asked has the label {key!r}", hint=_labels_text(labels)
-            )
+            hint = did_you_mean(key, known) or _labels_text(labels)
+            raise UsageError(f"no host that is asked has the label {key!r}", hint=hint)
 
 
 def _labels_text(labels: Mapping[str, Mapping[str, str]]) -> str:
