@@ -82,15 +82,18 @@ sums AS (
         sum(ns) AS total
     FROM seen
     GROUP BY who
+),
+whole AS (
+    SELECT sum(ns) AS of_all FROM seen
 )
 SELECT
     last_comm AS comm,
     CASE WHEN $by = 'thread' THEN one_tid END AS tid,
     round(total / 1e6, 3) AS run_ms,
-    round(100 * total / (SELECT sum(ns) FROM seen), 1) AS percent_of_all,
+    round(100 * total / of_all, 1) AS percent_of_all,
     times AS turns,
     round(total / times / 1e6, 3) AS mean_ms
-FROM sums
+FROM sums, whole
 WHERE one_tid != 0
 ORDER BY total DESC
 LIMIT $limit

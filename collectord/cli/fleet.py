@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ _ACTIONS: Final = (*_ASKING, "tables")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
 _SILENT: Final = "2h"
+_NEXT_KEY: Final = re.compile(r",(?=\w+=)", re.ASCII)
 # The actions of each option; --store is of all.
 _OF: Final = {
     "engine": ("query", "answer", "flame"),
@@ -80,7 +82,7 @@ def parser() -> Parser:
             "[--verify]",
             "[--silent-after TIME]",
             "[-e GLOB]",
-            "[--against K=V[,K=V]]",
+            "[--against K=V[,K=V]]...",
             "[-o FILE]",
             "[--location URL]",
             "[--previous-versions N]",
@@ -189,9 +191,10 @@ def parser() -> Parser:
     made.add_argument(
         "--against",
         metavar="K=V[,K=V]",
+        action="append",
         help="answer, ledger, flame, incidents: show what is more or less than on the hosts with "
-        "these labels; host is the name, and values may be patterns (default: compare with "
-        "nothing)",
+        "all of these labels; host is the name, values may be patterns, and a comma is of a value "
+        "unless K= is behind it; repeatable (default: compare with nothing)",
     )
     made.add_argument(
         "-o",
@@ -271,6 +274,9 @@ def run(arguments: Sequence[str]) -> int:
         ) from error
     args.window = Window(args.since, args.until)
     args.labels = named_values("--label", args.label)
+    if args.against is not None:
+        args.labels_against = named_values("--against", _conditions(args.against))
+        args.against = ",".join(args.against)  # the name of these hosts
     actions = {
         "query": fleet_asking.query,
         "answer": fleet_asking.answer,
@@ -280,6 +286,11 @@ def run(arguments: Sequence[str]) -> int:
         "tables": fleet_tables.tables,
     }
     return actions[args.action](args)
+
+
+def _conditions(words: Sequence[str]) -> list[str]:
+    """Return each K=V of words that may have several, with commas between them."""
+    return [one for word in words for one in _NEXT_KEY.split(word)]
 
 
 def _check(args: argparse.Namespace, made: Parser) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -11,31 +12,38 @@ from collectord.cli.answer_rows import print_answer
 from collectord.cli.fleet_groups import (
     compared_groups,
     complain_of_groups,
+    hosts_text,
+    name_of,
+    named_hosts,
     print_compared,
     selection_of,
 )
 from collectord.cli.new_file import check_is_new
-from collectord.cli.output import Column, complain, print_json, print_table, say
+from collectord.cli.output import Column, complain, print_table, say
 from collectord.cli.parser import named_values
-from collectord.cli.query_rows import print_csv, print_objects, print_rows
-from collectord.errors import UsageError
+from collectord.cli.query_rows import print_csv, print_objects, print_rows, print_schema
+from collectord.errors import ConfigError, UsageError
 from collectord.fleet.clock_bound import clock_bound
-from collectord.fleet.compare import NO_LIMIT, Columns
+from collectord.fleet.compare import NO_LIMIT, Columns, NoColumn
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
+from collectord.fleet.groups import check_labels, no_host_of
 from collectord.fleet.lift import HOST
-from collectord.fleet.questions import AskedAnswer, Asking, Needs, NotShipped
+from collectord.fleet.needs import Needs, NotShipped
+from collectord.fleet.questions import AskedAnswer, Asking
+from collectord.fleet.selection import EVERYBODY
 from collectord.programs.parameter import values_of
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     import argparse
+    from collections import Counter
     from collections.abc import Callable
 
     from collectord.cli.answer_file import AnswerFile
+    from collectord.fleet.compare import Comparison
     from collectord.fleet.groups import Groups
     from collectord.fleet.question import Question
-    from collectord.fleet.questions import Comparison
     from collectord.fleet.selection import Selection
     from collectord.reader.sql import Answered
 
@@ -45,6 +53,7 @@ _LIMIT: Final = "limit"
 # Times that hosts have recorded are told if one is longer by more than this.
 _ALIKE: Final = 1.1
 _DAMAGED_NAMED: Final = 4
+_LEDGER: Final = "; `collectord fleet ledger` tells when and why"
 
 
 def query(args: argparse.Namespace) -> int:
@@ -52,18 +61,15 @@ def query(args: argparse.Namespace) -> int:
     selection = selection_of(args)
     asking = _asking(selection, args)
     if args.schema:
-        rows = [*asking.described()]
-        if args.json:
-            keys = ("table", "column", "type")
-            print_json({"columns": [dict(zip(keys, row, strict=True)) for row in rows]})
-        else:
-            print_table((Column("TABLE"), Column("COLUMN"), Column("TYPE")), rows)
+        print_schema([*asking.described()], args)
         return complain_of(selection)
     if not args.words:
         raise UsageError("no statement is given", hint="see `collectord fleet --help`")
+    _check_choice(selection, args)
+    asking.check_session()
     question = asking.of_statement(args.words[0])
     _give(asking, question, args, print_rows)
-    return _end(selection, asking)
+    return _end(selection, asking, args)
 
 
 def answer(args: argparse.Namespace) -> int:
@@ -85,9 +91,14 @@ def answer(args: argparse.Namespace) -> int:
     keys = () if by == _ALL else tuple(by.split(","))
     selection = selection_of(args)
     asking = _asking(selection, args)
-    needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+    head = one.head
+    needs = Needs(head.needs, head.optional, head.columns, head.call_chains)
     asked = AskedAnswer(one.text, needs, values)
     groups = compared_groups(selection, args)
+    if groups is None:
+        _check_choice(selection, args)
+        check_labels(selection, keys)
+    asking.check_session()
     try:
         if groups is None:
             question = asking.of_answer(*asked, keys)
@@ -102,7 +113,7 @@ def answer(args: argparse.Namespace) -> int:
     except NotShipped as error:
         complain(f"{one.name} needs {error.message}")
         return max(EXIT_FAILURE, complain_of(selection))
-    return _end(selection, asking)
+    return _end(selection, asking, args)
 
 
 def _compare(
@@ -117,12 +128,14 @@ def _compare(
     limit = asked.values.get(_LIMIT)
     if limit is not None:
         asked = asked._replace(values={**asked.values, _LIMIT: NO_LIMIT})
-    made = asking.of_comparison(asked, columns, groups, None if limit is None else int(limit))
+    try:
+        made = asking.of_comparison(asked, columns, groups, None if limit is None else int(limit))
+    except NoColumn as error:
+        raise ConfigError(error.message, path=one.path, key="compare", hint=error.hint) from error
     if not args.show:
-        sizes = zip(groups, made.groups, strict=True)
-        left_out = sum(len(whole.hosts) - len(part.hosts) for whole, part in sizes)
-        without = f"; {left_out:,} more have not recorded what {one.name} needs"
-        complain_of_groups(made.groups, f"sums are per host{without if left_out else ''}")
+        have = "has" if made.left_out == 1 else "have"
+        without = f"; {made.left_out:,} more {have} not recorded what {one.name} needs"
+        complain_of_groups(made.groups, f"sums are per host{without if made.left_out else ''}")
         _complain_of_times(made)
     _give(asking, made.question, args, lambda rows: print_compared(rows, len(columns.keys)))
 
@@ -133,10 +146,17 @@ def _complain_of_times(made: Comparison) -> None:
     if max(times) <= min(times) * _ALIKE:
         return
     told = " and ".join(
-        f"{seconds:,.0f} s each in {group.name}"
+        f"{_seconds_text(seconds)} s each in {group.name}"
         for group, seconds in zip(made.groups, times, strict=True)
     )
     complain(f"hosts have recorded for {told}: sums are of all of that time")
+
+
+def _seconds_text(seconds: float) -> str:
+    """Return seconds with as many digits as tell two apart of which one is larger by a tenth."""
+    decimals = max(2 - math.floor(math.log10(seconds)), 0)
+    text = f"{seconds:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
 
 
 def _columns_of(one: AnswerFile) -> Columns:
@@ -151,18 +171,25 @@ def _columns_of(one: AnswerFile) -> Columns:
 
 
 def complain_of(selection: Selection) -> int:
-    """Report commits that cannot be read, and return the exit status."""
-    for error in [*selection.damaged.values()][:_DAMAGED_NAMED]:
-        complain(f"its records were left out: {error}")
-    more = len(selection.damaged) - _DAMAGED_NAMED
-    if more > 0:
-        complain(f"{more:,} more commits cannot be read")
-    return EXIT_FAILURE if selection.damaged else EXIT_OK
+    """Report commits and objects that cannot be read, and return the exit status."""
+    for what, errors in (("commit", selection.damaged), ("object", selection.gone)):
+        for error in [*errors.values()][:_DAMAGED_NAMED]:
+            complain(f"its records were left out: {error}")
+        more = len(errors) - _DAMAGED_NAMED
+        if more > 0:
+            complain(f"{more:,} more {what}{'' if more == 1 else 's'} cannot be read")
+    return EXIT_FAILURE if selection.damaged or selection.gone else EXIT_OK
 
 
 def _asking(selection: Selection, args: argparse.Namespace) -> Asking:
     place = Place(selection.store, args.engine_address)
     return Asking(selection, place, ENGINES[args.engine], args.session)
+
+
+def _check_choice(selection: Selection, args: argparse.Namespace) -> None:
+    """Raise UsageError if the hosts that are chosen, by name or label, are none."""
+    if (args.labels or args.host != EVERYBODY) and not selection.hosts:
+        raise no_host_of(selection, name_of(args))
 
 
 def _give(
@@ -188,9 +215,45 @@ def _give(
         form(engine.ask(question, place, shape, stack))
 
 
-def _end(selection: Selection, asking: Asking) -> int:
+def _end(selection: Selection, asking: Asking, args: argparse.Namespace) -> int:
     """Say what there is to know of a result, and return the exit status."""
     if asking.is_ordered and len(selection.hosts) > 1:
         for words in clock_bound(told.commit for told in selection.commits).words():
             complain(words)
+    chainless = asking.chainless
+    if chainless:
+        complain(
+            f"records of {hosts_text(len(chainless))} have no call chains, and were left out: "
+            f"{named_hosts(chainless)}"
+        )
+    if not args.show:
+        _complain_of_shortfall(asking)
     return complain_of(selection)
+
+
+def _complain_of_shortfall(asking: Asking) -> None:
+    """Say how much of what was read is missing, and on which hosts most of it."""
+    found = asking.shortfall()
+    if found is None:
+        complain(
+            "whether records were lost was not looked at in so many segments"
+            "; `collectord fleet ledger` tells it"
+        )
+        return
+    for (how, unit), by_host in found.lost.items():
+        complain(
+            f"{by_host.total():,} {unit} of {hosts_text(len(by_host))} were {how} in what was "
+            f"read: {_most(by_host)}{_LEDGER}"
+        )
+    if found.gaps:
+        are = "is 1 gap" if found.gaps.total() == 1 else f"are {found.gaps.total():,} gaps"
+        complain(
+            f"there {are} in what {hosts_text(len(found.gaps))} recorded: "
+            f"{_most(found.gaps)}{_LEDGER}"
+        )
+
+
+def _most(by_host: Counter[str]) -> str:
+    """Return the hosts with the most of something, each with its number."""
+    ordered = sorted(by_host.items(), key=lambda told: (-told[1], told[0]))
+    return named_hosts([f"{host} {count:,}" for host, count in ordered])

@@ -21,6 +21,7 @@ from collectord.cli.stacks import write_stacks
 from collectord.errors import UsageError
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
+from collectord.fleet.groups import check_labels
 from collectord.fleet.lift import HOST
 from collectord.fleet.questions import Asking
 from collectord.reader.embedded_db import literal
@@ -29,7 +30,6 @@ from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
 from collectord.reader.symbols.frame import Frame, of_text
 from collectord.text.foreign import visible
-from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     import argparse
@@ -98,7 +98,10 @@ def _stacks(
         f"SELECT {HOST}, comm, stack, sum(samples)::BIGINT FROM counted "
         f"JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack"
     )
-    labels = {} if by in {_COMM, HOST} else _labels(selection, by)
+    labels: Mapping[str, Mapping[str, str]] = {}
+    if by not in {_COMM, HOST}:
+        check_labels(selection, (by,))
+        labels = selection.labels
     with ExitStack() as stack:
         rows = engine.ask(question, place, asking.shape(question), stack)
         for batch in rows.batches():
@@ -113,19 +116,6 @@ def _stacks(
                 for side in [0] if groups is None else groups.sides_of(host):
                     found[side][tuple(frames)] += count
     return found
-
-
-def _labels(selection: Selection, name: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the labels of hosts. Raises UsageError if none has one of that name."""
-    labels = {host: selection.labels.get(host, {}) for host in selection.hosts}
-    names = {_COMM, HOST}.union(*labels.values())
-    if name not in names:
-        there_are = f"there are {', '.join(sorted(names))}"
-        raise UsageError(
-            f"no host that is asked has the label {name!r}",
-            hint=did_you_mean(name, names) or there_are,
-        )
-    return labels
 
 
 def _event(selection: Selection, asking: Asking, args: argparse.Namespace) -> str | None:

@@ -6,13 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli.output import Column, complain, print_table
-from collectord.cli.parser import named_values
 from collectord.cli.query_rows import cell_text, columns_of, fit_rows
 from collectord.fleet.compare import FORMS
 from collectord.fleet.engines.place import open_store
-from collectord.fleet.groups import Pair, groups_of
+from collectord.fleet.groups import Pair, groups_of, no_host_of
 from collectord.fleet.lift import HOST
-from collectord.fleet.selection import Selection, Wanted
+from collectord.fleet.selection import EVERYBODY, Selection, Wanted
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
@@ -22,11 +21,10 @@ if TYPE_CHECKING:
     from collectord.fleet.groups import Groups
     from collectord.reader.sql import Answered
 
-_EVERYBODY: Final = "*"
 _ALL: Final = "all hosts"
 _DECIMALS: Final = 3
-# Of more hosts that are in both groups, the number is told.
-_SHARED_NAMED: Final = 2
+# Of more hosts, the number is told.
+_HOSTS_NAMED: Final = 2
 # Columns of figures of two groups, behind those that say of what they are.
 FIGURES: Final = (
     Column("FIGURE"),
@@ -43,8 +41,8 @@ def selection_of(args: argparse.Namespace) -> Selection:
     """Return what the options choose of the store: the hosts of both groups, if there are two."""
     wanted = Wanted(args.window, args.host, args.labels)
     if args.against is not None:
-        labels = named_values("--against", args.against.split(","))
-        host = labels.pop(HOST, _EVERYBODY)
+        labels = {**args.labels_against}
+        host = labels.pop(HOST, EVERYBODY)
         wanted = wanted._replace(also=Wanted(args.window, host, labels))
     return Selection(open_store(args.store), wanted)
 
@@ -53,17 +51,19 @@ def compared_groups(selection: Selection, args: argparse.Namespace) -> Groups | 
     """Return the groups that are compared, and None if there is one alone.
 
     Raises:
-        UsageError: a group has no host.
+        UsageError: a group has no host, or no host has the labels of the one.
         StoreError: the store cannot be read.
     """
-    if args.against is None:
-        return None
-    return groups_of(selection, name_of(args), args.against)
+    if args.against is not None:
+        return groups_of(selection, name_of(args), args.against)
+    if args.labels and not selection.hosts:
+        raise no_host_of(selection, name_of(args))
+    return None
 
 
 def name_of(args: argparse.Namespace) -> str:
     """Return the name of the hosts that are asked, without those they are compared with."""
-    host = [] if args.host == _EVERYBODY else [args.host]
+    host = [] if args.host == EVERYBODY else [args.host]
     return ", ".join([*args.label, *host]) or _ALL
 
 
@@ -74,17 +74,24 @@ def complain_of_groups(groups: Groups, what: str) -> None:
         groups: of the hosts.
         what: what figures are, such as "sums are per host".
     """
-    told = " against ".join(
-        f"{len(group.hosts):,} host{'' if len(group.hosts) == 1 else 's'} of {group.name}"
-        for group in groups
-    )
+    told = " against ".join(f"{hosts_text(len(group.hosts))} of {group.name}" for group in groups)
     complain(f"{told}; {what}")
     shared = groups.shared
     if shared:
-        named = ", ".join(shared[:_SHARED_NAMED])
-        more = len(shared) - _SHARED_NAMED
-        which = f"{named} and {more:,} more are" if more > 0 else f"{named} {_are(shared)}"
-        complain(f"{which} in both groups, and count in each")
+        are = "is" if len(shared) == 1 else "are"
+        complain(f"{named_hosts(shared)} {are} in both groups, and count in each")
+
+
+def hosts_text(count: int) -> str:
+    """Return "1 host", "2 hosts" and so on."""
+    return f"{count:,} host{'' if count == 1 else 's'}"
+
+
+def named_hosts(names: Sequence[str]) -> str:
+    """Return the first names, and the number of others."""
+    named = ", ".join(names[:_HOSTS_NAMED])
+    more = len(names) - _HOSTS_NAMED
+    return f"{named} and {more:,} more" if more > 0 else named
 
 
 def groups_json(groups: Groups) -> list[dict[str, Any]]:
@@ -142,7 +149,3 @@ def number_text(number: float | None, *, signed: bool = False) -> str:
     rounded = round(number, _DECIMALS)
     text = f"{rounded:{'+' if signed and rounded else ''},.{_DECIMALS}f}"
     return text.rstrip("0").rstrip(".")
-
-
-def _are(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"

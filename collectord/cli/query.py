@@ -19,9 +19,8 @@ from collectord.cli.asking import (
     manifests_of,
 )
 from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
-from collectord.cli.output import Column, print_json, print_table
 from collectord.cli.parser import Parser
-from collectord.cli.query_rows import print_rows
+from collectord.cli.query_rows import print_rows, print_schema
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.times import TIMES, joined
 from collectord.errors import UsageError
@@ -91,7 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     with ExitStack() as stack:
         catalogue = open_catalogue(targets, stack, session=args.session, nearest=did_you_mean)
         if args.schema:
-            _print_schema(catalogue, as_json=args.json)
+            print_schema(_schema(catalogue), args)
             return complain_of(catalogue, ())
         chains = chains_of(catalogue, args, servers)
         manifests = manifests_of(catalogue, args)
@@ -103,15 +102,10 @@ def run(arguments: Sequence[str]) -> int:
         return max(status, complain_of_manifests(manifests))
 
 
-def _print_schema(catalogue: Catalogue, *, as_json: bool) -> None:
-    rows = [
+def _schema(catalogue: Catalogue) -> list[tuple[str, str, str]]:
+    return [
         *described(catalogue.tables),
         *described_chains(),
         *described_manifests(),
         *described_fixed(),
     ]
-    if as_json:
-        keys = ("table", "column", "type")
-        print_json({"columns": [dict(zip(keys, row, strict=True)) for row in rows]})
-        return
-    print_table((Column("TABLE"), Column("COLUMN"), Column("TYPE")), rows)

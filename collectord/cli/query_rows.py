@@ -8,10 +8,20 @@ import io
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli.output import Column, emit, print_line, print_table, say, table_width
+from collectord.cli.output import (
+    Column,
+    emit,
+    print_json,
+    print_line,
+    print_table,
+    say,
+    table_width,
+)
+from collectord.errors import UsageError
 from collectord.text.foreign import encodable, visible
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
 
     from collectord.reader.sql import Answered
@@ -98,6 +108,23 @@ def print_csv(answer: Answered) -> None:
     _emit_csv([answer.columns])
     for batch in answer.batches():
         _emit_csv([["" if value is None else _csv(value) for value in row] for row in batch])
+
+
+def print_schema(rows: Sequence[Sequence[str]], args: argparse.Namespace) -> None:
+    """Print {table, column, type} of each column as the options of the form say.
+
+    Raises:
+        UsageError: they ask for a Parquet file, which rows of a statement alone have.
+    """
+    names = ("table", "column", "type")
+    if args.parquet is not None:
+        raise UsageError("--schema and --parquet do not go together", hint="--schema --csv > FILE")
+    if args.json:
+        print_json({"columns": [dict(zip(names, row, strict=True)) for row in rows]})
+    elif args.csv:
+        _emit_csv([names, *rows])
+    else:
+        print_table([Column(name.upper()) for name in names], rows)
 
 
 def _emit_csv(rows: Sequence[Sequence[str]]) -> None:

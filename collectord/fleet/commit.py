@@ -175,6 +175,14 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
         """The host, session and format, whose commits follow each other."""
         return self.host, self.session, self.format
 
+    @property
+    def span(self) -> tuple[int | None, int | None]:
+        """From when to when it is, UTC; None for an end that nothing tells."""
+        balance = self.balance
+        begins = balance.since_ns if balance.since_ns is not None else self.first_ns
+        ends = balance.until_ns if balance.until_ns is not None else self.last_ns
+        return begins, ends
+
     def decoded(self) -> list[Manifest]:
         """Return the manifests that this version can read."""
         found = (decode_manifest(text.encode(), Manifest) for text in self.manifests)

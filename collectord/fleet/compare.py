@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 import sqlglot
 from sqlglot import exp
 
+from collectord.errors import UsageError
 from collectord.fleet.dialect import DUCKDB, number_of
 from collectord.fleet.lift import HOST
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from collectord.fleet.groups import Groups
+    from collectord.fleet.question import Question
 
 # The table of {host, number of its group}, and the column that rows have from it.
 GROUPS: Final = "groups_of_hosts"
@@ -26,6 +31,8 @@ GROUP: Final = "group_of_host"
 FORMS: Final = ("", "_against", "_difference", "_ratio")
 # As a parameter it leaves nothing out, and all engines have it.
 NO_LIMIT: Final = (1 << 31) - 1
+# The measure that is the number of rows, and no column of the statement.
+ROWS: Final = "rows"
 _ROWS: Final = "rows_of_groups"
 _SUMS: Final = "sums_of_groups"
 _DECIMALS: Final = 3
@@ -62,6 +69,46 @@ class Columns(NamedTuple):
         """Return columns by their names; `measures` has words such as "mean by turns"."""
         words = ((name, how.partition(" by ")) for name, how in measures.items())
         return cls(keys, [Measure(name, how, weight) for name, (how, _, weight) in words])
+
+    @property
+    def names(self) -> list[str]:
+        """All columns that the statement must have."""
+        read = [
+            name for one in self.measures if one.how != ROWS for name in (one.name, one.weight)
+        ]
+        return [*self.keys, *filter(None, read)]
+
+    def check(self, known: Sequence[str]) -> None:
+        """Raise NoColumn for a column that is not among those of the statement."""
+        lower = {name.lower() for name in known}
+        for name in self.names:
+            if name not in lower:
+                near = did_you_mean(name, known)
+                there = f"its columns are {', '.join(known)}"
+                raise NoColumn(
+                    f"the statement has no column {name}, which is compared",
+                    hint=f"{near} {there}" if near else there,
+                )
+
+
+class Comparison(NamedTuple):
+    """The question how an answer differs between two groups of hosts.
+
+    Attributes:
+        groups: the hosts that have recorded what it reads for some of the time, by whose number
+            sums are divided.
+        recorded_ns: for how long a host of each group has, in the mean.
+        left_out: the number of those that have not.
+    """
+
+    question: Question
+    groups: Groups
+    recorded_ns: tuple[float, float]
+    left_out: int
+
+
+class NoColumn(UsageError):
+    """A column by which groups are to be compared is none of the statement's."""
 
 
 def compared(
@@ -121,7 +168,7 @@ def _value(measure: Measure, side: int, hosts: int) -> str:
 
     value = f"CAST({_quoted(measure.name)} AS DOUBLE)"
     rows = f"sum(CASE WHEN {GROUP} = {side} THEN 1 ELSE 0 END)"
-    if measure.how == "rows":
+    if measure.how == ROWS:
         return f"CAST({rows} AS DOUBLE) / {hosts}"
     if measure.how == "max":
         return f"max(CASE WHEN {GROUP} = {side} THEN {value} END)"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+import sqlglot
 from sqlglot import exp
 
 from collectord.errors import UsageError
@@ -23,6 +24,8 @@ DUCKDB: Final = "duckdb"
 CLICKHOUSE: Final = "clickhouse"
 SPARK: Final = "spark"
 _NS_PER_SECOND: Final = 1_000_000_000
+# With one more bit than half of those of a number.
+_HALF_OF_DIGITS: Final = (1 << 27) + 1
 _ESCAPED: Final = re.compile(r"[%_\\]")
 
 
@@ -139,23 +142,34 @@ def _clickhouse_element(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def _rounded(node: exp.Expr) -> exp.Expr:
-    """Round halves of the binary number away from 0, as DuckDB does.
+def _clickhouse_rounded(node: exp.Expr) -> exp.Expr:
+    """Round halves of the exact binary number away from 0, as DuckDB does; `round` does not."""
+    places = _decimals(node)
+    if places is None:
+        return node
+    return _call("toFloat64", _call("toDecimalString", node.this, exp.convert(places)))
 
-    ClickHouse rounds them to the next even number, and Spark those of the decimal number.
+
+def _spark_rounded(node: exp.Expr) -> exp.Expr:
+    """Round halves of the exact binary number away from 0: Spark rounds those of the decimal one.
+
+    The number is parted into two of half the digits, so that no product is rounded.
     """
-    scale = exp.convert(10 ** (number_of(node.args.get("decimals") or exp.convert(0)) or 0))
-    scaled = _call("abs", exp.Mul(this=exp.paren(node.this), expression=scale))
-    whole = _call("floor", scaled)
-    rest = exp.Sub(this=scaled.copy(), expression=whole.copy())
-    more = exp.If(
-        this=exp.GTE(this=rest, expression=exp.convert(0.5)),
-        true=exp.convert(1),
-        false=exp.convert(0),
-    )
-    sign = _call("sign", exp.paren(node.this.copy()))
-    total = exp.Mul(this=sign, expression=exp.paren(exp.Add(this=whole.copy(), expression=more)))
-    return exp.Div(this=exp.paren(total), expression=scale.copy())
+    places = _decimals(node)
+    if places is None or node.this.find(exp.Query) is not None:  # which no lambda may have
+        return node
+    scale = 10**places
+    whole = f"floor(abs(v) * {scale})"
+    upper = f"(abs(v) * {_HALF_OF_DIGITS} - (abs(v) * {_HALF_OF_DIGITS} - abs(v)))"
+    rest = f"({upper} * {2 * scale} - (2 * {whole} + 1)) + (abs(v) - {upper}) * {2 * scale}"
+    rounded = f"sign(v) * ({whole} + IF({rest} >= 0, 1, 0)) / {scale}"
+    made = sqlglot.parse_one(f"transform(array(CAST(x AS DOUBLE)), v -> {rounded})[0]", read=SPARK)
+    next(made.find_all(exp.Cast)).this.replace(node.this)
+    return made
+
+
+def _decimals(node: exp.Expr) -> int | None:
+    return number_of(node.args.get("decimals") or exp.convert(0))
 
 
 def _clickhouse_mode(node: exp.Expr) -> exp.Expr:
@@ -289,7 +303,7 @@ _CLICKHOUSE_NODES: Final[Mapping[type[exp.Expr], Rewrite]] = {
     exp.Lag: _clickhouse_window,
     exp.Lead: _clickhouse_window,
     exp.GenerateSeries: _clickhouse_range,
-    exp.Round: _rounded,
+    exp.Round: _clickhouse_rounded,
     exp.Mode: _clickhouse_mode,
     exp.Filter: _clickhouse_filter,
     exp.LogicalOr: lambda node: _call("max", node.this),
@@ -306,7 +320,7 @@ _SPARK_NODES: Final[Mapping[type[exp.Expr], Rewrite]] = {
     exp.GenerateSeries: _spark_range,
     exp.BitwiseRightShift: _spark_shift,
     exp.BitwiseAnd: _spark_and,
-    exp.Round: _rounded,
+    exp.Round: _spark_rounded,
     exp.DataType: _spark_type,
 }
 REWRITES: Final[Mapping[str, Rewrite]] = {

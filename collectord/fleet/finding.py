@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collectord.fleet.commit import Commit
+from typing import NamedTuple
 
 
 class Finding(NamedTuple):
@@ -27,11 +24,3 @@ class Finding(NamedTuple):
     since_ns: int | None = None
     until_ns: int | None = None
     events: int | None = None
-
-
-def span_of(one: Commit) -> tuple[int | None, int | None]:
-    """Return the time of a commit's balance, else of its records; None if nothing tells it."""
-    balance = one.balance
-    begins = balance.since_ns if balance.since_ns is not None else one.first_ns
-    ends = balance.until_ns if balance.until_ns is not None else one.last_ns
-    return begins, ends

@@ -6,10 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import UsageError
-from collectord.fleet.selection import Selection, Wanted
+from collectord.fleet.lift import HOST
+from collectord.fleet.selection import EVERYBODY, Selection, Wanted
+from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 _VALUES_NAMED: Final = 8
 
@@ -92,12 +94,34 @@ def groups_of(selection: Selection, name: str, against: str) -> Groups:
     ]
     for group in groups:
         if not group.hosts:
-            everybody = Selection(selection.store, Wanted(selection.wanted.window))
-            raise UsageError(
-                f"no host of {group.name} has shipped anything of the time that is asked for",
-                hint=_labels_text(everybody.labels),
-            )
+            raise no_host_of(selection, group.name)
     return Groups(*groups)
+
+
+def no_host_of(selection: Selection, name: str) -> UsageError:
+    """Return the error that a choice has no host, with what hosts there are. Raises StoreError."""
+    everybody = Selection(selection.store, Wanted(selection.wanted.window)).labels
+    if any(one.hosts != EVERYBODY for one in selection.wanted.either):
+        everybody = {host: {HOST: host, **labels} for host, labels in everybody.items()}
+    return UsageError(
+        f"no host of {name} has shipped anything of the time that is asked for",
+        hint=_labels_text(everybody),
+    )
+
+
+def check_labels(selection: Selection, keys: Sequence[str]) -> None:
+    """See that each of some labels, or `host`, is one that a host of a selection has.
+
+    Raises:
+        UsageError: none has; the hint has the nearest one, or those that there are.
+        StoreError: the store cannot be read.
+    """
+    labels = {host: selection.labels.get(host, {}) for host in selection.hosts}
+    known = {HOST}.union(*labels.values())
+    for key in keys:
+        if key not in known:
+            hint = did_you_mean(key, known) or _labels_text(labels)
+            raise UsageError(f"no host that is asked has the label {key!r}", hint=hint)
 
 
 def _labels_text(labels: Mapping[str, Mapping[str, str]]) -> str:

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import UTC, datetime
-from decimal import ROUND_HALF_UP, Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.fleet.lift import HOST
@@ -14,7 +12,7 @@ from collectord.fleet.store_keys import parse_event_key
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from sqlglot import exp
 
@@ -42,7 +40,7 @@ class Objects(NamedTuple):
         keys: of the objects, each of which is committed.
         bytes: of the objects.
         left_out: keys of objects of the same hosts and days that are not asked.
-        of_event: only rows whose column `event` has this; "": all.
+        of_events: only rows whose column `event` has one of these; none: all.
     """
 
     name: str
@@ -50,12 +48,22 @@ class Objects(NamedTuple):
     keys: Sequence[str]
     bytes: int = 0
     left_out: Sequence[str] = ()
-    of_event: str = ""
+    of_events: Sequence[str] = ()
 
     @property
     def event(self) -> str:
         """The name of the event in the keys."""
         return next(filter(None, map(parse_event_key, self.keys))).event
+
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts that have put them."""
+        return {parts.host for parts in filter(None, map(parse_event_key, self.keys))}
+
+    def of_hosts(self, hosts: Collection[str]) -> Objects:
+        """Return those of some hosts alone."""
+        parsed = ((key, parse_event_key(key)) for key in self.keys)
+        return self._replace(keys=[key for key, parts in parsed if parts and parts.host in hosts])
 
     @property
     def of_keys(self) -> dict[str, str]:
@@ -91,6 +99,11 @@ class Question(NamedTuple):
     rows: Mapping[str, FixedTable]
     chosen: Chosen
 
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all objects that are asked."""
+        return [key for one in self.objects for key in one.keys]
+
 
 class Rows:
     """The rows of a result of any engine, in the form that DuckDB's have.
@@ -102,26 +115,16 @@ class Rows:
     Args:
         shape: name and type of the columns.
         rows: as the engine has them.
-        decimals: to which columns are rounded, by their number.
     """
 
-    def __init__(
-        self,
-        shape: Sequence[tuple[str, str]],
-        rows: Iterable[Sequence[Any]],
-        decimals: Mapping[int, int],
-    ) -> None:
+    def __init__(self, shape: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> None:
         self.columns: tuple[str, ...] = tuple(name for name, _ in shape)
         self.types: tuple[str, ...] = tuple(kind for _, kind in shape)
         self._rows = rows
-        self._decimals = decimals
 
     def batches(self) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows, some at a time. Raises CollectordError."""
-        forms = [
-            _rounding(self._decimals[number]) if number in self._decimals else _form(kind)
-            for number, kind in enumerate(self.types)
-        ]
+        forms = [*map(_form, self.types)]
         batch: list[tuple[Any, ...]] = []
         for row in self._rows:
             cells = zip(forms, row, strict=True)
@@ -138,19 +141,6 @@ def time_as_text(utc_ns: int | str) -> str:
     seconds, rest_ns = divmod(int(utc_ns), NS_PER_SECOND)
     text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
     return f"{text}.{rest_ns:0{_NANO_DIGITS}}".rstrip("0") if rest_ns else text
-
-
-def _rounding(decimals: int) -> Callable[[Any], float]:
-    """Return what rounds a number: by its exact value, halves away from 0."""
-    places = Decimal(1).scaleb(-decimals)
-
-    def rounded(value: Any) -> float:  # noqa: ANN401  # of an engine
-        number = float(value)
-        if not math.isfinite(number):
-            return number
-        return float(Decimal(number).quantize(places, ROUND_HALF_UP))
-
-    return rounded
 
 
 def _form(kind: str) -> Callable[[Any], Any]:

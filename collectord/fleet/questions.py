@@ -6,20 +6,23 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import ExitStack
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlglot import exp
-
+from collectord.codec.perf_columns import SAMPLES, SOFTWARE
 from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
-from collectord.fleet.compare import GROUP, GROUPS, compared
+from collectord.fleet.compare import GROUP, GROUPS, Comparison, compared
 from collectord.fleet.engines import duck
 from collectord.fleet.host_labels import KERNEL
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
-from collectord.fleet.question import TIME, Chosen, Objects, Question
+from collectord.fleet.needs import NotShipped
+from collectord.fleet.question import Chosen, Objects, Question
+from collectord.fleet.recordings import Recordings
+from collectord.fleet.shortfall import note_gone, shortfall
 from collectord.fleet.store_keys import parse_event_key
 from collectord.reader.event_file import Window
-from collectord.reader.event_tables import ERRNO_NAMES, GAPS, SYSCALL_NAMES
+from collectord.reader.event_tables import ERRNO_NAMES, GAPS, STACKS, SYSCALL_NAMES
 from collectord.reader.fixed_tables import FixedTable, fixed_tables
 from collectord.reader.sql import Database
 from collectord.text.nearest import did_you_mean
@@ -27,32 +30,21 @@ from collectord.text.nearest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from sqlglot import exp
+
     from collectord.fleet.commit import Commit
     from collectord.fleet.compare import Columns
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
     from collectord.fleet.groups import Groups
+    from collectord.fleet.needs import Needs
     from collectord.fleet.selection import Selection
+    from collectord.fleet.shortfall import Shortfall
 
-SAMPLES: Final = "samples"
-SOFTWARE: Final = "software"
 # The same for all hosts.
 _UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)
 # Objects whose columns are looked at, of an event.
 _SAMPLES: Final = 32
-
-
-class Needs(NamedTuple):
-    """The events of an answer, as `AnswerHead` has them; see there."""
-
-    needs: Sequence[Sequence[str]]
-    optional: Sequence[str]
-    columns: Mapping[str, Mapping[str, str]]
-
-    @property
-    def events(self) -> list[str]:
-        """All that the statement may read."""
-        return [*dict.fromkeys([*(one for need in self.needs for one in need), *self.optional])]
 
 
 class AskedAnswer(NamedTuple):
@@ -63,29 +55,14 @@ class AskedAnswer(NamedTuple):
     values: Mapping[str, int | str]
 
 
-class Comparison(NamedTuple):
-    """The question how an answer differs between two groups of hosts.
-
-    Attributes:
-        groups: the hosts that have recorded what it reads, by whose number sums are divided.
-        recorded_ns: for how long a host of each group has, in the mean.
-    """
-
-    question: Question
-    groups: Groups
-    recorded_ns: tuple[float, float]
-
-
-class NotShipped(UsageError):
-    """The events that an answer needs are not in the store; the message names them."""
-
-
 class Asking:
     """A store, an engine, and what is asked of them.
 
     Attributes:
         place: of the store and the engine.
         is_ordered: the last question orders records of hosts by time.
+        chainless: hosts that it leaves out, as their records have no call chains.
+        read: names of the events and other tables of which it reads records.
     """
 
     def __init__(
@@ -96,6 +73,25 @@ class Asking:
         self._engine = engine
         self._chosen = Chosen(selection.wanted.window, session)
         self.is_ordered = False
+        self.chainless: list[str] = []
+        self.read: set[str] = set()
+        self._gone: set[str] = set()
+
+    def check_session(self) -> None:
+        """See that hosts have shipped the session, if one is asked for.
+
+        Where there are many commits that nothing else reads, nothing is looked at.
+
+        Raises:
+            UsageError: none has; the hint has those that there are.
+            StoreError: the store cannot be read.
+        """
+        session = self._chosen.session
+        if session is None or not self._selection.is_small or self._commits:
+            return
+        known = sorted({told.commit.session for told in self._selection.commits})
+        hint = did_you_mean(session, known) or f"there are: {', '.join(known) or 'none'}"
+        raise UsageError(f"no host that is asked has shipped the session {session}", hint=hint)
 
     @property
     def names(self) -> list[str]:
@@ -138,17 +134,21 @@ class Asking:
             elif key in known:
                 names[key] = self._plain(known[key])
                 found = self._objects(known[key], names[key])
+                if self._selection.is_small:
+                    self._note_gone(known[key], found)
                 if found is None:
-                    raise UsageError(
+                    nothing = UsageError(
                         f"no object of {name} is in the time and of the hosts that are asked for"
                     )
+                    raise next(iter(self._selection.gone.values()), nothing)
                 objects.append(found)
             else:
                 hint = (
                     did_you_mean(name, self.names) or "`collectord fleet query --schema` has all"
                 )
                 raise UsageError(f"there is no table {name}", hint=hint)
-        self.is_ordered = bool(objects) and _orders_by_time(tree)
+        self.read = {one.event for one in objects}
+        self.is_ordered = bool(objects) and sql_tree.orders_by_time(tree)
         tree = sql_tree.with_names(tree, names)
         return Question(tree, sql, objects, rows, self._chosen)
 
@@ -183,26 +183,32 @@ class Asking:
 
         Raises:
             NotShipped: as `of_answer`, or no host of a group has recorded what it reads.
+            NoColumn: it has not all columns.
             UsageError, StoreError: as `of_answer`.
         """
         need, objects, rows = self._tables_of(asked.head)
-        groups = groups.among(self._recorders(need, objects))
+        recorded_ns = self._recordings.times_ns(need, self._chosen.window)
+        left_out = sum(host not in recorded_ns for group in groups for host in group.hosts)
+        groups = groups.among(recorded_ns.keys() - self._gone.union(self.chainless))
         for group in groups:
             if not group.hosts:
-                raise NotShipped(f"{', '.join(need)}, which no host of {group.name} has shipped")
+                raise NotShipped(
+                    f"{', '.join(need)}, which no host of {group.name} has recorded in the time "
+                    "that is asked for"
+                )
         rows[GROUPS] = FixedTable(
             {HOST: "VARCHAR", GROUP: "INTEGER"},
             [(host, side) for side, group in enumerate(groups) for host in group.hosts],
         )
         tree = over_hosts(sql_tree.parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS)
+        names = [name for name, _ in self.shape(self._question(tree, objects, rows))]
+        columns.check([name for name in names if name not in {HOST, GROUP}])
         numbers = len(groups.group.hosts), len(groups.against.hosts)
         question = self._question(compared(tree, columns, numbers, limit), objects, rows)
-        recorded = tables.recorded_ns(self._commits(), need[0], self._chosen.window)
         each_ns = [
-            sum(recorded.get(host, 0) for host in group.hosts) / len(group.hosts)
-            for group in groups
+            sum(recorded_ns[host] for host in group.hosts) / len(group.hosts) for group in groups
         ]
-        return Comparison(question, groups, (each_ns[0], each_ns[1]))
+        return Comparison(question, groups, (each_ns[0], each_ns[1]), left_out)
 
     def _tables_of(
         self, head: Needs
@@ -211,46 +217,75 @@ class Asking:
 
         Raises as `of_answer`.
         """
-        found = {
-            event: objects
-            for event in head.events
-            if (objects := self._of_event(event)) is not None
-        }
-        commits = self._commits()
-        recorded = found.keys() | tables.recorded(commits, head.events)
+        recorded = self._recordings.among(head.events)
         need = next((one for one in head.needs if recorded >= {*one}), None)
         if need is None:
-            least = min(head.needs, key=lambda one: len({*one} - recorded))
-            missing = ", ".join(event for event in least if event not in recorded)
-            raise NotShipped(f"{missing}, which no host that is asked has shipped")
-        read = {*need, *head.optional} & found.keys()
+            raise NotShipped(f"{head.words}, which no host that is asked has shipped")
+        read = [event for event in (*need, *head.optional) if event in recorded]
+        told = {event: self._of_event(event) for event in read}
+        found = {event: objects for event, objects in told.items() if objects is not None}
+        self.read = {*read}
+        self._gone = set[str]().union(*(self._note_gone(event, told[event]) for event in need))
+        for event in {*read} - {*need}:
+            self._note_gone(event, told[event])
         for event in need:
-            if event not in read and event not in head.columns:
+            if event not in found and event not in head.columns:
                 raise NotShipped(f"a record of {event}, and there was none")
         if self._chosen.session is None:
-            for event in sorted(read):
-                _refuse_twice(event, tables.twice(commits, event))
-        asked = [found[event] for event in sorted(read)]
+            for event in sorted(found):
+                _refuse_twice(event, self._recordings.twice(event))
+        asked = [found[event] for event in sorted(found)]
+        if head.call_chains:
+            asked = self._with_chains(need, asked)
         rows: dict[str, FixedTable] = {
             _plain_name(event): FixedTable({HOST: "VARCHAR", **head.columns[event]})
             for event in head.events
-            if event not in read
+            if event not in found
         }
-        rows[GAPS] = tables.gaps(commits, need)
+        rows[GAPS] = self._recordings.gaps(need)
         return need, asked, rows
 
-    def _recorders(self, need: Sequence[str], asked: Sequence[Objects]) -> set[str]:
-        """Return the hosts that have recorded all of some events, whether there was one or not."""
-        by_host: dict[str, list[Commit]] = {}
-        for one in self._commits():
-            by_host.setdefault(one.host, []).append(one)
-        told = {host: tables.recorded(commits, need) for host, commits in by_host.items()}
-        for objects in asked:
-            for parts in filter(None, map(parse_event_key, objects.keys)):
-                for event in need:
-                    if _plain_name(event) == objects.name:
-                        told.setdefault(parts.host, set()).add(event)
-        return {host for host, events in told.items() if events >= {*need}}
+    def _note_gone(self, event: str, there: Objects | None) -> set[str]:
+        """Note the objects of an event that are gone, and return the hosts that have no other."""
+        is_sample = event.startswith(f"{SOFTWARE}:")
+        names = {SAMPLES} if is_sample else {event, _plain_name(event)}
+        if there is not None:
+            names = {there.event}
+        window = self._chosen.window
+        commits = (one for one in self._commits if window.overlaps(*one.span))
+        keys = {*there.keys} if there is not None else set()
+        return note_gone(self._selection, commits, names, keys)
+
+    def shortfall(self) -> Shortfall | None:
+        """Return what lacks in the records that the last question reads.
+
+        None: there are too many commits, and nothing else of the question has read them.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        if not self._selection.is_small:
+            return None
+        return shortfall(self._recordings.commits_of(self.read), self._chosen.window)
+
+    def _with_chains(self, need: Sequence[str], asked: Sequence[Objects]) -> list[Objects]:
+        """Return the objects of those hosts of whose events there are call chains.
+
+        Others are left out, as each alone would refuse to answer.
+        """
+        stacks = self._objects(STACKS, STACKS)
+        hosts: set[str] = set()
+        if stacks is not None:
+            names = {name for event in need for name in (event, _plain_name(event))}
+            told = stacks._replace(of_events=sorted(names))
+            hosts = duck.values_of(HOST, told, self.place, self._chosen)
+        self.chainless = sorted({host for one in asked for host in one.hosts} - hosts)
+        found = [one.of_hosts(hosts) for one in asked]
+        if not all(one.keys for one in found):
+            raise NotShipped(
+                f"call chains of {' and '.join(need)}, which no host that is asked has shipped"
+            )
+        return found
 
     def _question(
         self, tree: exp.Query, asked: list[Objects], rows: dict[str, FixedTable]
@@ -258,7 +293,7 @@ class Asking:
         """Return the question of a statement over tables of an answer, and others it names."""
         self._add_others(tree, asked, rows)
         named = {one.name.lower(): one.name for one in asked} | {name: name for name in rows}
-        self.is_ordered = _orders_at_the_end(tree)
+        self.is_ordered = sql_tree.orders_at_the_end(tree)
         tree = sql_tree.with_names(tree, named)
         text = sql_tree.text_for(tree, dialect.DUCKDB)
         return Question(tree, text, asked, rows, self._chosen)
@@ -274,8 +309,10 @@ class Asking:
                 rows[name] = tables.made(name, self._selection)
             elif name not in rows and name not in {one.name for one in asked}:
                 more = self._objects(name, name)
+                self._note_gone(name, more)
                 if more is None:
                     raise NotShipped(f"{name}, which no host that is asked has shipped")
+                self.read.add(name)
                 asked.append(more)
 
     def shape(self, question: Question) -> list[tuple[str, str]]:
@@ -291,11 +328,16 @@ class Asking:
             answer = database.ask(question.sql)
             return [*zip(answer.columns, answer.types, strict=True)]
 
+    @cached_property
     def _commits(self) -> list[Commit]:
-        """Return the commits of the session."""
+        """The commits of the session."""
         commits = (told.commit for told in self._selection.commits)
         session = self._chosen.session
         return [one for one in commits if session in {None, one.session}]
+
+    @cached_property
+    def _recordings(self) -> Recordings:
+        return Recordings(self._commits)
 
     def _of_event(self, event: str) -> Objects | None:
         """Return the objects of an event SYSTEM:NAME; None if there are none."""
@@ -305,7 +347,8 @@ class Asking:
                 return self._objects(name, plain)
         if event.startswith(f"{SOFTWARE}:") and SAMPLES in self._selection.events:
             found = self._objects(SAMPLES, plain)
-            return None if found is None else found._replace(of_event=plain)
+            names = self._recordings.samples_of(event)
+            return None if found is None else found._replace(of_events=names)
         return None
 
     def _plain(self, event: str) -> str:
@@ -350,26 +393,3 @@ def _refuse_twice(event: str, sessions: Mapping[str, Sequence[str]]) -> None:
             f"{', '.join(names)}",
             hint="choose a --session: else each record counts twice",
         )
-
-
-def _orders_by_time(tree: exp.Query) -> bool:
-    """Whether a statement puts records in an order by their times, or compares these."""
-    if any(
-        column.name.lower() == TIME
-        for one in tree.find_all(exp.Ordered)
-        for column in one.find_all(exp.Column)
-    ):
-        return True
-    return any(
-        len({column.table for column in one.find_all(exp.Column) if column.name.lower() == TIME})
-        > 1
-        for one in tree.find_all(exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Sub, exp.Between)
-    )
-
-
-def _orders_at_the_end(tree: exp.Query) -> bool:
-    """Whether the last rows of an answer, which are of several hosts, are in an order by time."""
-    order = tree.args.get("order")
-    return order is not None and any(
-        column.name.lower() == TIME for column in order.find_all(exp.Column)
-    )

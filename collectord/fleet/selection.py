@@ -44,7 +44,10 @@ if TYPE_CHECKING:
 _NS_PER_DAY: Final = 86_400 * NS_PER_SECOND
 # Requests at once.
 _THREADS: Final = 16
+# So many commits take a second or two.
+_FEW: Final = 2000
 
+EVERYBODY: Final = "*"
 _GLOB: Final = frozenset("*?[")
 T = TypeVar("T")
 
@@ -60,7 +63,7 @@ class Wanted(NamedTuple):
     """
 
     window: Window
-    hosts: str = "*"
+    hosts: str = EVERYBODY
     labels: Mapping[str, str] = {}
     also: Wanted | None = None
 
@@ -124,6 +127,7 @@ class Selection:
         store: that is read.
         wanted: what is asked for.
         damaged: why a commit cannot be read, by its key.
+        gone: why an object cannot be read that a commit names, by its key.
     """
 
     store: Store
@@ -131,6 +135,7 @@ class Selection:
 
     def __post_init__(self) -> None:
         self.damaged: dict[str, StoreError] = {}
+        self.gone: dict[str, StoreError] = {}
 
     @cached_property
     def days(self) -> list[str]:
@@ -231,6 +236,12 @@ class Selection:
         """All commits, by host and time. Raises StoreError."""
         told = self._read([*self.committed])
         return sorted(told, key=lambda one: (one.commit.host, one.commit.started_ns, one.key))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all commits are read, or are so few that they may be. Raises StoreError."""
+        known = self._known.keys() | self.damaged.keys()
+        return len(self.committed.keys() - known) <= _FEW
 
     @cached_property
     def events(self) -> list[str]:

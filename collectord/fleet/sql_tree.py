@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, SqlglotError
 
 from collectord.errors import CollectordError, UsageError
-from collectord.fleet.dialect import DUCKDB, REWRITES, called, number_of
+from collectord.fleet.dialect import DUCKDB, REWRITES, called
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from collectord.fleet.dialect import Rewrite
+
+TIME: Final = "time"
 
 
 def parsed(sql: str, values: Mapping[str, int | str] | None = None) -> exp.Query:
@@ -72,31 +74,6 @@ def text_for(tree: exp.Query, dialect: str, sources: Mapping[str, str] | None = 
         ) from error
 
 
-def unrounded(tree: exp.Query) -> tuple[exp.Query, dict[int, int]]:
-    """Return a statement without the `round` of its last columns, and their decimals by number.
-
-    Engines round halves each in its own way: the numbers are rounded here, as DuckDB does. One by
-    which rows are grouped or in order stays.
-    """
-    made = tree.copy()
-    decimals: dict[int, int] = {}
-    if not isinstance(made, exp.Select):
-        return made, decimals
-    used = {
-        column.name
-        for part in ("order", "group", "having", "qualify")
-        if (node := made.args.get(part)) is not None
-        for column in node.find_all(exp.Column)
-    }
-    for number, column in enumerate(made.expressions):
-        value = column.unalias()
-        places = number_of(value.args.get("decimals") or exp.convert(0))
-        if isinstance(value, exp.Round) and places is not None and column.alias not in used:
-            decimals[number] = places
-            value.replace(exp.paren(value.this))
-    return made, decimals
-
-
 def transformed(tree: exp.Query, change: Rewrite) -> exp.Query:
     """Return a statement with changes; what is within a change stays as it is."""
     made = tree.transform(change)
@@ -118,6 +95,29 @@ def tables_of(tree: exp.Query) -> set[str]:
     made = {part.alias.lower() for part in tree.find_all(exp.CTE)}
     named = {table.name for table in tree.find_all(exp.Table) if table.name}
     return {name for name in named if name.lower() not in made}
+
+
+def orders_by_time(tree: exp.Query) -> bool:
+    """Whether a statement puts records in an order by their times, or compares these."""
+    if any(
+        column.name.lower() == TIME
+        for one in tree.find_all(exp.Ordered)
+        for column in one.find_all(exp.Column)
+    ):
+        return True
+    return any(
+        len({column.table for column in one.find_all(exp.Column) if column.name.lower() == TIME})
+        > 1
+        for one in tree.find_all(exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Sub, exp.Between)
+    )
+
+
+def orders_at_the_end(tree: exp.Query) -> bool:
+    """Whether the last rows of an answer, which are of several hosts, are in an order by time."""
+    order = tree.args.get("order")
+    return order is not None and any(
+        column.name.lower() == TIME for column in order.find_all(exp.Column)
+    )
 
 
 def with_names(tree: exp.Query, names: Mapping[str, str]) -> exp.Query:

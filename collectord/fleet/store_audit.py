@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from collectord.fleet.finding import Finding, span_of
+from collectord.fleet.finding import Finding
 from collectord.fleet.verification import Verification
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def fleet_ledger(
     told = [
         one
         for one in selection.commits
-        if session in {None, one.commit.session} and _is_within(one.commit, selection)
+        if session in {None, one.commit.session}
+        and selection.wanted.window.overlaps(*one.commit.span)
     ]
     sessions: dict[tuple[str, str, str], SessionLedger] = {}
     for one in told:
@@ -152,14 +153,6 @@ def fleet_ledger(
     return FleetLedger(ordered, sorted(findings, key=_order), checked, end_ns)
 
 
-def _is_within(one: Commit, selection: Selection) -> bool:
-    since_ns, until_ns = selection.wanted.window
-    begins, ends = span_of(one)
-    after = until_ns is not None and begins is not None and begins > until_ns
-    before = since_ns is not None and ends is not None and ends < since_ns
-    return not after and not before
-
-
 def _add(sessions: dict[tuple[str, str, str], SessionLedger], one: Commit) -> None:
     key = one.host, one.session, one.balance.unit
     found = sessions.get(key)
@@ -179,7 +172,7 @@ def _add(sessions: dict[tuple[str, str, str], SessionLedger], one: Commit) -> No
             sum(stored.bytes for stored in one.objects),
         )
     )
-    begins, ends = span_of(one)
+    begins, ends = one.span
     found.since_ns = _least(found.since_ns, begins)
     found.until_ns = max(filter(None, (found.until_ns, ends)), default=None)
     found.shipped_ns = max(found.shipped_ns, one.shipped_ns)
@@ -191,7 +184,7 @@ def _add(sessions: dict[tuple[str, str, str], SessionLedger], one: Commit) -> No
 def _of_commit(one: Commit) -> Iterator[Finding]:
     """Yield what a segment's own balance lacks."""
     balance = one.balance
-    since_ns, until_ns = span_of(one)
+    since_ns, until_ns = one.span
     for what, count in (
         ("lost", balance.lost),
         ("overwritten", balance.overwritten),

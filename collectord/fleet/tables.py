@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the fleet that come from commits: hosts, ledger, coverage, clocks, and gaps."""
+"""The tables of the fleet that come from commits: hosts, ledger, coverage and clocks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Final
 from collectord.fleet.lift import HOST, HOSTS
 from collectord.reader.event_tables import CLOCKS, COVERAGE, LEDGER
 from collectord.reader.fixed_tables import FixedTable, as_utc, as_word, types_of
-from collectord.reader.gaps import at_once, between
 from collectord.reader.ledger_rows import LEDGER_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from collectord.fleet.commit import Commit
     from collectord.fleet.selection import Selection
-    from collectord.reader.event_file import Window
-    from collectord.reader.gaps import Interval
-    from collectord.sink.manifest import Manifest
 
 _WHOSE: Final = {
     HOST: ("VARCHAR", "text"),
@@ -54,7 +50,6 @@ _CLOCKS: Final = _WHOSE | {
     "synchronized": ("BOOLEAN", "whether a time service keeps the clock, as it was shipped"),
     "max_error_ns": ("BIGINT", "ns, the most by which the clock is wrong, as it was shipped"),
 }
-_GAPS: Final = {HOST: "VARCHAR", "since": "TIMESTAMP_NS", "until": "TIMESTAMP_NS"}
 _NS_PER_US: Final = 1000
 # Of all, the tables of `names_of` excepted.
 NAMES: Final = (HOSTS, LEDGER, COVERAGE, CLOCKS)
@@ -92,69 +87,6 @@ def described() -> Iterator[tuple[str, str, str]]:
                 name,
                 meaning if kind in {"VARCHAR", "TIMESTAMP_NS"} else f"{kind}, {meaning}",
             )
-
-
-def gaps(commits: Iterable[Commit], events: Collection[str]) -> FixedTable:
-    """Return the times between the recordings of any of some events, of each host."""
-    found: set[tuple[str, int, int]] = set()
-    for event in events:
-        for host, runs in _runs(commits, event).items():
-            found |= {(host, *gap) for gap in between(runs.values())}
-    return FixedTable(_GAPS, sorted(found))
-
-
-def twice(commits: Iterable[Commit], event: str) -> dict[str, list[str]]:
-    """Return the sessions that recorded an event at the same time as another one, by host."""
-    told = {
-        host: at_once((interval, session) for (session, _), interval in runs.items())
-        for host, runs in _runs(commits, event).items()
-    }
-    return {host: sessions for host, sessions in told.items() if sessions}
-
-
-def recorded(commits: Iterable[Commit], events: Collection[str]) -> set[str]:
-    """Return those of some events that were recorded, whether there was one or not."""
-    names = {name for one in commits for manifest in one.decoded() for name in manifest.events}
-    return {event for event in events if {event, event.partition(":")[2]} & names}
-
-
-def recorded_ns(commits: Iterable[Commit], event: str, window: Window) -> dict[str, int]:
-    """Return how long each host has recorded an event within a time."""
-    found: dict[str, int] = {}
-    for host, runs in _runs(commits, event).items():
-        for begins, ends in runs.values():
-            since = begins if window.since_ns is None else max(begins, window.since_ns)
-            until = ends if window.until_ns is None else min(ends, window.until_ns)
-            found[host] = found.get(host, 0) + max(until - since, 0)
-    return found
-
-
-def _runs(commits: Iterable[Commit], event: str) -> dict[str, dict[tuple[str, str], Interval]]:
-    """Return from when to when each stream recorded an event, by host, then {session, stream}."""
-    found: dict[str, dict[tuple[str, str], Interval]] = {}
-    plain = event.partition(":")[2]
-    for one in commits:
-        for manifest in one.decoded():
-            if not {event, plain}.intersection(manifest.events):
-                continue
-            interval = _interval(manifest)
-            if interval is None:
-                continue
-            runs = found.setdefault(one.host, {})
-            key = one.session, manifest.run or one.source
-            before = runs.get(key, interval)
-            runs[key] = min(interval[0], before[0]), max(interval[1], before[1])
-    return found
-
-
-def _interval(manifest: Manifest) -> Interval | None:
-    """Return from when to when a segment's file recorded; None if nothing tells it."""
-    opened, closed = manifest.clocks.open, manifest.clocks.close
-    readings = [*manifest.clocks.flushes, *([closed] if closed is not None else [])]
-    last = readings[-1] if readings else opened
-    if not opened.realtime_ns or not last.realtime_ns:
-        return None
-    return opened.realtime_ns, last.realtime_ns
 
 
 def _labels(one: Commit) -> tuple[str, str, str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.errors import NotStored, StoreError
 from collectord.fleet import commit as commits_of
-from collectord.fleet.finding import Finding, span_of
+from collectord.fleet.finding import Finding
 from collectord.fleet.store_keys import CommitKey, source_of
 from collectord.sink.told_balance import balance_in
 
@@ -173,7 +173,7 @@ def _sums(commits: Sequence[Commit]) -> Iterator[Finding]:
 
 
 def _finding(what: str, one: Commit, detail: str, events: int | None = None) -> Finding:
-    return Finding(what, one.host, one.session, detail, *span_of(one), events)
+    return Finding(what, one.host, one.session, detail, *one.span, events)
 
 
 def _segments(commits: Sequence[Commit]) -> str:

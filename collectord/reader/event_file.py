@@ -40,6 +40,12 @@ class Window(NamedTuple):
         """Whether no time is left out."""
         return self.since_ns is None and self.until_ns is None
 
+    def overlaps(self, since_ns: int | None, until_ns: int | None) -> bool:
+        """Whether some of a time may be in it, of which None is an end that nothing tells."""
+        if self.until_ns is not None and since_ns is not None and since_ns > self.until_ns:
+            return False
+        return self.since_ns is None or until_ns is None or until_ns >= self.since_ns
+
 
 Span = tuple[int, int, int]  # {CPU or -1, offset, bytes}
 

@@ -24,7 +24,8 @@ from obstore.store import LocalStore
 from collectord.cli import answer_file
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
-from collectord.fleet.questions import Asking, Needs
+from collectord.fleet.needs import Needs
+from collectord.fleet.questions import Asking
 from collectord.fleet.redaction import Redaction
 from collectord.fleet.segment_rows import write_rows
 from collectord.fleet.selection import Selection, Wanted

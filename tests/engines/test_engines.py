@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.cli import answer_file
-from collectord.errors import CollectordError, UsageError
+from collectord.errors import CollectordError, StoreError, UsageError
 from collectord.fleet.compare import NO_LIMIT, Columns
 from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.engines.place import Place
 from collectord.fleet.groups import groups_of
-from collectord.fleet.questions import AskedAnswer, Asking, Needs
+from collectord.fleet.needs import Needs
+from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
 from collectord.reader.event_file import Window
 from tests.support import object_stores, shipping
-from tests.support.answer_records import of_all_answers
+from tests.support.answer_records import SAMPLED, of_all_answers
 from tests.support.fleets import BEGIN_NS, DAY, SCHED, SECOND, Host, Shipped, switches
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ _STATEMENTS: Final = (
     "SELECT host, sum(produced) AS n, max(until) AS last FROM ledger GROUP BY host",
     "SELECT comm, text, blob, big, flag FROM odd ORDER BY comm",
     "SELECT host, event, count(*) FROM samples WHERE event = 'cycles' GROUP BY host, event",
+    # A name by which rows are grouped is rounded by the engine, half of these at a half.
+    "SELECT host, round(ns / 1e6, 3) AS ms, count(*) AS n FROM half GROUP BY host, ms",
     (
         "SELECT list_transform(range(n, 8, 2), lambda i: i)[4] AS last, "
         "['a', 'b'][n + 2] AS beyond, range(9, n, -4)[2] AS down, "
@@ -77,7 +80,8 @@ def _fill(store: Store, events_of: Callable[[int], Mapping[str, str]]) -> None:
             host = Host(name, kernel, clock_off_ns=number * 1000)
             for day in range(2):
                 events = events_of(number + 3 * day)
-                shipped.segment(host, events, BEGIN_NS + day * DAY, _MINUTE)
+                begins_ns = BEGIN_NS + day * DAY
+                shipped.segment(host, events, begins_ns, _MINUTE, sampled=SAMPLED)
                 host.run_number += number  # the first one has no gap
             events = {f"sched:{SCHED}": switches(1, 5)}
             shipped.segment(host, events, BEGIN_NS + DAY, _MINUTE, is_committed=False)
@@ -93,7 +97,8 @@ def _events(number: int) -> Mapping[str, str]:
         "'\\x00\\xFFa'::BLOB AS blob, (18446744073709551615 - i)::UBIGINT AS big, i > 0 AS flag, "
         "i AS after FROM range(2) r(i)"
     )
-    return {**of_all_answers(number), "some:odd": odd}
+    half = "SELECT i AS n, (i - 5000) * 500 AS ns, i AS after FROM range(100000) r(i)"
+    return {**of_all_answers(number), "some:odd": odd, "some:half": half}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -269,6 +274,22 @@ def test_what_an_engine_refuses_is_told(folder: Store, engine: str) -> None:
     """DuckDB has a function that the engine lacks: its words are in the error."""
     with pytest.raises(CollectordError, match=r"refuses the statement|has nothing for"):
         _statement(folder, engine, "SELECT damerau_levenshtein(next_comm, 'x') FROM sched_switch")
+
+
+@pytest.mark.parametrize("engine", ["clickhouse", "spark"])
+@pytest.mark.parametrize(("at", "damage"), [(4, b"\x0f" * 30), (-8, bytes(8))])
+def test_a_damaged_object_is_named(tmp_path: Path, engine: str, at: int, damage: bytes) -> None:
+    """A page of it, or its end."""
+    store = Store.open(str(tmp_path / "store"), make=True)
+    _fill(store, _switches)
+    one = min((tmp_path / "store").glob(f"events/event={SCHED}/*/host=c/*"))
+    asking = _asking(store, engine)
+    question = asking.of_statement("SELECT * FROM sched_switch")
+    data = one.read_bytes()
+    one.write_bytes(data[:at] + damage + data[at % len(data) + len(damage) :])
+    with pytest.raises(StoreError) as told:
+        _asked(asking, engine, question)
+    assert told.value.key == str(one.relative_to(tmp_path / "store"))
 
 
 def test_clickhouse_reads_s3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from tests.support.fleets import COMPLETE, ISSUE, SCHED, requests, switched_afte
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# The software events whose samples `samples` has, under an alias and with a modifier too.
+SAMPLED: Final = ("faults:u", "minor-faults", "major-faults")
 _SWITCHES: Final = 300
 _REQUESTS: Final = 40
 _CALLS: Final = {name: number for number, name in syscall_names(os.uname().machine).items()}
@@ -207,7 +209,7 @@ def _ip(address: str) -> str:
 
 def _samples(number: int) -> str:
     """Return samples of software events, in the kernel and not, and of others."""
-    event = "['cycles', 'page-faults', 'minor-faults', 'major-faults', 'x:y'][1 + i % 5] AS event"
+    event = "['cycles', 'faults:u', 'minor-faults', 'major-faults', 'x:y'][1 + i % 5] AS event"
     turn = "(i // 5)"
     task = _task(tid=f"{650 + number} + {turn} % 3", comm=f"'s' || {turn} % 2")
     ip = (

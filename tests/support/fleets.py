@@ -26,7 +26,7 @@ from collectord.sink import manifest as manifests
 from collectord.sink.manifest import Clocks, Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from collectord.fleet.store import Store
 
@@ -142,6 +142,7 @@ class Shipped:
         session: str = "exec",
         lost: int = 0,
         covered: tuple[Covered, ...] = (),
+        sampled: Sequence[str] = (),
         is_committed: bool = True,
         **changes: Any,  # noqa: ANN401  # of the commit
     ) -> Commit:
@@ -155,6 +156,7 @@ class Shipped:
             session: its name.
             lost: records that were produced and lost.
             covered: of the commit.
+            sampled: events of the manifest whose records are rows of other tables.
             is_committed: the commit is put.
             changes: other values of the commit.
         """
@@ -162,7 +164,9 @@ class Shipped:
         mono_ns = begins_ns - BEGIN_NS + BOOT_NS - host.clock_off_ns
         rows = {event: self._count(sql) for event, sql in events.items()}
         counts = sum(rows.values()), lost
-        manifest = _manifest(host, session, events, (begins_ns, mono_ns, length_ns), counts)
+        manifest = _manifest(
+            host, session, (*events, *sampled), (begins_ns, mono_ns, length_ns), counts
+        )
         text = manifests.encode(manifest)
         source = hashlib.sha256(text).hexdigest()
         day = day_of(begins_ns)
@@ -264,7 +268,7 @@ class Shipped:
 def _manifest(
     host: Host,
     session: str,
-    events: Mapping[str, str],
+    events: Sequence[str],
     times: tuple[int, int, int],
     counts: tuple[int, int],
 ) -> Manifest:

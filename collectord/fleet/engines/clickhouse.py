@@ -21,6 +21,7 @@ from sqlglot import exp
 from collectord.errors import CollectordError, UsageError, install_command
 from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
+from collectord.fleet.engines.duck import reading
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import event_prefix
@@ -80,13 +81,14 @@ def ask(
     question: Question, place: Place, shape: Sequence[tuple[str, str]], stack: ExitStack
 ) -> Rows:
     """Carry a question out, by the server at the place's address, or here."""
-    tree, decimals = sql_tree.unrounded(question.tree)
+    tree = question.tree.copy()
     hexed = _hexed(tree, shape)
     statement = (
         f"{text_of(question._replace(tree=tree), place)}\nSETTINGS {_settings()}\nFORMAT {_FORMAT}"
     )
     lines = _by_http(statement, place.address, stack) if place.address else _here(statement, stack)
-    return Rows(shape, (_row(line, shape, hexed) for line in lines), decimals)
+    rows = (_row(line, shape, hexed) for line in lines)
+    return Rows(shape, reading(rows, question.keys, place))
 
 
 def _hexed(tree: exp.Query, shape: Sequence[tuple[str, str]]) -> frozenset[int]:

@@ -37,8 +37,8 @@ def conditions(
             terms.append(f"{TIME} <= {moment(until_ns)}")
     if chosen.session is not None and SESSION in objects.columns:
         terms.append(f"{SESSION} = {text(chosen.session)}")
-    if objects.of_event:
-        terms.append(f"{EVENT} = {text(objects.of_event)}")
+    if objects.of_events:
+        terms.append(f"{EVENT} IN ({', '.join(map(text, objects.of_events))})")
     return terms
 
 

@@ -3,29 +3,38 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import re
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from collectord.errors import StoreError
+from collectord.errors import CollectordError, StoreError
 from collectord.fleet.engines.conditions import conditions
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT
 from collectord.reader.embedded_db import connect, literal
 from collectord.reader.event_file import Window
-from collectord.reader.sql import Answer, Database
+from collectord.reader.sql import Database
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import ExitStack
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from collectord.fleet.engines.place import Place
     from collectord.fleet.question import Chosen, Objects, Question
     from collectord.reader.event_tables import TableScan
-    from collectord.reader.sql import MadeTable
+    from collectord.reader.sql import Answered, MadeTable
 
 PROTOCOL: Final = "collectord"
 _MEMORY: Final = "2GB"
+# Words of engines about an object that is no whole file of Parquet, or whose pages are damaged.
+_UNREADABLE: Final = re.compile(
+    "in file/uri|failed to read file|enough bytes|magic bytes|too small|out of buffer|TProtocol|"
+    "don't know what type|decompress|zstd|snappy|corrupt|FAILED_READ_FILE|ParquetDecoding",
+    re.IGNORECASE,
+)
+_LOOKED_AT: Final = 1000
+_REASON_CHARS: Final = 300
+T = TypeVar("T")
 _PARTITIONS: Final = f"{{'{EVENT}': VARCHAR, '{DATE}': DATE, '{HOST}': VARCHAR}}"
 _PATH: Final = "key_of_object"
 _OF_PATH: Final = (
@@ -57,25 +66,77 @@ class _View(NamedTuple):
             source = _read(self.objects.keys, self.place, how)
         terms = conditions(self.objects, self.chosen, moment=_moment, text=literal)
         where = f" WHERE {' AND '.join(terms)}" if terms else ""
-        with _damage_named(self.objects.keys):
+        with damage_named(self.objects.keys, self.place):
             connection.execute(f'CREATE VIEW "{name}" AS FROM {source}{where}')
         return ()
 
 
 @contextmanager
-def _damage_named(keys: Sequence[str]) -> Iterator[None]:
-    """Say that an object is damaged where DuckDB cannot read what it has at its end."""
+def damage_named(keys: Sequence[str], place: Place) -> Iterator[None]:
+    """Name the object where an engine cannot read one of some objects in a block.
+
+    Its error does, or DuckDB finds one that it cannot read alone.
+
+    Raises:
+        StoreError: for an error of an engine that comes from an object; others stay as they are.
+    """
     import duckdb  # noqa: PLC0415  # what only questions to a fleet need
 
     try:
         yield
-    except (duckdb.InvalidInputException, duckdb.IOException) as error:
-        (reason, *_) = str(error).splitlines() or [""]
+    except (CollectordError, duckdb.Error) as error:
+        is_bare = isinstance(error, duckdb.Error)  # that of a view, which reads ends of objects
+        text = str(error if is_bare else error.__cause__ or error)
+        if isinstance(error, StoreError) or not (is_bare or _UNREADABLE.search(text)):
+            raise
+        key = next((key for key in keys if key in text), "")
+        if not key:
+            key, text = _unreadable(keys, place) or ("", text)
+        if not key and not is_bare:
+            raise
+        (reason, *_) = text.splitlines() or [""]
         raise StoreError(
-            f"an object is damaged: {reason}",
-            key=keys[0] if len(keys) == 1 else "",
+            f"an object is damaged: {': '.join(filter(None, (key, reason[:_REASON_CHARS])))}",
+            key=key,
             hint="`collectord fleet ledger --verify` names each that is not what was shipped",
         ) from error
+
+
+def _unreadable(keys: Sequence[str], place: Place) -> tuple[str, str] | None:
+    """Return the first of some objects that cannot be read, and why; None if all can.
+
+    Of many only the first are looked at.
+    """
+    import duckdb  # noqa: PLC0415
+
+    with ExitStack() as stack:
+        connection = opened(place, stack)
+        for key in keys[:_LOOKED_AT]:
+            source = _read([key], place, "hive_partitioning = false")
+            try:
+                connection.execute(f"SELECT max(hash(o)) FROM {source} o")  # noqa: S608  # quoted
+            except duckdb.Error as error:
+                return key, str(error)
+    return None
+
+
+def reading(rows: Iterable[T], keys: Sequence[str], place: Place) -> Iterator[T]:
+    """Yield rows that an engine reads from objects. Raises StoreError for one that is damaged."""
+    with damage_named(keys, place):
+        yield from rows
+
+
+class _Rows:
+    """The rows of a result, which are read as they are asked for; it is an `Answered`."""
+
+    def __init__(self, answer: Answered, keys: Sequence[str], place: Place) -> None:
+        self.columns: tuple[str, ...] = answer.columns
+        self.types: tuple[str, ...] = answer.types
+        self._read = reading(answer.batches(), keys, place)
+
+    def batches(self) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows, some at a time. Raises CollectordError."""
+        return self._read
 
 
 def text_of(question: Question, _place: Place) -> str:
@@ -85,9 +146,12 @@ def text_of(question: Question, _place: Place) -> str:
 
 def ask(
     question: Question, place: Place, _shape: Sequence[tuple[str, str]], stack: ExitStack
-) -> Answer:
+) -> Answered:
     """Carry a question out."""
-    return _database(question, place, opened(place, stack), stack).ask(question.sql)
+    database = _database(question, place, opened(place, stack), stack)
+    with damage_named(question.keys, place):
+        answer = database.ask(question.sql)
+    return _Rows(answer, question.keys, place)
 
 
 def write(question: Question, place: Place, path: str, stack: ExitStack) -> int:
@@ -97,7 +161,8 @@ def write(question: Question, place: Place, path: str, stack: ExitStack) -> int:
         CollectordError: it cannot be carried out, or the file not written.
     """
     base = opened(place, stack, path)
-    return _database(question, place, base, stack).write_parquet(question.sql, path)
+    with damage_named(question.keys, place):
+        return _database(question, place, base, stack).write_parquet(question.sql, path)
 
 
 def _database(question: Question, place: Place, base: Any, stack: ExitStack) -> Database:  # noqa: ANN401
@@ -115,9 +180,22 @@ def columns_of(keys: Sequence[str], place: Place, stack: ExitStack) -> dict[str,
     """
     connection = opened(place, stack)
     source = _read(keys, place, "hive_partitioning = false")
-    with _damage_named(keys):
+    with damage_named(keys, place):
         told = connection.execute(f"DESCRIBE FROM {source}").fetchall()
     return {row[0]: row[1] for row in told}
+
+
+def values_of(column: str, objects: Objects, place: Place, chosen: Chosen) -> set[str]:
+    """Return the values of a column in the rows of objects.
+
+    Raises:
+        StoreError: one of them is damaged.
+    """
+    with ExitStack() as stack:
+        connection = opened(place, stack)
+        _View(objects, place, chosen).make(connection, objects.name)
+        found = connection.execute(f'SELECT DISTINCT "{column}" FROM "{objects.name}"').fetchall()  # noqa: S608  # of this program
+        return {value for (value,) in found}
 
 
 def opened(place: Place, stack: ExitStack, written: str | None = None) -> Any:  # noqa: ANN401  # of DuckDB

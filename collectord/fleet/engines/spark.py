@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.errors import CollectordError, install_command
 from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
+from collectord.fleet.engines.duck import reading
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
 from collectord.fleet.store_keys import EVENTS
@@ -89,8 +90,7 @@ def ask(
     question: Question, place: Place, shape: Sequence[tuple[str, str]], stack: ExitStack
 ) -> Rows:
     """Carry a question out by a cluster, whose connection ends with the stack."""
-    tree, decimals = sql_tree.unrounded(question.tree)
-    statement = text_of(question._replace(tree=tree), place)
+    statement = text_of(question, place)
     session = _session(place.address or LOCAL, stack)
     size_bytes = sum(objects.bytes for objects in question.objects)
     parts = min(max(size_bytes // _PART_BYTES, _PARTS_MIN), _PARTS_MAX)
@@ -101,7 +101,7 @@ def ask(
         for name, table in question.rows.items():
             _given(session, name, table)
         found = session.sql(statement)
-    return Rows(shape, _rows(found), decimals)
+    return Rows(shape, reading(_rows(found), question.keys, place))
 
 
 def _session(address: str, stack: ExitStack) -> Any:  # noqa: ANN401  # of Spark

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.cli import fleet
-from collectord.errors import CollectordError, StoreConflict, UsageError
+from collectord.errors import CollectordError, NotStored, StoreConflict, StoreError, UsageError
+from collectord.fleet import selection
+from collectord.fleet.commit import Covered
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from tests.support import object_stores
@@ -105,6 +107,10 @@ def test_the_schema_has_all_tables(run: Run) -> None:
     _, text, _ = run("query", "--schema")
     tables = {line.split()[0] for line in text.splitlines()[1:]}
     assert tables >= {SCHED, ISSUE, "hosts", "ledger", "coverage", "clocks", "errno_names"}
+    lines = run("query", "--schema", "--csv")[1].split("\r\n")
+    assert lines[0] == "table,column,type"
+    assert "hosts,role,VARCHAR" in lines
+    assert {line.partition(",")[0] for line in lines[1:-1]} == tables
 
 
 def test_an_answer_has_a_host_before_its_columns(run: Run) -> None:
@@ -207,7 +213,7 @@ def test_a_flame_graph_is_of_labels_that_there_are(run: Run, store: Path) -> Non
     assert "[unknown];run;main;work_0 1\n" in run("flame", "--by", "role")[1]
     for word, hint in (
         ("rloe", 'did you mean "role"?'),
-        ("x", "there are comm, host, kernel, ro"),
+        ("x", "there are hosts whose kernel is 6.12.0; role is db, web"),
     ):
         with pytest.raises(UsageError, match=f"asked has the label '{word}'") as told:
             run("flame", "--by", word)
@@ -301,6 +307,130 @@ def test_an_incident_is_shown_by_its_name_on_a_host(run: Run, store: Path) -> No
     _put_incident(store, "db-2", "3-io", BEGIN_NS)
     with pytest.raises(UsageError, match="3 hosts have an incident 3-io"):
         run("incidents", "3-io")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (("--label", "role=bd"), "no host of role=bd has shipped", "role is db, web"),
+        (("--label", "rloe=db"), "no host of rloe=db has shipped", "role is db, web"),
+        (("--host", "bd-*"), r"no host of bd-\* has shipped", "host is db-1, web-1; kernel is"),
+        (("--session", "exce"), "has shipped the session exce", 'did you mean "exec"'),
+        (("--session", "x"), "has shipped the session x", "there are: exec"),
+    ],
+)
+@pytest.mark.parametrize("action", [("query", "FROM sched_switch"), ("answer", "slow-io")])
+def test_a_choice_of_nothing_is_told(
+    run: Run, action: tuple[str, ...], words: tuple[str, ...], problem: str, hint: str
+) -> None:
+    """With the labels, the hosts or the sessions that there are."""
+    with pytest.raises(UsageError, match=problem) as told:
+        run(*action, *words)
+    assert hint in told.value.hint
+
+
+def test_rows_begin_with_labels_that_there_are(run: Run) -> None:
+    """A label that no host has is told, with those that they have."""
+    for by, hint in (
+        ("rloe", 'did you mean "role"?'),
+        ("host,x", "there are hosts whose kernel is 6.12.0; role is db, web"),
+    ):
+        with pytest.raises(UsageError, match="no host that is asked has the label") as told:
+            run("answer", "slow-io", "--by", by)
+        assert told.value.hint == hint
+    assert run("answer", "slow-io", "--by", "all")[0] == 0
+
+
+@pytest.mark.parametrize("action", [("ledger",), ("flame",), ("incidents",)])
+def test_labels_that_no_host_has_are_told_by_each_action(
+    run: Run, action: tuple[str, ...]
+) -> None:
+    """The same options choose hosts for all of them."""
+    with pytest.raises(UsageError, match="no host of role=bd has shipped"):
+        run(*action, "--label", "role=bd")
+
+
+def test_lost_records_and_gaps_are_told(run: Run, store: Path) -> None:
+    """They are those of the events, the hosts and the time; a question to commits has none."""
+    gap = Covered(what="gap", cause="kill", since_ns=BEGIN_NS, until_ns=BEGIN_NS + SECOND)
+    with Shipped(Store.open(str(store))) as shipped:
+        for name, lost in (("db-1", 7), ("db-2", 5000), ("db-3", 0), ("web-1", 20)):
+            events = {f"sched:{SCHED}": switches(1, 2)}
+            covered = (gap,) if name == "db-3" else ()
+            host = Host(name)
+            begins_ns = BEGIN_NS + 120 * SECOND
+            shipped.segment(host, events, begins_ns, SECOND, lost=lost, covered=covered)
+            # Each segment of a run tells the gap before it.
+            shipped.segment(host, events, begins_ns + SECOND, SECOND, covered=covered)
+    losses = (
+        "collectord: 5,027 records of 3 hosts were lost in what was read: db-2 5,000, web-1 20 "
+        "and 1 more; `collectord fleet ledger` tells when and why\n"
+    )
+    gaps = (
+        "collectord: there is 1 gap in what 1 host recorded: db-3 1; `collectord fleet ledger` "
+        "tells when and why\n"
+    )
+    count = ("query", "SELECT count(*) FROM sched_switch")
+    assert (run(*count)[0], run(*count)[2]) == (0, losses + gaps)
+    assert run("answer", "cpu-share")[2] == losses + gaps
+    assert run(*count, "--since", "2026-11-20T00:01:30Z")[2] == losses
+    assert run(*count, "--until", "2026-11-20T00:01:30Z")[2] == gaps
+    assert "lost" not in run("query", "FROM block_rq_issue")[2]
+    assert run("query", "SELECT count(*) FROM ledger") == (0, "count_star()\n          10\n", "")
+
+
+def test_so_many_commits_are_not_read_for_losses(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that needs none says so; one that has read them tells what it found."""
+    monkeypatch.setattr(selection, "_FEW", 1)
+    told = "whether records were lost was not looked at in so many segments"
+    assert told in run("query", "SELECT count(*) FROM sched_switch")[2]
+    assert run("query", "SELECT count(*) FROM sched_switch JOIN hosts USING (host)")[2] == ""
+    assert run("answer", "slow-io")[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("at", "damage"),
+    [(4, b"\x0f" * 30), (40, bytes(600)), (-600, b"\x0f" * 300), (-8, b"")],
+    ids=["head of a page", "page", "end", "cut"],
+)
+@pytest.mark.parametrize("form", [(), ("--parquet",)])
+def test_a_damaged_object_is_named(
+    run: Run, store: Path, at: int, damage: bytes, form: tuple[str, ...]
+) -> None:
+    """Wherever the damage is, and whether the engine's error names the object or not."""
+    (one,) = store.glob(f"events/event={SCHED}/*/host=db-1/*")
+    data = one.read_bytes()
+    rest = data[at % len(data) + len(damage) :] if damage else b""
+    one.write_bytes(data[:at] + damage + rest)
+    words = [*form, *(str(store.parent / "out.parquet") for _ in form)]
+    with pytest.raises(StoreError, match=f"damaged: {one.relative_to(store)}: ") as told:
+        run("query", "FROM sched_switch", *words)
+    assert told.value.key == str(one.relative_to(store))
+    assert "--verify" in told.value.hint
+
+
+def test_an_error_of_a_statement_is_no_damage(run: Run) -> None:
+    """It stays as the engine has it."""
+    with pytest.raises(UsageError, match="Could not convert string 'even' to INT32"):
+        run("query", "SELECT prev_comm::INTEGER FROM sched_switch")
+    with pytest.raises(UsageError, match="zstd"):
+        run("query", "SELECT error('zstd') FROM sched_switch")
+
+
+def test_an_object_that_is_gone_is_told(run: Run, store: Path) -> None:
+    """Its commit names it, so its records were left out: the status is 1."""
+    (one,) = store.glob(f"events/event={SCHED}/*/host=db-1/*")
+    one.unlink()
+    status, text, errors = run("query", "SELECT DISTINCT host FROM sched_switch")
+    assert (status, text) == (1, "host\nweb-1\n")
+    assert "its records were left out: " in errors
+    assert f"has no events/event={SCHED}/date=2026-11-20/host=db-1/" in errors
+    assert run("answer", "cpu-share")[0] == 1
+    assert run("answer", "slow-io")[0] == 0
+    with pytest.raises(NotStored, match="which its commit names"):
+        run("query", "FROM sched_switch", "--host", "db-1")
 
 
 def test_incidents_are_of_hosts_with_labels(run: Run, store: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import duckdb
 import pytest
 
-from collectord.errors import StoreError, UsageError
+from collectord.errors import ConfigError, UsageError
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from tests.support import object_stores
@@ -74,6 +74,8 @@ def test_the_difference_of_an_answer_is_a_table(run: Run) -> None:
     )
     assert errors == (
         "collectord: 1 host of role=db against 2 hosts of role=web; sums are per host\n"
+        "collectord: 6 records of 1 host were lost in what was read: db-1 6; `collectord fleet "
+        "ledger` tells when and why\n"
     )
 
 
@@ -106,11 +108,17 @@ def test_groups_that_recorded_for_different_times_are_told(run: Run, store: Path
         events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
         shipped.segment(host, events, BEGIN_NS, 600 * SECOND)
     words = ("answer", "who-woke-whom", "--label", "role=new", "--against", "role=web")
-    told = "have recorded for 600 s each in role=new and 60 s each in role=web"
+    told = "have recorded for 600 s each in role=new and 60 s each in role=web: sums"
     assert told in run(*words)[2]
     assert "have recorded" not in run("answer", "who-woke-whom", *_ROLES)[2]
     within = run(*words, "--until", "2026-11-20T00:01:00Z")[2]
     assert "have recorded" not in within
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("brief-1", labels={"role": "brief"})
+        shipped.segment(host, events, BEGIN_NS + 59 * SECOND, SECOND // 20)
+    words = ("answer", "who-woke-whom", "--label", "role=brief", "--against", "role=web")
+    told = "have recorded for 0.05 s each in role=brief and 1 s each in role=web"
+    assert told in run(*words, "--since", "2026-11-20T00:00:59Z")[2]
 
 
 @pytest.mark.parametrize(("engine", "word"), [("clickhouse", "FROM file("), ("spark", "`waker`")])
@@ -120,15 +128,6 @@ def test_the_statement_of_a_difference_is_shown(run: Run, engine: str, word: str
     assert (status, errors) == (0, "")
     assert "groups_of_hosts" in text
     assert word in text
-
-
-def test_a_damaged_object_is_named(run: Run, store: Path) -> None:
-    """With what finds the others."""
-    one = min(store.rglob("events/**/*.parquet"))
-    one.write_bytes(one.read_bytes()[:-8])
-    with pytest.raises(StoreError, match=r"damaged.*parquet") as caught:
-        run("answer", "who-woke-whom", *_ROLES)
-    assert "--verify" in caught.value.hint
 
 
 def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
@@ -146,6 +145,52 @@ def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
     assert "web-1, web-2 are in both groups, and count in each" in errors
 
 
+def test_hosts_that_have_recorded_nothing_do_not_count(run: Run, store: Path) -> None:
+    """Their number is told, as sums are for each of the others."""
+    words = ("answer", "who-woke-whom", *_ROLES)
+    with Shipped(Store.open(str(store))) as shipped:
+        for number, have in ((3, "1 more has"), (4, "2 more have")):
+            host = Host(f"web-{number}", labels={"role": "web"})
+            shipped.segment(host, {"some:thing": wakings({("a", "b"): 1})}, BEGIN_NS, SECOND)
+            assert f"per host; {have} not recorded what who-woke-whom needs\n" in run(*words)[2]
+
+
+def test_a_host_whose_objects_are_gone_does_not_count(run: Run, store: Path) -> None:
+    """One that has some of them does; each that is gone is told, and the status is 1."""
+    words = ("answer", "who-woke-whom", *_ROLES)
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("web-2", labels={"role": "web"})
+        events = {f"sched:{WAKING}": wakings({("a", "b"): 2})}
+        shipped.segment(host, events, BEGIN_NS + 3600 * SECOND, SECOND)
+    for one in store.rglob("events/**/host=web-1/*.parquet"):
+        one.unlink()
+    status, text, errors = run(*words)
+    assert (status, text.splitlines()[1].split()[3:5]) == (1, ["30", "22"])
+    assert "1 host of role=db against 1 host of role=web; sums are per host\n" in errors
+    assert errors.count("which its commit names") == 1
+    assert "host=web-1" in errors
+    min(store.rglob("events/**/host=web-2/*.parquet")).unlink()
+    status, text, errors = run(*words)
+    assert status == 1
+    assert "against 1 host of role=web; sums are per host\n" in errors
+    assert errors.count("which its commit names") == 2
+
+
+def test_conditions_are_given_one_by_one_or_with_commas(run: Run, store: Path) -> None:
+    """A host must meet all of them, and a comma that no key follows is part of a value."""
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("web-3", labels={"role": "web", "place": "a,b"})
+        shipped.segment(host, {f"sched:{WAKING}": wakings({("a", "b"): 7})}, BEGIN_NS, SECOND)
+    words = ("answer", "who-woke-whom", "--label", "role=db")
+    for against in (
+        ("--against", "role=web", "--against", "place=a,b"),
+        ("--against", "place=a,b,role=web"),
+    ):
+        status, text, errors = run(*words, *against)
+        assert (status, text.splitlines()[1].split()[3:5]) == (0, ["30", "7"])
+        assert f"1 host of role=db against 1 host of {','.join(against[1::2])}; sums" in errors
+
+
 def test_an_answer_of_a_host_says_in_its_head_what_is_compared(run: Run, tmp_path: Path) -> None:
     """One that does not is refused; the limit of the statement is that of the differences."""
     own = tmp_path / "own"
@@ -160,6 +205,29 @@ def test_an_answer_of_a_host_says_in_its_head_what_is_compared(run: Run, tmp_pat
     path.write_text(_OWN.format(head=f'{keys}\n-- [compare.measures]\n-- times = "sum"'))
     rows = [json.loads(line) for line in run(*words, "--json")[1].splitlines()]
     assert [row["times_difference"] for row in rows] == [15, 4]
+
+
+@pytest.mark.parametrize(
+    ("head", "column", "hint"),
+    [
+        (('"comm", "wokn"', 'times = "sum"'), "wokn", 'did you mean "woken"? its columns are'),
+        (('"comm"', 'number = "max"'), "number", "its columns are comm, woken, times"),
+        (('"comm"', 'times = "mean by pairs"'), "pairs", "its columns are comm, woken, times"),
+    ],
+)
+def test_a_column_that_is_compared_must_be_one_of_the_statement(
+    run: Run, tmp_path: Path, head: tuple[str, str], column: str, hint: str
+) -> None:
+    """The error has the file, the column, and those that there are; "rows" counts without one."""
+    path = tmp_path / "mine.sql"
+    words = ("answer", "mine", *_ROLES, "--answer-dir", str(tmp_path))
+    compare = "-- [compare]\n-- keys = [{}]\n-- [compare.measures]\n-- {}"
+    path.write_text(_OWN.format(head=compare.format(*head)))
+    with pytest.raises(ConfigError, match=f"{path}: compare: .* no column {column}, ") as told:
+        run(*words)
+    assert told.value.hint.startswith(hint)
+    path.write_text(_OWN.format(head=compare.format('"comm"', 'number = "rows"')))
+    assert run(*words)[0] == 0
 
 
 def test_the_ledgers_of_groups_are_side_by_side(run: Run) -> None:
@@ -245,6 +313,11 @@ def test_the_incidents_of_groups_are_side_by_side(run: Run, store: Path) -> None
         (("incidents", "--against", "role=wbe"), "no host of role=wbe has shipped"),
         (("flame", "--against", "role=wbe"), "no host of role=wbe has shipped"),
         (("ledger", "--against", "role"), "--against 'role' is not NAME=VALUE"),
+        (("ledger", "--against", "role=db", "--against", "role"), "'role' is not NAME=VALUE"),
+        (
+            ("flame", "--against", "role=db", "--against", "role=x"),
+            "--against role is given twice",
+        ),
         (("query", "SELECT 1", "--against", "role=db"), "--against is an option of fleet answer"),
         (("incidents", "x", "--against", "role=db"), "x is of the hosts that had it"),
         (

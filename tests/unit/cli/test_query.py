@@ -158,6 +158,10 @@ def test_the_schema_lists_tables(trace: str, capsys: pytest.CaptureFixture[str])
     told = json.loads(capsys.readouterr().out)["columns"]
     assert {row["table"] for row in told} >= {"sched_switch", "losses", "damage", "segments"}
     assert {"table": "sched_switch", "column": "prev_state", "type": "i64"} in told
+    assert query.run(["--schema", "--csv", trace]) == 0
+    assert "\r\nsched_switch,prev_state,i64\r\n" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="--schema and --parquet do not go together"):
+        query.run(["--schema", "--parquet", "x.parquet", trace])
 
 
 def test_segments_are_a_table(trace: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,13 @@ from collectord.cli import answer_file
 from collectord.errors import UsageError
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
-from collectord.fleet.questions import Asking, Needs, NotShipped
+from collectord.fleet.needs import Needs, NotShipped
+from collectord.fleet.questions import Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
 from collectord.reader.event_file import Window
+from tests.support.answer_records import of_all_answers
 from tests.support.fleets import (
     BEGIN_NS,
     COMPLETE,
@@ -98,7 +100,8 @@ def _asked(asking: Asking, question: Question) -> Rows:
 def _answered(store: Store, name: str, wanted: Wanted | None = None, *by: str) -> Rows:
     one = answer_file.load(name)
     asking = _asking(store, wanted)
-    needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+    head = one.head
+    needs = Needs(head.needs, head.optional, head.columns, head.call_chains)
     values = values_of(name, one.head.parameter, {})
     return _asked(asking, asking.of_answer(one.text, needs, values, by or ("host",)))
 
@@ -261,6 +264,38 @@ def test_what_was_not_shipped_is_named(folder: Store) -> None:
     """An answer whose events no host has shipped says which."""
     with pytest.raises(NotShipped, match="sched:sched_process_exec"):
         _answered(folder, "exec-storm")
+
+
+def test_call_chains_must_be_there_of_the_events_themselves(folder: Store) -> None:
+    """Those of another event are none; hosts without are left out, as each would refuse alone."""
+    told = of_all_answers(1)
+    chains = {name: told[name] for name in ("frames", "stacks")}
+    other = {name: sql.replace("'sched:sched_switch'", "'cycles'") for name, sql in chains.items()}
+    with Shipped(folder) as shipped:
+        shipped.segment(Host("web-1"), other, BEGIN_NS + DAY // 2, _MINUTE)
+        with pytest.raises(NotShipped, match="call chains of sched:sched_switch, which no host"):
+            _answered(folder, "off-cpu-stacks")
+        shipped.segment(Host("db-1"), chains, BEGIN_NS + DAY // 2, _MINUTE)
+    assert {row[0] for row in _answered(folder, "off-cpu-stacks")} == {"db-1"}
+
+
+def test_samples_of_other_events_are_no_software_events(folder: Store) -> None:
+    """Manifests tell which were recorded, and by which aliases and modifiers."""
+    with Shipped(folder) as shipped:
+        samples = {"samples": of_all_answers(1)["samples"]}
+        shipped.segment(Host("db-1"), samples, BEGIN_NS, _MINUTE, sampled=["cpu-clock"])
+        with pytest.raises(NotShipped, match="exceptions:page_fault_user, or software:page-fault"):
+            _answered(folder, "page-faults")
+        shipped.segment(Host("web-1"), samples, BEGIN_NS, _MINUTE, sampled=["faults:u"])
+    rows = _answered(folder, "page-faults", Wanted(Window(), "web-1"))
+    assert {row[0] for row in rows} == {"web-1"}
+
+
+def test_what_is_needed_is_named_with_all_that_may_take_its_place(folder: Store) -> None:
+    """Any list of events is enough, and all of them are in the message."""
+    lists = "page_fault_user, or software:page-faults, or software:minor-faults and software:ma"
+    with pytest.raises(NotShipped, match=lists):
+        _answered(folder, "page-faults")
 
 
 def test_an_event_that_two_sessions_recorded_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
 from collectord.fleet.groups import groups_of
 from collectord.fleet.lift import HOST, over_hosts
-from collectord.fleet.questions import AskedAnswer, Asking, Needs, NotShipped
+from collectord.fleet.needs import Needs, NotShipped
+from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.sql_tree import parsed, text_for
 from collectord.fleet.store import Store
@@ -55,8 +56,8 @@ _WAKINGS: Final = {
 _UNLIKE: Final = ("syscall_names", "errno_names")
 
 
-def _role(role: str) -> Wanted:
-    return Wanted(Window(), labels={"role": role})
+def _role(role: str, window: Window = Window()) -> Wanted:  # noqa: B008  # never changed
+    return Wanted(window, labels={"role": role})
 
 
 _DB_AND_WEB: Final = _role("db")._replace(also=_role("web"))
@@ -79,8 +80,8 @@ def store(tmp_path: Path) -> Store:
     return made
 
 
-def _asking(store: Store, wanted: Wanted) -> Asking:
-    return Asking(Selection(store, wanted), Place(store), ENGINES["duckdb"])
+def _asking(store: Store, wanted: Wanted, session: str | None = None) -> Asking:
+    return Asking(Selection(store, wanted), Place(store), ENGINES["duckdb"], session)
 
 
 def _asked(asking: Asking, question: Question) -> list[Row]:
@@ -105,9 +106,13 @@ def _answer(name: str) -> tuple[AskedAnswer, Columns]:
 
 
 def _comparison(
-    store: Store, name: str, wanted: Wanted = _DB_AND_WEB, limit: int | None = None
+    store: Store,
+    name: str,
+    wanted: Wanted = _DB_AND_WEB,
+    limit: int | None = None,
+    session: str | None = None,
 ) -> tuple[Question, Groups, list[Row]]:
-    asking = _asking(store, wanted)
+    asking = _asking(store, wanted, session)
     groups = groups_of(Selection(store, wanted), "group", "against")
     asked, columns = _answer(name)
     made = asking.of_comparison(asked, columns, groups, limit)
@@ -213,6 +218,39 @@ def test_hosts_that_recorded_nothing_of_it_do_not_count(store: Store) -> None:
     wanted = _role("db")._replace(also=_role("idle"))
     with pytest.raises(NotShipped, match="sched:sched_waking, which no host of against"):
         _comparison(store, "who-woke-whom", wanted)
+
+
+def test_hosts_count_that_recorded_for_some_of_the_time(store: Store) -> None:
+    """A host of the same day counts in the minute that it recorded, without a record as well."""
+    with Shipped(store) as shipped:
+        host = Host("web-2", labels={"role": "web"}, run_number=2)
+        events = {f"sched:{WAKING}": wakings({("a", "b"): 8})}
+        shipped.segment(host, events, BEGIN_NS + 10 * _MINUTE, _MINUTE)
+        idle = {f"sched:{WAKING}": f"FROM ({wakings({('a', 'b'): 1})}) LIMIT 0"}
+        for name in ("db-1", "web-3"):
+            host = Host(name, labels={"role": name.partition("-")[0]}, run_number=2)
+            shipped.segment(host, idle, BEGIN_NS + 10 * _MINUTE, _MINUTE)
+    later = Window(BEGIN_NS + 10 * _MINUTE, BEGIN_NS + 11 * _MINUTE)
+    _, groups, rows = _comparison(
+        store, "who-woke-whom", _role("db", later)._replace(also=_role("web", later))
+    )
+    assert [group.hosts for group in groups] == [("db-1",), ("web-2", "web-3")]
+    assert [(row["wakeups"], row["wakeups_against"]) for row in rows] == [(0, 4)]
+    between = Window(BEGIN_NS + 2 * _MINUTE, BEGIN_NS + 3 * _MINUTE)
+    wanted = _role("db", between)._replace(also=_role("web", between))
+    with pytest.raises(NotShipped, match="no host of group has recorded in the time"):
+        _comparison(store, "who-woke-whom", wanted)
+
+
+def test_hosts_count_that_recorded_in_the_session(store: Store) -> None:
+    """Records of another session are not there, so a host that has these alone does not count."""
+    with Shipped(store) as shipped:
+        events = {f"sched:{WAKING}": wakings({("a", "b"): 100})}
+        host = Host("web-3", labels={"role": "web"})
+        shipped.segment(host, events, BEGIN_NS, _MINUTE, session="other")
+    _, groups, rows = _comparison(store, "who-woke-whom", session="exec")
+    assert groups.against.hosts == ("web-1", "web-2")
+    assert rows[0]["wakeups_against"] == 15
 
 
 @pytest.mark.parametrize("engine", [DUCKDB, CLICKHOUSE, SPARK])

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import duckdb
 import pytest
+import sqlglot
 
 from collectord.cli import answer_file
-from collectord.fleet.dialect import CLICKHOUSE, SPARK
+from collectord.fleet.dialect import CLICKHOUSE, DUCKDB, SPARK
 from collectord.fleet.lift import over_hosts
 from collectord.fleet.sql_tree import parsed, text_for
 from collectord.programs.parameter import values_of
@@ -38,6 +40,7 @@ def test_every_answer_can_be_written_for_every_engine(name: str, engine: str) ->
             "SELECT bitShiftLeft(toInt64(1), n) FROM t",
             "SELECT SHIFTLEFT(1, n)",
         ),
+        ("SELECT round(a, 3) FROM t", "toFloat64(toDecimalString(a, 3))", "TRANSFORM(ARRAY("),
         ("SELECT a::UBIGINT FROM t", "Nullable(UInt64)", "DECIMAL(20, 0)"),
         ("SELECT comm GLOB 'a_b*' FROM t", r"LIKE 'a\\_b%'", r"LIKE 'a\\_b%'"),
         ("SELECT lag(step) OVER (ORDER BY n) FROM t", "lag(toNullable(step))", "LAG(step)"),
@@ -71,3 +74,19 @@ def test_what_only_duckdb_has_is_replaced(sql: str, clickhouse: str, spark: str)
     """Functions and operators are those of the engine, with the same result."""
     assert clickhouse in text_for(parsed(sql), CLICKHOUSE)
     assert spark in text_for(parsed(sql), SPARK)
+
+
+def test_halves_are_those_of_the_binary_number() -> None:
+    """Spark's own `round` takes the decimal one: what stands for it has DuckDB's result."""
+    text = text_for(parsed("SELECT v, round(v, 3) AS r FROM t"), SPARK)
+    asked = sqlglot.transpile(text, read=SPARK, write=DUCKDB)[0]
+    numbers = (
+        "CREATE TABLE t AS SELECT (i - 9000) * 500 / 1e6 AS v FROM range(300000) r(i) "
+        "UNION ALL SELECT (i * 7919) / 1e7 FROM range(100000) r(i) UNION ALL SELECT NULL"
+    )
+    with duckdb.connect(":memory:") as connection:
+        connection.execute(numbers)
+        different = connection.execute(
+            f"SELECT v, r, round(v, 3) FROM ({asked}) WHERE r IS DISTINCT FROM round(v, 3)"  # noqa: S608
+        ).fetchall()
+    assert different == []

@@ -11,7 +11,8 @@ import pytest
 from collectord.cli import answer_file
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
-from collectord.fleet.questions import Asking, Needs
+from collectord.fleet.needs import Needs
+from collectord.fleet.questions import Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of

@@ -7,7 +7,7 @@ import pytest
 
 from collectord.errors import UsageError
 from collectord.fleet.dialect import DUCKDB, SPARK
-from collectord.fleet.sql_tree import parsed, tables_of, text_for, unrounded, with_names
+from collectord.fleet.sql_tree import parsed, tables_of, text_for, with_names
 
 
 def test_a_parameter_is_a_value_and_chooses_what_is_carried_out() -> None:
@@ -29,14 +29,6 @@ def test_only_one_select_is_taken(sql: str) -> None:
     """Anything else is refused before any engine hears of it."""
     with pytest.raises(UsageError):
         parsed(sql)
-
-
-def test_last_columns_are_rounded_here_unless_rows_depend_on_it() -> None:
-    """Engines round halves in several ways."""
-    sql = "SELECT round(a / 1e6, 3) AS a_ms, round(b, 1) AS c FROM t ORDER BY c"
-    tree, decimals = unrounded(parsed(sql))
-    assert decimals == {0: 3}
-    assert "ROUND(b, 1)" in tree.sql(DUCKDB).upper().replace("B", "b")
 
 
 def test_tables_have_the_names_of_the_store() -> None:
