@@ -131,7 +131,10 @@ def test_csv_and_parquet(trace: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         ("SELECT * FROM glob('/*')", "disabled"),
         ("SELEC 1", "syntax error"),
         ("FROM sched_swich", 'did you mean "sched_switch"'),
+        ("WITH sched AS (FROM sched_swich) FROM sched", 'did you mean "sched_switch"'),
         ("SELECT next_pidd FROM sched_switch", 'did you mean "next_pid"'),
+        ("SELECT s.next_pidd AS cpus FROM sched_switch s", 'did you mean "next_pid"'),
+        ("SELECT next_pid + nothing_like_it FROM sched_switch", "lists the columns"),
     ],
 )
 def test_everything_else_is_refused(statement: str, told: str, trace: str) -> None:
