@@ -89,9 +89,7 @@ class DatabaseErrors:
         hint: says what to do about an error, "" if that is not known.
     """
 
-    def __init__(
-        self, duckdb: ModuleType, hint: Callable[[Exception], str] | None = None
-    ) -> None:
+    def __init__(self, duckdb: ModuleType, hint: Callable[[Exception], str] | None = None) -> None:
         self._duckdb = duckdb
         self._hint = hint
 

@@ -193,9 +193,7 @@ class Database:
             more: options of the file, as DuckDB has them, behind a comma.
         """
         with ExitStack() as stack:  # an export writes hundreds
-            connection, source, bound, hint = self._prepare(
-                sql, values or {}, stack, written=path
-            )
+            connection, source, bound, hint = self._prepare(sql, values or {}, stack, written=path)
             options = f"FORMAT parquet, COMPRESSION zstd{more}"
             with DatabaseErrors(self._duckdb, hint):
                 copied = connection.execute(
