@@ -28,10 +28,10 @@ from collectord.kernel.values.kept_rings import (
 from collectord.model import Produced, Reason, Stage, loss_name
 from collectord.opener.held_staging import SEALS, sealed_memory
 from collectord.source import SOURCES
-from collectord.source.bpf import OpenBpf
 from collectord.source.bpf_kept import noted_missed
 from collectord.source.kept_memory import Gone, KeptMemory, has_areas, memory_bytes
 from collectord.source.kept_ring import TRUNCATED_NAME
+from collectord.source.open_bpf import OpenBpf
 from collectord.source.perf_kept import digest_of
 
 if TYPE_CHECKING:

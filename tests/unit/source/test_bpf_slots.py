@@ -20,8 +20,8 @@ from collectord.model import Basis, Reason, Stage
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.source import bpf_slots
-from collectord.source.bpf import OpenBpf, OpenProgram
 from collectord.source.loaded_program import Loaded, LoadedProgram, LoadedTable
+from collectord.source.open_bpf import OpenBpf, OpenProgram
 from tests.support.bpf_pairs import keeping_host
 
 if TYPE_CHECKING:
