@@ -250,7 +250,7 @@ class Database:
             raise UsageError("the statement is nested too deeply") from error
         if parsed.get("error"):
             raise UsageError(
-                "the statement is no SELECT", hint="records are read and never changed"
+                "the statement is not a SELECT", hint="records are read and never changed"
             )
         return named_in(parsed)
 

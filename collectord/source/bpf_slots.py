@@ -292,7 +292,7 @@ def _layout(plan: ProgramPlan, record: RecordConfig, table: LoadedTable) -> Layo
     for field in tasks:
         if known[field].size != _TASK_BYTES or known[field].count:
             raise BpfError(
-                f"{name}: {field} is no thread: it has not 4 bytes",
+                f"{name}: {field} cannot name a thread: it does not have 4 bytes",
                 program=plan.name,
                 step="describe",
             )

@@ -123,9 +123,9 @@ def test_csv_and_parquet(trace: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ("SELECT 1; SELECT 2", "2 statements"),
         ("", "0 statements"),
-        ("CREATE TABLE x (a int)", "no SELECT"),
-        ("SET threads = 1", "no SELECT"),
-        ("COPY (SELECT 1) TO '/tmp/x'", "no SELECT"),
+        ("CREATE TABLE x (a int)", "not a SELECT"),
+        ("SET threads = 1", "not a SELECT"),
+        ("COPY (SELECT 1) TO '/tmp/x'", "not a SELECT"),
         ("SELECT * FROM read_text('/etc/passwd')", "disabled"),
         ("SELECT * FROM '/etc/passwd'", "does not exist"),
         ("SELECT * FROM glob('/*')", "disabled"),

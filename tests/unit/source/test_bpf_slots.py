@@ -145,7 +145,7 @@ def test_a_cpu_that_is_back_counts_from_then_on(stack: ExitStack) -> None:
     [
         (ONE, 16, "has 16 bytes"),
         (["one", [["other", "int", [3]]], "struct_packed"], 12, "no field 'pid'"),
-        (["one", [["pid", "int", [3]]], "struct_packed"], 12, "pid is no thread"),
+        (["one", [["pid", "int", [3]]], "struct_packed"], 12, "pid cannot name a thread"),
         (["one", [["pid", "void"]], "struct_packed"], 12, "cannot be described"),
     ],
 )
