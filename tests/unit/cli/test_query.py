@@ -145,6 +145,13 @@ def test_everything_else_is_refused(statement: str, told: str, trace: str) -> No
     assert "\n" not in str(caught.value)
 
 
+def test_names_of_the_statement_itself_are_known(trace: str) -> None:
+    """An error of another kind has no hint at a table or a column that the statement makes."""
+    with pytest.raises(UsageError) as caught:
+        query.run(["WITH own AS (SELECT 1 AS n) SELECT no_such_function(n) FROM own", trace])
+    assert caught.value.hint == ""
+
+
 def test_a_deep_statement_is_no_crash(trace: str) -> None:
     """It is answered, or refused in one line: versions of DuckDB differ in how deep one may be."""
     told = ""
