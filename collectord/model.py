@@ -72,6 +72,13 @@ class Reason(StrEnum):
 
 LossKey = tuple[Stage, Reason]
 
+# What rings of several kinds lose in the kernel.
+RING_FULL: Final[LossKey] = (Stage.KERNEL_RING, Reason.RING_FULL)
+RING_PAUSED: Final[LossKey] = (Stage.KERNEL_RING, Reason.PAUSED)
+RING_OVERRUN: Final[LossKey] = (Stage.KERNEL_RING, Reason.OVERRUN)
+RING_DROPPED: Final[LossKey] = (Stage.KERNEL_RING, Reason.DROPPED)
+RING_UNCOVERED: Final[LossKey] = (Stage.KERNEL_RING, Reason.UNCOVERED)
+
 
 def loss_name(key: LossKey) -> str:
     """Return `<stage>/<reason>`, as JSON and the summary name a loss."""
@@ -88,9 +95,9 @@ def loss_key(name: str) -> LossKey:
 # keyed by this table, so each pair exists at 0 from the first scrape and no other ever appears.
 LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
     "perf": (
-        (Stage.KERNEL_RING, Reason.RING_FULL),
-        (Stage.KERNEL_RING, Reason.PAUSED),
-        (Stage.KERNEL_RING, Reason.DROPPED),
+        RING_FULL,
+        RING_PAUSED,
+        RING_DROPPED,
         (Stage.STAGING, Reason.QUARANTINED),
         (Stage.STAGING, Reason.DROPPED),
         (Stage.SINK, Reason.DISK_FULL),
@@ -99,27 +106,27 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
     "bpf": (
         (Stage.PROGRAM, Reason.RECURSION),
         (Stage.PROGRAM, Reason.DROPPED),
-        (Stage.KERNEL_RING, Reason.RING_FULL),
-        (Stage.KERNEL_RING, Reason.DROPPED),
+        RING_FULL,
+        RING_DROPPED,
         (Stage.STAGING, Reason.QUARANTINED),
         (Stage.STAGING, Reason.DROPPED),
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),
     ),
     "tracefs": (
-        (Stage.KERNEL_RING, Reason.OVERRUN),
+        RING_OVERRUN,
         (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN),
-        (Stage.KERNEL_RING, Reason.DROPPED),
-        (Stage.KERNEL_RING, Reason.UNCOVERED),
+        RING_DROPPED,
+        RING_UNCOVERED,
         (Stage.STAGING, Reason.QUARANTINED),
         (Stage.STAGING, Reason.DROPPED),
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),
     ),
     "relay": (
-        (Stage.KERNEL_RING, Reason.DROPPED),
-        (Stage.KERNEL_RING, Reason.OVERRUN),
-        (Stage.KERNEL_RING, Reason.UNCOVERED),
+        RING_DROPPED,
+        RING_OVERRUN,
+        RING_UNCOVERED,
         (Stage.STAGING, Reason.QUARANTINED),
         (Stage.SINK, Reason.DISK_FULL),
         (Stage.SINK, Reason.DROPPED),

@@ -23,10 +23,10 @@ MODULES: Final = sorted(PACKAGE.rglob("*.py"))
 # import which package is in pyproject.toml, for import-linter.
 PURE: Final = ("codec", "facts", "plan", "programs", "text")
 IMPURE_MODULES: Final = ("os", "time")
-# Modules beside the packages, and names that two packages have for the same part: what all their
-# others are built on, and what a user calls it.
+# Modules beside the packages, and names that two packages have for the same part: the one that all
+# their others are built on.
 LOOSE: Final = {"__init__", "__main__", "errors", "model"}
-SHARED_NAMES: Final = {"base": {"sink", "source"}, "bpf": {"cli", "source"}}
+SHARED_NAMES: Final = {"base": {"sink", "source"}}
 FOREIGN_FUNCTIONS: Final = ("ctypes", "_ctypes", "cffi")
 SYSTEM_CALLS: Final = "collectord._native._syscalls"
 CARRIED_OUT: Final = "collectord.kernel.linux"

@@ -74,7 +74,8 @@ int pool__init(struct pool *pool, uint32_t count, uint32_t chunk_bytes)
 	 * more than with huge pages. A kernel without them returns EINVAL, which is harmless. */
 	(void)madvise(memory, bytes, MADV_HUGEPAGE);
 	pool->count = pool->free_count = pool->free_min = count;
-	/* No process of this boot has used it: none takes a chunk every 16 us of its life. */
+	/* A serial that no earlier process of this boot has used: it grows by one every 16 us, and no
+	 * process takes chunks that fast. */
 	pool->serial = clock__now_ns() >> 14;
 	pool__lay_out(pool, memory);
 	/* Lowest first: an idle host touches only one or two chunks. */

@@ -72,8 +72,8 @@ _Static_assert(sizeof(struct chunk_note) == 64 && sizeof(struct stream_note) == 
 #define NEXT_CHUNKS (SHARE_DATA_CHUNKS + SHARE_SIDEBAND_CHUNKS)
 
 #define RANKS 3u
-/* Of what is reserved for no share, each rank leaves 1 of so many parts to each rank that matters more
- * and has a share. */
+/* For each rank that matters more and has a share, a rank leaves 1/RANK_PARTS of the chunks that are
+ * reserved for no share. */
 #define RANK_PARTS 4u
 
 /* A user of chunks and its reserve while chunks are short: the chunks by which `kept` exceeds

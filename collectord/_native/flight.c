@@ -88,7 +88,7 @@ static void flight__land(struct disk *disk, const struct chunk *first, int64_t r
 		item->chunk->flight.ns = ns;
 		item->chunk->flight.refused = refused;
 		item->chunk->flight.landed = true;
-		/* A shard may be queueing behind the last one. */
+		/* The link of the last one is not read: a shard may be setting it, to queue behind it. */
 		if (left > 1)
 			item = item->next;
 	}

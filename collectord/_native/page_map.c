@@ -96,7 +96,7 @@ struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8
 		return found;
 	}
 	if (cursor->id == last.id && last.read > 0) {
-		/* Only a reset takes back data handed out, or begins a page anew. */
+		/* Less to read than was read, or a page with another time: somebody has reset the ring. */
 		if (cursor->read >= last.read && cursor->page_ns == last.page_ns)
 			from = last.refused ? cursor->read : last.read;
 		else

@@ -34,7 +34,8 @@ static int page_track__claim(struct page_track *track, struct segment *segment, 
 static void page_track__erase(struct page_track *track, const struct segment *segment,
 			      uint64_t bytes)
 {
-	/* If that fails, they are overwritten later, or lie beyond the extent's size. */
+	/* A failure is harmless: later pages overwrite the bytes, or they lie behind the extent's
+	 * final size. */
 	(void)fallocate(segment->fd, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE,
 			(off_t)page_track__end(track), (off_t)bytes);
 }

@@ -227,7 +227,7 @@ static bool record_stream__end(struct stream *stream, struct item *item)
 
 	if (chunk == NULL)
 		return item->round && stream->round_due && record_stream__end_round(stream);
-	/* Whether written or given up: later segments replay its sideband. */
+	/* Also of a chunk that was given up, as later segments replay its sideband. */
 	records = chunk->data;
 	for (uint32_t i = 0; i < chunk->span_count; i++) {
 		const struct span *const span = &chunk->spans[i];

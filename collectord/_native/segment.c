@@ -60,7 +60,8 @@ int segment__claim(struct segment *segment, uint64_t *claimed, uint64_t until, u
 		if (fallocate(segment->fd, FALLOC_FL_KEEP_SIZE, (off_t)*claimed, (off_t)bytes) == 0)
 			*claimed += bytes;
 		else if (!segment__is_short(errno))
-			/* There is no such call, or no file of that size: the write decides. */
+			/* The file system cannot reserve space, or none for a file of that size: whether there is
+			 * room shows when the data are written. */
 			segment->step = 0;
 		else if (bytes <= needed)
 			return -errno;

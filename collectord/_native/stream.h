@@ -161,8 +161,9 @@ struct sent {
 	uint64_t bytes;
 };
 
-/* Requests to a stream: to rotate, also from an empty segment (TURN), to finish, to pass those that
- * share its disk or no more (see struct disk), and the answers to its wait for space, or a segment. */
+/* Requests to a stream. ROTATE: begin the next segment, unless this one is empty; TURN: also if it is;
+ * FINISH: no other follows; HURRY, REST: begin or cease to go before the streams that share its disk (see
+ * struct disk). The others answer its request for space, or for a segment. */
 enum request { ROTATE, TURN, FINISH, HURRY, REST, SPACE_UNANSWERED, SPACE_GIVE_UP, SPACE_RETRY };
 
 /* A sequence of segments. The writer thread owns `current`, the rounds and the lanes' progress;

@@ -24,7 +24,7 @@ static enum request work__answer(struct stream *stream, bool missing)
 	return stream->space_answer;
 }
 
-/* Ask for it. True: the item waits for the answer. */
+/* Ask for space, or for a segment. Returns whether the item waits for the answer. */
 static bool work__wait(struct disk *disk, struct stream *stream, int error)
 {
 	const bool missing = error == EXFULL;

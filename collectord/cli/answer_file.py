@@ -208,7 +208,9 @@ def _problems(head: AnswerHead) -> Iterator[Problem]:
     for event in head.events:
         if TRACEPOINT.fullmatch(event) is None:
             yield Problem(
-                "needs", f"{event!r} is no event", "SYSTEM:NAME, bpf:NAME or software:NAME"
+                "needs",
+                f"{event!r} is not a valid event",
+                "SYSTEM:NAME, bpf:NAME or software:NAME",
             )
     plain = [event.partition(":")[2] for event in head.events]
     if len({*plain}) < len(plain):
@@ -232,7 +234,7 @@ def _column_problems(head: AnswerHead) -> Iterator[Problem]:
             yield Problem(f"columns.{event}", "names no column")
         for column in columns:
             if _COLUMN.fullmatch(column) is None:
-                yield Problem(f"columns.{event}", f"{column!r} is no name of a column")
+                yield Problem(f"columns.{event}", f"{column!r} is not a valid column name")
 
 
 def _compare_problems(compare: CompareConfig) -> Iterator[Problem]:
@@ -242,14 +244,14 @@ def _compare_problems(compare: CompareConfig) -> Iterator[Problem]:
         yield Problem("compare.measures", "names no column")
     for column in (*compare.keys, *compare.measures):
         if _COLUMN.fullmatch(column) is None:
-            yield Problem("compare", f"{column!r} is no name of a column")
+            yield Problem("compare", f"{column!r} is not a valid column name")
     for column in compare.keys:
         if column in compare.measures:
             yield Problem("compare", f"{column} is a key and a measure")
     for column, how in compare.measures.items():
         if _MEASURE.fullmatch(how) is None:
             hint = "sum, rows, max or mean by COLUMN"
-            yield Problem(f"compare.measures.{column}", f"{how!r} is no measure", hint)
+            yield Problem(f"compare.measures.{column}", f"{how!r} is not a known measure", hint)
 
 
 def _spared(head: AnswerHead) -> set[str]:

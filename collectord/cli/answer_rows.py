@@ -107,4 +107,4 @@ def _number(value: Any) -> float:  # noqa: ANN401  # plain data
     try:
         return float(value or 0)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{value!r} is no number", hint="the last column is drawn") from error
+        raise UsageError(f"{value!r} is not a number", hint="the last column is drawn") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli.output import Column, print_json, print_table, say
 from collectord.model import LOSS_PAIRS, loss_name, sum_known
-from collectord.reader.segment_losses import RING_FULL
+from collectord.reader.segment_losses import FULL_RING
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = (Column("EVENT"), Column("COUNT", "right"))
 # The stages apart from full rings, whose losses are counted per event.
-_STAGES: Final = tuple(s for s in map(loss_name, LOSS_PAIRS["bpf"]) if s != RING_FULL)
+_STAGES: Final = tuple(s for s in map(loss_name, LOSS_PAIRS["bpf"]) if s != FULL_RING)
 
 
 class EventCount:

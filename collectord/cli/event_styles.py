@@ -192,7 +192,7 @@ class Lines:
         ]
 
     def loss(self, words: Words, how: str) -> Ops:
-        """Return what shows a loss before the next record of a ring."""
+        """Return the text of a loss that comes before the next record of a ring."""
         return loss_line(words, how)
 
 
@@ -235,7 +235,7 @@ class Table:
         return []
 
     def loss(self, words: Words, how: str) -> Ops:
-        """Return what shows a loss before the next record of a ring."""
+        """Return the text of a loss that comes before the next record of a ring."""
         return loss_line(words, how)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.cli.event_choice import Choosable
 from collectord.cli.event_count import loss_text
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from collectord.codec.record_filter import Term
     from collectord.reader.chain_texts import ChainTexts
     from collectord.reader.event_file import EventFile, FileEvent, Window
-
-FORMATS: Final = ("text", "json", "csv")
 
 
 class _Chosen(NamedTuple):
@@ -68,7 +66,7 @@ class Printer:
 
     Args:
         choice: of records.
-        form: one of FORMATS.
+        form: text, json or csv.
         hosts: names of this host.
         named: places are made of addresses of functions, which `ChainTexts` fills.
     """

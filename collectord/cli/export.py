@@ -187,8 +187,7 @@ def _export_cut(catalogue: Catalogue, window: Window, form: str, output: Path) -
     _say(f"{chosen.records:,} records", output)
     if others:
         complain(
-            f"{len(others)} files were left out, which are no {form}; the first is "
-            f"{others[0].path}"
+            f"{len(others)} files that are not {form} were left out; the first is {others[0].path}"
         )
     if chosen.without_aux:
         complain(

@@ -91,7 +91,7 @@ class Follower:
                 time.sleep(_PAUSE_S)
 
     def _print(self, stream: LiveStreams) -> bool:
-        """Print what is new; return whether there was anything."""
+        """Print the new records; return whether there were any."""
         printed = False
         for segment, batch in stream.poll():
             printed = True

@@ -7,8 +7,17 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from collectord.model import Reason, Stage, loss_key
+from collectord.model import (
+    RING_DROPPED,
+    RING_FULL,
+    RING_OVERRUN,
+    RING_UNCOVERED,
+    Reason,
+    Stage,
+    loss_key,
+)
 from collectord.plan.ring_sizes import RING_MAX_BYTES
+from collectord.text.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,17 +28,16 @@ if TYPE_CHECKING:
 # Losses of rings that were full: the rings were too small, or the drain was too late.
 _FULL: Final = frozenset(
     {
-        (Stage.KERNEL_RING, Reason.RING_FULL),
-        (Stage.KERNEL_RING, Reason.OVERRUN),
+        RING_FULL,
+        RING_OVERRUN,
         (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN),
-        (Stage.KERNEL_RING, Reason.DROPPED),
+        RING_DROPPED,
     }
 )
 _LARGER: Final = 4  # times: a burst that just did not fit is not worth a second attempt
-_MIB: Final = 1 << 20
 _FEWER: Final = "record fewer events (--filter, -C or -c)"
 _REMEDIES: Final[dict[LossKey, str]] = {
-    (Stage.KERNEL_RING, Reason.UNCOVERED): "start the recording when all CPUs are online",
+    RING_UNCOVERED: "start the recording when all CPUs are online",
     (Stage.KERNEL_RING, Reason.TRUNCATED): "use a larger AUX area (-m ,16M), or trace less",
     (Stage.SINK, Reason.DISK_FULL): "make room on the disk, or write elsewhere (-o)",
     (Stage.SINK, Reason.DROPPED): "see the error above, or write elsewhere (-o)",
@@ -72,7 +80,7 @@ def _against_full_rings(balances: Sequence[SessionBalance]) -> str:
     larger = max(sizes, default=RING_MAX_BYTES) * _LARGER
     if larger > RING_MAX_BYTES:
         return _FEWER
-    return f"use larger rings (-m {-(-larger // _MIB)}M), or {_FEWER}"
+    return f"use larger rings (-m {-(-larger // MIB)}M), or {_FEWER}"
 
 
 def viewers(balances: Sequence[SessionBalance]) -> Iterator[str]:

@@ -19,6 +19,7 @@ import msgspec
 
 from collectord.errors import CollectordError
 from collectord.text.foreign import encode_json, visible
+from collectord.text.units import KIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +28,6 @@ _ENCODER: Final = msgspec.json.Encoder()
 _COLUMNS: Final = 80
 _STDOUT: Final = 1
 _STDERR: Final = 2
-_KIB: Final = 1024
 _GAP: Final = 2  # between columns of a table
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _LOSS_CAUSES: Final = {"sink/disk_full": "the disk is full", "sink/dropped": "writing failed"}
@@ -198,9 +198,9 @@ def snapshot_text(snapshot: Mapping[str, Any]) -> str:
 def bytes_text(count: float) -> str:
     """Return a size with a binary unit: `512 KiB`, `1.5 GiB`."""
     for unit in _BYTE_UNITS:
-        if count < _KIB or unit == _BYTE_UNITS[-1]:
+        if count < KIB or unit == _BYTE_UNITS[-1]:
             break
-        count /= _KIB
+        count /= KIB
     return f"{_short(count)} {unit}"
 
 

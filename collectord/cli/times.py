@@ -35,7 +35,7 @@ def parse_time(text: str) -> int:
         whole = datetime.fromisoformat(_FRACTION.sub("", word, count=1)).astimezone()
         seconds = int(whole.timestamp())
     except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(f"{text!r} is no time", hint=_HINT) from error
+        raise UsageError(f"{text!r} is not a valid time", hint=_HINT) from error
     return seconds * NS_PER_SECOND + int(fraction[1].ljust(_NANO_DIGITS, "0") if fraction else 0)
 
 

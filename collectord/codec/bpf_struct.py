@@ -274,7 +274,7 @@ def _check(layout: Layout) -> None:
     """Refuse a layout that `from_bcc` would never make."""
     if not 0 <= layout.size <= _SIZE_MAX_BYTES or len(layout.fields) > _FIELDS_MAX:
         raise CodecError(
-            f"{len(layout.fields)} members in {layout.size} bytes are no record",
+            f"{len(layout.fields)} members in {layout.size} bytes cannot be a record",
             offset=0,
             reason="layout",
         )

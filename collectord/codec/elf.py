@@ -19,7 +19,7 @@ _NOTE: Final = struct.Struct("<III")
 # The first page holds the program headers, and in practice the notes too.
 _FIRST_READ_BYTES: Final = 4096
 _NOTES_MAX_BYTES: Final = 65536
-_BUILD_ID_MAX_BYTES: Final = 20
+BUILD_ID_MAX_BYTES: Final = 20
 
 
 class Part(NamedTuple):
@@ -60,7 +60,7 @@ def from_notes(notes: bytes) -> bytes:
         value_at = name_at + (name_bytes + 3 & ~3)
         if kind == _NT_GNU_BUILD_ID and notes[name_at : name_at + name_bytes] == b"GNU\0":
             value = notes[value_at : value_at + value_bytes]
-            return value if len(value) == value_bytes <= _BUILD_ID_MAX_BYTES else b""
+            return value if len(value) == value_bytes <= BUILD_ID_MAX_BYTES else b""
         at = value_at + (value_bytes + 3 & ~3)
     return b""
 

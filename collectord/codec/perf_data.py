@@ -44,7 +44,7 @@ _SECTION: Final = struct.Struct("<QQ")
 _DIRECTORY_MAGIC: Final = b"cltrdir2"
 # Without the write offset: the head ended at the first page behind data_offset.
 _OLD_DIRECTORY_MAGIC: Final = b"cltrdir1"
-_NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
+NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 _DIRECTORY_ENTRY: Final = struct.Struct("<QQQ")
 _FEATURE_BITS: Final = 256
 _NOTHING: Final = Features()
@@ -183,7 +183,7 @@ def build_head(
         at += ids.size
     sections, blob = _place(contents, at)
     data_offset = _align(at + len(blob), U64.size)
-    records = first_records or _NO_RECORDS
+    records = first_records or NO_RECORDS
     end = data_offset + len(records)
     rest = padding(running_table(sections), end, DATA_ALIGN_BYTES)
     header = Header(

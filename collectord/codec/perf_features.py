@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.codec.cursor import U32, U64, Cursor
+from collectord.codec.elf import BUILD_ID_MAX_BYTES
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_bpf import LoadedBpf, encode_bpf
 from collectord.codec.perf_record import AUXTRACE_BYTES, Misc
@@ -21,7 +22,6 @@ from collectord.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-_BUILD_ID_MAX_BYTES: Final = 20
 _BUILD_ID_FIELD_BYTES: Final = 24  # with its length and padding
 _CLOCK_DATA_VERSION: Final = 1
 # Readers take it for no name, and print only the names of the members.
@@ -292,12 +292,12 @@ def decode_build_ids(section: bytes) -> tuple[BuildId, ...]:
         if size < name_at - at or at + size > len(section):
             break
         field = section[name_at - _BUILD_ID_FIELD_BYTES : name_at]
-        told = field[_BUILD_ID_MAX_BYTES] if misc & Misc.BUILD_ID_SIZE else _BUILD_ID_MAX_BYTES
+        told = field[BUILD_ID_MAX_BYTES] if misc & Misc.BUILD_ID_SIZE else BUILD_ID_MAX_BYTES
         name = section[name_at : at + size].partition(b"\0")[0]
         found.append(
             BuildId(
                 name.decode(errors="surrogateescape"),
-                field[: min(told, _BUILD_ID_MAX_BYTES)],
+                field[: min(told, BUILD_ID_MAX_BYTES)],
                 pid,
                 misc & Misc.CPUMODE_MASK,
             )
@@ -357,9 +357,9 @@ def _build_ids(value: tuple[BuildId, ...]) -> bytes:
 
 def _build_id(entry: BuildId) -> bytes:
     size = len(entry.build_id)
-    if size > _BUILD_ID_MAX_BYTES:
+    if size > BUILD_ID_MAX_BYTES:
         raise CodecError(f"build-id of {size} bytes", offset=0, reason="build_id")
-    build_id = entry.build_id.ljust(_BUILD_ID_MAX_BYTES, b"\0") + bytes((size, 0, 0, 0))
+    build_id = entry.build_id.ljust(BUILD_ID_MAX_BYTES, b"\0") + bytes((size, 0, 0, 0))
     name = padded(entry.filename)
     # The only record whose size is not a multiple of 8 bytes: 36 before the name.
     record_bytes = _BUILD_ID.size + len(build_id) + len(name)

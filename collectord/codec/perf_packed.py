@@ -25,8 +25,8 @@ from collectord.codec.perf_data import (
     parse_head,
     parse_header,
 )
+from collectord.codec.perf_record import HEADER, iter_records
 from collectord.codec.perf_record import HEADER_BYTES as RECORD_BYTES
-from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_section import MAGIC, Feature
 from collectord.codec.perf_table import feature_table
 from collectord.errors import CodecError
@@ -34,7 +34,6 @@ from collectord.errors import CodecError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_RECORD: Final = struct.Struct("<IHH")
 # version, type, level, ratio, mmap_len.
 _SECTION: Final = struct.Struct("<IIIII")
 _VERSION: Final = 1
@@ -75,7 +74,7 @@ def pack(plain: memoryview) -> Pieces:
             at += len(record)
     size = -at % _WORD
     if size:  # the table begins at a whole word, as it did
-        record = _RECORD.pack(RecordType.FINISHED_INIT, 0, RECORD_BYTES + size) + bytes(size)
+        record = HEADER.pack(RecordType.FINISHED_INIT, 0, RECORD_BYTES + size) + bytes(size)
         yield Piece(at, record)
         at += len(record)
     tail = bytes(plain[end + _ENTRY_BYTES * len(sections) :])
@@ -149,7 +148,7 @@ def _records(data: memoryview) -> Iterator[bytes]:
         if len(frame) > _FRAME_MAX_BYTES:
             piece_bytes //= 2
             continue
-        yield _RECORD.pack(RecordType.COMPRESSED, 0, RECORD_BYTES + len(frame)) + frame
+        yield HEADER.pack(RecordType.COMPRESSED, 0, RECORD_BYTES + len(frame)) + frame
         at += size
         if len(frame) < _FRAME_MAX_BYTES // 3:
             piece_bytes = min(2 * piece_bytes, _PIECE_BYTES)
@@ -161,7 +160,7 @@ def _contents(
     while at < end:
         if end - at < RECORD_BYTES:
             raise CodecError("a record header is cut short", offset=at, reason="short")
-        kind, _, size = _RECORD.unpack_from(packed, at)
+        kind, _, size = HEADER.unpack_from(packed, at)
         if size < RECORD_BYTES or size > end - at:
             raise CodecError(f"record of size {size}", offset=at, reason="size")
         if kind == RecordType.COMPRESSED:

@@ -36,7 +36,7 @@ RECORD_MAX_BYTES: Final = 65528
 AUXTRACE_BYTES: Final = 48
 PAGE_BYTES: Final = 4096
 
-_HEADER: Final = struct.Struct("<IHH")
+HEADER: Final = struct.Struct("<IHH")
 _TWO_U32: Final = struct.Struct("<II")
 _U64: Final = struct.Struct("<Q")
 _AUXTRACE: Final = int(RecordType.AUXTRACE)
@@ -115,7 +115,7 @@ def frame(kind: int, misc: int, body: bytes) -> bytes:
     size = HEADER_BYTES + len(body)
     if size % 8 or size > RECORD_MAX_BYTES:
         raise CodecError(f"record of {size} bytes", offset=6, reason="record_size")
-    return _HEADER.pack(kind, misc, size) + body
+    return HEADER.pack(kind, misc, size) + body
 
 
 def encode_sample_id(attr: PerfEventAttr, sample_id: SampleId) -> bytes:
@@ -155,7 +155,7 @@ def iter_records(data: bytes | memoryview, start: int = 0) -> Iterator[RecordHea
     while at < end:
         if end - at < HEADER_BYTES:
             raise CodecError("record header cut short", offset=at, reason="short")
-        kind, misc, size = _HEADER.unpack_from(data, at)
+        kind, misc, size = HEADER.unpack_from(data, at)
         if size < HEADER_BYTES or size % 8:
             raise CodecError(f"record size {size}", offset=at, reason="record_size")
         if size > end - at:
@@ -176,7 +176,7 @@ def payload_bytes(data: bytes | memoryview, at: int) -> int:
 
     Payloads are padded to whole words, so that the next record is aligned.
     """
-    size = _HEADER.unpack_from(data, at)[2]
+    size = HEADER.unpack_from(data, at)[2]
     if size != AUXTRACE_BYTES:
         return -1
     payload = int(_U64.unpack_from(data, at + HEADER_BYTES)[0])

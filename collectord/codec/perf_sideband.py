@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.elf import BUILD_ID_MAX_BYTES
 from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import (
     HEADER_BYTES,
@@ -161,8 +162,9 @@ _KSYMBOL: Final = struct.Struct("<QIHH")
 _BPF_EVENT: Final = struct.Struct("<HHI8s")
 _U64: Final = struct.Struct("<Q")
 _TWO_U64: Final = struct.Struct("<QQ")
-_BUILD_ID_MAX_BYTES: Final = 20
 _INODE_BYTES: Final = 24
+# The process of what belongs to the kernel.
+KERNEL_PID: Final = 0xFFFFFFFF
 
 
 def encode(record: Written, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
@@ -241,10 +243,10 @@ def _mapped(r: Mmap | Mmap2) -> bytes:
 def _encoded_mmap2(r: Mmap2) -> tuple[int, int, bytes]:
     misc = _mmap_misc(r)
     if r.build_id:
-        if len(r.build_id) > _BUILD_ID_MAX_BYTES:
+        if len(r.build_id) > BUILD_ID_MAX_BYTES:
             raise CodecError("build-id too long", offset=HEADER_BYTES, reason="build_id")
         misc |= Misc.MMAP_BUILD_ID
-        file = bytes((len(r.build_id), 0, 0, 0)) + r.build_id.ljust(_BUILD_ID_MAX_BYTES, b"\0")
+        file = bytes((len(r.build_id), 0, 0, 0)) + r.build_id.ljust(BUILD_ID_MAX_BYTES, b"\0")
     else:
         file = _INODE.pack(r.major, r.minor, r.inode, r.inode_generation)
     body = _mapped(r) + file + _TWO_U32.pack(r.prot, r.flags) + _text(r.filename)
@@ -278,7 +280,7 @@ def _decoded_mmap2(header: RecordHeader, body: bytes) -> Mmap2:
     build_id = b""
     if header.misc & Misc.MMAP_BUILD_ID:
         size = body[file_at]
-        if size > _BUILD_ID_MAX_BYTES:
+        if size > BUILD_ID_MAX_BYTES:
             raise CodecError(f"build-id of {size} bytes", offset=header.offset, reason="build_id")
         build_id = body[file_at + 4 : file_at + 4 + size]
     else:

@@ -9,16 +9,12 @@ from __future__ import annotations
 import operator
 import re
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from collectord.codec.bpf_struct import Field, Layout, Value
-
-    Predicate = Callable[[Mapping[str, Value]], bool]
 
 _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     "==": operator.eq,
@@ -124,22 +120,3 @@ def _fit(term: Term, kind: str, known: Iterable[str]) -> str:
             hint=f"one of {' '.join(known)}",
         )
     return term.operator
-
-
-def bind(terms: Iterable[Term], layout: Layout) -> Predicate:
-    """Bind a filter to the layout of a BPF program's event, which must have all its fields.
-
-    Raises:
-        UsageError: a field cannot be compared by this operator, or with this value.
-    """
-    by_name = {field.name: field for field in layout.fields}
-    tests = [(term.field, _test(term, by_name[term.field])) for term in terms]
-    return lambda values: all(test(values[name]) for name, test in tests)
-
-
-def _test(term: Term, field: Field) -> Callable[[Any], bool]:
-    if field.kind == "char":
-        return text_test(term)
-    if field.count or field.kind not in {"int", "uint", "bool"}:
-        raise array_refusal(term)
-    return number_test(term)

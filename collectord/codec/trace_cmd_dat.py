@@ -23,6 +23,7 @@ from collectord.codec.trace_dat import (
     VERSION,
     OptionId,
 )
+from collectord.codec.trace_dat_head import PID_DIGITS
 from collectord.codec.tracing_data import MAGIC, read_formats, read_systems
 from collectord.errors import CodecError
 
@@ -40,7 +41,6 @@ _COMPRESSED: Final = 1
 _SIZES: Final = struct.Struct("<II")
 _ZLIB_NAME: Final = "zlib"
 _NO_COMPRESSION: Final = "none"
-_PID_DIGITS: Final = 10
 _NEEDED: Final = (OptionId.HEADER_INFO, OptionId.EVENT_FORMATS, OptionId.FTRACE_EVENTS)
 _SECTIONS: Final = range(OptionId.STRINGS, OptionId.CMDLINES + 1)
 
@@ -90,7 +90,7 @@ class TraceDat(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """All that a file says beside its pages.
+    """The descriptions in a file: all but its pages.
 
     Attributes:
         long_size_bytes: of the kernel.
@@ -278,6 +278,6 @@ def _comms(lines: bytes) -> dict[int, bytes]:
     found = {}
     for line in filter(None, lines.splitlines()):
         pid, _, comm = line.partition(b" ")
-        if pid.isdigit() and len(pid) <= _PID_DIGITS:
+        if pid.isdigit() and len(pid) <= PID_DIGITS:
             found[int(pid)] = comm.rstrip(b"\0")
     return found

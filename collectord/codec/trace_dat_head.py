@@ -17,7 +17,7 @@ CPU_SIZE_AT: Final = 12
 # Offset of the size in a section's header, and of the section's contents.
 _SECTION_SIZE_AT: Final = 8
 SECTION_BYTES: Final = 16
-_PID_DIGITS: Final = 10
+PID_DIGITS: Final = 10
 _NO_COMM: Final = b"<...>"
 
 
@@ -172,7 +172,7 @@ class Head:
         found = {}
         for line in filter(None, _room(self.image, self.cmdlines).splitlines()):
             pid, _, comm = line.partition(b" ")
-            if pid.isdigit() and len(pid) <= _PID_DIGITS:
+            if pid.isdigit() and len(pid) <= PID_DIGITS:
                 found[int(pid)] = comm
         return found
 

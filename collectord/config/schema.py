@@ -19,14 +19,12 @@ from collectord.config.schema_session import SessionConfig  # noqa: TC001 - deco
 from collectord.config.schema_trigger import TriggerConfig  # noqa: TC001 - likewise
 from collectord.config.users import group_id
 from collectord.model import CONTROL_SOCKET
-from collectord.text.units import NS_PER_SECOND, Bytes, Least, Nanoseconds, Share
+from collectord.text.units import KIB, MIB, NS_PER_SECOND, Bytes, Least, Nanoseconds, Share
 
 # A file spells them as strings.
 Address = Annotated[ListenAddress | None, Spelt(optional(ListenAddress.parse))]
 Group = Annotated[int | None, Spelt(optional(group_id))]
 
-_KIB: Final = 1 << 10
-_MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
 
@@ -35,11 +33,11 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     state_dir: str = "/var/lib/collectord"
     shards: int = 0
-    staging: Bytes = Bytes(64 * _MIB)
-    chunk: Bytes = Bytes(_MIB)
+    staging: Bytes = Bytes(64 * MIB)
+    chunk: Bytes = Bytes(MIB)
     flush_interval: Nanoseconds = Nanoseconds(NS_PER_SECOND)
     heartbeat: Nanoseconds = Nanoseconds(60 * NS_PER_SECOND)
-    floor: Bytes = Bytes(64 * _KIB)
+    floor: Bytes = Bytes(64 * KIB)
     memory: Bytes = Bytes(0)
     opener: str = ""
     budget: Share = Share(percent=0.5)
@@ -66,7 +64,7 @@ class ControlConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_sessions: int = 0
     max_duration: Nanoseconds = Nanoseconds(600 * NS_PER_SECOND)
     max_bytes: Bytes = Bytes(_GIB)
-    max_memory: Bytes = Bytes(256 * _MIB)
+    max_memory: Bytes = Bytes(256 * MIB)
     session_kinds: tuple[Literal["perf", "tracefs", "bpf"], ...] = ("perf", "tracefs")
 
 
@@ -97,7 +95,7 @@ class ShipConfig(msgspec.Struct, frozen=True, kw_only=True):
     directory: str = "/var/lib/collectord-ship"
     interval: Nanoseconds = Nanoseconds(10 * NS_PER_SECOND)
     cpu: Share = Share(percent=10.0)
-    rate: Bytes = Bytes(8 * _MIB)
+    rate: Bytes = Bytes(8 * MIB)
     incidents: bool = False
     hold: Bytes = Bytes(2 * _GIB)
     hold_age: Nanoseconds = Nanoseconds(86_400 * NS_PER_SECOND)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
@@ -17,7 +17,16 @@ from collectord.config.trace_probe import Probe  # noqa: TC001 - decode reads an
 from collectord.config.users import user_id
 from collectord.model import ScopeKind
 from collectord.text import cpu_list
-from collectord.text.units import NS_PER_SECOND, Bytes, Least, Nanoseconds, RingSize, Share
+from collectord.text.units import (
+    KIB,
+    MIB,
+    NS_PER_SECOND,
+    Bytes,
+    Least,
+    Nanoseconds,
+    RingSize,
+    Share,
+)
 
 Mode = Literal["stream", "flight-recorder"]
 # From the one that matters most to the one that matters least.
@@ -37,9 +46,6 @@ TraceEventSpelling = Annotated[EventChoices, Spelt(trace_names.parse, spell=even
 OneEvent = Annotated[EventSpec | None, Spelt(optional(event_spec.parse_one))]
 FilterSpelling = Annotated[Filter, Spelt(Filter.parse)]
 CallGraphSpelling = Annotated[CallGraph | None, Spelt(optional(call_graph.parse))]
-
-_KIB: Final = 1 << 10
-_MIB: Final = 1 << 20
 
 
 class TargetConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +91,7 @@ class PerfSourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kin
     cgroups: bool = False
     ring: RingSize = RingSize()
     watermark: Share = Share(percent=25.0)
-    sideband_ring: RingSize = RingSize(256 * _KIB)
+    sideband_ring: RingSize = RingSize(256 * KIB)
     aux: RingSize = RingSize()
     aux_watermark: Share = Share(percent=25.0)
     aux_flush: Nanoseconds | None = None
@@ -137,7 +143,7 @@ class BpfSourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     transport: BpfTransportName = "perf"
     ring: RingSize = RingSize()
     watermark: Share = Share(percent=25.0)
-    sideband_ring: RingSize = RingSize(256 * _KIB)
+    sideband_ring: RingSize = RingSize(256 * KIB)
     when: When = "present"
 
 
@@ -186,7 +192,7 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True):
     loss_class: LossClass = msgspec.field(default="normal", name="class")
     freeze_on: OneEvent = None
     freeze_filter: FilterSpelling = Filter()
-    segment_bytes: Bytes = Bytes(256 * _MIB)
+    segment_bytes: Bytes = Bytes(256 * MIB)
     segment_age: Nanoseconds = Nanoseconds(3600 * NS_PER_SECOND)
     directory: str = ""
     compress: bool = True

@@ -30,7 +30,9 @@ def check_ship(config: Config) -> Iterator[Problem]:
 
 def _ship(ship: ShipConfig) -> Iterator[Problem]:
     if ship.host and _HOST.fullmatch(ship.host) is None:
-        yield Problem("host", f"{ship.host!r} is no name of a host", "letters, digits, _ . and -")
+        yield Problem(
+            "host", f"{ship.host!r} is not a valid host name", "letters, digits, _ . and -"
+        )
     for name in ship.options:
         if _SECRET.search(name):
             hint = "anybody may read this file: put it into the credential `store`"

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from sdnotify import SystemdNotifier
 
+from collectord.text.units import NS_PER_US
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _US_PER_SECOND: Final = 1_000_000
-_NS_PER_US: Final = 1_000
 # For a manager whose queue is full. It needs READY; whatever else it misses comes again, or is not
 # worth a wait of the event loop.
 _READY_WAIT_S: Final = 10.0
@@ -49,11 +50,11 @@ class Service:
 
     def reloading(self) -> None:
         """Report that a reload begins; `reloaded` follows."""
-        now_us = time.monotonic_ns() // _NS_PER_US
+        now_us = time.monotonic_ns() // NS_PER_US
         self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}", wait_s=_STOPPING_WAIT_S)
 
     def reloaded(self) -> None:
-        """Report that a reload is over, whatever its result."""
+        """Report to systemd that a reload is over, whatever its result."""
         self._send("READY=1", wait_s=_STOPPING_WAIT_S)
 
     def stopping(self, status: str) -> None:

@@ -28,7 +28,7 @@ def server_tls(config: AlertmanagerConfig) -> ssl.SSLContext:
     try:
         context.load_cert_chain(config.certificate, config.key, password=_refuse_passphrase)
     except ssl.SSLError as error:
-        reason = f"it and the key are no pair of PEM files: {_reason(error)}"
+        reason = f"it and the key are not a pair of PEM files: {_reason(error)}"
         raise _error("certificate", config.certificate, reason) from error
     except OSError as error:
         raise _error("certificate", config.certificate, error.strerror) from error

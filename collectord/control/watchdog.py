@@ -57,12 +57,12 @@ class Watchdog:
         self._told: set[int] = set()
 
     async def watch(self) -> None:
-        """Look several times within the limit, without end; return at once if there is none."""
+        """Poll several times within the limit, without end; return at once if there is none."""
         while self._interval_s > 0:
             await asyncio.sleep(self._interval_s)
-            self.look()
+            self.poll()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Give a sign of life if every drain thread has made a pass since the last one.
 
         An empty pass counts. A thread that has made none is named once.

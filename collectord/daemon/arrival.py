@@ -106,7 +106,7 @@ class Arrival:
         self._previous = previous
 
     def enter(self, stage: Stage) -> None:
-        """Note that it is so far now."""
+        """Note the stage that the session has reached."""
         self.stage = stage
         self._since_s = time.monotonic()
         self._news.set()
@@ -179,7 +179,7 @@ class Arrival:
             self.task.cancel()
         self._news.set()
 
-    def look_again(self) -> None:
+    def allow_more_time(self) -> None:
         """Give its disk some more time: it may be slow."""
         self._since_s = time.monotonic() - _GRACE_S + BLOCKED_S
 

@@ -35,7 +35,7 @@ _END_S: Final = 5.0
 
 
 class Arriving:
-    """All sessions that are on their way.
+    """The sessions that are being opened, and do not record yet.
 
     Args:
         sessions: the live ones.
@@ -113,7 +113,7 @@ class Arriving:
             left_s = [math.inf if self._patient else one.stuck_in_s for one in waiting]
             if any(s <= 0 for s in left_s) and not self._hangs():
                 for one in waiting:
-                    one.look_again()
+                    one.allow_more_time()
                 continue
             soonest_s = min((s for s in left_s if s > 0), default=0.0)
             if not soonest_s:
@@ -158,7 +158,7 @@ class Arriving:
 
     @property
     def names(self) -> list[str]:
-        """The names of those that are wanted and configured."""
+        """The names of the configured sessions that are being opened."""
         wanted = (one.plan for one in self._ones if not one.dropped)
         return sorted({plan.name for plan in wanted if not plan.ends_ns})
 

@@ -277,5 +277,5 @@ def _absent(plan: SessionPlan, error: CollectordError) -> bool:
 
 
 def _any(_plan: SessionPlan, _error: CollectordError) -> bool:
-    """Say that the others go on in any case."""
+    """Return True: every other session may go on."""
     return True

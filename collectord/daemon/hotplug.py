@@ -73,16 +73,19 @@ class Hotplug:
     def poll(self) -> None:
         """Find the present CPUs, and act if they have changed."""
         if self._coverage.poll(self._watch):
-            self.tell()
+            self.notify()
             self.follow()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify the sessions of the CPUs that they lack."""
         for session in self._sessions:
             session.note("cpus", self._coverage.trouble(session.plan))
 
     def follow(self) -> None:
-        """Begin to do what the present CPUs demand; what is under way is completed first."""
+        """Begin to open and close rings as the online CPUs demand.
+
+        A change that is under way is completed first.
+        """
         for session in self._sessions if self._runs else ():
             if isinstance(session, Session) and session.abilities.hotplug:
                 self._due.add(session)
@@ -98,7 +101,7 @@ class Hotplug:
         self._runs = False
 
     async def settled(self) -> None:
-        """Wait until the sessions have what the CPUs demand, or cannot have it."""
+        """Wait until the sessions have rings on all online CPUs, or have failed to open them."""
         while self._tasks:
             await asyncio.wait([*self._tasks.values()])
 
@@ -128,7 +131,7 @@ class Hotplug:
         else:
             if joined:
                 _LOG.info("cpu_joined", session=name, cpu=cpu)
-        self.tell()
+        self.notify()
 
     async def _join(self, session: Session, cpu: int) -> bool:
         """Open new rings on a CPU; return whether it is there to have them."""

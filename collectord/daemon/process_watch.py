@@ -79,7 +79,7 @@ class ProcessWatch:
             self._news = None
 
     def poll(self) -> None:
-        """Look at all processes if there are no news."""
+        """List all processes, if the kernel does not report new ones."""
         if self._news is None:
             self._rescan()
 

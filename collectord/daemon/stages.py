@@ -30,7 +30,7 @@ from collectord.daemon.session_polls import SessionPolls
 from collectord.daemon.session_set import SessionSet
 from collectord.daemon.staging_memory import StagingMemory
 from collectord.daemon.symbol_lists import SymbolLists
-from collectord.daemon.timed_sessions import Surroundings, TimedSessions
+from collectord.daemon.timed_sessions import JoinContext, TimedSessions
 from collectord.daemon.waits import ANSWER_S, answered, running, stop_or_failure
 from collectord.errors import KernelError, SinkError
 from collectord.session.cost_meter import CostMeter
@@ -197,7 +197,7 @@ class Stages:
             )
             if not run.salvage_all:
                 self.arriving.be_patient()  # a command waits for all of them
-            around = Surroundings(context, self._places, self._on_exchange, self._left)
+            around = JoinContext(context, self._places, self._on_exchange, self._left)
             opening = self._open(run, changeover, around)
             await self._collect(run, changeover, opening)
             await self._close(run)
@@ -244,12 +244,12 @@ class Stages:
         self._symbol_lists.keep(self.sessions.plans)
         self._follow_processes()
         self._hotplug.follow()  # for CPUs that a plan does not know
-        self._hotplug.tell()
+        self._hotplug.notify()
 
     def _follow_processes(self) -> None:
         self._processes.follow([f for session in self.sessions for f in session.followers])
 
-    async def _open(self, run: Run, changeover: Changeover, around: Surroundings) -> None:
+    async def _open(self, run: Run, changeover: Changeover, around: JoinContext) -> None:
         """Open all sessions, then let others see what is collected.
 
         While programs compile, the other sessions record already: those of a daemon, since a
@@ -319,7 +319,7 @@ class Stages:
             await self.incidents.end()
             self.polls = None
             self._hotplug.end()
-            await self._heartbeat.rest()
+            await self._heartbeat.stop()
         if not opened.cancelled():
             opened.result()  # or its error
 

@@ -39,7 +39,7 @@ class StagingMemory:
 
     @contextmanager
     def left(self) -> Iterator[LeftStaging | None]:
-        """Yield what the daemon before this one has left."""
+        """Yield the staging memory that the daemon before this one has left."""
         with ExitStack() as stack:
             left = None
             try:

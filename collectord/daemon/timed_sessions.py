@@ -66,15 +66,15 @@ class _Timed:
     balances: tuple[SessionBalance, ...] = ()
 
     def end(self, why: str) -> None:
-        """Let it end, if it is not about to."""
+        """Make the session end, unless it ends already."""
         if not self.over.is_set():
             self.why = why
             self.over.set()
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The running daemon, for sessions that join it.
+class JoinContext:
+    """The parts of a running daemon that sessions need to join it.
 
     Attributes:
         context: they are opened with it.
@@ -114,11 +114,11 @@ class TimedSessions:
         self._arriving = arriving
         self._leaving = leaving
         self._running: dict[str, _Timed] = {}
-        self._daemon: Surroundings | None = None
+        self._daemon: JoinContext | None = None
         self._changing = asyncio.Lock()
         self._opening: asyncio.Task[None] | None = None
 
-    def allow(self, daemon: Surroundings) -> None:
+    def allow(self, daemon: JoinContext) -> None:
         """Let sessions be started from now on."""
         self._daemon = daemon
 
@@ -172,7 +172,7 @@ class TimedSessions:
         _LOG.info("timed_session_started", session=session.name, seconds=seconds)
         return session
 
-    async def _open(self, config: TimedSessionConfig, daemon: Surroundings) -> None:
+    async def _open(self, config: TimedSessionConfig, daemon: JoinContext) -> None:
         """Open and begin all sessions of a name. Raises CollectordError."""
         alone = msgspec.structs.replace(self._config, session=(config,))
         facts = host_facts(self._kernel, alone, mount=False)
@@ -262,7 +262,7 @@ class TimedSessions:
         tasks = [one.task for one in self._running.values() if one.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _live(self, one: _Timed, daemon: Surroundings) -> None:
+    async def _live(self, one: _Timed, daemon: JoinContext) -> None:
         """Wait for the end of a session, and seal what it has recorded."""
         with suppress(TimeoutError):
             async with asyncio.timeout(one.config.duration / NS_PER_SECOND):

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import AUX_HEAD_RULES
 from collectord.ledger.record_ledger import drained_json, quarantine
-from collectord.model import Basis, LossKey, Reason, Stage, loss_name
+from collectord.model import RING_DROPPED, Basis, LossKey, Reason, Stage, loss_name
 from collectord.plan.aux_areas import HeadRule
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ TRUNCATED: Final = (Stage.KERNEL_RING, Reason.TRUNCATED)
 AUX_LOSS_PAIRS: Final[tuple[LossKey, ...]] = (
     TRUNCATED,
     # The next two are of areas that outlive a process, of which its successor tells.
-    (Stage.KERNEL_RING, Reason.DROPPED),
+    RING_DROPPED,
     (Stage.STAGING, Reason.DROPPED),
     (Stage.STAGING, Reason.QUARANTINED),
     (Stage.SINK, Reason.DISK_FULL),

@@ -23,6 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import QUARANTINE_REASONS, RingCounters, SidebandCounters
 from collectord.model import (
+    RING_DROPPED,
+    RING_FULL,
+    RING_PAUSED,
     Basis,
     LossKey,
     Reason,
@@ -138,7 +141,7 @@ class RingBalance:
 
     @property
     def peak_fill(self) -> float:
-        """Highest fill that it ever had; 1 is full."""
+        """The highest fill that the ring ever had; 1 is full."""
         return self.counters.high_watermark_bytes / self.capacity_bytes
 
     @property
@@ -245,12 +248,12 @@ def losses_of(counters: RingCounters, kernel: Produced) -> dict[LossKey, int]:
     exact figure does not exist.
     """
     before_us = dict(kernel.losses) or {
-        (Stage.KERNEL_RING, Reason.RING_FULL): kernel.lost or 0,
-        (Stage.KERNEL_RING, Reason.PAUSED): 0,
-        (Stage.KERNEL_RING, Reason.DROPPED): counters.lost_samples,
+        RING_FULL: kernel.lost or 0,
+        RING_PAUSED: 0,
+        RING_DROPPED: counters.lost_samples,
     }
     if kernel.lost is None:
-        before_us[Stage.KERNEL_RING, Reason.RING_FULL] = counters.lost_records
+        before_us[RING_FULL] = counters.lost_records
     return {
         **before_us,
         (Stage.STAGING, Reason.QUARANTINED): counters.faults,

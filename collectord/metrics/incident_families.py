@@ -71,7 +71,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     )
     yield gauge(
         "collectord_kept_incident_bytes",
-        "Disk space of the incidents that are kept; of a file that a session has too, half.",
+        "Disk space of the incidents that are kept; a file that a session has too counts half.",
         (),
         [((), incidents.bytes)],
     )

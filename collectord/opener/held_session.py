@@ -25,13 +25,13 @@ from collectord.kernel.values.kept_rings import (
     KeptRing,
     Prior,
 )
-from collectord.model import Produced, Reason, Stage, loss_name
+from collectord.model import RING_FULL, RING_PAUSED, Produced, loss_name
 from collectord.opener.held_staging import SEALS, sealed_memory
 from collectord.source import SOURCES
-from collectord.source.bpf import OpenBpf
 from collectord.source.bpf_kept import noted_missed
 from collectord.source.kept_memory import Gone, KeptMemory, has_areas, memory_bytes
 from collectord.source.kept_ring import TRUNCATED_NAME
+from collectord.source.open_bpf import OpenBpf
 from collectord.source.perf_kept import digest_of
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.ring import AuxHandle, CounterFd, RingHandle
 
-_FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
-_PAUSED: Final = loss_name((Stage.KERNEL_RING, Reason.PAUSED))
+_FULL: Final = loss_name(RING_FULL)
+_PAUSED: Final = loss_name(RING_PAUSED)
 
 
 class Priors(NamedTuple):
@@ -178,7 +178,7 @@ class HeldSession:
         return len(self._programs)
 
     def leave(self, cpus: Collection[int]) -> None:
-        """Note that these CPUs went offline, back or not."""
+        """Note that these CPUs were offline, whether or not they are back."""
         self._gone |= {label.cpu for label in self._labels.values() if label.cpu in cpus}
 
     @property

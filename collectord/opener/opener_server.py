@@ -86,7 +86,7 @@ class Planned(NamedTuple):
 
 
 class Opener:
-    """The holder of rings. Leaving it closes them.
+    """The process that holds rings; they are closed when its context ends.
 
     Args:
         kernel: opens them.

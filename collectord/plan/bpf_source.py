@@ -212,7 +212,7 @@ def _check_mode(program: BpfProgram, *, recorder: bool) -> None:
         )
     if recorder and not keeps:
         raise UsageError(
-            f"{program.name} is no flight recorder: it hands its events on, or fills maps",
+            f"{program.name} is not a flight recorder: it hands its events on, or fills maps",
             hint="a program that is one has [[record]] in its manifest, as blackbox",
         )
 

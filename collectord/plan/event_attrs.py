@@ -21,6 +21,7 @@ from collectord.config.event_spec import Modifiers
 from collectord.errors import MissingFeature, PlanError, UsageError
 from collectord.model import Basis
 from collectord.plan.kinds import kinds_of
+from collectord.plan.known_aux import SPE_PERIOD
 
 if TYPE_CHECKING:
     from collectord.config.call_graph import CallGraph
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 DEFAULT_FREQUENCY_HZ: Final = 4000  # perf record's
 _PERIOD_MAX: Final = (1 << 63) - 1  # perf_event_open refuses the sign bit
-_SPE_PERIOD: Final = 4096  # perf record's
 # Events that a guest cannot raise. Each of them asks KVM whose address it has, 26 ns on an AMD
 # EPYC, unless guests are left out.
 _OF_THE_HOST: Final = (EventType.SOFTWARE, EventType.TRACEPOINT)
@@ -255,7 +255,7 @@ def _rate(kind: Kind, facts: KernelFacts, sampling: Sampling) -> tuple[int, int,
     if kind.aux:
         # It makes no samples. To arm_spe the period is the number of operations between two.
         spe = decoder_of(kind.pmu) == ARM_SPE
-        return 0, kind.period or (sampling.period or _SPE_PERIOD if spe else 1), ""
+        return 0, kind.period or (sampling.period or SPE_PERIOD if spe else 1), ""
     frequency = kind.frequency or (0 if kind.period else sampling.frequency or 0)
     period = kind.period or (0 if frequency else sampling.period or 0)
     limit = facts.perf_event_max_sample_rate

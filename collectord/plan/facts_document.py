@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import typing
+
 import msgspec
 
 from collectord.errors import ConfigError
@@ -27,12 +29,8 @@ def read_facts(data: bytes | str, *, path: str = "") -> KernelFacts:
             document = document["facts"]
         facts = convert(document, KernelFacts)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at ")
         raise ConfigError(
-            f"these are not kernel facts: {message}",
-            path=path,
-            key=place.strip("`").removeprefix("$").removeprefix("."),
-            hint=hint,
+            f"these are not kernel facts: {error}", path=path, key=_wrong_in(document), hint=hint
         ) from error
     except msgspec.DecodeError as error:
         raise ConfigError(f"not JSON: {error}", path=path, hint=hint) from error
@@ -46,3 +44,16 @@ def read_facts(data: bytes | str, *, path: str = "") -> KernelFacts:
     if not facts.cpus_online or facts.page_size <= 0 or facts.page_size % 1024:
         raise ConfigError("they have no online CPU or no page size", path=path, hint=hint)
     return facts
+
+
+def _wrong_in(document: object) -> str:
+    """Return the name of the first field whose value is not of its type, "" if none has one."""
+    values = document if isinstance(document, dict) else {}
+    for name, kind in typing.get_type_hints(KernelFacts).items():
+        try:
+            convert(values[name], kind)
+        except KeyError:
+            continue
+        except msgspec.ValidationError:
+            return name
+    return ""

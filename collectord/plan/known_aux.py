@@ -34,7 +34,7 @@ KNOWN: Final[Mapping[Decoder, tuple[str, str, str]]] = {
         "an Armv8.2 host with SPE described in its firmware, CONFIG_ARM_SPE_PMU; kpti=off on some",
     ),
 }
-_SPE_PERIOD: Final = 4096
+SPE_PERIOD: Final = 4096  # perf record's
 # MTC each 2**3 ticks of the crystal clock, PSB each 2 KiB << 3: perf's choice, and enough for
 # times within some 100 ns and for a decoder that begins anywhere.
 _WANTED_PERIOD: Final = 3
@@ -53,7 +53,7 @@ def trial_attr(pmu: PmuFacts, facts: AuxPmuFacts | None) -> PerfEventAttr:
         config=words.config,
         config1=words.config1,
         config2=words.config2,
-        sample_period=facts.caps.get("min_interval", _SPE_PERIOD) if facts and spe else 1,
+        sample_period=facts.caps.get("min_interval", SPE_PERIOD) if facts and spe else 1,
         disabled=True,
         exclude_kernel=facts is not None,
         exclude_hv=facts is not None,

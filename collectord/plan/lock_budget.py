@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from collectord.errors import PlanError
-from collectord.text.units import show_bytes
+from collectord.text.units import KIB, show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.plan.session_draft import SessionDraft
-
-_KIB: Final = 1024
 
 
 def pinned_bytes(data_bytes: int, page_size: int) -> int:
@@ -48,7 +46,7 @@ class LockBudget:
     @classmethod
     def of(cls, facts: KernelFacts) -> LockBudget:
         """Return the budget by the facts, with nothing pinned yet."""
-        pages_per_cpu = facts.perf_event_mlock_kb * _KIB // facts.page_size
+        pages_per_cpu = facts.perf_event_mlock_kb * KIB // facts.page_size
         return cls(
             free_bytes=pages_per_cpu * facts.page_size * len(facts.cpus_online),
             memlock_bytes=facts.rlimit_memlock_bytes,

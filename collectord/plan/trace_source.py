@@ -12,7 +12,6 @@ from collectord.errors import (
     MissingFeature,
     MissingPrivilege,
     PlanError,
-    UnknownEvent,
     UsageError,
 )
 from collectord.model import FLIGHT_RECORDER, FOLLOWING, RingRole, ScopeKind, Transport
@@ -20,8 +19,10 @@ from collectord.plan import ring_sizes, transport
 from collectord.plan.ftrace_plan import FtraceEvent, FtracePlan
 from collectord.plan.kinds import kinds_of
 from collectord.plan.ring_plan import RingPlan
+from collectord.plan.ring_set import ASSUMED_BYTES_PER_SECOND
 from collectord.plan.scope import excludes_self, ring_cpus
 from collectord.plan.source_draft import SourceDraft
+from collectord.plan.source_events import ABSENCE
 from collectord.text.units import NS_PER_SECOND, RingSize, show_bytes, show_ns
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ _PERCENT_MAX: Final = 99
 _KEEP_NS: Final = 30_000_000_000
 # The assumed rate of a CPU when a flight recorder begins: a busy scheduler's, about 4000 events a
 # second. The measured rate decides after that.
-ASSUMED_BYTES_PER_SECOND: Final = 256 << 10
 _RECORDER_RING_MIN_BYTES: Final = 64 << 10
 
 # trace_pipe_raw and stats of each CPU, a pipe to splice through; the lock and the marker.
@@ -66,7 +66,6 @@ _FILES_PER_RING: Final = 2
 _FILES_PER_PIPE: Final = 2
 _FILES_OF_INSTANCE: Final = 2
 
-_ABSENCE: Final = (MissingFeature, UnknownEvent)
 _NO_SCOPE: Final = {
     ScopeKind.THREAD: "a single thread's children and siblings cannot be left out",
     ScopeKind.USER: "it can follow processes, but not users",
@@ -123,7 +122,7 @@ def draft(
             _check_probe(probe, facts.ftrace)
         events = _with(freeze, tuple(_events(source, facts, degraded, exclude_self=exclude_self)))
         chosen = transport.choose(facts.ftrace, source.transport, resized=recorder)
-    except _ABSENCE as error:
+    except ABSENCE as error:
         if source.when != "present":
             raise
         return SourceDraft(SOURCE, FORMAT, degraded=(f"{SOURCE}: {error.message}",))
@@ -247,7 +246,7 @@ def _events(
     for entry in source.events:
         try:
             names = _first_choice(entry.event, facts)
-        except _ABSENCE as error:
+        except ABSENCE as error:
             if entry.when != "present":
                 raise
             degraded.append(f"{SOURCE}: {error.message}")
@@ -273,7 +272,7 @@ def _first_choice(choices: EventChoices, facts: KernelFacts) -> list[str]:
         try:
             specs = [spec for group in choice for spec in group.events]
             kinds = [kind for spec in specs for kind in kinds_of(spec, facts)]
-        except _ABSENCE as error:
+        except ABSENCE as error:
             missing.append(error)
             continue
         return [":".join(kind.tracepoint) for kind in kinds if kind.tracepoint is not None]

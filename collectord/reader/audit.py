@@ -19,6 +19,7 @@ from collectord.reader import verify
 from collectord.reader.audit_findings import Finding, What, in_order, within, without
 from collectord.reader.audit_runs import Figures, run_of
 from collectord.reader.event_file import shown
+from collectord.reader.gaps import EVER_NS
 from collectord.reader.manifests import note_of, read_manifests
 from collectord.sink import chain_log
 from collectord.sink.manifest import Manifest, link
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from collectord.reader.manifests import File, Manifests, Segment
     from collectord.reader.verify import Verdict
     from collectord.sink.chain_log import ChainLog, Entry
-
-_EVER_NS: Final = (1 << 63) - 1
 
 
 class PlanUsed(NamedTuple):
@@ -157,7 +156,7 @@ class _Stream:
         # What somebody removed was the beginning or the end of what there was; evictions were not.
         removed = [self._lasted(entry) for entry in self._gone if not entry.evicted]
         ends = [span.until_ns for span in spans] or [e.until_ns for e in self._entries]
-        ends += [until for _, until in removed if until < _EVER_NS]
+        ends += [until for _, until in removed if until < EVER_NS]
         begins = [span.since_ns for span in spans] + [since for since, _ in removed]
         begins += [_times(one)[0] for one in self.segments if one.balance.lost is None]
         begins = begins or [e.from_ns for e in self._entries]
@@ -207,7 +206,7 @@ class _Stream:
         """Yield why there is no balance for parts of the window."""
         left = [*without([(since, until)], covered)]
         for told in sorted(self._reasons(), key=lambda one: _ORDER.index(one.what)):
-            begins, ends = told.since_ns or 0, _EVER_NS if told.until_ns is None else told.until_ns
+            begins, ends = told.since_ns or 0, EVER_NS if told.until_ns is None else told.until_ns
             for one, other in within(left, begins, ends):
                 yield Finding(one, other, told.what, told.detail, told.file, told.events)
             left = [*without(left, [(begins, ends)])]
@@ -263,7 +262,7 @@ class _Stream:
         run = [entry for entry in self._entries if entry.run == gone.run]
         at = run.index(gone)
         begins = [gone.from_ns, *(one.until_ns for one in run[at - 1 : at] if one.until_ns)]
-        ends = [gone.until_ns or _EVER_NS, *(one.from_ns for one in run[at + 1 : at + 2])]
+        ends = [gone.until_ns or EVER_NS, *(one.from_ns for one in run[at + 1 : at + 2])]
         return min(begins), max(ends)
 
     def _in_balances(self, since: int, until: int) -> Iterator[Finding]:
@@ -291,7 +290,7 @@ class _Stream:
                 other = end if ends is None else segment.utc(ends)
                 found[f"{what} {detail}", begins] = Finding(one, other, what, shown(detail))
         for finding in found.values():
-            begins, ends = finding.since_ns or 0, finding.until_ns or _EVER_NS
+            begins, ends = finding.since_ns or 0, finding.until_ns or EVER_NS
             if begins < until and ends > since:
                 yield finding
 
@@ -301,8 +300,8 @@ class _Stream:
         for run in runs:
             for name, reason in run.broken:
                 yield Finding(None, None, What.CHANGED, reason, name)
-        known = [*self._in_balances(0, _EVER_NS)]
-        explained = [(f.since_ns or 0, f.until_ns or _EVER_NS) for f in known if f.what in _HIDING]
+        known = [*self._in_balances(0, EVER_NS)]
+        explained = [(f.since_ns or 0, f.until_ns or EVER_NS) for f in known if f.what in _HIDING]
         for one in figures:
             yield from _of_balance(one, since, until)
             unexplained = [
@@ -318,7 +317,7 @@ class _Stream:
         yield from self._of_chain()
         for entry in self._gone:
             # Its records may be older than its balance: they waited for the one before it.
-            begins, ends = entry.from_ns, entry.until_ns or _EVER_NS
+            begins, ends = entry.from_ns, entry.until_ns or EVER_NS
             if not entry.evicted and begins < until and ends > since:
                 path = self.folder / entry.segment
                 detail = (

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.errors import CollectordError, MissingFeature, UsageError, install_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import ExitStack
     from types import ModuleType
 
@@ -81,9 +82,14 @@ def connect(
 
 
 class DatabaseErrors:
-    """Turns errors of DuckDB in a block into ours."""
+    """Turns errors of DuckDB in a block into ours.
 
-    def __init__(self, duckdb: ModuleType, hint: Any = None) -> None:  # noqa: ANN401
+    Args:
+        duckdb: the module.
+        hint: says what to do about an error, "" if that is not known.
+    """
+
+    def __init__(self, duckdb: ModuleType, hint: Callable[[Exception], str] | None = None) -> None:
         self._duckdb = duckdb
         self._hint = hint
 
@@ -94,8 +100,10 @@ class DatabaseErrors:
         """Raise what stands for an error of DuckDB."""
         if not isinstance(error, self._duckdb.Error):
             return
-        message = " ".join(str(error).split("\n\n", 1)[0].split())
-        hint = self._hint(message) if self._hint is not None else ""
+        hint = self._hint(error) if self._hint is not None else ""
+        # DuckDB's own suggestions are on the next line, and the statement behind an empty one.
+        told = str(error).split("\n" if hint else "\n\n", 1)[0]
+        message = " ".join(told.split())
         if isinstance(error, self._duckdb.OutOfMemoryException):
             raise CollectordError(
                 f"the statement needs more than {_MEMORY}", hint="ask for less at a time"
@@ -103,7 +111,6 @@ class DatabaseErrors:
         refused = (self._duckdb.IOException, self._duckdb.InternalException)
         if isinstance(error, refused):
             raise CollectordError(message, hint=hint) from error
-        message = re.sub(r"\s*Did you mean .*", "", message) if hint else message
         raise UsageError(message, hint=hint) from error
 
 

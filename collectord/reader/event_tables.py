@@ -129,7 +129,7 @@ class EventTable:
 
     @property
     def files(self) -> Sequence[EventFile]:
-        """The files that have such records."""
+        """The files that have records of the table."""
         return [*dict.fromkeys(file for file, _ in self._rows_of)]
 
     def scan(self, names: Iterable[str], window: Window, *, with_comms: bool = True) -> TableScan:

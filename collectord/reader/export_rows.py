@@ -86,7 +86,6 @@ class TimeLine:
         self._files = files
         self._window = window
         self._nearest = nearest
-        self._stack = stack
         self._base = connect(stack)
         self._database = Database(tables, {}, window, nearest, stack, base=self._base)
         self._at = f"coalesce(epoch_ns(time) - {self.base_ns}, try_cast(mono_ns AS BIGINT))"

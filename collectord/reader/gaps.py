@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     # From when to when, UTC in ns.
     Interval = tuple[int, int]
 
-_EVER_NS: Final = (1 << 63) - 1
+EVER_NS: Final = (1 << 63) - 1
 
 
 def gaps_of(tables: Iterable[EventTable]) -> list[Interval]:
@@ -31,11 +31,11 @@ def gaps_of(tables: Iterable[EventTable]) -> list[Interval]:
 
 def between(runs: Iterable[Interval]) -> Iterator[Interval]:
     """Yield the times between runs."""
-    until_ns = _EVER_NS
+    until_ns = EVER_NS
     for begins_ns, ends_ns in sorted(runs):
         if until_ns < begins_ns:
             yield until_ns, begins_ns
-        until_ns = ends_ns if until_ns == _EVER_NS else max(until_ns, ends_ns)
+        until_ns = ends_ns if until_ns == EVER_NS else max(until_ns, ends_ns)
 
 
 def folders_at_once(files: Sequence[EventFile]) -> list[str]:
@@ -67,7 +67,7 @@ def _runs(files: Iterable[EventFile]) -> dict[tuple[str, str], Interval]:
             continue
         key = shown(str(file.path.parent)), file.manifest.run or file.path_text
         running = isinstance(file.manifest, OpenManifest)
-        begins_ns, ends_ns = file.clock[0][1], _EVER_NS if running else file.clock[-1][1]
+        begins_ns, ends_ns = file.clock[0][1], EVER_NS if running else file.clock[-1][1]
         before = runs.get(key, (begins_ns, ends_ns))
         runs[key] = min(begins_ns, before[0]), max(ends_ns, before[1])
     return runs

@@ -52,7 +52,7 @@ class File(NamedTuple):
 
     @property
     def paths(self) -> SegmentPaths:
-        """The names that it has in the folder."""
+        """The names of the segment in its folder."""
         return _paths(self.row)
 
 
@@ -74,7 +74,7 @@ class Segment(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The folder that it is in."""
+        """The folder of the segment."""
         return self.files[0].row.path.parent
 
     @property

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord._native._columns import intact
 from collectord.codec.packed import Stream
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_record import AUXTRACE_BYTES, HEADER_BYTES
+from collectord.codec.perf_record import AUXTRACE_BYTES, HEADER, HEADER_BYTES
 from collectord.errors import CodecError
 from collectord.folders.folder import write_all
 from collectord.sink.packing import contents_max_bytes
@@ -23,12 +23,11 @@ from collectord.sink.packing import contents_max_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HEADER: Final = struct.Struct("<IHH")
 _WORD_BYTES: Final = 8
 _U64: Final = struct.Struct("<Q")
 _COMPRESSED: Final = (RecordType.COMPRESSED, RecordType.COMPRESSED2)
 # What stands where something could not be decompressed: the decoder takes it for damage.
-_MARK: Final = _HEADER.pack(RecordType.COMPRESSED, 0, HEADER_BYTES)
+_MARK: Final = HEADER.pack(RecordType.COMPRESSED, 0, HEADER_BYTES)
 
 
 class _Part(NamedTuple):
@@ -109,7 +108,7 @@ def _parts(packed: memoryview, start: int, end: int) -> Iterator[_Part]:
     """
     at = plain = start
     while end - at >= HEADER_BYTES:
-        kind, _, size = _HEADER.unpack_from(packed, at)
+        kind, _, size = HEADER.unpack_from(packed, at)
         after = at + size
         if kind == RecordType.AUXTRACE and AUXTRACE_BYTES <= size <= end - at:
             after += _U64.unpack_from(packed, at + HEADER_BYTES)[0]
@@ -127,7 +126,7 @@ def _parts(packed: memoryview, start: int, end: int) -> Iterator[_Part]:
 
 
 def _part(packed: memoryview, plain: int, record: int, end: int) -> _Part:
-    kind, *_ = _HEADER.unpack_from(packed, record)
+    kind, *_ = HEADER.unpack_from(packed, record)
     at = record + HEADER_BYTES
     if kind == RecordType.COMPRESSED2 and end - at >= _U64.size:
         (size,) = _U64.unpack_from(packed, at)

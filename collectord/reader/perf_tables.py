@@ -75,7 +75,7 @@ class _Attr(NamedTuple):
     ids: tuple[int, ...]
 
     def told(self, wanted: Iterable[_Attr]) -> tuple[int, int, bool, bool, tuple[int, ...]]:
-        """Return it as the decoder takes it."""
+        """Return the description in the form that the decoder takes."""
         attr = self.attr
         is_wanted = any(one is self for one in wanted)
         return attr.sample_type, attr.read_format, attr.sample_id_all, is_wanted, self.ids

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.model import Reason, Stage, loss_name
+from collectord.model import RING_FULL, loss_name
 from collectord.reader.manifest_links import earlier_manifests, sealed_manifest
 from collectord.sink.segment import SegmentPaths
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from collectord.sink.manifest import Manifest
 
-RING_FULL: Final = loss_name((Stage.KERNEL_RING, Reason.RING_FULL))
+FULL_RING: Final = loss_name(RING_FULL)
 
 
 def stage_losses(path: Path) -> dict[str, int] | None:
@@ -42,8 +42,8 @@ def stage_losses(path: Path) -> dict[str, int] | None:
     if before is None:
         return None
     lost = {stage: max(0, events - before.get(stage, 0)) for stage, events in until.items()}
-    untold = lost.pop(RING_FULL, 0) - sum(manifest.lost_samples.values())
-    return lost | {RING_FULL: untold} if untold > 0 else lost
+    untold = lost.pop(FULL_RING, 0) - sum(manifest.lost_samples.values())
+    return lost | {FULL_RING: untold} if untold > 0 else lost
 
 
 def _losses_before(directory: Path, manifest: Manifest) -> Mapping[str, int] | None:

@@ -33,7 +33,7 @@ class _GoneError(Exception):
 
 
 class Catalogue(NamedTuple):
-    """All that can be asked for.
+    """The tables that a statement can ask for.
 
     Attributes:
         rows: all segments and files.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from collectord.errors import UsageError
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     Nearest = Callable[[str, Iterable[str]], str]
 
 _ROWS: Final = 2048
-_NO_COLUMN: Final = re.compile(
-    r'(?:Referenced column|Table "[^"]*" does not have a column named|column) "([^"]+)"'
-)
 # Types whose values Python would cut, or has no form for that can be printed.
 _AS_TEXT: Final = re.compile(
     r"TIMESTAMP|TIME\b|DATE|INTERVAL|BLOB|BIT|UUID|HUGEINT|BIGNUM|DECIMAL"
@@ -40,11 +38,15 @@ class Named(NamedTuple):
 
     Attributes:
         tables: that it reads.
+        columns: that it refers to as columns.
+        given: that it gives to tables and columns itself.
         words: every name and text in it, of columns and others.
         everything: it names columns by a star.
     """
 
     tables: frozenset[str]
+    columns: frozenset[str]
+    given: frozenset[str]
     words: frozenset[str]
     everything: bool
 
@@ -165,8 +167,8 @@ class Database:
             UsageError: it is no SELECT, or names something that does not exist.
             CollectordError: it cannot be carried out.
         """
-        connection, source, bound = self._prepare(sql, values or {}, self._stack)
-        with DatabaseErrors(self._duckdb, self._hint):
+        connection, source, bound, hint = self._prepare(sql, values or {}, self._stack)
+        with DatabaseErrors(self._duckdb, hint):
             return Answer(self._duckdb, connection, source, bound)
 
     def rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
@@ -191,9 +193,9 @@ class Database:
             more: options of the file, as DuckDB has them, behind a comma.
         """
         with ExitStack() as stack:  # an export writes hundreds
-            connection, source, bound = self._prepare(sql, values or {}, stack, written=path)
+            connection, source, bound, hint = self._prepare(sql, values or {}, stack, written=path)
             options = f"FORMAT parquet, COMPRESSION zstd{more}"
-            with DatabaseErrors(self._duckdb, self._hint):
+            with DatabaseErrors(self._duckdb, hint):
                 copied = connection.execute(
                     f"COPY (FROM {source}) TO {literal(path)} ({options})", bound
                 )
@@ -204,8 +206,8 @@ class Database:
 
         Raises as `ask`.
         """
-        connection, source, bound = self._prepare(sql, {}, self._stack)
-        with DatabaseErrors(self._duckdb, self._hint):
+        connection, source, bound, hint = self._prepare(sql, {}, self._stack)
+        with DatabaseErrors(self._duckdb, hint):
             connection.execute(f'INSERT INTO "{table}" BY NAME FROM {source}', bound)
 
     def _prepare(
@@ -214,8 +216,11 @@ class Database:
         values: Mapping[str, int | str],
         stack: ExitStack,
         written: str | None = None,
-    ) -> tuple[Any, str, dict[str, int | str]]:
-        """Return a connection with the tables, the statement as a source, and its parameters."""
+    ) -> tuple[Any, str, dict[str, int | str], Callable[[Exception], str]]:
+        """Return a connection with the tables, the statement as a source, and its parameters.
+
+        The last part gives a hint at a name that the statement may have meant.
+        """
         if self._base is None:
             connection = connect(stack, written)
         else:
@@ -227,13 +232,14 @@ class Database:
             raise UsageError(f"{len(statements)} statements", hint="give one SELECT")
         statement = statements[0].query
         named = self._named(connection, statement)
+        hint = partial(self._hint, named)
         for name in sorted(named.tables):
             self._make(connection, name, named)
         bound = {name: values[name] for name in statements[0].named_parameters if name in values}
         if bound:  # which `query` does not take
-            return connection, f"(\n{statement}\n)", bound
+            return connection, f"(\n{statement}\n)", bound, hint
         # Text of its own, whatever comments it has.
-        return connection, f"query({literal(statement)})", bound
+        return connection, f"query({literal(statement)})", bound, hint
 
     def _named(self, connection: Any, statement: str) -> Named:  # noqa: ANN401
         with DatabaseErrors(self._duckdb):
@@ -244,7 +250,7 @@ class Database:
             raise UsageError("the statement is nested too deeply") from error
         if parsed.get("error"):
             raise UsageError(
-                "the statement is no SELECT", hint="records are read and never changed"
+                "the statement is not a SELECT", hint="records are read and never changed"
             )
         return named_in(parsed)
 
@@ -266,19 +272,20 @@ class Database:
         self.scans.append(scan)
         connection.register(table.name, scan)
 
-    def _hint(self, message: str) -> str:
-        """Return the name that may have been meant by one that DuckDB does not know."""
-        missing = re.search(r"Table with name (\S+) does not exist", message)
-        if missing:
-            near = self._nearest(missing[1], [*self._tables, *self._fixed])
-            return near or "`collectord query --schema` lists the tables"
-        column = _NO_COLUMN.search(message)
-        if column:
-            scanned = [name for scan in self.scans for name in scan.table.columns]
-            fixed = [name for table in self._fixed.values() for name in table.columns]
-            near = self._nearest(column[1], [*scanned, *fixed])
-            return near or "`collectord query --schema` lists the columns"
-        return ""
+    def _hint(self, named: Named, error: Exception) -> str:
+        """Return the name that may have been meant by one in the statement that is not known."""
+        if isinstance(error, self._duckdb.CatalogException):
+            what, used, known = "tables", named.tables, {*self._tables, *self._fixed}
+        elif isinstance(error, self._duckdb.BinderException):
+            scanned = (name for scan in self.scans for name in scan.table.columns)
+            fixed = (name for table in self._fixed.values() for name in table.columns)
+            what, used, known = "columns", named.columns, {*scanned, *fixed}
+        else:
+            return ""
+        unknown = sorted(used - named.given - {name.lower() for name in known})
+        near = (self._nearest(name, sorted(known)) for name in unknown)
+        general = f"`collectord query --schema` lists the {what}" if unknown else ""
+        return next(filter(None, near), general)
 
 
 def named_in(parsed: Any) -> Named:  # noqa: ANN401  # a parsed statement as plain data
@@ -289,7 +296,9 @@ def named_in(parsed: Any) -> Named:  # noqa: ANN401  # a parsed statement as pla
     """
     tables: set[str] = set()
     aliases: set[str] = set()
+    given: set[str] = set()
     words: set[str] = set()
+    columns: set[str] = set()
     references: set[str] = set()
     everything = False
     waiting = [parsed]
@@ -301,8 +310,12 @@ def named_in(parsed: Any) -> Named:  # noqa: ANN401  # a parsed statement as pla
             kind = str(node.get("type"))  # of a cast it is a type as DuckDB 1 has it
             if kind == "BASE_TABLE":
                 tables.add(str(node.get("table_name", "")).lower())
-            if kind == "COLUMN_REF" and len(node.get("column_names", ())) == 1:
-                references.add(str(node["column_names"][0]).lower())
+            path = [str(part).lower() for part in node.get("column_names", ())]
+            if kind == "COLUMN_REF" and path:
+                columns.add(path[-1])
+                references |= {path[0]} if len(path) == 1 else set()
+            # An alias, and in the map of common table expressions the name of each.
+            given |= {str(node[key]).lower() for key in ("alias", "key") if node.get(key)}
             if kind.endswith(("TABLE", "SUBQUERY", "JOIN")) and node.get("alias"):
                 aliases.add(str(node["alias"]).lower())
             # A NATURAL join, or a kind of table that hides what it reads.
@@ -314,4 +327,10 @@ def named_in(parsed: Any) -> Named:  # noqa: ANN401  # a parsed statement as pla
             words.add(node.lower())
     whole = references & (tables | aliases)
     # The name of a table is no name of a column, unless it stands for a row.
-    return Named(frozenset(tables), frozenset(words - tables), everything or bool(whole))
+    return Named(
+        frozenset(tables),
+        frozenset(columns),
+        frozenset(given),
+        frozenset(words - tables),
+        everything or bool(whole),
+    )

@@ -113,7 +113,7 @@ class TraceTables(EventFile):
         return Records(system, layout.name, tuple(columns_of(layout)), sources)
 
     def parts(self) -> Parts:
-        """Return what the file says beside its pages.
+        """Return the descriptions in the file: all but its pages.
 
         Raises:
             SinkError: it cannot be read, or is damaged.

@@ -24,7 +24,15 @@ from collectord.folders.walk import open_folder
 from collectord.kernel.values.instance_settings import ASIDE_MARK, OWNER_MARK, PREFIX
 from collectord.kernel.values.ring_stats import stats_text
 from collectord.ledger.cut import cut_of_counters
-from collectord.model import LOSS_PAIRS, RECORD_SESSION, Reason, RingRole, Stage
+from collectord.model import (
+    LOSS_PAIRS,
+    RECORD_SESSION,
+    RING_DROPPED,
+    RING_OVERRUN,
+    Reason,
+    RingRole,
+    Stage,
+)
 from collectord.plan.trace_source import RECORDER_PERCENT
 from collectord.recovery.left_pages import pages_by_cpu
 from collectord.recovery.page_segment import salvage
@@ -204,9 +212,9 @@ def balance(
     counters = stats.values()
     lost = dict.fromkeys(LOSS_PAIRS[SOURCE], 0)
     overrun = sum(s.overrun for s in counters)
-    lost[Stage.KERNEL_RING, Reason.OVERRUN] = 0 if recorder else overrun
+    lost[RING_OVERRUN] = 0 if recorder else overrun
     lost[Stage.KERNEL_RING, Reason.COMMIT_OVERRUN] = sum(s.commit_overrun for s in counters)
-    lost[Stage.KERNEL_RING, Reason.DROPPED] = sum(s.dropped for s in counters)
+    lost[RING_DROPPED] = sum(s.dropped for s in counters)
     handed_out = sum(s.read_events for s in counters)
     unread = sum(s.entries for s in counters)
     # The sub-buffer that was handed out last can still be there.

@@ -183,7 +183,7 @@ class _Part:
 
     @property
     def run(self) -> str:
-        """The run of segments that it belongs to."""
+        """The run of the segment that is repaired."""
         return self.manifest.run if self.manifest is not None else ""
 
     @property

@@ -175,7 +175,7 @@ class _Orphan:
 
     @property
     def run(self) -> str:
-        """The run of segments that it belongs to."""
+        """The run of the segment that is repaired."""
         return self.manifest.run if self.manifest is not None else ""
 
     def has_same_rings(self, other: _Orphan) -> bool:
@@ -189,7 +189,7 @@ class _Orphan:
         )
 
     def holds_data(self) -> bool:
-        """Whether anything was written behind its head."""
+        """Whether the segment has data behind its head."""
         return bool(os.pread(self._fd, 1, self._start).strip(b"\0"))
 
     def write_aimed(self, memory: Memory, chunks: Iterable[Chunk]) -> list[Chunk]:
@@ -210,7 +210,7 @@ class _Orphan:
         return left
 
     def append(self, memory: Memory, chunks: Iterable[Chunk]) -> None:
-        """Write chunks behind all that is sound. Raises OSError."""
+        """Write chunks behind the last sound one. Raises OSError."""
         size = os.fstat(self._fd).st_size
         with mapped(self._fd, size, again=True) as view, view[self._start :] as data:
             end = sound_end(data, self._start)
@@ -260,7 +260,7 @@ class _Orphan:
         os.posix_fallocate(self._fd, at, len(data) + _TAIL_BYTES)
         write_all(self._fd, data, at)
 
-    def tell(self) -> None:
+    def note_staged(self) -> None:
         """Note in its manifest what was written here. Raises OSError."""
         if self.manifest is None or not self._samples:
             return
@@ -322,7 +322,7 @@ def _write(orphans: list[_Orphan], memory: Memory, chunks: list[Chunk]) -> None:
             last.append(memory, sorted(loose, key=lambda chunk: chunk.serial))
     finally:
         for orphan in orphans:
-            orphan.tell()
+            orphan.note_staged()
 
 
 @contextmanager

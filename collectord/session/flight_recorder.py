@@ -138,7 +138,7 @@ class FlightRecorder:
             self.snapshots.append(made)
         self.poll()  # a ring that froze meanwhile would have to wait for the next tick
 
-    async def rest(self) -> None:
+    async def stop(self) -> None:
         """Complete a snapshot in progress, and make no other: the next process has the rings."""
         async with self._one:
             self._ended = True

@@ -25,7 +25,7 @@ class FlushClocks:
         self._stride = _FIRST_STRIDE
 
     def flushed(self, read: Callable[[], ClockReading]) -> None:
-        """Take a reading if it is this flush's turn."""
+        """Read the clocks, if a reading is due at this flush."""
         self._flushes += 1
         if self._flushes % self._stride:
             return

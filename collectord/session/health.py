@@ -63,7 +63,7 @@ class Health:
         return len(self._reasons) == self._planned + len(_LASTING & self._reasons.keys())
 
     def has(self, about: str) -> bool:
-        """Whether there is trouble about this subject."""
+        """Whether a problem of this subject is noted."""
         return about in self._reasons
 
     def note(self, about: str, trouble: str) -> bool:

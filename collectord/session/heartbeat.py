@@ -137,7 +137,7 @@ class Heartbeat:
             self._interval_ns = interval_ns
             self._due_ns = time.monotonic_ns() + interval_ns
 
-    async def rest(self) -> None:
+    async def stop(self) -> None:
         """Make no more heartbeats, and wait for the present one: then sessions may be closed."""
         self._interval_ns = 0
         self._ending.set()

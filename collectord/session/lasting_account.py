@@ -22,7 +22,7 @@ import structlog
 
 from collectord.errors import CodecError
 from collectord.kernel.values.kept_rings import Prior
-from collectord.model import Reason, Stage, loss_key, loss_name
+from collectord.model import RING_DROPPED, RING_PAUSED, Reason, Stage, loss_key, loss_name
 from collectord.sink.run_so_far import last_records, told_by, told_in_run
 from collectord.text.foreign import decode_json, encode_json
 
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = structlog.get_logger()
 _TAKEN: Final = (Stage.STAGING, Reason.DROPPED)
-_LEFT: Final = (Stage.KERNEL_RING, Reason.DROPPED)
-_PAUSED: Final = loss_name((Stage.KERNEL_RING, Reason.PAUSED))
+_PAUSED: Final = loss_name(RING_PAUSED)
 NOT_HELD: Final = "the opener does not hold its rings: they end with this process"
 # So many fit into the text's page.
 _MORE_MAX: Final = 16
@@ -175,7 +174,7 @@ class LastingAccount:
         prior, known = self._source.prior, self._known
         self.overwritten = max(0, prior.overwritten - before.overwritten)
         lost = {name: max(0, n - before.lost.get(name, 0)) for name, n in prior.lost.items()}
-        left = loss_name(_LEFT)
+        left = loss_name(RING_DROPPED)
         lost |= {loss_name(_TAKEN): dropped, left: lost.get(left, 0) + before.left + prior.left}
         self._lost = lost
         untold = Counter(lost)
@@ -239,7 +238,7 @@ class LastingAccount:
         self._write()
 
     def going_on(self) -> None:
-        """Note that they stand still no more."""
+        """Note that the rings record again."""
         self._account = msgspec.structs.replace(self._account, paused_ns=0, refused=0)
         self._write()
 

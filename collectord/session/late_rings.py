@@ -16,7 +16,7 @@ import structlog
 
 from collectord.errors import KernelError, SinkError
 from collectord.ledger.record_ledger import RingBalance
-from collectord.model import Basis, Reason, RingRole, Stage, loss_name
+from collectord.model import RING_UNCOVERED, Basis, RingRole, loss_name
 from collectord.recovery.page_segment import salvage
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collectord.source.base import Abilities, LateRing, Tracing
 
 _LOG: Final = structlog.get_logger()
-_UNCOVERED: Final = loss_name((Stage.KERNEL_RING, Reason.UNCOVERED))
+_UNCOVERED: Final = loss_name(RING_UNCOVERED)
 
 
 class LateRings:

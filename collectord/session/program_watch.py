@@ -17,7 +17,13 @@ import structlog
 
 from collectord.codec.perf_bpf import LoadedBpf
 from collectord.codec.perf_record import SampleId
-from collectord.codec.perf_sideband import KSYMBOL_UNREGISTER, BpfEvent, BpfEventType, Ksymbol
+from collectord.codec.perf_sideband import (
+    KERNEL_PID,
+    KSYMBOL_UNREGISTER,
+    BpfEvent,
+    BpfEventType,
+    Ksymbol,
+)
 from collectord.codec.perf_sideband import encode as encode_record
 from collectord.errors import KernelError
 
@@ -40,7 +46,6 @@ _LOG: Final = structlog.get_logger()
 _PROGRAMS_MAX: Final = 4096
 # All ids are listed this often, or when there are new ones; else only whether there are.
 _LOOKS_PER_LIST: Final = 16
-_KERNEL_PID: Final = 0xFFFFFFFF
 
 
 class ProgramWatch:
@@ -186,7 +191,7 @@ class ProgramWatch:
         if time_ns and self._perf_clock:
             clocks = self._kernel.clocks()
             time_ns += clocks.perf_ns - clocks.monotonic_ns
-        ids = SampleId(pid=_KERNEL_PID, tid=0, time_ns=time_ns, id=self._id, stream_id=self._id)
+        ids = SampleId(pid=KERNEL_PID, tid=0, time_ns=time_ns, id=self._id, stream_id=self._id)
         records = (_gone(record) if gone else record for record in symbols.records())
         return b"".join(encode_record(record, self._attr, ids) for record in records)
 

@@ -291,7 +291,7 @@ class Session:
         await self.rings.settle()
         recorder = None if self._outlives else self.recorder
         if self.recorder is not None and self._outlives:
-            await self.recorder.rest()
+            await self.recorder.stop()
         for follower in self.followers:
             follower.end()
         if recorder is not None:

@@ -163,7 +163,7 @@ class SessionRings:
 
     @property
     def go_on(self) -> bool:
-        """Whether one of them outlives this process."""
+        """Whether a ring of the session outlives this process."""
         return any(one.handle.goes_on() for one in self._rings.values())
 
     def handles(self) -> list[RingHandle]:
@@ -220,7 +220,7 @@ class SessionRings:
         self._troubles.fault(ring, label, reason, position, quarantined=quarantined)
 
     def ring_hung_up(self, ring: int) -> None:
-        """Report what that means, unless it was reported."""
+        """Report what the end of a ring means, unless the session is being stopped."""
         handle = self._rings[ring].handle
         meaning = handle.hung_up()
         if meaning and not self._stopping.is_set():

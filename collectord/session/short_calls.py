@@ -32,7 +32,7 @@ class ShortCalls:
         self._waiting: list[tuple[Call, asyncio.Future[None]]] = []
 
     def add(self, call: Call) -> asyncio.Future[None]:
-        """Have a function called in a thread; the future has its end, or its error."""
+        """Call a function in a thread; the future gets its result, or its error."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._submit)

@@ -97,7 +97,7 @@ class SymbolKeeping:
         self._go_on()
 
     async def finish(self) -> None:
-        """Wait for what is due, unless that takes long."""
+        """Wait for the copies that are being made, but not for long."""
         try:
             async with asyncio.timeout(_LAST_S):
                 while not self._is_idle.is_set():

@@ -71,7 +71,7 @@ class Takeover:
         if not self._accounts:
             return
         await self._recover()
-        await self._tasks.in_worker(self._sink.look_again)
+        await self._tasks.in_worker(self._sink.catch_up)
         for account in self._accounts:
             await self._tasks.in_worker(account.settle)
 

@@ -171,8 +171,11 @@ class Sink(Protocol):
             whether only segments that are created from now on have a place for it.
         """
 
-    def look_again(self) -> None:
-        """Refer to what a repair has sealed in the folder meanwhile. Raises SinkError."""
+    def catch_up(self) -> None:
+        """Continue behind segments that a repair has sealed since this sink was opened.
+
+        Raises SinkError.
+        """
 
     def lead(self, segment: OpenSegment) -> None:
         """Let a link of a fixed name lead to the segment, which is the running one from now on.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord._native import _core
 from collectord.codec.blktrace import MAGIC_BYTES, RECORD, message
-from collectord.sink.stored_file import Part
+from collectord.sink.stored_file import CUT, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
 _OK: Final = "ok"
 _MAGIC: Final = re.compile(re.escape(MAGIC_BYTES))
-# The text of a message made by a repair, and a pattern that finds such messages.
-_CUT: Final = b"CUT OUT\0"
+# Finds messages that a repair has made.
 _CUT_BEFORE: Final = re.compile(
-    re.escape(MAGIC_BYTES) + b".{%d}" % (RECORD.size - len(MAGIC_BYTES)) + re.escape(_CUT),
+    re.escape(MAGIC_BYTES) + b".{%d}" % (RECORD.size - len(MAGIC_BYTES)) + re.escape(CUT),
     re.DOTALL,
 )
-_MESSAGE_MIN_BYTES: Final = RECORD.size + len(_CUT)
+_MESSAGE_MIN_BYTES: Final = RECORD.size + len(CUT)
 _MESSAGE_MAX_BYTES: Final = RECORD.size + 0xFFFF
 # This many in a row count as records.
 _ROW: Final = 2
@@ -134,5 +133,5 @@ def messages(view: memoryview, cut: Part) -> Iterator[tuple[int, bytes]]:
         size = min(cut.end - at, _MESSAGE_MAX_BYTES)
         if 0 < cut.end - at - size < _MESSAGE_MIN_BYTES:
             size -= _MESSAGE_MIN_BYTES
-        yield at, message(view[cut.end :], _CUT, size)
+        yield at, message(view[cut.end :], CUT, size)
         at += size

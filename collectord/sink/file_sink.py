@@ -136,9 +136,9 @@ class FileSink(ABC):
         """The segments sealed so far, for a sink that continues them."""
         return SoFar(self._identity, self._run, self._totals.stored)
 
-    def look_again(self) -> None:
-        """Refer to what a repair has sealed in the folder meanwhile. Raises SinkError."""
-        self._output_dir.look()
+    def catch_up(self) -> None:
+        """Continue behind segments that a repair has sealed. Raises SinkError."""
+        self._output_dir.catch_up()
 
     # Defined by each format.
 

@@ -115,7 +115,7 @@ class Kept(NamedTuple):
 
     Attributes:
         note: None for one that is unfinished, or whose note cannot be read.
-        bytes: space that it alone takes: of a file with two names, half.
+        bytes: its space on the disk; a file that a session has too counts half.
     """
 
     id: str

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from collectord.folders.folder import Folder
 
-_GZIP: Final = zlib.MAX_WBITS | 16
-_FAST: Final = 1
+GZIP: Final = zlib.MAX_WBITS | 16
+FAST: Final = 1
 _BESIDE: Final = re.compile(rf"(.+?){BESIDE}")
 _UNFINISHED: Final = re.compile(rf"\..+{BESIDE}\.new")
 
@@ -43,12 +43,12 @@ class NewFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove it unless it was kept."""
+        """Remove the file unless it was kept."""
         self._folder.discard(self._new)
 
     def write(self, pieces: Iterable[bytes]) -> tuple[int, int]:
         """Write text in its compressed form; return its bytes and its CRC. Raises OSError."""
-        packer = zlib.compressobj(_FAST, zlib.DEFLATED, _GZIP)
+        packer = zlib.compressobj(FAST, zlib.DEFLATED, GZIP)
         text_bytes = crc = at = 0
         with opened(self._folder.replace(self._new)) as fd:
             for piece in pieces:
@@ -61,7 +61,7 @@ class NewFile:
         return text_bytes, crc
 
     def keep(self) -> None:
-        """Give it its name. Raises OSError."""
+        """Give the finished file its name. Raises OSError."""
         self._folder.rename(self._new, self._name)
 
 
@@ -76,7 +76,7 @@ def link(folder: Folder, old: str, new: str) -> bool:
 
 def unpacked(folder: Folder, name: str, limit_bytes: int) -> bytes:
     """Return the text of a file, as far as it is sound. Raises OSError, UnsafePath, zlib.error."""
-    unpacker = zlib.decompressobj(_GZIP)
+    unpacker = zlib.decompressobj(GZIP)
     return unpacker.decompress(folder.read(name, limit_bytes), limit_bytes)
 
 

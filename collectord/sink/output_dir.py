@@ -57,9 +57,9 @@ class OutputDir:
         self._borrowed = folder is not None
         self.folder = folder or open_output_dir(Path(plan.directory))
         self._made = self.folder.made
-        self.look()
+        self.catch_up()
 
-    def look(self) -> None:
+    def catch_up(self) -> None:
         """Continue behind the segments that are in the folder now. Raises SinkError."""
         if self._plan.single_file is not None:
             return

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord._native._core import scan_records
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_record import HEADER_BYTES, PAGE_BYTES, iter_records
-from collectord.sink.scan import scan, scan_torn, xxh3
-from collectord.sink.stored_file import Part
+from collectord.codec.perf_record import HEADER, HEADER_BYTES, PAGE_BYTES, iter_records
+from collectord.sink.scan import KNOWN_TYPES, scan, scan_torn, xxh3
+from collectord.sink.stored_file import CUT, Part
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -32,8 +32,6 @@ _MAGIC: Final = int.from_bytes(b"CHNKEND1", "little")
 _WORD: Final = 8
 _FOOTER_BYTES: Final = 3 * _WORD
 _WORDS: Final = PAGE_BYTES // _WORD
-_HEADER: Final = struct.Struct("<IHH")
-_KNOWN: Final = frozenset(RecordType)
 _NAMES: Final = frozenset(
     {
         *(RecordType.COMM, RecordType.FORK, RecordType.EXIT, RecordType.NAMESPACES),
@@ -43,8 +41,6 @@ _NAMES: Final = frozenset(
 )
 # Longer than a record; most parts of this length have events alone.
 _LOOK_BYTES: Final = 128 << 10
-# Replaces damage, after a header: no piece of AUX data begins with it.
-_CUT: Final = b"CUT OUT\0"
 _PADDING_MAX_BYTES: Final = 65528
 # The end of a chunk of an older version is searched this far.
 _CHUNK_MAX_BYTES: Final = 16 << 20
@@ -203,10 +199,10 @@ def padded(records: bytes, offset: int, table: bytes, *, ends_round: bool = Fals
         ends_round: a FINISHED_ROUND follows the records.
     """
     if ends_round:
-        records += _HEADER.pack(RecordType.FINISHED_ROUND, 0, HEADER_BYTES)
+        records += HEADER.pack(RecordType.FINISHED_ROUND, 0, HEADER_BYTES)
     least = max(len(table), HEADER_BYTES) + _FOOTER_BYTES
     size = least + -(len(records) + least) % PAGE_BYTES
-    head = _HEADER.pack(RecordType.FINISHED_INIT, 0, size) + table[HEADER_BYTES:]
+    head = HEADER.pack(RecordType.FINISHED_INIT, 0, size) + table[HEADER_BYTES:]
     filled = records + head.ljust(size - _FOOTER_BYTES, b"\0")
     told = filled + struct.pack("<QQ", _MAGIC, offset)
     return told + int(xxh3(told), 16).to_bytes(_WORD, "little")
@@ -233,8 +229,8 @@ def _begins_chunk(data: memoryview, start: int) -> bool:
     """Whether records lead from here to padding that ends at a possible chunk end."""
     at = start
     while at + HEADER_BYTES <= len(data) and at - start < _CHUNK_MAX_BYTES:
-        kind, _, size = _HEADER.unpack_from(data, at)
-        if kind not in _KNOWN or size < HEADER_BYTES or size % _WORD or at + size > len(data):
+        kind, _, size = HEADER.unpack_from(data, at)
+        if kind not in KNOWN_TYPES or size < HEADER_BYTES or size % _WORD or at + size > len(data):
             return False
         at += size
         if kind == RecordType.FINISHED_INIT and at % PAGE_BYTES == 0:
@@ -247,7 +243,7 @@ def padding(part: Part) -> Iterator[tuple[int, bytes]]:
     at, left = part.offset, part.bytes
     while left:
         size = min(left, _PADDING_MAX_BYTES)
-        head = _HEADER.pack(RecordType.FINISHED_INIT, 0, size)
-        yield at, (head + _CUT)[:size]
+        head = HEADER.pack(RecordType.FINISHED_INIT, 0, size)
+        yield at, (head + CUT)[:size]
         at += size
         left -= size

@@ -12,10 +12,9 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_data import AttrSection, build_head, build_tail
+from collectord.codec.perf_data import NO_RECORDS, AttrSection, build_head, build_tail
 from collectord.codec.perf_features import Features
-from collectord.codec.perf_record import SampleId, frame
+from collectord.codec.perf_record import SampleId
 from collectord.codec.perf_sideband import LostSamples
 from collectord.codec.perf_sideband import encode as encode_record
 from collectord.codec.perf_targets import encode_targets
@@ -40,7 +39,6 @@ STEP_BYTES: Final = 16 << 20
 _NO_ROOM: Final = FULL | {errno.EFBIG}
 # Room behind the data for features of the code that ran; if it is missing, they are left out.
 _CODE_BYTES: Final = 128 << 10
-_NO_RECORDS: Final = frame(RecordType.FINISHED_ROUND, 0, b"")
 
 
 class PerfDataSink(FileSink):
@@ -104,7 +102,7 @@ class PerfDataSink(FileSink):
         every = {event_id: 1 for section in self._attrs for event_id in section.ids}
         losses = sum(map(len, self._loss_records(every)))
         features = Features(sample_time=(0, 0), auxtrace_index=(0,))
-        return max(losses, len(_NO_RECORDS)) + len(build_tail(self._head, 0, features).tail)
+        return max(losses, len(NO_RECORDS)) + len(build_tail(self._head, 0, features).tail)
 
     def _finish(
         self, segment: OpenSegment, closed: SegmentClosed, closing: Closing
@@ -113,7 +111,7 @@ class PerfDataSink(FileSink):
         data = DataSection(
             sums=closed.sums,
             # Readers take a file without data for one that was never completed.
-            appended=b"".join(losses) or (b"" if closed.sums else _NO_RECORDS),
+            appended=b"".join(losses) or (b"" if closed.sums else NO_RECORDS),
             first_ns=closed.first_ns,
             last_ns=closed.last_ns,
             auxtrace_index=closed.aux_index,

@@ -83,7 +83,7 @@ class RelayFile:
         )
 
     def shown(self) -> Shown:
-        """Walk what is there: readers need no head."""
+        """Walk the records of the file, which needs no head to be read."""
         if not self._walked:
             return Shown(self.data_bytes, 0, 0)
 

@@ -239,7 +239,7 @@ class RelaySink:
             self._parts[cpu].take_ring(ring)
             del self._joined[cpu]
 
-    def look_again(self) -> None:
+    def catch_up(self) -> None:
         """Do nothing: all was sealed before."""
 
     def lead(self, segment: OpenSegment) -> None:

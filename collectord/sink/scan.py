@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -13,7 +12,7 @@ import xxhash
 
 from collectord._native._core import scan_records
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_record import AUXTRACE_BYTES, HEADER_BYTES, PAGE_BYTES
+from collectord.codec.perf_record import AUXTRACE_BYTES, HEADER, HEADER_BYTES, PAGE_BYTES
 from collectord.errors import CodecError
 from collectord.sink.stored_file import Shown
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
     from collectord.sink.stored_file import Part
 
-_HEADER: Final = struct.Struct("<IHH")
-_KNOWN: Final = frozenset(RecordType)
+KNOWN_TYPES: Final = frozenset(RecordType)
 _PIECE_BYTES: Final = 64 << 20
 _COPIED_BYTES: Final = 1 << 20  # a multiple of every possible sub-buffer size
 _INVALID: Final = "a record has"
@@ -79,10 +77,10 @@ def _reason(data: memoryview, end: int) -> str:
         return ""
     if len(data) - end < HEADER_BYTES:
         return "a record header is cut short"
-    kind, _, size = _HEADER.unpack_from(data, end)
+    kind, _, size = HEADER.unpack_from(data, end)
     if size < HEADER_BYTES or size % 8 or (kind == RecordType.AUXTRACE and size != AUXTRACE_BYTES):
         return f"{_INVALID} size {size}"
-    return "a record is cut short" if kind in _KNOWN else f"{_INVALID} type {kind}"
+    return "a record is cut short" if kind in KNOWN_TYPES else f"{_INVALID} type {kind}"
 
 
 def scan_torn(data: memoryview, time_offset: int) -> Scan:

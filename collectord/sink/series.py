@@ -163,7 +163,7 @@ def decode(text: SeriesText) -> list[Balance]:
     try:
         numbers = [*_numbers(b64decode(text.rows, validate=True))]
     except (BadBase64, ValueError) as error:
-        raise _bad("they are no base64") from error
+        raise _bad("they are not base64") from error
     if len(numbers) % len(names):
         raise _bad("they end in the middle of a row")
     rows: list[Balance] = []

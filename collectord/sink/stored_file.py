@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from collectord._native._core import Sum
     from collectord.sink.manifest import Manifest, Span
+
+# Stands where a repair has cut damage out: no piece of AUX data begins with it.
+CUT: Final = b"CUT OUT\0"
 
 
 class Check(StrEnum):

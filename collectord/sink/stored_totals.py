@@ -37,7 +37,7 @@ class StoredTotals:
                 self._by_ring[entry.ring] = max(self._by_ring[entry.ring], entry.stored_total)
 
     def add(self, samples: int, rings: Iterable[RingEntry]) -> None:
-        """Add those of a segment that was sealed."""
+        """Add the totals of a sealed segment."""
         with self._lock:
             self._stored += samples
             self._by_ring.update({entry.ring: entry.samples for entry in rings})

@@ -76,7 +76,7 @@ def sums_of(data: memoryview) -> tuple[Sum, ...]:
 
 
 def fold(sums: Iterable[Sum]) -> str:
-    """Return the one checksum of all."""
+    """Return one checksum of all checksums."""
     return xxh3(b"".join(one.xxh3.to_bytes(8, "big") for one in sums))
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import UnsafePath
 from collectord.folders.walk import open_folder
-from collectord.sink.kept_beside import NewFile, link, unpacked
+from collectord.sink.kept_beside import FAST, GZIP, NewFile, link, unpacked
 from collectord.sink.segment import modules_name
 from collectord.text.units import NS_PER_SECOND
 
@@ -38,8 +38,6 @@ _MODULE: Final = re.compile(r"^(\S+) .* (Live \S+)", re.MULTILINE)
 # Nothing tells cheaply that BPF programs have come or gone: their list is taken anew after that.
 _LASTS_NS: Final = 600 * NS_PER_SECOND
 _BOOT_ID: Final = re.compile(r"[0-9a-f-]{36}", re.ASCII)
-_GZIP: Final = zlib.MAX_WBITS | 16
-_FAST: Final = 1
 
 
 def list_name(boot_id: str) -> str:
@@ -78,7 +76,7 @@ def keep_symbols(folder: Folder, boot_id: str, source: Path) -> None:
     name = list_name(boot_id)
     if not name or folder.stat(name) is not None:
         return
-    packer = zlib.compressobj(_FAST, zlib.DEFLATED, _GZIP)
+    packer = zlib.compressobj(FAST, zlib.DEFLATED, GZIP)
     total = 0
     packed = []
     for piece in _pieces(source):

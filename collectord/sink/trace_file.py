@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord._native import _core
+from collectord.codec.ftrace_page import PAGE_HEADER_BYTES
 from collectord.codec.trace_dat import FIRST_BYTES, head_bytes, parse_head
 from collectord.codec.trace_dat_head import Place
 from collectord.errors import CodecError
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 # More than all formats, symbols and task names of any kernel take.
 _HEAD_MAX_BYTES: Final = 256 << 20
 _PIECE_BYTES: Final = 1 << 20  # a multiple of every possible sub-buffer size
-_PAGE_HEADER_BYTES: Final = 16
 _NAME: Final = re.compile(rb"name: (\S+)\n")
 
 
@@ -227,7 +227,7 @@ def holds_data(fd: int, head: Head) -> bool:
     """Whether any page was written, which has a time; True for a file that cannot be read."""
     try:
         return any(
-            os.pread(fd, _PAGE_HEADER_BYTES, extent.offset).strip(b"\0")
+            os.pread(fd, PAGE_HEADER_BYTES, extent.offset).strip(b"\0")
             for extent in head.extents.values()
         )
     except OSError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord._native import _core
 from collectord.sink.sparse import written
-from collectord.sink.stored_file import Part
+from collectord.sink.stored_file import CUT, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WORD: Final = 8
 _STAMP: Final = struct.Struct("<Q")
 # The mark of a page without events made by a repair: no time, no length, and this.
-_CUT: Final = int.from_bytes(b"CUT OUT\0", "little")
+_CUT: Final = int.from_bytes(CUT, "little")
 _EMPTY: Final = struct.Struct("<QQQ")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.kept_rings import Prior
     from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.bpf import Counts, OpenProgram
+    from collectord.source.open_bpf import Counts, OpenProgram
     from collectord.source.ring import RingHandle
     from collectord.source.trace_end import LastingInstance
     from collectord.source.window import Held
@@ -41,7 +41,7 @@ class Sideband(Protocol):
     """The ability to record names and mappings, for readers of the samples."""
 
     def enable_sideband(self) -> None:
-        """Start recording them, before any sample can need them."""
+        """Start recording the sideband, before any sample can need it."""
 
     def running_state(self) -> bytes:
         """Return what ran before `enable_sideband`, as whole records in the sideband's layout."""
@@ -185,7 +185,7 @@ class Following(Protocol):
         """Whether a process that was started has exited, with all children that inherited."""
 
     def release(self, number: int) -> None:
-        """Close its events; what they counted stays counted.
+        """Close the events of the ring; what they have counted stays counted.
 
         Raises:
             KernelError: they cannot be read; they stay open.
@@ -304,7 +304,7 @@ class Lasting(Protocol):
         """Count what earlier processes had taken, or not told, as lost in this session."""
 
     def shared_losses(self) -> Mapping[LossKey, int]:
-        """Return what was counted so."""
+        """Return the losses that `count_lost` has counted."""
 
     def note(self, state: str) -> None:
         """Write the text that the next process gets with `prior`. Raises KernelError."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from collectord.errors import BpfError, KernelError, MissingFeature, MissingPrivilege
+from collectord.text.units import MIB
 
 if TYPE_CHECKING:
     from collectord.source.bcc_child import Outcome
 
-_MIB: Final = 1 << 20
 _TEXT_LINES: Final = 60
 _NEEDS: Final = {
     "bpf": "CAP_BPF and CAP_PERFMON",
@@ -117,14 +117,14 @@ class Words:
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         hint = ""
         if status in _CRASHES:
-            hint = f"a crash of LLVM, or the limit of {self.memory_bytes // _MIB} MiB is too low"
+            hint = f"a crash of LLVM, or the limit of {self.memory_bytes // MIB} MiB is too low"
         message = f"the bcc worker was killed by {name}"
         return self.error("worker", message, text=text, hint=hint)
 
     def _no_memory(self, text: str) -> BpfError:
         return self.error(
             "worker",
-            f"the bcc worker needs more memory than its limit of {self.memory_bytes // _MIB} MiB",
+            f"the bcc worker needs more memory than its limit of {self.memory_bytes // MIB} MiB",
             text=text,
             hint="raise compile_memory in [bpf]",
         )

@@ -6,17 +6,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from collectord.source.bpf import OpenBpf
 from collectord.source.bpf_buffer import LastingBuffer
 from collectord.source.kept_ring import Before, LastingRing, holds, legacies
+from collectord.source.open_bpf import OpenBpf
 
 if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.kept_rings import KeptRings
     from collectord.plan.bpf_plan import BpfPlan
     from collectord.source.base import Abilities
-    from collectord.source.bpf import OpenProgram
     from collectord.source.kept_memory import KeptMemory
+    from collectord.source.open_bpf import OpenProgram
     from collectord.source.open_perf import OpenPerf
     from collectord.source.ring import RingHandle
 

@@ -15,11 +15,11 @@ from collectord.errors import BpfError
 from collectord.kernel.values.kept_rings import KeptRings
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.source import bcc_client, bpf_buffer, bpf_slots, perf
-from collectord.source.bpf import OpenBpf, opened_program, output_table
 from collectord.source.bpf_kept import KeptBpf
 from collectord.source.bpf_texts import buffers, requests, slots
 from collectord.source.kept_memory import KeptMemory
 from collectord.source.kept_ring import Hold
+from collectord.source.open_bpf import OpenBpf, opened_program, output_table
 from collectord.source.perf_kept import ask_opener, kept_session, own_given, without_opener
 from collectord.text.units import NS_PER_SECOND
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
     from collectord.plan.bpf_plan import ProgramPlan
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.bpf import OpenProgram
     from collectord.source.bpf_buffer import BufferRing
     from collectord.source.loaded_program import Loaded
+    from collectord.source.open_bpf import OpenProgram
 
 
 def open_session(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collectord.source.base import Hotplug
-    from collectord.source.bpf import OpenBpf
+    from collectord.source.open_bpf import OpenBpf
     from collectord.source.ring import RingHandle
 
 

@@ -15,7 +15,16 @@ from collectord._native._core import SlotMap
 from collectord.codec import bpf_struct
 from collectord.codec.perf_attr import sample_time_offset
 from collectord.errors import BpfError, CodecError, KernelError
-from collectord.model import Geometry, LossKey, Produced, Reason, RingLabel, Stage
+from collectord.model import (
+    RING_DROPPED,
+    RING_FULL,
+    Geometry,
+    LossKey,
+    Produced,
+    Reason,
+    RingLabel,
+    Stage,
+)
 from collectord.programs.bpf_program import HEADS, RECORD, SLOTS
 from collectord.source.ring import CounterFd, RingHandle
 from collectord.text.nearest import did_you_mean
@@ -42,8 +51,6 @@ _FIRST_BYTES: Final = 12
 _MORE_BYTES: Final = 20
 _SIZES: Final = range(_FIRST_BYTES, _FIRST_BYTES + 7 * _MORE_BYTES + 1, _MORE_BYTES)
 _TASK_BYTES: Final = 4
-_TORN: Final[LossKey] = (Stage.KERNEL_RING, Reason.DROPPED)
-_FULL: Final[LossKey] = (Stage.KERNEL_RING, Reason.RING_FULL)
 _MISSED: Final[LossKey] = (Stage.PROGRAM, Reason.RECURSION)
 _UNPLACED: Final[LossKey] = (Stage.PROGRAM, Reason.DROPPED)
 
@@ -97,7 +104,7 @@ class SlotRing(RingHandle):
         records, missed = self.map.counted(self.label.cpu)
         missed += skipped - self.before[1]
         value = records - self.before[0] + missed
-        losses = {_MISSED: missed, _UNPLACED: 0, _FULL: 0, _TORN: 0}
+        losses = {_MISSED: missed, _UNPLACED: 0, RING_FULL: 0, RING_DROPPED: 0}
         return Produced(
             value=value if self.is_exact else None,
             lost=missed,
@@ -119,7 +126,7 @@ class SlotRing(RingHandle):
         return replace(
             reading,
             lost=(reading.lost or 0) + torn,
-            losses={**reading.losses, _TORN: torn},
+            losses={**reading.losses, RING_DROPPED: torn},
             overwritten=counters.overwritten,
             read_events=counters.samples,
         )
@@ -153,7 +160,7 @@ class SlotRecording:
         return False
 
     def pause(self) -> None:
-        """Do nothing: they are copied while they are written."""
+        """Do nothing: the slots are copied while programs write them."""
 
     def resume(self) -> None:
         """Do nothing."""
@@ -285,7 +292,7 @@ def _layout(plan: ProgramPlan, record: RecordConfig, table: LoadedTable) -> Layo
     for field in tasks:
         if known[field].size != _TASK_BYTES or known[field].count:
             raise BpfError(
-                f"{name}: {field} is no thread: it has not 4 bytes",
+                f"{name}: {field} cannot name a thread: it does not have 4 bytes",
                 program=plan.name,
                 step="describe",
             )

@@ -63,7 +63,7 @@ def slots(session: SessionPlan, program: ProgramPlan) -> tuple[RingPlan, ...]:
 
 
 def program_texts(kernel: Kernel, session: SessionPlan) -> list[object]:
-    """Return all that distinguishes the session's programs from others."""
+    """Return the values by which the session's programs differ from others."""
     if not session.payload.programs_run:
         return []
     plan = session.payload_of(BpfPlan)

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
-from collectord.model import LossKey, Produced, Reason, Stage
+from collectord.model import RING_OVERRUN, Produced
 from collectord.source.ring import RingHandle
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
         Stream,
     )
     from collectord.source.kept_ring import Use
-
-_OVERRUN: Final[LossKey] = (Stage.KERNEL_RING, Reason.OVERRUN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,4 +121,4 @@ class LastingBlktraceRing(BlktraceRing):
 
 def _overrun(reading: Produced, lost: int) -> Produced:
     """Return a reading with what the kernel overwrote before it was read."""
-    return replace(reading, lost=lost, losses={**reading.losses, _OVERRUN: lost})
+    return replace(reading, lost=lost, losses={**reading.losses, RING_OVERRUN: lost})

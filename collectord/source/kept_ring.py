@@ -44,7 +44,7 @@ class Before:
     by_event: Mapping[int, int] = field(default_factory=dict)
     overwritten: int = 0
 
-    def rest(self, reading: Produced) -> Produced:
+    def remainder(self, reading: Produced) -> Produced:
         """Return a reading of the kernel's counters without it."""
         lost = sum(self.lost.values())
         gone = self.taken + lost + self.overwritten
@@ -139,7 +139,7 @@ class Lasting(RingHandle):
 
     def own(self, reading: Produced) -> Produced:
         """See `RingHandle`: without what earlier processes took and what was lost by then."""
-        return self.hold.before.rest(reading)
+        return self.hold.before.remainder(reading)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

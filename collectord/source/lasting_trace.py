@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from collectord.kernel.values.kept_rings import NOTE_BYTES, Prior
 from collectord.kernel.values.kept_trace import decode, note_at, slots_at
 from collectord.kernel.values.relay_files import NOT_KEPT
-from collectord.model import LossKey, Reason, Stage, loss_name
+from collectord.model import RING_DROPPED, RING_OVERRUN, LossKey, loss_name
 from collectord.source.kept_memory import KeptMemory
 from collectord.source.kept_ring import Legacy, Use
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from collectord.kernel.port import Kernel
     from collectord.kernel.values.relay_files import OpenedTrace
-
-_DROPPED: Final[LossKey] = (Stage.KERNEL_RING, Reason.DROPPED)
-_OVERRUN: Final[LossKey] = (Stage.KERNEL_RING, Reason.OVERRUN)
 
 
 class KeptTrace:
@@ -54,7 +51,7 @@ class KeptTrace:
         overrun = sum(ring.missing for ring in rings)
         found = Prior(
             taken=sum(ring.events for ring in rings),
-            lost={loss_name(_DROPPED): dropped, loss_name(_OVERRUN): overrun},
+            lost={loss_name(RING_DROPPED): dropped, loss_name(RING_OVERRUN): overrun},
         )
         self.legacy = Legacy(self._memory.text, Prior(), found, names=False)
 
@@ -117,8 +114,8 @@ class OpenTrace:
         Raises:
             KernelError: the kernel's count cannot be read.
         """
-        lost = Counter({_DROPPED: self._kernel.blktrace_dropped(self.id)})
+        lost = Counter({RING_DROPPED: self._kernel.blktrace_dropped(self.id)})
         if self.kept is not None:
-            lost[_DROPPED] -= self.kept.dropped
+            lost[RING_DROPPED] -= self.kept.dropped
             lost.update(self.kept.legacy.shared_losses())
         return lost

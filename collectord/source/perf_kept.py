@@ -14,7 +14,7 @@ from collectord.codec.perf_attr import SampleType, id_trailer_from, sample_time_
 from collectord.errors import KernelError, MissingPrivilege
 from collectord.kernel.mappings import map_aux, map_ring
 from collectord.ledger.aux_ledger import AuxReading
-from collectord.model import Geometry, Reason, RingLabel, Stage
+from collectord.model import RING_FULL, RING_PAUSED, Geometry, RingLabel
 from collectord.plan.kept import digest
 from collectord.source.bpf_texts import program_texts
 from collectord.source.kept_ring import (
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from collectord.source.ring import AuxHandle
 
 _LOG: Final = structlog.get_logger()
-_RING_FULL: Final = (Stage.KERNEL_RING, Reason.RING_FULL)
-_PAUSED: Final = (Stage.KERNEL_RING, Reason.PAUSED)  # an overwritable ring refuses only then
 # The opener may look at the host, and then open thousands of events; it compiles programs too.
 _WAIT_S: Final = 60.0
 
@@ -190,7 +188,10 @@ class RingMaker:
             hold=Hold(
                 note,
                 self.connection,
-                self._before(note, kept, counters, _PAUSED if planned.overwrite else _RING_FULL),
+                # An overwritable ring refuses only while it is paused.
+                self._before(
+                    note, kept, counters, RING_PAUSED if planned.overwrite else RING_FULL
+                ),
                 self.use,
                 note.counted,
             ),

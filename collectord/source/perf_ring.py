@@ -4,9 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
-from collectord.model import Basis, LossKey, Produced, Reason, RingRole, Stage
+from collectord.model import (
+    RING_DROPPED,
+    RING_FULL,
+    RING_PAUSED,
+    Basis,
+    Produced,
+    RingRole,
+)
 from collectord.source.ring import RingHandle
 
 if TYPE_CHECKING:
@@ -19,10 +26,6 @@ if TYPE_CHECKING:
         Stream,
     )
     from collectord.ledger.record_ledger import Bracket, RingBalance
-
-_RING_FULL: Final[LossKey] = (Stage.KERNEL_RING, Reason.RING_FULL)
-_PAUSED: Final[LossKey] = (Stage.KERNEL_RING, Reason.PAUSED)
-_DROPPED: Final[LossKey] = (Stage.KERNEL_RING, Reason.DROPPED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ class OverwritableRing(PerfRing):
         return replace(
             reading,
             lost=refused,
-            losses={_RING_FULL: 0, _PAUSED: refused, _DROPPED: counters.lost_samples},
+            losses={RING_FULL: 0, RING_PAUSED: refused, RING_DROPPED: counters.lost_samples},
             overwritten=gone if known else None,
         )
 

@@ -21,13 +21,14 @@ from collectord.errors import MissingFeature
 from collectord.kernel.values.kept_trace import memory_bytes
 from collectord.kernel.values.relay_files import Keep
 from collectord.model import (
+    RING_DROPPED,
+    RING_OVERRUN,
+    RING_UNCOVERED,
     Basis,
     Geometry,
     Produced,
-    Reason,
     RingLabel,
     RingRole,
-    Stage,
 )
 from collectord.plan.kept import block_digest
 from collectord.plan.relay_source import CHANNEL_BYTES, RelayPlan
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
     from collectord.source.base import Hotplug
     from collectord.source.ring import RingHandle
 
-_DROPPED: Final = (Stage.KERNEL_RING, Reason.DROPPED)
-_OVERRUN: Final = (Stage.KERNEL_RING, Reason.OVERRUN)
-_UNCOVERED: Final = (Stage.KERNEL_RING, Reason.UNCOVERED)
 # A pdu has 64 KiB at most, and a record is not larger than its sub-buffer.
 _LONGEST_BYTES: Final = 48 + 65535
 
@@ -195,7 +193,9 @@ class OpenRelay:
 
     def read_produced(self, ring: RingHandle) -> Produced:  # noqa: ARG002 - the protocol's
         """Return an empty reading: the core sees the kernel's numbers in the records it walks."""
-        return Produced(value=None, lost=0, losses={_DROPPED: 0, _OVERRUN: 0, _UNCOVERED: 0})
+        return Produced(
+            value=None, lost=0, losses={RING_DROPPED: 0, RING_OVERRUN: 0, RING_UNCOVERED: 0}
+        )
 
     def shared_losses(self) -> Mapping[LossKey, int]:
         """Return the records that found no room, on any CPU. Raises KernelError.
@@ -209,12 +209,12 @@ class OpenRelay:
         if self._trace is None or self._trace.leaves or not last:
             return ()
         self._late.update(self._kernel.take_late_records(self._trace.id))
-        losses = {_DROPPED: 0, _OVERRUN: 0}
+        losses = {RING_DROPPED: 0, RING_OVERRUN: 0}
         return tuple(
             LateRing(
                 RingLabel(self._plan.name, self._plan.source, RingRole.DATA, cpu),
                 self._plan.rings[0].data_bytes,
-                Produced(value=count, lost=count, losses={**losses, _UNCOVERED: count}),
+                Produced(value=count, lost=count, losses={**losses, RING_UNCOVERED: count}),
             )
             for cpu, count in sorted(self._late.items())
             if count

@@ -134,7 +134,7 @@ class RingHandle(ABC):
 
     @property
     def is_exact(self) -> bool:
-        """Whether its counters count all that goes into it."""
+        """Whether the kernel counts every record that goes into the ring."""
         return self.basis is Basis.EXACT
 
     @abstractmethod

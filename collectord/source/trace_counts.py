@@ -11,7 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collectord.kernel.values.ring_stats import parse_stats, with_heading
-from collectord.model import Produced, Reason, RingLabel, RingRole, Stage
+from collectord.model import (
+    RING_DROPPED,
+    RING_OVERRUN,
+    RING_UNCOVERED,
+    Produced,
+    Reason,
+    RingLabel,
+    RingRole,
+    Stage,
+)
 from collectord.source.base import LateRing
 
 if TYPE_CHECKING:
@@ -44,10 +53,10 @@ def produced(
     """
     overrun = 0 if recorder else stats.overrun
     losses = {
-        (Stage.KERNEL_RING, Reason.OVERRUN): overrun,
+        RING_OVERRUN: overrun,
         (Stage.KERNEL_RING, Reason.COMMIT_OVERRUN): stats.commit_overrun,
-        (Stage.KERNEL_RING, Reason.DROPPED): stats.dropped,
-        (Stage.KERNEL_RING, Reason.UNCOVERED): 0,  # late rings only
+        RING_DROPPED: stats.dropped,
+        RING_UNCOVERED: 0,  # late rings only
         (Stage.STAGING, Reason.DROPPED): 0,  # known once another process salvages the ring
     }
     return Produced(

@@ -78,7 +78,7 @@ def decode_json(data: bytes | str, kind: type[T]) -> T:
     try:
         return _decoder(kind).decode(data)
     except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(f"no UTF-8: {error.reason}") from error
+        raise msgspec.DecodeError(f"not UTF-8: {error.reason}") from error
     except RecursionError as error:
         raise msgspec.DecodeError("nested too deeply") from error
 

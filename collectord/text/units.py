@@ -10,13 +10,16 @@ from typing import Final, Self
 
 from collectord.errors import UsageError
 
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+NS_PER_US: Final = 1_000
 NS_PER_SECOND: Final = 1_000_000_000
 SIZE_UNITS: Final = {
     "B": 1,
-    "K": 1 << 10,
-    "KiB": 1 << 10,
-    "M": 1 << 20,
-    "MiB": 1 << 20,
+    "K": KIB,
+    "KiB": KIB,
+    "M": MIB,
+    "MiB": MIB,
     "G": 1 << 30,
     "GiB": 1 << 30,
     "T": 1 << 40,
@@ -24,7 +27,7 @@ SIZE_UNITS: Final = {
 }
 TIME_UNITS_NS: Final = {
     "ns": 1,
-    "us": 1_000,
+    "us": NS_PER_US,
     "ms": 1_000_000,
     "s": NS_PER_SECOND,
     "m": 60 * NS_PER_SECOND,

@@ -230,7 +230,7 @@ def test_a_program_does_in_a_session_what_it_is_for(run_cli: Cli, tmp_path: Path
     assert "--overwrite" in streamed.stderr
     kept = run_cli("record", "--overwrite", "--bpf", "opensnoop", "-o", out, "--", "true")
     assert kept.returncode != 0
-    assert "no flight recorder" in kept.stderr
+    assert "not a flight recorder" in kept.stderr
 
 
 _STAND_IN: Final = """

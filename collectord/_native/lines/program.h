@@ -103,9 +103,9 @@ enum print_flag {
 	PRINT_PLUS = 4,
 	PRINT_SPACE = 8,
 	PRINT_ALTERNATE = 16,
-	PRINT_WIDTH = 32,     /* the width is below the value */
+	PRINT_WIDTH = 32,     /* the width is on the stack, below the value */
 	PRINT_PRECISION = 64, /* there is a precision */
-	PRINT_GIVEN = 128,    /* it is below the value */
+	PRINT_GIVEN = 128,    /* the precision is on the stack, below the value */
 };
 
 struct op {

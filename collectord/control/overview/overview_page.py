@@ -131,7 +131,7 @@ class Connected(Protocol):
     """A request that has come over a connection."""
 
     def get_extra_info(self, name: str) -> Any:  # noqa: ANN401  # as aiohttp has it
-        """Return something that the connection knows."""
+        """Return a property of the connection, as a transport of asyncio does."""
 
 
 def is_local(request: Connected) -> bool:

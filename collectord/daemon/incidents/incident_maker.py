@@ -18,7 +18,7 @@ import structlog
 
 from collectord.daemon.incidents.host_then import host_then
 from collectord.daemon.incidents.incident_answers import IncidentAnswers, answers_for
-from collectord.daemon.incidents.making import Making
+from collectord.daemon.incidents.making import SHOWN, Making
 from collectord.daemon.incidents.triggers import MANUAL, REQUEST, SIGNAL, Fired, Triggers
 from collectord.errors import CollectordError, SinkError, UsageError
 from collectord.session.incident_status import IncidentLine, IncidentsStatus, Suppression
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     Take = Callable[[str], Awaitable[tuple[list[Snapshot], list[str]]]]
 
 _LOG: Final = structlog.get_logger()
-_SHOWN: Final = 5
 _REASON_CHARS: Final = 500
 # Between the two readings of the host, for the processor time of processes.
 _INTERVAL_S: Final = 0.25
@@ -155,7 +154,7 @@ class Incidents:
             triggers=self._triggers.status(),
             last=tuple(
                 IncidentLine(one.id, one.trigger, one.fired_ns, one.reason)
-                for one in noted[:_SHOWN]
+                for one in noted[:SHOWN]
             ),
             kept=len(self._kept),
             bytes=sum(one.bytes for one in self._kept),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # What these tell of is an event, which is in no snapshot that was taken before it.
 _EVENTS: Final = frozenset({"event", "freeze", "oom-kill"})
 _ALERT: Final = "alert"
-_SHOWN: Final = 5
+SHOWN: Final = 5
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Making:
         return is_late and fired.kind != _ALERT
 
     def add(self, fired: Fired) -> None:
-        """Name a trigger in it, while there is time."""
+        """Add a trigger to the incident, as long as its note is not written."""
         is_new = fired.name not in {one.name for one in self.also}
-        if is_new and not self.is_noted and len(self.also) < _SHOWN:
+        if is_new and not self.is_noted and len(self.also) < SHOWN:
             self.also.append(fired)

@@ -162,7 +162,7 @@ class Triggers:
         self._live.clear()
 
     def poll(self) -> None:
-        """Look at all conditions that nobody reports."""
+        """Check the conditions that nobody reports."""
         for name, live in tuple(self._live.items()):
             reason = live.watch.poll()
             if reason:

@@ -12,7 +12,7 @@ from collectord.errors import MissingFeature
 if TYPE_CHECKING:
     from pathlib import Path
 
-_BTF: Final = "kernel/btf/vmlinux"
+BTF: Final = "kernel/btf/vmlinux"
 
 
 @functools.cache
@@ -25,12 +25,12 @@ def defines(members: tuple[str, ...], sys: Path) -> str:
     if not members:
         return ""
     try:
-        data = (sys / _BTF).read_bytes()
+        data = (sys / BTF).read_bytes()
     except OSError as error:
         raise MissingFeature(
-            f"this kernel does not describe its types: {sys / _BTF}: {error.strerror}",
+            f"this kernel does not describe its types: {sys / BTF}: {error.strerror}",
             feature="btf",
-            hint="it needs CONFIG_DEBUG_INFO_BTF",
+            hint="it needs CONFIG_DEBUG_INFOBTF",
         ) from error
     return "".join(_define(data, member) for member in members)
 

@@ -14,7 +14,7 @@ from collectord.kernel.values.host import CpuNews
 from collectord.text import cpu_list
 
 _FOLDER: Final = "devices/system/cpu"
-_NODES: Final = "devices/system/node"
+NODES: Final = "devices/system/node"
 _KOBJECT_UEVENT: Final = 15  # NETLINK_KOBJECT_UEVENT, include/uapi/linux/netlink.h
 _KERNEL_GROUP: Final = 1
 
@@ -36,7 +36,7 @@ def count(sys: Path = Path("/sys")) -> int:
 
 def numa_nodes(sys: Path = Path("/sys")) -> tuple[tuple[int, ...], ...]:
     """Return the CPUs of each memory node that has any; none where the kernel knows no nodes."""
-    found = (_read(path / "cpulist") for _, path in numbered(sys / _NODES, "node"))
+    found = (_read(path / "cpulist") for _, path in numbered(sys / NODES, "node"))
     return tuple(node for node in found if node)
 
 

@@ -20,13 +20,13 @@ from collectord.codec.perf_features import (
 )
 from collectord.errors import CollectordError
 from collectord.kernel.host import cpus, sysfs
+from collectord.kernel.host.cpus import NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _CPUS: Final = "devices/system/cpu"
-_NODES: Final = "devices/system/node"
 _CORE_PMU: Final = "cpu"
 # The limit on described CPUs: every file of a recording would begin with megabytes of them.
 _CPUS_MAX: Final = 4096
@@ -90,7 +90,7 @@ def _place(folder: Path | None) -> CpuPlace:
 
 
 def _nodes(sys: Path) -> Iterator[NumaNode]:
-    for node, folder in sysfs.numbered(sys / _NODES, "node"):
+    for node, folder in sysfs.numbered(sys / NODES, "node"):
         # Node 0 MemTotal:       24682416 kB
         lines = (line.split() for line in sysfs.text(folder / "meminfo").splitlines())
         memory = {words[2]: words[3] for words in lines if len(words) > 3}  # noqa: PLR2004
@@ -128,7 +128,7 @@ def _memory(sys: Path) -> Memory | None:
         return None
     nodes = tuple(
         (node, frozenset(n for n, _ in sysfs.numbered(folder, "memory") if n < _BLOCKS_MAX))
-        for node, folder in sysfs.numbered(sys / _NODES, "node")
+        for node, folder in sysfs.numbered(sys / NODES, "node")
     )
     return Memory(block_bytes, nodes) if nodes else None
 

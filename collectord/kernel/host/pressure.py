@@ -64,7 +64,7 @@ def stalled_ns(limit: PressureLimit, proc: Path) -> int:
 
 
 def read_pressures(proc: Path) -> tuple[Pressure, ...]:
-    """Return all lines that this host has."""
+    """Return the pressure of each resource that this host measures."""
     return tuple(one for resource in RESOURCES for one in _read(resource, proc))
 
 

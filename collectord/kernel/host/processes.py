@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_record import Misc, SampleId
 from collectord.codec.perf_sideband import (
+    KERNEL_PID,
     Cgroup,
     Comm,
     Fork,
@@ -46,7 +47,6 @@ _PROT: Final = {ord("r"): 1, ord("w"): 2, ord("x"): 4}
 _MAP_SHARED: Final = 1
 _MAP_PRIVATE: Final = 2
 _ANON_NAME: Final = b"//anon"  # the kernel's name for an executable mapping without a file
-_KERNEL_PID: Final = 0xFFFFFFFF
 _READ_BYTES: Final = 1 << 20
 _MISC_AT: Final = 4
 # Longer names do not fit a record; the kernel cuts at PATH_MAX itself.
@@ -73,8 +73,8 @@ def scan(
     """
     out = _Writer(attr, event_id)
     for image in kernel_maps.kernel_images(proc):
-        place = (_KERNEL_PID, 0, image.addr, image.length, image.pgoff)
-        out.add(Mmap(*place, image.name, Misc.KERNEL), _KERNEL_PID, 0)
+        place = (KERNEL_PID, 0, image.addr, image.length, image.pgoff)
+        out.add(Mmap(*place, image.name, Misc.KERNEL), KERNEL_PID, 0)
     if attr.cgroup:
         _add_cgroups(out, proc)
     processes = process_traits.running(proc) if pids is None else sorted(pids)

@@ -77,7 +77,7 @@ class RelayPort(Protocol):
         """
 
     def end_lasting_traces(self) -> Sequence[LeftTrace]:
-        """End those that were left for a successor."""
+        """End the traces that were left for a successor."""
 
     def kept_trace_memories(self) -> Mapping[str, int]:
         """Return the memory of each trace that was left for a successor, by the device's path.

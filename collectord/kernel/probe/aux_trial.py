@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collectord.kernel.port import Kernel
 
 _EVERY_TASK: Final = -1
-_PURPOSE: Final = Purpose("a test event")
+PURPOSE: Final = Purpose("a test event")
 
 
 def with_aux(
@@ -66,7 +66,7 @@ def can_pause(kernel: Kernel, pmu: PmuFacts, known: AuxPmuFacts | None, cpu: int
         for attr in (trial_attr(pmu, known), pausing):
             try:
                 group_fd = kernel.perf_event_open(
-                    attr, pid=_EVERY_TASK, cpu=where, group_fd=group_fd, purpose=_PURPOSE
+                    attr, pid=_EVERY_TASK, cpu=where, group_fd=group_fd, purpose=PURPOSE
                 )
             except KernelError:
                 return False
@@ -88,7 +88,7 @@ def has_aux(kernel: Kernel, pmu: PmuFacts, cpu: int, *, known: bool = False) -> 
     where = pmu.cpus[0] if pmu.cpus else cpu
     with ExitStack() as stack:
         try:
-            fd = kernel.perf_event_open(attr, pid=_EVERY_TASK, cpu=where, purpose=_PURPOSE)
+            fd = kernel.perf_event_open(attr, pid=_EVERY_TASK, cpu=where, purpose=PURPOSE)
             stack.callback(kernel.close, fd)
             ring = map_ring(fd, kernel.page_bytes, kernel.limits)
             stack.callback(ring.close)

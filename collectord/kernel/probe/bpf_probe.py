@@ -28,6 +28,7 @@ from collectord.facts.kernel_facts import BpfFacts
 from collectord.kernel.bpf import bpf_calls, catalogue, kernel_headers
 from collectord.kernel.bpf.catalogue import BpfProblem
 from collectord.kernel.bpf.kernel_headers import HeaderTree
+from collectord.kernel.bpf.kernel_members import BTF
 from collectord.kernel.host import lockdown, sysfs
 from collectord.kernel.host.errno_mapping import perf_need
 from collectord.programs.bpf_program import BpfProgram
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 BCC_REMEDY: Final = "apt install python3-bpfcc (PyPI's package bcc is something else)"
 _PMUS: Final = "bus/event_source/devices"
-_BTF: Final = "kernel/btf/vmlinux"
 _RELEASE: Final = re.compile(r'#define\s+UTS_RELEASE\s+"([^"]*)"')
 _RELEASE_FILE: Final = "include/generated/utsrelease.h"
 _TRACEPOINT: Final = 5  # enum bpf_prog_type
@@ -63,7 +63,7 @@ def probe_bpf(kernel: LocalKernel, wanted: BpfWanted) -> BpfFacts:
     """
     programs, others = _programs(wanted)
     facts = BpfFacts(
-        btf=(kernel.sys / _BTF).is_file(),
+        btf=(kernel.sys / BTF).is_file(),
         unprivileged_disabled=sysfs.number(kernel.proc / "sys/kernel/unprivileged_bpf_disabled"),
         # PMUs that bcc attaches by: without them it would leave probes in tracefs.
         kprobes=(kernel.sys / _PMUS / "kprobe").is_dir(),
@@ -130,7 +130,7 @@ def _with_trials(kernel: LocalKernel, facts: BpfFacts) -> tuple[BpfFacts, Kernel
     except KernelError as error:
         switch = sysfs.number(kernel.proc / "sys/net/core/bpf_jit_enable")
         return replace(facts, jit=switch != 0, fentry=False), error
-    fentry = facts.btf and try_fentry(kernel.sys / _BTF)
+    fentry = facts.btf and try_fentry(kernel.sys / BTF)
     return replace(facts, jit=jit, fentry=fentry), None
 
 

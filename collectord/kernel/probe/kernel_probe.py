@@ -28,11 +28,10 @@ from collectord.kernel.host.lockdown import NEED, deduce, read_lockdown
 from collectord.kernel.host.pmus import read_pmus
 from collectord.kernel.host.thread_scheduling import permitted
 from collectord.kernel.probe import checks
-from collectord.kernel.probe.aux_trial import with_aux
+from collectord.kernel.probe.aux_trial import PURPOSE, with_aux
 from collectord.kernel.probe.bpf_probe import probe_bpf
 from collectord.kernel.probe.ftrace_probe import probe_ftrace
 from collectord.kernel.probe.relay_probe import probe_relay
-from collectord.kernel.values.limits import Purpose
 from collectord.programs import bpf_program
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 _PRECISE_MAX: Final = 3
 # A numeric field named pid, or something_pid; common_pid is not one of the event's own fields.
 _TASK_FIELD: Final = re.compile(rb"\tfield:[^;\n]*[ *](?!common_)(?:\w+_)?pid;")
-_PURPOSE: Final = Purpose("a test event")
 
 
 def probe(kernel: LocalKernel, wanted: FactsWanted) -> KernelFacts:
@@ -153,7 +151,7 @@ class _Attempts:
     def refusal(self, attr: PerfEventAttr, *, pid: int, cpu: int) -> KernelError | None:
         """Return why an event cannot be opened, None if it can."""
         try:
-            fd = self._kernel.perf_event_open(attr, pid=pid, cpu=cpu, purpose=_PURPOSE)
+            fd = self._kernel.perf_event_open(attr, pid=pid, cpu=cpu, purpose=PURPOSE)
             self._kernel.close(fd)
         except KernelError as error:
             return error

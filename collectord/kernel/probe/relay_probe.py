@@ -34,7 +34,7 @@ _NUMBER: Final = re.compile(r"\d+$", re.ASCII)
 
 
 def probe_relay(kernel: LocalKernel, wanted: Iterable[str] | None) -> RelayFacts:
-    """Probe what is there; nothing is changed.
+    """Probe the relay channels of this host; nothing is changed.
 
     Args:
         kernel: the kernel, with its procfs and sysfs.

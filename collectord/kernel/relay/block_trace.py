@@ -163,7 +163,7 @@ class Blktrace:
         self._late.pop(cpu).close()
 
     def close_all_late(self) -> None:
-        """Close the files of all such CPUs."""
+        """Close the files of the CPUs that came online later."""
         while self._late:
             self._late.popitem()[1].close()
 

@@ -25,6 +25,7 @@ from collectord.kernel.tracefs.trace_metadata import read_metadata
 from collectord.kernel.tracefs.trace_probes import TraceProbes
 from collectord.kernel.values.instance_settings import PREFIX, Effective, TraceEvent, cpu_mask
 from collectord.kernel.values.ring_files import RingFiles
+from collectord.text.units import KIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collectord.kernel.values.instance_settings import InstanceSettings
 
 _PROC: Final = Path("/proc")
-_KIB: Final = 1024
 _CLOCK: Final = "mono"
 _ALWAYS: Final = "common_pid >= 0"
 # A process that starts threads all the time must not keep the scan going for ever.
@@ -194,10 +194,10 @@ class Instance:
     def _set_up(self, settings: InstanceSettings) -> None:
         write = self._files.write
         write("tracing_on", "0")
-        subbuf_kib = -(-settings.subbuf_bytes // _KIB)
-        if subbuf_kib * _KIB != self.effective().subbuf_bytes:
+        subbuf_kib = -(-settings.subbuf_bytes // KIB)
+        if subbuf_kib * KIB != self.effective().subbuf_bytes:
             write("buffer_subbuf_size_kb", str(subbuf_kib))
-        write("buffer_size_kb", str(-(-settings.buffer_bytes // _KIB)))
+        write("buffer_size_kb", str(-(-settings.buffer_bytes // KIB)))
         write("trace_clock", _CLOCK)
         for option, on in {**_OPTIONS, "overwrite": settings.overwrite}.items():
             self._set_option(option, on=on)
@@ -247,7 +247,7 @@ class Instance:
         clock = re.search(r"\[(\S+)\]", self._files.read_text("trace_clock"))
         return Effective(
             subbuf_bytes=start + data_bytes,
-            subbufs=-(-kib * _KIB // data_bytes),
+            subbufs=-(-kib * KIB // data_bytes),
             overwrite=self._files.read_text("options/overwrite") == "1",
             buffer_percent=int(self._files.read_text("buffer_percent")),
             clock=clock[1] if clock else "",
@@ -319,7 +319,7 @@ class Instance:
             KernelError: EBUSY while a ring is mapped, with the process that maps it; ENOMEM.
         """
         folder = "" if cpu is None else f"per_cpu/cpu{cpu}/"
-        self._files.write(f"{folder}buffer_size_kb", str(-(-buffer_bytes // _KIB)))
+        self._files.write(f"{folder}buffer_size_kb", str(-(-buffer_bytes // KIB)))
 
     def other_users(self) -> tuple[Holder, ...]:
         """Return other processes that keep its files open: they may read its rings too."""

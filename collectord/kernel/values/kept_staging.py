@@ -68,7 +68,7 @@ class LeftStaging:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """All that the caller closes."""
+        """The descriptors that the caller closes."""
         return (*self.notes, self.memory)
 
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from collectord.errors import KernelError
-from collectord.text.units import NS_PER_SECOND
+from collectord.text.units import NS_PER_SECOND, NS_PER_US
 
 _READ_BYTES: Final = 1024
-_NS_PER_US: Final = 1_000
 # kernel/trace/trace.c, tracing_stats_read. The two times are seconds and microseconds of the
 # trace clock; clocks that do not count ns (counter, x86-tsc) give a bare number instead.
 _TEXT: Final = re.compile(
@@ -100,14 +99,14 @@ def parse_stats(text: bytes) -> CpuStats:
         dropped,
         read_events,
     ) = map(int, match.groups())
-    oldest_ns = oldest_s * NS_PER_SECOND + oldest_us * _NS_PER_US
+    oldest_ns = oldest_s * NS_PER_SECOND + oldest_us * NS_PER_US
     return CpuStats(
         entries=entries,
         overrun=overrun,
         commit_overrun=commit_overrun,
         bytes=size_bytes,
         oldest_event_ns=oldest_ns if entries else None,
-        now_ns=now_s * NS_PER_SECOND + now_us * _NS_PER_US,
+        now_ns=now_s * NS_PER_SECOND + now_us * NS_PER_US,
         dropped=dropped,
         read_events=read_events,
     )

@@ -162,7 +162,7 @@ class _Reading:
         still_off = "SELECT * FROM leaving WHERE state_then IS NULL"
         for (thread, ns), frames in _stacks(opened, still_off, ("thread", "ns")):
             self._pending[thread] = _Pending(ns, frames)
-        opened.tell(self._profile)
+        opened.add_gaps_to(self._profile)
         self._before = file, span, last_ns or 0
 
     def _add(self, pending: _Pending, end_ns: int, span: Window) -> None:

@@ -16,7 +16,7 @@ from collectord.reader.embedded_db import connect
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
 from collectord.reader.sql import Database
-from collectord.reader.symbols.frame import Frame
+from collectord.reader.symbols.frame import UNKNOWN, Frame
 from collectord.reader.symbols.names_of_file import CHAIN, names_of, of_events
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ EPOCH: Final = "epoch"
 _PROCESS, _CHAIN = "process", "chain"
 # More different stacks than that are counted together, or they would take all memory.
 _STACKS_MAX: Final = 1_000_000
-_UNKNOWN: Final = "[unknown]"
 _OTHERS: Final = Frame("[other stacks]")
 
 
@@ -165,7 +164,7 @@ class OpenedFile:
         frames = self.named.symbolizer.frames(pid, since_ns, chain)
         return Frame(self._asked.shown(outermost)), *frames
 
-    def tell(self, profile: Profile) -> None:
+    def add_gaps_to(self, profile: Profile) -> None:
         """Note in a profile which names and records are missing."""
         if self.named.symbolizer.lacks_kernel and not self.named.knows_kernel:
             profile.nameless.append(self._file)
@@ -277,15 +276,15 @@ def _read(
         frames = opened.frames(row)
         if frames is not None:
             profile.add(frames, count)
-    opened.tell(profile)
+    opened.add_gaps_to(profile)
 
 
 def _outermost(values: dict[str, Any]) -> str:
     if "cpu" in values:
         return f"CPU {values['cpu']}"
     if CGROUP in values:
-        return str(values[CGROUP] or _UNKNOWN)
-    comm = values["comm"] if values["comm"] is not None else _UNKNOWN
+        return str(values[CGROUP] or UNKNOWN)
+    comm = values["comm"] if values["comm"] is not None else UNKNOWN
     if "pid" not in values:
         return str(comm)
     return f"{comm}-{values['pid']}" if values["pid"] is not None else str(comm)

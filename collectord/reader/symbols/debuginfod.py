@@ -31,7 +31,7 @@ _AGENT: Final = "collectord"
 
 
 class Debuginfod:
-    """Some servers, asked one after the other.
+    """The debuginfod servers, asked one after the other.
 
     Args:
         urls: of the servers, as DEBUGINFOD_URLS has them; what is no URL of HTTP is passed over.

@@ -74,7 +74,7 @@ class FileNames:
         return tuple(_function(one, address) for one in found)
 
     def encoded(self) -> bytes:
-        """Return it in a form that `of_encoded` takes."""
+        """Return the names in the form that `of_encoded` reads."""
         data = _bytes_of(self._cache)
         rest = b"" if self._symbols is None else _bytes_of(self._symbols)
         return _HEAD.pack(_FORM, len(data)) + data + rest

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.session.maps.table import Picker, known_stacks
+from collectord.source.bcc_client import KERNEL
 from collectord.text.foreign import visible
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     # Returns names of addresses in a process, or in the kernel as process -1: a list per request.
     Symbols = Callable[[Sequence[tuple[int, Sequence[int]]]], Sequence[Sequence[str]]]
 
-_KERNEL: Final = -1
 _KERNEL_MARK: Final = "_[k]"  # marks kernel frames, as in flame graphs
 _LOST: Final = "[lost stack]"
 _NO_STACK: Final = -14  # -EFAULT: there was no stack, e.g. of a kernel thread's user mode
@@ -78,7 +78,7 @@ def folded(
             value=value,
         )
         wanted[row.pid].update(dict.fromkeys(row.user or ()))
-        wanted[_KERNEL].update(dict.fromkeys(row.kernel or ()))
+        wanted[KERNEL].update(dict.fromkeys(row.kernel or ()))
         rows.append(row)
     named = _named(wanted, symbols)
     sums: dict[tuple[str, ...], int] = defaultdict(int)
@@ -134,7 +134,7 @@ def _frames(row: _Row, named: Mapping[tuple[int, int], str]) -> Iterator[str]:
         yield _LOST + _KERNEL_MARK
     else:
         for address in reversed(row.kernel):
-            yield _frame(named[_KERNEL, address]) + _KERNEL_MARK
+            yield _frame(named[KERNEL, address]) + _KERNEL_MARK
 
 
 def _frame(name: str) -> str:

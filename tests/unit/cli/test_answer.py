@@ -194,7 +194,7 @@ def test_ones_own_answer_takes_the_place_of_a_shipped_one(
         ("a", "SELECT 1", "missing required field summary"),
         ("a", "-- summary = 1\n", "expected a string"),
         ("a", '-- summary = "x"\n-- needs = []\nSELECT 1', "names no event"),
-        ("a", '-- summary = "x"\n-- needs = [["sched"]]\n', "is no event"),
+        ("a", '-- summary = "x"\n-- needs = [["sched"]]\n', "is not a valid event"),
         ("a", HEAD + '-- optional = ["a:b"]\n', "lacks a:b"),
         ("a", '-- summary = "x"\n-- needs = [["a:b", "c:b"]]\n', "two events have one name"),
         ("a", HEAD + '-- rendr = "table"\n', 'did you mean "render"'),
@@ -203,7 +203,11 @@ def test_ones_own_answer_takes_the_place_of_a_shipped_one(
         ("a", HEAD + '-- [parameter.x]\n-- type = "int"\n-- help = ""\n-- default = 1\n', "must"),
         ("a", HEAD + "-- [compare]\n-- keys = []\n-- [compare.measures]\n", "names no column"),
         ("a", HEAD + '-- [compare]\n-- keys = ["x"]\n-- measures = {x = "sum"}\n', "a key and a"),
-        ("a", HEAD + '-- [compare]\n-- keys = ["x"]\n-- measures = {n = "avg"}\n', "no measure"),
+        (
+            "a",
+            HEAD + '-- [compare]\n-- keys = ["x"]\n-- measures = {n = "avg"}\n',
+            "not a known measure",
+        ),
         ("A", HEAD + STATEMENT, "not a valid name"),
         ("list", HEAD + STATEMENT, "not a valid name"),
         ("a", HEAD + "x" * (64 << 10), "has more than"),
@@ -312,7 +316,7 @@ def test_stacks_are_a_tree(own: Path, trace: str, capsys: pytest.CaptureFixture[
         "   ...          below 1% and not shown",
     ]
     (own / "a.sql").write_text(f"{head}FROM (VALUES {values}) AS v(stack, n) SELECT stack, 'x'\n")
-    with pytest.raises(UsageError, match="'x' is no number"):
+    with pytest.raises(UsageError, match="'x' is not a number"):
         answer.run(words)
     (own / "a.sql").write_text(f"{head}SELECT 1\n")
     with pytest.raises(UsageError, match="stacks of 1 columns"):

@@ -167,7 +167,7 @@ def test_no_format_but_that_of_the_files(
             export.run(["--format", form, "-o", str(output), str(other)])
         assert not output.exists()
         assert export.run(["--format", form, "-o", str(output), str(trace), str(perf)]) == 0
-        assert "1 files were left out, which are no" in capsys.readouterr().err
+        assert "1 files that are not" in capsys.readouterr().err
         output.unlink()
 
 

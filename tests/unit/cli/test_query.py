@@ -123,15 +123,18 @@ def test_csv_and_parquet(trace: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ("SELECT 1; SELECT 2", "2 statements"),
         ("", "0 statements"),
-        ("CREATE TABLE x (a int)", "no SELECT"),
-        ("SET threads = 1", "no SELECT"),
-        ("COPY (SELECT 1) TO '/tmp/x'", "no SELECT"),
+        ("CREATE TABLE x (a int)", "not a SELECT"),
+        ("SET threads = 1", "not a SELECT"),
+        ("COPY (SELECT 1) TO '/tmp/x'", "not a SELECT"),
         ("SELECT * FROM read_text('/etc/passwd')", "disabled"),
         ("SELECT * FROM '/etc/passwd'", "does not exist"),
         ("SELECT * FROM glob('/*')", "disabled"),
         ("SELEC 1", "syntax error"),
         ("FROM sched_swich", 'did you mean "sched_switch"'),
+        ("WITH sched AS (FROM sched_swich) FROM sched", 'did you mean "sched_switch"'),
         ("SELECT next_pidd FROM sched_switch", 'did you mean "next_pid"'),
+        ("SELECT s.next_pidd AS cpus FROM sched_switch s", 'did you mean "next_pid"'),
+        ("SELECT next_pid + nothing_like_it FROM sched_switch", "lists the columns"),
     ],
 )
 def test_everything_else_is_refused(statement: str, told: str, trace: str) -> None:
@@ -140,6 +143,13 @@ def test_everything_else_is_refused(statement: str, told: str, trace: str) -> No
         query.run([statement, trace])
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_names_of_the_statement_itself_are_known(trace: str) -> None:
+    """An error of another kind has no hint at a table or a column that the statement makes."""
+    with pytest.raises(UsageError) as caught:
+        query.run(["WITH own AS (SELECT 1 AS n) SELECT no_such_function(n) FROM own", trace])
+    assert caught.value.hint == ""
 
 
 def test_a_deep_statement_is_no_crash(trace: str) -> None:

@@ -252,7 +252,7 @@ def test_files_that_cannot_be_used(known: Known, tmp_path: Path) -> None:
     _lock(known.server.key, locked)
     for key, path, says in (
         ("certificate", tmp_path / "absent", "No such file"),
-        ("certificate", known.client.certificate, "no pair of PEM files"),
+        ("certificate", known.client.certificate, "not a pair of PEM files"),
         ("key", tmp_path / "absent", "No such file"),
         ("key", tmp_path, "not a file"),
         ("key", open_key, "other users may read it"),

@@ -64,7 +64,7 @@ def test_empty_passes_are_signs_of_life(plan: CorePlan, tmp_path: Path) -> None:
             dog = Watchdog(drain.core, service)
             for _ in range(3):
                 await all_passed(drain)
-                assert dog.look()
+                assert dog.poll()
             assert manager.told() == ["WATCHDOG=1"] * 3
 
     asyncio.run(scenario())
@@ -85,17 +85,17 @@ def test_a_hung_drain_thread_is_named_once_and_ends_the_signs_of_life(tmp_path: 
                 wait_for(lambda: hangs(drain), "a read that hangs")
                 dog = Watchdog(drain.core, service)
                 all_but_the_first_passed(drain)
-                dog.look()  # of passes before it hung
+                dog.poll()  # of passes before it hung
                 manager.told()
                 all_but_the_first_passed(drain)
-                assert not dog.look()
-                assert not dog.look()
+                assert not dog.poll()
+                assert not dog.poll()
                 assert manager.told() == []
             assert [(line["event"], line["shard"]) for line in logged] == [
                 ("drain_thread_silent", 0)
             ]
             await all_passed(drain)  # the pipe has ended
-            assert dog.look()
+            assert dog.poll()
             assert manager.told() == ["WATCHDOG=1"]
 
     asyncio.run(scenario())

@@ -34,12 +34,17 @@ def test_a_doctor_report_and_newer_facts_are_read() -> None:
         (b"[]", "", "not kernel facts"),
         (b"{}", "", "not kernel facts"),
         (host().to_json().replace(b'"page_size": 4096', b'"page_size": "x"'), "page_size", "int"),
+        (
+            json.dumps(json.loads(host().to_json()) | {"ftrace": {"clock_mono": 2}}),
+            "ftrace",
+            "bool",
+        ),
         (host().to_json().replace(b'"version": 1', b'"version": 9'), "version", "version 9"),
         (host(cpus_online=()).to_json(), "", "no online CPU"),
         (host(page_size=0).to_json(), "", "no page size"),
     ],
 )
-def test_a_bad_file_is_a_config_error(data: bytes, key: str, words: str) -> None:
+def test_a_bad_file_is_a_config_error(data: bytes | str, key: str, words: str) -> None:
     """The error names the file, the field and how to make a good one."""
     with pytest.raises(ConfigError) as caught:
         read_facts(data, path="facts.json")

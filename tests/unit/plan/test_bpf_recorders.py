@@ -86,7 +86,7 @@ def test_an_opener_does_not_hold_them() -> None:
 @pytest.mark.parametrize(
     ("name", "mode", "said"),
     [
-        ("switches", "flight-recorder", "switches is no flight recorder"),
+        ("switches", "flight-recorder", "switches is not a flight recorder"),
         ("keeps", "stream", "keeps keeps its records for snapshots"),
     ],
 )

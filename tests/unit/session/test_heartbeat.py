@@ -185,7 +185,7 @@ def test_after_its_end_none_is_made() -> None:
 
     async def scenario() -> None:
         with Heartbeat(HOUR_NS) as heartbeat:
-            await heartbeat.rest()
+            await heartbeat.stop()
             heartbeat._due_ns = 0
             heartbeat.poll([heart])
             assert heartbeat._beating is None

@@ -21,11 +21,11 @@ from collectord.model import Basis, Produced, Reason, RingRole, Stage
 from collectord.plan.bpf_plan import RINGBUF, OutputPlan
 from collectord.plan.build import build
 from collectord.source import bpf_buffer
-from collectord.source.bpf import Counts, OpenBpf
 from collectord.source.loaded_program import LoadedTable
+from collectord.source.open_bpf import Counts, OpenBpf
 from tests.support.bpf_pairs import SOURCE, program
 from tests.support.hosts import host
-from tests.unit.source.test_bpf import COUNTS, GATE, INFO, FakeKernel, FakePerf
+from tests.unit.source.test_open_bpf import COUNTS, GATE, INFO, FakeKernel, FakePerf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,8 +20,8 @@ from collectord.model import Basis, Reason, Stage
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.source import bpf_slots
-from collectord.source.bpf import OpenBpf, OpenProgram
 from collectord.source.loaded_program import Loaded, LoadedProgram, LoadedTable
+from collectord.source.open_bpf import OpenBpf, OpenProgram
 from tests.support.bpf_pairs import keeping_host
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_a_cpu_that_is_back_counts_from_then_on(stack: ExitStack) -> None:
     [
         (ONE, 16, "has 16 bytes"),
         (["one", [["other", "int", [3]]], "struct_packed"], 12, "no field 'pid'"),
-        (["one", [["pid", "int", [3]]], "struct_packed"], 12, "pid is no thread"),
+        (["one", [["pid", "int", [3]]], "struct_packed"], 12, "pid cannot name a thread"),
         (["one", [["pid", "void"]], "struct_packed"], 12, "cannot be described"),
     ],
 )

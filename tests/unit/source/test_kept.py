@@ -39,11 +39,11 @@ def test_the_rest_of_a_reading_is_without_what_was_before() -> None:
     reading = Produced(
         value=100, lost=15, per_event=((11, 90, 9), (12, 10, 0)), losses={FULL: 9, SKIPPED: 6}
     )
-    assert before.rest(reading) == Produced(
+    assert before.remainder(reading) == Produced(
         value=40, lost=5, per_event=((11, 90, 2), (12, 10, 0)), losses={FULL: 2, SKIPPED: 3}
     )
-    assert replace(before, overwritten=15).rest(reading).value == 40 - 15
-    unknown = before.rest(Produced(value=None, lost=None))
+    assert replace(before, overwritten=15).remainder(reading).value == 40 - 15
+    unknown = before.remainder(Produced(value=None, lost=None))
     assert (unknown.value, unknown.lost) == (None, None)
 
 

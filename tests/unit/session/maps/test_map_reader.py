@@ -15,8 +15,8 @@ from collectord.programs.bpf_program import BpfProgram
 from collectord.programs.program_manifest import AnswerConfig, BpfManifest, MetricConfig
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.maps.program_status import FunctionRuns
-from collectord.source.bpf import Counts, OpenProgram
 from collectord.source.loaded_program import Loaded, LoadedProgram
+from collectord.source.open_bpf import Counts, OpenProgram
 from tests.support.bpf_tables import U32, FakeMaps, FakeNames, u32, u64
 
 CALLS: Final = MetricConfig(name="calls_total", type="counter", help="Calls.", table="calls")
@@ -39,7 +39,7 @@ def program(maps: FakeMaps, name: str, *, answer: AnswerConfig = SIZES) -> OpenP
 
 @dataclass
 class Source:
-    """A stand-in for `source.bpf.OpenBpf`: programs, and counts of their submissions."""
+    """A stand-in for `source.open_bpf.OpenBpf`: programs, and counts of their submissions."""
 
     programs: tuple[OpenProgram, ...]
     submitted: dict[int, Counts] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import BpfError
-from collectord.model import Produced, Reason, Stage
+from collectord.model import RING_FULL, Produced, Reason, Stage
 from collectord.plan.bpf_plan import RINGBUF, BpfPlan
 from collectord.source.base import Abilities
 from collectord.source.bpf_reopening import BpfReopening
@@ -382,7 +382,7 @@ def _produced(total: Counts, missed: int, *, full: int | None, exact: bool) -> P
         (Stage.PROGRAM, Reason.DROPPED): total.no_ring + total.refused,
     }
     if full is not None:
-        losses[Stage.KERNEL_RING, Reason.RING_FULL] = full
+        losses[RING_FULL] = full
     return Produced(
         value=total.attempts + missed if exact else None,
         lost=sum(losses.values()) if full is not None else None,
