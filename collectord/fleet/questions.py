@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.codec.perf_columns import SAMPLES, SOFTWARE
 from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.compare import GROUP, GROUPS, Comparison, compared
@@ -22,7 +21,13 @@ from collectord.fleet.recordings import Recordings
 from collectord.fleet.shortfall import note_gone, shortfall
 from collectord.fleet.store_keys import parse_event_key
 from collectord.reader.event_file import Window
-from collectord.reader.event_tables import ERRNO_NAMES, GAPS, STACKS, SYSCALL_NAMES
+from collectord.reader.event_tables import (
+    ERRNO_NAMES,
+    GAPS,
+    STACKS,
+    SYSCALL_NAMES,
+    table_of_samples,
+)
 from collectord.reader.fixed_tables import FixedTable, fixed_tables
 from collectord.reader.sql import Database
 from collectord.text.nearest import did_you_mean
@@ -247,8 +252,8 @@ class Asking:
 
     def _note_gone(self, event: str, there: Objects | None) -> set[str]:
         """Note the objects of an event that are gone, and return the hosts that have no other."""
-        is_sample = event.startswith(f"{SOFTWARE}:")
-        names = {SAMPLES} if is_sample else {event, _plain_name(event)}
+        samples = table_of_samples(event)
+        names = {samples} if samples else {event, _plain_name(event)}
         if there is not None:
             names = {there.event}
         window = self._chosen.window
@@ -345,8 +350,9 @@ class Asking:
         for name in (event, plain):
             if name in self._selection.events:
                 return self._objects(name, plain)
-        if event.startswith(f"{SOFTWARE}:") and SAMPLES in self._selection.events:
-            found = self._objects(SAMPLES, plain)
+        samples = table_of_samples(event)
+        if samples in self._selection.events:
+            found = self._objects(samples, plain)
             names = self._recordings.samples_of(event)
             return None if found is None else found._replace(of_events=names)
         return None

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.codec.event_names import find_named
-from collectord.codec.perf_attr import EventType
-from collectord.codec.perf_columns import SOFTWARE, SOFTWARE_NAMES
 from collectord.fleet.lift import HOST
+from collectord.reader.event_tables import software_event
 from collectord.reader.fixed_tables import FixedTable
 from collectord.reader.gaps import at_once, between
 
@@ -69,7 +67,7 @@ class Recordings:
     def samples_of(self, event: str) -> list[str]:
         """Return the names by which a software event SOFTWARE:NAME was recorded."""
         names = {name for one in self._all for name in one.events}
-        return sorted(name for name in names if _software(name) == event)
+        return sorted(name for name in names if software_event(name) == event)
 
     def gaps(self, events: Collection[str]) -> FixedTable:
         """Return the times between the recordings of any of some events, of each host."""
@@ -123,15 +121,7 @@ class Recordings:
 def _names(events: Iterable[str]) -> Iterator[str]:
     for name in events:
         yield name
-        yield from filter(None, [_software(name)])
-
-
-def _software(name: str) -> str:
-    """Return SOFTWARE:NAME for an alias of a software event with modifiers; "" for any other."""
-    found = find_named(name.partition(":")[0])
-    if found is None or found.type != EventType.SOFTWARE or found.config not in SOFTWARE_NAMES:
-        return ""
-    return f"{SOFTWARE}:{SOFTWARE_NAMES[found.config]}"
+        yield from filter(None, [software_event(name)])
 
 
 def _is_in(event: str, names: Collection[str]) -> bool:

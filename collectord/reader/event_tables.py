@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from collectord._native._columns import Scan
 from collectord.codec.blk_columns import BLKTRACE
+from collectord.codec.event_names import find_named
 from collectord.codec.ftrace_columns import COMMON, MISSING, fits, widest
-from collectord.codec.perf_columns import FIXED, SAMPLES, SOFTWARE
+from collectord.codec.perf_attr import EventType
+from collectord.codec.perf_columns import FIXED, SAMPLES, SOFTWARE, SOFTWARE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -265,6 +267,19 @@ def software_tables(files: Iterable[EventFile]) -> list[EventTable]:
             by_name.setdefault(records.name, []).append((file, records))
     columns = FIXED[SAMPLES]
     return [EventTable(name, SOFTWARE, columns, rows_of) for name, rows_of in by_name.items()]
+
+
+def software_event(name: str) -> str:
+    """Return SOFTWARE:NAME for an alias of a software event with modifiers; "" for any other."""
+    found = find_named(name.partition(":")[0])
+    if found is None or found.type != EventType.SOFTWARE or found.config not in SOFTWARE_NAMES:
+        return ""
+    return f"{SOFTWARE}:{SOFTWARE_NAMES[found.config]}"
+
+
+def table_of_samples(event: str) -> str:
+    """Return the table with the rows of a software event SOFTWARE:NAME; "" for any other event."""
+    return SAMPLES if event.startswith(f"{SOFTWARE}:") else ""
 
 
 def _columns(rows_of: Iterable[tuple[EventFile, Records | None]]) -> dict[str, str]:
