@@ -16,7 +16,7 @@ import structlog
 
 from collectord.config.schema_session import BpfSourceConfig
 from collectord.daemon.host_facts import daemon_facts
-from collectord.errors import BpfError, CollectordError, UsageError
+from collectord.errors import BpfError, CollectordError, PlanError, UsageError
 from collectord.plan.build import build
 from collectord.plan.difference import Kind, difference, document
 from collectord.plan.session_draft import has_stand_in
@@ -187,7 +187,8 @@ class Reloader:
         # Those that wait for a restart are not in the plan.
         wanted = replace(plan, settings=settings_of(loaded.config))
         found = difference(document(self.plan), document(wanted))
-        await running.changeover.change(self.plan, config, plan, found)
+        present = await running.opening.run(partial(self._on_present_cpus, config, facts, plan))
+        await running.changeover.change(self.plan, config, present, found)
         self._config, self._facts = config, facts
         self.plan, self.config_sha256 = plan, loaded.sha256
         running.apply(config, plan)
@@ -201,6 +202,21 @@ class Reloader:
         facts = daemon_facts(self._kernel, config, mount=True, opener=before.opener)
         facts = _kept(facts, before)
         return loaded, config, facts, build(config, facts)
+
+    def _on_present_cpus(self, config: Config, facts: KernelFacts, plan: Plan) -> Plan:
+        """Return a plan whose sessions can be opened now; called in a thread.
+
+        Plans are compared by the CPUs of the start. A session that is opened lacks those of them
+        that are offline, and gets their rings when they are back, as all others do.
+        """
+        online = self._kernel.online_cpus()
+        present = tuple(cpu for cpu in facts.cpus_online if cpu in online)
+        if present == facts.cpus_online:
+            return plan
+        try:
+            return build(config, replace(facts, cpus_online=present))
+        except PlanError:  # a session names a CPU that is offline: it may be one that stays
+            return plan
 
 
 def _replaceable(config: Config, sessions: Iterable[AnySession]) -> dict[str, str]:

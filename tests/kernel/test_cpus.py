@@ -188,3 +188,30 @@ def test_a_cpu_that_was_offline_at_the_start_is_recorded_when_it_comes(
     (data,) = (tmp_path / "state" / "calls").rglob("*.perf.data")
     for perf in perfs:
         assert len(perf.script(data)) == ledger["stored"]
+
+
+def test_a_reload_while_a_cpu_is_offline_changes_sessions(
+    tmp_path: Path, start_cli: Start, generator: Generator
+) -> None:
+    """They record the other CPUs at once, and this one when it is back."""
+    require("CPU hotplug")
+    cpu = with_switch()[-1]
+    write = partial(daemon_config, tmp_path, log_level="error", core=CORE)
+    changed = f'{OTHERS.replace("256KiB", "512KiB")}{PAGES}ring = "1MiB"\n'
+    config = write(source=OTHERS + PAGES)
+    with daemons.running(start_cli, config) as daemon:
+        with offline(cpu):
+            write(session='segment_age = "2h"', source=changed)
+            sessions = daemon.post("/v1/reload", {})["sessions"]
+            assert {one["name"]: one["kind"] for one in sessions} == {
+                **dict.fromkeys(("calls", "box", TRACED), "changed"),
+                "program": "unchanged",
+            }
+            await_recorded(daemon, 0, generator)
+        wait_for(lambda: daemon.metric(COVERED) == CPUS, "the CPU's rings")
+        await_recorded(daemon, cpu, generator)
+        check(daemon)
+        ended = daemon.stop()
+    assert (ended.status, ended.complaints()) == (0, [])
+    for name in (*STREAMS, "box"):
+        assert not last_ledger(tmp_path, name)["unaccounted"], name
