@@ -8,6 +8,7 @@ With --diff it prints how the plan differs from that of the running daemon.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,11 +83,16 @@ def run(arguments: Sequence[str], kernel: Kernel) -> int:
     if args.diff and args.facts:
         raise UsageError("--diff cannot be combined with --facts", hint="the daemon runs here")
     config = load(args.files or config_files())
-    plan = build(config, _facts(args.facts, kernel, config))
+    facts = _facts(args.facts, kernel, config)
+    running = client.get(args.socket, "/v1/plan") if args.diff else None
+    if running is not None:
+        # Its sessions follow CPUs that come and go by themselves: a reload compares without these.
+        facts = replace(facts, cpus_online=tuple(running["core"]["cpus"]))
+    plan = build(config, facts)
     if not args.facts:
         _ask_filters(kernel, config, plan)
-    if args.diff:
-        _print_difference(client.get(args.socket, "/v1/plan"), plan, as_json=args.json)
+    if running is not None:
+        _print_difference(running, plan, as_json=args.json)
     elif args.json:
         print_json(plan.to_dict())
     else:

@@ -209,4 +209,5 @@ def _core(
         flush_ns=daemon.flush_interval,
         floor_bytes=daemon.floor,
         drain=drain,
+        cpus=facts.cpus_online,
     )

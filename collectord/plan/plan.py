@@ -23,6 +23,7 @@ class CorePlan:
 
     Attributes:
         drain: the threads, each with a shard of the rings.
+        cpus: that were online when it was planned.
     """
 
     chunks: int
@@ -30,6 +31,7 @@ class CorePlan:
     flush_ns: int
     floor_bytes: int
     drain: DrainThreads = field(default_factory=DrainThreads)
+    cpus: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the core for `check --json`."""

@@ -64,10 +64,23 @@ EXEC: Final = f'{CONFIG}events = ["sched:sched_process_exec"]\n'
 
 
 def compare(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, *words: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    *words: str,
+    cpus_online: tuple[int, ...] | None = None,
 ) -> tuple[int, Path]:
-    """Compare a configuration with the plan of a daemon that records process starts."""
-    monkeypatch.setattr(check, "daemon_facts", lambda *_, **__: host())
+    """Compare a configuration with the plan of a daemon that records process starts.
+
+    Args:
+        folder: for files.
+        monkeypatch: replaces the host.
+        text: the configuration.
+        words: more of the command line.
+        cpus_online: now; None: those of the daemon's start.
+    """
+    now = host() if cpus_online is None else replace(host(), cpus_online=cpus_online)
+    monkeypatch.setattr(check, "daemon_facts", lambda *_, **__: now)
     config, path = folder / "c.toml", folder / "s"
     config.write_text(text)
     with served(Commands(), path):
@@ -81,6 +94,15 @@ def test_difference_of_the_same_plan(
 ) -> None:
     """A plan that has gone over the socket is the same plan."""
     assert compare(tmp_path, monkeypatch, EXEC) == (0, tmp_path / "s")
+    assert capsys.readouterr().out == "the daemon runs this plan\n"
+
+
+def test_a_cpu_that_is_offline_is_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The daemon's sessions have its rings again when it is back; a reload changes none."""
+    assert len(host().cpus_online) > 1
+    compare(tmp_path, monkeypatch, EXEC, cpus_online=host().cpus_online[:1])
     assert capsys.readouterr().out == "the daemon runs this plan\n"
 
 
