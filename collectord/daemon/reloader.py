@@ -187,7 +187,7 @@ class Reloader:
         # Those that wait for a restart are not in the plan.
         wanted = replace(plan, settings=settings_of(loaded.config))
         found = difference(document(self.plan), document(wanted))
-        present = await running.opening.run(partial(self._on_present_cpus, config, facts, plan))
+        present = await running.opening.run(partial(self._present, config, facts, plan))
         await running.changeover.change(self.plan, config, present, found)
         self._config, self._facts = config, facts
         self.plan, self.config_sha256 = plan, loaded.sha256
@@ -203,12 +203,16 @@ class Reloader:
         facts = _kept(facts, before)
         return loaded, config, facts, build(config, facts)
 
-    def _on_present_cpus(self, config: Config, facts: KernelFacts, plan: Plan) -> Plan:
-        """Return a plan whose sessions can be opened now; called in a thread.
+    def present(self) -> Plan:
+        """Return the plan for the CPUs that are online now; called in a thread.
 
-        Plans are compared by the CPUs of the start. A session that is opened lacks those of them
-        that are offline, and gets their rings when they are back, as all others do.
+        Plans are compared by the CPUs that were online when the process began. A session that is
+        opened lacks those of them that are not any more, and gets their rings when they are back,
+        as all others do.
         """
+        return self._present(self._config, self._facts, self.plan)
+
+    def _present(self, config: Config, facts: KernelFacts, plan: Plan) -> Plan:
         online = self._kernel.online_cpus()
         present = tuple(cpu for cpu in facts.cpus_online if cpu in online)
         if present == facts.cpus_online:

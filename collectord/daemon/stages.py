@@ -255,10 +255,11 @@ class Stages:
         While programs compile, the other sessions record already: those of a daemon, since a
         recording has a command that waits for all of them.
         """
-        plans = self._plan.sessions
-        first = [plan for plan in plans if run.salvage_all and not plan.payload.has_programs]
-        for some in (first, [plan for plan in plans if plan not in first]):
-            await changeover.start(self._config, self._plan, some)
+        plan = await self.opening.run(run.reloader.present)
+        plans = plan.sessions
+        first = [one for one in plans if run.salvage_all and not one.payload.has_programs]
+        for some in (first, [one for one in plans if one not in first]):
+            await changeover.start(self._config, plan, some)
             if run.stop.is_set():
                 return
         await run.reloader.stand_in(self.sessions, changeover, self.opening)
