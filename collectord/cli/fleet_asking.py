@@ -113,6 +113,12 @@ def answer(args: argparse.Namespace) -> int:
     except NotShipped as error:
         complain(f"{one.name} needs {error.message}")
         return max(EXIT_FAILURE, complain_of(selection))
+    if asking.lacking:
+        have, were = ("has", "was") if len(asking.lacking) == 1 else ("have", "were")
+        complain(
+            f"{hosts_text(len(asking.lacking))} {have} not recorded what {one.name} needs, and "
+            f"{were} left out: {named_hosts(asking.lacking)}"
+        )
     return _end(selection, asking, args)
 
 

@@ -33,7 +33,7 @@ from collectord.reader.sql import Database
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from sqlglot import exp
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collectord.fleet.compare import Columns
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
-    from collectord.fleet.groups import Groups
+    from collectord.fleet.groups import Group, Groups
     from collectord.fleet.needs import Needs
     from collectord.fleet.selection import Selection
     from collectord.fleet.shortfall import Shortfall
@@ -67,6 +67,7 @@ class Asking:
         place: of the store and the engine.
         is_ordered: the last question orders records of hosts by time.
         chainless: hosts that it leaves out, as their records have no call chains.
+        lacking: hosts that it leaves out, as they have not recorded what it needs.
         read: names of the events and other tables of which it reads records.
     """
 
@@ -79,6 +80,7 @@ class Asking:
         self._chosen = Chosen(selection.wanted.window, session)
         self.is_ordered = False
         self.chainless: list[str] = []
+        self.lacking: list[str] = []
         self.read: set[str] = set()
         self._gone: set[str] = set()
 
@@ -171,7 +173,10 @@ class Asking:
             UsageError: two sessions of a host recorded an event at the same time.
             StoreError: the store cannot be read.
         """
-        _, asked, rows = self._tables_of(head)
+        need, asked, rows = self._tables_of(head)
+        window = self._chosen.window
+        lacking = self._recordings.hosts(window) - self._recordings.hosts_of(need, window)
+        self.lacking = sorted(lacking)
         tree = over_hosts(sql_tree.parsed(sql, values), _UNLIKE, by)
         return self._question(tree, asked, rows)
 
@@ -191,7 +196,7 @@ class Asking:
             NoColumn: it has not all columns.
             UsageError, StoreError: as `of_answer`.
         """
-        need, objects, rows = self._tables_of(asked.head)
+        need, objects, rows = self._tables_of(asked.head, groups)
         recorded_ns = self._recordings.times_ns(need, self._chosen.window)
         left_out = sum(host not in recorded_ns for group in groups for host in group.hosts)
         groups = groups.among(recorded_ns.keys() - self._gone.union(self.chainless))
@@ -216,19 +221,24 @@ class Asking:
         return Comparison(question, groups, (each_ns[0], each_ns[1]), left_out)
 
     def _tables_of(
-        self, head: Needs
+        self, head: Needs, groups: Iterable[Group] = ()
     ) -> tuple[Sequence[str], list[Objects], dict[str, FixedTable]]:
         """Return the events that an answer reads of what it needs, and their tables.
 
+        The tables have the hosts alone that have recorded all of these events.
+
         Raises as `of_answer`.
         """
+        need, hosts = self._need_of(head, groups)
+        if not hosts:
+            of_time = "" if self._chosen.window.everything else " of that time"
+            raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}")
         recorded = self._recordings.among(head.events)
-        need = next((one for one in head.needs if recorded >= {*one}), None)
-        if need is None:
-            raise NotShipped(f"{head.words}, which no host that is asked has shipped")
         read = [event for event in (*need, *head.optional) if event in recorded]
         told = {event: self._of_event(event) for event in read}
-        found = {event: objects for event, objects in told.items() if objects is not None}
+        # A host alone refuses to answer from a part of what is needed.
+        own = {event: one.of_hosts(hosts) for event, one in told.items() if one is not None}
+        found = {event: one for event, one in own.items() if one.keys}
         self.read = {*read}
         self._gone = set[str]().union(*(self._note_gone(event, told[event]) for event in need))
         for event in {*read} - {*need}:
@@ -249,6 +259,20 @@ class Asking:
         }
         rows[GAPS] = self._recordings.gaps(need)
         return need, asked, rows
+
+    def _need_of(self, head: Needs, groups: Iterable[Group]) -> tuple[Sequence[str], set[str]]:
+        """Return the list of an answer's events that most hosts have recorded, and these hosts.
+
+        Of groups that are compared, each is to have some.
+        """
+        window = self._chosen.window
+        told = [(need, self._recordings.hosts_of(need, window)) for need in head.needs]
+        parts = [{*group.hosts} for group in groups]
+
+        def size(one: tuple[Sequence[str], set[str]]) -> tuple[int, int]:
+            return min((len(one[1] & part) for part in parts), default=0), len(one[1])
+
+        return max(told, key=size)
 
     def _note_gone(self, event: str, there: Objects | None) -> set[str]:
         """Note the objects of an event that are gone, and return the hosts that have no other."""

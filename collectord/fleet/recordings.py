@@ -64,6 +64,19 @@ class Recordings:
         names = {name for _, of_commit in self._names for name in of_commit}
         return {event for event in events if _is_in(event, names)}
 
+    def hosts(self, window: Window) -> set[str]:
+        """Return the hosts with segments of a time."""
+        return {one.host for one, _ in self._names if window.overlaps(*one.span)}
+
+    def hosts_of(self, events: Collection[str], window: Window) -> set[str]:
+        """Return the hosts whose segments of a time have, or may have, each of some events."""
+        told: dict[str, set[str]] = {}
+        for one, names in self._names:
+            if window.overlaps(*one.span):
+                found = told.setdefault(one.host, set())
+                found.update(event for event in events if _is_in(event, names))
+        return {host for host, found in told.items() if found >= {*events}}
+
     def samples_of(self, event: str) -> list[str]:
         """Return the names by which a software event SOFTWARE:NAME was recorded."""
         names = {name for one in self._all for name in one.events}

@@ -28,10 +28,12 @@ from tests.support.fleets import (
     ISSUE,
     SCHED,
     SECOND,
+    WAKING,
     Host,
     Shipped,
     requests,
     switches,
+    wakings,
 )
 
 if TYPE_CHECKING:
@@ -289,6 +291,46 @@ def test_samples_of_other_events_are_no_software_events(folder: Store) -> None:
         shipped.segment(Host("web-1"), samples, BEGIN_NS, _MINUTE, sampled=["faults:u"])
     rows = _answered(folder, "page-faults", Wanted(Window(), "web-1"))
     assert {row[0] for row in rows} == {"web-1"}
+
+
+def test_hosts_with_other_events_are_left_out_and_known(tmp_path: Path) -> None:
+    """The events are those that most hosts have recorded in the time, and each host has all."""
+    store = Store.open(str(tmp_path / "store"), make=True)
+    some = wakings({("a", "b"): 3})
+    later = BEGIN_NS + DAY
+    with Shipped(store) as shipped:
+        for name in ("web-1", "web-2"):
+            shipped.segment(Host(name), {"sched:sched_wakeup": some}, BEGIN_NS, _MINUTE)
+        db = Host("db-1")
+        shipped.segment(db, {f"sched:{WAKING}": some}, BEGIN_NS, _MINUTE)
+        shipped.segment(db, {"sched:sched_wakeup": some}, later, _MINUTE)
+        shipped.segment(Host("idle-1"), _events(1), BEGIN_NS, _MINUTE)
+    early, late = Window(BEGIN_NS, BEGIN_NS + _MINUTE), Window(later, later + _MINUTE)
+    for wanted, hosts, lacking in (
+        (Wanted(early), {"web-1", "web-2"}, ["db-1", "idle-1"]),
+        (Wanted(early, "db-1"), {"db-1"}, []),
+        (Wanted(late), {"db-1"}, []),
+    ):
+        asking = _asking(store, wanted)
+        one = answer_file.load("who-woke-whom")
+        needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+        values = values_of(one.name, one.head.parameter, {})
+        rows = _asked(asking, asking.of_answer(one.text, needs, values, ("host",)))
+        assert ({row[0] for row in rows}, asking.lacking) == (hosts, lacking)
+
+
+def test_a_host_with_a_part_of_what_is_needed_is_left_out(tmp_path: Path) -> None:
+    """It would refuse alone, so it has no rows beside others."""
+    store = Store.open(str(tmp_path / "store"), make=True)
+    told = of_all_answers(1)
+    both = {name: told[name] for name in ("sched:sched_switch", "sched:sched_wakeup")}
+    part = {"sched:sched_switch": told["sched:sched_switch"]}
+    with Shipped(store) as shipped:
+        shipped.segment(Host("both"), both, BEGIN_NS, _MINUTE)
+        shipped.segment(Host("part"), part, BEGIN_NS, _MINUTE)
+    with pytest.raises(NotShipped):
+        _answered(store, "run-queue", Wanted(Window(), "part"))
+    assert {row[0] for row in _answered(store, "run-queue")} == {"both"}
 
 
 def test_what_is_needed_is_named_with_all_that_may_take_its_place(folder: Store) -> None:
