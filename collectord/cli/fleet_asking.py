@@ -116,8 +116,8 @@ def answer(args: argparse.Namespace) -> int:
     if asking.lacking:
         have, were = ("has", "was") if len(asking.lacking) == 1 else ("have", "were")
         complain(
-            f"{hosts_text(len(asking.lacking))} {have} not recorded what {one.name} needs, and "
-            f"{were} left out: {named_hosts(asking.lacking)}"
+            f"{hosts_text(len(asking.lacking))} {have} not recorded or shipped what {one.name} "
+            f"needs, and {were} left out: {named_hosts(asking.lacking)}"
         )
     return _end(selection, asking, args)
 
@@ -140,7 +140,7 @@ def _compare(
         raise ConfigError(error.message, path=one.path, key="compare", hint=error.hint) from error
     if not args.show:
         have = "has" if made.left_out == 1 else "have"
-        without = f"; {made.left_out:,} more {have} not recorded what {one.name} needs"
+        without = f"; {made.left_out:,} more {have} not recorded or shipped what {one.name} needs"
         complain_of_groups(made.groups, f"sums are per host{without if made.left_out else ''}")
         _complain_of_times(made)
     _give(asking, made.question, args, lambda rows: print_compared(rows, len(columns.keys)))
@@ -233,11 +233,11 @@ def _end(selection: Selection, asking: Asking, args: argparse.Namespace) -> int:
             f"{named_hosts(chainless)}"
         )
     if not args.show:
-        _complain_of_shortfall(asking)
+        complain_of_shortfall(asking)
     return complain_of(selection)
 
 
-def _complain_of_shortfall(asking: Asking) -> None:
+def complain_of_shortfall(asking: Asking) -> None:
     """Say how much of what was read is missing, and on which hosts most of it."""
     found = asking.shortfall()
     if found is None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli.fleet_asking import complain_of
+from collectord.cli.fleet_asking import complain_of, complain_of_shortfall
 from collectord.cli.fleet_groups import (
     compared_groups,
     complain_of_groups,
@@ -55,7 +55,11 @@ def flame(args: argparse.Namespace) -> int:
         raise UsageError(f"{form.suffix} files have no comparison", hint="choose .svg or .html")
     selection = selection_of(args)
     groups = compared_groups(selection, args)
-    stacks, before = counted = _stacks(selection, args, groups)
+    engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
+    asking = Asking(selection, place, engine, args.session)
+    stacks, before = counted = _stacks(selection, asking, args, groups)
+    if asking.read:
+        complain_of_shortfall(asking)
     status = complain_of(selection)
     if groups is not None:
         complain_of_groups(groups, "samples are those of all hosts of a group, not per host")
@@ -75,11 +79,10 @@ def flame(args: argparse.Namespace) -> int:
 
 
 def _stacks(
-    selection: Selection, args: argparse.Namespace, groups: Groups | None
+    selection: Selection, asking: Asking, args: argparse.Namespace, groups: Groups | None
 ) -> tuple[_Stacks, _Stacks]:
     """Return the samples of hosts by their stacks, and those of the hosts to compare with."""
-    engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
-    asking = Asking(selection, place, engine, args.session)
+    asking.check_session()
     found: tuple[_Stacks, _Stacks] = Counter(), Counter()
     event = _event(selection, asking, args)
     if event is None:
@@ -103,7 +106,7 @@ def _stacks(
         check_labels(selection, (by,))
         labels = selection.labels
     with ExitStack() as stack:
-        rows = engine.ask(question, place, asking.shape(question), stack)
+        rows = ENGINES[args.engine].ask(question, asking.place, asking.shape(question), stack)
         for batch in rows.batches():
             for host, comm, text, count in batch:
                 outer = [visible(comm or "[unknown]").replace(";", ":")]

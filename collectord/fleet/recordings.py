@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collectord.reader.gaps import Interval
     from collectord.sink.manifest import Manifest
 
+# The rule of sessions of which no rows are shipped.
+_LEDGER: Final = "ledger"
 _GAPS: Final = {HOST: "VARCHAR", "since": "TIMESTAMP_NS", "until": "TIMESTAMP_NS"}
 
 
@@ -38,10 +40,11 @@ class _Recording(NamedTuple):
 
 
 class Recordings:
-    """The recordings of some commits."""
+    """The recordings of some commits whose rows are in the store."""
 
     def __init__(self, commits: Sequence[Commit]) -> None:
-        self._names = [(one, {stored.event for stored in one.objects}) for one in commits]
+        shipped = [one for one in commits if one.rule != _LEDGER and not one.problem]
+        self._names = [(one, {stored.event for stored in one.objects}) for one in shipped]
         self._all: list[_Recording] = []
         for one, of_commit in self._names:
             for manifest in one.decoded():

@@ -205,6 +205,18 @@ def test_a_flame_graph_of_a_group_without_samples_says_so(run: Run, store: Path)
     assert (status, text, errors) == (0, "", told)
 
 
+def test_a_flame_graph_says_what_was_lost(run: Run, store: Path) -> None:
+    """It is without the samples that its hosts have lost; a session nobody has is an error."""
+    with Shipped(Store.open(str(store))) as shipped:
+        events = {"frames": _FRAMES.format(count=2), "stacks": _STACKS}
+        shipped.segment(Host("new-1"), events, BEGIN_NS, 60 * SECOND, lost=3)
+    told = "3 records of 1 host were lost in what was read: new-1 3"
+    assert told in run("flame")[2]
+    assert told not in run("flame", "--host", "web-*")[2]
+    with pytest.raises(UsageError, match="has shipped the session exce"):
+        run("flame", "--session", "exce")
+
+
 def test_a_flame_graph_is_of_labels_that_there_are(run: Run, store: Path) -> None:
     """A host without one that others have is unknown; one that nobody has is refused."""
     with Shipped(Store.open(str(store))) as shipped:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import pytest
@@ -145,14 +145,22 @@ def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
     assert "web-1, web-2 are in both groups, and count in each" in errors
 
 
-def test_hosts_that_have_recorded_nothing_do_not_count(run: Run, store: Path) -> None:
+def test_hosts_that_have_recorded_or_shipped_nothing_do_not_count(run: Run, store: Path) -> None:
     """Their number is told, as sums are for each of the others."""
     words = ("answer", "who-woke-whom", *_ROLES)
+    some = wakings({("a", "b"): 1})
+    cases: list[tuple[int, str, dict[str, Any]]] = [
+        (3, "some:thing", {}),
+        (4, f"sched:{WAKING}", {"rule": "ledger", "objects": ()}),
+        (5, f"sched:{WAKING}", {"problem": "it is damaged", "objects": ()}),
+    ]
     with Shipped(Store.open(str(store))) as shipped:
-        for number, have in ((3, "1 more has"), (4, "2 more have")):
+        for number, event, changes in cases:
             host = Host(f"web-{number}", labels={"role": "web"})
-            shipped.segment(host, {"some:thing": wakings({("a", "b"): 1})}, BEGIN_NS, SECOND)
-            assert f"per host; {have} not recorded what who-woke-whom needs\n" in run(*words)[2]
+            shipped.segment(host, {event: some}, BEGIN_NS, SECOND, **changes)
+            have = f"{number - 2} more {'has' if number == 3 else 'have'}"
+            told = f"per host; {have} not recorded or shipped what who-woke-whom needs\n"
+            assert told in run(*words)[2]
 
 
 def test_a_host_whose_objects_are_gone_does_not_count(run: Run, store: Path) -> None:
