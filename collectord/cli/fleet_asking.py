@@ -178,9 +178,12 @@ def _columns_of(one: AnswerFile) -> Columns:
 
 def complain_of(selection: Selection) -> int:
     """Report commits and objects that cannot be read, and return the exit status."""
-    for what, errors in (("commit", selection.damaged), ("object", selection.gone)):
+    for what, lacks, errors in (
+        ("commit", "nothing tells what its segment lacks", selection.damaged),
+        ("object", "its records were left out", selection.gone),
+    ):
         for error in [*errors.values()][:_DAMAGED_NAMED]:
-            complain(f"its records were left out: {error}")
+            complain(f"{lacks}: {error}")
         more = len(errors) - _DAMAGED_NAMED
         if more > 0:
             complain(f"{more:,} more {what}{'' if more == 1 else 's'} cannot be read")

@@ -248,7 +248,7 @@ class Asking:
                 raise NotShipped(f"a record of {event}, and there was none")
         if self._chosen.session is None:
             for event in sorted(found):
-                _refuse_twice(event, self._recordings.twice(event))
+                _refuse_twice(event, self._recordings.twice(event, self._chosen.window))
         asked = [found[event] for event in sorted(found)]
         if head.call_chains:
             asked = self._with_chains(need, asked)

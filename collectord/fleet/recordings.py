@@ -95,10 +95,14 @@ class Recordings:
         }
         return FixedTable(_GAPS, sorted(found))
 
-    def twice(self, event: str) -> dict[str, list[str]]:
-        """Return the sessions that recorded an event at the same time as another, by host."""
+    def twice(self, event: str, window: Window) -> dict[str, list[str]]:
+        """Return the sessions that recorded an event at once with another in a time, by host."""
         told = {
-            host: at_once((interval, session) for (session, _), interval in runs.items())
+            host: at_once(
+                (_within(interval, window), session)
+                for (session, _), interval in runs.items()
+                if _within_ns(interval, window)
+            )
             for host, runs in self._runs(event).items()
         }
         return {host: sessions for host, sessions in told.items() if sessions}
@@ -153,11 +157,17 @@ def _interval(manifest: Manifest) -> Interval | None:
     return opened.realtime_ns, last.realtime_ns
 
 
-def _within_ns(interval: Interval, window: Window) -> int:
-    """Return how much of an interval is within a time."""
+def _within(interval: Interval, window: Window) -> Interval:
+    """Return the part of an interval within a time; it ends before it begins if there is none."""
     since, until = interval
     if window.since_ns is not None:
         since = max(since, window.since_ns)
     if window.until_ns is not None:
         until = min(until, window.until_ns)
+    return since, until
+
+
+def _within_ns(interval: Interval, window: Window) -> int:
+    """Return how much of an interval is within a time."""
+    since, until = _within(interval, window)
     return max(until - since, 0)

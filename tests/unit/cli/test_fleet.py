@@ -431,6 +431,17 @@ def test_an_error_of_a_statement_is_no_damage(run: Run) -> None:
         run("query", "SELECT error('zstd') FROM sched_switch")
 
 
+def test_a_commit_that_cannot_be_read_is_told(run: Run, store: Path) -> None:
+    """The records of its segment are there, and nothing tells what it lacks: the status is 1."""
+    one = next(store.glob("ledger/date=*/host=db-1/*.json"))
+    one.write_bytes(b"x")
+    count = "SELECT DISTINCT host FROM sched_switch ORDER BY host"
+    status, text, errors = run("query", count)
+    assert (status, text) == (1, "host\ndb-1\nweb-1\n")
+    assert "nothing tells what its segment lacks: " in errors
+    assert one.name in errors
+
+
 def test_an_object_that_is_gone_is_told(run: Run, store: Path) -> None:
     """Its commit names it, so its records were left out: the status is 1."""
     (one,) = store.glob(f"events/event={SCHED}/*/host=db-1/*")

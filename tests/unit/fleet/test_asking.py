@@ -347,8 +347,11 @@ def test_an_event_that_two_sessions_recorded_is_refused(tmp_path: Path) -> None:
         host = Host("one")
         for session in ("exec", "more"):
             shipped.segment(host, _events(1), BEGIN_NS, _MINUTE, session=session)
+        later = BEGIN_NS + 10 * _MINUTE
+        shipped.segment(host, _events(1), later, _MINUTE)
     with pytest.raises(UsageError, match="several sessions of one at the same time: exec, more"):
         _answered(store, "cpu-share")
+    assert _answered(store, "cpu-share", Wanted(Window(later)))
 
 
 def test_what_lasted_over_a_gap_does_not_count(tmp_path: Path) -> None:

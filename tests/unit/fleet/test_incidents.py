@@ -56,6 +56,16 @@ def test_times_and_hosts_choose(store: Store) -> None:
     assert [one.id for one in fleet_incidents(store, Wanted(Window(), "a"))] == ["1@a"]
 
 
+def test_an_incident_without_a_note_is_of_the_time_in_its_name(store: Store) -> None:
+    """One whose name has none may be of any time."""
+    for name in ("20261119T235959Z-io", "20261120T000001Z-io", "io"):
+        store.put_new(IncidentKey("a", name, "incident.json").key, b"no json")
+    early = fleet_incidents(store, Wanted(Window(None, BEGIN_NS)))
+    assert [one.id for one in early] == ["20261119T235959Z-io@a", "io@a"]
+    late = fleet_incidents(store, Wanted(Window(BEGIN_NS)))
+    assert [one.id for one in late] == ["20261120T000001Z-io@a", "io@a"]
+
+
 def test_an_incident_without_a_note_is_not_whole(store: Store) -> None:
     """One that is under way, or whose note cannot be read, says so."""
     store.put_new(IncidentKey("a", "1", "summary.txt").key, b"x")
