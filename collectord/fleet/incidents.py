@@ -7,6 +7,7 @@ its fingerprint: that is what their incidents have in common. One without it sta
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
@@ -44,9 +45,12 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     alerts: tuple[Alert, ...] = ()
 
     @property
-    def shared(self) -> str:
-        """The fingerprint of its first alert, which all hosts have; "" if it is of none."""
-        return self.alerts[0].fingerprint if self.alerts else ""
+    def shared(self) -> tuple[str, str]:
+        """Its first alert, which all hosts have: fingerprint, and since when; "" if it is of none.
+
+        An alert that fires again, later, is another one of the same fingerprint.
+        """
+        return (self.alerts[0].fingerprint, self.alerts[0].starts_at) if self.alerts else ("", "")
 
 
 @dataclass(slots=True)
@@ -128,13 +132,17 @@ def fleet_incidents(
             continue
         one = found.setdefault((parts.host, parts.id), HostIncident(parts.host, parts.id))
         one.files[info.key] = info.bytes
-    joined: dict[str, FleetIncident] = {}
+    joined: dict[tuple[str, str], FleetIncident] = {}
     for one in _with_notes(store, found.values()):
         if not _is_within(one, wanted):
             continue
-        name = (one.note.shared if one.note else "") or one.full_id
-        joined.setdefault(name, FleetIncident(name)).parts.append(one)
-    for whole in joined.values():
+        name, since = one.note.shared if one.note else ("", "")
+        key = (name, since) if name else (one.full_id, "")
+        joined.setdefault(key, FleetIncident(key[0])).parts.append(one)
+    times = Counter(name for name, _ in joined)
+    for (name, since), whole in joined.items():
+        if times[name] > 1:
+            whole.id = f"{name}@{since}"
         whole.parts.sort(key=lambda one: (one.note.fired_ns if one.note else 1 << 63, one.host))
     return sorted(joined.values(), key=lambda one: (-_fired(one), one.id))
 

@@ -14,7 +14,7 @@ from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from collectord.reader.event_file import Window
 from tests.support.alerts import FINGERPRINT, alert
-from tests.support.fleets import BEGIN_NS, SECOND
+from tests.support.fleets import BEGIN_NS, DAY, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,6 +45,21 @@ def test_incidents_of_one_alert_are_one(store: Store) -> None:
         (FINGERPRINT, ["a", "b"]),
     ]
     assert found[1].first.host == "a"
+
+
+def test_an_alert_that_fires_again_is_another_incident(store: Store) -> None:
+    """Their names have the time since which it fires; the only one of a time has none."""
+    again = BEGIN_NS + DAY
+    for host, name, at_ns in (("a", "1", BEGIN_NS), ("b", "1", BEGIN_NS), ("a", "2", again)):
+        since = "2026-11-20T00:00:00Z" if at_ns == BEGIN_NS else "2026-11-21T00:00:00Z"
+        _put(store, host, name, at_ns, alerts=[alert(since=since)])
+    found = fleet_incidents(store, Wanted(Window()))
+    assert [(one.id, [part.host for part in one.parts]) for one in found] == [
+        (f"{FINGERPRINT}@2026-11-21T00:00:00Z", ["a"]),
+        (f"{FINGERPRINT}@2026-11-20T00:00:00Z", ["a", "b"]),
+    ]
+    (last,) = fleet_incidents(store, Wanted(Window(again)))
+    assert last.id == FINGERPRINT
 
 
 def test_times_and_hosts_choose(store: Store) -> None:
