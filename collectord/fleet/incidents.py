@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +17,8 @@ import msgspec
 from collectord.errors import StoreError
 from collectord.fleet.store_keys import incidents_prefix, parse_incident_key
 from collectord.sink.alert import Alert  # noqa: TC001 - msgspec reads annotations
+from collectord.sink.segment import time_of_name
 from collectord.text.foreign import decode_json
-from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -161,19 +160,10 @@ def _with_notes(store: Store, found: Iterable[HostIncident]) -> Iterator[HostInc
 
 def _is_within(one: HostIncident, wanted: Wanted) -> bool:
     since_ns, until_ns = wanted.window
-    fired = _told_ns(one.id) if one.note is None else one.note.fired_ns
+    fired = time_of_name(one.id) if one.note is None else one.note.fired_ns
     if fired is None:
         return True  # nothing tells that it is of another time
     return (since_ns is None or fired >= since_ns) and (until_ns is None or fired <= until_ns)
-
-
-def _told_ns(name: str) -> int | None:
-    """Return the time in the name of an incident, UTC; None if it has none."""
-    try:
-        told = datetime.strptime(name.partition("-")[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    return int(told.timestamp()) * NS_PER_SECOND
 
 
 def _fired(one: FleetIncident) -> int:

@@ -33,7 +33,7 @@ from collectord.reader.sql import Database
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from sqlglot import exp
 
@@ -173,10 +173,9 @@ class Asking:
             UsageError: two sessions of a host recorded an event at the same time.
             StoreError: the store cannot be read.
         """
-        need, asked, rows = self._tables_of(head)
-        window = self._chosen.window
-        lacking = self._recordings.hosts(window) - self._recordings.hosts_of(need, window)
-        self.lacking = sorted(lacking)
+        need, hosts = self._need_of(head)
+        self.lacking = sorted(self._recordings.hosts(self._chosen.window) - hosts)
+        asked, rows = self._tables_of(head, need, hosts)
         tree = over_hosts(sql_tree.parsed(sql, values), _UNLIKE, by)
         return self._question(tree, asked, rows)
 
@@ -196,7 +195,8 @@ class Asking:
             NoColumn: it has not all columns.
             UsageError, StoreError: as `of_answer`.
         """
-        need, objects, rows = self._tables_of(asked.head, groups)
+        need, hosts = self._need_of(asked.head, groups)
+        objects, rows = self._tables_of(asked.head, need, hosts)
         recorded_ns = self._recordings.times_ns(need, self._chosen.window)
         left_out = sum(host not in recorded_ns for group in groups for host in group.hosts)
         groups = groups.among(recorded_ns.keys() - self._gone.union(self.chainless))
@@ -221,18 +221,12 @@ class Asking:
         return Comparison(question, groups, (each_ns[0], each_ns[1]), left_out)
 
     def _tables_of(
-        self, head: Needs, groups: Iterable[Group] = ()
-    ) -> tuple[Sequence[str], list[Objects], dict[str, FixedTable]]:
-        """Return the events that an answer reads of what it needs, and their tables.
-
-        The tables have the hosts alone that have recorded all of these events.
+        self, head: Needs, need: Sequence[str], hosts: Collection[str]
+    ) -> tuple[list[Objects], dict[str, FixedTable]]:
+        """Return the tables of what an answer reads of some hosts, which have all that it needs.
 
         Raises as `of_answer`.
         """
-        need, hosts = self._need_of(head, groups)
-        if not hosts:
-            of_time = "" if self._chosen.window.everything else " of that time"
-            raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}")
         recorded = self._recordings.among(head.events)
         read = [event for event in (*need, *head.optional) if event in recorded]
         told = {event: self._of_event(event) for event in read}
@@ -258,12 +252,14 @@ class Asking:
             if event not in found
         }
         rows[GAPS] = self._recordings.gaps(need)
-        return need, asked, rows
+        return asked, rows
 
-    def _need_of(self, head: Needs, groups: Iterable[Group]) -> tuple[Sequence[str], set[str]]:
+    def _need_of(
+        self, head: Needs, groups: Iterable[Group] = ()
+    ) -> tuple[Sequence[str], set[str]]:
         """Return the list of an answer's events that most hosts have recorded, and these hosts.
 
-        Of groups that are compared, each is to have some.
+        Of groups that are compared, each is to have some. Raises NotShipped if no host has one.
         """
         window = self._chosen.window
         told = [(need, self._recordings.hosts_of(need, window)) for need in head.needs]
@@ -272,7 +268,11 @@ class Asking:
         def size(one: tuple[Sequence[str], set[str]]) -> tuple[int, int]:
             return min((len(one[1] & part) for part in parts), default=0), len(one[1])
 
-        return max(told, key=size)
+        need, hosts = max(told, key=size)
+        if not hosts:
+            of_time = "" if window.everything else " of that time"
+            raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}")
+        return need, hosts
 
     def _note_gone(self, event: str, there: Objects | None) -> set[str]:
         """Note the objects of an event that are gone, and return the hosts that have no other."""

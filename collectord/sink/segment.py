@@ -60,6 +60,8 @@ MANIFEST_MAX_BYTES: Final = 16 << 20
 PASSING: Final = FULL | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 BLOCK_BYTES: Final = 512  # unit of st_blocks, whatever the filesystem's block size
 
+# The form of times in names of files.
+_TIME: Final = "%Y%m%dT%H%M%SZ"
 _FORMAT: Final = "|".join([*map(re.escape, FORMATS), rf"(?:{BLKTRACE}|{RELAY})\.\d+"])
 _SET: Final = re.compile(
     rf"(?P<base>.+)\.(?P<kind>{BLKTRACE}|{RELAY})\.(?P<number>\d+)(?:\.recovered)*"
@@ -211,7 +213,16 @@ def segment_name(started_ns: int, sequence: int, suffix: str) -> str:
 
 def name_of_time(realtime_ns: int) -> str:
     """Return a time to the second, as names of files begin: their order is that of the times."""
-    return f"{datetime.fromtimestamp(realtime_ns // NS_PER_SECOND, tz=UTC):%Y%m%dT%H%M%SZ}"
+    return f"{datetime.fromtimestamp(realtime_ns // NS_PER_SECOND, tz=UTC):{_TIME}}"
+
+
+def time_of_name(name: str) -> int | None:
+    """Return the time by which a name begins, in front of its first "-"; None if it has none."""
+    try:
+        told = datetime.strptime(name.partition("-")[0], _TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return int(told.timestamp()) * NS_PER_SECOND
 
 
 def map_copy_name(segment: str, pid: int) -> str:
