@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import EXIT_FAILURE, EXIT_OK, answer_file
 from collectord.cli.answer_rows import print_answer
 from collectord.cli.fleet_groups import (
+    HOSTS_NAMED,
     compared_groups,
     complain_of_groups,
-    hosts_text,
     name_of,
-    named_hosts,
     print_compared,
     selection_of,
 )
@@ -34,6 +33,7 @@ from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.fleet.selection import EVERYBODY
 from collectord.programs.parameter import values_of
 from collectord.text.units import NS_PER_SECOND
+from collectord.text.wording import counted, some_of
 
 if TYPE_CHECKING:
     import argparse
@@ -116,8 +116,8 @@ def answer(args: argparse.Namespace) -> int:
     if asking.lacking:
         have, were = ("has", "was") if len(asking.lacking) == 1 else ("have", "were")
         complain(
-            f"{hosts_text(len(asking.lacking))} {have} not recorded or shipped what {one.name} "
-            f"needs, and {were} left out: {named_hosts(asking.lacking)}"
+            f"{counted(len(asking.lacking), 'host')} {have} not recorded or shipped what "
+            f"{one.name} needs, and {were} left out: {some_of(asking.lacking, HOSTS_NAMED)}"
         )
     return _end(selection, asking, args)
 
@@ -186,7 +186,7 @@ def complain_of(selection: Selection) -> int:
             complain(f"{lacks}: {error}")
         more = len(errors) - _DAMAGED_NAMED
         if more > 0:
-            complain(f"{more:,} more {what}{'' if more == 1 else 's'} cannot be read")
+            complain(f"{counted(more, f'more {what}')} cannot be read")
     return EXIT_FAILURE if selection.damaged or selection.gone else EXIT_OK
 
 
@@ -216,7 +216,7 @@ def _give(
         check_is_new(args.parquet)
         with ExitStack() as stack:
             rows = duck.write(question, place, str(args.parquet.absolute()), stack)
-        complain(f"wrote {rows:,} rows to {args.parquet}")
+        complain(f"wrote {counted(rows, 'row')} to {args.parquet}")
         return
     shape = asking.shape(question)
     form = print_objects if args.json else print_csv if args.csv else show
@@ -232,8 +232,8 @@ def _end(selection: Selection, asking: Asking, args: argparse.Namespace) -> int:
     chainless = asking.chainless
     if chainless:
         complain(
-            f"records of {hosts_text(len(chainless))} have no call chains, and were left out: "
-            f"{named_hosts(chainless)}"
+            f"records of {counted(len(chainless), 'host')} have no call chains, and were left "
+            f"out: {some_of(chainless, HOSTS_NAMED)}"
         )
     if not args.show:
         complain_of_shortfall(asking)
@@ -250,19 +250,20 @@ def complain_of_shortfall(asking: Asking) -> None:
         )
         return
     for (how, unit), by_host in found.lost.items():
+        lost = by_host.total()
         complain(
-            f"{by_host.total():,} {unit} of {hosts_text(len(by_host))} were {how} in what was "
-            f"read: {_most(by_host)}{_LEDGER}"
+            f"{counted(lost, unit.removesuffix('s'))} of {counted(len(by_host), 'host')} "
+            f"{'was' if lost == 1 else 'were'} {how} in what was read: {_most(by_host)}{_LEDGER}"
         )
     if found.gaps:
-        are = "is 1 gap" if found.gaps.total() == 1 else f"are {found.gaps.total():,} gaps"
+        gaps = found.gaps.total()
         complain(
-            f"there {are} in what {hosts_text(len(found.gaps))} recorded: "
-            f"{_most(found.gaps)}{_LEDGER}"
+            f"there {'is' if gaps == 1 else 'are'} {counted(gaps, 'gap')} in what "
+            f"{counted(len(found.gaps), 'host')} recorded: {_most(found.gaps)}{_LEDGER}"
         )
 
 
 def _most(by_host: Counter[str]) -> str:
     """Return the hosts with the most of something, each with its number."""
     ordered = sorted(by_host.items(), key=lambda told: (-told[1], told[0]))
-    return named_hosts([f"{host} {count:,}" for host, count in ordered])
+    return some_of([f"{host} {count:,}" for host, count in ordered], HOSTS_NAMED)

@@ -30,6 +30,7 @@ from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
 from collectord.reader.symbols.frame import Frame, of_text
 from collectord.text.foreign import visible
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -57,7 +58,7 @@ def flame(args: argparse.Namespace) -> int:
     groups = compared_groups(selection, args)
     engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
     asking = Asking(selection, place, engine, args.session)
-    stacks, before = counted = _stacks(selection, asking, args, groups)
+    stacks, before = both = _stacks(selection, asking, args, groups)
     if asking.read:
         complain_of_shortfall(asking)
     status = complain_of(selection)
@@ -65,7 +66,7 @@ def flame(args: argparse.Namespace) -> int:
         complain_of_groups(groups, "samples are those of all hosts of a group, not per host")
     picture = Picture(_title(args), _UNIT, stacks, None if groups is None else before)
     whose = [""] if groups is None else [f" of {one.name}" for one in groups]
-    for words, found in zip(whose, counted, strict=False):  # one group alone has all
+    for words, found in zip(whose, both, strict=False):  # one group alone has all
         if not found:
             complain(f"there are no samples{words} in what was read")
     if args.output is None:
@@ -74,7 +75,7 @@ def flame(args: argparse.Namespace) -> int:
         return status
     with new_file(args.output) as write:
         write_stacks(picture, form, write)
-    say(f"wrote {picture.total:,} {_UNIT} to {args.output}")
+    say(f"wrote {counted(picture.total, 'sample')} to {args.output}")
     return status
 
 
@@ -88,7 +89,7 @@ def _stacks(
     if event is None:
         return found
     by = args.by or _COMM
-    counted = (
+    counts = (
         f"SELECT {HOST}, comm, stack_id, count(*) AS samples FROM frames "  # noqa: S608  # literal
         f"WHERE position = 0 AND event = {literal(event)} GROUP BY {HOST}, comm, stack_id"
     )
@@ -97,7 +98,7 @@ def _stacks(
         f"WHERE event = {literal(event)} GROUP BY stack_id"
     )
     question = asking.of_statement(
-        f"WITH counted AS ({counted}), texts AS ({texts}) "  # noqa: S608
+        f"WITH counted AS ({counts}), texts AS ({texts}) "  # noqa: S608
         f"SELECT {HOST}, comm, stack, sum(samples)::BIGINT FROM counted "
         f"JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack"
     )

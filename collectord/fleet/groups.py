@@ -9,6 +9,7 @@ from collectord.errors import UsageError
 from collectord.fleet.lift import HOST
 from collectord.fleet.selection import EVERYBODY, Selection, Wanted
 from collectord.text.nearest import did_you_mean
+from collectord.text.wording import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -134,9 +135,7 @@ def _labels_text(labels: Mapping[str, Mapping[str, str]]) -> str:
         return "no host has"
     told = []
     for key, found in sorted(values.items()):
-        words = ", ".join(sorted(found)[:_VALUES_NAMED])
-        more = len(found) - _VALUES_NAMED
-        told.append(f"{key} is {words}{f' and {more:,} more' if more > 0 else ''}")
+        told.append(f"{key} is {some_of(sorted(found), _VALUES_NAMED)}")
     return f"there are hosts whose {'; '.join(told)}"
 
 

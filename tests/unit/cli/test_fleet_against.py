@@ -143,6 +143,8 @@ def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
     errors = run("answer", "who-woke-whom", "--against", "role=web")[2]
     assert "4 hosts of all hosts against 2 hosts of role=web" in errors
     assert "web-1, web-2 are in both groups, and count in each" in errors
+    errors = run("answer", "who-woke-whom", "--against", "host=db-1")[2]
+    assert "db-1 is in both groups, and counts in each" in errors
 
 
 def test_hosts_that_have_recorded_or_shipped_nothing_do_not_count(run: Run, store: Path) -> None:

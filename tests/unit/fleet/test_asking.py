@@ -228,7 +228,7 @@ def test_a_session_is_chosen(folder: Store) -> None:
             'there is no table shed_switch; did you mean "sched_switch"',
         ),
         ("SELECT 1; SELECT 2", "2 statements"),
-        ("DELETE FROM sched_switch", "no SELECT"),
+        ("DELETE FROM sched_switch", "not a SELECT"),
         ("SELECT * FROM sched_switch, read_csv('/etc/passwd')", "passwd"),
     ],
 )
