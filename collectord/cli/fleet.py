@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import answer_file
 from collectord.cli.asking import add_scope
 from collectord.cli.parser import Parser, named_values
-from collectord.cli.times import TIMES, joined
+from collectord.cli.times import TIMES, check_order, joined
 from collectord.errors import CollectordError, UsageError, install_command
 from collectord.reader.event_file import Window
 from collectord.text.units import Nanoseconds
@@ -307,6 +307,7 @@ def _check(args: argparse.Namespace, made: Parser) -> None:
         raise UsageError("--previous-versions is negative", hint="0 keeps all versions")
     if args.parquet is not None and args.engine != _ENGINES[0]:
         raise UsageError("--parquet is written by DuckDB", hint="leave out --engine")
+    check_order(args.since, args.until)
     args.silent_ns = Nanoseconds.parse(args.silent_after)
 
 

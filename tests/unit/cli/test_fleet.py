@@ -353,6 +353,22 @@ def test_rows_begin_with_labels_that_there_are(run: Run) -> None:
     assert run("answer", "slow-io", "--by", "all")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        ("query", "FROM sched_switch"),
+        ("answer", "slow-io"),
+        ("ledger",),
+        ("flame",),
+        ("incidents",),
+    ],
+)
+def test_a_time_that_ends_before_it_begins_is_refused(run: Run, action: tuple[str, ...]) -> None:
+    """No record is in it, whatever hosts have shipped; the words are those of `ledger`."""
+    with pytest.raises(UsageError, match="--since must be before --until"):
+        run(*action, "--since", "2026-11-20T00:10:00Z", "--until", "2026-11-20T00:00:00Z")
+
+
 @pytest.mark.parametrize("action", [("ledger",), ("flame",), ("incidents",)])
 def test_labels_that_no_host_has_are_told_by_each_action(
     run: Run, action: tuple[str, ...]
