@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,8 @@ _ACTIONS: Final = (*_ASKING, "tables")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
 _SILENT: Final = "2h"
+# What --against takes beside labels.
+_HOST: Final = "host"
 _NEXT_KEY: Final = re.compile(r",(?=\w+=)", re.ASCII)
 # The actions of each option; --store is of all.
 _OF: Final = {
@@ -274,6 +277,11 @@ def run(arguments: Sequence[str]) -> int:
         ) from error
     args.window = Window(args.since, args.until)
     args.labels = named_values("--label", args.label)
+    if _HOST in args.labels:
+        raise UsageError(
+            "host is the name of a host, and no label",
+            hint=f"--host {shlex.quote(args.labels[_HOST])}",
+        )
     if args.against is not None:
         args.labels_against = named_values("--against", _conditions(args.against))
         args.against = ",".join(args.against)  # the name of these hosts

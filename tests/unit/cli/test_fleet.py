@@ -378,6 +378,13 @@ def test_labels_that_no_host_has_are_told_by_each_action(
         run(*action, "--label", "role=bd")
 
 
+def test_the_name_of_a_host_is_no_label(run: Run) -> None:
+    """The hint has the option that chooses by it."""
+    with pytest.raises(UsageError, match="host is the name of a host, and no label") as told:
+        run("query", "FROM sched_switch", "--label", "host=db-*")
+    assert told.value.hint == "--host 'db-*'"
+
+
 def test_lost_records_and_gaps_are_told(run: Run, store: Path) -> None:
     """They are those of the events, the hosts and the time; a question to commits has none."""
     gap = Covered(what="gap", cause="kill", since_ns=BEGIN_NS, until_ns=BEGIN_NS + SECOND)
