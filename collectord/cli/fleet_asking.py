@@ -22,11 +22,11 @@ from collectord.cli.output import Column, complain, print_table, say
 from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows, print_schema
 from collectord.errors import ConfigError, UsageError
+from collectord.fleet.choice import check_labels, check_session, no_host_of
 from collectord.fleet.clock_bound import clock_bound
 from collectord.fleet.compare import NO_LIMIT, Columns, NoColumn
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
-from collectord.fleet.groups import check_labels, no_host_of
 from collectord.fleet.lift import HOST
 from collectord.fleet.needs import Needs, NotShipped
 from collectord.fleet.questions import AskedAnswer, Asking
@@ -66,7 +66,8 @@ def query(args: argparse.Namespace) -> int:
     if not args.words:
         raise UsageError("no statement is given", hint="see `collectord fleet --help`")
     _check_choice(selection, args)
-    asking.check_session()
+    if selection.is_small:
+        check_session(selection, args.session)
     question = asking.of_statement(args.words[0])
     _give(asking, question, args, print_rows)
     return _end(selection, asking, args)
@@ -98,7 +99,7 @@ def answer(args: argparse.Namespace) -> int:
     if groups is None:
         _check_choice(selection, args)
         check_labels(selection, keys)
-    asking.check_session()
+    check_session(selection, args.session)
     try:
         if groups is None:
             question = asking.of_answer(*asked, keys)

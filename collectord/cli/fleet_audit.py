@@ -27,6 +27,7 @@ from collectord.cli.output import (
     wrapped,
 )
 from collectord.cli.times import time_text
+from collectord.fleet.choice import check_session
 from collectord.fleet.groups import Pair
 from collectord.fleet.ledger_groups import LOST_SHARE, ledger_groups
 from collectord.fleet.store_audit import fleet_ledger
@@ -71,6 +72,7 @@ def ledger(args: argparse.Namespace) -> int:
     """Print the ledger of the fleet; return 1 unless it is provably complete."""
     selection = selection_of(args)
     groups = compared_groups(selection, args)
+    check_session(selection, args.session)
     found = fleet_ledger(
         selection, args.session, args.silent_ns, now_ns=time.time_ns(), verify=args.verify
     )

@@ -19,9 +19,9 @@ from collectord.cli.new_file import new_file
 from collectord.cli.output import complain, say
 from collectord.cli.stacks import write_stacks
 from collectord.errors import UsageError
+from collectord.fleet.choice import check_labels, check_session
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
-from collectord.fleet.groups import check_labels
 from collectord.fleet.lift import HOST
 from collectord.fleet.questions import Asking
 from collectord.reader.embedded_db import literal
@@ -83,7 +83,8 @@ def _stacks(
     selection: Selection, asking: Asking, args: argparse.Namespace, groups: Groups | None
 ) -> tuple[_Stacks, _Stacks]:
     """Return the samples of hosts by their stacks, and those of the hosts to compare with."""
-    asking.check_session()
+    if selection.is_small:
+        check_session(selection, args.session)
     found: tuple[_Stacks, _Stacks] = Counter(), Counter()
     event = _event(selection, asking, args)
     if event is None:

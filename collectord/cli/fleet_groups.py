@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli.output import Column, complain, print_table
 from collectord.cli.query_rows import cell_text, columns_of, fit_rows
+from collectord.fleet.choice import no_host_of
 from collectord.fleet.compare import FORMS
 from collectord.fleet.engines.place import open_store
-from collectord.fleet.groups import Pair, groups_of, no_host_of
+from collectord.fleet.groups import Pair, groups_of
 from collectord.fleet.lift import HOST
 from collectord.fleet.selection import EVERYBODY, Selection, Wanted
 from collectord.text.foreign import visible

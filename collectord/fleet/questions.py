@@ -84,22 +84,6 @@ class Asking:
         self.read: set[str] = set()
         self._gone: set[str] = set()
 
-    def check_session(self) -> None:
-        """See that hosts have shipped the session, if one is asked for.
-
-        Where there are many commits that nothing else reads, nothing is looked at.
-
-        Raises:
-            UsageError: none has; the hint has those that there are.
-            StoreError: the store cannot be read.
-        """
-        session = self._chosen.session
-        if session is None or not self._selection.is_small or self._commits:
-            return
-        known = sorted({told.commit.session for told in self._selection.commits})
-        hint = did_you_mean(session, known) or f"there are: {', '.join(known) or 'none'}"
-        raise UsageError(f"no host that is asked has shipped the session {session}", hint=hint)
-
     @property
     def names(self) -> list[str]:
         """The names of all tables. Raises StoreError."""

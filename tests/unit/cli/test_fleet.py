@@ -369,6 +369,17 @@ def test_a_time_that_ends_before_it_begins_is_refused(run: Run, action: tuple[st
         run(*action, "--since", "2026-11-20T00:10:00Z", "--until", "2026-11-20T00:00:00Z")
 
 
+@pytest.mark.parametrize("words", [(), ("--label", "role=db", "--against", "role=web")])
+def test_a_ledger_is_of_a_session_that_there_is(run: Run, words: tuple[str, ...]) -> None:
+    """Hosts that never had one are not silent; those that there are are in the hint."""
+    with pytest.raises(
+        UsageError, match="no host that is asked has shipped the session x"
+    ) as told:
+        run("ledger", "--session", "x", *words, *_SOON)
+    assert told.value.hint == "there are: exec"
+    assert run("ledger", "--session", "exec", *words, *_SOON)[0] == 0
+
+
 @pytest.mark.parametrize("action", [("ledger",), ("flame",), ("incidents",)])
 def test_labels_that_no_host_has_are_told_by_each_action(
     run: Run, action: tuple[str, ...]
