@@ -236,20 +236,23 @@ def _end(selection: Selection, asking: Asking, args: argparse.Namespace) -> int:
             f"records of {counted(len(chainless), 'host')} have no call chains, and were left "
             f"out: {some_of(chainless, HOSTS_NAMED)}"
         )
-    if not args.show:
-        complain_of_shortfall(asking)
-    return complain_of(selection)
+    status = EXIT_OK if args.show else complain_of_shortfall(asking)
+    return max(status, complain_of(selection))
 
 
-def complain_of_shortfall(asking: Asking) -> None:
-    """Say how much of what was read is missing, and on which hosts most of it."""
+def complain_of_shortfall(asking: Asking) -> int:
+    """Say how much of what was read is missing, and on which hosts most of it.
+
+    Returns:
+        The exit status: losses are no failure, but it is one if the store lacks what was recorded.
+    """
     found = asking.shortfall()
     if found is None:
         complain(
             "whether records were lost was not looked at in so many segments"
             "; `collectord fleet ledger` tells it"
         )
-        return
+        return EXIT_OK
     for (how, unit), by_host in found.lost.items():
         lost = by_host.total()
         complain(
@@ -262,6 +265,15 @@ def complain_of_shortfall(asking: Asking) -> None:
             f"there {'is' if gaps == 1 else 'are'} {counted(gaps, 'gap')} in what "
             f"{counted(len(found.gaps), 'host')} recorded: {_most(found.gaps)}{_LEDGER}"
         )
+    if not found.without_rows:
+        return EXIT_OK
+    segments = found.without_rows.total()
+    complain(
+        f"the records of {counted(segments, 'segment')} of "
+        f"{counted(len(found.without_rows), 'host')} were not shipped, though they should be: "
+        f"{_most(found.without_rows)}{_LEDGER}"
+    )
+    return EXIT_FAILURE
 
 
 def _most(by_host: Counter[str]) -> str:

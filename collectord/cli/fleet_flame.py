@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from collectord.cli import EXIT_OK
 from collectord.cli.fleet_asking import complain_of, complain_of_shortfall
 from collectord.cli.fleet_groups import (
     compared_groups,
@@ -59,9 +60,8 @@ def flame(args: argparse.Namespace) -> int:
     engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
     asking = Asking(selection, place, engine, args.session)
     stacks, before = both = _stacks(selection, asking, args, groups)
-    if asking.read:
-        complain_of_shortfall(asking)
-    status = complain_of(selection)
+    status = complain_of_shortfall(asking) if asking.read else EXIT_OK
+    status = max(status, complain_of(selection))
     if groups is not None:
         complain_of_groups(groups, "samples are those of all hosts of a group, not per host")
     picture = Picture(_title(args), _UNIT, stacks, None if groups is None else before)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -13,20 +12,18 @@ from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.compare import GROUP, GROUPS, Comparison, compared
 from collectord.fleet.engines import duck
-from collectord.fleet.host_labels import KERNEL
+from collectord.fleet.event_objects import EventObjects, plain_name
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.needs import NotShipped
 from collectord.fleet.question import Chosen, Objects, Question
 from collectord.fleet.recordings import Recordings
-from collectord.fleet.shortfall import note_gone, shortfall
-from collectord.fleet.store_keys import parse_event_key
+from collectord.fleet.shortfall import shortfall
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import (
     ERRNO_NAMES,
     GAPS,
     STACKS,
     SYSCALL_NAMES,
-    table_of_samples,
 )
 from collectord.reader.fixed_tables import FixedTable, fixed_tables
 from collectord.reader.sql import Database
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
 
     from sqlglot import exp
 
-    from collectord.fleet.commit import Commit
     from collectord.fleet.compare import Columns
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
@@ -48,8 +44,6 @@ if TYPE_CHECKING:
 
 # The same for all hosts.
 _UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)
-# Objects whose columns are looked at, of an event.
-_SAMPLES: Final = 32
 
 
 class AskedAnswer(NamedTuple):
@@ -76,7 +70,7 @@ class Asking:
     ) -> None:
         self._selection = selection
         self.place = place
-        self._engine = engine
+        self._events = EventObjects(selection, place, engine)
         self._chosen = Chosen(selection.wanted.window, session)
         self.is_ordered = False
         self.chainless: list[str] = []
@@ -87,12 +81,12 @@ class Asking:
     @property
     def names(self) -> list[str]:
         """The names of all tables. Raises StoreError."""
-        return sorted({*map(self._plain, self._selection.events), *tables.NAMES, *_UNLIKE})
+        return sorted({*self._events.names, *tables.NAMES, *_UNLIKE})
 
     def described(self) -> Iterator[tuple[str, str, str]]:
         """Yield {table, column, type} of all tables. Raises StoreError."""
-        for event in self._selection.events:
-            found = self._objects(event, self._plain(event))
+        for name, event in self._events.names.items():
+            found = self._events.table(event, name)
             if found is None:
                 continue
             for column, kind in {**found.columns, **found.of_keys}.items():
@@ -112,7 +106,7 @@ class Asking:
             StoreError: the store cannot be read.
         """
         tree = sql_tree.parsed(sql)
-        known = {self._plain(event).lower(): event for event in self._selection.events}
+        known = {name.lower(): (event, name) for name, event in self._events.names.items()}
         objects, rows, names = [], {}, {}
         for name in sorted(sql_tree.tables_of(tree)):
             key = name.lower()
@@ -123,10 +117,10 @@ class Asking:
                 rows[key] = _names_table(key)
                 names[key] = key
             elif key in known:
-                names[key] = self._plain(known[key])
-                found = self._objects(known[key], names[key])
+                event, names[key] = known[key]
+                found = self._events.table(event, names[key])
                 if self._selection.is_small:
-                    self._note_gone(known[key], found)
+                    self._events.note_gone(event, found, self._recordings)
                 if found is None:
                     nothing = UsageError(
                         f"no object of {name} is in the time and of the hosts that are asked for"
@@ -213,14 +207,16 @@ class Asking:
         """
         recorded = self._recordings.among(head.events)
         read = [event for event in (*need, *head.optional) if event in recorded]
-        told = {event: self._of_event(event) for event in read}
+        told = {event: self._events.of_event(event, self._recordings) for event in read}
         # A host alone refuses to answer from a part of what is needed.
         own = {event: one.of_hosts(hosts) for event, one in told.items() if one is not None}
         found = {event: one for event, one in own.items() if one.keys}
         self.read = {*read}
-        self._gone = set[str]().union(*(self._note_gone(event, told[event]) for event in need))
+        self._gone = set[str]().union(
+            *(self._events.note_gone(event, told[event], self._recordings) for event in need)
+        )
         for event in {*read} - {*need}:
-            self._note_gone(event, told[event])
+            self._events.note_gone(event, told[event], self._recordings)
         for event in need:
             if event not in found and event not in head.columns:
                 raise NotShipped(f"a record of {event}, and there was none")
@@ -231,7 +227,7 @@ class Asking:
         if head.call_chains:
             asked = self._with_chains(need, asked)
         rows: dict[str, FixedTable] = {
-            _plain_name(event): FixedTable({HOST: "VARCHAR", **head.columns[event]})
+            plain_name(event): FixedTable({HOST: "VARCHAR", **head.columns[event]})
             for event in head.events
             if event not in found
         }
@@ -258,17 +254,6 @@ class Asking:
             raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}")
         return need, hosts
 
-    def _note_gone(self, event: str, there: Objects | None) -> set[str]:
-        """Note the objects of an event that are gone, and return the hosts that have no other."""
-        samples = table_of_samples(event)
-        names = {samples} if samples else {event, _plain_name(event)}
-        if there is not None:
-            names = {there.event}
-        window = self._chosen.window
-        commits = (one for one in self._commits if window.overlaps(*one.span))
-        keys = {*there.keys} if there is not None else set()
-        return note_gone(self._selection, commits, names, keys)
-
     def shortfall(self) -> Shortfall | None:
         """Return what lacks in the records that the last question reads.
 
@@ -279,17 +264,17 @@ class Asking:
         """
         if not self._selection.is_small:
             return None
-        return shortfall(self._recordings.commits_of(self.read), self._chosen.window)
+        return shortfall(self._recordings, self.read, self._chosen.window)
 
     def _with_chains(self, need: Sequence[str], asked: Sequence[Objects]) -> list[Objects]:
         """Return the objects of those hosts of whose events there are call chains.
 
         Others are left out, as each alone would refuse to answer.
         """
-        stacks = self._objects(STACKS, STACKS)
+        stacks = self._events.table(STACKS, STACKS)
         hosts: set[str] = set()
         if stacks is not None:
-            names = {name for event in need for name in (event, _plain_name(event))}
+            names = {name for event in need for name in (event, plain_name(event))}
             told = stacks._replace(of_events=sorted(names))
             hosts = duck.values_of(HOST, told, self.place, self._chosen)
         self.chainless = sorted({host for one in asked for host in one.hosts} - hosts)
@@ -321,8 +306,8 @@ class Asking:
             elif name in tables.NAMES:
                 rows[name] = tables.made(name, self._selection)
             elif name not in rows and name not in {one.name for one in asked}:
-                more = self._objects(name, name)
-                self._note_gone(name, more)
+                more = self._events.table(name, name)
+                self._events.note_gone(name, more, self._recordings)
                 if more is None:
                     raise NotShipped(f"{name}, which no host that is asked has shipped")
                 self.read.add(name)
@@ -342,58 +327,11 @@ class Asking:
             return [*zip(answer.columns, answer.types, strict=True)]
 
     @cached_property
-    def _commits(self) -> list[Commit]:
-        """The commits of the session."""
+    def _recordings(self) -> Recordings:
+        """The recordings of the session."""
         commits = (told.commit for told in self._selection.commits)
         session = self._chosen.session
-        return [one for one in commits if session in {None, one.session}]
-
-    @cached_property
-    def _recordings(self) -> Recordings:
-        return Recordings(self._commits)
-
-    def _of_event(self, event: str) -> Objects | None:
-        """Return the objects of an event SYSTEM:NAME; None if there are none."""
-        plain = _plain_name(event)
-        for name in (event, plain):
-            if name in self._selection.events:
-                return self._objects(name, plain)
-        samples = table_of_samples(event)
-        if samples in self._selection.events:
-            found = self._objects(samples, plain)
-            names = self._recordings.samples_of(event)
-            return None if found is None else found._replace(of_events=names)
-        return None
-
-    def _plain(self, event: str) -> str:
-        """Return the name of the table of an event in the store."""
-        counts = Counter(map(_plain_name, self._selection.events))
-        plain = _plain_name(event)
-        return plain if counts[plain] == 1 else event
-
-    def _objects(self, event: str, name: str) -> Objects | None:
-        found = self._selection.objects(event)
-        if not found.keys:
-            return None
-        with ExitStack() as stack:
-            columns = duck.columns_of(self._samples(found.keys), self.place, stack)
-        return Objects(name, columns, found.keys, found.bytes, found.left_out)
-
-    def _samples(self, keys: Sequence[str]) -> list[str]:
-        """Return objects that have all columns: those of an event differ between kernels."""
-        if self._engine.dialect == dialect.DUCKDB:  # which looks at all of them
-            return [keys[-1]]
-        labels = self._selection.labels
-        newest: dict[str, str] = {}
-        for key in keys:
-            parts = parse_event_key(key)
-            if parts is not None:
-                newest[labels.get(parts.host, {}).get(KERNEL, parts.host)] = key
-        return [*newest.values()][-_SAMPLES:]
-
-
-def _plain_name(event: str) -> str:
-    return event.rpartition(":")[2]
+        return Recordings(one for one in commits if session in {None, one.session})
 
 
 def _names_table(name: str) -> FixedTable:

@@ -425,6 +425,44 @@ def test_lost_records_and_gaps_are_told(run: Run, store: Path) -> None:
     assert run("query", "SELECT count(*) FROM ledger") == (0, "count_star()\n          10\n", "")
 
 
+def test_segments_whose_rows_were_not_shipped_are_told(run: Run, store: Path) -> None:
+    """Those of the tables and the time alone; as for an object that is gone the status is 1."""
+    events = {
+        f"sched:{SCHED}": switches(1, 2),
+        "frames": _FRAMES.format(count=2),
+        "stacks": _STACKS,
+    }
+    without = {f"sched:{SCHED}": f"FROM ({switches(1, 2)}) LIMIT 0"}
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("db-2")
+        begins_ns = BEGIN_NS + 120 * SECOND
+        shipped.segment(host, events, begins_ns, SECOND)
+        shipped.segment(host, without, begins_ns + SECOND, SECOND, problem="it is damaged")
+        shipped.segment(host, events, begins_ns + 4 * SECOND, SECOND, passed_over=2)
+        # Nothing else tells what tables this stream has.
+        shipped.segment(Host("db-3"), without, begins_ns, SECOND // 10, problem="it is damaged")
+    told = (
+        "collectord: the records of {} were not shipped, though they should be: {}; `collectord "
+        "fleet ledger` tells when and why\n"
+    )
+    for words in (
+        ("query", "SELECT count(*) FROM sched_switch"),
+        ("answer", "cpu-share"),
+        ("flame",),
+    ):
+        status, _, errors = run(*words)
+        assert (status, errors) == (1, told.format("4 segments of 2 hosts", "db-2 3, db-3 1"))
+    count = ("query", "SELECT count(*) FROM sched_switch", "--since")
+    for since, until, whose in (
+        ("02:01.5", "02:01.7", ("1 segment of 1 host", "db-2 1")),
+        ("02:02.5", "02:03.0", ("2 segments of 1 host", "db-2 2")),
+    ):
+        times = (f"2026-11-20T00:{since}Z", "--until", f"2026-11-20T00:{until}Z")
+        assert run(*count, *times)[::2] == (1, told.format(*whose))
+    assert run(*count, "2026-11-20T00:02:04.5Z")[::2] == (0, "")
+    assert run("query", "SELECT count(*) FROM block_rq_issue")[::2] == (0, "")
+
+
 def test_so_many_commits_are_not_read_for_losses(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,31 @@ def test_groups_that_recorded_for_different_times_are_told(run: Run, store: Path
     assert told in run(*words, "--since", "2026-11-20T00:00:59Z")[2]
 
 
+@pytest.mark.parametrize(
+    ("between", "behind"),
+    [({"problem": "it is damaged"}, {}), ({"rule": "ledger"}, {}), (None, {"passed_over": 1})],
+    ids=["no rows", "ledger alone", "passed over"],
+)
+def test_times_without_rows_do_not_count_as_recorded(
+    run: Run, store: Path, between: dict[str, Any] | None, behind: dict[str, Any]
+) -> None:
+    """The segments around them are of one run, whose records of that time are not there."""
+    events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
+    nothing = {f"sched:{WAKING}": f"FROM ({wakings({('a', 'b'): 1})}) LIMIT 0"}
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("new-1", labels={"role": "new"})
+        shipped.segment(host, events, BEGIN_NS, 60 * SECOND)
+        if between is not None:
+            shipped.segment(host, nothing, BEGIN_NS + 60 * SECOND, 540 * SECOND, **between)
+        shipped.segment(host, events, BEGIN_NS + 600 * SECOND, 60 * SECOND, **behind)
+    words = ("answer", "who-woke-whom", "--label", "role=new", "--against", "role=web")
+    status, _, errors = run(*words)
+    assert "have recorded for 120 s each in role=new and 60 s each in role=web: sums" in errors
+    assert (status, "though they should be: new-1 1;" in errors) == (
+        (0, False) if between == {"rule": "ledger"} else (1, True)
+    )
+
+
 @pytest.mark.parametrize(("engine", "word"), [("clickhouse", "FROM file("), ("spark", "`waker`")])
 def test_the_statement_of_a_difference_is_shown(run: Run, engine: str, word: str) -> None:
     """For each engine, without asking it."""
