@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collectord.cli.answer_file import AnswerFile
     from collectord.fleet.compare import Comparison
     from collectord.fleet.groups import Groups
+    from collectord.fleet.left_out import LeftOut
     from collectord.fleet.question import Question
     from collectord.fleet.selection import Selection
     from collectord.reader.sql import Answered
@@ -114,13 +115,24 @@ def answer(args: argparse.Namespace) -> int:
     except NotShipped as error:
         complain(f"{one.name} needs {error.message}")
         return max(EXIT_FAILURE, complain_of(selection))
-    if asking.lacking:
-        have, were = ("has", "was") if len(asking.lacking) == 1 else ("have", "were")
-        complain(
-            f"{counted(len(asking.lacking), 'host')} {have} not recorded or shipped what "
-            f"{one.name} needs, and {were} left out: {some_of(asking.lacking, HOSTS_NAMED)}"
-        )
+    if groups is None:
+        _complain_of_left_out(asking.left_out, one.name)
     return _end(selection, asking, args)
+
+
+def _complain_of_left_out(left_out: LeftOut, name: str) -> None:
+    """Say which hosts have no rows in an answer, as nothing of it was recorded, or shipped."""
+    events = " and ".join(left_out.events)
+    for hosts, words in (
+        (left_out.lacking, f"not recorded {events}, by which {name} is given"),
+        (left_out.unshipped, f"recorded what {name} needs, and not shipped the records"),
+    ):
+        if hosts:
+            have, were = ("has", "was") if len(hosts) == 1 else ("have", "were")
+            complain(
+                f"{counted(len(hosts), 'host')} {have} {words}, and {were} left out: "
+                f"{some_of(sorted(hosts), HOSTS_NAMED)}"
+            )
 
 
 def _compare(
@@ -230,7 +242,7 @@ def _end(selection: Selection, asking: Asking, args: argparse.Namespace) -> int:
     if asking.is_ordered and len(selection.hosts) > 1:
         for words in clock_bound(told.commit for told in selection.commits).words():
             complain(words)
-    chainless = asking.chainless
+    chainless = sorted(asking.left_out.chainless)
     if chainless:
         complain(
             f"records of {counted(len(chainless), 'host')} have no call chains, and were left "

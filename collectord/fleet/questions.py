@@ -13,6 +13,7 @@ from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.compare import GROUP, GROUPS, Comparison, compared
 from collectord.fleet.engines import duck
 from collectord.fleet.event_objects import EventObjects, plain_name
+from collectord.fleet.left_out import LeftOut
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.needs import NotShipped
 from collectord.fleet.question import Chosen, Objects, Question
@@ -28,6 +29,7 @@ from collectord.reader.event_tables import (
 from collectord.reader.fixed_tables import FixedTable, fixed_tables
 from collectord.reader.sql import Database
 from collectord.text.nearest import did_you_mean
+from collectord.text.wording import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from collectord.fleet.selection import Selection
     from collectord.fleet.shortfall import Shortfall
 
+# Of more hosts, the number is told.
+_NAMED: Final = 2
 # The same for all hosts.
 _UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)
 
@@ -60,8 +64,7 @@ class Asking:
     Attributes:
         place: of the store and the engine.
         is_ordered: the last question orders records of hosts by time.
-        chainless: hosts that it leaves out, as their records have no call chains.
-        lacking: hosts that it leaves out, as they have not recorded what it needs.
+        left_out: the hosts that an answer leaves out.
         read: names of the events and other tables of which it reads records.
     """
 
@@ -73,10 +76,8 @@ class Asking:
         self._events = EventObjects(selection, place, engine)
         self._chosen = Chosen(selection.wanted.window, session)
         self.is_ordered = False
-        self.chainless: list[str] = []
-        self.lacking: list[str] = []
+        self.left_out = LeftOut()
         self.read: set[str] = set()
-        self._gone: set[str] = set()
 
     @property
     def names(self) -> list[str]:
@@ -152,7 +153,6 @@ class Asking:
             StoreError: the store cannot be read.
         """
         need, hosts = self._need_of(head)
-        self.lacking = sorted(self._recordings.hosts(self._chosen.window) - hosts)
         asked, rows = self._tables_of(head, need, hosts)
         tree = over_hosts(sql_tree.parsed(sql, values), _UNLIKE, by)
         return self._question(tree, asked, rows)
@@ -177,13 +177,12 @@ class Asking:
         objects, rows = self._tables_of(asked.head, need, hosts)
         recorded_ns = self._recordings.times_ns(need, self._chosen.window)
         left_out = sum(host not in recorded_ns for group in groups for host in group.hosts)
-        groups = groups.among(recorded_ns.keys() - self._gone.union(self.chainless))
+        hosts = recorded_ns.keys() - self.left_out.gone - self.left_out.chainless
         for group in groups:
-            if not group.hosts:
-                raise NotShipped(
-                    f"{', '.join(need)}, which no host of {group.name} has recorded in the time "
-                    "that is asked for"
-                )
+            if hosts.isdisjoint(group.hosts):
+                why = self.left_out.of_group(group)
+                raise NotShipped(f"{asked.head.words}, and {why}")
+        groups = groups.among(hosts)
         rows[GROUPS] = FixedTable(
             {HOST: "VARCHAR", GROUP: "INTEGER"},
             [(host, side) for side, group in enumerate(groups) for host in group.hosts],
@@ -212,14 +211,15 @@ class Asking:
         own = {event: one.of_hosts(hosts) for event, one in told.items() if one is not None}
         found = {event: one for event, one in own.items() if one.keys}
         self.read = {*read}
-        self._gone = set[str]().union(
-            *(self._events.note_gone(event, told[event], self._recordings) for event in need)
-        )
-        for event in {*read} - {*need}:
-            self._events.note_gone(event, told[event], self._recordings)
+        gone = {
+            event: self._events.note_gone(event, one, self._recordings)
+            for event, one in told.items()
+        }
+        self.left_out.gone = {host for event in need for host in gone[event]}
         for event in need:
             if event not in found and event not in head.columns:
-                raise NotShipped(f"a record of {event}, and there was none")
+                was = "its objects are gone from the store" if gone[event] else "there was none"
+                raise NotShipped(f"a record of {event}, and {was}")
         if self._chosen.session is None:
             for event in sorted(found):
                 _refuse_twice(event, self._recordings.twice(event, self._chosen.window))
@@ -251,7 +251,14 @@ class Asking:
         need, hosts = max(told, key=size)
         if not hosts:
             of_time = "" if window.everything else " of that time"
-            raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}")
+            recorders = set[str]().union(
+                *(self._recordings.recorders(need, window) for need in head.needs)
+            )
+            by = f", though {some_of(sorted(recorders), _NAMED)} recorded it" if recorders else ""
+            raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}{by}")
+        recorders = self._recordings.recorders(need, window)
+        lacking = self._recordings.hosts(window) - recorders
+        self.left_out = LeftOut(need, lacking, recorders - hosts)
         return need, hosts
 
     def shortfall(self) -> Shortfall | None:
@@ -272,17 +279,19 @@ class Asking:
         Others are left out, as each alone would refuse to answer.
         """
         stacks = self._events.table(STACKS, STACKS)
+        gone = self._events.note_gone(STACKS, stacks, self._recordings)
         hosts: set[str] = set()
         if stacks is not None:
             names = {name for event in need for name in (event, plain_name(event))}
             told = stacks._replace(of_events=sorted(names))
             hosts = duck.values_of(HOST, told, self.place, self._chosen)
-        self.chainless = sorted({host for one in asked for host in one.hosts} - hosts)
+        all_hosts = {host for one in asked for host in one.hosts}
+        self.left_out.gone |= gone & all_hosts
+        self.left_out.chainless = all_hosts - hosts - gone
         found = [one.of_hosts(hosts) for one in asked]
         if not all(one.keys for one in found):
-            raise NotShipped(
-                f"call chains of {' and '.join(need)}, which no host that is asked has shipped"
-            )
+            was = "are gone from the store" if gone else "no host that is asked has shipped"
+            raise NotShipped(f"call chains of {' and '.join(need)}, which {was}")
         return found
 
     def _question(
@@ -307,9 +316,10 @@ class Asking:
                 rows[name] = tables.made(name, self._selection)
             elif name not in rows and name not in {one.name for one in asked}:
                 more = self._events.table(name, name)
-                self._events.note_gone(name, more, self._recordings)
+                gone = self._events.note_gone(name, more, self._recordings)
                 if more is None:
-                    raise NotShipped(f"{name}, which no host that is asked has shipped")
+                    was = "is gone from the store" if gone else "no host that is asked has shipped"
+                    raise NotShipped(f"{name}, which {was}")
                 self.read.add(name)
                 asked.append(more)
 

@@ -96,17 +96,16 @@ class Recordings:
         return {event for event in events if _is_in(event, known)}
 
     def hosts(self, window: Window) -> set[str]:
-        """Return the hosts with segments of a time whose rows were shipped."""
-        return {one.commit.host for one, _ in self._shipped if window.overlaps(*one.commit.span)}
+        """Return the hosts with segments of a time, whatever was shipped of them."""
+        return {one.host for one in self.within(window)}
+
+    def recorders(self, events: Collection[str], window: Window) -> set[str]:
+        """Return the hosts that recorded each of some events in a time."""
+        return _hosts_of(((one, one.names) for one in self._all), events, window)
 
     def hosts_of(self, events: Collection[str], window: Window) -> set[str]:
-        """Return the hosts whose segments of a time have, or may have, each of some events."""
-        told: dict[str, set[str]] = {}
-        for one, names in self._shipped:
-            if window.overlaps(*one.commit.span):
-                found = told.setdefault(one.commit.host, set())
-                found.update(event for event in events if _is_in(event, names))
-        return {host for host, found in told.items() if found >= {*events}}
+        """Return the hosts that shipped rows of each of some events of a time, if there were."""
+        return _hosts_of(self._shipped, events, window)
 
     def samples_of(self, event: str) -> list[str]:
         """Return the names by which a software event SOFTWARE:NAME was recorded."""
@@ -192,6 +191,18 @@ def _segment(one: Commit) -> _Segment:
     interval = (min(time[0] for time in times), max(time[1] for time in times)) if times else None
     run = next((manifest.run for manifest in manifests if manifest.run), one.source)
     return _Segment(one, one.rule != _LEDGER and not one.problem, run, events, interval)
+
+
+def _hosts_of(
+    segments: Iterable[tuple[_Segment, frozenset[str]]], events: Collection[str], window: Window
+) -> set[str]:
+    """Return the hosts whose segments of a time have each of some events, by their names."""
+    told: dict[str, set[str]] = {}
+    for one, names in segments:
+        if window.overlaps(*one.commit.span):
+            found = told.setdefault(one.commit.host, set())
+            found.update(event for event in events if _is_in(event, names))
+    return {host for host, found in told.items() if found >= {*events}}
 
 
 def _plain(names: Iterable[str]) -> set[str]:

@@ -451,7 +451,8 @@ def test_segments_whose_rows_were_not_shipped_are_told(run: Run, store: Path) ->
         ("flame",),
     ):
         status, _, errors = run(*words)
-        assert (status, errors) == (1, told.format("4 segments of 2 hosts", "db-2 3, db-3 1"))
+        assert status == 1
+        assert errors.endswith(told.format("4 segments of 2 hosts", "db-2 3, db-3 1"))
     count = ("query", "SELECT count(*) FROM sched_switch", "--since")
     for since, until, whose in (
         ("02:01.5", "02:01.7", ("1 segment of 1 host", "db-2 1")),
@@ -461,6 +462,25 @@ def test_segments_whose_rows_were_not_shipped_are_told(run: Run, store: Path) ->
         assert run(*count, *times)[::2] == (1, told.format(*whose))
     assert run(*count, "2026-11-20T00:02:04.5Z")[::2] == (0, "")
     assert run("query", "SELECT count(*) FROM block_rq_issue")[::2] == (0, "")
+
+
+def test_hosts_that_an_answer_leaves_out_are_named(run: Run, store: Path) -> None:
+    """Those that ship the ledger alone too; one that recorded nothing of it is another case."""
+    with Shipped(Store.open(str(store))) as shipped:
+        for name, event in (("led-1", f"sched:{SCHED}"), ("led-2", "oom:mark_victim")):
+            nothing = {event: f"FROM ({switches(1, 2)}) LIMIT 0"}
+            shipped.segment(Host(name), nothing, BEGIN_NS, SECOND, rule="ledger")
+    status, text, errors = run("answer", "cpu-share")
+    assert (status, "led-" in text) == (0, False)
+    assert errors == (
+        "collectord: 1 host has not recorded sched:sched_switch, by which cpu-share is given, and "
+        "was left out: led-2\n"
+        "collectord: 1 host has recorded what cpu-share needs, and not shipped the records, and "
+        "was left out: led-1\n"
+    )
+    status, _, errors = run("answer", "cpu-share", "--host", "led-*")
+    told = "needs sched:sched_switch, which no host that is asked has shipped"
+    assert (status, errors) == (1, f"collectord: cpu-share {told}, though led-1 recorded it\n")
 
 
 def test_so_many_commits_are_not_read_for_losses(
