@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli import EXIT_OK
 from collectord.cli.fleet_asking import complain_of, complain_of_shortfall
 from collectord.cli.fleet_groups import (
     compared_groups,
@@ -26,6 +25,8 @@ from collectord.fleet.engines.place import Place
 from collectord.fleet.lift import HOST
 from collectord.fleet.questions import Asking
 from collectord.reader.embedded_db import literal
+from collectord.reader.event_tables import FRAMES, STACKS
+from collectord.reader.fixed_tables import FixedTable
 from collectord.reader.flame import folded
 from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
@@ -43,7 +44,13 @@ if TYPE_CHECKING:
     _Stacks = Counter[tuple[Frame, ...]]
 
 _COMM: Final = "comm"
-_FRAMES: Final = "frames"
+_UNKNOWN: Final = "[unknown]"
+# What is read of the tables, which need not be there.
+_STACK: Final = {HOST: "VARCHAR", "event": "VARCHAR", "stack_id": "UBIGINT"}
+_TABLES: Final = {
+    FRAMES: FixedTable({**_STACK, "comm": "VARCHAR", "position": "UINTEGER"}),
+    STACKS: FixedTable({**_STACK, "stack": "VARCHAR"}),
+}
 _UNIT: Final = "samples"
 
 
@@ -60,8 +67,7 @@ def flame(args: argparse.Namespace) -> int:
     engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
     asking = Asking(selection, place, engine, args.session)
     stacks, before = both = _stacks(selection, asking, args, groups)
-    status = complain_of_shortfall(asking) if asking.read else EXIT_OK
-    status = max(status, complain_of(selection))
+    status = max(complain_of_shortfall(asking), complain_of(selection))
     if groups is not None:
         complain_of_groups(groups, "samples are those of all hosts of a group, not per host")
     picture = Picture(_title(args), _UNIT, stacks, None if groups is None else before)
@@ -101,7 +107,8 @@ def _stacks(
     question = asking.of_statement(
         f"WITH counted AS ({counts}), texts AS ({texts}) "  # noqa: S608
         f"SELECT {HOST}, comm, stack, sum(samples)::BIGINT FROM counted "
-        f"JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack"
+        f"LEFT JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack",
+        _TABLES,
     )
     labels: Mapping[str, Mapping[str, str]] = {}
     if by not in {_COMM, HOST}:
@@ -111,13 +118,13 @@ def _stacks(
         rows = ENGINES[args.engine].ask(question, asking.place, asking.shape(question), stack)
         for batch in rows.batches():
             for host, comm, text, count in batch:
-                outer = [visible(comm or "[unknown]").replace(";", ":")]
+                outer = [visible(comm or _UNKNOWN).replace(";", ":")]
                 if by == HOST:
                     outer.insert(0, visible(host))
                 elif by != _COMM:
-                    outer.insert(0, visible(labels.get(host, {}).get(by, "[unknown]")))
+                    outer.insert(0, visible(labels.get(host, {}).get(by, _UNKNOWN)))
                 frames = [Frame(word) for word in outer]
-                frames += map(of_text, visible(text).split(";"))
+                frames += map(of_text, visible(text or _UNKNOWN).split(";"))
                 for side in [0] if groups is None else groups.sides_of(host):
                     found[side][tuple(frames)] += count
     return found
@@ -125,11 +132,12 @@ def _stacks(
 
 def _event(selection: Selection, asking: Asking, args: argparse.Namespace) -> str | None:
     """Return the event whose samples are counted; None if there are no samples."""
-    if _FRAMES not in selection.events:
-        raise UsageError(
-            "no host has shipped call chains", hint="`call_graph` in a perf source records them"
+    question = asking.of_statement("SELECT DISTINCT event FROM frames WHERE position = 0", _TABLES)
+    if FRAMES in question.rows and not selection.gone:
+        complain(
+            "no host that is asked has shipped call chains; `call_graph` in a perf source records "
+            "them"
         )
-    question = asking.of_statement("SELECT DISTINCT event FROM frames WHERE position = 0")
     with ExitStack() as stack:
         rows = ENGINES[args.engine].ask(question, asking.place, asking.shape(question), stack)
         events: list[str] = sorted(event for batch in rows.batches() for (event,) in batch)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from sqlglot import exp
 
+    from collectord.errors import CollectordError
     from collectord.fleet.compare import Columns
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
@@ -99,44 +100,55 @@ class Asking:
             for column, kind in _names_table(name).columns.items():
                 yield name, column, kind
 
-    def of_statement(self, sql: str) -> Question:
+    def of_statement(self, sql: str, optional: Mapping[str, FixedTable] | None = None) -> Question:
         """Return the question of a statement.
 
+        Args:
+            sql: the statement.
+            optional: tables that have no rows where no object of theirs is there, by name.
+
         Raises:
-            UsageError: it is no SELECT, or names a table that there is not.
-            StoreError: the store cannot be read.
+            UsageError: it is not a SELECT, or names a table that there is not.
+            StoreError: the store cannot be read, or all objects of a table are gone.
         """
         tree = sql_tree.parsed(sql)
         known = {name.lower(): (event, name) for name, event in self._events.names.items()}
-        objects, rows, names = [], {}, {}
+        objects: list[Objects] = []
+        rows: dict[str, FixedTable] = {}
+        names: dict[str, str] = {}
+        empty = optional or {}
         for name in sorted(sql_tree.tables_of(tree)):
             key = name.lower()
+            event, names[key] = known.get(key, (name, key))
             if key in tables.NAMES:
                 rows[key] = tables.made(key, self._selection)
-                names[key] = key
             elif key in _UNLIKE:
                 rows[key] = _names_table(key)
-                names[key] = key
-            elif key in known:
-                event, names[key] = known[key]
-                found = self._events.table(event, names[key])
+            else:
+                found = self._events.table(event, names[key]) if key in known else None
                 if self._selection.is_small:
                     self._events.note_gone(event, found, self._recordings)
-                if found is None:
-                    nothing = UsageError(
-                        f"no object of {name} is in the time and of the hosts that are asked for"
-                    )
-                    raise next(iter(self._selection.gone.values()), nothing)
-                objects.append(found)
-            else:
-                hint = (
-                    did_you_mean(name, self.names) or "`collectord fleet query --schema` has all"
-                )
-                raise UsageError(f"there is no table {name}", hint=hint)
-        self.read = {one.event for one in objects}
+                if found is not None:
+                    objects.append(found)
+                elif key in empty:
+                    rows[key] = empty[key]
+                else:
+                    raise self._without(name, is_known=key in known)
+        self.read = {one.event for one in objects} | (rows.keys() & empty.keys())
         self.is_ordered = bool(objects) and sql_tree.orders_by_time(tree)
         tree = sql_tree.with_names(tree, names)
         return Question(tree, sql, objects, rows, self._chosen)
+
+    def _without(self, name: str, *, is_known: bool) -> CollectordError:
+        """Return the error that a statement names a table without an object."""
+        for gone in self._selection.gone.values():
+            return gone
+        if is_known:
+            return UsageError(
+                f"no object of {name} is in the time and of the hosts that are asked for"
+            )
+        hint = did_you_mean(name, self.names) or "`collectord fleet query --schema` has all"
+        return UsageError(f"there is no table {name}", hint=hint)
 
     def of_answer(
         self,

@@ -235,13 +235,38 @@ def test_a_flame_graph_is_of_labels_that_there_are(run: Run, store: Path) -> Non
 
 
 def test_a_flame_graph_needs_call_chains_of_one_event(run: Run, store: Path) -> None:
-    """The events to choose from are named."""
+    """The events to choose from are named; without any there are no samples."""
     told = "one event can be counted, and there are: cycles"
     with pytest.raises(UsageError, match=told):
         run("flame", "-e", "cyclse")
+    with Shipped(Store.open(str(store))) as shipped:
+        events = {f"sched:{SCHED}": switches(1, 5)}
+        shipped.segment(Host("new-1"), events, BEGIN_NS, SECOND)
+    told = (
+        "collectord: no host that is asked has shipped call chains; `call_graph` in a perf source "
+        "records them\ncollectord: there are no samples in what was read\n"
+    )
+    assert run("flame", "--host", "new-1") == (0, "", told)
+
+
+def test_a_flame_graph_has_what_is_left_of_call_chains(run: Run, store: Path) -> None:
+    """Samples whose stacks are gone from the store have no names; what is gone is told."""
+    (one,) = store.glob("events/event=stacks/*/host=web-1/*")
+    one.unlink()
+    status, text, errors = run("flame", "--host", "web-1")
+    assert (status, text) == (1, "run;[unknown] 10\n")
+    assert errors.count("its records were left out: ") == 1
+    shutil.rmtree(store / "events/event=stacks")
+    status, text, errors = run("flame", "--by", "host")
+    assert (status, text) == (1, "db-1;run;[unknown] 6\nweb-1;run;[unknown] 10\n")
+    assert errors.count("has no events/event=stacks/date=2026-11-20/host=") == 2
     shutil.rmtree(store / "events/event=frames")
-    with pytest.raises(UsageError, match="no host has shipped call chains"):
-        run("flame")
+    status, text, errors = run("flame")
+    assert (status, text) == (1, "")
+    assert errors.count("has no events/event=frames/date=2026-11-20/host=") == 2
+    assert "call_graph" not in errors
+    with pytest.raises(NotStored, match="which its commit names"):
+        run("query", "FROM stacks")
 
 
 @pytest.mark.parametrize(
