@@ -12,13 +12,13 @@ from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.compare import GROUP, GROUPS, Comparison, compared
 from collectord.fleet.engines import duck
-from collectord.fleet.event_objects import EventObjects, plain_name
 from collectord.fleet.left_out import LeftOut
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.needs import NotShipped
 from collectord.fleet.question import Chosen, Objects, Question
 from collectord.fleet.recordings import Recordings
 from collectord.fleet.shortfall import shortfall
+from collectord.fleet.stored_events import StoredEvents, plain_name
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import (
     ERRNO_NAMES,
@@ -74,7 +74,7 @@ class Asking:
     ) -> None:
         self._selection = selection
         self.place = place
-        self._events = EventObjects(selection, place, engine)
+        self._events = StoredEvents(selection, place, engine)
         self._chosen = Chosen(selection.wanted.window, session)
         self.is_ordered = False
         self.left_out = LeftOut()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SAMPLES: Final = 32
 
 
-class EventObjects:
+class StoredEvents:
     """The objects of the events that a selection has.
 
     Args:
