@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import answer_file
 from collectord.cli.asking import add_scope
 from collectord.cli.parser import Parser, named_values
-from collectord.cli.times import TIMES, joined
+from collectord.cli.times import TIMES, check_order, joined
 from collectord.errors import CollectordError, UsageError, install_command
 from collectord.reader.event_file import Window
 from collectord.text.units import Nanoseconds
@@ -25,6 +26,8 @@ _ACTIONS: Final = (*_ASKING, "tables")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
 _SILENT: Final = "2h"
+# What --against takes beside labels.
+_HOST: Final = "host"
 _NEXT_KEY: Final = re.compile(r",(?=\w+=)", re.ASCII)
 # The actions of each option; --store is of all.
 _OF: Final = {
@@ -274,6 +277,11 @@ def run(arguments: Sequence[str]) -> int:
         ) from error
     args.window = Window(args.since, args.until)
     args.labels = named_values("--label", args.label)
+    if _HOST in args.labels:
+        raise UsageError(
+            "host is the name of a host, and no label",
+            hint=f"--host {shlex.quote(args.labels[_HOST])}",
+        )
     if args.against is not None:
         args.labels_against = named_values("--against", _conditions(args.against))
         args.against = ",".join(args.against)  # the name of these hosts
@@ -307,6 +315,7 @@ def _check(args: argparse.Namespace, made: Parser) -> None:
         raise UsageError("--previous-versions is negative", hint="0 keeps all versions")
     if args.parquet is not None and args.engine != _ENGINES[0]:
         raise UsageError("--parquet is written by DuckDB", hint="leave out --engine")
+    check_order(args.since, args.until)
     args.silent_ns = Nanoseconds.parse(args.silent_after)
 
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import EXIT_FAILURE, EXIT_OK, answer_file
 from collectord.cli.answer_rows import print_answer
 from collectord.cli.fleet_groups import (
+    HOSTS_NAMED,
     compared_groups,
     complain_of_groups,
-    hosts_text,
     name_of,
-    named_hosts,
     print_compared,
     selection_of,
 )
@@ -23,17 +22,18 @@ from collectord.cli.output import Column, complain, print_table, say
 from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows, print_schema
 from collectord.errors import ConfigError, UsageError
+from collectord.fleet.choice import check_labels, check_session, no_host_of
 from collectord.fleet.clock_bound import clock_bound
 from collectord.fleet.compare import NO_LIMIT, Columns, NoColumn
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
-from collectord.fleet.groups import check_labels, no_host_of
 from collectord.fleet.lift import HOST
 from collectord.fleet.needs import Needs, NotShipped
 from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.fleet.selection import EVERYBODY
 from collectord.programs.parameter import values_of
 from collectord.text.units import NS_PER_SECOND
+from collectord.text.wording import counted, some_of
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collectord.cli.answer_file import AnswerFile
     from collectord.fleet.compare import Comparison
     from collectord.fleet.groups import Groups
+    from collectord.fleet.left_out import LeftOut
     from collectord.fleet.question import Question
     from collectord.fleet.selection import Selection
     from collectord.reader.sql import Answered
@@ -66,7 +67,8 @@ def query(args: argparse.Namespace) -> int:
     if not args.words:
         raise UsageError("no statement is given", hint="see `collectord fleet --help`")
     _check_choice(selection, args)
-    asking.check_session()
+    if selection.is_small:
+        check_session(selection, args.session)
     question = asking.of_statement(args.words[0])
     _give(asking, question, args, print_rows)
     return _end(selection, asking, args)
@@ -98,7 +100,7 @@ def answer(args: argparse.Namespace) -> int:
     if groups is None:
         _check_choice(selection, args)
         check_labels(selection, keys)
-    asking.check_session()
+    check_session(selection, args.session)
     try:
         if groups is None:
             question = asking.of_answer(*asked, keys)
@@ -113,13 +115,24 @@ def answer(args: argparse.Namespace) -> int:
     except NotShipped as error:
         complain(f"{one.name} needs {error.message}")
         return max(EXIT_FAILURE, complain_of(selection))
-    if asking.lacking:
-        have, were = ("has", "was") if len(asking.lacking) == 1 else ("have", "were")
-        complain(
-            f"{hosts_text(len(asking.lacking))} {have} not recorded or shipped what {one.name} "
-            f"needs, and {were} left out: {named_hosts(asking.lacking)}"
-        )
+    if groups is None:
+        _complain_of_left_out(asking.left_out, one.name)
     return _end(selection, asking, args)
+
+
+def _complain_of_left_out(left_out: LeftOut, name: str) -> None:
+    """Say which hosts have no rows in an answer, as nothing of it was recorded, or shipped."""
+    events = " and ".join(left_out.events)
+    for hosts, words in (
+        (left_out.lacking, f"not recorded {events}, by which {name} is given"),
+        (left_out.unshipped, f"recorded what {name} needs, and not shipped the records"),
+    ):
+        if hosts:
+            have, were = ("has", "was") if len(hosts) == 1 else ("have", "were")
+            complain(
+                f"{counted(len(hosts), 'host')} {have} {words}, and {were} left out: "
+                f"{some_of(sorted(hosts), HOSTS_NAMED)}"
+            )
 
 
 def _compare(
@@ -186,7 +199,7 @@ def complain_of(selection: Selection) -> int:
             complain(f"{lacks}: {error}")
         more = len(errors) - _DAMAGED_NAMED
         if more > 0:
-            complain(f"{more:,} more {what}{'' if more == 1 else 's'} cannot be read")
+            complain(f"{counted(more, f'more {what}')} cannot be read")
     return EXIT_FAILURE if selection.damaged or selection.gone else EXIT_OK
 
 
@@ -216,7 +229,7 @@ def _give(
         check_is_new(args.parquet)
         with ExitStack() as stack:
             rows = duck.write(question, place, str(args.parquet.absolute()), stack)
-        complain(f"wrote {rows:,} rows to {args.parquet}")
+        complain(f"wrote {counted(rows, 'row')} to {args.parquet}")
         return
     shape = asking.shape(question)
     form = print_objects if args.json else print_csv if args.csv else show
@@ -229,40 +242,53 @@ def _end(selection: Selection, asking: Asking, args: argparse.Namespace) -> int:
     if asking.is_ordered and len(selection.hosts) > 1:
         for words in clock_bound(told.commit for told in selection.commits).words():
             complain(words)
-    chainless = asking.chainless
+    chainless = sorted(asking.left_out.chainless)
     if chainless:
         complain(
-            f"records of {hosts_text(len(chainless))} have no call chains, and were left out: "
-            f"{named_hosts(chainless)}"
+            f"records of {counted(len(chainless), 'host')} have no call chains, and were left "
+            f"out: {some_of(chainless, HOSTS_NAMED)}"
         )
-    if not args.show:
-        complain_of_shortfall(asking)
-    return complain_of(selection)
+    status = EXIT_OK if args.show else complain_of_shortfall(asking)
+    return max(status, complain_of(selection))
 
 
-def complain_of_shortfall(asking: Asking) -> None:
-    """Say how much of what was read is missing, and on which hosts most of it."""
+def complain_of_shortfall(asking: Asking) -> int:
+    """Say how much of what was read is missing, and on which hosts most of it.
+
+    Returns:
+        The exit status: losses are no failure, but it is one if the store lacks what was recorded.
+    """
     found = asking.shortfall()
     if found is None:
         complain(
             "whether records were lost was not looked at in so many segments"
             "; `collectord fleet ledger` tells it"
         )
-        return
+        return EXIT_OK
     for (how, unit), by_host in found.lost.items():
+        lost = by_host.total()
         complain(
-            f"{by_host.total():,} {unit} of {hosts_text(len(by_host))} were {how} in what was "
-            f"read: {_most(by_host)}{_LEDGER}"
+            f"{counted(lost, unit.removesuffix('s'))} of {counted(len(by_host), 'host')} "
+            f"{'was' if lost == 1 else 'were'} {how} in what was read: {_most(by_host)}{_LEDGER}"
         )
     if found.gaps:
-        are = "is 1 gap" if found.gaps.total() == 1 else f"are {found.gaps.total():,} gaps"
+        gaps = found.gaps.total()
         complain(
-            f"there {are} in what {hosts_text(len(found.gaps))} recorded: "
-            f"{_most(found.gaps)}{_LEDGER}"
+            f"there {'is' if gaps == 1 else 'are'} {counted(gaps, 'gap')} in what "
+            f"{counted(len(found.gaps), 'host')} recorded: {_most(found.gaps)}{_LEDGER}"
         )
+    if not found.without_rows:
+        return EXIT_OK
+    segments = found.without_rows.total()
+    complain(
+        f"the records of {counted(segments, 'segment')} of "
+        f"{counted(len(found.without_rows), 'host')} were not shipped, though they should be: "
+        f"{_most(found.without_rows)}{_LEDGER}"
+    )
+    return EXIT_FAILURE
 
 
 def _most(by_host: Counter[str]) -> str:
     """Return the hosts with the most of something, each with its number."""
     ordered = sorted(by_host.items(), key=lambda told: (-told[1], told[0]))
-    return named_hosts([f"{host} {count:,}" for host, count in ordered])
+    return some_of([f"{host} {count:,}" for host, count in ordered], HOSTS_NAMED)

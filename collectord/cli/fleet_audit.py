@@ -27,9 +27,11 @@ from collectord.cli.output import (
     wrapped,
 )
 from collectord.cli.times import time_text
+from collectord.fleet.choice import check_session
 from collectord.fleet.groups import Pair
 from collectord.fleet.ledger_groups import LOST_SHARE, ledger_groups
 from collectord.fleet.store_audit import fleet_ledger
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -70,6 +72,7 @@ def ledger(args: argparse.Namespace) -> int:
     """Print the ledger of the fleet; return 1 unless it is provably complete."""
     selection = selection_of(args)
     groups = compared_groups(selection, args)
+    check_session(selection, args.session)
     found = fleet_ledger(
         selection, args.session, args.silent_ns, now_ns=time.time_ns(), verify=args.verify
     )
@@ -88,8 +91,9 @@ def ledger(args: argparse.Namespace) -> int:
         _print_findings(found.findings)
         if args.verify:
             say(
-                f"read {found.checked['objects']:,} objects of {found.checked['commits']:,} "
-                f"segments, {bytes_text(found.checked['bytes'])}"
+                f"read {counted(found.checked['objects'], 'object')} of "
+                f"{counted(found.checked['commits'], 'segment')}, "
+                f"{bytes_text(found.checked['bytes'])}"
             )
     if not found.sessions:
         complain("no segment of the time and of the hosts that are asked for was shipped")

@@ -19,17 +19,20 @@ from collectord.cli.new_file import new_file
 from collectord.cli.output import complain, say
 from collectord.cli.stacks import write_stacks
 from collectord.errors import UsageError
+from collectord.fleet.choice import check_labels, check_session
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
-from collectord.fleet.groups import check_labels
 from collectord.fleet.lift import HOST
 from collectord.fleet.questions import Asking
 from collectord.reader.embedded_db import literal
+from collectord.reader.event_tables import FRAMES, STACKS
+from collectord.reader.fixed_tables import FixedTable
 from collectord.reader.flame import folded
 from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
 from collectord.reader.symbols.frame import Frame, of_text
 from collectord.text.foreign import visible
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +44,13 @@ if TYPE_CHECKING:
     _Stacks = Counter[tuple[Frame, ...]]
 
 _COMM: Final = "comm"
-_FRAMES: Final = "frames"
+_UNKNOWN: Final = "[unknown]"
+# What is read of the tables, which need not be there.
+_STACK: Final = {HOST: "VARCHAR", "event": "VARCHAR", "stack_id": "UBIGINT"}
+_TABLES: Final = {
+    FRAMES: FixedTable({**_STACK, "comm": "VARCHAR", "position": "UINTEGER"}),
+    STACKS: FixedTable({**_STACK, "stack": "VARCHAR"}),
+}
 _UNIT: Final = "samples"
 
 
@@ -57,15 +66,13 @@ def flame(args: argparse.Namespace) -> int:
     groups = compared_groups(selection, args)
     engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
     asking = Asking(selection, place, engine, args.session)
-    stacks, before = counted = _stacks(selection, asking, args, groups)
-    if asking.read:
-        complain_of_shortfall(asking)
-    status = complain_of(selection)
+    stacks, before = both = _stacks(selection, asking, args, groups)
+    status = max(complain_of_shortfall(asking), complain_of(selection))
     if groups is not None:
         complain_of_groups(groups, "samples are those of all hosts of a group, not per host")
     picture = Picture(_title(args), _UNIT, stacks, None if groups is None else before)
     whose = [""] if groups is None else [f" of {one.name}" for one in groups]
-    for words, found in zip(whose, counted, strict=False):  # one group alone has all
+    for words, found in zip(whose, both, strict=False):  # one group alone has all
         if not found:
             complain(f"there are no samples{words} in what was read")
     if args.output is None:
@@ -74,7 +81,7 @@ def flame(args: argparse.Namespace) -> int:
         return status
     with new_file(args.output) as write:
         write_stacks(picture, form, write)
-    say(f"wrote {picture.total:,} {_UNIT} to {args.output}")
+    say(f"wrote {counted(picture.total, 'sample')} to {args.output}")
     return status
 
 
@@ -82,13 +89,14 @@ def _stacks(
     selection: Selection, asking: Asking, args: argparse.Namespace, groups: Groups | None
 ) -> tuple[_Stacks, _Stacks]:
     """Return the samples of hosts by their stacks, and those of the hosts to compare with."""
-    asking.check_session()
+    if selection.is_small:
+        check_session(selection, args.session)
     found: tuple[_Stacks, _Stacks] = Counter(), Counter()
     event = _event(selection, asking, args)
     if event is None:
         return found
     by = args.by or _COMM
-    counted = (
+    counts = (
         f"SELECT {HOST}, comm, stack_id, count(*) AS samples FROM frames "  # noqa: S608  # literal
         f"WHERE position = 0 AND event = {literal(event)} GROUP BY {HOST}, comm, stack_id"
     )
@@ -97,9 +105,10 @@ def _stacks(
         f"WHERE event = {literal(event)} GROUP BY stack_id"
     )
     question = asking.of_statement(
-        f"WITH counted AS ({counted}), texts AS ({texts}) "  # noqa: S608
+        f"WITH counted AS ({counts}), texts AS ({texts}) "  # noqa: S608
         f"SELECT {HOST}, comm, stack, sum(samples)::BIGINT FROM counted "
-        f"JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack"
+        f"LEFT JOIN texts ON texts.stack_id = counted.stack_id GROUP BY {HOST}, comm, stack",
+        _TABLES,
     )
     labels: Mapping[str, Mapping[str, str]] = {}
     if by not in {_COMM, HOST}:
@@ -109,13 +118,13 @@ def _stacks(
         rows = ENGINES[args.engine].ask(question, asking.place, asking.shape(question), stack)
         for batch in rows.batches():
             for host, comm, text, count in batch:
-                outer = [visible(comm or "[unknown]").replace(";", ":")]
+                outer = [visible(comm or _UNKNOWN).replace(";", ":")]
                 if by == HOST:
                     outer.insert(0, visible(host))
                 elif by != _COMM:
-                    outer.insert(0, visible(labels.get(host, {}).get(by, "[unknown]")))
+                    outer.insert(0, visible(labels.get(host, {}).get(by, _UNKNOWN)))
                 frames = [Frame(word) for word in outer]
-                frames += map(of_text, visible(text).split(";"))
+                frames += map(of_text, visible(text or _UNKNOWN).split(";"))
                 for side in [0] if groups is None else groups.sides_of(host):
                     found[side][tuple(frames)] += count
     return found
@@ -123,11 +132,12 @@ def _stacks(
 
 def _event(selection: Selection, asking: Asking, args: argparse.Namespace) -> str | None:
     """Return the event whose samples are counted; None if there are no samples."""
-    if _FRAMES not in selection.events:
-        raise UsageError(
-            "no host has shipped call chains", hint="`call_graph` in a perf source records them"
+    question = asking.of_statement("SELECT DISTINCT event FROM frames WHERE position = 0", _TABLES)
+    if FRAMES in question.rows and not selection.gone:
+        complain(
+            "no host that is asked has shipped call chains; `call_graph` in a perf source records "
+            "them"
         )
-    question = asking.of_statement("SELECT DISTINCT event FROM frames WHERE position = 0")
     with ExitStack() as stack:
         rows = ENGINES[args.engine].ask(question, asking.place, asking.shape(question), stack)
         events: list[str] = sorted(event for batch in rows.batches() for (event,) in batch)

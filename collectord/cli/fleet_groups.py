@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli.output import Column, complain, print_table
 from collectord.cli.query_rows import cell_text, columns_of, fit_rows
+from collectord.fleet.choice import no_host_of
 from collectord.fleet.compare import FORMS
 from collectord.fleet.engines.place import open_store
-from collectord.fleet.groups import Pair, groups_of, no_host_of
+from collectord.fleet.groups import Pair, groups_of
 from collectord.fleet.lift import HOST
 from collectord.fleet.selection import EVERYBODY, Selection, Wanted
 from collectord.text.foreign import visible
+from collectord.text.wording import counted, some_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
     from collectord.fleet.groups import Groups
     from collectord.reader.sql import Answered
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _ALL: Final = "all hosts"
 _DECIMALS: Final = 3
 # Of more hosts, the number is told.
-_HOSTS_NAMED: Final = 2
+HOSTS_NAMED: Final = 2
 # Columns of figures of two groups, behind those that say of what they are.
 FIGURES: Final = (
     Column("FIGURE"),
@@ -74,24 +75,14 @@ def complain_of_groups(groups: Groups, what: str) -> None:
         groups: of the hosts.
         what: what figures are, such as "sums are per host".
     """
-    told = " against ".join(f"{hosts_text(len(group.hosts))} of {group.name}" for group in groups)
+    told = " against ".join(
+        f"{counted(len(group.hosts), 'host')} of {group.name}" for group in groups
+    )
     complain(f"{told}; {what}")
     shared = groups.shared
     if shared:
-        are = "is" if len(shared) == 1 else "are"
-        complain(f"{named_hosts(shared)} {are} in both groups, and count in each")
-
-
-def hosts_text(count: int) -> str:
-    """Return "1 host", "2 hosts" and so on."""
-    return f"{count:,} host{'' if count == 1 else 's'}"
-
-
-def named_hosts(names: Sequence[str]) -> str:
-    """Return the first names, and the number of others."""
-    named = ", ".join(names[:_HOSTS_NAMED])
-    more = len(names) - _HOSTS_NAMED
-    return f"{named} and {more:,} more" if more > 0 else named
+        are, count = ("is", "counts") if len(shared) == 1 else ("are", "count")
+        complain(f"{some_of(shared, HOSTS_NAMED)} {are} in both groups, and {count} in each")
 
 
 def groups_json(groups: Groups) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import EXIT_FAILURE, EXIT_OK
 from collectord.cli.fleet_groups import (
     FIGURES,
+    HOSTS_NAMED,
     compared_groups,
     complain_of_groups,
     figure_cells,
@@ -24,10 +25,11 @@ from collectord.fleet.incident_groups import incident_groups
 from collectord.fleet.incidents import SUMMARY, fleet_incidents
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
+from collectord.text.wording import some_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from collectord.fleet.groups import Groups
     from collectord.fleet.incidents import FleetIncident, HostIncident
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = (*map(Column, ("INCIDENT", "WHEN", "HOSTS", "TRIGGER", "REASON")),)
 _COMPARED: Final = (Column("TRIGGER"), *FIGURES)
-_HOSTS_NAMED: Final = 2
 _IDS_NAMED: Final = 8
 _REASON_CHARS: Final = 40
 _SUMMARY_MAX_BYTES: Final = 1 << 20
@@ -105,7 +106,7 @@ def _named(found: Sequence[FleetIncident], word: str) -> FleetIncident:
     if len(incidents) > 1:
         raise UsageError(
             f"{len(own):,} hosts have an incident {word}",
-            hint=f"name one of {_some(own, _IDS_NAMED)}",
+            hint=f"name one of {some_of(own, _IDS_NAMED)}",
         )
     if incidents:
         return incidents.popitem()[1]
@@ -113,16 +114,9 @@ def _named(found: Sequence[FleetIncident], word: str) -> FleetIncident:
     raise UsageError(f"there is no incident {word}", hint=hint)
 
 
-def _some(names: Collection[str], most: int) -> str:
-    """Return names in words, and of many how many more there are."""
-    first = [*names][:most]
-    more = len(names) - len(first)
-    return ", ".join(first) + (f" and {more:,} more" if more else "")
-
-
 def _row(one: FleetIncident) -> list[str]:
     note = one.first.note
-    named = _some([part.host for part in one.parts], _HOSTS_NAMED)
+    named = some_of([part.host for part in one.parts], HOSTS_NAMED)
     if note is None:
         return [one.id, "-", named, "-", one.first.problem]
     when = time_text(note.fired_ns)[:19]

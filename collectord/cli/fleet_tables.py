@@ -10,6 +10,7 @@ from collectord.cli.output import Column, complain, print_json, print_table
 from collectord.errors import CollectordError, install_command
 from collectord.fleet.engines.place import Place, open_store
 from collectord.fleet.selection import Selection, Wanted
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -65,4 +66,5 @@ def _complain(one: Registered) -> None:
         complain(f"{key} was left out: {words}")
     more = len(one.files_left_out) - _NAMED
     if more > 0:
-        complain(f"{more:,} more files of {one.event} were left out")
+        were = "was" if more == 1 else "were"
+        complain(f"{counted(more, 'more file')} of {one.event} {were} left out")

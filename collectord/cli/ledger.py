@@ -11,8 +11,7 @@ from collectord.cli import EXIT_FAILURE, EXIT_OK
 from collectord.cli.output import complain, figure_text, print_json, say, wrapped
 from collectord.cli.parser import Parser
 from collectord.cli.segments import STATE_DIRECTORY
-from collectord.cli.times import TIMES, joined, parse_time
-from collectord.errors import UsageError
+from collectord.cli.times import TIMES, check_order, joined, parse_time
 from collectord.reader.audit import audit
 from collectord.text.units import NS_PER_SECOND
 
@@ -67,8 +66,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Print the account of a window; return 1 unless it is provably complete."""
     args = parser().parse_intermixed_args(joined(arguments, TIMES))
-    if args.since is not None and args.until is not None and args.since >= args.until:
-        raise UsageError("--since must be before --until")
+    check_order(args.since, args.until)
     audits = audit(args.directories, args.session, args.since, args.until)
     complete = bool(audits) and all(one.is_complete for one in audits)
     if args.json:

@@ -39,6 +39,12 @@ def parse_time(text: str) -> int:
     return seconds * NS_PER_SECOND + int(fraction[1].ljust(_NANO_DIGITS, "0") if fraction else 0)
 
 
+def check_order(since_ns: int | None, until_ns: int | None) -> None:
+    """Raise UsageError for a time that ends before it begins; None is without an end."""
+    if since_ns is not None and until_ns is not None and since_ns >= until_ns:
+        raise UsageError("--since must be before --until")
+
+
 def time_text(ns: int) -> str:
     """Return a time in UTC as `parse_time` reads it, without loss."""
     whole = datetime.fromtimestamp(ns // NS_PER_SECOND, UTC)

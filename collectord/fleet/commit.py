@@ -201,7 +201,7 @@ def decode(data: bytes, key: str) -> Commit:
     try:
         commit = decode_json(data, Commit)
     except msgspec.DecodeError as error:
-        raise StoreError(f"{key} is no commit: {error}", key=key) from error
+        raise StoreError(f"{key} is not a commit: {error}", key=key) from error
     if commit.schema != SCHEMA:
         raise StoreError(
             f"{key} has schema {commit.schema}, and this version knows {SCHEMA}", key=key

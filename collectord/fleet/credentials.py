@@ -28,7 +28,7 @@ def store_options(folder: Path | None) -> dict[str, str]:
     try:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
-        raise ConfigError("is no text", path=f"{folder}/{STORE}") from error
+        raise ConfigError("is not text", path=f"{folder}/{STORE}") from error
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -36,7 +36,7 @@ def store_options(folder: Path | None) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals:
             hint = "NAME=VALUE, such as aws_access_key_id=..."
-            raise ConfigError("is no option", path=f"{folder}/{STORE}:{number}", hint=hint)
+            raise ConfigError("is not an option", path=f"{folder}/{STORE}:{number}", hint=hint)
         options[name.strip().lower()] = value.strip()
     return options
 

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from collectord.errors import UsageError
-from collectord.fleet.lift import HOST
-from collectord.fleet.selection import EVERYBODY, Selection, Wanted
-from collectord.text.nearest import did_you_mean
+from collectord.fleet.choice import no_host_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection
 
-_VALUES_NAMED: Final = 8
+    from collectord.fleet.selection import Selection
 
 
 class Group(NamedTuple):
@@ -96,48 +93,6 @@ def groups_of(selection: Selection, name: str, against: str) -> Groups:
         if not group.hosts:
             raise no_host_of(selection, group.name)
     return Groups(*groups)
-
-
-def no_host_of(selection: Selection, name: str) -> UsageError:
-    """Return the error that a choice has no host, with what hosts there are. Raises StoreError."""
-    everybody = Selection(selection.store, Wanted(selection.wanted.window)).labels
-    if any(one.hosts != EVERYBODY for one in selection.wanted.either):
-        everybody = {host: {HOST: host, **labels} for host, labels in everybody.items()}
-    return UsageError(
-        f"no host of {name} has shipped anything of the time that is asked for",
-        hint=_labels_text(everybody),
-    )
-
-
-def check_labels(selection: Selection, keys: Sequence[str]) -> None:
-    """See that each of some labels, or `host`, is one that a host of a selection has.
-
-    Raises:
-        UsageError: none has; the hint has the nearest one, or those that there are.
-        StoreError: the store cannot be read.
-    """
-    labels = {host: selection.labels.get(host, {}) for host in selection.hosts}
-    known = {HOST}.union(*labels.values())
-    for key in keys:
-        if key not in known:
-            hint = did_you_mean(key, known) or _labels_text(labels)
-            raise UsageError(f"no host that is asked has the label {key!r}", hint=hint)
-
-
-def _labels_text(labels: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the labels of hosts with their values, as a hint."""
-    values: dict[str, set[str]] = {}
-    for own in labels.values():
-        for key, value in own.items():
-            values.setdefault(key, set()).add(value)
-    if not values:
-        return "no host has"
-    told = []
-    for key, found in sorted(values.items()):
-        words = ", ".join(sorted(found)[:_VALUES_NAMED])
-        more = len(found) - _VALUES_NAMED
-        told.append(f"{key} is {words}{f' and {more:,} more' if more > 0 else ''}")
-    return f"there are hosts whose {'; '.join(told)}"
 
 
 def _share(figure: float | None, hosts: float | None) -> float | None:

@@ -44,16 +44,16 @@ def read_labels(path: Path) -> dict[str, str]:
     try:
         document = tomllib.loads(data.decode())
     except ValueError as error:  # of both
-        raise ConfigError(f"it is no TOML: {error}", path=place) from error
+        raise ConfigError(f"it is not TOML: {error}", path=place) from error
     labels: dict[str, str] = {}
     for name, value in document.items():
         if _NAME.fullmatch(name) is None or name in _TAKEN:
             taken = " and ".join(_TAKEN)
             hint = f"small letters, digits and _, beginning with a letter; {taken} are taken"
-            raise ConfigError("is no name of a label", path=place, key=name, hint=hint)
+            raise ConfigError("is not the name of a label", path=place, key=name, hint=hint)
         if not isinstance(value, str) or len(value) > _VALUE_MAX:
             hint = f"a text of at most {_VALUE_MAX} characters"
-            raise ConfigError("is no label", path=place, key=name, hint=hint)
+            raise ConfigError("is not the text of a label", path=place, key=name, hint=hint)
         labels[name] = value
     if len(labels) >= LABELS_MAX:
         raise ConfigError(f"{len(labels)} labels", path=place, hint=f"fewer than {LABELS_MAX}")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -13,31 +12,31 @@ from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.compare import GROUP, GROUPS, Comparison, compared
 from collectord.fleet.engines import duck
-from collectord.fleet.host_labels import KERNEL
+from collectord.fleet.left_out import LeftOut
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.needs import NotShipped
 from collectord.fleet.question import Chosen, Objects, Question
 from collectord.fleet.recordings import Recordings
-from collectord.fleet.shortfall import note_gone, shortfall
-from collectord.fleet.store_keys import parse_event_key
+from collectord.fleet.shortfall import shortfall
+from collectord.fleet.stored_events import StoredEvents, plain_name
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import (
     ERRNO_NAMES,
     GAPS,
     STACKS,
     SYSCALL_NAMES,
-    table_of_samples,
 )
 from collectord.reader.fixed_tables import FixedTable, fixed_tables
 from collectord.reader.sql import Database
 from collectord.text.nearest import did_you_mean
+from collectord.text.wording import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from sqlglot import exp
 
-    from collectord.fleet.commit import Commit
+    from collectord.errors import CollectordError
     from collectord.fleet.compare import Columns
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
     from collectord.fleet.selection import Selection
     from collectord.fleet.shortfall import Shortfall
 
+# Of more hosts, the number is told.
+_NAMED: Final = 2
 # The same for all hosts.
 _UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)
-# Objects whose columns are looked at, of an event.
-_SAMPLES: Final = 32
 
 
 class AskedAnswer(NamedTuple):
@@ -66,8 +65,7 @@ class Asking:
     Attributes:
         place: of the store and the engine.
         is_ordered: the last question orders records of hosts by time.
-        chainless: hosts that it leaves out, as their records have no call chains.
-        lacking: hosts that it leaves out, as they have not recorded what it needs.
+        left_out: the hosts that an answer leaves out.
         read: names of the events and other tables of which it reads records.
     """
 
@@ -76,39 +74,21 @@ class Asking:
     ) -> None:
         self._selection = selection
         self.place = place
-        self._engine = engine
+        self._events = StoredEvents(selection, place, engine)
         self._chosen = Chosen(selection.wanted.window, session)
         self.is_ordered = False
-        self.chainless: list[str] = []
-        self.lacking: list[str] = []
+        self.left_out = LeftOut()
         self.read: set[str] = set()
-        self._gone: set[str] = set()
-
-    def check_session(self) -> None:
-        """See that hosts have shipped the session, if one is asked for.
-
-        Where there are many commits that nothing else reads, nothing is looked at.
-
-        Raises:
-            UsageError: none has; the hint has those that there are.
-            StoreError: the store cannot be read.
-        """
-        session = self._chosen.session
-        if session is None or not self._selection.is_small or self._commits:
-            return
-        known = sorted({told.commit.session for told in self._selection.commits})
-        hint = did_you_mean(session, known) or f"there are: {', '.join(known) or 'none'}"
-        raise UsageError(f"no host that is asked has shipped the session {session}", hint=hint)
 
     @property
     def names(self) -> list[str]:
         """The names of all tables. Raises StoreError."""
-        return sorted({*map(self._plain, self._selection.events), *tables.NAMES, *_UNLIKE})
+        return sorted({*self._events.names, *tables.NAMES, *_UNLIKE})
 
     def described(self) -> Iterator[tuple[str, str, str]]:
         """Yield {table, column, type} of all tables. Raises StoreError."""
-        for event in self._selection.events:
-            found = self._objects(event, self._plain(event))
+        for name, event in self._events.names.items():
+            found = self._events.table(event, name)
             if found is None:
                 continue
             for column, kind in {**found.columns, **found.of_keys}.items():
@@ -120,44 +100,55 @@ class Asking:
             for column, kind in _names_table(name).columns.items():
                 yield name, column, kind
 
-    def of_statement(self, sql: str) -> Question:
+    def of_statement(self, sql: str, optional: Mapping[str, FixedTable] | None = None) -> Question:
         """Return the question of a statement.
 
+        Args:
+            sql: the statement.
+            optional: tables that have no rows where no object of theirs is there, by name.
+
         Raises:
-            UsageError: it is no SELECT, or names a table that there is not.
-            StoreError: the store cannot be read.
+            UsageError: it is not a SELECT, or names a table that there is not.
+            StoreError: the store cannot be read, or all objects of a table are gone.
         """
         tree = sql_tree.parsed(sql)
-        known = {self._plain(event).lower(): event for event in self._selection.events}
-        objects, rows, names = [], {}, {}
+        known = {name.lower(): (event, name) for name, event in self._events.names.items()}
+        objects: list[Objects] = []
+        rows: dict[str, FixedTable] = {}
+        names: dict[str, str] = {}
+        empty = optional or {}
         for name in sorted(sql_tree.tables_of(tree)):
             key = name.lower()
+            event, names[key] = known.get(key, (name, key))
             if key in tables.NAMES:
                 rows[key] = tables.made(key, self._selection)
-                names[key] = key
             elif key in _UNLIKE:
                 rows[key] = _names_table(key)
-                names[key] = key
-            elif key in known:
-                names[key] = self._plain(known[key])
-                found = self._objects(known[key], names[key])
-                if self._selection.is_small:
-                    self._note_gone(known[key], found)
-                if found is None:
-                    nothing = UsageError(
-                        f"no object of {name} is in the time and of the hosts that are asked for"
-                    )
-                    raise next(iter(self._selection.gone.values()), nothing)
-                objects.append(found)
             else:
-                hint = (
-                    did_you_mean(name, self.names) or "`collectord fleet query --schema` has all"
-                )
-                raise UsageError(f"there is no table {name}", hint=hint)
-        self.read = {one.event for one in objects}
+                found = self._events.table(event, names[key]) if key in known else None
+                if self._selection.is_small:
+                    self._events.note_gone(event, found, self._recordings)
+                if found is not None:
+                    objects.append(found)
+                elif key in empty:
+                    rows[key] = empty[key]
+                else:
+                    raise self._without(name, is_known=key in known)
+        self.read = {one.event for one in objects} | (rows.keys() & empty.keys())
         self.is_ordered = bool(objects) and sql_tree.orders_by_time(tree)
         tree = sql_tree.with_names(tree, names)
         return Question(tree, sql, objects, rows, self._chosen)
+
+    def _without(self, name: str, *, is_known: bool) -> CollectordError:
+        """Return the error that a statement names a table without an object."""
+        for gone in self._selection.gone.values():
+            return gone
+        if is_known:
+            return UsageError(
+                f"no object of {name} is in the time and of the hosts that are asked for"
+            )
+        hint = did_you_mean(name, self.names) or "`collectord fleet query --schema` has all"
+        return UsageError(f"there is no table {name}", hint=hint)
 
     def of_answer(
         self,
@@ -174,7 +165,6 @@ class Asking:
             StoreError: the store cannot be read.
         """
         need, hosts = self._need_of(head)
-        self.lacking = sorted(self._recordings.hosts(self._chosen.window) - hosts)
         asked, rows = self._tables_of(head, need, hosts)
         tree = over_hosts(sql_tree.parsed(sql, values), _UNLIKE, by)
         return self._question(tree, asked, rows)
@@ -199,13 +189,12 @@ class Asking:
         objects, rows = self._tables_of(asked.head, need, hosts)
         recorded_ns = self._recordings.times_ns(need, self._chosen.window)
         left_out = sum(host not in recorded_ns for group in groups for host in group.hosts)
-        groups = groups.among(recorded_ns.keys() - self._gone.union(self.chainless))
+        hosts = recorded_ns.keys() - self.left_out.gone - self.left_out.chainless
         for group in groups:
-            if not group.hosts:
-                raise NotShipped(
-                    f"{', '.join(need)}, which no host of {group.name} has recorded in the time "
-                    "that is asked for"
-                )
+            if hosts.isdisjoint(group.hosts):
+                why = self.left_out.of_group(group)
+                raise NotShipped(f"{asked.head.words}, and {why}")
+        groups = groups.among(hosts)
         rows[GROUPS] = FixedTable(
             {HOST: "VARCHAR", GROUP: "INTEGER"},
             [(host, side) for side, group in enumerate(groups) for host in group.hosts],
@@ -229,17 +218,20 @@ class Asking:
         """
         recorded = self._recordings.among(head.events)
         read = [event for event in (*need, *head.optional) if event in recorded]
-        told = {event: self._of_event(event) for event in read}
+        told = {event: self._events.of_event(event, self._recordings) for event in read}
         # A host alone refuses to answer from a part of what is needed.
         own = {event: one.of_hosts(hosts) for event, one in told.items() if one is not None}
         found = {event: one for event, one in own.items() if one.keys}
         self.read = {*read}
-        self._gone = set[str]().union(*(self._note_gone(event, told[event]) for event in need))
-        for event in {*read} - {*need}:
-            self._note_gone(event, told[event])
+        gone = {
+            event: self._events.note_gone(event, one, self._recordings)
+            for event, one in told.items()
+        }
+        self.left_out.gone = {host for event in need for host in gone[event]}
         for event in need:
             if event not in found and event not in head.columns:
-                raise NotShipped(f"a record of {event}, and there was none")
+                was = "its objects are gone from the store" if gone[event] else "there was none"
+                raise NotShipped(f"a record of {event}, and {was}")
         if self._chosen.session is None:
             for event in sorted(found):
                 _refuse_twice(event, self._recordings.twice(event, self._chosen.window))
@@ -247,7 +239,7 @@ class Asking:
         if head.call_chains:
             asked = self._with_chains(need, asked)
         rows: dict[str, FixedTable] = {
-            _plain_name(event): FixedTable({HOST: "VARCHAR", **head.columns[event]})
+            plain_name(event): FixedTable({HOST: "VARCHAR", **head.columns[event]})
             for event in head.events
             if event not in found
         }
@@ -271,19 +263,15 @@ class Asking:
         need, hosts = max(told, key=size)
         if not hosts:
             of_time = "" if window.everything else " of that time"
-            raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}")
+            recorders = set[str]().union(
+                *(self._recordings.recorders(need, window) for need in head.needs)
+            )
+            by = f", though {some_of(sorted(recorders), _NAMED)} recorded it" if recorders else ""
+            raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}{by}")
+        recorders = self._recordings.recorders(need, window)
+        lacking = self._recordings.hosts(window) - recorders
+        self.left_out = LeftOut(need, lacking, recorders - hosts)
         return need, hosts
-
-    def _note_gone(self, event: str, there: Objects | None) -> set[str]:
-        """Note the objects of an event that are gone, and return the hosts that have no other."""
-        samples = table_of_samples(event)
-        names = {samples} if samples else {event, _plain_name(event)}
-        if there is not None:
-            names = {there.event}
-        window = self._chosen.window
-        commits = (one for one in self._commits if window.overlaps(*one.span))
-        keys = {*there.keys} if there is not None else set()
-        return note_gone(self._selection, commits, names, keys)
 
     def shortfall(self) -> Shortfall | None:
         """Return what lacks in the records that the last question reads.
@@ -295,25 +283,27 @@ class Asking:
         """
         if not self._selection.is_small:
             return None
-        return shortfall(self._recordings.commits_of(self.read), self._chosen.window)
+        return shortfall(self._recordings, self.read, self._chosen.window)
 
     def _with_chains(self, need: Sequence[str], asked: Sequence[Objects]) -> list[Objects]:
         """Return the objects of those hosts of whose events there are call chains.
 
         Others are left out, as each alone would refuse to answer.
         """
-        stacks = self._objects(STACKS, STACKS)
+        stacks = self._events.table(STACKS, STACKS)
+        gone = self._events.note_gone(STACKS, stacks, self._recordings)
         hosts: set[str] = set()
         if stacks is not None:
-            names = {name for event in need for name in (event, _plain_name(event))}
+            names = {name for event in need for name in (event, plain_name(event))}
             told = stacks._replace(of_events=sorted(names))
             hosts = duck.values_of(HOST, told, self.place, self._chosen)
-        self.chainless = sorted({host for one in asked for host in one.hosts} - hosts)
+        all_hosts = {host for one in asked for host in one.hosts}
+        self.left_out.gone |= gone & all_hosts
+        self.left_out.chainless = all_hosts - hosts - gone
         found = [one.of_hosts(hosts) for one in asked]
         if not all(one.keys for one in found):
-            raise NotShipped(
-                f"call chains of {' and '.join(need)}, which no host that is asked has shipped"
-            )
+            was = "are gone from the store" if gone else "no host that is asked has shipped"
+            raise NotShipped(f"call chains of {' and '.join(need)}, which {was}")
         return found
 
     def _question(
@@ -337,10 +327,11 @@ class Asking:
             elif name in tables.NAMES:
                 rows[name] = tables.made(name, self._selection)
             elif name not in rows and name not in {one.name for one in asked}:
-                more = self._objects(name, name)
-                self._note_gone(name, more)
+                more = self._events.table(name, name)
+                gone = self._events.note_gone(name, more, self._recordings)
                 if more is None:
-                    raise NotShipped(f"{name}, which no host that is asked has shipped")
+                    was = "is gone from the store" if gone else "no host that is asked has shipped"
+                    raise NotShipped(f"{name}, which {was}")
                 self.read.add(name)
                 asked.append(more)
 
@@ -358,58 +349,11 @@ class Asking:
             return [*zip(answer.columns, answer.types, strict=True)]
 
     @cached_property
-    def _commits(self) -> list[Commit]:
-        """The commits of the session."""
+    def _recordings(self) -> Recordings:
+        """The recordings of the session."""
         commits = (told.commit for told in self._selection.commits)
         session = self._chosen.session
-        return [one for one in commits if session in {None, one.session}]
-
-    @cached_property
-    def _recordings(self) -> Recordings:
-        return Recordings(self._commits)
-
-    def _of_event(self, event: str) -> Objects | None:
-        """Return the objects of an event SYSTEM:NAME; None if there are none."""
-        plain = _plain_name(event)
-        for name in (event, plain):
-            if name in self._selection.events:
-                return self._objects(name, plain)
-        samples = table_of_samples(event)
-        if samples in self._selection.events:
-            found = self._objects(samples, plain)
-            names = self._recordings.samples_of(event)
-            return None if found is None else found._replace(of_events=names)
-        return None
-
-    def _plain(self, event: str) -> str:
-        """Return the name of the table of an event in the store."""
-        counts = Counter(map(_plain_name, self._selection.events))
-        plain = _plain_name(event)
-        return plain if counts[plain] == 1 else event
-
-    def _objects(self, event: str, name: str) -> Objects | None:
-        found = self._selection.objects(event)
-        if not found.keys:
-            return None
-        with ExitStack() as stack:
-            columns = duck.columns_of(self._samples(found.keys), self.place, stack)
-        return Objects(name, columns, found.keys, found.bytes, found.left_out)
-
-    def _samples(self, keys: Sequence[str]) -> list[str]:
-        """Return objects that have all columns: those of an event differ between kernels."""
-        if self._engine.dialect == dialect.DUCKDB:  # which looks at all of them
-            return [keys[-1]]
-        labels = self._selection.labels
-        newest: dict[str, str] = {}
-        for key in keys:
-            parts = parse_event_key(key)
-            if parts is not None:
-                newest[labels.get(parts.host, {}).get(KERNEL, parts.host)] = key
-        return [*newest.values()][-_SAMPLES:]
-
-
-def _plain_name(event: str) -> str:
-    return event.rpartition(":")[2]
+        return Recordings(one for one in commits if session in {None, one.session})
 
 
 def _names_table(name: str) -> FixedTable:

@@ -3,86 +3,113 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.fleet.lift import HOST
-from collectord.reader.event_tables import software_event
+from collectord.reader.event_tables import FRAMES, STACKS, software_event
 from collectord.reader.fixed_tables import FixedTable
 from collectord.reader.gaps import at_once, between
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
 
     from collectord.fleet.commit import Commit
     from collectord.reader.event_file import Window
     from collectord.reader.gaps import Interval
     from collectord.sink.manifest import Manifest
 
-# The rule of sessions of which no rows are shipped.
+# The rule of segments of which no rows are shipped.
 _LEDGER: Final = "ledger"
 _GAPS: Final = {HOST: "VARCHAR", "since": "TIMESTAMP_NS", "until": "TIMESTAMP_NS"}
+# Tables of which manifests do not tell whether there are rows.
+_OF_SAMPLES: Final = frozenset({"samples", FRAMES, STACKS})
 
 
-class _Recording(NamedTuple):
-    """The recording of a segment's file.
+class _Segment(NamedTuple):
+    """The recording of a segment.
 
     Attributes:
-        stream: {session, run}, whose segments follow each other.
-        events: their names, as the manifest has them; those of software events also as
+        commit: of it.
+        has_rows: they were shipped.
+        run: whose segments follow each other.
+        events: their names, as the manifests have them; those of software events also as
             SOFTWARE:NAME, whatever aliases and modifiers they have.
         interval: from when to when; None if nothing tells it.
     """
 
-    host: str
-    stream: tuple[str, str]
+    commit: Commit
+    has_rows: bool
+    run: str
     events: frozenset[str]
     interval: Interval | None
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its events, and of the tables of its objects."""
+        return self.events | {one.event for one in self.commit.objects}
+
 
 class Recordings:
-    """The recordings of some commits whose rows are in the store."""
+    """The recordings of some commits, in the order of their time within each host."""
 
-    def __init__(self, commits: Sequence[Commit]) -> None:
-        shipped = [one for one in commits if one.rule != _LEDGER and not one.problem]
-        self._names = [(one, {stored.event for stored in one.objects}) for one in shipped]
-        self._all: list[_Recording] = []
-        for one, of_commit in self._names:
-            for manifest in one.decoded():
-                events = frozenset(_names(manifest.events))
-                stream = one.session, manifest.run or one.source
-                self._all.append(_Recording(one.host, stream, events, _interval(manifest)))
-                of_commit.update(events)
+    def __init__(self, commits: Iterable[Commit]) -> None:
+        self._all = [*map(_segment, commits)]
+        self._shipped = [(one, one.names) for one in self._all if one.has_rows]
+
+    def within(self, window: Window) -> Iterator[Commit]:
+        """Yield the commits of a time."""
+        return (one.commit for one in self._all if window.overlaps(*one.commit.span))
 
     def commits_of(self, tables: Collection[str]) -> list[Commit]:
         """Return the commits that have rows of some tables, or may have had."""
-        plain = {name.rpartition(":")[2] for name in tables}
-        return [
-            one
-            for one, names in self._names
-            if not plain.isdisjoint(name.rpartition(":")[2] for name in names)
-        ]
+        plain = _plain(tables)
+        return [one.commit for one, names in self._shipped if not plain.isdisjoint(_plain(names))]
+
+    def without_rows(self, tables: Collection[str], window: Window) -> Counter[str]:
+        """Count the segments of a time whose rows of some tables are not there, by host.
+
+        They could not be made; or the segment was passed over, which the next one of its stream
+        tells. Which tables it had is told by its stream.
+        """
+        had: dict[tuple[str, ...], set[str]] = {}
+        for one in self._all:
+            if one.commit.rule != _LEDGER:
+                had.setdefault(one.commit.stream, set()).update(_plain(one.names))
+        for stream in had.keys() - {one.commit.stream for one, _ in self._shipped}:
+            had[stream] |= _OF_SAMPLES
+        ends_ns = {one.commit.source: one.commit.span[1] for one in self._all}
+        found: Counter[str] = Counter()
+        for commit in (one.commit for one in self._all):
+            if had.get(commit.stream, set()).isdisjoint(_plain(tables)):
+                continue
+            before_ns = ends_ns.get(commit.previous.source) if commit.previous else None
+            if commit.passed_over and window.overlaps(before_ns, commit.span[0]):
+                found[commit.host] += commit.passed_over
+            if commit.problem and window.overlaps(*commit.span):
+                found[commit.host] += 1
+        return found
 
     def among(self, events: Collection[str]) -> set[str]:
-        """Return those of some events that were recorded."""
-        names = {name for _, of_commit in self._names for name in of_commit}
-        return {event for event in events if _is_in(event, names)}
+        """Return those of some events of which rows were shipped, or may have been."""
+        known = {name for _, names in self._shipped for name in names}
+        return {event for event in events if _is_in(event, known)}
 
     def hosts(self, window: Window) -> set[str]:
-        """Return the hosts with segments of a time."""
-        return {one.host for one, _ in self._names if window.overlaps(*one.span)}
+        """Return the hosts with segments of a time, whatever was shipped of them."""
+        return {one.host for one in self.within(window)}
+
+    def recorders(self, events: Collection[str], window: Window) -> set[str]:
+        """Return the hosts that recorded each of some events in a time."""
+        return _hosts_of(((one, one.names) for one in self._all), events, window)
 
     def hosts_of(self, events: Collection[str], window: Window) -> set[str]:
-        """Return the hosts whose segments of a time have, or may have, each of some events."""
-        told: dict[str, set[str]] = {}
-        for one, names in self._names:
-            if window.overlaps(*one.span):
-                found = told.setdefault(one.host, set())
-                found.update(event for event in events if _is_in(event, names))
-        return {host for host, found in told.items() if found >= {*events}}
+        """Return the hosts that shipped rows of each of some events of a time, if there were."""
+        return _hosts_of(self._shipped, events, window)
 
     def samples_of(self, event: str) -> list[str]:
         """Return the names by which a software event SOFTWARE:NAME was recorded."""
-        names = {name for one in self._all for name in one.events}
+        names = {name for one, _ in self._shipped for name in one.events}
         return sorted(name for name in names if software_event(name) == event)
 
     def gaps(self, events: Collection[str]) -> FixedTable:
@@ -91,7 +118,7 @@ class Recordings:
             (host, *gap)
             for event in events
             for host, runs in self._runs(event).items()
-            for gap in between(runs.values())
+            for gap in between(interval for _, interval in runs)
         }
         return FixedTable(_GAPS, sorted(found))
 
@@ -99,9 +126,9 @@ class Recordings:
         """Return the sessions that recorded an event at once with another in a time, by host."""
         told = {
             host: at_once(
-                (_within(interval, window), session)
-                for (session, _), interval in runs.items()
-                if _within_ns(interval, window)
+                (within, session)
+                for session, interval in runs
+                for within in _within(interval, window)
             )
             for host, runs in self._runs(event).items()
         }
@@ -110,7 +137,7 @@ class Recordings:
     def times_ns(self, events: Collection[str], window: Window) -> dict[str, int]:
         """Return for how long hosts have recorded each of some events within a time.
 
-        One that has not, for some time, is not there.
+        One that has not, for some time, is not there; times whose rows are not there do not count.
         """
         each = [self._of_event_ns(event, window) for event in events]
         hosts = set.intersection(*map(set, each))
@@ -119,23 +146,67 @@ class Recordings:
     def _of_event_ns(self, event: str, window: Window) -> dict[str, int]:
         found: dict[str, int] = {}
         for host, runs in self._runs(event).items():
-            within_ns = sum(_within_ns(interval, window) for interval in runs.values())
-            if within_ns:
-                found[host] = within_ns
+            times = [within for _, interval in runs for within in _within(interval, window)]
+            if times:
+                pauses_ns = sum(until - since for since, until in between(times))
+                whole_ns = max(until for _, until in times) - min(since for since, _ in times)
+                found[host] = whole_ns - pauses_ns
         return found
 
-    def _runs(self, event: str) -> dict[str, dict[tuple[str, str], Interval]]:
-        """Return from when to when each stream recorded an event, by host, then stream."""
-        found: dict[str, dict[tuple[str, str], Interval]] = {}
+    def _runs(self, event: str) -> dict[str, list[tuple[str, Interval]]]:
+        """Return from when to when each session has rows of an event, by host.
+
+        Segments of a run follow each other without a pause, but for those without rows.
+        """
+        streams: dict[tuple[str, ...], list[tuple[Interval, _Segment]]] = {}
         for one in self._all:
             if one.interval is not None and _is_in(event, one.events):
-                runs = found.setdefault(one.host, {})
-                before = runs.get(one.stream, one.interval)
-                runs[one.stream] = (
-                    min(one.interval[0], before[0]),
-                    max(one.interval[1], before[1]),
-                )
+                key = *one.commit.stream, one.run
+                streams.setdefault(key, []).append((one.interval, one))
+        found: dict[str, list[tuple[str, Interval]]] = {}
+        for (host, session, *_), segments in streams.items():
+            for interval in _joined(sorted(segments, key=lambda told: told[0])):
+                found.setdefault(host, []).append((session, interval))
         return found
+
+
+def _joined(segments: Iterable[tuple[Interval, _Segment]]) -> Iterator[Interval]:
+    """Yield the times of a run of which there are rows, from its segments by time."""
+    run: Interval | None = None
+    for interval, one in segments:
+        if run is not None and one.has_rows and not one.commit.passed_over:
+            run = run[0], max(run[1], interval[1])
+            continue
+        if run is not None:
+            yield run
+        run = interval if one.has_rows else None
+    if run is not None:
+        yield run
+
+
+def _segment(one: Commit) -> _Segment:
+    manifests = one.decoded()
+    events = frozenset(name for manifest in manifests for name in _names(manifest.events))
+    times = [*filter(None, map(_interval, manifests))]
+    interval = (min(time[0] for time in times), max(time[1] for time in times)) if times else None
+    run = next((manifest.run for manifest in manifests if manifest.run), one.source)
+    return _Segment(one, one.rule != _LEDGER and not one.problem, run, events, interval)
+
+
+def _hosts_of(
+    segments: Iterable[tuple[_Segment, frozenset[str]]], events: Collection[str], window: Window
+) -> set[str]:
+    """Return the hosts whose segments of a time have each of some events, by their names."""
+    told: dict[str, set[str]] = {}
+    for one, names in segments:
+        if window.overlaps(*one.commit.span):
+            found = told.setdefault(one.commit.host, set())
+            found.update(event for event in events if _is_in(event, names))
+    return {host for host, found in told.items() if found >= {*events}}
+
+
+def _plain(names: Iterable[str]) -> set[str]:
+    return {name.rpartition(":")[2] for name in names}
 
 
 def _names(events: Iterable[str]) -> Iterator[str]:
@@ -157,17 +228,12 @@ def _interval(manifest: Manifest) -> Interval | None:
     return opened.realtime_ns, last.realtime_ns
 
 
-def _within(interval: Interval, window: Window) -> Interval:
-    """Return the part of an interval within a time; it ends before it begins if there is none."""
+def _within(interval: Interval, window: Window) -> Iterator[Interval]:
+    """Yield the part of an interval within a time, if there is some."""
     since, until = interval
     if window.since_ns is not None:
         since = max(since, window.since_ns)
     if window.until_ns is not None:
         until = min(until, window.until_ns)
-    return since, until
-
-
-def _within_ns(interval: Interval, window: Window) -> int:
-    """Return how much of an interval is within a time."""
-    since, until = _within(interval, window)
-    return max(until - since, 0)
+    if since < until:
+        yield since, until

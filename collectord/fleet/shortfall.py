@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shortfall of what was read, as commits tell it: objects that are gone, losses, and gaps."""
+"""The shortfall of what was read, by commits: objects that are gone, losses, gaps, and rows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from collectord.fleet.commit import Commit
+    from collectord.fleet.recordings import Recordings
     from collectord.fleet.selection import Selection
     from collectord.reader.event_file import Window
 
@@ -23,21 +24,23 @@ class Shortfall(NamedTuple):
     Attributes:
         lost: how many, by host, by {lost or overwritten, records or bytes}.
         gaps: times in which nothing was recorded, by host.
+        without_rows: segments whose records are not there, by host.
     """
 
     lost: Mapping[tuple[str, str], Counter[str]]
     gaps: Counter[str]
+    without_rows: Counter[str]
 
 
-def shortfall(commits: Iterable[Commit], window: Window) -> Shortfall:
-    """Return what lacks in the records of some segments within a time.
+def shortfall(recordings: Recordings, tables: Collection[str], window: Window) -> Shortfall:
+    """Return what lacks in the records of some tables within a time.
 
     Of a segment that is partly in it all losses count, as nothing tells when they were. A gap is
     told by the segments behind it.
     """
     lost: dict[tuple[str, str], Counter[str]] = {}
     gaps: set[tuple[str, int | None, int | None]] = set()
-    for one in commits:
+    for one in recordings.commits_of(tables):
         balance = one.balance
         for how, count in (("lost", balance.lost), ("overwritten", balance.overwritten)):
             if count and window.overlaps(*one.span):
@@ -48,7 +51,8 @@ def shortfall(commits: Iterable[Commit], window: Window) -> Shortfall:
             for time in one.covered
             if time.what != "recorded" and window.overlaps(time.since_ns, time.until_ns)
         }
-    return Shortfall(lost, Counter(host for host, _, _ in gaps))
+    without_rows = recordings.without_rows(tables, window)
+    return Shortfall(lost, Counter(host for host, _, _ in gaps), without_rows)
 
 
 def note_gone(

@@ -38,7 +38,8 @@ def parsed(sql: str, values: Mapping[str, int | str] | None = None) -> exp.Query
     while isinstance(tree, exp.Subquery):
         tree = tree.this
     if not isinstance(tree, exp.Query):
-        raise UsageError("the statement is no SELECT", hint="records are read and never changed")
+        hint = "records are read and never changed"
+        raise UsageError("the statement is not a SELECT", hint=hint)
     return _chosen(_filled(tree, values or {}))
 
 

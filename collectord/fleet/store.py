@@ -227,7 +227,7 @@ def folder_of(url: str) -> Path | None:
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
         kinds = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise UsageError(f"{url!r} is no address of a store", hint=f"{kinds} or a folder")
+        raise UsageError(f"{url!r} is not the address of a store", hint=f"{kinds} or a folder")
     if parts.scheme != "file":
         return None
     return Path(unquote(parts.path))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.fleet.finding import Finding
 from collectord.fleet.verification import Verification
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -205,7 +206,8 @@ def _of_commit(one: Commit) -> Iterator[Finding]:
         detail = f"the rows of {one.segment} are not there: {one.problem}"
         yield Finding("rows", one.host, one.session, detail, since_ns, until_ns)
     if one.passed_over:
-        detail = f"{one.passed_over:,} segments before {one.segment} were not shipped"
+        were = "was" if one.passed_over == 1 else "were"
+        detail = f"{counted(one.passed_over, 'segment')} before {one.segment} {were} not shipped"
         yield Finding(
             "passed over", one.host, one.session, detail, None, since_ns, one.passed_over
         )

@@ -15,6 +15,7 @@ from collectord.fleet import commit as commits_of
 from collectord.fleet.finding import Finding
 from collectord.fleet.store_keys import CommitKey, source_of
 from collectord.sink.told_balance import balance_in
+from collectord.text.wording import some_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -178,6 +179,4 @@ def _finding(what: str, one: Commit, detail: str, events: int | None = None) -> 
 
 def _segments(commits: Sequence[Commit]) -> str:
     """Return the segments of commits in words, with their days: names begin anew with a host."""
-    words = ", ".join(f"{one.segment} of {one.date}" for one in commits[:_NAMED])
-    more = len(commits) - _NAMED
-    return words + (f" and {more:,} more" if more > 0 else "")
+    return some_of([f"{one.segment} of {one.date}" for one in commits], _NAMED)

@@ -265,7 +265,7 @@ def _here(statement: str, stack: ExitStack) -> Iterator[str]:
 def _by_http(statement: str, address: str, stack: ExitStack) -> Iterator[str]:
     parts = urlsplit(address if "://" in address else f"http://{address}")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"{address!r} is no address of ClickHouse", hint="http://HOST:8123")
+        raise UsageError(f"{address!r} is not an address of ClickHouse", hint="http://HOST:8123")
     port = f":{parts.port}" if parts.port else ""
     options = urlencode({"max_query_size": _QUERY_BYTES, "wait_end_of_query": 1})
     request = urllib.request.Request(  # noqa: S310  # the scheme is checked

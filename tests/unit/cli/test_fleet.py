@@ -235,13 +235,38 @@ def test_a_flame_graph_is_of_labels_that_there_are(run: Run, store: Path) -> Non
 
 
 def test_a_flame_graph_needs_call_chains_of_one_event(run: Run, store: Path) -> None:
-    """The events to choose from are named."""
+    """The events to choose from are named; without any there are no samples."""
     told = "one event can be counted, and there are: cycles"
     with pytest.raises(UsageError, match=told):
         run("flame", "-e", "cyclse")
+    with Shipped(Store.open(str(store))) as shipped:
+        events = {f"sched:{SCHED}": switches(1, 5)}
+        shipped.segment(Host("new-1"), events, BEGIN_NS, SECOND)
+    told = (
+        "collectord: no host that is asked has shipped call chains; `call_graph` in a perf source "
+        "records them\ncollectord: there are no samples in what was read\n"
+    )
+    assert run("flame", "--host", "new-1") == (0, "", told)
+
+
+def test_a_flame_graph_has_what_is_left_of_call_chains(run: Run, store: Path) -> None:
+    """Samples whose stacks are gone from the store have no names; what is gone is told."""
+    (one,) = store.glob("events/event=stacks/*/host=web-1/*")
+    one.unlink()
+    status, text, errors = run("flame", "--host", "web-1")
+    assert (status, text) == (1, "run;[unknown] 10\n")
+    assert errors.count("its records were left out: ") == 1
+    shutil.rmtree(store / "events/event=stacks")
+    status, text, errors = run("flame", "--by", "host")
+    assert (status, text) == (1, "db-1;run;[unknown] 6\nweb-1;run;[unknown] 10\n")
+    assert errors.count("has no events/event=stacks/date=2026-11-20/host=") == 2
     shutil.rmtree(store / "events/event=frames")
-    with pytest.raises(UsageError, match="no host has shipped call chains"):
-        run("flame")
+    status, text, errors = run("flame")
+    assert (status, text) == (1, "")
+    assert errors.count("has no events/event=frames/date=2026-11-20/host=") == 2
+    assert "call_graph" not in errors
+    with pytest.raises(NotStored, match="which its commit names"):
+        run("query", "FROM stacks")
 
 
 @pytest.mark.parametrize(
@@ -353,6 +378,33 @@ def test_rows_begin_with_labels_that_there_are(run: Run) -> None:
     assert run("answer", "slow-io", "--by", "all")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        ("query", "FROM sched_switch"),
+        ("answer", "slow-io"),
+        ("ledger",),
+        ("flame",),
+        ("incidents",),
+    ],
+)
+def test_a_time_that_ends_before_it_begins_is_refused(run: Run, action: tuple[str, ...]) -> None:
+    """No record is in it, whatever hosts have shipped; the words are those of `ledger`."""
+    with pytest.raises(UsageError, match="--since must be before --until"):
+        run(*action, "--since", "2026-11-20T00:10:00Z", "--until", "2026-11-20T00:00:00Z")
+
+
+@pytest.mark.parametrize("words", [(), ("--label", "role=db", "--against", "role=web")])
+def test_a_ledger_is_of_a_session_that_there_is(run: Run, words: tuple[str, ...]) -> None:
+    """Hosts that never had one are not silent; those that there are are in the hint."""
+    with pytest.raises(
+        UsageError, match="no host that is asked has shipped the session x"
+    ) as told:
+        run("ledger", "--session", "x", *words, *_SOON)
+    assert told.value.hint == "there are: exec"
+    assert run("ledger", "--session", "exec", *words, *_SOON)[0] == 0
+
+
 @pytest.mark.parametrize("action", [("ledger",), ("flame",), ("incidents",)])
 def test_labels_that_no_host_has_are_told_by_each_action(
     run: Run, action: tuple[str, ...]
@@ -360,6 +412,13 @@ def test_labels_that_no_host_has_are_told_by_each_action(
     """The same options choose hosts for all of them."""
     with pytest.raises(UsageError, match="no host of role=bd has shipped"):
         run(*action, "--label", "role=bd")
+
+
+def test_the_name_of_a_host_is_no_label(run: Run) -> None:
+    """The hint has the option that chooses by it."""
+    with pytest.raises(UsageError, match="host is the name of a host, and no label") as told:
+        run("query", "FROM sched_switch", "--label", "host=db-*")
+    assert told.value.hint == "--host 'db-*'"
 
 
 def test_lost_records_and_gaps_are_told(run: Run, store: Path) -> None:
@@ -389,6 +448,64 @@ def test_lost_records_and_gaps_are_told(run: Run, store: Path) -> None:
     assert run(*count, "--until", "2026-11-20T00:01:30Z")[2] == gaps
     assert "lost" not in run("query", "FROM block_rq_issue")[2]
     assert run("query", "SELECT count(*) FROM ledger") == (0, "count_star()\n          10\n", "")
+
+
+def test_segments_whose_rows_were_not_shipped_are_told(run: Run, store: Path) -> None:
+    """Those of the tables and the time alone; as for an object that is gone the status is 1."""
+    events = {
+        f"sched:{SCHED}": switches(1, 2),
+        "frames": _FRAMES.format(count=2),
+        "stacks": _STACKS,
+    }
+    without = {f"sched:{SCHED}": f"FROM ({switches(1, 2)}) LIMIT 0"}
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("db-2")
+        begins_ns = BEGIN_NS + 120 * SECOND
+        shipped.segment(host, events, begins_ns, SECOND)
+        shipped.segment(host, without, begins_ns + SECOND, SECOND, problem="it is damaged")
+        shipped.segment(host, events, begins_ns + 4 * SECOND, SECOND, passed_over=2)
+        # Nothing else tells what tables this stream has.
+        shipped.segment(Host("db-3"), without, begins_ns, SECOND // 10, problem="it is damaged")
+    told = (
+        "collectord: the records of {} were not shipped, though they should be: {}; `collectord "
+        "fleet ledger` tells when and why\n"
+    )
+    for words in (
+        ("query", "SELECT count(*) FROM sched_switch"),
+        ("answer", "cpu-share"),
+        ("flame",),
+    ):
+        status, _, errors = run(*words)
+        assert status == 1
+        assert errors.endswith(told.format("4 segments of 2 hosts", "db-2 3, db-3 1"))
+    count = ("query", "SELECT count(*) FROM sched_switch", "--since")
+    for since, until, whose in (
+        ("02:01.5", "02:01.7", ("1 segment of 1 host", "db-2 1")),
+        ("02:02.5", "02:03.0", ("2 segments of 1 host", "db-2 2")),
+    ):
+        times = (f"2026-11-20T00:{since}Z", "--until", f"2026-11-20T00:{until}Z")
+        assert run(*count, *times)[::2] == (1, told.format(*whose))
+    assert run(*count, "2026-11-20T00:02:04.5Z")[::2] == (0, "")
+    assert run("query", "SELECT count(*) FROM block_rq_issue")[::2] == (0, "")
+
+
+def test_hosts_that_an_answer_leaves_out_are_named(run: Run, store: Path) -> None:
+    """Those that ship the ledger alone too; one that recorded nothing of it is another case."""
+    with Shipped(Store.open(str(store))) as shipped:
+        for name, event in (("led-1", f"sched:{SCHED}"), ("led-2", "oom:mark_victim")):
+            nothing = {event: f"FROM ({switches(1, 2)}) LIMIT 0"}
+            shipped.segment(Host(name), nothing, BEGIN_NS, SECOND, rule="ledger")
+    status, text, errors = run("answer", "cpu-share")
+    assert (status, "led-" in text) == (0, False)
+    assert errors == (
+        "collectord: 1 host has not recorded sched:sched_switch, by which cpu-share is given, and "
+        "was left out: led-2\n"
+        "collectord: 1 host has recorded what cpu-share needs, and not shipped the records, and "
+        "was left out: led-1\n"
+    )
+    status, _, errors = run("answer", "cpu-share", "--host", "led-*")
+    told = "needs sched:sched_switch, which no host that is asked has shipped"
+    assert (status, errors) == (1, f"collectord: cpu-share {told}, though led-1 recorded it\n")
 
 
 def test_so_many_commits_are_not_read_for_losses(

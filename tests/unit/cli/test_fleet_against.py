@@ -15,6 +15,7 @@ from collectord.errors import ConfigError, UsageError
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import IncidentKey
 from tests.support import object_stores
+from tests.support.answer_records import of_all_answers
 from tests.support.fleets import BEGIN_NS, SECOND, WAKING, Host, Shipped, wakings
 
 if TYPE_CHECKING:
@@ -121,6 +122,31 @@ def test_groups_that_recorded_for_different_times_are_told(run: Run, store: Path
     assert told in run(*words, "--since", "2026-11-20T00:00:59Z")[2]
 
 
+@pytest.mark.parametrize(
+    ("between", "behind"),
+    [({"problem": "it is damaged"}, {}), ({"rule": "ledger"}, {}), (None, {"passed_over": 1})],
+    ids=["no rows", "ledger alone", "passed over"],
+)
+def test_times_without_rows_do_not_count_as_recorded(
+    run: Run, store: Path, between: dict[str, Any] | None, behind: dict[str, Any]
+) -> None:
+    """The segments around them are of one run, whose records of that time are not there."""
+    events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
+    nothing = {f"sched:{WAKING}": f"FROM ({wakings({('a', 'b'): 1})}) LIMIT 0"}
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("new-1", labels={"role": "new"})
+        shipped.segment(host, events, BEGIN_NS, 60 * SECOND)
+        if between is not None:
+            shipped.segment(host, nothing, BEGIN_NS + 60 * SECOND, 540 * SECOND, **between)
+        shipped.segment(host, events, BEGIN_NS + 600 * SECOND, 60 * SECOND, **behind)
+    words = ("answer", "who-woke-whom", "--label", "role=new", "--against", "role=web")
+    status, _, errors = run(*words)
+    assert "have recorded for 120 s each in role=new and 60 s each in role=web: sums" in errors
+    assert (status, "though they should be: new-1 1;" in errors) == (
+        (0, False) if between == {"rule": "ledger"} else (1, True)
+    )
+
+
 @pytest.mark.parametrize(("engine", "word"), [("clickhouse", "FROM file("), ("spark", "`waker`")])
 def test_the_statement_of_a_difference_is_shown(run: Run, engine: str, word: str) -> None:
     """For each engine, without asking it."""
@@ -143,6 +169,8 @@ def test_hosts_are_groups_and_may_be_in_both(run: Run) -> None:
     errors = run("answer", "who-woke-whom", "--against", "role=web")[2]
     assert "4 hosts of all hosts against 2 hosts of role=web" in errors
     assert "web-1, web-2 are in both groups, and count in each" in errors
+    errors = run("answer", "who-woke-whom", "--against", "host=db-1")[2]
+    assert "db-1 is in both groups, and counts in each" in errors
 
 
 def test_hosts_that_have_recorded_or_shipped_nothing_do_not_count(run: Run, store: Path) -> None:
@@ -182,6 +210,59 @@ def test_a_host_whose_objects_are_gone_does_not_count(run: Run, store: Path) -> 
     assert status == 1
     assert "against 1 host of role=web; sums are per host\n" in errors
     assert errors.count("which its commit names") == 2
+
+
+def _stale(store: Path, name: str) -> None:
+    """Remove the objects of a host."""
+    for path in store.rglob(f"events/**/host={name}/*.parquet"):
+        path.unlink()
+
+
+def test_each_reason_why_a_group_cannot_be_compared_is_told(run: Run, store: Path) -> None:
+    """With all events that would do, and each host by what is missing of it."""
+    words = ("answer", "who-woke-whom", "--label", "role=db", "--against", "role=new")
+    waking = {f"sched:{WAKING}": f"FROM ({wakings({('a', 'b'): 1})}) LIMIT 0"}
+    with Shipped(Store.open(str(store))) as shipped:
+        labels = {"role": "new"}
+        other = {"some:thing": wakings({("a", "b"): 1})}
+        shipped.segment(Host("new-1", labels=labels), other, BEGIN_NS, SECOND)
+        told = "who-woke-whom needs sched:sched_waking, or sched:sched_wakeup, and no host of "
+        told += "role=new can be compared: "
+        lacks = "new-1 did not record sched:sched_waking in the time that is asked for\n"
+        assert f"{told}{lacks}" in run(*words)[2]
+        shipped.segment(Host("new-2", labels=labels), waking, BEGIN_NS, SECOND, rule="ledger")
+        own = "new-2 recorded it, and did not ship the records; "
+        assert f"{told}{own}{lacks}" in run(*words)[2]
+        events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
+        shipped.segment(Host("new-3", labels=labels), events, BEGIN_NS, SECOND)
+    _stale(store, "new-3")
+    status, text, errors = run(*words)
+    assert (status, text) == (1, "")
+    assert f"{told}the objects of new-3 are gone from the store; {own}{lacks}" in errors
+    assert errors.count("which its commit names") == 1
+
+
+def test_groups_are_compared_by_hosts_with_call_chains(run: Run, store: Path) -> None:
+    """That a group has none is told, and that those of all hosts are gone from the store."""
+    told = of_all_answers(1)
+    switch = {"sched:sched_switch": told["sched:sched_switch"]}
+    with Shipped(Store.open(str(store))) as shipped:
+        for name in ("db-1", "web-1"):
+            host = Host(name, labels={"role": name.partition("-")[0]})
+            chains = {one: told[one] for one in ("frames", "stacks")} if name == "db-1" else {}
+            shipped.segment(host, switch | chains, BEGIN_NS, 60 * SECOND, session="cpu")
+    needs = "off-cpu-stacks needs "
+    words = ("answer", "off-cpu-stacks", *_ROLES)
+    status, _, errors = run(*words)
+    assert status == 1
+    assert f"{needs}sched:sched_switch, and no host of role=web can be compared: " in errors
+    assert ": the records of web-1 have no call chains; web-2 did not record sched" in errors
+    for path in store.rglob("events/event=stacks/**/*.parquet"):
+        path.unlink()
+    status, _, errors = run(*words)
+    assert status == 1
+    assert f"{needs}call chains of sched:sched_switch, which are gone from the store\n" in errors
+    assert "has no events/event=stacks/date=2026-11-20/host=db-1/" in errors
 
 
 def test_conditions_are_given_one_by_one_or_with_commas(run: Run, store: Path) -> None:

@@ -89,13 +89,15 @@ def test_sums_of_all_hosts_are_those_of_their_manifests(shipped: Shipped) -> Non
 def test_losses_gaps_and_what_was_not_shipped_are_findings(shipped: Shipped) -> None:
     """Each has its host, its session, its time and its number."""
     gap = Covered(what="gap", cause="kill", since_ns=BEGIN_NS, until_ns=BEGIN_NS + SECOND)
-    _put(shipped, Host("a"), 1, lost=7, covered=(gap,), passed_over=2, problem="no rows")
+    _put(shipped, Host("a"), 1, lost=7, covered=(gap,), passed_over=1, problem="no rows")
     ledger = _ledger(shipped)
     assert sorted(_whats(ledger)) == ["gap", "lost", "passed over", "rows"]
     lost = next(one for one in ledger.findings if one.what == "lost")
     assert (lost.host, lost.session, lost.events) == ("a", "exec", 7)
     assert lost.detail == "kernel_ring/ring_full 7"
     assert ledger.sessions[0].figures.lost == 7
+    passed = next(one for one in ledger.findings if one.what == "passed over")
+    assert passed.detail == "1 segment before 000000.perf.data was not shipped"
 
 
 def test_a_silent_host_is_named(shipped: Shipped) -> None:

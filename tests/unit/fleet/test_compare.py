@@ -216,7 +216,7 @@ def test_hosts_that_recorded_nothing_of_it_do_not_count(store: Store) -> None:
             shipped.segment(host, {f"sched:{SCHED}": switches(1, 9)}, BEGIN_NS, _MINUTE)
     assert len(_comparison(store, "who-woke-whom")[1].against.hosts) == 2
     wanted = _role("db")._replace(also=_role("idle"))
-    with pytest.raises(NotShipped, match="sched:sched_waking, which no host of against"):
+    with pytest.raises(NotShipped, match="waking, or sched:sched_wakeup, and no host of against"):
         _comparison(store, "who-woke-whom", wanted)
 
 

@@ -121,7 +121,7 @@ def test_credentials(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("# of the bucket\nAWS_ACCESS_KEY_ID = a=b\n\n")
     assert store_options(tmp_path) == {"aws_access_key_id": "a=b"}
     (tmp_path / "store").write_text("aws_access_key_id")
-    with pytest.raises(ConfigError, match="is no option"):
+    with pytest.raises(ConfigError, match="is not an option"):
         store_options(tmp_path)
     assert redaction_key(None, needed=False) == b""
     (tmp_path / "redact").write_text("too short\n")
