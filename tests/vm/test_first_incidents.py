@@ -175,8 +175,8 @@ def test_a_disk_that_stalls(tmp_path: Path) -> None:
 
     The incident is made while the request is in flight; once it has ended it is the slowest.
 
-    The flight recorder is the BPF program, as on each host that has bcc. The ledger of a session that
-    streams says that its time is complete.
+    The flight recorder is the BPF program, as on each host that has bcc. The ledger of a session
+    that streams says that its time is complete.
     """
     WITHOUT_BPF.unlink()
 

@@ -68,7 +68,7 @@ SESSIONS: Final = f"""
 [daemon]
 opener = "/run/collectord-opener/opener.sock"
 
-# The installed flight recorder is ftrace's then: an emulated processor compiles too long at each start.
+# The installed flight recorder is ftrace's then: a BPF program would be compiled at each start.
 [bpf]
 python = "/bin/false"
 
