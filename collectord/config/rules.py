@@ -132,6 +132,7 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
             continue
         if isinstance(source, BpfSourceConfig):
             yield from under(key, _program(session, source, programs))
+            yield from under(key, _window("keep", source.keep, recorder=recorder))
             continue
         if not isinstance(source, TracefsSourceConfig):
             continue
@@ -145,20 +146,18 @@ def _mode(session: SessionConfig) -> Iterator[Problem]:
         if source.when == "otherwise" and len(session.source) == 1:
             hint = 'when = "present"'
             yield Problem(f"{key}.when", "there is no other source that it stands in for", hint)
-        yield from under(key, _window(source, recorder=recorder))
+        yield from under(key, _window("keep", source.keep, recorder=recorder))
+        yield from under(key, _window("max", source.max, recorder=recorder))
+        if recorder and not source.overwrite:
+            yield Problem(f"{key}.overwrite", "a flight recorder overwrites its oldest events")
 
 
-def _window(source: TracefsSourceConfig, *, recorder: bool) -> Iterator[Problem]:
-    """Yield problems of the keys that only a flight recorder has, or must have."""
-    for name in ("keep", "max"):
-        value = getattr(source, name)
-        if value is not None and not recorder:
-            hint = f'mode = "{FLIGHT_RECORDER}"'
-            yield Problem(name, "only a flight recorder has this key", hint)
-        elif value is not None and value in (0, Least()):
-            yield Problem(name, "must not be 0")
-    if recorder and not source.overwrite:
-        yield Problem("overwrite", "a flight recorder overwrites its oldest events")
+def _window(name: str, value: int | Least | None, *, recorder: bool) -> Iterator[Problem]:
+    """Yield problems of a key that only a flight recorder has."""
+    if value is not None and not recorder:
+        yield Problem(name, "only a flight recorder has this key", f'mode = "{FLIGHT_RECORDER}"')
+    elif value in (0, Least()):
+        yield Problem(name, "must not be 0")
 
 
 def _freeze(session: SessionConfig) -> Iterator[Problem]:

@@ -144,6 +144,7 @@ class BpfSourceConfig(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     ring: RingSize = RingSize()
     watermark: Share = Share(percent=25.0)
     sideband_ring: RingSize = RingSize(256 * KIB)
+    keep: Nanoseconds | None = None
     when: When = "present"
 
 

@@ -70,7 +70,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     )
     yield highest(
         "collectord_recorder_keep_seconds",
-        "Seconds that a flight recorder of ftrace is to reach back, as `keep` says.",
+        "Seconds that a flight recorder of ftrace or of BPF is to reach back, as `keep` says.",
         SESSION,
         ((of_session(s), s.keep_ns / NS_PER_SECOND) for s in sessions if s.keep_ns),
     )

@@ -88,6 +88,7 @@ class BpfPlan(Payload):
         compile_ns: time limit for one program.
         compile_bytes: memory that its compiler may map.
         stats: have the kernel count the cost of programs.
+        keep_ns: time that a flight recorder is to hold, 0 in a stream.
     """
 
     programs: tuple[ProgramPlan, ...]
@@ -98,6 +99,7 @@ class BpfPlan(Payload):
     compile_ns: int
     compile_bytes: int
     stats: bool
+    keep_ns: int = 0
 
     has_programs: ClassVar[bool] = True
     fails_alone: ClassVar[bool] = True
@@ -111,6 +113,11 @@ class BpfPlan(Payload):
     def programs_run(self) -> tuple[ProgramPlan, ...]:
         """See `Payload`."""
         return self.programs
+
+    @property
+    def window_ns(self) -> int:
+        """See `Payload`."""
+        return self.keep_ns
 
     @property
     def compile_limit_ns(self) -> int:
@@ -159,5 +166,6 @@ class BpfPlan(Payload):
             "cpus": list(self.cpus),
             "python": self.python,
             "headers": self.headers,
+            "keep_ns": self.keep_ns,
         }
         return {"bpf": plan}

@@ -17,9 +17,10 @@ from collectord.plan import ring_sizes
 from collectord.plan.bpf_plan import PERF, RINGBUF
 from collectord.plan.ring_plan import RingPlan
 from collectord.plan.ring_set import RingSet, numbered, rounded, sideband
+from collectord.text.units import NS_PER_SECOND, show_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
@@ -104,6 +105,21 @@ def slot_sets(
         )
     wanted = max(source.sideband_ring.in_bytes(facts.page_size, 0) for source, _ in chosen)
     return *sets, sideband(sets, scope, facts, wanted)
+
+
+def keep_ns(sources: Iterable[BpfSourceConfig]) -> int:
+    """Return the time that flight recorders of these sources are to reach back, 0 of none."""
+    times = (ring_sizes.KEEP_NS if source.keep is None else source.keep for source in sources)
+    return max(times, default=0)
+
+
+def window_notes(sets: Iterable[RingSet], keep_ns: int) -> Iterator[str]:
+    """Yield in words up to which rate slots hold a time: they are not made larger later."""
+    for one in sets:
+        if isinstance(one, SlotSet):
+            slots = one.requested_bytes // _SLOT_BYTES
+            rate = slots * NS_PER_SECOND // keep_ns
+            yield f"{slots:,} slots a CPU hold {show_ns(keep_ns)} up to {rate:,} slots a second"
 
 
 def ring_sets(

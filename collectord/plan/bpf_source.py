@@ -124,6 +124,10 @@ def draft(
             chosen.append((source, planned))
     notes += _headers_notes(facts.bpf) if programs else ()
     cpus = ring_cpus(scope, facts)
+    sized = bpf_rings.slot_sets if recorder else bpf_rings.ring_sets
+    sets = sized(chosen, events, cpus, scope, facts) if events else ()
+    keep_ns = bpf_rings.keep_ns(source for source, _ in chosen) if recorder else 0
+    notes += bpf_rings.window_notes(sets, keep_ns)
     plan = BpfPlan(
         programs=tuple(programs),
         cpus=cpus,
@@ -133,9 +137,8 @@ def draft(
         compile_ns=config.compile_time,
         compile_bytes=config.compile_memory,
         stats=config.stats,
+        keep_ns=keep_ns,
     )
-    sized = bpf_rings.slot_sets if recorder else bpf_rings.ring_sets
-    sets = sized(chosen, events, cpus, scope, facts) if events else ()
     may_fail = all(source.when == "present" for source in sources)
     return Rings(
         BpfSourceConfig.kind,

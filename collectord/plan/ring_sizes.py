@@ -25,6 +25,8 @@ SAMPLING_RING_BYTES: Final = 512 << 10
 # The most that the rings of a flight recorder take without another limit, in all and on each CPU.
 RECORDER_MAX: Final = Least(256 << 20, 1.0)
 _RECORDER_CPU_BYTES: Final = 4 << 20
+# The time that a flight recorder is to reach back without another one.
+KEEP_NS: Final = 30_000_000_000
 # A sample with a copy of the stack has 8 KiB and more.
 STACK_RING_BYTES: Final = 8 << 20
 

@@ -99,15 +99,16 @@ def draft_session(
         draft = SessionDraft(session, scope, rings, opening)
         for source in session.source:
             if isinstance(source, TracefsSourceConfig):
-                draft, why = _otherwise(draft, source)
-                if why is None:
+                draft, lacks = _otherwise(draft, source)
+                if lacks is None:
                     continue
                 freeze = freezing_tracepoint(session)
                 trace = trace_source.draft(source, session.mode, scope, facts, freeze)
                 if trace.rings:
+                    why = (f"ftrace, as the host lacks what is preferred: {one}" for one in lacks)
                     draft = replace(draft, trace=replace(trace, notes=(*why, *trace.notes)))
                 else:
-                    degraded = (*draft.rings.degraded, *trace.degraded)
+                    degraded = (*draft.rings.degraded, *lacks, *trace.degraded)
                     draft = replace(draft, rings=replace(draft.rings, degraded=degraded))
             elif type(source) in _PLANNERS:
                 drafted = _PLANNERS[type(source)](source, facts)
@@ -129,7 +130,7 @@ def _otherwise(
     """Choose between a tracefs source and those that it stands in for, by `when = "otherwise"`.
 
     Returns:
-        the draft, which says why, and what is noted of the tracefs source; None if it is left out.
+        the draft, and what the host lacks of the others; None if the source is left out.
     """
     if source.when != "otherwise":
         return draft, ()
@@ -137,8 +138,7 @@ def _otherwise(
     if rings.sets:
         note = "ftrace is not needed: the host can run what is preferred"
         return replace(draft, rings=replace(rings, notes=(*rings.notes, note))), None
-    lacks = tuple(f"ftrace, as the host lacks what is preferred: {why}" for why in rings.degraded)
-    return replace(draft, rings=Rings()), lacks
+    return replace(draft, rings=Rings()), rings.degraded
 
 
 def _perf_rings(

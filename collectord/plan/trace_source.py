@@ -56,7 +56,6 @@ _MAPPED_SUBBUF_BYTES: Final = 16 << 10
 RECORDER_PERCENT: Final = 100
 _PERCENT_MAX: Final = 99
 
-_KEEP_NS: Final = 30_000_000_000
 # The assumed rate of a CPU when a flight recorder begins: a busy scheduler's, about 4000 events a
 # second. The measured rate decides after that.
 _RECORDER_RING_MIN_BYTES: Final = 64 << 10
@@ -123,7 +122,7 @@ def draft(
         events = _with(freeze, tuple(_events(source, facts, degraded, exclude_self=exclude_self)))
         chosen = transport.choose(facts.ftrace, source.transport, resized=recorder)
     except ABSENCE as error:
-        if source.when != "present":
+        if source.when == "always":
             raise
         return SourceDraft(SOURCE, FORMAT, degraded=(f"{SOURCE}: {error.message}",))
     if not events and not source.probes:
@@ -132,7 +131,7 @@ def draft(
     notes: list[str] = []
     keep_ns = max_bytes = 0
     if recorder:
-        keep_ns = _KEEP_NS if source.keep is None else source.keep
+        keep_ns = ring_sizes.KEEP_NS if source.keep is None else source.keep
         most = source.max or ring_sizes.recorder_limit(len(cpus))
         max_bytes = most.of(facts.memory_bytes) or ring_sizes.RECORDER_MAX.bytes
         default = _recorder_bytes(keep_ns, max_bytes, len(cpus))
@@ -180,7 +179,7 @@ def draft(
     if chosen.transport is Transport.SPLICE:
         a_ring += _FILES_PER_PIPE
     files = len(rings) * a_ring + _FILES_OF_INSTANCE
-    may_fail = source.when == "present"
+    may_fail = source.when != "always"
     return SourceDraft(SOURCE, FORMAT, plan, rings, files, tuple(notes), tuple(degraded), may_fail)
 
 

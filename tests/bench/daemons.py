@@ -31,6 +31,13 @@ def default_config() -> str:
     return (ROOT / "config/collectord.toml").read_text()
 
 
+def without_bcc(text: str) -> str:
+    """Return a configuration that finds no bcc, as on a host where it is not installed."""
+    line = '# python = ""'
+    assert text.count(line) == 1
+    return text.replace(line, 'python = "/bin/false"')
+
+
 def with_sessions(text: str, wanted: Iterable[str]) -> str:
     """Return a configuration with these of its sessions, each with its place behind its name."""
     text, *triggers = _TRIGGER.split(text)

@@ -121,10 +121,10 @@ def test_default_configuration(
 
         status = daemon.status()
         assert status["pid"] == daemon.pid
-        assert {s["name"]: s["state"] for s in status["sessions"]} == {
-            "profile": "running",
-            "exec": "running",
-            "blackbox": "running",
+        assert {(s["name"], s["source"], s["state"]) for s in status["sessions"]} == {
+            ("profile", "perf", "running"),
+            ("exec", "perf", "running"),
+            ("blackbox", "bpf", "running"),
         }
         code, answer = daemon.get("/v1/sessions/exec")
         assert (code, [s["name"] for s in answer["sessions"]]) == (200, ["exec"])
@@ -139,7 +139,7 @@ def test_default_configuration(
     assert not (tmp_path / "control.sock").exists()
     assert daemons.left_open(state) == []
     segments = daemons.sealed(state)
-    assert {path.parent.name for path in segments} == {"profile", "exec"}
+    assert {path.parent.name for path in segments} == {"profile", "exec", "blackbox"}
     (execs,) = (path for path in segments if path.parent.name == "exec")
     ledger = daemons.manifest(execs)["ledger"]
     assert ledger["produced"] == ledger["stored"] >= 3

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any, Final
 
-from collectord.facts.kernel_facts import KernelFacts, PmuFacts
+from collectord.facts.kernel_facts import BpfFacts, KernelFacts, PmuFacts
+from collectord.kernel.bpf import catalogue
 
 TRACEPOINTS: Final = {
     "sched:sched_switch": 300,
@@ -18,6 +20,11 @@ TRACEPOINTS: Final = {
     "raw_syscalls:sys_enter": 20,
 }
 
+# It has the program of the installed configuration, and nothing that compiles it.
+WITHOUT_BCC: Final = BpfFacts(
+    problem="no interpreter has bcc",
+    programs={"blackbox": catalogue.load("blackbox", owner=os.geteuid())},
+)
 _HOST: Final = KernelFacts(
     release="6.12.0-test",
     arch="x86_64",
@@ -26,6 +33,7 @@ _HOST: Final = KernelFacts(
     cpus_possible=tuple(range(8)),
     capabilities=frozenset({"CAP_PERFMON", "CAP_IPC_LOCK"}),
     hardware_pmu=True,
+    bpf=WITHOUT_BCC,
     tracefs_path="/sys/kernel/tracing",
     tracepoints=TRACEPOINTS,
     pmus={

@@ -31,6 +31,10 @@ STATE: Final = Path("/var/lib/collectord")
 RUNTIME: Final = Path("/run/collectord")
 CONTROL: Final = RUNTIME / "control.sock"
 CONFIG: Final = Path("/etc/collectord/collectord.d/test.toml")
+# The installed flight recorder is a BPF program where there is a bcc, which takes an emulated
+# processor long to compile at each start. Without bcc it is ftrace's.
+WITHOUT_BPF: Final = CONFIG.with_name("bpf.toml")
+NO_BCC: Final = '[bpf]\npython = "/bin/false"\n'
 PARANOID: Final = Path("/proc/sys/kernel/perf_event_paranoid")
 CAPABILITY_SETS: Final = ("AmbientCapabilities", "CapabilityBoundingSet")
 

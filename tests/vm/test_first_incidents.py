@@ -19,7 +19,17 @@ from tests.support import bpf_load
 from tests.support.daemons import wait_for
 from tests.support.disks import STALLED_BYTES, stalling_disk
 from tests.support.patience import patient
-from tests.vm.service import CONFIG, STATE, UNIT, journal, session, shown, status_of, systemctl
+from tests.vm.service import (
+    CONFIG,
+    STATE,
+    UNIT,
+    WITHOUT_BPF,
+    journal,
+    session,
+    shown,
+    status_of,
+    systemctl,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,12 +109,13 @@ def said(*words: str, status: int = 0) -> str:
     return done.stdout
 
 
-def start(triggers: str) -> None:
+def start(triggers: str, flight_recorder: str = "tracefs") -> None:
     """Start the service, and give it triggers once it records."""
     CONFIG.write_text(INSTALLED_OFF)
     systemctl("start", UNIT)
-    for name in ("blackbox", "profile", "exec"):
-        assert session(name)["state"] == "running"
+    for name, source in (("blackbox", flight_recorder), ("profile", "perf"), ("exec", "perf")):
+        told = session(name)
+        assert (told["state"], told["source"]) == ("running", source), told
     CONFIG.write_text(triggers)
     systemctl("reload", UNIT)
 
@@ -164,8 +175,10 @@ def test_a_disk_that_stalls(tmp_path: Path) -> None:
 
     The incident is made while the request is in flight; once it has ended it is the slowest.
 
-    The ledger of a session that streams says that its time is complete.
+    The flight recorder is the BPF program, as on each host that has bcc. The ledger of a session
+    that streams says that its time is complete.
     """
+    WITHOUT_BPF.unlink()
 
     def stalled() -> list[dict[str, Any]]:
         return [
@@ -175,7 +188,7 @@ def test_a_disk_that_stalls(tmp_path: Path) -> None:
         ]
 
     with stalling_disk(tmp_path / "disk") as stall:
-        start(TRIGGERS.format(io="", oom="answers = []"))
+        start(TRIGGERS.format(io="", oom="answers = []"), "bpf")
         with busy_one():
             stall(lambda: wait_for(stalled, "an incident of the stall"))
         said("snapshot", "blackbox")

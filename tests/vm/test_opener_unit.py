@@ -67,6 +67,7 @@ subbufs = 2048
 COMPILED: Final = f"""
 [bpf]
 compile_time = "5m"
+python = ""
 
 [[session]]
 name = "{PROGRAM}"

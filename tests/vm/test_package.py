@@ -68,6 +68,10 @@ SESSIONS: Final = f"""
 [daemon]
 opener = "/run/collectord-opener/opener.sock"
 
+# The installed flight recorder is ftrace's then: a BPF program would be compiled at each start.
+[bpf]
+python = "/bin/false"
+
 # The default limit is a share of the disk: a guest's is smaller than the load. "0" is no limit.
 [retention]
 bytes = "0"

@@ -18,7 +18,7 @@ from collectord.facts.kernel_facts import Check, KernelFacts
 from collectord.kernel.linux import LinuxKernel
 from collectord.plan.facts_document import read_facts
 from tests.support.commands import Commands, served
-from tests.support.hosts import host
+from tests.support.hosts import WITHOUT_BCC, host
 
 SHIPPED: Final = Path(__file__).resolve().parents[3] / "config/collectord.toml"
 
@@ -35,6 +35,7 @@ FACTS: Final = KernelFacts(
         "sched:sched_process_exit": 3,
     },
     tracefs_path="/sys/kernel/tracing",
+    bpf=WITHOUT_BCC,
     checks=(
         Check("perf events", ok=True, detail="can be opened"),
         Check("tracepoints", ok=False, detail="not readable", remedy="CAP_DAC_READ_SEARCH"),

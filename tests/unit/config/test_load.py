@@ -26,11 +26,13 @@ from collectord.config.schema_session import (
 )
 from collectord.config.schema_trigger import TriggerConfig
 from collectord.errors import ConfigError
+from collectord.facts.kernel_facts import BpfFacts
+from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.plan.ftrace_plan import FtracePlan
-from collectord.text.units import Bytes, RingSize, Share
+from collectord.text.units import NS_PER_SECOND, Bytes, RingSize, Share
 from tests.support.configs import perf_event
-from tests.support.hosts import host
+from tests.support.hosts import TRACEPOINTS, WITHOUT_BCC, host
 
 MANUAL = Path(__file__).resolve().parents[3] / "config" / "collectord.toml"
 
@@ -459,6 +461,19 @@ def test_the_default_sessions() -> None:
     ]
     # This host has neither disks nor memory to run out of.
     assert len(blackbox.degraded) == 3
+    assert "ftrace, as the host lacks what is preferred: " in "\n".join(blackbox.notes)
+
+
+def test_the_default_flight_recorder_is_a_program_where_bpf_runs() -> None:
+    """`blackbox` takes the BPF program of that name, and ftrace is left out."""
+    wanted = dict.fromkeys(WITHOUT_BCC.programs["blackbox"].manifest.tracepoints, 1)
+    bpf = BpfFacts(python="python3", programs=WITHOUT_BCC.programs)
+    able = host(bpf=bpf, tracepoints={**TRACEPOINTS, **wanted})
+    *_, blackbox = build(load([MANUAL]), able).sessions
+    assert (blackbox.name, blackbox.source, blackbox.degraded) == ("blackbox", "bpf", ())
+    assert blackbox.payload_of(BpfPlan).names == ("blackbox",)
+    assert blackbox.payload.window_ns == 30 * NS_PER_SECOND
+    assert "ftrace is not needed: the host can run what is preferred" in blackbox.notes
 
 
 def test_documented_probes_show_whole_values() -> None:

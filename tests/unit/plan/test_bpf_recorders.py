@@ -16,7 +16,7 @@ from collectord.model import Basis, RingRole
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.programs.bpf_program import defines, problems
-from collectord.text.units import RingSize
+from collectord.text.units import NS_PER_SECOND, Nanoseconds, RingSize
 from tests.support.bpf_pairs import KEEPER, KEEPER_MANIFEST, keeper, keeping_host, program
 from tests.support.configs import tracefs_source
 
@@ -74,6 +74,16 @@ def test_slots_take_a_share_of_memory() -> None:
     assert session.rings[0].data_bytes * 256 <= 256 * MIB
 
 
+def test_the_plan_says_what_they_hold() -> None:
+    """Half a minute by default, or as `keep` says, up to a rate that the plan names."""
+    (session,) = plans(keeping_host(), source())
+    assert session.payload.window_ns == 30 * NS_PER_SECOND
+    assert "131,072 slots a CPU hold 30s up to 4,369 slots a second" in session.notes
+    (session,) = plans(keeping_host(), source(ring=RingSize(MIB), keep=Nanoseconds(NS_PER_SECOND)))
+    assert session.payload.window_ns == NS_PER_SECOND
+    assert "32,768 slots a CPU hold 1s up to 32,768 slots a second" in session.notes
+
+
 def test_an_opener_does_not_hold_them() -> None:
     """The note says so."""
     made = SessionConfig(name="s", mode="flight-recorder", source=(source(),))
@@ -123,6 +133,18 @@ def test_ftrace_otherwise() -> None:
     assert chosen.degraded == ()
 
 
+def test_a_host_with_neither_says_what_both_lack() -> None:
+    """The session is there without rings, and why: the program first, then ftrace."""
+    lacking = BpfFacts(problem="no bcc", programs={"keeps": KEEPS})
+    without = keeping_host(bpf=lacking, tracepoints={"sched:sched_process_exec": 1})
+    both = (source(), tracefs_source("sched:sched_switch", when="otherwise"))
+    (neither,) = plans(without, *both)
+    assert neither.rings == ()
+    program, events = neither.degraded
+    assert program == "keeps: keeps: no bcc"
+    assert events.startswith("tracefs: unknown event 'sched:sched_switch'")
+
+
 def test_ftrace_for_a_program_that_failed() -> None:
     """It stands in for what a daemon could not load, which without it is tried again."""
     facts = BpfFacts(programs={"keeps": KEEPS}, failed_programs={"keeps": "keeps: no such struct"})
@@ -142,8 +164,12 @@ def test_rules_of_recorders() -> None:
         source=(tracefs_source("sched:sched_switch", when="otherwise"),),
     )
     assert [problem.key for problem in check_session(alone)] == ["source[0].when"]
-    kept = SessionConfig(name="s", mode="flight-recorder", source=(source(),))
+    kept = SessionConfig(name="s", mode="flight-recorder", source=(source(keep=Nanoseconds(1)),))
     assert list(check_session(kept)) == []
+    none = SessionConfig(name="s", mode="flight-recorder", source=(source(keep=Nanoseconds(0)),))
+    assert [problem.key for problem in check_session(none)] == ["source[0].keep"]
+    stream = SessionConfig(name="s", source=(source(keep=Nanoseconds(1)),))
+    assert [problem.key for problem in check_session(stream)] == ["source[0].keep"]
 
 
 def test_kinds_are_numbered_for_the_program() -> None:
