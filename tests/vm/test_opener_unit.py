@@ -19,6 +19,7 @@ from tests.vm.service import (
     OPENER,
     STATE,
     UNIT,
+    WITHOUT_BPF,
     block_devices_let_in,
     hung_drain_thread,
     is_again,
@@ -67,7 +68,6 @@ subbufs = 2048
 COMPILED: Final = f"""
 [bpf]
 compile_time = "5m"
-python = ""
 
 [[session]]
 name = "{PROGRAM}"
@@ -158,6 +158,8 @@ def test_the_daemon_needs_no_privilege_of_perf_and_bpf(generator: Generator) -> 
     Neither does the compiler's successor, if somebody kills one.
     """
     CONFIG.write_text(HELD + COMPILED)
+    WITHOUT_BPF.unlink()
+    systemctl("restart", OPENER)  # it has looked for a bcc
     with without_sys_admin("CAP_PERFMON", "CAP_BPF", paranoid=CLOSED):
         systemctl("start", "--no-block", UNIT)
         wait_for(compilers, "a process that compiles")
