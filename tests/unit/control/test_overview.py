@@ -113,6 +113,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 @pytest.fixture
 def page(browser: Page) -> Iterator[Page]:
     """It has had no problem in the end, and has fetched nothing but from its own address."""
+    browser.visit("about:blank")  # the page of another test asks no more
     browser.requests.clear()
     yield browser
     assert browser.problems == []
