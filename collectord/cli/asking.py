@@ -12,10 +12,10 @@ from collectord.cli.debug_servers import complain_of_servers
 from collectord.cli.new_file import check_is_new
 from collectord.cli.output import complain
 from collectord.cli.query_rows import print_csv, print_objects
+from collectord.cli.time_window import time_window
 from collectord.cli.times import parse_time
 from collectord.errors import install_command
 from collectord.reader.chain_tables import Chains, Wishes
-from collectord.reader.event_file import Window
 from collectord.reader.event_tables import Found
 from collectord.reader.fixed_tables import fixed_tables
 from collectord.reader.manifest_tables import ManifestTables
@@ -94,7 +94,7 @@ def database_of(
     return Database(
         {**catalogue.tables, **(tables or {})},
         {**fixed_tables(catalogue.rows, os.uname().machine), **(fixed or {})},
-        Window(args.since, args.until),
+        time_window(args.since, args.until),
         did_you_mean,
         stack,
     )
@@ -104,14 +104,14 @@ def chains_of(
     catalogue: Catalogue, args: argparse.Namespace, servers: Debuginfod | None
 ) -> Chains:
     """Return the call chains of a catalogue's samples, whose tables a database may have."""
-    window = Window(args.since, args.until)
+    window = time_window(args.since, args.until)
     wishes = Wishes(window, user_cache(servers), visible, did_you_mean)
     return Chains(catalogue.files, wishes)
 
 
 def manifests_of(catalogue: Catalogue, args: argparse.Namespace) -> ManifestTables:
     """Return what the manifests of a catalogue tell, whose tables a database may have."""
-    return ManifestTables(catalogue, Window(args.since, args.until))
+    return ManifestTables(catalogue, time_window(args.since, args.until))
 
 
 def complain_of_chains(chains: Chains, servers: Debuginfod | None) -> None:

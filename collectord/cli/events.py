@@ -16,6 +16,7 @@ from collectord.cli.debug_servers import (
 )
 from collectord.cli.event_choice import Choice
 from collectord.cli.parser import Parser
+from collectord.cli.time_window import time_window
 from collectord.cli.times import joined, parse_time
 from collectord.codec.record_filter import parse_filter
 from collectord.errors import UsageError
@@ -145,7 +146,7 @@ def run(arguments: Sequence[str]) -> int:
         tuple(glob for word in args.globs or () for glob in word.split(",")),
         parse_filter(args.filter) if args.filter is not None else (),
     )
-    window = Window(args.since, args.until)
+    window = time_window(args.since, args.until)
     if args.number is not None and args.number < 0:
         raise UsageError("-n takes a number of records", hint="such as -n 20")
     nameless = "--count" if args.count else "-f" if args.follow else ""

@@ -20,8 +20,8 @@ from collectord.cli.output import complain
 from collectord.cli.parser import Parser
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.stacks import Wishes, read_stacks, title_of, write_stacks
+from collectord.cli.time_window import time_window
 from collectord.cli.times import TIMES, joined
-from collectord.reader.event_file import Window
 from collectord.reader.export_chrome import write_chrome
 from collectord.reader.export_parquet import write_parquet
 from collectord.reader.export_perf import write_perf_data
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
-    from collectord.reader.event_file import EventFile
+    from collectord.reader.event_file import EventFile, Window
     from collectord.reader.event_tables import TableScan
     from collectord.reader.export_cut import CutFiles
     from collectord.reader.export_rows import NamesOf
@@ -131,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
     args = parser().parse_args(joined(arguments, TIMES))
     targets = args.targets or [STATE_DIRECTORY]
     output = args.output or Path(_DEFAULT_OUTPUTS[args.format])
-    window = Window(args.since, args.until)
+    window = time_window(args.since, args.until)
     nameless = "" if args.format in {_PERFETTO, *_FORMS} else f"--format {args.format}"
     servers = debug_servers(args, "export", nameless)
     if args.format in _FORMS:

@@ -20,6 +20,7 @@ from collectord.cli.output import complain, say
 from collectord.cli.parser import Parser
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.stacks import ReadStacks, Wishes, read_stacks, title_of, write_stacks
+from collectord.cli.time_window import time_window
 from collectord.cli.times import TIMES, joined, parse_time
 from collectord.errors import UsageError
 from collectord.reader.event_file import Window
@@ -124,7 +125,7 @@ def run(arguments: Sequence[str]) -> int:
     targets = [Path(word) for word in args.targets] or [STATE_DIRECTORY]
     servers = debug_servers(args, "flame")
     wishes = Wishes(args.session, args.globs or (), args.by, args.off_cpu, servers)
-    now = read_stacks(targets, Window(args.since, args.until), wishes)
+    now = read_stacks(targets, time_window(args.since, args.until), wishes)
     before = _against(targets, args.against, wishes) if args.against is not None else None
     complain_of_servers(servers)
     if before is not None and before.profile.unit != now.profile.unit:
@@ -145,7 +146,7 @@ def _against(targets: Sequence[Path], other: str, wishes: Wishes) -> ReadStacks:
     """Read what is compared with: a file or a directory, or another time of the same targets."""
     since, span, until = other.partition(_SPAN)
     if span and not os.path.lexists(other):
-        return read_stacks(targets, Window(parse_time(since), parse_time(until)), wishes)
+        return read_stacks(targets, time_window(parse_time(since), parse_time(until)), wishes)
     return read_stacks([Path(other)], Window(), wishes)
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import answer_file
 from collectord.cli.asking import add_scope
 from collectord.cli.parser import Parser, named_values
-from collectord.cli.times import TIMES, check_order, joined
+from collectord.cli.time_window import time_window
+from collectord.cli.times import TIMES, joined
 from collectord.errors import CollectordError, UsageError, install_command
-from collectord.reader.event_file import Window
 from collectord.text.units import Nanoseconds
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def run(arguments: Sequence[str]) -> int:
         raise CollectordError(
             f"`fleet` needs {error.name}, which is not installed", hint=install_command("fleet")
         ) from error
-    args.window = Window(args.since, args.until)
+    args.window = time_window(args.since, args.until)
     args.labels = named_values("--label", args.label)
     if _HOST in args.labels:
         raise UsageError(
@@ -315,7 +315,6 @@ def _check(args: argparse.Namespace, made: Parser) -> None:
         raise UsageError("--previous-versions is negative", hint="0 keeps all versions")
     if args.parquet is not None and args.engine != _ENGINES[0]:
         raise UsageError("--parquet is written by DuckDB", hint="leave out --engine")
-    check_order(args.since, args.until)
     args.silent_ns = Nanoseconds.parse(args.silent_after)
 
 

@@ -128,12 +128,8 @@ def fleet_ledger(
     Raises:
         StoreError: the store cannot be read.
     """
-    told = [
-        one
-        for one in selection.commits
-        if session in {None, one.commit.session}
-        and selection.wanted.window.overlaps(*one.commit.span)
-    ]
+    asked = [one for one in selection.commits if session in {None, one.commit.session}]
+    told = [one for one in asked if selection.wanted.window.overlaps(*one.commit.span)]
     sessions: dict[tuple[str, str, str], SessionLedger] = {}
     for one in told:
         _add(sessions, one.commit)
@@ -145,7 +141,9 @@ def fleet_ledger(
         findings += _of_commit(one.commit)
     until_ns = selection.wanted.window.until_ns
     end_ns = now_ns if until_ns is None else min(now_ns, until_ns)
-    findings += _silent(sessions.values(), selection.hosts, silent_ns, end_ns)
+    # One that never had the session is not silent about it.
+    hosts = selection.hosts if session is None else sorted({one.commit.host for one in asked})
+    findings += _silent(sessions.values(), hosts, silent_ns, end_ns)
     checked: Counter[str] = Counter()
     if verify:
         verification = Verification(selection.store, told, checked)

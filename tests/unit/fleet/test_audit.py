@@ -52,10 +52,14 @@ def _put(shipped: Shipped, host: Host, times: int = 3, **values: object) -> list
 
 
 def _ledger(
-    shipped: Shipped, window: Window | None = None, *, now_ns: int = BEGIN_NS
+    shipped: Shipped,
+    window: Window | None = None,
+    *,
+    now_ns: int = BEGIN_NS,
+    session: str | None = None,
 ) -> FleetLedger:
     selection = Selection(shipped.store, Wanted(window or Window()))
-    return fleet_ledger(selection, None, _HOUR, now_ns=now_ns, verify=True)
+    return fleet_ledger(selection, session, _HOUR, now_ns=now_ns, verify=True)
 
 
 def _whats(ledger: FleetLedger) -> list[str]:
@@ -123,6 +127,16 @@ def test_hosts_are_silent_though_no_other_tells_anything(shipped: Shipped) -> No
     assert _whats(_ledger(shipped, now_ns=later_ns)) == ["silent"]
     assert _whats(_ledger(shipped, Window(None, later_ns), now_ns=BEGIN_NS + _HOUR)) == []
     assert _whats(_ledger(shipped, Window(None, BEGIN_NS + _HOUR), now_ns=later_ns)) == []
+
+
+def test_hosts_that_never_had_a_session_are_not_silent_about_it(shipped: Shipped) -> None:
+    """The others are, if they tell nothing of it at the end."""
+    _put(shipped, Host("a"), session="more")
+    _put(shipped, Host("b"))
+    later_ns = BEGIN_NS + 4 * _HOUR
+    for session, host in (("more", "a"), ("exec", "b")):
+        found = _ledger(shipped, now_ns=later_ns, session=session).findings
+        assert [(one.what, one.host) for one in found] == [("silent", host)]
 
 
 def test_a_time_has_the_segments_that_are_in_it(shipped: Shipped) -> None:
