@@ -11,9 +11,9 @@ from collectord.cli import EXIT_FAILURE, EXIT_OK, answer_file
 from collectord.cli.answer_rows import print_answer
 from collectord.cli.fleet_groups import (
     HOSTS_NAMED,
+    check_hosts,
     compared_groups,
     complain_of_groups,
-    name_of,
     print_compared,
     selection_of,
 )
@@ -22,7 +22,7 @@ from collectord.cli.output import Column, complain, print_table, say
 from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows, print_schema
 from collectord.errors import ConfigError, UsageError
-from collectord.fleet.choice import check_labels, check_session, no_host_of
+from collectord.fleet.choice import check_labels, check_session
 from collectord.fleet.clock_bound import clock_bound
 from collectord.fleet.compare import NO_LIMIT, Columns, NoColumn
 from collectord.fleet.engines import ENGINES, duck
@@ -30,7 +30,6 @@ from collectord.fleet.engines.place import Place
 from collectord.fleet.lift import HOST
 from collectord.fleet.needs import Needs, NotShipped
 from collectord.fleet.questions import AskedAnswer, Asking
-from collectord.fleet.selection import EVERYBODY
 from collectord.programs.parameter import values_of
 from collectord.text.units import NS_PER_SECOND
 from collectord.text.wording import counted, some_of
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from collectord.fleet.left_out import LeftOut
     from collectord.fleet.question import Question
     from collectord.fleet.selection import Selection
+    from collectord.fleet.shortfall import Shortfall
     from collectord.reader.sql import Answered
 
 _ALL: Final = "all"
@@ -66,7 +66,7 @@ def query(args: argparse.Namespace) -> int:
         return complain_of(selection)
     if not args.words:
         raise UsageError("no statement is given", hint="see `collectord fleet --help`")
-    _check_choice(selection, args)
+    check_hosts(selection, args)
     if selection.is_small:
         check_session(selection, args.session)
     question = asking.of_statement(args.words[0])
@@ -98,7 +98,7 @@ def answer(args: argparse.Namespace) -> int:
     asked = AskedAnswer(one.text, needs, values)
     groups = compared_groups(selection, args)
     if groups is None:
-        _check_choice(selection, args)
+        check_hosts(selection, args)
         check_labels(selection, keys)
     check_session(selection, args.session)
     try:
@@ -114,6 +114,7 @@ def answer(args: argparse.Namespace) -> int:
             _compare(asking, one, asked, groups, args)
     except NotShipped as error:
         complain(f"{one.name} needs {error.message}")
+        _complain_of_unshipped(asking.shortfall())
         return max(EXIT_FAILURE, complain_of(selection))
     if groups is None:
         _complain_of_left_out(asking.left_out, one.name)
@@ -208,12 +209,6 @@ def _asking(selection: Selection, args: argparse.Namespace) -> Asking:
     return Asking(selection, place, ENGINES[args.engine], args.session)
 
 
-def _check_choice(selection: Selection, args: argparse.Namespace) -> None:
-    """Raise UsageError if the hosts that are chosen, by name or label, are none."""
-    if (args.labels or args.host != EVERYBODY) and not selection.hosts:
-        raise no_host_of(selection, name_of(args))
-
-
 def _give(
     asking: Asking,
     question: Question,
@@ -277,7 +272,12 @@ def complain_of_shortfall(asking: Asking) -> int:
             f"there {'is' if gaps == 1 else 'are'} {counted(gaps, 'gap')} in what "
             f"{counted(len(found.gaps), 'host')} recorded: {_most(found.gaps)}{_LEDGER}"
         )
-    if not found.without_rows:
+    return _complain_of_unshipped(found)
+
+
+def _complain_of_unshipped(found: Shortfall | None) -> int:
+    """Say of how many segments the store should have records and has not; return the status."""
+    if found is None or not found.without_rows:
         return EXIT_OK
     segments = found.without_rows.total()
     complain(

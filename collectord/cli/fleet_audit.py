@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.cli import EXIT_FAILURE, EXIT_OK
 from collectord.cli.fleet_groups import (
     FIGURES,
+    check_hosts,
     compared_groups,
     complain_of_groups,
     figure_cells,
@@ -72,6 +73,8 @@ def ledger(args: argparse.Namespace) -> int:
     """Print the ledger of the fleet; return 1 unless it is provably complete."""
     selection = selection_of(args)
     groups = compared_groups(selection, args)
+    if groups is None:
+        check_hosts(selection, args)
     check_session(selection, args.session)
     found = fleet_ledger(
         selection, args.session, args.silent_ns, now_ns=time.time_ns(), verify=args.verify

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli.fleet_asking import complain_of, complain_of_shortfall
 from collectord.cli.fleet_groups import (
+    HOSTS_NAMED,
+    check_hosts,
     compared_groups,
     complain_of_groups,
     name_of,
@@ -32,13 +34,15 @@ from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
 from collectord.reader.symbols.frame import Frame, of_text
 from collectord.text.foreign import visible
-from collectord.text.wording import counted
+from collectord.text.wording import counted, some_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from collectord.fleet.groups import Groups
+    from collectord.fleet.question import Question
     from collectord.fleet.selection import Selection
 
     _Stacks = Counter[tuple[Frame, ...]]
@@ -64,6 +68,8 @@ def flame(args: argparse.Namespace) -> int:
         raise UsageError(f"{form.suffix} files have no comparison", hint="choose .svg or .html")
     selection = selection_of(args)
     groups = compared_groups(selection, args)
+    if groups is None:
+        check_hosts(selection, args)
     engine, place = ENGINES[args.engine], Place(selection.store, args.engine_address)
     asking = Asking(selection, place, engine, args.session)
     stacks, before = both = _stacks(selection, asking, args, groups)
@@ -71,10 +77,12 @@ def flame(args: argparse.Namespace) -> int:
     if groups is not None:
         complain_of_groups(groups, "samples are those of all hosts of a group, not per host")
     picture = Picture(_title(args), _UNIT, stacks, None if groups is None else before)
-    whose = [""] if groups is None else [f" of {one.name}" for one in groups]
-    for words, found in zip(whose, both, strict=False):  # one group alone has all
+    if groups is None and not stacks:
+        complain("there are no samples in what was read")
+    for group, found in zip(groups or (), both, strict=False):
         if not found:
-            complain(f"there are no samples{words} in what was read")
+            why = _why_without(asking.without_records(), group.hosts)
+            complain(f"there are no samples of {group.name} in what was read{why}")
     if args.output is None:
         for line in folded.lines(picture):
             say(line)
@@ -92,12 +100,15 @@ def _stacks(
     if selection.is_small:
         check_session(selection, args.session)
     found: tuple[_Stacks, _Stacks] = Counter(), Counter()
-    event = _event(selection, asking, args)
+    question = asking.of_statement("SELECT DISTINCT event FROM frames WHERE position = 0", _TABLES)
+    event = _event(question, selection, asking, args)
     if event is None:
         return found
     by = args.by or _COMM
+    is_named = any(_COMM in one.columns for one in question.objects)  # unless it is redacted
+    comm = _COMM if is_named else f"CAST(NULL AS VARCHAR) AS {_COMM}"
     counts = (
-        f"SELECT {HOST}, comm, stack_id, count(*) AS samples FROM frames "  # noqa: S608  # literal
+        f"SELECT {HOST}, {comm}, stack_id, count(*) AS samples FROM frames "  # noqa: S608  # literal
         f"WHERE position = 0 AND event = {literal(event)} GROUP BY {HOST}, comm, stack_id"
     )
     texts = (
@@ -130,14 +141,14 @@ def _stacks(
     return found
 
 
-def _event(selection: Selection, asking: Asking, args: argparse.Namespace) -> str | None:
-    """Return the event whose samples are counted; None if there are no samples."""
-    question = asking.of_statement("SELECT DISTINCT event FROM frames WHERE position = 0", _TABLES)
+def _event(
+    question: Question, selection: Selection, asking: Asking, args: argparse.Namespace
+) -> str | None:
+    """Return the event whose samples are counted, by the question of all; None without any."""
     if FRAMES in question.rows and not selection.gone:
-        complain(
-            "no host that is asked has shipped call chains; `call_graph` in a perf source records "
-            "them"
-        )
+        why = _why_without(asking.without_records(), selection.hosts)
+        hint = "; `call_graph` in a perf source records them"
+        complain(f"no host that is asked has shipped call chains{why or hint}")
     with ExitStack() as stack:
         rows = ENGINES[args.engine].ask(question, asking.place, asking.shape(question), stack)
         events: list[str] = sorted(event for batch in rows.batches() for (event,) in batch)
@@ -153,6 +164,12 @@ def _event(selection: Selection, asking: Asking, args: argparse.Namespace) -> st
             f"samples of one event can be counted, and there are: {told}", hint="choose by -e"
         )
     return chosen[0]
+
+
+def _why_without(unshipped: AbstractSet[str], hosts: Sequence[str]) -> str:
+    """Say that hosts have shipped no records, which is why there is nothing of them; else ""."""
+    named = sorted(unshipped & {*hosts})
+    return f": no record of {some_of(named, HOSTS_NAMED)} was shipped" if named else ""
 
 
 def _matches(event: str, glob: str) -> bool:

@@ -52,14 +52,23 @@ def compared_groups(selection: Selection, args: argparse.Namespace) -> Groups | 
     """Return the groups that are compared, and None if there is one alone.
 
     Raises:
-        UsageError: a group has no host, or no host has the labels of the one.
+        UsageError: a group has no host.
         StoreError: the store cannot be read.
     """
-    if args.against is not None:
-        return groups_of(selection, name_of(args), args.against)
-    if args.labels and not selection.hosts:
+    if args.against is None:
+        return None
+    return groups_of(selection, name_of(args), args.against)
+
+
+def check_hosts(selection: Selection, args: argparse.Namespace) -> None:
+    """See that the hosts that are chosen, by name or label, are some.
+
+    Raises:
+        UsageError: they are none; the hint has what there is.
+        StoreError: the store cannot be read.
+    """
+    if (args.labels or args.host != EVERYBODY) and not selection.hosts:
         raise no_host_of(selection, name_of(args))
-    return None
 
 
 def name_of(args: argparse.Namespace) -> str:

@@ -9,6 +9,7 @@ from collectord.cli import EXIT_FAILURE, EXIT_OK
 from collectord.cli.fleet_groups import (
     FIGURES,
     HOSTS_NAMED,
+    check_hosts,
     compared_groups,
     complain_of_groups,
     figure_cells,
@@ -52,11 +53,15 @@ def incidents(args: argparse.Namespace) -> int:
     selection = selection_of(args)
     store = selection.store
     groups = compared_groups(selection, args)
+    if args.labels and groups is None:
+        check_hosts(selection, args)
     hosts = selection.hosts if args.labels or groups is not None else None
     found = fleet_incidents(store, selection.wanted, hosts)
     if args.words:
         found = [_named(found, args.words[0])]
     if not found:
+        if groups is None:
+            check_hosts(selection, args)  # one that ships incidents alone has no segments
         complain("no incident of the time and of the hosts that are asked for was shipped")
     broken = any(part.problem for one in found for part in one.parts)
     if groups is not None:

@@ -40,7 +40,7 @@ class LeftOut:
         reasons = (
             (self.gone, "the objects of {} are gone from the store"),
             (self.chainless, "the records of {} have no call chains"),
-            (self.unshipped, "{} recorded it, and did not ship the records"),
+            (self.unshipped, "{} recorded it, and the records were not shipped"),
             (
                 rest,
                 f"{{}} did not record {' and '.join(self.events)} in the time that is asked for",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.fleet.lift import HOST
-from collectord.fleet.store_keys import parse_event_key
+from collectord.fleet.store_keys import CommitKey, parse_event_key
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -60,10 +60,17 @@ class Objects(NamedTuple):
         """The hosts that have put them."""
         return {parts.host for parts in filter(None, map(parse_event_key, self.keys))}
 
-    def of_hosts(self, hosts: Collection[str]) -> Objects:
-        """Return those of some hosts alone."""
+    def of(self, hosts: Collection[str], segments: Collection[CommitKey] | None = None) -> Objects:
+        """Return those of some hosts alone, and of some of their segments; None: of all."""
         parsed = ((key, parse_event_key(key)) for key in self.keys)
-        return self._replace(keys=[key for key, parts in parsed if parts and parts.host in hosts])
+        of_hosts = {
+            key: CommitKey(parts.date, parts.host, parts.source)
+            for key, parts in parsed
+            if parts is not None and parts.host in hosts
+        }
+        keys = [key for key, one in of_hosts.items() if segments is None or one in segments]
+        others = sorted(of_hosts.keys() - {*keys})
+        return self._replace(keys=keys, left_out=[*self.left_out, *others])
 
     @property
     def of_keys(self) -> dict[str, str]:

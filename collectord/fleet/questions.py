@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collectord.fleet.needs import Needs
     from collectord.fleet.selection import Selection
     from collectord.fleet.shortfall import Shortfall
+    from collectord.fleet.store_keys import CommitKey
 
 # Of more hosts, the number is told.
 _NAMED: Final = 2
@@ -186,9 +187,10 @@ class Asking:
             UsageError, StoreError: as `of_answer`.
         """
         need, hosts = self._need_of(asked.head, groups)
-        objects, rows = self._tables_of(asked.head, need, hosts)
+        objects, rows = self._tables_of(asked.head, need, hosts, self._selection.read)
         recorded_ns = self._recordings.times_ns(need, self._chosen.window)
-        left_out = sum(host not in recorded_ns for group in groups for host in group.hosts)
+        compared_hosts = recorded_ns.keys() | self.left_out.gone  # those are told by themselves
+        left_out = sum(host not in compared_hosts for group in groups for host in group.hosts)
         hosts = recorded_ns.keys() - self.left_out.gone - self.left_out.chainless
         for group in groups:
             if hosts.isdisjoint(group.hosts):
@@ -210,9 +212,19 @@ class Asking:
         return Comparison(question, groups, (each_ns[0], each_ns[1]), left_out)
 
     def _tables_of(
-        self, head: Needs, need: Sequence[str], hosts: Collection[str]
+        self,
+        head: Needs,
+        need: Sequence[str],
+        hosts: Collection[str],
+        segments: Collection[CommitKey] | None = None,
     ) -> tuple[list[Objects], dict[str, FixedTable]]:
         """Return the tables of what an answer reads of some hosts, which have all that it needs.
+
+        Args:
+            head: the needs of the answer.
+            need: the list of its events by which it is given.
+            hosts: the hosts.
+            segments: only records of these; None: of all.
 
         Raises as `of_answer`.
         """
@@ -220,7 +232,7 @@ class Asking:
         read = [event for event in (*need, *head.optional) if event in recorded]
         told = {event: self._events.of_event(event, self._recordings) for event in read}
         # A host alone refuses to answer from a part of what is needed.
-        own = {event: one.of_hosts(hosts) for event, one in told.items() if one is not None}
+        own = {event: one.of(hosts, segments) for event, one in told.items() if one is not None}
         found = {event: one for event, one in own.items() if one.keys}
         self.read = {*read}
         gone = {
@@ -267,6 +279,7 @@ class Asking:
                 *(self._recordings.recorders(need, window) for need in head.needs)
             )
             by = f", though {some_of(sorted(recorders), _NAMED)} recorded it" if recorders else ""
+            self.read = {event for need in head.needs for event in need}
             raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}{by}")
         recorders = self._recordings.recorders(need, window)
         lacking = self._recordings.hosts(window) - recorders
@@ -285,6 +298,16 @@ class Asking:
             return None
         return shortfall(self._recordings, self.read, self._chosen.window)
 
+    def without_records(self) -> set[str]:
+        """Return the hosts of the time of which no record was shipped; none if it is not known.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        if not self._selection.is_small:
+            return set()
+        return self._recordings.without_records(self._chosen.window)
+
     def _with_chains(self, need: Sequence[str], asked: Sequence[Objects]) -> list[Objects]:
         """Return the objects of those hosts of whose events there are call chains.
 
@@ -300,7 +323,7 @@ class Asking:
         all_hosts = {host for one in asked for host in one.hosts}
         self.left_out.gone |= gone & all_hosts
         self.left_out.chainless = all_hosts - hosts - gone
-        found = [one.of_hosts(hosts) for one in asked]
+        found = [one.of(hosts) for one in asked]
         if not all(one.keys for one in found):
             was = "are gone from the store" if gone else "no host that is asked has shipped"
             raise NotShipped(f"call chains of {' and '.join(need)}, which {was}")
@@ -353,7 +376,8 @@ class Asking:
         """The recordings of the session."""
         commits = (told.commit for told in self._selection.commits)
         session = self._chosen.session
-        return Recordings(one for one in commits if session in {None, one.session})
+        own = (one for one in commits if session in {None, one.session})
+        return Recordings(own, self._selection.gone.keys())
 
 
 def _names_table(name: str) -> FixedTable:

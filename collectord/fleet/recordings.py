@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.fleet.lift import HOST
 from collectord.reader.event_tables import FRAMES, STACKS, software_event
 from collectord.reader.fixed_tables import FixedTable
-from collectord.reader.gaps import at_once, between
+from collectord.reader.gaps import EVER_NS, at_once, between
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -49,11 +49,24 @@ class _Segment(NamedTuple):
         """The names of its events, and of the tables of its objects."""
         return self.events | {one.event for one in self.commit.objects}
 
+    @property
+    def pauses(self) -> Iterator[Interval]:
+        """The times near it in which its session recorded nothing."""
+        for time in self.commit.covered:
+            if time.what != "recorded" and time.since_ns is not None:
+                yield time.since_ns, EVER_NS if time.until_ns is None else time.until_ns
+
 
 class Recordings:
-    """The recordings of some commits, in the order of their time within each host."""
+    """The recordings of some commits, in the order of their time within each host.
 
-    def __init__(self, commits: Iterable[Commit]) -> None:
+    Args:
+        commits: the commits.
+        gone: keys of objects that they name and the store has not, of which more may be found.
+    """
+
+    def __init__(self, commits: Iterable[Commit], gone: Collection[str] = ()) -> None:
+        self._gone = gone
         self._all = [*map(_segment, commits)]
         self._shipped = [(one, one.names) for one in self._all if one.has_rows]
 
@@ -99,6 +112,11 @@ class Recordings:
         """Return the hosts with segments of a time, whatever was shipped of them."""
         return {one.host for one in self.within(window)}
 
+    def without_records(self, window: Window) -> set[str]:
+        """Return the hosts of a time of which no record was shipped."""
+        shipped = (one.commit for one, _ in self._shipped)
+        return self.hosts(window) - {one.host for one in shipped if window.overlaps(*one.span)}
+
     def recorders(self, events: Collection[str], window: Window) -> set[str]:
         """Return the hosts that recorded each of some events in a time."""
         return _hosts_of(((one, one.names) for one in self._all), events, window)
@@ -137,16 +155,22 @@ class Recordings:
     def times_ns(self, events: Collection[str], window: Window) -> dict[str, int]:
         """Return for how long hosts have recorded each of some events within a time.
 
-        One that has not, for some time, is not there; times whose rows are not there do not count.
+        One that has not, for some time, is not there; pauses do not count, nor do times whose
+        rows are not there.
         """
         each = [self._of_event_ns(event, window) for event in events]
         hosts = set.intersection(*map(set, each))
         return {host: min(times[host] for times in each) for host in sorted(hosts)}
 
     def _of_event_ns(self, event: str, window: Window) -> dict[str, int]:
+        recorded: dict[str, list[Interval]] = {}
+        for (host, *_), segments in self._streams(event).items():
+            pauses = sorted({pause for one in segments for pause in one.pauses})
+            for run in self._joined(segments):
+                for interval in _outside(run, pauses):
+                    recorded.setdefault(host, []).extend(_within(interval, window))
         found: dict[str, int] = {}
-        for host, runs in self._runs(event).items():
-            times = [within for _, interval in runs for within in _within(interval, window)]
+        for host, times in recorded.items():
             if times:
                 pauses_ns = sum(until - since for since, until in between(times))
                 whole_ns = max(until for _, until in times) - min(since for since, _ in times)
@@ -154,34 +178,39 @@ class Recordings:
         return found
 
     def _runs(self, event: str) -> dict[str, list[tuple[str, Interval]]]:
-        """Return from when to when each session has rows of an event, by host.
-
-        Segments of a run follow each other without a pause, but for those without rows.
-        """
-        streams: dict[tuple[str, ...], list[tuple[Interval, _Segment]]] = {}
-        for one in self._all:
-            if one.interval is not None and _is_in(event, one.events):
-                key = *one.commit.stream, one.run
-                streams.setdefault(key, []).append((one.interval, one))
+        """Return from when to when each session has rows of an event, by host."""
         found: dict[str, list[tuple[str, Interval]]] = {}
-        for (host, session, *_), segments in streams.items():
-            for interval in _joined(sorted(segments, key=lambda told: told[0])):
-                found.setdefault(host, []).append((session, interval))
+        for (host, session, *_), segments in self._streams(event).items():
+            found.setdefault(host, []).extend((session, run) for run in self._joined(segments))
         return found
 
+    def _streams(self, event: str) -> dict[tuple[str, ...], list[_Segment]]:
+        """Return the segments with an event whose time is known, by {host, session, ..., run}."""
+        streams: dict[tuple[str, ...], list[_Segment]] = {}
+        for one in self._all:
+            if one.interval is not None and _is_in(event, one.events):
+                streams.setdefault((*one.commit.stream, one.run), []).append(one)
+        return streams
 
-def _joined(segments: Iterable[tuple[Interval, _Segment]]) -> Iterator[Interval]:
-    """Yield the times of a run of which there are rows, from its segments by time."""
-    run: Interval | None = None
-    for interval, one in segments:
-        if run is not None and one.has_rows and not one.commit.passed_over:
-            run = run[0], max(run[1], interval[1])
-            continue
+    def _joined(self, segments: Iterable[_Segment]) -> Iterator[Interval]:
+        """Yield the times of a run of which there are rows.
+
+        Its segments follow each other without a pause, but for those without rows.
+        """
+        run: Interval | None = None
+        timed = [(one.interval, one) for one in segments if one.interval is not None]
+        for interval, one in sorted(timed, key=lambda told: told[0]):
+            has_rows = one.has_rows and not any(
+                stored.key in self._gone for stored in one.commit.objects
+            )
+            if run is not None and has_rows and not one.commit.passed_over:
+                run = run[0], max(run[1], interval[1])
+                continue
+            if run is not None:
+                yield run
+            run = interval if has_rows else None
         if run is not None:
             yield run
-        run = interval if one.has_rows else None
-    if run is not None:
-        yield run
 
 
 def _segment(one: Commit) -> _Segment:
@@ -226,6 +255,19 @@ def _interval(manifest: Manifest) -> Interval | None:
     if not opened.realtime_ns or not last.realtime_ns:
         return None
     return opened.realtime_ns, last.realtime_ns
+
+
+def _outside(interval: Interval, pauses: Iterable[Interval]) -> Iterator[Interval]:
+    """Yield the parts of an interval that are in none of some pauses, which are in order."""
+    since, until = interval
+    for begins, ends in pauses:
+        if begins >= until:
+            break
+        if begins > since:
+            yield since, begins
+        since = max(since, ends)
+    if since < until:
+        yield since, until
 
 
 def _within(interval: Interval, window: Window) -> Iterator[Interval]:

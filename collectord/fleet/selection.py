@@ -238,6 +238,11 @@ class Selection:
         return sorted(told, key=lambda one: (one.commit.host, one.commit.started_ns, one.key))
 
     @property
+    def read(self) -> set[CommitKey]:
+        """The segments whose commits can be read; it reads all. Raises StoreError."""
+        return {self.committed[told.key] for told in self.commits}
+
+    @property
     def is_small(self) -> bool:
         """Whether all commits are read, or are so few that they may be. Raises StoreError."""
         known = self._known.keys() | self.damaged.keys()

@@ -414,6 +414,61 @@ def test_labels_that_no_host_has_are_told_by_each_action(
         run(*action, "--label", "role=bd")
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        ("query", "FROM sched_switch"),
+        ("answer", "cpu-share"),
+        ("ledger",),
+        ("flame",),
+        ("incidents",),
+    ],
+)
+def test_a_name_that_no_host_has_is_told_by_each_action(run: Run, action: tuple[str, ...]) -> None:
+    """It is a mistake, and not a host that recorded nothing; the hint has the names there are."""
+    with pytest.raises(UsageError, match="no host of bd-1 has shipped") as told:
+        run(*action, "--host", "bd-1")
+    assert "host is db-1, web-1" in told.value.hint
+
+
+def test_a_flame_graph_says_that_records_were_not_shipped(run: Run, store: Path) -> None:
+    """Whether they have call chains is not known, so that no option is to be changed."""
+    nothing = {f"sched:{SCHED}": f"FROM ({switches(1, 2)}) LIMIT 0"}
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("led-1", labels={"role": "led"})
+        shipped.segment(host, nothing, BEGIN_NS, SECOND, rule="ledger")
+    why = ": no record of led-1 was shipped\n"
+    status, _, errors = run("flame", "--host", "led-1")
+    assert status == 0
+    assert f"no host that is asked has shipped call chains{why}" in errors
+    errors = run("flame", "--label", "role=led", "--against", "role=web")[2]
+    assert f"there are no samples of role=led in what was read{why}" in errors
+
+
+def test_a_flame_graph_needs_no_names_of_threads(run: Run, store: Path) -> None:
+    """They may be redacted; another host's are shown."""
+    frames = f"SELECT * EXCLUDE (comm) FROM ({_FRAMES.format(count=3)})"  # noqa: S608
+    with Shipped(Store.open(str(store))) as shipped:
+        events = {f"sched:{SCHED}": switches(1, 2), "frames": frames, "stacks": _STACKS}
+        shipped.segment(Host("red-1"), events, BEGIN_NS, SECOND)
+    status, text, _ = run("flame", "--host", "red-1")
+    assert (status, {line.partition(";")[0] for line in text.splitlines()}) == (0, {"[unknown]"})
+    status, text, _ = run("flame", "--host", "*-1")
+    assert status == 0
+    assert len({line.partition(";")[0] for line in text.splitlines()}) > 1
+
+
+def test_a_refused_answer_says_what_was_not_shipped(run: Run, store: Path) -> None:
+    """A segment whose records could not be made is not one whose rule keeps them."""
+    nothing = {f"sched:{SCHED}": f"FROM ({switches(1, 2)}) LIMIT 0"}
+    with Shipped(Store.open(str(store))) as shipped:
+        shipped.segment(Host("bad-1"), nothing, BEGIN_NS, SECOND, problem="it is damaged")
+    status, _, errors = run("answer", "cpu-share", "--host", "bad-1")
+    assert status == 1
+    assert "which no host that is asked has shipped, though bad-1 recorded it\n" in errors
+    assert "the records of 1 segment of 1 host were not shipped, though they should be" in errors
+
+
 def test_the_name_of_a_host_is_no_label(run: Run) -> None:
     """The hint has the option that chooses by it."""
     with pytest.raises(UsageError, match="host is the name of a host, and no label") as told:

@@ -12,8 +12,9 @@ import duckdb
 import pytest
 
 from collectord.errors import ConfigError, UsageError
+from collectord.fleet.commit import Covered
 from collectord.fleet.store import Store
-from collectord.fleet.store_keys import IncidentKey
+from collectord.fleet.store_keys import CommitKey, IncidentKey
 from tests.support import object_stores
 from tests.support.answer_records import of_all_answers
 from tests.support.fleets import BEGIN_NS, SECOND, WAKING, Host, Shipped, wakings
@@ -147,6 +148,60 @@ def test_times_without_rows_do_not_count_as_recorded(
     )
 
 
+def test_the_time_of_an_object_that_is_gone_does_not_count(run: Run, store: Path) -> None:
+    """It lies within a run, whose other segments are there."""
+    events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("new-1", labels={"role": "new"})
+        made = [
+            shipped.segment(host, events, BEGIN_NS + since * SECOND, length * SECOND)
+            for since, length in ((0, 60), (60, 540), (600, 60))
+        ]
+    (gone,) = (one.key for one in made[1].objects)
+    (store / gone).unlink()
+    status, _, errors = run(
+        "answer", "who-woke-whom", "--label", "role=new", "--against", "role=web"
+    )
+    assert status == 1
+    assert "have recorded for 120 s each in role=new and 60 s each in role=web: sums" in errors
+
+
+def test_pauses_do_not_count_as_recorded(run: Run, store: Path) -> None:
+    """A host that was paused for the whole of a time is not compared there."""
+    events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
+    paused = Covered(
+        what="paused",
+        cause="request",
+        since_ns=BEGIN_NS + 10 * SECOND,
+        until_ns=BEGIN_NS + 310 * SECOND,
+    )
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("new-1", labels={"role": "new"})
+        shipped.segment(host, events, BEGIN_NS, 480 * SECOND, covered=(paused,))
+    words = ("answer", "who-woke-whom", "--label", "role=new", "--against", "role=web")
+    told = "have recorded for 180 s each in role=new and 60 s each in role=web: sums"
+    assert told in run(*words)[2]
+    within = ("--since", "2026-11-20T00:00:20Z", "--until", "2026-11-20T00:00:40Z")
+    status, _, errors = run(*words, *within)
+    assert status == 1
+    assert "new-1 did not record sched:sched_waking in the time that is asked for" in errors
+
+
+def test_segments_whose_commits_cannot_be_read_are_not_compared(run: Run, store: Path) -> None:
+    """Nothing tells their time: neither it nor their records count."""
+    events = {f"sched:{WAKING}": wakings({("a", "b"): 7})}
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("web-2", labels={"role": "web"})
+        one = shipped.segment(host, events, BEGIN_NS + 60 * SECOND, 540 * SECOND)
+    words = ("answer", "who-woke-whom", *_ROLES)
+    assert run(*words)[1].splitlines()[1].split()[3:5] == ["30", "18.5"]
+    (store / CommitKey(one.date, one.host, one.source).key).write_bytes(b"x")
+    status, text, errors = run(*words)
+    assert (status, text.splitlines()[1].split()[3:5]) == (1, ["30", "15"])
+    assert "nothing tells what its segment lacks: " in errors
+    assert "have recorded for" not in errors
+
+
 @pytest.mark.parametrize(("engine", "word"), [("clickhouse", "FROM file("), ("spark", "`waker`")])
 def test_the_statement_of_a_difference_is_shown(run: Run, engine: str, word: str) -> None:
     """For each engine, without asking it."""
@@ -231,7 +286,7 @@ def test_each_reason_why_a_group_cannot_be_compared_is_told(run: Run, store: Pat
         lacks = "new-1 did not record sched:sched_waking in the time that is asked for\n"
         assert f"{told}{lacks}" in run(*words)[2]
         shipped.segment(Host("new-2", labels=labels), waking, BEGIN_NS, SECOND, rule="ledger")
-        own = "new-2 recorded it, and did not ship the records; "
+        own = "new-2 recorded it, and the records were not shipped; "
         assert f"{told}{own}{lacks}" in run(*words)[2]
         events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
         shipped.segment(Host("new-3", labels=labels), events, BEGIN_NS, SECOND)
