@@ -188,7 +188,7 @@ def test_pauses_do_not_count_as_recorded(run: Run, store: Path) -> None:
 
 
 def test_segments_whose_commits_cannot_be_read_are_not_compared(run: Run, store: Path) -> None:
-    """Nothing tells their time: neither it nor their records count."""
+    """Neither their time, which is not known, nor their records count."""
     events = {f"sched:{WAKING}": wakings({("a", "b"): 7})}
     with Shipped(Store.open(str(store))) as shipped:
         host = Host("web-2", labels={"role": "web"})
