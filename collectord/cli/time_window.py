@@ -13,5 +13,6 @@ def time_window(since_ns: int | None, until_ns: int | None) -> Window:
     Raises:
         UsageError: it ends before it begins.
     """
-    check_order(since_ns, until_ns)
+    if since_ns != until_ns:  # a moment may have records
+        check_order(since_ns, until_ns)
     return Window(since_ns, until_ns)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.fleet.lift import HOST
 from collectord.reader.event_tables import FRAMES, STACKS, software_event
 from collectord.reader.fixed_tables import FixedTable
-from collectord.reader.gaps import EVER_NS, at_once, between
+from collectord.reader.gaps import EVER_NS, at_once, between, overwritten_until
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -203,9 +203,12 @@ class Recordings:
             has_rows = one.has_rows and not any(
                 stored.key in self._gone for stored in one.commit.objects
             )
-            if run is not None and has_rows and not one.commit.passed_over:
+            first_ns = one.commit.first_ns if one.commit.balance.overwritten else None
+            if run is not None and has_rows and not one.commit.passed_over and first_ns is None:
                 run = run[0], max(run[1], interval[1])
                 continue
+            if run is not None and first_ns is not None:
+                interval = overwritten_until(run[1], first_ns), interval[1]  # noqa: PLW2901
             if run is not None:
                 yield run
             run = interval if has_rows else None

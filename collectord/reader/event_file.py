@@ -197,6 +197,15 @@ class EventFile:
         since_ns, until_ns = (None if at is None else self._stamp(at) for at in asked)
         return Window(since_ns, until_ns)
 
+    @property
+    def first_utc_ns(self) -> int:
+        """UTC of the first record of a sealed file, 0 if it is not known."""
+        first_ns, _ = self._stamps
+        if not first_ns or not self.clock:
+            return 0
+        stamp_ns, utc_ns = self.clock[-1]
+        return utc_ns + first_ns - stamp_ns
+
     def is_outside(self, window: Window) -> bool:
         """Whether it is known that no record is in a span of the file's clock."""
         first_ns, last_ns = self._stamps

@@ -26,7 +26,9 @@ def gaps_of(tables: Iterable[EventTable]) -> list[Interval]:
     What lasted from before such a time until after it was not seen: a pair of records around it
     may belong to different things. Files without a manifest tell nothing.
     """
-    return sorted({gap for table in tables for gap in between(_runs(table.files).values())})
+    return sorted(
+        {gap for table in tables for gap in between(run for _, run in _runs(table.files))}
+    )
 
 
 def between(runs: Iterable[Interval]) -> Iterator[Interval]:
@@ -40,7 +42,7 @@ def between(runs: Iterable[Interval]) -> Iterator[Interval]:
 
 def folders_at_once(files: Sequence[EventFile]) -> list[str]:
     """Return folders of sessions that recorded an event at the same time, so that it is twice."""
-    return at_once((interval, folder) for (folder, _), interval in _runs(files).items())
+    return at_once((run, folder) for folder, run in _runs(files))
 
 
 def at_once(runs: Iterable[tuple[Interval, str]]) -> list[str]:
@@ -56,18 +58,39 @@ def at_once(runs: Iterable[tuple[Interval, str]]) -> list[str]:
     return sorted(twice)
 
 
-def _runs(files: Iterable[EventFile]) -> dict[tuple[str, str], Interval]:
-    """Return from when to when each stream recorded, by {folder, stream}.
+def overwritten_until(before_ns: int, first_ns: int) -> int:
+    """Return a time within what a flight recorder has overwritten between two snapshots, UTC.
 
-    The segments of a stream follow each other without a pause.
+    Args:
+        before_ns: the end of the first one.
+        first_ns: the first record of the second one.
     """
-    runs: dict[tuple[str, str], Interval] = {}
+    return max(before_ns, (before_ns + first_ns) // 2)
+
+
+def _runs(files: Iterable[EventFile]) -> Iterator[tuple[str, Interval]]:
+    """Yield from when to when each stream recorded, with its folder.
+
+    The segments of a stream follow each other without a pause, but for what a flight recorder
+    has overwritten before its next snapshot.
+    """
+    streams: dict[tuple[str, str], list[tuple[Interval, EventFile]]] = {}
     for file in files:
         if file.manifest is None or not file.clock:
             continue
         key = shown(str(file.path.parent)), file.manifest.run or file.path_text
         running = isinstance(file.manifest, OpenManifest)
-        begins_ns, ends_ns = file.clock[0][1], EVER_NS if running else file.clock[-1][1]
-        before = runs.get(key, (begins_ns, ends_ns))
-        runs[key] = min(begins_ns, before[0]), max(ends_ns, before[1])
-    return runs
+        interval = file.clock[0][1], EVER_NS if running else file.clock[-1][1]
+        streams.setdefault(key, []).append((interval, file))
+    for (folder, _), timed in streams.items():
+        run: Interval | None = None
+        for (begins_ns, ends_ns), file in sorted(timed, key=lambda one: one[0]):
+            if run is not None and file.wraps and file.first_utc_ns:
+                yield folder, run
+                run = overwritten_until(run[1], file.first_utc_ns), ends_ns
+            elif run is not None:
+                run = run[0], max(run[1], ends_ns)
+            else:
+                run = begins_ns, ends_ns
+        if run is not None:
+            yield folder, run

@@ -79,6 +79,15 @@ class BpfReader:
             for program in source.programs
         ]
 
+    @property
+    def has_live_figures(self) -> bool:
+        """Whether programs have maps that are shown, or run time that counts as cost.
+
+        What else there is, losses at submitting and runs that were skipped, is in the ledger too.
+        """
+        manifests = [reader.program.plan.program.manifest for reader in self._readers]
+        return self._stats or any(one.metric or one.answer for one in manifests)
+
     def read(self) -> tuple[BpfStatus, ...]:
         """Read all programs. One thread at a time.
 

@@ -12,7 +12,7 @@ import structlog
 from collectord.errors import KernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Executor
 
     from collectord.session.maps.map_reader import BpfReader
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Contents = Mapping[str, Mapping[str, TableContents]]
 
 _LOG: Final = structlog.get_logger()
+# Of programs whose figures nobody watches.
+_SLOW_NS: Final = 10_000_000_000
 
 
 class _Report(NamedTuple):
@@ -38,6 +40,8 @@ class _Report(NamedTuple):
 class BpfWatch:
     """Starts the readers of all sessions, once per flush interval at most.
 
+    Those without live figures, as of flight recorders, are read every ten seconds.
+
     A reading takes system calls, and time that grows with the maps: it is for a worker thread.
     """
 
@@ -45,6 +49,7 @@ class BpfWatch:
         self._readers: dict[str, BpfReader] = {}
         self._last: dict[str, tuple[BpfStatus, ...]] = {}
         self._troubles: dict[str, str] = {}
+        self._due_ns: dict[str, int] = {}
         self._look: asyncio.Task[None] | None = None
         self._report: _Report | None = None
 
@@ -75,8 +80,8 @@ class BpfWatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no program to read."""
-        return not self._readers
+        """Whether there is no program to read at each flush."""
+        return not any(reader.has_live_figures for reader in self._readers.values())
 
     def trouble(self, session: str) -> str:
         """Return why the last reading of a session's programs failed, "" if it did not."""
@@ -93,13 +98,13 @@ class BpfWatch:
 
     def tick(self, worker: Executor) -> None:
         """Start a reading, unless one is in progress."""
-        if self._readers and (self._look is None or self._look.done()):
+        if self._due() and (self._look is None or self._look.done()):
             self._look = asyncio.get_running_loop().create_task(self._look_at_all(worker))
 
     async def poll(self, worker: Executor) -> None:
         """Read a last time, when programs count no more."""
         await self.join()
-        await self._read(worker)
+        await self._read(worker, tuple(self._readers.items()))
 
     async def contents(self, worker: Executor) -> dict[str, Contents]:
         """Read the tables that the answers of each session need; after the last reading."""
@@ -112,17 +117,27 @@ class BpfWatch:
                 _LOG.error("maps_not_read", session=session, error=str(error))
         return found
 
+    def _due(self) -> tuple[tuple[str, BpfReader], ...]:
+        """Return the sessions to read now, with their readers."""
+        now_ns = time.monotonic_ns()
+        return tuple(
+            (session, reader)
+            for session, reader in self._readers.items()
+            if reader.has_live_figures or now_ns >= self._due_ns.get(session, 0)
+        )
+
     async def _look_at_all(self, worker: Executor) -> None:
-        await self._read(worker)
+        await self._read(worker, self._due())
         report, now_ns = self._report, time.monotonic_ns()
         if report is not None and now_ns >= report.due_ns:
             late_ns = (now_ns - report.due_ns) % report.interval_ns
             self._report = report._replace(due_ns=now_ns - late_ns + report.interval_ns)
             report.then(await self.contents(worker))
 
-    async def _read(self, worker: Executor) -> None:
+    async def _read(self, worker: Executor, readers: Iterable[tuple[str, BpfReader]]) -> None:
         loop = asyncio.get_running_loop()
-        for session, reader in tuple(self._readers.items()):
+        for session, reader in readers:
+            self._due_ns[session] = time.monotonic_ns() + _SLOW_NS
             if self._readers.get(session) is not reader:
                 continue  # it has left meanwhile
             trouble = ""

@@ -133,7 +133,7 @@ def test_maps_of_programs_are_read_at_each_flush() -> None:
 
     async def passes() -> int:
         rig = Rig()
-        reader: Any = SimpleNamespace(session="0", read=lambda: ())
+        reader: Any = SimpleNamespace(session="0", read=lambda: (), has_live_figures=True)
         rig.watch.add(reader, ())
         rig.polls.poll()
         await rig.watch.join()

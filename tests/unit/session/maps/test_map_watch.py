@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the programs of sessions are read."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from collectord.session.maps import map_watch
+from collectord.session.maps.map_watch import BpfWatch
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class OneReader:
+    """A session's programs, which count how often they are read."""
+
+    def __init__(self, session: str, *, live: bool) -> None:
+        self.session = session
+        self.has_live_figures = live
+        self.reads = 0
+
+    def read(self) -> tuple[Any, ...]:
+        """Count the reading."""
+        self.reads += 1
+        return ()
+
+
+def test_programs_without_live_figures_are_read_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep no poll from being left out; the last reading has all."""
+    live, still = OneReader("live", live=True), OneReader("still", live=False)
+    readers: list[Any] = [still, live]
+    watch = BpfWatch()
+    watch.add(readers[0], ())
+    assert watch.is_idle
+    watch.add(readers[1], ())
+    assert not watch.is_idle
+
+    async def ticks(worker: ThreadPoolExecutor, count: int) -> None:
+        for _ in range(count):
+            watch.tick(worker)
+            await watch.join()
+
+    with ThreadPoolExecutor(1) as worker:
+        asyncio.run(ticks(worker, 3))
+        assert (live.reads, still.reads) == (3, 1)
+        asyncio.run(watch.poll(worker))
+        assert (live.reads, still.reads) == (4, 2)
+        monkeypatch.setattr(map_watch, "_SLOW_NS", 0)
+        asyncio.run(ticks(worker, 1))  # the time from the reading before
+        assert still.reads == 2
+        asyncio.run(watch.poll(worker))
+        asyncio.run(ticks(worker, 1))
+        assert still.reads == 4
