@@ -22,7 +22,7 @@ def parser() -> Parser:
         ("[--session NAME]", "[--socket PATH]", "[--json]", "TEXT"),
         (
             "collectord mark 'deploy 17 begins'",
-            "collectord mark --session blackbox 'the page was slow here'",
+            "collectord mark --session SESSION 'the page was slow here'",
         ),
     )
     made.add_argument(

@@ -22,7 +22,7 @@ def parser() -> Parser:
         ("[--socket PATH]", "[--json]", "[SESSION...]"),
         (
             "collectord snapshot",
-            "collectord snapshot blackbox && trace-cmd report -i FILE",
+            "collectord snapshot blackbox && collectord events FILE",
         ),
     )
     made.add_argument(

@@ -32,7 +32,7 @@ def start_lines(plan: Plan, config: Config, places: list[str]) -> Iterator[str]:
         for reason in session.degraded:
             yield from wrapped(f"lacks {reason}", first=" " * len(head), rest=" " * len(head))
     staging = bytes_text(plan.core.chunks * plan.core.chunk_bytes)
-    rings = bytes_text(plan.pinned_bytes + plan.ftrace_bytes)
+    rings = bytes_text(plan.ring_bytes)
     yield f"memory   {rings} of rings, {staging} of staging"
     budget = show_share(config.daemon.budget)
     limit = f"the budget is {budget} of all CPUs" if config.daemon.budget.percent else "no budget"

@@ -17,7 +17,7 @@ from collectord.plan import ring_sizes
 from collectord.plan.bpf_plan import PERF, RINGBUF
 from collectord.plan.ring_plan import RingPlan
 from collectord.plan.ring_set import RingSet, numbered, rounded, sideband
-from collectord.text.units import NS_PER_SECOND, show_ns
+from collectord.text.units import NS_PER_SECOND, show_bytes, show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -118,8 +118,24 @@ def window_notes(sets: Iterable[RingSet], keep_ns: int) -> Iterator[str]:
     for one in sets:
         if isinstance(one, SlotSet):
             slots = one.requested_bytes // _SLOT_BYTES
-            rate = slots * NS_PER_SECOND // keep_ns
-            yield f"{slots:,} slots a CPU hold {show_ns(keep_ns)} up to {rate:,} slots a second"
+            rate = slots * NS_PER_SECOND / keep_ns
+            shown = f"{int(rate):,}" if rate >= 1 else f"{rate:.2g}"
+            yield f"{slots:,} slots a CPU hold {show_ns(keep_ns)} up to {shown} slots a second"
+
+
+def size_notes(
+    chosen: Iterable[BpfSourceConfig], sets: Iterable[RingSet], page_size: int
+) -> Iterator[str]:
+    """Yield in words what slots have of the sizes that are asked for, if they have others."""
+    slot_sets = (one for one in sets if isinstance(one, SlotSet))
+    for source, one in zip(chosen, slot_sets, strict=False):
+        asked = source.ring.in_bytes(page_size, 0)
+        most = _SLOTS_MAX * _SLOT_BYTES
+        if asked > most:
+            yield f"slots of {source.program}: {show_bytes(most)} a CPU is the most"
+        elif asked and one.requested_bytes > asked:
+            least = show_bytes(one.requested_bytes)
+            yield f"slots of {source.program}: {least} a CPU is the least"
 
 
 def ring_sets(

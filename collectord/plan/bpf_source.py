@@ -128,6 +128,7 @@ def draft(
     sets = sized(chosen, events, cpus, scope, facts) if events else ()
     keep_ns = bpf_rings.keep_ns(source for source, _ in chosen) if recorder else 0
     notes += bpf_rings.window_notes(sets, keep_ns)
+    notes += bpf_rings.size_notes((source for source, _ in chosen), sets, facts.page_size)
     plan = BpfPlan(
         programs=tuple(programs),
         cpus=cpus,

@@ -83,12 +83,23 @@ class Plan:
             for ring in session.rings
         )
 
+    @property
+    def slots_bytes(self) -> int:
+        """Memory of BPF flight recorders on the CPUs that are recorded, which no limit counts."""
+        rings = (ring for session in self.sessions for ring in session.rings)
+        return sum(ring.data_bytes for ring in rings if ring.slots)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Memory of all rings, as they begin."""
+        return self.pinned_bytes + self.ftrace_bytes + self.slots_bytes
+
     def describe(self) -> list[str]:
         """Return the plan as `check` prints it, a line each."""
         lines = [line for session in self.sessions for line in session.describe()]
         staging = show_bytes(self.core.chunks * self.core.chunk_bytes)
         lines.append(
-            f"total {show_bytes(self.pinned_bytes + self.ftrace_bytes)} of rings, "
+            f"total {show_bytes(self.ring_bytes)} of rings, "
             f"{self.files} descriptors, "
             f"{staging} of staging, {self.core.drain.describe()}"
         )
@@ -102,6 +113,7 @@ class Plan:
             "core": self.core.to_dict(),
             "pinned_bytes": self.pinned_bytes,
             "ftrace_bytes": self.ftrace_bytes,
+            "slots_bytes": self.slots_bytes,
             "files": self.files,
             "settings": dict(self.settings),
             "warnings": list(self.warnings),

@@ -129,7 +129,9 @@ class EventFile:
         session: that wrote it, "" if no manifest says it.
         manifest: beside it, None if there is none.
         clock: readings of {stamp, UTC} in ns, the earliest first; empty if they are not known.
-        wraps: its rings were a flight recorder's: what they lost was overwritten.
+        overwrites: records were overwritten before it was taken, as a flight recorder does.
+        wraps: what it tells as missing was overwritten. Of slots of BPF programs it was lost: what
+            they overwrite is in the ledger alone.
         lost_known: records that were lost while it was written, as the kernel counted them; None
             if nothing but notes among the records tells it.
         events: of which there may be records.
@@ -149,7 +151,10 @@ class EventFile:
         with sink_errors(UNREADABLE, path, reading=True):
             self.manifest = manifest = read_manifest(path)
         self.session = manifest.session if manifest else ""
-        self.wraps = isinstance(manifest, Manifest) and bool(manifest.ledger.get("overwritten"))
+        self.overwrites = isinstance(manifest, Manifest) and bool(
+            manifest.ledger.get("overwritten")
+        )
+        self.wraps = self.overwrites and manifest is not None and manifest.source != "bpf"
         self.lost_known: int | None = None
         self.clock = _readings(manifest) if manifest else ()
         self.events: tuple[FileEvent, ...] = ()

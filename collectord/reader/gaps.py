@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Interval = tuple[int, int]
 
 EVER_NS: Final = (1 << 63) - 1
+# More than a record's UTC differs by from that of another reading of the clocks.
+_NEAR_NS: Final = 10_000_000
 
 
 def gaps_of(tables: Iterable[EventTable]) -> list[Interval]:
@@ -59,13 +61,15 @@ def at_once(runs: Iterable[tuple[Interval, str]]) -> list[str]:
 
 
 def overwritten_until(before_ns: int, first_ns: int) -> int:
-    """Return a time within what a flight recorder has overwritten between two snapshots, UTC.
+    """Return a time near the end of what a flight recorder has overwritten between two snapshots.
+
+    It is within, as UTC is read off at other moments than those of records.
 
     Args:
-        before_ns: the end of the first one.
-        first_ns: the first record of the second one.
+        before_ns: UTC, the end of the first one.
+        first_ns: UTC, the first record of the second one.
     """
-    return max(before_ns, (before_ns + first_ns) // 2)
+    return max(before_ns, (before_ns + first_ns) // 2, first_ns - _NEAR_NS)
 
 
 def _runs(files: Iterable[EventFile]) -> Iterator[tuple[str, Interval]]:
@@ -85,7 +89,7 @@ def _runs(files: Iterable[EventFile]) -> Iterator[tuple[str, Interval]]:
     for (folder, _), timed in streams.items():
         run: Interval | None = None
         for (begins_ns, ends_ns), file in sorted(timed, key=lambda one: one[0]):
-            if run is not None and file.wraps and file.first_utc_ns:
+            if run is not None and file.overwrites and file.first_utc_ns:
                 yield folder, run
                 run = overwritten_until(run[1], file.first_utc_ns), ends_ns
             elif run is not None:

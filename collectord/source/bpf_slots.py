@@ -134,9 +134,17 @@ class SlotRing(RingHandle):
     def balance(
         self, bracket: Bracket, basis: Basis, suppressed_by: tuple[int, ...] = ()
     ) -> RingBalance:
-        """See `RingHandle`."""
+        """See `RingHandle`.
+
+        Until the next snapshot nothing tells what is in the slots yet, and what was overwritten:
+        both are in flight.
+        """
         ring = RingHandle.balance(self, bracket, basis, suppressed_by)
-        return replace(ring, window_ns=bracket.counters.window_held_ns)
+        in_flight = ring.in_flight
+        if ring.produced is not None and not bracket.closed:
+            told = ring.stored + (ring.overwritten or 0) + sum(ring.lost.values())
+            in_flight = max(in_flight, ring.produced - told)
+        return replace(ring, window_ns=bracket.counters.window_held_ns, in_flight=in_flight)
 
 
 class Kept(NamedTuple):

@@ -105,5 +105,6 @@ class OpenInstance:
             self.sizes[cpu] = size
         needed = sum(needed_bytes(fill, self._plan.keep_ns) for fill in fills)
         if needed > self._plan.max_bytes:
-            return f"{needed >> 20} MiB would be needed to keep all, {self._plan.max_bytes >> 20}"
+            most = f"`max` is {self._plan.max_bytes >> 20} MiB"
+            return f"{needed >> 20} MiB would be needed to keep all, and {most}"
         return ""

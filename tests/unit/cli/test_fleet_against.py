@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from collectord.errors import ConfigError, UsageError
-from collectord.fleet.commit import Covered
+from collectord.fleet.commit import Balance, Covered
 from collectord.fleet.store import Store
 from collectord.fleet.store_keys import CommitKey, IncidentKey
 from tests.support import object_stores
@@ -164,6 +164,22 @@ def test_the_time_of_an_object_that_is_gone_does_not_count(run: Run, store: Path
     )
     assert status == 1
     assert "have recorded for 120 s each in role=new and 60 s each in role=web: sums" in errors
+
+
+def test_what_a_flight_recorder_has_overwritten_does_not_count(run: Run, store: Path) -> None:
+    """A snapshot reaches back to its first record; what was before it is not recorded."""
+    events = {f"sched:{WAKING}": wakings({("a", "b"): 1})}
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("new-1", labels={"role": "new"})
+        shipped.segment(host, events, BEGIN_NS, 60 * SECOND)
+        begins_ns, length_ns = BEGIN_NS + 60 * SECOND, 540 * SECOND
+        balance = Balance(
+            since_ns=begins_ns, until_ns=begins_ns + length_ns, stored=1, overwritten=1000
+        )
+        first_ns = begins_ns + 500 * SECOND
+        shipped.segment(host, events, begins_ns, length_ns, balance=balance, first_ns=first_ns)
+    words = ("answer", "who-woke-whom", "--label", "role=new", "--against", "role=web")
+    assert "have recorded for 100 s each in role=new and 60 s each" in run(*words)[2]
 
 
 def test_pauses_do_not_count_as_recorded(run: Run, store: Path) -> None:

@@ -84,6 +84,26 @@ def test_the_plan_says_what_they_hold() -> None:
     assert "32,768 slots a CPU hold 1s up to 32,768 slots a second" in session.notes
 
 
+@pytest.mark.parametrize(
+    ("ring", "said"),
+    [(25 * MIB, "24MiB a CPU is the most"), (1 << 10, "3KiB a CPU is the least")],
+)
+def test_a_size_that_slots_do_not_have_is_told(ring: int, said: str) -> None:
+    """The plan has the nearest one; a power of two of slots is no surprise."""
+    (session,) = plans(keeping_host(), source(ring=RingSize(ring)))
+    assert f"slots of keeps: {said}" in session.notes
+    (session,) = plans(keeping_host(), source(ring=RingSize(MIB)))
+    assert not any(note.startswith("slots of") for note in session.notes)
+
+
+def test_slots_are_in_the_total() -> None:
+    """They are the kernel's memory as rings are, though no limit counts them."""
+    made = SessionConfig(name="s", mode="flight-recorder", source=(source(ring=RingSize(MIB)),))
+    plan = build(Config(session=(made,)), keeping_host())
+    assert plan.slots_bytes == 4 * 768 * 1024
+    assert plan.ring_bytes == plan.pinned_bytes + plan.slots_bytes
+
+
 def test_an_opener_does_not_hold_them() -> None:
     """The note says so."""
     made = SessionConfig(name="s", mode="flight-recorder", source=(source(),))
