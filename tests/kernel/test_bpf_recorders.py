@@ -173,6 +173,25 @@ def test_each_record_is_in_one_snapshot(tmp_path: Path, start_cli: Start, run_cl
     assert len(named_so) >= 3 * len(CPUS) * SLEEPS
 
 
+def test_the_ledger_adds_up_between_snapshots(tmp_path: Path, start_cli: Start) -> None:
+    """Until the next one, what is in the slots and what was overwritten are in flight."""
+    config = daemons.write_sessions(tmp_path, _SLOTS.format(ring="16KiB"))
+    with daemons.running(start_cli, config) as daemon:
+        before = snapshot(daemon, "slots")["slots"]["samples"]
+        load = [*_PINNED, str(CPUS[0]), str(SLEEPS)]
+        subprocess.run(load, stdout=subprocess.DEVNULL, check=True)
+
+        def counted() -> bool:
+            return int(daemon.session("slots")["produced"]) >= before + SLEEPS
+
+        daemons.wait_for(counted, "the load's records in the figures")
+        told = daemon.session("slots")
+        assert told["in_flight"] >= SLEEPS
+        known = told["stored"] + told["overwritten"] + sum(told["lost"].values())
+        assert told["produced"] == known + told["in_flight"]
+        assert daemon.stop().status == 0
+
+
 def test_the_same_answers_as_from_ftrace(tmp_path: Path, start_cli: Start, run_cli: Cli) -> None:
     """It has the switches that ftrace has beside it, and the answers say the same of a load."""
     config = daemons.write_sessions(tmp_path, _SLOTS.format(ring="16MiB") + _PAGES)

@@ -298,6 +298,17 @@ def test_a_flight_recorders_wrap_is_no_loss(
     assert count["lost"] == ({} if overwritten else {"0": None})
 
 
+def test_what_slots_of_programs_lack_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their records tell no wrap: what was overwritten is in the ledger alone."""
+    segment = write(tmp_path, {10: [page(S_NS, call(5, 1), lost=3)]}, {"overwritten": 4})
+    manifest = segment.with_name(f"{segment.name}.json")
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "source": "bpf"}))
+    told = [line for line in shown(capsys, segment) if line.startswith("CPU")]
+    assert told == ["CPU 0: 3 events lost"]
+
+
 def test_event_without_a_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is shown with its bytes, unless particular events are asked for."""
     strange = event(struct.pack("<HBBiI", 9999, 0, 0, 5, 0x01020304), 1000)
