@@ -7,12 +7,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.fleet.lift import HOST
+from collectord.reader.audit_findings import within, without
 from collectord.reader.event_tables import FRAMES, STACKS, software_event
 from collectord.reader.fixed_tables import FixedTable
-from collectord.reader.gaps import EVER_NS, at_once, between, overwritten_until
+from collectord.reader.gaps import EVER_NS, Part, at_once, between, joined
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Set as AbstractSet
 
     from collectord.fleet.commit import Commit
     from collectord.reader.event_file import Window
@@ -65,7 +67,7 @@ class Recordings:
         gone: keys of objects that they name and the store has not, of which more may be found.
     """
 
-    def __init__(self, commits: Iterable[Commit], gone: Collection[str] = ()) -> None:
+    def __init__(self, commits: Iterable[Commit], gone: AbstractSet[str] = frozenset()) -> None:
         self._gone = gone
         self._all = [*map(_segment, commits)]
         self._shipped = [(one, one.names) for one in self._all if one.has_rows]
@@ -144,9 +146,9 @@ class Recordings:
         """Return the sessions that recorded an event at once with another in a time, by host."""
         told = {
             host: at_once(
-                (within, session)
+                (part, session)
                 for session, interval in runs
-                for within in _within(interval, window)
+                for part in within([interval], *_ends(window))
             )
             for host, runs in self._runs(event).items()
         }
@@ -165,17 +167,13 @@ class Recordings:
     def _of_event_ns(self, event: str, window: Window) -> dict[str, int]:
         recorded: dict[str, list[Interval]] = {}
         for (host, *_), segments in self._streams(event).items():
-            pauses = sorted({pause for one in segments for pause in one.pauses})
-            for run in self._joined(segments):
-                for interval in _outside(run, pauses):
-                    recorded.setdefault(host, []).extend(_within(interval, window))
-        found: dict[str, int] = {}
-        for host, times in recorded.items():
-            if times:
-                pauses_ns = sum(until - since for since, until in between(times))
-                whole_ns = max(until for _, until in times) - min(since for since, _ in times)
-                found[host] = whole_ns - pauses_ns
-        return found
+            pauses = [pause for one in segments for pause in one.pauses]
+            recorded.setdefault(host, []).extend(without(self._joined(segments), pauses))
+        found = {
+            host: sum(until - since for since, until in within(times, *_ends(window)))
+            for host, times in recorded.items()
+        }
+        return {host: time_ns for host, time_ns in found.items() if time_ns}
 
     def _runs(self, event: str) -> dict[str, list[tuple[str, Interval]]]:
         """Return from when to when each session has rows of an event, by host."""
@@ -193,27 +191,18 @@ class Recordings:
         return streams
 
     def _joined(self, segments: Iterable[_Segment]) -> Iterator[Interval]:
-        """Yield the times of a run of which there are rows.
-
-        Its segments follow each other without a pause, but for those without rows.
-        """
-        run: Interval | None = None
-        timed = [(one.interval, one) for one in segments if one.interval is not None]
-        for interval, one in sorted(timed, key=lambda told: told[0]):
-            has_rows = one.has_rows and not any(
-                stored.key in self._gone for stored in one.commit.objects
+        """Yield the times of a run of which there are rows."""
+        return joined(
+            Part(
+                one.interval,
+                (one.commit.first_ns or 0) if one.commit.balance.overwritten else 0,
+                one.has_rows
+                and self._gone.isdisjoint(stored.key for stored in one.commit.objects),
+                not one.commit.passed_over,
             )
-            first_ns = one.commit.first_ns if one.commit.balance.overwritten else None
-            if run is not None and has_rows and not one.commit.passed_over and first_ns is None:
-                run = run[0], max(run[1], interval[1])
-                continue
-            if run is not None and first_ns is not None:
-                interval = overwritten_until(run[1], first_ns), interval[1]  # noqa: PLW2901
-            if run is not None:
-                yield run
-            run = interval if has_rows else None
-        if run is not None:
-            yield run
+            for one in segments
+            if one.interval is not None
+        )
 
 
 def _segment(one: Commit) -> _Segment:
@@ -260,25 +249,7 @@ def _interval(manifest: Manifest) -> Interval | None:
     return opened.realtime_ns, last.realtime_ns
 
 
-def _outside(interval: Interval, pauses: Iterable[Interval]) -> Iterator[Interval]:
-    """Yield the parts of an interval that are in none of some pauses, which are in order."""
-    since, until = interval
-    for begins, ends in pauses:
-        if begins >= until:
-            break
-        if begins > since:
-            yield since, begins
-        since = max(since, ends)
-    if since < until:
-        yield since, until
-
-
-def _within(interval: Interval, window: Window) -> Iterator[Interval]:
-    """Yield the part of an interval within a time, if there is some."""
-    since, until = interval
-    if window.since_ns is not None:
-        since = max(since, window.since_ns)
-    if window.until_ns is not None:
-        until = min(until, window.until_ns)
-    if since < until:
-        yield since, until
+def _ends(window: Window) -> Interval:
+    """Return the ends of a time, of which either may be open."""
+    since_ns, until_ns = window
+    return since_ns or 0, EVER_NS if until_ns is None else until_ns

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.reader.event_file import shown
 from collectord.sink.manifest import OpenManifest
@@ -60,7 +60,41 @@ def at_once(runs: Iterable[tuple[Interval, str]]) -> list[str]:
     return sorted(twice)
 
 
-def overwritten_until(before_ns: int, first_ns: int) -> int:
+class Part(NamedTuple):
+    """A segment of a run, whose segments follow each other.
+
+    Attributes:
+        interval: from when to when it was written.
+        first_ns: UTC of its first record where a flight recorder has overwritten what was before
+            it; 0 where none has, or nothing tells it.
+        is_there: its records can be read.
+        follows: there is none in front of it whose records are missing.
+    """
+
+    interval: Interval
+    first_ns: int = 0
+    is_there: bool = True
+    follows: bool = True
+
+
+def joined(parts: Iterable[Part]) -> Iterator[Interval]:
+    """Yield the times of a run whose records are there."""
+    run: Interval | None = None
+    for part in sorted(parts):
+        since, until = part.interval
+        if run is not None and part.is_there and part.follows and not part.first_ns:
+            run = run[0], max(run[1], until)
+            continue
+        if run is not None:
+            yield run
+            if part.first_ns:
+                since = _overwritten_until(run[1], part.first_ns)
+        run = (since, until) if part.is_there else None
+    if run is not None:
+        yield run
+
+
+def _overwritten_until(before_ns: int, first_ns: int) -> int:
     """Return a time near the end of what a flight recorder has overwritten between two snapshots.
 
     It is within, as UTC is read off at other moments than those of records.
@@ -73,28 +107,15 @@ def overwritten_until(before_ns: int, first_ns: int) -> int:
 
 
 def _runs(files: Iterable[EventFile]) -> Iterator[tuple[str, Interval]]:
-    """Yield from when to when each stream recorded, with its folder.
-
-    The segments of a stream follow each other without a pause, but for what a flight recorder
-    has overwritten before its next snapshot.
-    """
-    streams: dict[tuple[str, str], list[tuple[Interval, EventFile]]] = {}
+    """Yield from when to when each stream recorded, with its folder."""
+    streams: dict[tuple[str, str], list[Part]] = {}
     for file in files:
         if file.manifest is None or not file.clock:
             continue
         key = shown(str(file.path.parent)), file.manifest.run or file.path_text
         running = isinstance(file.manifest, OpenManifest)
         interval = file.clock[0][1], EVER_NS if running else file.clock[-1][1]
-        streams.setdefault(key, []).append((interval, file))
-    for (folder, _), timed in streams.items():
-        run: Interval | None = None
-        for (begins_ns, ends_ns), file in sorted(timed, key=lambda one: one[0]):
-            if run is not None and file.overwrites and file.first_utc_ns:
-                yield folder, run
-                run = overwritten_until(run[1], file.first_utc_ns), ends_ns
-            elif run is not None:
-                run = run[0], max(run[1], ends_ns)
-            else:
-                run = begins_ns, ends_ns
-        if run is not None:
-            yield folder, run
+        first_ns = file.first_utc_ns if file.overwrites else 0
+        streams.setdefault(key, []).append(Part(interval, first_ns))
+    for (folder, _), parts in streams.items():
+        yield from ((folder, run) for run in joined(parts))
