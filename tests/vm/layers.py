@@ -29,12 +29,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from collectord.text import cpu_list
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 KEPT_OF_A_KIND: Final = 4
 KEPT_BASES: Final = 3  # of 2 GiB each
+# With those that are offline for a moment, as in a soak.
+_PRESENT_CPUS: Final = Path("/sys/devices/system/cpu/present")
 # Debian's releases: that with the newest kernel has the test kernel modules.
 SUITES: Final = ("trixie", "bookworm")
 # Whatever ends a build, its mounts and processes end with these.
@@ -276,7 +280,7 @@ def place_for_a_guest(tell: Callable[[str], None]) -> Iterator[None]:
     with ExitStack() as stack:
         locks = [
             stack.enter_context(_opened(cache_folder() / f"guest-{number}.lock"))
-            for number in range(len(os.sched_getaffinity(0)))
+            for number in range(len(cpu_list.parse(_PRESENT_CPUS.read_text())))
         ]
         if not any(map(_taken, locks)):
             tell("vm: waits for the guests that run")

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
     Run = Callable[..., tuple[int, str, str]]
 
+# It makes a store of several hosts for most tests.
+pytestmark = pytest.mark.slow
+
 _STACKS: Final = """
 SELECT s AS n, 'run' AS comm, 'cycles' AS event, s::UBIGINT AS stack_id, 2 AS count,
     'main;work_' || s AS stack, NULL AS cgroup, s AS after FROM range(2) r(s)"""

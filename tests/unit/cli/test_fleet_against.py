@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     Run = Callable[..., tuple[int, str, str]]
 
+# It makes a store of several hosts for most tests.
+pytestmark = pytest.mark.slow
+
 _ROLES: Final = ("--label", "role=db", "--against", "role=web")
 _WAKINGS: Final = {
     "db-1": {("a", "b"): 30, ("a", "c"): 4},

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     Rows = list[tuple[Any, ...]]
     RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
+# It makes a store of several hosts for most tests.
+pytestmark = pytest.mark.slow
+
 _MINUTE: Final = 60 * SECOND
 _SWITCHES: Final = 400
 _REQUESTS: Final = 30

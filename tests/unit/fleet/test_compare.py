@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
+# It makes a store of several hosts for most tests.
+pytestmark = pytest.mark.slow
+
 _MINUTE: Final = 60 * SECOND
 _WAKINGS: Final = {
     "db-1": {("a", "b"): 30, ("a", "c"): 4},

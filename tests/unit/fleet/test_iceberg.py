@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     from tests.support.object_stores import S3Server
 
+# It makes a store of several hosts for most tests.
+pytestmark = pytest.mark.slow
+
 _DAYS: Final = ("2026-11-20", "2026-11-21", "2026-11-22")
 _MINUTE: Final = 60 * SECOND
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from collectord.fleet.commit import Commit
     from tests.support.object_stores import S3Server
 
+# It makes a store of several hosts for most tests.
+pytestmark = pytest.mark.slow
+
 _HOUR: Final = 3600 * SECOND
 _DAYS: Final = 6
 # A row at the beginning of each day.

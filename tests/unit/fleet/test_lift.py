@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     Rows = list[tuple[object, ...]]
 
+# It makes a store of several hosts for most tests.
+pytestmark = pytest.mark.slow
+
 _HOSTS: Final = ("a", "b", "c")
 _ROWS: Final = {
     host: [(n, (n * seed) % 5, (n * 7 + seed) % 11) for n in range(20)]

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+# It makes a store of several hosts for most tests.
+pytestmark = pytest.mark.slow
+
 _PID: Final = 700
 _MS: Final = 1_000_000
 _NAMES: Final = {
