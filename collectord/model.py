@@ -72,7 +72,7 @@ class Reason(StrEnum):
 
 LossKey = tuple[Stage, Reason]
 
-# What rings of several kinds lose in the kernel.
+# Losses in the kernel that rings of several kinds have.
 RING_FULL: Final[LossKey] = (Stage.KERNEL_RING, Reason.RING_FULL)
 RING_PAUSED: Final[LossKey] = (Stage.KERNEL_RING, Reason.PAUSED)
 RING_OVERRUN: Final[LossKey] = (Stage.KERNEL_RING, Reason.OVERRUN)

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collectord.reader.sql import Answered, MadeTable
     from collectord.reader.symbols.debuginfod import Debuginfod
 
-# As readings of losses have it.
+# The CPU in readings of losses of a whole ring set.
 _UNKNOWN_CPU: Final = frozenset({-1})
-# Of more CPUs that lost records, the number is told.
+# CPUs that lost records and are named; of more, the number is told.
 _CPUS_NAMED: Final = 4
-# Of more manifests that are damaged, the number is told.
+# Damaged manifests that are named; of more, the number is told.
 _MANIFESTS_NAMED: Final = 4
 
 

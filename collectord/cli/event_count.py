@@ -10,6 +10,7 @@ from collectord.cli.output import Column, print_json, print_table, say
 from collectord.model import LOSS_PAIRS, loss_name, sum_known
 from collectord.reader.segment_losses import FULL_RING
 from collectord.text.foreign import visible
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,4 +90,4 @@ def loss_text(whose: str, events: int | None, how: str = "lost") -> str:
     """Return a line about a loss, or about events that are missing for another reason."""
     if events is None:
         return f"{whose}: events {how}"
-    return f"{whose}: {events} event{'' if events == 1 else 's'} {how}"
+    return f"{whose}: {counted(events, 'event')} {how}"

@@ -26,7 +26,7 @@ _ACTIONS: Final = (*_ASKING, "tables")
 _ENGINES: Final = ("duckdb", "clickhouse", "spark")
 _VARIABLE: Final = "COLLECTORD_STORE"
 _SILENT: Final = "2h"
-# What --against takes beside labels.
+# --against takes these beside labels.
 _HOST: Final = "host"
 _NEXT_KEY: Final = re.compile(r",(?=\w+=)", re.ASCII)
 # The actions of each option; --store is of all.
@@ -54,7 +54,7 @@ _OF: Final = {
     "session": ("query", "answer", "ledger", "flame"),
     "json": ("query", "answer", "ledger", "incidents", "tables"),
 }
-# What would have no effect beside an option.
+# Options that would have no effect beside another one.
 _WITHOUT: Final = {
     "schema": ("words", "show", "session", "parquet"),
     "show": ("json", "csv", "parquet"),

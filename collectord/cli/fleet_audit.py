@@ -55,7 +55,7 @@ _ALL: Final = "all"
 _SHIPPED: Final = {"rows": "rows shipped", "bytes": "bytes shipped"}
 # Figures of two groups that are always told; others are if they are not 0 in one of them.
 _TOLD: Final = ("segments", "produced", "stored", "lost", LOST_SHARE, "unaccounted")
-# Of more of one kind, the number is told.
+# Findings of one kind that are named; of more, the number is told.
 _NAMED: Final = 20
 # Findings whose number their words do not have.
 _NUMBERED: Final = ("lost", "overwritten", "unaccounted")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _COMM: Final = "comm"
 _UNKNOWN: Final = "[unknown]"
-# What is read of the tables, which need not be there.
+# The columns that are read of tables, which need not be there.
 _STACK: Final = {HOST: "VARCHAR", "event": "VARCHAR", "stack_id": "UBIGINT"}
 _TABLES: Final = {
     FRAMES: FixedTable({**_STACK, "comm": "VARCHAR", "position": "UINTEGER"}),

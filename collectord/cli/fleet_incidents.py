@@ -23,7 +23,8 @@ from collectord.cli.times import time_text
 from collectord.errors import UsageError
 from collectord.fleet.groups import Pair
 from collectord.fleet.incident_groups import incident_groups
-from collectord.fleet.incidents import SUMMARY, fleet_incidents
+from collectord.fleet.incidents import fleet_incidents
+from collectord.sink.incident_folder import SUMMARY
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 from collectord.text.wording import some_of

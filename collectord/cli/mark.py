@@ -10,6 +10,7 @@ from collectord.cli.output import print_json, say
 from collectord.cli.parser import Parser
 from collectord.control import client
 from collectord.errors import UsageError
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,5 @@ def run(arguments: Sequence[str]) -> int:
     if args.json:
         print_json(answer)
     else:
-        count = answer["marked"]
-        say(f"marked {count} session{'' if count == 1 else 's'}")
+        say(f"marked {counted(answer['marked'], 'session')}")
     return EXIT_OK

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Document = Mapping[str, Any]
 
 _BAR: Final = 10
-# What rows are sorted by, in the order of the key `s`.
+# Rows are sorted by one of these, in the order of the key `s`.
 ORDERS: Final = ("events", "lost", "fill", "name")
 
 

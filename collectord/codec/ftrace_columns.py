@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from collectord.codec.ftrace_format import EventFormat, Field
 
-# Of every event; a field of its own with such a name gets the prefix.
+# Columns of every event; a field of its own with such a name gets the prefix.
 COMMON: Final = {
     "time": ("time", "utc"),
     "mono_ns": ("u64", "stamp"),
@@ -24,7 +24,7 @@ COMMON: Final = {
     "tid": ("i32", "tid"),
     "comm": ("text", "comm"),
 }
-# Of the events of perf.data files that have it.
+# A column of the events of perf.data files that have it.
 CGROUP: Final = "cgroup"
 _PREFIX: Final = "event_"
 _PLACES: Final = {

@@ -45,7 +45,7 @@ STAMP_BITS: Final = 59
 _HEADER: Final = struct.Struct("<QI")
 _U64_MASK: Final = (1 << 64) - 1
 _WORD_BYTES: Final = 4
-# Of a page that is made here, whose commit word has no flags.
+# The header of a page that is made here, whose commit word has no flags.
 _NEW_HEADER: Final = struct.Struct("<QQ")
 
 

@@ -53,11 +53,11 @@ class Packing(Protocol):
         """
 
 
-# What perf's highest level needs.
+# Perf's highest level needs this much.
 _WINDOW_MAX_BYTES: Final = 128 << 20
 # Contents have 32,768 times as many bytes at most.
 _SLICE_BYTES: Final = 1 << 10
-# What `is_packed` needs to see of a file.
+# `is_packed` needs to see this much of a file.
 FIRST_BYTES: Final = 128
 
 

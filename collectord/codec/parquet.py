@@ -68,7 +68,7 @@ class _Converted(IntEnum):
 
 _Field = tuple[int, _Type, bytes]
 
-# Of the decoder's kinds: how they are stored, and what they mean.
+# How each of the decoder's kinds is stored, and what it means.
 _KINDS: Final[Mapping[str, tuple[_Physical, _Converted | None]]] = {
     "i8": (_Physical.INT32, _Converted.INT_8),
     "u8": (_Physical.INT32, _Converted.UINT_8),

@@ -241,7 +241,7 @@ _LAYOUT_FIELDS: Final = (
     *("sample_stack_user", "clockid", "sample_regs_intr", "aux_watermark", "sample_max_stack"),
     *("reserved_2", "aux_sample_size", "aux_action", "sig_data", "config3"),
 )
-# By bit; precise_ip uses bits 15 and 16.
+# The flags by bit; precise_ip uses bits 15 and 16.
 _FLAG_NAMES: Final = (
     *("disabled", "inherit", "pinned", "exclusive", "exclude_user", "exclude_kernel"),
     *("exclude_hv", "exclude_idle", "mmap", "comm", "freq", "inherit_stat", "enable_on_exec"),

@@ -42,7 +42,7 @@ AUX_LABELS: Final = ("data", "start")
 _LABEL: Final[Where] = ("label", 0, 0, 0, False)
 _WORD_BYTES: Final = 8
 _TASK_BYTES: Final = 4
-# Of the raw data of samples: each says where the id of its cgroup is.
+# A column of the raw data of samples: each says where the id of its cgroup is.
 CGROUP_COLUMN: Final = FieldColumn(CGROUP, "text", ("cgroup", 0, 0, 1, False))
 _VALUE: Final = "value"
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from collectord.codec.perf_attr import PerfEventAttr
 
-    # What tells events apart: attributes, name, and how many such ones are before it in its file.
+    # Events are told apart by attributes, name, and the number of such ones before it in its file.
     Key = tuple[PerfEventAttr, str, int]
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ENTRY: Final = struct.Struct("<QQ")
 DATA_SIZE_AT: Final = 48  # of the size of the data section, in the header
-# What the core takes: CHUNK_TABLE_BYTES in chunk.h.
+# The core takes a table of this size: CHUNK_TABLE_BYTES in chunk.h.
 TABLE_MAX_BYTES: Final = 512
 
 

@@ -37,7 +37,7 @@ _TEXT_MAX: Final = 1 << 16
 _OPS_MAX: Final = 1 << 14
 # Each may append a whole field.
 _PRINTS_MAX: Final = 128
-# Of the parts of an operation, see `struct op` of the core.
+# Widths of the parts of an operation, see `struct op` of the core.
 _BITS: Final = (8, 16, 32, 64)
 _CONVERSION: Final = re.compile(
     r"%(?P<flags>[-+ #0]*+)(?P<width>[1-9]\d{0,3}|\*)?(?:\.(?P<precision>\d{0,4}|\*))?"

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-# Of the connector, of its processes, and their group.
+# The numbers of the connector, of its processes, and of their group.
 NETLINK_CONNECTOR: Final = 11
 CN_IDX_PROC: Final = 1
 MESSAGE_BYTES: Final = 4096

@@ -19,7 +19,7 @@ from typing import Final
 
 from collectord.errors import UsageError
 
-# By action: whether it takes a region, and its name in the kernel.
+# Whether an action takes a region, and its name in the kernel, by its name here.
 _ACTIONS: Final = {
     "filter": (True, "filter"),
     "start": (False, "start"),

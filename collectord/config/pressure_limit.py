@@ -13,10 +13,10 @@ from collectord.text.units import TIME_UNITS_NS, Nanoseconds, show_ns
 RESOURCES: Final = ("cpu", "io", "memory", "irq")
 _SPELLING: Final = re.compile(r"(\w+)\s+(some|full)\s+([\w.]+)\s*/\s*([\w.]+)", re.ASCII)
 _HINT: Final = 'a resource, "some" or "full", and TIME/WINDOW, e.g. "io some 1s/2s"'
-# Of kernel/sched/psi.c: WINDOW_MIN_US, WINDOW_MAX_US.
+# The limits of kernel/sched/psi.c: WINDOW_MIN_US, WINDOW_MAX_US.
 _WINDOW_MIN_NS: Final = 500 * TIME_UNITS_NS["ms"]
 _WINDOW_MAX_NS: Final = 10 * TIME_UNITS_NS["s"]
-# What the kernel counts for the whole host: a CPU that runs a task is never stalled in full.
+# The kernel counts these for the whole host: a CPU that runs a task is never stalled in full.
 _ONLY: Final = {"cpu": "some", "irq": "full"}
 
 

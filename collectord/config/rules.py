@@ -45,7 +45,7 @@ _CHUNK_ALIGN_BYTES: Final = 4096
 # The longest record has 64 KiB less 8: a chunk must hold one and its padding.
 _CHUNK_MIN_BYTES: Final = 128 << 10
 _CHUNK_MAX_BYTES: Final = 1 << 30
-_CHUNKS_MIN: Final = 4
+CHUNKS_MIN: Final = 4
 _STARTED_MAX: Final = 16
 _KEY_OF_SCOPE: Final = {
     ScopeKind.CPUS: "cpus",
@@ -231,8 +231,8 @@ def _daemon(daemon: DaemonConfig) -> Iterator[Problem]:
         _CHUNK_MIN_BYTES <= daemon.chunk <= _CHUNK_MAX_BYTES
     ):
         yield Problem("chunk", f"{daemon.chunk} bytes", "a multiple of 4KiB from 128KiB to 1GiB")
-    elif daemon.staging < _CHUNKS_MIN * daemon.chunk:
-        yield Problem("staging", f"{daemon.staging} bytes", f"at least {_CHUNKS_MIN} chunks")
+    elif daemon.staging < CHUNKS_MIN * daemon.chunk:
+        yield Problem("staging", f"{daemon.staging} bytes", f"at least {CHUNKS_MIN} chunks")
     if daemon.flush_interval <= 0:
         yield Problem("flush_interval", "must not be 0", 'a duration, e.g. "1s"')
     if daemon.budget.bytes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _FIRST_FD: Final = 3
-# As FileDescriptorName= of the socket units has them.
+# The values of FileDescriptorName= in the socket units.
 METRICS: Final = "metrics"
 CONTROL: Final = "control"
 _NAMES: Final = (METRICS, CONTROL)

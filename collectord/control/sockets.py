@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from collectord.folders.folder import Folder
 
-# As in the unit and tmpfiles.d: the only directory that is created if it is missing.
+# The directory of the unit and of tmpfiles.d: the only one that is created if it is missing.
 RUN_DIRECTORY: Final = Path("/run/collectord")
 # The owner and the socket's group may control the daemon.
 SOCKET_UMASK: Final = 0o117

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 10.0
 # It hangs if a thread has waited for it so long without a break.
 BLOCKED_S: Final = 3.0
-# So long a session waits for the one in front of it, to be opened in the order of the plan.
+# How long a session waits for the one in front of it, to be opened in the order of the plan.
 _ORDER_PART: Final = 0.05  # of _GRACE_S
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
 
 _LOG: Final = structlog.get_logger()
-# So long a stop waits for disks, before the process ends without these sessions.
+# How long a stop waits for disks before the process ends without these sessions.
 _END_S: Final = 5.0
 
 

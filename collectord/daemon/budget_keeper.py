@@ -92,7 +92,7 @@ class BudgetKeeper:
             and one.pause.possible
             and not one.pause.lasts
         ]
-        # What costs nothing saves nothing.
+        # Pausing a session that costs nothing saves nothing.
         found = [each for each in found if each[2] > 0]
         if not found:
             return

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from collectord.errors import KernelError, UsageError
 from collectord.model import FLIGHT_RECORDER, GapCause
+from collectord.session.flight_recorder import SNAPSHOTS_KEPT
 from collectord.session.ring_snapshot import Snapshot, Trigger
 from collectord.text.foreign import plain
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from collectord.session.pause import Pause
     from collectord.session.session_factory import AnySession
     from collectord.sink.base import SegmentInfo
-
-_SNAPSHOTS_KEPT: Final = 1000
 
 
 class DaemonCommands:
@@ -63,7 +62,7 @@ class DaemonCommands:
         self._sessions = sessions
         self._arriving = arriving
         self._leaving = leaving
-        self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
+        self.snapshots: deque[Snapshot] = deque(maxlen=SNAPSHOTS_KEPT)
 
     @property
     def plan(self) -> Plan:

@@ -15,6 +15,7 @@ from collectord.errors import CollectordError, UsageError
 from collectord.ledger.carry import carried
 from collectord.session.session import Session
 from collectord.text.nearest import did_you_mean
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -99,8 +100,8 @@ class SessionSet:
         states = Counter(session.state for session in self)
         losing = sum(session.is_losing for session in self)
         failed = f", {states['failed']} failed" if states["failed"] else ""
-        noun = "session" if len(self) == 1 else "sessions"
-        return f"{len(self)} {noun}, {states['degraded']} degraded{failed}, {losing} losing"
+        sessions = counted(len(self), "session")
+        return f"{sessions}, {states['degraded']} degraded{failed}, {losing} losing"
 
     def balances(self) -> tuple[SessionBalance, ...]:
         """Return the balance of each session as of its last reading."""

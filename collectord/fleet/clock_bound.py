@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from collectord.text.units import NS_PER_MS, NS_PER_US
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from collectord.fleet.commit import Commit
     from collectord.sink.manifest import Clocks
 
-_NS_PER_US: Final = 1000
-_NS_PER_MS: Final = 1_000_000
 _PAIR: Final = 2
 
 
@@ -43,7 +43,7 @@ class ClockBound(NamedTuple):
             worst = sorted(self.error_ns, key=lambda host: -self.error_ns[host])[:_PAIR]
             yield (
                 "times of different hosts are on one line to within "
-                f"{self.between_ns / _NS_PER_MS:,.3f} ms (the most wrong: {' and '.join(worst)}); "
+                f"{self.between_ns / NS_PER_MS:,.3f} ms (the most wrong: {' and '.join(worst)}); "
                 "events that are nearer may have happened in another order"
             )
         if self.unknown:
@@ -66,7 +66,7 @@ def clock_bound(commits: Iterable[Commit]) -> ClockBound:
             unknown.add(one.host)
             continue
         within = max((_within(manifest.clocks) for manifest in one.decoded()), default=0)
-        error = state.max_error_us * _NS_PER_US + within
+        error = state.max_error_us * NS_PER_US + within
         errors[one.host] = max(error, errors.get(one.host, 0))
     known = {host: error for host, error in errors.items() if host not in unknown}
     return ClockBound(known, tuple(sorted(unknown)))

@@ -18,6 +18,7 @@ from collectord import __version__
 from collectord.errors import StoreError
 from collectord.sink.manifest import Count, Manifest, TimeNs
 from collectord.sink.manifest import decode as decode_manifest
+from collectord.sink.ship_note import Word  # noqa: TC001 - msgspec reads annotations
 from collectord.sink.told_balance import Difference  # noqa: TC001 - msgspec reads annotations
 from collectord.text.foreign import decode_json, encode_json
 
@@ -29,7 +30,6 @@ LABELS_MAX: Final = 64
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-Word = Annotated[str, msgspec.Meta(max_length=256)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Day = Annotated[str, msgspec.Meta(pattern=r"\A\d{4}-\d{2}-\d{2}\Z")]
 Rule = Literal["ledger", "columns", "raw"]

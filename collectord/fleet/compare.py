@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The table of {host, number of its group}, and the column that rows have from it.
 GROUPS: Final = "groups_of_hosts"
 GROUP: Final = "group_of_host"
-# What each measure has behind its name, in this order.
+# The ends of the names of the columns of each measure, in this order.
 FORMS: Final = ("", "_against", "_difference", "_ratio")
 # As a parameter it leaves nothing out, and all engines have it.
 NO_LIMIT: Final = (1 << 31) - 1

@@ -24,7 +24,7 @@ DUCKDB: Final = "duckdb"
 CLICKHOUSE: Final = "clickhouse"
 SPARK: Final = "spark"
 _NS_PER_SECOND: Final = 1_000_000_000
-# With one more bit than half of those of a number.
+# The factor that splits a double's 53 digits into halves: 2^27 + 1.
 _HALF_OF_DIGITS: Final = (1 << 27) + 1
 _ESCAPED: Final = re.compile(r"[%_\\]")
 

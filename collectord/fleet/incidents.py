@@ -17,6 +17,7 @@ import msgspec
 from collectord.errors import StoreError
 from collectord.fleet.store_keys import incidents_prefix, parse_incident_key
 from collectord.sink.alert import Alert  # noqa: TC001 - msgspec reads annotations
+from collectord.sink.incident_folder import NOTE
 from collectord.sink.segment import time_of_name
 from collectord.text.foreign import decode_json
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from collectord.fleet.selection import Wanted
     from collectord.fleet.store import Store
 
-NOTE: Final = "incident.json"
-SUMMARY: Final = "summary.txt"
 _NOTE_MAX_BYTES: Final = 16 << 20
 
 

@@ -16,7 +16,7 @@ from collectord.fleet.store_keys import CommitKey, LastingKey, day_of
 if TYPE_CHECKING:
     from collectord.fleet.commit import Commit
 
-# That are looked at before the day of a time: segments go over midnight.
+# Days before the asked time whose keys are read too, as segments cross midnight.
 DAYS_BEFORE: Final = 1
 
 

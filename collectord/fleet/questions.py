@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collectord.fleet.shortfall import Shortfall
     from collectord.fleet.store_keys import CommitKey
 
-# Of more hosts, the number is told.
+# Hosts that are named; of more, the number is told.
 _NAMED: Final = 2
 # The same for all hosts.
 _UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)

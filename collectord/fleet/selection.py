@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _NS_PER_DAY: Final = 86_400 * NS_PER_SECOND
 # Requests at once.
 _THREADS: Final = 16
-# So many commits take a second or two.
+# Commits that are read for a question: they take a second or two.
 _FEW: Final = 2000
 
 EVERYBODY: Final = "*"

@@ -9,6 +9,7 @@ from collectord.fleet.lift import HOST, HOSTS
 from collectord.reader.event_tables import CLOCKS, COVERAGE, LEDGER
 from collectord.reader.fixed_tables import FixedTable, as_utc, as_word, types_of
 from collectord.reader.ledger_rows import LEDGER_COLUMNS
+from collectord.text.units import NS_PER_US
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,8 +51,7 @@ _CLOCKS: Final = _WHOSE | {
     "synchronized": ("BOOLEAN", "whether a time service keeps the clock, as it was shipped"),
     "max_error_ns": ("BIGINT", "ns, the most by which the clock is wrong, as it was shipped"),
 }
-_NS_PER_US: Final = 1000
-# Of all, the tables of `names_of` excepted.
+# Tables of every store; those of `names_of` are of its events.
 NAMES: Final = (HOSTS, LEDGER, COVERAGE, CLOCKS)
 
 
@@ -147,6 +147,6 @@ def _clock_rows(one: Commit) -> Iterator[Sequence[object]]:
             )
     state = one.clock
     if state is not None:
-        error = None if state.max_error_us is None else state.max_error_us * _NS_PER_US
+        error = None if state.max_error_us is None else state.max_error_us * NS_PER_US
         nothing = (None, None, None)
         yield (*_labels(one), "shipped", as_utc(state.at_ns), *nothing, state.synchronized, error)

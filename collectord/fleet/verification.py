@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collectord.fleet.selection import Told
     from collectord.fleet.store import Store
 
-# Of more segments, the number is told.
+# Segments that are named; of more, the number is told.
 _NAMED: Final = 4
 
 

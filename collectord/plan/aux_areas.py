@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.codec.aux_pmu import CS_ETM, INTEL_PT, decoder_of
 from collectord.codec.perf_attr import AuxAction
+from collectord.config.rules import CHUNKS_MIN
 from collectord.errors import PlanError, UsageError
 from collectord.plan import ring_sizes
 from collectord.text.foreign import plain
@@ -33,7 +34,6 @@ AUX_UNPRIVILEGED_BYTES: Final = 128 << 10
 # CoreSight's sinks hand their trace over only when the event stops; simpleperf's interval.
 CS_ETM_FLUSH_NS: Final = 100_000_000
 _U32_MAX: Final = (1 << 32) - 1
-_CHUNKS_MIN: Final = 4
 
 
 class Framing(StrEnum):
@@ -269,10 +269,10 @@ def chunk_bytes(areas: Sequence[AuxPlan], chunk: int, staging: int) -> tuple[int
     needed = max((2 * area.data_bytes for area in areas if area.whole_records), default=0)
     if needed <= chunk:
         return chunk, ""
-    if staging < _CHUNKS_MIN * needed:
+    if staging < CHUNKS_MIN * needed:
         raise PlanError(
             f"AUX records must not be split and need chunks of {show_bytes(needed)}, and staging "
-            f"of {show_bytes(staging)} has room for fewer than {_CHUNKS_MIN}",
+            f"of {show_bytes(staging)} has room for fewer than {CHUNKS_MIN}",
             what="staging",
             hint="a larger `staging` in [daemon], or a smaller `aux`",
         )

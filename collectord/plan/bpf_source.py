@@ -36,7 +36,7 @@ from collectord.plan.ring_set import Rings
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope
 from collectord.programs import bpf_program, c_source
-from collectord.programs.parameter import values_of
+from collectord.programs.parameter import as_text, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +155,7 @@ def _plan(
     program: BpfProgram, source: BpfSourceConfig, facts: KernelFacts, *, first_index: int
 ) -> tuple[ProgramPlan, list[EventPlan]]:
     """Plan a program and its events, numbered from `first_index`."""
-    given = {name: _as_text(value) for name, value in source.arguments.items()}
+    given = {name: as_text(value) for name, value in source.arguments.items()}
     exact = bpf_program.misses_are_counted(
         program, facts.release
     ) and bpf_program.counts_submissions(program.source)
@@ -240,10 +240,6 @@ def _require_slots(source: BpfSourceConfig, facts: KernelFacts) -> None:
             f"is {facts.arch}",
             feature="ordered stores",
         )
-
-
-def _as_text(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _program(name: str, facts: KernelFacts) -> BpfProgram:

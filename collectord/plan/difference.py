@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Document = Mapping[str, Any]
 
-# What may differ although a session is the same: remarks, and the limits of all segments.
+# These may differ although a session is the same: remarks, and the limits of all segments.
 _REMARKS: Final = frozenset({"notes", "degraded", "imposed"})
 _COMMON: Final = "retention"
 _MEASURED: Final = "transport_reason"  # it may have a figure

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collectord.codec.aux_pmu import AuxPmuFacts, Decoder
     from collectord.facts.kernel_facts import PmuFacts
 
-# By decoder: the row's name, the PMU that users look for, and its requirements.
+# Rows by decoder: the row's name, the PMU that users look for, and its requirements.
 KNOWN: Final[Mapping[Decoder, tuple[str, str, str]]] = {
     INTEL_PT: (
         "Intel PT",

@@ -34,7 +34,7 @@ TRACEPOINT: Final = re.compile(r"[A-Za-z_][\w-]*:[A-Za-z_][\w-]*", re.ASCII)
 _MEMBER: Final = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
 _BINARY: Final = r"(?:/[^\0:\s]+|[A-Za-z_][\w.+-]*)"
 _SYMBOL: Final = r"[A-Za-z_$][\w$.@]*"
-# By attachment: the form of its place, and an example.
+# The form of a place, and an example, by attachment.
 _PLACES: Final = {
     "tracepoint": (TRACEPOINT, "sched:sched_switch"),
     "raw_tracepoint": (_IDENTIFIER, "sys_enter"),

@@ -110,7 +110,7 @@ def show_value(parameter: ParameterConfig, value: int | str) -> str:
 
 def _string(parameter: ParameterConfig, given: str | int | bool) -> str:
     if not isinstance(given, str):
-        raise ValueError(f"{_toml(given)} is not a string")  # noqa: TRY004 - its value
+        raise ValueError(f"{as_text(given)} is not a string")  # noqa: TRY004 - its value
     if "\0" in given:
         raise ValueError("a string cannot hold a NUL")
     limit = STRING_MAX_BYTES if parameter.max_bytes is None else parameter.max_bytes
@@ -131,15 +131,15 @@ def encode(text: str) -> bytes:
 
 
 def _truth(given: str | int | bool) -> int:
-    word = _toml(given).lower()
+    word = as_text(given).lower()
     if word not in _TRUTHS or (isinstance(given, int) and not isinstance(given, bool)):
-        raise ValueError(f"{_toml(given)} is neither true nor false")
+        raise ValueError(f"{as_text(given)} is neither true nor false")
     return _TRUTHS[word]
 
 
 def _number(parameter: ParameterConfig, given: str | int | bool) -> int:
     if isinstance(given, bool):
-        raise ValueError(f"{_toml(given)} is not of type {parameter.type}")  # noqa: TRY004 - its value
+        raise ValueError(f"{as_text(given)} is not of type {parameter.type}")  # noqa: TRY004 - its value
     if parameter.type == "int":
         if isinstance(given, str) and _INT.fullmatch(given) is None:
             raise ValueError(f"{given!r} is not an integer, e.g. 10 or 0x1f")
@@ -154,5 +154,6 @@ def _number(parameter: ParameterConfig, given: str | int | bool) -> int:
         raise ValueError(str(error)) from error
 
 
-def _toml(value: str | int | bool) -> str:
+def as_text(value: str | int | bool) -> str:
+    """Return a value as TOML has it, texts without their quotes."""
     return str(value).lower() if isinstance(value, bool) else str(value)

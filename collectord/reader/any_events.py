@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: open a segment of any format, or a file of perf or trace-cmd, to read its events."""
+"""Read stage: open a segment of any format, or a file of perf or trace-cmd, to read its events."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: whether a window of time is provably complete, by manifests, lists and checksums.
+"""Read stage: whether a window of time is provably complete, by manifests, lists and checksums.
 
 A window is complete for a source of a session if all of it lies in balances, every event was
 counted, none was lost, overwritten or is unaccounted, and each segment that may hold one of its

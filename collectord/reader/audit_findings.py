@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what makes a window incomplete, and arithmetic with times."""
+"""Read stage: what makes a window incomplete, and arithmetic with times."""
 
 from __future__ import annotations
 

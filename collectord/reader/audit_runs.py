@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the balances of each run of a session, at flush intervals where manifests have them.
+"""Read stage: the balances of each run of a session, at flush intervals where manifests have them.
 
 The counters of a run go on from segment to segment, so the account of any window is a difference
 of two balances of its run: of the last one before it, and of the first one behind it.
@@ -107,11 +107,11 @@ class Run:
         return Figures(
             since_ns=points[first].time_ns,
             until_ns=points[last].time_ns,
-            produced=_less(behind.produced, before.produced),
+            produced=less(behind.produced, before.produced),
             stored=behind.stored - before.stored,
             lost={name: count for name, count in sorted(lost.items()) if count},
-            overwritten=_less(behind.overwritten, before.overwritten),
-            unaccounted=_less(missing, before.unaccounted),
+            overwritten=less(behind.overwritten, before.overwritten),
+            unaccounted=less(missing, before.unaccounted),
             in_flight_before=before.in_flight,
             in_flight=behind.in_flight,
             settled=closed,
@@ -123,7 +123,8 @@ class Run:
         )
 
 
-def _less(count: int | None, before: int | None) -> int | None:
+def less(count: int | None, before: int | None) -> int | None:
+    """Return the difference of two counts, None if one of them is unknown."""
     return None if count is None or before is None else count - before
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: write the AUX traces of a segment to raw files, for decoders other than perf."""
+"""Read stage: write the AUX traces of a segment to raw files, for decoders other than perf."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the table that blktrace files have: one file of a set, or all of them."""
+"""Read stage: the table that blktrace files have: one file of a set, or all of them."""
 
 from __future__ import annotations
 

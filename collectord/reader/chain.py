@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: check the chain of a folder's manifests, whose ends `.sealed` anchors."""
+"""Read stage: check the chain of a folder's manifests, whose ends `.sealed` anchors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the tables of a query about call chains, with the names of functions.
+"""Read stage: the tables of a query about call chains, with the names of functions.
 
 A statement that names one has the chains of all samples named first, each different one of a file
 once. The database holds them and a row for each sample, and puts both together as it is asked.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: addresses and call chains in lines of records, with the names of functions.
+"""Read stage: addresses and call chains in lines of records, with the names of functions.
 
 The core leaves a place for each (`codec.line_ops.place_of`); each different one is named once.
 """

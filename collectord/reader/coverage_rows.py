@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the table of the times in which sessions recorded, on which CPUs, and did not."""
+"""Read stage: the table of the times in which sessions recorded, on which CPUs, and did not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: a file of anybody, open for its records to be decoded into columns of tables."""
+"""Read stage: a file of anybody, open for its records to be decoded into columns of tables."""
 
 from __future__ import annotations
 

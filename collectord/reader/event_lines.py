@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the records of a file in the order of time, as lines that programs make of them."""
+"""Read stage: the records of a file in the order of time, as lines that programs make of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the tables that files have together: one for each event, and losses and damage."""
+"""Read stage: the tables that files have together: one for each event, and losses and damage."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def described(tables: Mapping[str, EventTable]) -> Iterator[tuple[str, str, str]
             yield table.name, name, _MEANINGS.get(name, what) if name in COMMON else what
 
 
-# Of the columns of tables that have the same ones whatever was recorded.
+# Units of the columns of tables that have the same ones whatever was recorded.
 _UNITS: Final = {
     "events": "records",
     "byte": "bytes from the beginning of the file",

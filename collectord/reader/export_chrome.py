@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: records as Chrome's Trace Event Format, JSON that many viewers read.
+"""Read stage: records as Chrome's Trace Event Format, JSON that many viewers read.
 
 What ran on a CPU are slices of a track for each CPU; each record is an instant of its thread. The
 format has microseconds, which are written with three decimals.

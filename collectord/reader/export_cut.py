@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: files put together in their own format: what they must have in common."""
+"""Read stage: files put together in their own format: what they must have in common."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: records as Parquet files, one for each event, with the ledgers beside them."""
+"""Read stage: records as Parquet files, one for each event, with the ledgers beside them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the records of perf.data files that are of a time, as one perf.data.
+"""Read stage: the records of perf.data files that are of a time, as one perf.data.
 
 Records are copied as they are. The older ones that name samples are among them. A file that is
 made of several has no FINISHED_ROUND: readers sort all of its records by their times.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collectord.reader.event_file import EventFile, Window
     from collectord.reader.export_cut import CutFiles
 
-# Of the new file, of its parts, or of what no cut has.
+# Features that are made anew or that no cut has, and so are not copied.
 _NOT_COPIED: Final = (
     *(Feature.TRACING_DATA, Feature.EVENT_DESC, Feature.BUILD_ID, Feature.SAMPLE_TIME),
     *(Feature.AUXTRACE, Feature.COMPRESSED),

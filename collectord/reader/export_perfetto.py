@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: records as a trace of Perfetto, by its own protocol buffers.
+"""Read stage: records as a trace of Perfetto, by its own protocol buffers.
 
 Records of tracepoints are packets of ftrace, so that Perfetto makes its tracks of scheduling, of
 frequencies and others from them; profile samples are perf samples with their call chains. Events

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the records of many files on one time line, table by table, for other formats."""
+"""Read stage: the records of many files on one time line, table by table, for other formats."""
 
 from __future__ import annotations
 

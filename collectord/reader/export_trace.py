@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the pages of trace.dat files that are of a time, as one trace.dat.
+"""Read stage: the pages of trace.dat files that are of a time, as one trace.dat.
 
 Segments of a session are one instance in it, and each of several sessions is an instance with the
 session's name. The new file is not compressed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the tables of a query whose rows are no records: segments, names and gaps."""
+"""Read stage: the tables of a query whose rows are no records: segments, names and gaps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: times in which an event was not recorded, and times in which it was twice."""
+"""Read stage: times in which an event was not recorded, and times in which it was twice."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the table of balances: of each segment, from the ledgers of its run.
+"""Read stage: the table of balances: of each segment, from the ledgers of its run.
 
 A manifest has the ledger from the run's beginning to its seal, so a segment's own is the
 difference from the last one before it. What was counted at a seal may be stored in the next
@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import SinkError
+from collectord.reader.audit_runs import less
 from collectord.reader.fixed_tables import as_utc
 from collectord.reader.manifest_links import earlier_manifests, sealed_manifest
 from collectord.sink.manifest import Manifest
@@ -129,11 +130,11 @@ def _own(segment: Segment, manifest: Manifest, read: Read) -> _Own:
         )
     lost = {name: count - earlier.lost.get(name, 0) for name, count in balance.lost.items()}
     return _Own(
-        produced=_less(balance.produced, earlier.produced),
+        produced=less(balance.produced, earlier.produced),
         lost={name: count for name, count in lost.items() if count},
-        overwritten=_less(balance.overwritten, earlier.overwritten),
+        overwritten=less(balance.overwritten, earlier.overwritten),
         in_flight=_in_flight(segment, before),
-        unaccounted=_less(balance.unaccounted, earlier.unaccounted),
+        unaccounted=less(balance.unaccounted, earlier.unaccounted),
         repeated=balance.repeated - earlier.repeated,
     )
 
@@ -146,10 +147,6 @@ def _in_flight(segment: Segment, before: _Before) -> int | None:
     stored = segment.stored + sum(one.stored_before for one in manifests)
     now, then = segment.balance, before.balance
     return (now.stored + now.in_flight - stored) - (then.stored + then.in_flight - before.stored)
-
-
-def _less(count: int | None, before: int | None) -> int | None:
-    return None if count is None or before is None else count - before
 
 
 def _before(segment: Segment, manifest: Manifest, read: Read) -> _Before:

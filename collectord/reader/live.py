@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: follow segments while they are written, from one to the next.
+"""Read stage: follow segments while they are written, from one to the next.
 
 A stream has a running segment and, most of the time, an empty one that is prepared beside it. The
 running one ends with its seal, and is renamed then; one that never held an event is deleted.

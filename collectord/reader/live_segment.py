@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: one perf.data with events of BPF programs, read while it is written.
+"""Read stage: one perf.data with events of BPF programs, read while it is written.
 
 In a running segment only the part before the last FINISHED_ROUND is read: the writer wrote that
 marker after everything before it. The bytes behind it may be half written. So the marker is

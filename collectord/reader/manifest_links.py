@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the links between sealed manifests, from each to the one sealed before it."""
+"""Read stage: the links between sealed manifests, from each to the one sealed before it."""
 
 from __future__ import annotations
 

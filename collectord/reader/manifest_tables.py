@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the tables of a query that come from manifests, read once a statement names one."""
+"""Read stage: the tables of a query that come from manifests, read once a statement names one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _COLUMNS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     COVERAGE: COVERAGE_COLUMNS,
     SNAPSHOTS: _SNAPSHOT_COLUMNS,
 }
-# What `damage` is made of.
+# The tables that `damage` is made of.
 _IN_FILES: Final = "damage of files"
 _IN_MANIFESTS: Final = "damage of manifests"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the manifests of the segments of a catalogue, for tables of what they tell."""
+"""Read stage: the manifests of the segments of a catalogue, for tables of what they tell."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: a Parquet file, written group by group with columns that the core has laid out."""
+"""Read stage: a Parquet file, written group by group with columns that the core has laid out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the records of a compressed perf.data as they were, whoever compressed it.
+"""Read stage: the records of a compressed perf.data as they were, whoever compressed it.
 
 `perf record -z` puts what it takes out of rings into records of a type of their own, as one stream
 that goes on from record to record; files of this program have a frame in each. Other records are
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _WORD_BYTES: Final = 8
 _U64: Final = struct.Struct("<Q")
 _COMPRESSED: Final = (RecordType.COMPRESSED, RecordType.COMPRESSED2)
-# What stands where something could not be decompressed: the decoder takes it for damage.
+# These bytes stand where something could not be decompressed: the decoder takes it for damage.
 _MARK: Final = HEADER.pack(RecordType.COMPRESSED, 0, HEADER_BYTES)
 
 

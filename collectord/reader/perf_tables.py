@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the tables that a perf.data has, of a session or of `perf record`."""
+"""Read stage: the tables that a perf.data has, of a session or of `perf record`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: sets of files, of blktrace or of a relay channel, and the bytes of the latter."""
+"""Read stage: sets of files, of blktrace or of a relay channel, and the bytes of the latter."""
 
 from __future__ import annotations
 

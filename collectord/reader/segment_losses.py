@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: what was lost while a segment was written, as the ledgers in manifests say."""
+"""Read stage: what was lost while a segment was written, as the ledgers in manifests say."""
 
 from __future__ import annotations
 

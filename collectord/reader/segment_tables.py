@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the catalogue of segments and files that a query reads."""
+"""Read stage: the catalogue of segments and files that a query reads."""
 
 from __future__ import annotations
 

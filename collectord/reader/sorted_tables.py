@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the tables of a file's events, all in one reading, each in the order of time."""
+"""Read stage: the tables of a file's events, all in one reading, each in the order of time."""
 
 from __future__ import annotations
 

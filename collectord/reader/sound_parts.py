@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the sound parts of a file of a set, compressed or not."""
+"""Read stage: the sound parts of a file of a set, compressed or not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: one SQL statement over tables of records, carried out by DuckDB.
+"""Read stage: one SQL statement over tables of records, carried out by DuckDB.
 
 The statement is parsed first: only the tables and the columns whose names occur in it are decoded.
 It reads them and nothing else: DuckDB may not open a file, load an extension or change a setting.

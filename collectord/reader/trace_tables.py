@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: the tables that a trace.dat has, of an ftrace session or of trace-cmd."""
+"""Read stage: the tables that a trace.dat has, of an ftrace session or of trace-cmd."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: check sealed segments against their manifests, and list those of a directory."""
+"""Read stage: check sealed segments against their manifests, and list those of a directory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sink stage: write a sealed segment of pages that nobody drained: salvaged or late ones."""
+"""Recover stage: write a sealed segment of pages that nobody drained: salvaged or late ones."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collectord.model import ClockReading
     from collectord.sink.manifest import Gap
 
-# By as much the gap after a kill may be too long.
+# The gap after a kill is told at most this much too long.
 _INTERVAL_NS: Final = 10_000_000_000
 
 

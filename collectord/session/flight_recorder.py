@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collectord.sink.base import SegmentInfo
 
 _LOG: Final = structlog.get_logger()
-_SNAPSHOTS_KEPT: Final = 1000
+SNAPSHOTS_KEPT: Final = 1000
 
 
 class SnapshotSegments(SegmentEnds):
@@ -77,7 +77,7 @@ class FlightRecorder:
         self._ended = False
         self._given = 0
         self._lost = self._windows.lost()  # as the snapshot in progress began
-        self.snapshots: deque[Snapshot] = deque(maxlen=_SNAPSHOTS_KEPT)
+        self.snapshots: deque[Snapshot] = deque(maxlen=SNAPSHOTS_KEPT)
         self.stored = 0
         self.failed = 0
 

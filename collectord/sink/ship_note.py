@@ -14,6 +14,7 @@ import msgspec
 
 from collectord.errors import UnsafePath
 from collectord.folders.walk import open_folder
+from collectord.sink.chain_log import Sha256  # noqa: TC001 - msgspec reads annotations
 from collectord.sink.manifest import Count, FileName, TimeNs  # noqa: TC001 - msgspec reads them
 from collectord.text.foreign import decode_json, encode_json
 
@@ -29,7 +30,6 @@ _STREAMS_MAX: Final = 4096
 
 Word = Annotated[str, msgspec.Meta(max_length=256)]
 Long = Annotated[str, msgspec.Meta(max_length=4096)]
-Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A(?:[0-9a-f]{64})?\Z")]
 
 
 class StreamNote(msgspec.Struct, frozen=True, kw_only=True):

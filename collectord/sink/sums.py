@@ -25,7 +25,7 @@ from collectord.sink.stored_file import Part
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-# As in sums.h of the core.
+# The same values as in sums.h of the core.
 _PART_BYTES: Final = 1 << 20
 _PART_STEP: Final = 16384
 _SUM: Final = re.compile(r"([1-9][0-9]{0,18}):([0-9a-f]{16})")

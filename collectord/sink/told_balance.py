@@ -65,7 +65,7 @@ class BalanceTold(msgspec.Struct, frozen=True, kw_only=True):
     until_ns: TimeNs | None = None
 
 
-# Of a manifest without a balance.
+# The balance of a manifest that has none.
 UNTOLD: Final = BalanceTold()
 # At the beginning of a run.
 ZERO: Final = BalanceTold(produced=0, lost={}, overwritten=0, unaccounted=0)

@@ -28,7 +28,7 @@ _NEEDS: Final = {
 }
 _VERBS: Final = {"bpf": "load", "perf": "attach", "tracefs": "read the tracepoint"}
 _INSTALL: Final = "install python3-bpfcc (Debian, Ubuntu), python3-bcc (Fedora) or python-bcc"
-# By the first word of what is missing.
+# Remedies by the first word of what is missing.
 _HINTS: Final = {
     "tracefs": "mount it: mount -t tracefs nodev /sys/kernel/tracing",
     "kprobes": "a program on tracepoints needs none",

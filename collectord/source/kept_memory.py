@@ -22,9 +22,10 @@ from collectord.kernel.values.kept_rings import NOTE_BYTES, STATE_BYTES
 if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
 
-# Of a ring, see `_core.RingNote`: the turn, and the first pair.
+# The parts of a ring's note, see `_core.RingNote`: the turn, and the first pair.
 _RING: Final = struct.Struct("<3Q")
-# Of a program: whether it was let to count, and the runs that the kernel had skipped by then.
+# The parts of a program's note: whether it was let to count, and the runs that the kernel had
+# skipped by then.
 _PROGRAM: Final = struct.Struct("<2Q")
 
 

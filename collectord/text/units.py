@@ -13,6 +13,7 @@ from collectord.errors import UsageError
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 NS_PER_US: Final = 1_000
+NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
 SIZE_UNITS: Final = {
     "B": 1,
@@ -28,7 +29,7 @@ SIZE_UNITS: Final = {
 TIME_UNITS_NS: Final = {
     "ns": 1,
     "us": NS_PER_US,
-    "ms": 1_000_000,
+    "ms": NS_PER_MS,
     "s": NS_PER_SECOND,
     "m": 60 * NS_PER_SECOND,
     "h": 3_600 * NS_PER_SECOND,

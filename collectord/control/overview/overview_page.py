@@ -49,7 +49,8 @@ _HEADERS: Final = {
     ),
     **_OTHERS,
 }
-# Of what a daemon's child has written: it is shown, and nothing in it runs or is loaded.
+# The policy for a file that a daemon's child has written: it is shown, and nothing in it runs
+# or is loaded.
 _SANDBOX: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"

@@ -200,7 +200,7 @@ class Incidents:
         is_old = note is not None and age_ns and time.time_ns() - note.fired_ns > age_ns
         return bool(is_old) or self._kept_by is not self._limits
 
-    # What makes one.
+    # These make an incident.
 
     async def request(self, reason: str) -> IncidentNote:
         """Make an incident because a user asks for it: no limit applies.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collectord.daemon.incidents.triggers import Fired
 
-# What these tell of is an event, which is in no snapshot that was taken before it.
+# These triggers tell of an event, which is in no snapshot that was taken before it.
 _EVENTS: Final = frozenset({"event", "freeze", "oom-kill"})
 _ALERT: Final = "alert"
 SHOWN: Final = 5

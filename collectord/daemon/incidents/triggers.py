@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 MANUAL: Final = "manual"
 SIGNAL: Final = "signal"
 REQUEST: Final = "request"  # the kind of both
-# What was suppressed is kept for the next daemon so often.
+# The counts of what was suppressed are kept for the next daemon this often.
 _SAVED_NS: Final = 60 * NS_PER_SECOND
 _UNMATCHED: Final = "unmatched"
 _ALERTS_MAX: Final = 1000  # that a trigger remembers

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = "JSONCompactEachRow"
 _SETTINGS: Final[Mapping[str, int | str]] = {
-    # As DuckDB has it.
+    # Settings for what DuckDB does by itself.
     "aggregate_functions_null_for_empty": 1,
     "cast_keep_nullable": 1,
     "join_use_nulls": 1,

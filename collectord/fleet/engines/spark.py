@@ -38,7 +38,8 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.legacy.parquet.nanosAsLong": "true",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-    # As DuckDB has it: a number that does not fit is an error, and names differ by their letters.
+    # The same as in DuckDB: a number that does not fit is an error, and names differ by their
+    # letters.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
     # With it, a NOT EXISTS over a UNION has "an invalid plan" in 4.3.

@@ -46,7 +46,7 @@ class StoreFiles(AbstractFileSystem):
         self._sizes[key] = found.bytes
         return found.bytes
 
-    # What DuckDB calls.
+    # DuckDB calls these.
 
     def open(self, path: str, mode: str = "rb", **_options: object) -> _File:  # type: ignore[override]
         """Open an object to be read."""

@@ -40,7 +40,7 @@ _TYPES: Final = {
     "UTINYINT": "int",
     "VARCHAR": "string",
 }
-# What Iceberg lets a column become.
+# Iceberg lets a column of the first type become one of the second.
 _WIDER: Final = frozenset({("int", _LONG), ("float", "double")})
 _LIST: Final = re.compile(r"(\w+)\[\]")
 _MAP: Final = re.compile(r"MAP\((\w+), (\w+)\)")

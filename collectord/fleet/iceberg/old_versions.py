@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from collectord.fleet.iceberg.store_io import StoreIO
 
-# What is more waits for the next runs.
+# Deletions of one run; more wait for the next ones.
 VERSIONS_AT_ONCE: Final = 500
-# Of this program; an object by another name is never deleted, whatever a table says.
+# Names of objects of this program; an object by another name is never deleted, whatever a table
+# says.
 _OWN: Final = re.compile(r"(?:snap-\d+-[0-9a-f]{32}|[0-9a-f]{32}-m\d+)\.avro")
 
 

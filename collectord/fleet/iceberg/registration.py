@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collectord.fleet.iceberg.footers import Footer
     from collectord.fleet.iceberg.table_document import TableDocument
 
-# Of one snapshot.
+# Files of one snapshot.
 FILES_MAX: Final = 2000
 _TRIES: Final = 5
 _HINT: Final = "version-hint.text"

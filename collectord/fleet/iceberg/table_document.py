@@ -17,6 +17,7 @@ from collectord.fleet.iceberg.columns import NONE, OF_KEYS, Columns, from_docume
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE
 from collectord.text.foreign import decode_json, encode_json
+from collectord.text.units import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,6 @@ PREVIOUS_VERSIONS: Final = "write.metadata.previous-versions-max"
 _KEEPING: Final[dict[str, str]] = {DELETES: "true", PREVIOUS_VERSIONS: "100"}
 _VERSION: Final = 3
 _MAPPING: Final = "schema.name-mapping.default"
-_NS_PER_MS: Final = 1_000_000
 # The ids of the fields of partitions.
 _FIRST_PARTITION: Final = 1000
 SPEC: Final[dict[str, Any]] = {
@@ -219,7 +219,7 @@ def following(table: TableDocument, made: Made, now_ns: int, before: str) -> Tab
         before: address of the document before it, "" if there is none.
     """
     raw = dict(table.raw)
-    now_ms = max(now_ns // _NS_PER_MS, raw["last-updated-ms"] + 1)
+    now_ms = max(now_ns // NS_PER_MS, raw["last-updated-ms"] + 1)
     _add_schema(raw, table)
     parent = raw["current-snapshot-id"]
     snapshot: dict[str, Any] = {

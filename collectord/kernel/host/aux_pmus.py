@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _DEVICES: Final = "bus/event_source/devices"
 _CPU: Final = re.compile(r"cpu(\d+)", re.ASCII)
-# By the decoder that they indicate: directories and prefixes of the registers that decoding needs.
+# Places by the decoder that they indicate: directories and prefixes of the registers that
+# decoding needs.
 _ETMV4_FILES: Final = (
     *(f"trcidr/trcidr{number}" for number in (0, 1, 2, 8)),
     "mgmt/trcauthstatus",

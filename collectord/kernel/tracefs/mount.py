@@ -65,7 +65,7 @@ class Tracefs:
             if code == errno.EBUSY and self.mounted:  # mounted by someone else just now
                 return
             if code == errno.EPERM:
-                raise self._unmounted() from error
+                raise self._unmounted(code) from error
             if code == errno.ENODEV:
                 raise self._absent() from error
             message = f"cannot mount tracefs at {self.root}"
@@ -88,13 +88,15 @@ class Tracefs:
         if not self._mountable:
             raise self._absent()
 
-    def _unmounted(self) -> MissingPrivilege:
+    def _unmounted(self, refused: int = 0) -> MissingPrivilege:
+        """Return the error; `refused` is the errno of an attempt, 0 if there was none."""
+        by_itself = "" if refused else "the daemon and `record` mount it; "
         return MissingPrivilege(
             "tracefs is not mounted",
             need="CAP_SYS_ADMIN",
             syscall="mount",
-            errno=errno.EPERM,
-            hint=f"as root: mount -t tracefs tracefs {self.root}",
+            errno=refused,
+            hint=f"{by_itself}as root: mount -t tracefs tracefs {self.root}",
         )
 
     def _absent(self) -> MissingFeature:

@@ -33,7 +33,7 @@ NOTE_BYTES: Final = 64
 EVENTS_MAX: Final = 200
 MESSAGE_BYTES: Final = 64 << 10
 ASK_BYTES: Final = 1024
-# Of a program's description.
+# Limits of a program's description.
 DESCRIBED_BYTES: Final = 16 << 20
 
 

@@ -31,7 +31,7 @@ _SWITCH: Final = f"{_SYSTEM}:{_NAME}"
 _UNIT: Final = "ns"
 _END_NS: Final = (1 << 63) - 1
 _HINT: Final = "`collectord record -a -g -e sched:sched_switch` records them"
-# What a thread does at a switch: it comes, or leaves with a state, which is 0 if it could run on.
+# A thread does this at a switch: it comes, or leaves with a state, which is 0 if it could run on.
 # One that leaves dead (16, 32) does not wait.
 _STEPS: Final = f"""
 switches AS MATERIALIZED (

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Stacks = Counter[tuple[Frame, ...]]
 By = Literal["comm", "pid", "cpu", "cgroup"]
-# What the outermost frame is made of.
+# The outermost frame is made of one of these.
 _COLUMNS: Final = {"comm": ("comm",), "pid": ("comm", "pid"), "cpu": ("cpu",), CGROUP: (CGROUP,)}
 _SAMPLES: Final = "samples"
 EPOCH: Final = "epoch"

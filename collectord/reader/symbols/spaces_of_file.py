@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _FORK: Final = 0
 _EXEC: Final = 1
 _FORKED: Final = "what = 'fork' AND parent_pid <> pid"
-# Of records of one time a process begins first, then its program, then what it maps.
+# Among records of one time a process begins first, then its program, then what it maps.
 _RECORDS: Final = f"""
 SELECT coalesce(mono_ns, 0::UBIGINT) AS since_ns, {_FORK} AS kind, pid, parent_pid AS parent,
     NULL AS begins, NULL AS size, NULL AS at, NULL AS path, NULL AS build, NULL AS number
@@ -31,7 +31,7 @@ FROM mappings WHERE pid IN (FROM wanted) AND address IS NOT NULL AND length IS N
     AND file_offset IS NOT NULL
 ORDER BY since_ns, kind
 """  # noqa: S608  # of this module
-# Of a process that nothing but a damaged record tells of.
+# No process has a larger number, but one that a damaged record tells of.
 _PIDS_MAX: Final = 1 << 20
 
 

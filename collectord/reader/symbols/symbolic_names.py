@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _NAMES: Final = 1 << 16
 _NAME_MAX: Final = 4096
-# Of a function that the library does not tell the beginning of, such as an inlined one.
+# The beginning of a function of which the library does not tell it, such as an inlined one.
 _NO_BEGIN: Final = (1 << 32) - 1
 # References to what a mangled name has before. With n of them it may grow by e**(n / e).
 _BACK: Final = re.compile(r"[ST][0-9A-Z]*_")
 _BACKS_MAX: Final = 32
-# What compilers append to the name of a function for its rare part, which is elsewhere.
+# Compilers append these to the name of a function for its rare part, which is elsewhere.
 _COLD: Final = ".cold"
 _RARE_PART: Final = re.compile(rf"{re.escape(_COLD)}(?:\.[0-9]+)?$")
 # The section without which a file has no debug information, and a name that means nothing.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Contents = Mapping[str, Mapping[str, TableContents]]
 
 _LOG: Final = structlog.get_logger()
-# Of programs whose figures nobody watches.
+# The time between readings of programs without live figures.
 _SLOW_NS: Final = 10_000_000_000
 
 
@@ -77,6 +77,7 @@ class BpfWatch:
         self._readers.pop(session, None)
         self._last.pop(session, None)
         self._troubles.pop(session, None)
+        self._due_ns.pop(session, None)
 
     @property
     def is_idle(self) -> bool:

@@ -47,6 +47,15 @@ def messages() -> Iterator[tuple[str, str]]:
                 yield template(node.args[0]), f"{path.relative_to(manual.ROOT)}:{node.lineno}"
 
 
+def test_every_answer_is_whole() -> None:
+    """It ends with a whole sentence, and has nothing of the source text's quoting."""
+    text = (manual.DOCS / "troubleshooting.md").read_text()
+    answers = re.findall(r"^\| `.+?` \| ([^`|].{9,}) \|$", text, re.MULTILINE)
+    assert answers
+    torn = re.compile(r"…\W*$|\b(a|the|of|with|by|than)\.$|[^.)]$|\\\"")
+    assert [answer for answer in answers if torn.search(answer) and "Meaning," not in answer] == []
+
+
 def test_every_message_is_told() -> None:
     """By its longest part; what is made of a library's or the kernel's words has none."""
     text = (manual.DOCS / "troubleshooting.md").read_text()

@@ -70,6 +70,9 @@ def test_check_mounted_tells_the_command(tmp_path: Path) -> None:
     with pytest.raises(MissingPrivilege, match="mount -t tracefs tracefs") as caught:
         tracefs.check_mounted()
     assert caught.value.need == "CAP_SYS_ADMIN"
+    assert caught.value.errno == 0  # no call was made that could have failed
+    assert "not permitted" not in str(caught.value)
+    assert "the daemon and `record` mount it" in str(caught.value)
     assert not tracefs.mounted
 
 

@@ -54,3 +54,22 @@ def test_programs_without_live_figures_are_read_seldom(monkeypatch: pytest.Monke
         asyncio.run(watch.poll(worker))
         asyncio.run(ticks(worker, 1))
         assert still.reads == 4
+
+
+def test_a_session_that_comes_again_is_read_at_once() -> None:
+    """The reading of the one that is gone does not put that of the next off."""
+    first, second = OneReader("still", live=False), OneReader("still", live=False)
+    readers: list[Any] = [first, second]
+    watch = BpfWatch()
+
+    async def tick(worker: ThreadPoolExecutor) -> None:
+        watch.tick(worker)
+        await watch.join()
+
+    with ThreadPoolExecutor(1) as worker:
+        watch.add(readers[0], ())
+        asyncio.run(tick(worker))
+        watch.forget("still")
+        watch.add(readers[1], ())
+        asyncio.run(tick(worker))
+    assert (first.reads, second.reads) == (1, 1)
