@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PACKAGE: Final = ROOT / "collectord"
@@ -63,18 +63,22 @@ def _nodes(path: Path) -> tuple[ast.AST, ...]:
 @cache
 def _imports(path: Path) -> tuple[str, ...]:
     """Modules that a file imports at run time; those under `if TYPE_CHECKING` do not count."""
-    found: list[str] = []
+    return tuple(_imported(path, _walk_run_time(_tree(path))))
+
+
+def _imported(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the modules that some nodes of a file import, and the names from them."""
     package = _name(path) if path.name == "__init__.py" else _name(path).rpartition(".")[0]
-    for node in _walk_run_time(_tree(path)):
+    for node in nodes:
         if isinstance(node, ast.Import):
-            found += (alias.name for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, base] if base else above)
-            found += (base, *(f"{base}.{alias.name}" for alias in node.names))
-    return tuple(found)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def _walk_run_time(node: ast.AST) -> Iterator[ast.AST]:
@@ -207,16 +211,10 @@ def test_packages_know_few_others() -> None:
     pairs = set()
     for path in MODULES:
         own = path.relative_to(PACKAGE).parts[0]
-        for node in _nodes(path):
-            names: list[str] = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            for name in names:
-                first, *others = name.split(".")
-                if first == "collectord" and others and {others[0], f"{others[0]}.py"} & known:
-                    pairs.add((own, others[0]))
+        for name in _imported(path, _nodes(path)):
+            other = name.removeprefix("collectord.").partition(".")[0]
+            if _within(name, "collectord") and {other, f"{other}.py"} & known:
+                pairs.add((own, other))
     edges = {(own.removesuffix(".py"), other) for own, other in pairs}
     assert len({(own, other) for own, other in edges if own != other}) <= EDGES_MAX
 

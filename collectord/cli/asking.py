@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collectord.reader.sql import Answered, MadeTable
     from collectord.reader.symbols.debuginfod import Debuginfod
 
-# The CPU in readings of losses of a whole ring set.
+# Readings of losses have this where the CPU is not known.
 _UNKNOWN_CPU: Final = frozenset({-1})
 # CPUs that lost records and are named; of more, the number is told.
 _CPUS_NAMED: Final = 4

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _ALL: Final = "all hosts"
 _DECIMALS: Final = 3
-# Names shown; of the rest only the number is.
+# Hosts that are named; of more, the number is told.
 HOSTS_NAMED: Final = 2
 # Columns of figures of two groups, behind those that say of what they are.
 FIGURES: Final = (

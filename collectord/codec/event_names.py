@@ -76,7 +76,7 @@ _SOFTWARE: Final = {
     "cgroup-switches": SoftwareId.CGROUP_SWITCHES,
 }
 
-# The kinds of things that an event counts; see perf_event_open(2).
+# Texts of what an event counts; see perf_event_open(2).
 _HARDWARE_TEXTS: Final = {
     HardwareId.CPU_CYCLES: "cycles of the CPU's clock, whose frequency changes",
     HardwareId.INSTRUCTIONS: "instructions that the CPU completed",

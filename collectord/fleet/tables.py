@@ -51,7 +51,7 @@ _CLOCKS: Final = _WHOSE | {
     "synchronized": ("BOOLEAN", "whether a time service keeps the clock, as it was shipped"),
     "max_error_ns": ("BIGINT", "ns, the most by which the clock is wrong, as it was shipped"),
 }
-# Tables of every store; those of `names_of` are of its events.
+# Tables that every store has, beside those of its events.
 NAMES: Final = (HOSTS, LEDGER, COVERAGE, CLOCKS)
 
 

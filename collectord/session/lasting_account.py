@@ -38,7 +38,7 @@ _LOG: Final = structlog.get_logger()
 _TAKEN: Final = (Stage.STAGING, Reason.DROPPED)
 _PAUSED: Final = loss_name(RING_PAUSED)
 NOT_HELD: Final = "the opener does not hold its rings: they end with this process"
-# Losses that fit into the page of the text.
+# Runs whose ids fit into the page of the text.
 _MORE_MAX: Final = 16
 # Losses of what was taken out of a ring.
 _BEHIND_RING: Final = (f"{Stage.STAGING}/", f"{Stage.SINK}/")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Stacks = Counter[tuple[Frame, ...]]
 By = Literal["comm", "pid", "cpu", "cgroup"]
-# The outermost frame is made of one of these.
+# The columns that the outermost frame is made of, by what is asked for.
 _COLUMNS: Final = {"comm": ("comm",), "pid": ("comm", "pid"), "cpu": ("cpu",), CGROUP: (CGROUP,)}
 _SAMPLES: Final = "samples"
 EPOCH: Final = "epoch"

@@ -31,7 +31,7 @@ FROM mappings WHERE pid IN (FROM wanted) AND address IS NOT NULL AND length IS N
     AND file_offset IS NOT NULL
 ORDER BY since_ns, kind
 """  # noqa: S608  # of this module
-# No process has a larger number, but one that a damaged record tells of.
+# Processes that are read at most: only damaged records tell of more.
 _PIDS_MAX: Final = 1 << 20
 
 
