@@ -26,11 +26,11 @@ def test_without_pip_the_environment_is_named(tmp_path: Path) -> None:
     """Those of the Debian package and of `make install` are such ones."""
     root = tmp_path / "environment"
     venv.create(root, with_pip=False)
-    script = "from collectord.errors import install_command as made; print(made('fleet'))"
+    script = "from collectord.errors import install_command as made; print(made('query'))"
     done = subprocess.run(
         [root / "bin/python", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"python3 -m pip --python {root} install 'collectord[fleet]'\n"
-    manual = (ROOT / "docs/fleet.md").read_text()
+    assert done.stdout == f"python3 -m pip --python {root} install 'collectord[query]'\n"
+    manual = (ROOT / "docs/getting-started.md").read_text()
     for place in ("/usr/lib/collectord", "/opt/collectord"):
         assert done.stdout.strip().replace(str(root), place) in manual
