@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read stage: the records of a compressed perf.data as they were, whoever compressed it.
 
-`perf record -z` puts what it takes out of rings into records of a type of their own, as one stream
-that goes on from record to record; files of this program have a frame in each. Other records are
-between them as they are.
+`perf record -z` puts what it takes out of rings into records of a type of their own, as one
+stream that goes on from record to record; files of this program have a frame in each. Other
+records are between them as they are, even within a record of the stream: perf 6.1 keeps in its
+compressor what exceeds a record of 64 KiB, and writes it with what it takes next. At its end that
+goes into no file, and the last record is cut.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord._native._columns import intact
 from collectord.codec.packed import Stream
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_record import AUXTRACE_BYTES, HEADER, HEADER_BYTES
+from collectord.codec.perf_record import AUXTRACE_BYTES, HEADER, HEADER_BYTES, RECORD_MAX_BYTES
 from collectord.errors import CodecError
 from collectord.folders.folder import write_all
 from collectord.sink.packing import contents_max_bytes
@@ -63,10 +65,9 @@ def expand(packed: memoryview, start: int, end: int, copy: int) -> int:
     to = whole = start  # the end of what was written, and of records in it that are surely whole
     is_missing = False
     for part in _parts(packed, start, end):
-        with packed[part.plain : part.record] as plain:
-            write_all(copy, plain, to)
         if part.record > part.plain:
-            to = whole = to + part.record - part.plain
+            with packed[part.plain : part.record] as plain:
+                whole, to = _put(copy, plain, whole, to)
         before = to
         try:
             for contents in _contents(packed, part, stream, limit - to):
@@ -89,6 +90,22 @@ def _contents(packed: memoryview, part: _Part, stream: Stream, most_bytes: int) 
             if most_bytes < 0:
                 raise CodecError("more than any file has", offset=part.record, reason="size")
             yield contents
+
+
+def _put(copy: int, plain: memoryview, whole: int, end: int) -> tuple[int, int]:
+    """Put plain records behind the last whole record of a copy, before the begun one.
+
+    Returns:
+        Where they end, and the end of the copy.
+    """
+    os.ftruncate(copy, end)
+    at = intact(copy, whole)
+    begun = os.pread(copy, end - at, at) if end - at <= RECORD_MAX_BYTES else b""
+    at = end - len(begun)
+    write_all(copy, plain, at)
+    whole = at + len(plain)
+    write_all(copy, begun, whole)
+    return whole, whole + len(begun)
 
 
 def _mark(copy: int, whole: int, end: int) -> int:

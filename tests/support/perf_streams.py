@@ -21,12 +21,25 @@ _HEADER: Final = struct.Struct("<IHH")
 _FEATURE: Final = struct.pack("<IIIII", 1, 1, 1, 5, 1 << 19)
 
 
-def compress(plain: bytes, *, part_bytes: int, kind: RecordType = RecordType.COMPRESSED) -> bytes:
-    """Return a file as perf compresses it: parts end within records, rounds stay plain."""
+def compress(
+    plain: bytes,
+    *,
+    part_bytes: int,
+    kind: RecordType = RecordType.COMPRESSED,
+    late_bytes: int = 0,
+) -> bytes:
+    """Return a file as perf compresses it: parts end within records, rounds stay plain.
+
+    Args:
+        plain: the file.
+        part_bytes: of the records in a part of the stream.
+        kind: type of the records that have the parts.
+        late_bytes: how much of a round stands behind its end, as what perf does not flush.
+    """
     header = parse_header(plain)
     start, end = header.data.offset, header.data.offset + header.data.size
     sections = parse_feature_table(plain[end:], header, len(plain))
-    data = b"".join(_data(plain[start:end], part_bytes, kind))
+    data = b"".join(_data(plain[start:end], part_bytes, kind, late_bytes))
     shift = start + len(data) - end + 16  # of the tail: the table has one entry more
     moved = {bit: Section(at + shift if at >= end else at, n) for bit, (at, n) in sections.items()}
     # perf has features behind this one too.
@@ -45,15 +58,17 @@ def compress(plain: bytes, *, part_bytes: int, kind: RecordType = RecordType.COM
     return head + plain[len(head) : start] + data + table + _FEATURE + tail
 
 
-def _data(records: bytes, part_bytes: int, kind: RecordType) -> Iterator[bytes]:
+def _data(records: bytes, part_bytes: int, kind: RecordType, late_bytes: int) -> Iterator[bytes]:
     stream = zstandard.ZstdCompressor(level=1).compressobj()
-    first = 0
+    first, late = 0, b""
     for record in iter_records(records):
         if record.type == RecordType.FINISHED_ROUND:
-            yield from _parts(stream, records[first : record.offset], part_bytes, kind)
+            taken = late + records[first : record.offset]
+            now = len(taken) - late_bytes
+            yield from _parts(stream, taken[:now], part_bytes, kind)
             yield records[record.offset : record.offset + record.size]
-            first = record.offset + record.size
-    yield from _parts(stream, records[first:], part_bytes, kind)
+            first, late = record.offset + record.size, taken[now:]
+    yield from _parts(stream, late + records[first:], part_bytes, kind)
 
 
 def _parts(

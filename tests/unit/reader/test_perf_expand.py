@@ -32,11 +32,11 @@ _HEADER: Final = struct.Struct("<IHH")
 
 
 def _plain(directory: Path) -> Path:
-    """Write a segment of some rounds, with a name that threads get in the first one."""
+    """Write a segment of some rounds, each with a name that its thread gets there."""
     directory.mkdir()
     chunks = [
         chunk(
-            comm(1 + number, 500, b"task %d" % number),
+            comm(9 + 100 * number, 500, b"task %d" % number),
             *(
                 sample(10 + 100 * number + at, exited(at), event=EXITS, tid=500)
                 for at in range(PER_ROUND)
@@ -61,18 +61,28 @@ def _parts(file: bytes) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("part_bytes", [1 << 20, 777, 13])
+@pytest.mark.parametrize(
+    ("part_bytes", "late_bytes"),
+    [(1 << 20, 0), (777, 0), (13, 0), (1 << 20, 100), (777, 100), (13, 100)],
+)
 @pytest.mark.parametrize("kind", [RecordType.COMPRESSED, RecordType.COMPRESSED2])
 def test_one_stream_over_many_records_is_read(
     kind: RecordType,
     part_bytes: int,
+    late_bytes: int,
+    *,
     tmp_path: Path,
     stack: ExitStack,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Rows and lines are those of the plain file, wherever the parts of the stream end."""
+    """Rows and lines are those of the plain file, wherever the parts of the stream end.
+
+    A record of it that goes on behind plain ones is read, too.
+    """
     plain, packed = _plain(tmp_path / "plain"), tmp_path / "perf.data"
-    packed.write_bytes(compress(plain.read_bytes(), part_bytes=part_bytes, kind=kind))
+    packed.write_bytes(
+        compress(plain.read_bytes(), part_bytes=part_bytes, kind=kind, late_bytes=late_bytes)
+    )
     assert len(_parts(packed.read_bytes())) >= ROUNDS
     plain.with_name(f"{plain.name}.json").rename(packed.with_name("perf.data.json"))
     tables, others = tables_in(stack, packed), tables_in(stack, plain)
