@@ -40,8 +40,11 @@ while True:
         time.sleep(0.01)
 """
 
-# A flight recorder of a busy host has overwritten records between two snapshots.
-_OVERWRITTEN: Final = re.compile(r"collectord: [\d,]+ records of blackbox were overwritten .*\n")
+# A flight recorder of a busy host has overwritten records between two snapshots, and misses those
+# of an interrupt that comes while its program stores another (`busy` in bpf/collectord.h).
+_MISSING: Final = re.compile(
+    r"collectord: [\d,]+ records? of blackbox (?:was|were) (?:overwritten|lost) .*\n"
+)
 
 pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 
@@ -72,7 +75,7 @@ def check(block: Block, host: ManualHost) -> None:
         done = host.shell(command, block.page.stem)
         told = f"{block.place}: {command}\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, told
-        assert "collectord: " not in _OVERWRITTEN.sub("", done.stderr), told
+        assert "collectord: " not in _MISSING.sub("", done.stderr), told
         assert bool(done.stdout) == bool(step.shown), told
         assert "nothing was counted" not in done.stdout, told
         if step.shown and re.fullmatch(r"[A-Z][A-Z ,]+", step.shown[0]):  # the head of a table
