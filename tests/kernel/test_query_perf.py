@@ -229,4 +229,5 @@ def test_one_table_has_the_records_of_both_ways(
     assert {via: row["n"] for via, row in by_way.items()} == stored
     for row in by_way.values():
         assert row["named"] == row["timed"] == row["n"] > 10
-        assert row["comms"] > row["n"] * 0.9
+        # The kernel keeps the names of 128 tasks for ftrace: on a busy host some are gone.
+        assert row["comms"] > row["n"] * 0.5
