@@ -276,16 +276,23 @@ def complain_of_shortfall(asking: Asking) -> int:
 
 
 def _complain_of_unshipped(found: Shortfall | None) -> int:
-    """Say of how many segments the store should have records and has not; return the status."""
-    if found is None or not found.without_rows:
+    """Say of how many segments the store has no records; return the status.
+
+    It is a failure only if the store should have them.
+    """
+    if found is None:
         return EXIT_OK
-    segments = found.without_rows.total()
-    complain(
-        f"the records of {counted(segments, 'segment')} of "
-        f"{counted(len(found.without_rows), 'host')} were not shipped, though they should be: "
-        f"{_most(found.without_rows)}{_LEDGER}"
-    )
-    return EXIT_FAILURE
+    for by_host, why, where in (
+        (found.withheld, "as their hosts are configured", ""),
+        (found.without_rows, "though they should be", _LEDGER),
+    ):
+        if by_host:
+            complain(
+                f"the records of {counted(by_host.total(), 'segment')} of "
+                f"{counted(len(by_host), 'host')} were not shipped, {why}: "
+                f"{_most(by_host)}{where}"
+            )
+    return EXIT_FAILURE if found.without_rows else EXIT_OK
 
 
 def _most(by_host: Counter[str]) -> str:

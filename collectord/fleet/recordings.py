@@ -105,6 +105,19 @@ class Recordings:
                 found[commit.host] += 1
         return found
 
+    def withheld(self, tables: Collection[str], window: Window) -> Counter[str]:
+        """Count the segments of a time that have the ledger alone, by host.
+
+        Those are of streams that have rows of some tables at another time: their rule was changed,
+        or rows are shipped around incidents only.
+        """
+        streams = {one.stream for one in self.commits_of(tables)}
+        return Counter(
+            one.host
+            for one in self.within(window)
+            if one.rule == _LEDGER and one.stream in streams
+        )
+
     def among(self, events: Collection[str]) -> set[str]:
         """Return those of some events of which rows were shipped, or may have been."""
         known = {name for _, names in self._shipped for name in names}

@@ -25,11 +25,13 @@ class Shortfall(NamedTuple):
         lost: how many, by host, by {lost or overwritten, records or bytes}.
         gaps: times in which nothing was recorded, by host.
         without_rows: segments whose records are not there, by host.
+        withheld: segments of which the ledger alone was to be shipped, by host.
     """
 
     lost: Mapping[tuple[str, str], Counter[str]]
     gaps: Counter[str]
     without_rows: Counter[str]
+    withheld: Counter[str]
 
 
 def shortfall(recordings: Recordings, tables: Collection[str], window: Window) -> Shortfall:
@@ -51,8 +53,12 @@ def shortfall(recordings: Recordings, tables: Collection[str], window: Window) -
             for time in one.covered
             if time.what != "recorded" and window.overlaps(time.since_ns, time.until_ns)
         }
-    without_rows = recordings.without_rows(tables, window)
-    return Shortfall(lost, Counter(host for host, _, _ in gaps), without_rows)
+    return Shortfall(
+        lost,
+        Counter(host for host, _, _ in gaps),
+        recordings.without_rows(tables, window),
+        recordings.withheld(tables, window),
+    )
 
 
 def note_gone(

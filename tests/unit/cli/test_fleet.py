@@ -566,6 +566,29 @@ def test_hosts_that_an_answer_leaves_out_are_named(run: Run, store: Path) -> Non
     assert (status, errors) == (1, f"collectord: cpu-share {told}, though led-1 recorded it\n")
 
 
+def test_segments_that_ship_the_ledger_alone_for_a_time_are_told(run: Run, store: Path) -> None:
+    """They are no failure: the host's rule was changed, or chooses times around incidents."""
+    events = {f"sched:{SCHED}": switches(1, 2)}
+    without = {f"sched:{SCHED}": f"FROM ({switches(1, 2)}) LIMIT 0"}
+    with Shipped(Store.open(str(store))) as shipped:
+        host = Host("db-2")
+        begins_ns = BEGIN_NS + 120 * SECOND
+        shipped.segment(host, events, begins_ns, SECOND)
+        shipped.segment(host, without, begins_ns + SECOND, SECOND, rule="ledger")
+        # Another session of the host has the records, or nobody has ever had them.
+        shipped.segment(host, without, begins_ns, SECOND, session="other", rule="ledger")
+        shipped.segment(Host("db-3"), without, begins_ns, SECOND, rule="ledger")
+    told = (
+        "collectord: the records of 1 segment of 1 host were not shipped, as their hosts are "
+        "configured: db-2 1\n"
+    )
+    count = ("query", "SELECT count(*) FROM sched_switch")
+    assert run(*count)[::2] == (0, told)
+    assert told in run("answer", "cpu-share")[2]
+    assert run(*count, "--until", "2026-11-20T00:02:00.9Z")[::2] == (0, "")
+    assert run("query", "SELECT count(*) FROM block_rq_issue")[::2] == (0, "")
+
+
 def test_so_many_commits_are_not_read_for_losses(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
