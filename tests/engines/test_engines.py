@@ -286,7 +286,7 @@ def test_what_an_engine_refuses_is_told(folder: Store, engine: str) -> None:
         (
             4,
             b"\x0f" * 30,
-            "SELECT host FROM hosts WHERE (SELECT max(next_comm) FROM sched_switch) > 'a'",
+            "SELECT host FROM hosts WHERE (SELECT count(DISTINCT time) FROM sched_switch) > 0",
         ),
     ],
 )
@@ -305,22 +305,13 @@ def test_a_damaged_object_is_named(
 
 
 @pytest.mark.parametrize("engine", ["clickhouse", "spark"])
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT damerau_levenshtein(next_comm, 'x') FROM sched_switch",
-        "SELECT next_comm::INTEGER FROM sched_switch WHERE 'x'::INTEGER > 1",
-    ],
-)
-def test_a_statement_that_is_wrong_has_no_object_looked_at(
-    tmp_path: Path, engine: str, sql: str
-) -> None:
+def test_a_statement_that_is_wrong_has_no_object_looked_at(tmp_path: Path, engine: str) -> None:
     """A page that is damaged is not come upon."""
     store = Store.open(str(tmp_path / "store"), make=True)
     _fill(store, _switches)
     _damage(tmp_path / "store", 4, b"\x0f" * 30)
     with pytest.raises(CollectordError) as told:
-        _statement(store, engine, sql)
+        _statement(store, engine, "SELECT damerau_levenshtein(next_comm, 'x') FROM sched_switch")
     assert not isinstance(told.value, StoreError)
 
 

@@ -184,13 +184,15 @@ def _of_lambda(node: exp.Expr) -> exp.Expr:
 def _objects(objects: Objects, place: Place | None, chosen: Chosen) -> str:
     """Return a SELECT of all rows of objects, of none without a place."""
     columns = ", ".join(_quoted(name) for name in objects.columns)
-    structure = backslashed(
-        ", ".join(f"{_quoted(name)} {type_of(kind)}" for name, kind in objects.columns.items())
+    structure = ", ".join(
+        f"{_quoted(name)} {type_of(kind)}" for name, kind in objects.columns.items()
     )
     pattern, terms = _pattern(objects)
-    table = f"(SELECT *, '' AS _path, '' AS _file FROM null({structure}))"  # noqa: S608  # quoted
-    if place is not None:
-        table = f"{_table(place, pattern)}'Parquet', {structure})"
+    table = (
+        f"{_table(place, pattern)}'Parquet', {backslashed(structure)})"
+        if place is not None
+        else f"null({backslashed(f'{structure}, _path String, _file String')})"
+    )
     terms += conditions(objects, chosen, moment=_moment, text=backslashed)
     of_keys = {
         HOST: "decodeURLComponent(extract(_path, '/host=([^/]+)/'))",
