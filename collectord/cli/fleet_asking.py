@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import EXIT_FAILURE, EXIT_OK, answer_file
 from collectord.cli.answer_rows import print_answer
 from collectord.cli.fleet_groups import (
-    HOSTS_NAMED,
     check_hosts,
     compared_groups,
     complain_of_groups,
@@ -27,6 +26,7 @@ from collectord.fleet.clock_bound import clock_bound
 from collectord.fleet.compare import NO_LIMIT, Columns, NoColumn
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
+from collectord.fleet.left_out import HOSTS_NAMED
 from collectord.fleet.lift import HOST
 from collectord.fleet.needs import Needs, NotShipped
 from collectord.fleet.questions import AskedAnswer, Asking

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.cli.fleet_asking import complain_of, complain_of_shortfall
 from collectord.cli.fleet_groups import (
-    HOSTS_NAMED,
     check_hosts,
     compared_groups,
     complain_of_groups,
@@ -24,6 +23,7 @@ from collectord.errors import UsageError
 from collectord.fleet.choice import check_labels, check_session
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
+from collectord.fleet.left_out import HOSTS_NAMED
 from collectord.fleet.lift import HOST
 from collectord.fleet.questions import Asking
 from collectord.reader.embedded_db import literal

@@ -11,6 +11,7 @@ from collectord.fleet.choice import no_host_of
 from collectord.fleet.compare import FORMS
 from collectord.fleet.engines.place import open_store
 from collectord.fleet.groups import Pair, groups_of
+from collectord.fleet.left_out import HOSTS_NAMED
 from collectord.fleet.lift import HOST
 from collectord.fleet.selection import EVERYBODY, Selection, Wanted
 from collectord.text.foreign import visible
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 _ALL: Final = "all hosts"
 _DECIMALS: Final = 3
-# Hosts that are named; of more, the number is told.
-HOSTS_NAMED: Final = 2
 # Columns of figures of two groups, behind those that say of what they are.
 FIGURES: Final = (
     Column("FIGURE"),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli import EXIT_FAILURE, EXIT_OK
 from collectord.cli.fleet_groups import (
     FIGURES,
-    HOSTS_NAMED,
     check_hosts,
     compared_groups,
     complain_of_groups,
@@ -24,6 +23,7 @@ from collectord.errors import UsageError
 from collectord.fleet.groups import Pair
 from collectord.fleet.incident_groups import incident_groups
 from collectord.fleet.incidents import fleet_incidents
+from collectord.fleet.left_out import HOSTS_NAMED
 from collectord.sink.incident_folder import SUMMARY
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean

@@ -20,6 +20,7 @@ ATTR_SIZES_BYTES: Final = (64, 72, 80, 96, 104, 112, 120, 128, 136)
 FILE_ATTR_BYTES: Final = 128
 
 CLOCK_MONOTONIC: Final = 1
+PRECISE_IP_MAX: Final = 3
 
 
 class OpenFlag(IntFlag):

@@ -35,6 +35,8 @@ RECORD_MAX_BYTES: Final = 65528
 # AUXTRACE up to the payload that follows it.
 AUXTRACE_BYTES: Final = 48
 PAGE_BYTES: Final = 4096
+# Addresses of 32-bit processes, which have another vDSO, are below.
+SHORT_ADDRESS_END: Final = 1 << 32
 
 HEADER: Final = struct.Struct("<IHH")
 _TWO_U32: Final = struct.Struct("<II")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.event_names import find_named
-from collectord.codec.perf_attr import AuxAction
+from collectord.codec.perf_attr import PRECISE_IP_MAX, AuxAction
 from collectord.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ ALLOWED_MODIFIERS: Final = (
     "p precise (up to ppp), D pinned, e exclusive"
 )
 _MODIFIER_LETTERS: Final = frozenset("ukhGHIpDe")
-_PRECISE_MAX: Final = 3
 _U64: Final = 1 << 64
 
 _TRACEPOINT_PART: Final = re.compile(r"[A-Za-z0-9_*?\[\]!-]+", re.ASCII)
@@ -343,7 +342,7 @@ def _modifiers(letters: str, text: str) -> Modifiers:
     for letter, count in counts.items():
         if letter not in _MODIFIER_LETTERS:
             raise UsageError(f"unknown modifier {letter!r} in {text!r}", hint=ALLOWED_MODIFIERS)
-        if count > (_PRECISE_MAX if letter == "p" else 1):
+        if count > (PRECISE_IP_MAX if letter == "p" else 1):
             raise UsageError(
                 f"modifier {letter!r} is repeated in {text!r}", hint=ALLOWED_MODIFIERS
             )

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from collectord.fleet.groups import Group
 
-_NAMED: Final = 2
+# Hosts that are named; of more, the number is told.
+HOSTS_NAMED: Final = 2
 
 
 @dataclass(slots=True)
@@ -47,5 +48,7 @@ class LeftOut:
             ),
         )
         told = ((sorted(hosts.intersection(group.hosts)), words) for hosts, words in reasons)
-        whose = "; ".join(words.format(some_of(hosts, _NAMED)) for hosts, words in told if hosts)
+        whose = "; ".join(
+            words.format(some_of(hosts, HOSTS_NAMED)) for hosts, words in told if hosts
+        )
         return f"no host of {group.name} can be compared: {whose}"

@@ -24,6 +24,8 @@ EVENT: Final = "event"
 SESSION: Final = "session"
 TIME: Final = "time"
 TIMESTAMP: Final = "TIMESTAMP_NS"
+# The name of a map, as DuckDB writes it: types of keys and values.
+MAP: Final = re.compile(r"MAP\((\w+), (\w+)\)")
 _ROWS: Final = 2048
 _NANO_DIGITS: Final = 9
 _INTEGER: Final = re.compile(r"U?(?:TINY|SMALL|BIG)?INT(?:EGER)?")

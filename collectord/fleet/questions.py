@@ -12,7 +12,7 @@ from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.compare import GROUP, GROUPS, Comparison, compared
 from collectord.fleet.engines import duck
-from collectord.fleet.left_out import LeftOut
+from collectord.fleet.left_out import HOSTS_NAMED, LeftOut
 from collectord.fleet.lift import HOST, HOSTS, over_hosts
 from collectord.fleet.needs import NotShipped
 from collectord.fleet.question import Chosen, Objects, Question
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from collectord.fleet.shortfall import Shortfall
     from collectord.fleet.store_keys import CommitKey
 
-# Hosts that are named; of more, the number is told.
-_NAMED: Final = 2
 # The same for all hosts.
 _UNLIKE: Final = (SYSCALL_NAMES, ERRNO_NAMES)
 
@@ -278,7 +276,11 @@ class Asking:
             recorders = set[str]().union(
                 *(self._recordings.recorders(need, window) for need in head.needs)
             )
-            by = f", though {some_of(sorted(recorders), _NAMED)} recorded it" if recorders else ""
+            by = (
+                f", though {some_of(sorted(recorders), HOSTS_NAMED)} recorded it"
+                if recorders
+                else ""
+            )
             self.read = {event for need in head.needs for event in need}
             raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}{by}")
         recorders = self._recordings.recorders(need, window)

@@ -16,7 +16,6 @@ from collectord.codec.perf_attr import (
 from collectord.config.schema_session import BpfSourceConfig
 from collectord.errors import (
     ConfigError,
-    KernelError,
     MissingFeature,
     MissingPrivilege,
     UsageError,
@@ -39,7 +38,7 @@ from collectord.programs import bpf_program, c_source
 from collectord.programs.parameter import as_text, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from collectord.config.schema import BpfConfig, Config
     from collectord.facts.kernel_facts import BpfFacts, KernelFacts
@@ -286,37 +285,42 @@ def require(program: BpfProgram, facts: KernelFacts) -> None:
     Raises:
         MissingFeature, MissingPrivilege: the requirement that it lacks.
     """
-    bpf, name = facts.bpf, program.name
-    if name in bpf.failed_programs:
-        raise MissingFeature(bpf.failed_programs[name], feature="bpf")
-    if bpf.problem and bpf.need:
-        raise MissingPrivilege(f"{name}: {bpf.problem}", need=bpf.need, hint=bpf.remedy)
-    if bpf.problem:
-        raise MissingFeature(f"{name}: {bpf.problem}", feature="bpf", hint=bpf.remedy)
-    for feature in bpf_program.needs(program):
-        if not getattr(bpf, feature, True):
-            hint = program.manifest.instead.get(feature, "")
-            raise MissingFeature(
-                f"{name}: this kernel has no {feature}", feature=feature, hint=hint
-            )
-    if bpf_program.numbers(facts.release) < bpf_program.numbers(program.manifest.linux):
-        raise MissingFeature(
-            f"{name} needs Linux {program.manifest.linux}, and this is {facts.release}",
-            feature=f"Linux {program.manifest.linux}",
-        )
-    for tracepoint in bpf_program.tracepoints(program):
-        if tracepoint in facts.tracepoints:
-            continue
-        if facts.tracefs_need:
-            raise MissingPrivilege(f"{name}: {facts.tracefs_problem}", need=facts.tracefs_need)
-        reason = facts.tracefs_problem or f"this kernel has no tracepoint {tracepoint}"
-        raise MissingFeature(f"{name}: {reason}", feature=tracepoint)
+    failed = facts.bpf.failed_programs.get(program.name)
+    if failed is not None:
+        raise MissingFeature(failed, feature="bpf")
+    for lack in _lacks(program, facts, f"{program.name}: "):
+        raise lack
 
 
 def obstacle(program: BpfProgram, facts: KernelFacts) -> str:
     """Return why this host cannot run a program, "" if it can as far as facts tell."""
-    try:
-        require(program, facts)
-    except KernelError as error:
-        return str(error).removeprefix(f"{program.name}: ")
-    return ""
+    return str(next(_lacks(program, facts), ""))
+
+
+def _lacks(
+    program: BpfProgram, facts: KernelFacts, about: str = ""
+) -> Iterator[MissingFeature | MissingPrivilege]:
+    """Yield errors for what a program requires and this host lacks, with words before each."""
+    bpf = facts.bpf
+    if bpf.problem and bpf.need:
+        yield MissingPrivilege(f"{about}{bpf.problem}", need=bpf.need, hint=bpf.remedy)
+    elif bpf.problem:
+        yield MissingFeature(f"{about}{bpf.problem}", feature="bpf", hint=bpf.remedy)
+    for feature in bpf_program.needs(program):
+        if not getattr(bpf, feature, True):
+            hint = program.manifest.instead.get(feature, "")
+            yield MissingFeature(
+                f"{about}this kernel has no {feature}", feature=feature, hint=hint
+            )
+    since = program.manifest.linux
+    if bpf_program.numbers(facts.release) < bpf_program.numbers(since):
+        reason = f"it needs Linux {since}, and this is {facts.release}"
+        yield MissingFeature(f"{about}{reason}", feature=f"Linux {since}")
+    for tracepoint in bpf_program.tracepoints(program):
+        if tracepoint in facts.tracepoints:
+            continue
+        if facts.tracefs_need:
+            yield MissingPrivilege(f"{about}{facts.tracefs_problem}", need=facts.tracefs_need)
+        else:
+            reason = facts.tracefs_problem or f"this kernel has no tracepoint {tracepoint}"
+            yield MissingFeature(f"{about}{reason}", feature=tracepoint)

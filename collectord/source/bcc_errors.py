@@ -6,6 +6,7 @@ Each is one line that says what failed and where, and what to do.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -34,29 +35,24 @@ _HINTS: Final = {
     "kprobes": "a program on tracepoints needs none",
     "function": "one of a module is there while the module is loaded",
 }
+# Lines of clang, libbcc and the verifier are looked for to be shown. None decides the kind of an
+# error or its hint: the step, the errno and the exit status of the worker do.
 _COMPILER_ERROR: Final = re.compile(r"^.*?: (?:fatal )?error: .*$", re.MULTILINE)
-_MAP_ERROR: Final = re.compile(r"could not open bpf map: (\S+), error: (.*)")
+_MAP_ERROR: Final = re.compile(r"could not open bpf map: (\S+), error: ")
 _VERIFIED: Final = re.compile(r"^processed \d+ insns", re.MULTILINE)
 # Lines of the log that are not reasons: instructions, places in the source, statistics.
 _LOG_NOTE: Final = re.compile(r"\d+: |; |from \d+ to \d+|verification time|stack depth|$")
-# The words of LLVM, of the C++ library, of Python and of the dynamic loader.
-_NO_MEMORY: Final = re.compile(
-    r"out of memory|bad_alloc|MemoryError|Cannot allocate memory|failed to map segment"
-    r"|cannot allocate"
-)
 _CRASHES: Final = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT)
 
 
 class Failure(msgspec.Struct, forbid_unknown_fields=True):
     """The worker's report of its failure; see `bcc_program.Failure`."""
 
-    step: Literal["compile", "load", "attach", "describe", "worker"]
+    step: Literal["compile", "map", "load", "attach", "describe", "worker"]
     message: str
     errno: int = 0
     lack: str = ""
     need: Literal["", "bpf", "perf", "tracefs"] = ""
-    privileged: bool = True
-    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +104,10 @@ class Words:
 
     def _of_status(self, outcome: Outcome) -> BpfError:
         text, status = outcome.said.end, outcome.status
-        if _NO_MEMORY.search(text):
-            return self._no_memory(text)
+        limit = f"limit of {self.memory_bytes // MIB} MiB"
+        if status == errno.ENOMEM:
+            message = f"the bcc worker needs more memory than its {limit}"
+            return self.error("worker", message, text=text, hint="raise compile_memory in [bpf]")
         if status > 0:
             last = text.strip().splitlines()[-1:] or [f"status {status}"]
             return self.error("worker", f"the bcc worker failed: {last[0]}", text=text)
@@ -117,17 +115,9 @@ class Words:
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         hint = ""
         if status in _CRASHES:
-            hint = f"a crash of LLVM, or the limit of {self.memory_bytes // MIB} MiB is too low"
+            hint = f"a crash of LLVM, or the {limit} is too low"
         message = f"the bcc worker was killed by {name}"
         return self.error("worker", message, text=text, hint=hint)
-
-    def _no_memory(self, text: str) -> BpfError:
-        return self.error(
-            "worker",
-            f"the bcc worker needs more memory than its limit of {self.memory_bytes // MIB} MiB",
-            text=text,
-            hint="raise compile_memory in [bpf]",
-        )
 
     def of_failure(self, failure: Failure, outcome: Outcome) -> BpfError | KernelError:
         """Return the error for the failure that the worker reports."""
@@ -135,12 +125,17 @@ class Words:
         if failure.need:
             message = f"{self.name}: no privilege to {_VERBS[failure.need]} {failure.message}"
             return MissingPrivilege(message, need=_NEEDS[failure.need], errno=failure.errno)
-        if failure.lack == "bcc" and _NO_MEMORY.search(failure.message):
-            return self._no_memory(failure.message)
         if failure.lack:
             return self._lacking(failure.lack, failure.message)
         if failure.step == "compile":
-            return self._compiler(failure, outcome)
+            found = _COMPILER_ERROR.search(said.beginning)
+            message = found[0] if found else failure.message
+            return self.error("compile", message, text=said.beginning)
+        if failure.step == "map":
+            refused = _MAP_ERROR.search(said.beginning)
+            which = f"map {refused[1]}" if refused else "a map"
+            message = f"{which} cannot be made: {os.strerror(failure.errno)}"
+            return self.error("load", message, text=said.beginning)
         if failure.step == "load":
             return self._verifier(failure, said.end)
         text = _last_lines(said.end)
@@ -155,21 +150,6 @@ class Words:
         message = f"{self.name}: this kernel has no {feature}"
         hint = _HINTS.get(feature.partition(" ")[0], "")
         return MissingFeature(message, feature=feature, hint=hint)
-
-    def _compiler(self, failure: Failure, outcome: Outcome) -> BpfError | KernelError:
-        text = outcome.said.beginning
-        for tracepoint in failure.missing:
-            if f"tracepoint__{tracepoint.replace(':', '__')}" in text:
-                return self._lacking(f"tracepoint {tracepoint}")
-        refused = _MAP_ERROR.search(text)
-        if refused:
-            if refused[2] == os.strerror(1) and not failure.privileged:
-                message = f"{self.name}: no privilege to make map {refused[1]}"
-                return MissingPrivilege(message, need=_NEEDS["bpf"], errno=1)
-            message = f"map {refused[1]} cannot be made: {refused[2]}"
-            return self.error("load", message, text=text)
-        found = _COMPILER_ERROR.search(text)
-        return self.error("compile", found[0] if found else failure.message, text=text)
 
     def _verifier(self, failure: Failure, text: str) -> BpfError:
         text = _last_lines(text)

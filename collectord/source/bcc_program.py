@@ -47,6 +47,9 @@ _KINDS: Final = {
     "fexit": Kind(26, "kretfunc__", "attach_kretfunc"),
 }
 _TRACING: Final = 26
+# What is left by clang, which has looked for files. libbcc makes the maps behind it, and leaves
+# the kernel's answer.
+_OF_COMPILER: Final = (0, errno.ENOENT)
 # libbcc loses the errno of most events; the machine may lack hardware for these.
 _NO_EVENT: Final = (errno.ENOENT, errno.EOPNOTSUPP, errno.ENODEV)
 _HARDWARE: Final = (0, 3, 4)  # PERF_TYPE_HARDWARE, HW_CACHE, RAW
@@ -65,10 +68,10 @@ class Failure(Exception):
     """A failure, sent instead of descriptors.
 
     Args:
-        step: compile, load, attach, describe or worker.
+        step: compile, map, load, attach, describe or worker.
         message: what failed, naming the function or place.
         facts: `errno`; `lack`, a missing feature of kernel or host; `need`, the missing privilege
-            (bpf, perf, tracefs); `missing`, absent tracepoints that the source names.
+            (bpf, perf, tracefs).
     """
 
     def __init__(self, step: str, message: str, **facts: object) -> None:
@@ -108,12 +111,17 @@ class Program:
         # Attaching comes later, one by one, so that each failure has a name and an errno.
         module = type("Module", (self._bcc.BPF,), {"_trace_autoload": lambda _: None})
         front = f"#define BPF_LICENSE {licence}\n".encode() + arguments
+        ctypes.set_errno(0)
         try:
             return module(text=front + source.encode())
         except Exception as error:  # bcc raises nothing narrower, here and below
-            missing = [":".join(name) for name in _missing_tracepoints(source)]
-            facts = {"privileged": _privileged(), "missing": missing}
-            raise Failure("compile", str(error), **facts) from error
+            code = ctypes.get_errno()
+            if code not in _OF_COMPILER:
+                need = "bpf" if code == errno.EPERM and not _privileged() else ""
+                raise Failure("map", "its maps", errno=code, need=need) from error
+            for place in _missing_tracepoints(source):
+                raise _lacking(f"tracepoint {place}", errno.ENOENT) from error
+            raise Failure("compile", str(error)) from error
 
     def load(self) -> None:
         """Have the verifier check each function."""
@@ -348,13 +356,13 @@ def _look_up(system: str, name: str) -> None:
     (root / system / name / "id").read_bytes()
 
 
-def _missing_tracepoints(source: str) -> Iterator[tuple[str, str]]:
+def _missing_tracepoints(source: str) -> Iterator[str]:
     """Yield tracepoints that a source names and tracefs lacks; clang calls them incomplete."""
     for system, name in _TRACEPOINT.findall(_COMMENT.sub("", source)):
         try:
             _look_up(system, name)
         except FileNotFoundError:
-            yield system, name
+            yield f"{system}:{name}"
         except PermissionError as error:
             raise Failure(
                 "compile", f"{system}:{name}", errno=error.errno, need="tracefs"

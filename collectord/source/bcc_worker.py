@@ -12,13 +12,14 @@ answer has the same form; messages of one byte follow that carry descriptors. "f
 counts them from 0 in the order of their arrival. Messages of clang, libbcc and the verifier go to
 stderr.
 
-It ends by os._exit: the clean-up that bcc registers disables perf events, also those that another
-process has taken over by then.
+It ends by os._exit, with the status ENOMEM where its memory does not do: the clean-up that bcc
+registers disables perf events, also those that another process has taken over by then.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -40,19 +41,24 @@ else:
 
 _FDS_PER_MESSAGE: Final = 250  # SCM_MAX_FD is 253
 _PR_SET_PDEATHSIG: Final = 1
+# Functions of C++ and of LLVM that take what is called where memory is refused; else they abort.
+_HANDLER_SETTERS: Final = (
+    "_ZSt15set_new_handlerPFvvE",
+    "_ZN4llvm31install_bad_alloc_error_handlerEPFvPvPKcbES0_",
+)
+_GIVE_UP: Final = ctypes.CFUNCTYPE(None)(lambda: os._exit(errno.ENOMEM))
 
 
-def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+def load(bcc: Any, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:  # noqa: ANN401 - a module
     """Compile, load, attach, describe."""
-    program = Program(_import_bcc(), request)
+    program = Program(bcc, request)
     program.load()
     program.attach()
     return program.describe()
 
 
-def symbols(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+def symbols(bcc: Any, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:  # noqa: ANN401 - a module
     """Return names of addresses, process by process."""
-    bcc = _import_bcc()
     names = []
     for pid, addresses in request["stacks"]:
         cache = bcc.SymbolCache(pid)
@@ -80,18 +86,25 @@ def _import_bcc() -> Any:  # noqa: ANN401 - a module
     return bcc
 
 
-def _contain(parent: int, memory_bytes: int) -> None:
-    """Die with the parent, or before it when memory runs out, and leave no core file."""
+def _contain(parent: int) -> None:
+    """Die with the parent, or before it when the host's memory runs out; leave no core file."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _limit_memory(bcc: Any, memory_bytes: int) -> None:  # noqa: ANN401 - a module
+    """Limit what is mapped, with bcc's libraries: they are there, as their loader has no errno."""
+    for name in _HANDLER_SETTERS:
+        with suppress(AttributeError):  # a libbcc that has them within
+            getattr(bcc.lib, name)(_GIVE_UP, None)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def main() -> None:
@@ -101,11 +114,15 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with sock.makefile("rb") as stream:
         request = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    _contain(int(sys.argv[2]), request["memory_bytes"])
+    _contain(int(sys.argv[2]))
     fds: list[int] = []
     try:
-        answer, fds = {"load": load, "symbols": symbols}[request["mode"]](request)
+        bcc = _import_bcc()
+        _limit_memory(bcc, request["memory_bytes"])
+        answer, fds = {"load": load, "symbols": symbols}[request["mode"]](bcc, request)
     except Failure as failure:
+        if isinstance(failure.__cause__, MemoryError):
+            raise failure.__cause__  # noqa: B904 - the failure is of no use
         answer = {"failure": failure.facts}
     text = json.dumps(answer).encode()
     sock.sendall(len(text).to_bytes(8, "little") + text)
@@ -118,6 +135,8 @@ if __name__ == "__main__":
     try:
         main()
         code = 0
+    except MemoryError:
+        code = errno.ENOMEM
     except BaseException:  # noqa: BLE001 - nothing may reach bcc's clean-up
         traceback.print_exc()
     os._exit(code)

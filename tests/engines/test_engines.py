@@ -277,19 +277,50 @@ def test_what_an_engine_refuses_is_told(folder: Store, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["clickhouse", "spark"])
-@pytest.mark.parametrize(("at", "damage"), [(4, b"\x0f" * 30), (-8, bytes(8))])
-def test_a_damaged_object_is_named(tmp_path: Path, engine: str, at: int, damage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("at", "damage", "sql"),
+    [
+        (4, b"\x0f" * 30, "SELECT * FROM sched_switch"),
+        (-8, bytes(8), "SELECT * FROM sched_switch"),
+        # ClickHouse carries the inner one out before it begins.
+        (
+            4,
+            b"\x0f" * 30,
+            "SELECT host FROM hosts WHERE (SELECT count(DISTINCT time) FROM sched_switch) > 0",
+        ),
+    ],
+)
+def test_a_damaged_object_is_named(
+    tmp_path: Path, engine: str, at: int, damage: bytes, sql: str
+) -> None:
     """A page of it, or its end."""
     store = Store.open(str(tmp_path / "store"), make=True)
     _fill(store, _switches)
-    one = min((tmp_path / "store").glob(f"events/event={SCHED}/*/host=c/*"))
     asking = _asking(store, engine)
-    question = asking.of_statement("SELECT * FROM sched_switch")
-    data = one.read_bytes()
-    one.write_bytes(data[:at] + damage + data[at % len(data) + len(damage) :])
+    question = asking.of_statement(sql)
+    key = _damage(tmp_path / "store", at, damage)
     with pytest.raises(StoreError) as told:
         _asked(asking, engine, question)
-    assert told.value.key == str(one.relative_to(tmp_path / "store"))
+    assert told.value.key == key
+
+
+@pytest.mark.parametrize("engine", ["clickhouse", "spark"])
+def test_a_statement_that_is_wrong_has_no_object_looked_at(tmp_path: Path, engine: str) -> None:
+    """A page that is damaged is not come upon."""
+    store = Store.open(str(tmp_path / "store"), make=True)
+    _fill(store, _switches)
+    _damage(tmp_path / "store", 4, b"\x0f" * 30)
+    with pytest.raises(CollectordError) as told:
+        _statement(store, engine, "SELECT damerau_levenshtein(next_comm, 'x') FROM sched_switch")
+    assert not isinstance(told.value, StoreError)
+
+
+def _damage(folder: Path, at: int, damage: bytes) -> str:
+    """Write other bytes into an object, and return its key."""
+    one = min(folder.glob(f"events/event={SCHED}/*/host=c/*"))
+    data = one.read_bytes()
+    one.write_bytes(data[:at] + damage + data[at % len(data) + len(damage) :])
+    return str(one.relative_to(folder))
 
 
 def test_clickhouse_reads_s3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -606,7 +606,7 @@ def test_the_licence_is_the_kernels(loader: Loader) -> None:
 
 def test_memory_is_limited(loader: Loader) -> None:
     """Memory beyond the limit is refused to clang and reported, wherever it happens."""
-    for mib in (100, 200, 240, 260, 280):
+    for mib in (100, 200, 240, 248, 260, 272, 280):
         error = loader.error(RAW, memory_bytes=mib << 20)
         assert isinstance(error, BpfError)
         assert f"more memory than its limit of {mib} MiB" in str(error)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import urllib.error
 import urllib.request
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlencode, urlsplit
 
@@ -21,20 +21,23 @@ from sqlglot import exp
 from collectord.errors import CollectordError, UsageError, install_command
 from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
-from collectord.fleet.engines.duck import reading
+from collectord.fleet.engines.duck import RunFailed, reading, refusal
 from collectord.fleet.lift import HOST
-from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
+from collectord.fleet.question import DATE, EVENT, MAP, TIMESTAMP, Rows
 from collectord.fleet.store_keys import event_prefix
 from collectord.reader.event_tables import GAPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import ExitStack
 
     from collectord.fleet.engines.place import Place
     from collectord.fleet.question import Chosen, Objects, Question
     from collectord.reader.fixed_tables import FixedTable
 
+    Run = Callable[[str], Iterable[str]]
+
+_NAME: Final = "ClickHouse"
 _FORMAT: Final = "JSONCompactEachRow"
 _SETTINGS: Final[Mapping[str, int | str]] = {
     # Settings for what DuckDB does by itself.
@@ -53,7 +56,6 @@ _SETTINGS: Final[Mapping[str, int | str]] = {
 }
 _QUERY_BYTES: Final = 256 << 20
 _TIMEOUT_S: Final = 3600
-_ERROR_CHARS: Final = 400
 # More are chosen by their name, and not by the pattern of keys.
 _HOSTS_IN_PATTERN: Final = 100
 _TYPES: Final = {
@@ -74,7 +76,10 @@ _TYPES: Final = {
     "UTINYINT": "UInt8",
     "VARCHAR": "String",
 }
-_MAP: Final = re.compile(r"MAP\((\w+), (\w+)\)")
+
+
+class _RefusedError(CollectordError):
+    """ClickHouse does not carry a statement out."""
 
 
 def ask(
@@ -83,12 +88,32 @@ def ask(
     """Carry a question out, by the server at the place's address, or here."""
     tree = question.tree.copy()
     hexed = _hexed(tree, shape)
-    statement = (
-        f"{text_of(question._replace(tree=tree), place)}\nSETTINGS {_settings()}\nFORMAT {_FORMAT}"
-    )
-    lines = _by_http(statement, place.address, stack) if place.address else _here(statement, stack)
+    run = partial(_by_http, place.address, stack) if place.address else _here(stack)
+    lines = _lines(run, question._replace(tree=tree), place)
     rows = (_row(line, shape, hexed) for line in lines)
     return Rows(shape, reading(rows, question.keys, place))
+
+
+def _lines(run: Run, question: Question, place: Place) -> Iterator[str]:
+    """Yield what a question gives.
+
+    chDB's errors are text alone. So what was refused is asked again without rows: the statement is
+    at fault if that is refused, too.
+
+    Raises:
+        RunFailed: ClickHouse carries the statement out, but not over these objects.
+        CollectordError: it does not carry it out at all.
+    """
+    ending = f"\nSETTINGS {_settings()}\nFORMAT {_FORMAT}"
+    try:
+        yield from run(text_of(question, place) + ending)
+    except _RefusedError as error:
+        try:
+            for _ in run(text_of(question, None) + ending):
+                pass
+        except _RefusedError:
+            raise error from None
+        raise RunFailed(str(error)) from error
 
 
 def _hexed(tree: exp.Query, shape: Sequence[tuple[str, str]]) -> frozenset[int]:
@@ -102,8 +127,8 @@ def _hexed(tree: exp.Query, shape: Sequence[tuple[str, str]]) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def text_of(question: Question, place: Place) -> str:
-    """Return the statement that the engine gets, without settings."""
+def text_of(question: Question, place: Place | None) -> str:
+    """Return the statement that the engine gets, without settings; over no objects for None."""
     sources = {one.name: _objects(one, place, question.chosen) for one in question.objects}
     sources |= {name: _rows(table) for name, table in question.rows.items()}
     gaps = question.rows.get(GAPS)
@@ -156,13 +181,18 @@ def _of_lambda(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def _objects(objects: Objects, place: Place, chosen: Chosen) -> str:
-    """Return a SELECT of all rows of objects."""
+def _objects(objects: Objects, place: Place | None, chosen: Chosen) -> str:
+    """Return a SELECT of all rows of objects, of none without a place."""
     columns = ", ".join(_quoted(name) for name in objects.columns)
     structure = ", ".join(
         f"{_quoted(name)} {type_of(kind)}" for name, kind in objects.columns.items()
     )
     pattern, terms = _pattern(objects)
+    table = (
+        f"{_table(place, pattern)}'Parquet', {backslashed(structure)})"
+        if place is not None
+        else f"null({backslashed(f'{structure}, _path String, _file String')})"
+    )
     terms += conditions(objects, chosen, moment=_moment, text=backslashed)
     of_keys = {
         HOST: "decodeURLComponent(extract(_path, '/host=([^/]+)/'))",
@@ -172,8 +202,7 @@ def _objects(objects: Objects, place: Place, chosen: Chosen) -> str:
     of_key = ", ".join(f"{of_keys[name]} AS {name}" for name in objects.of_keys)
     return (
         f"SELECT {columns}, {of_key} "  # noqa: S608  # quoted
-        f"FROM {_table(place, pattern)}'Parquet', {backslashed(structure)})"
-        f"{' WHERE ' + ' AND '.join(terms) if terms else ''}"
+        f"FROM {table}{' WHERE ' + ' AND '.join(terms) if terms else ''}"
     )
 
 
@@ -238,13 +267,14 @@ def type_of(kind: str) -> str:
     """Return the type of ClickHouse for one of DuckDB."""
     if kind.endswith("[]"):
         return f"Array({type_of(kind.removesuffix('[]'))})"
-    match = _MAP.fullmatch(kind)
+    match = MAP.fullmatch(kind)
     if match is not None:
         return f"Map({_TYPES[match[1]]}, {type_of(match[2])})"
     return f"Nullable({_TYPES.get(kind, 'String')})"
 
 
-def _here(statement: str, stack: ExitStack) -> Iterator[str]:
+def _here(stack: ExitStack) -> Run:
+    """Open chDB, and return what has it carry out a statement."""
     try:
         session: Any = importlib.import_module("chdb.session")  # of this engine alone, and large
     except ImportError as error:
@@ -254,15 +284,19 @@ def _here(statement: str, stack: ExitStack) -> Iterator[str]:
         ) from error
     opened = session.Session()
     stack.callback(opened.close)
-    try:
-        result = opened.query(statement, _FORMAT)
-        text = result.bytes().decode(errors="replace")
-    except Exception as error:  # chDB raises one class or another
-        raise _refused(str(error)) from error
-    yield from text.splitlines()
+
+    def run(statement: str) -> Iterable[str]:
+        try:
+            result = opened.query(statement, _FORMAT)
+            text: str = result.bytes().decode(errors="replace")
+        except Exception as error:  # chDB raises one class or another
+            raise _RefusedError(refusal(_NAME, str(error))) from error
+        return text.splitlines()
+
+    return run
 
 
-def _by_http(statement: str, address: str, stack: ExitStack) -> Iterator[str]:
+def _by_http(address: str, stack: ExitStack, statement: str) -> Iterator[str]:
     parts = urlsplit(address if "://" in address else f"http://{address}")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UsageError(f"{address!r} is not an address of ClickHouse", hint="http://HOST:8123")
@@ -280,18 +314,14 @@ def _by_http(statement: str, address: str, stack: ExitStack) -> Iterator[str]:
     try:
         answer = stack.enter_context(urllib.request.urlopen(request, timeout=_TIMEOUT_S))  # noqa: S310
     except urllib.error.HTTPError as error:
-        raise _refused(error.read().decode(errors="replace")) from error
+        told = error.read().decode(errors="replace")
+        raise _RefusedError(refusal(_NAME, told)) from error
     except OSError as error:
         raise CollectordError(
             f"ClickHouse at {parts.hostname}{port} does not answer: {error}"
         ) from (error)
     for line in answer:
         yield line.decode(errors="replace")
-
-
-def _refused(message: str) -> CollectordError:
-    words = " ".join(message.split())
-    return CollectordError(f"ClickHouse refuses the statement: {words[:_ERROR_CHARS]}")
 
 
 def _row(line: str, shape: Sequence[tuple[str, str]], hexed: frozenset[int]) -> list[Any]:

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from collectord.errors import CollectordError, StoreError
+from collectord.errors import CollectordError, NotStored, StoreError
 from collectord.fleet.engines.conditions import conditions
 from collectord.fleet.lift import HOST
 from collectord.fleet.question import DATE, EVENT
-from collectord.reader.embedded_db import connect, literal
+from collectord.reader.embedded_db import connect, errors_of_duckdb, literal
 from collectord.reader.event_file import Window
 from collectord.reader.sql import Database
 from collectord.text.nearest import did_you_mean
@@ -26,14 +25,9 @@ if TYPE_CHECKING:
 
 PROTOCOL: Final = "collectord"
 _MEMORY: Final = "2GB"
-# Words of engines about an object that is no whole file of Parquet, or whose pages are damaged.
-_UNREADABLE: Final = re.compile(
-    "in file/uri|failed to read file|enough bytes|magic bytes|too small|out of buffer|TProtocol|"
-    "don't know what type|decompress|zstd|snappy|corrupt|FAILED_READ_FILE|ParquetDecoding",
-    re.IGNORECASE,
-)
 _LOOKED_AT: Final = 1000
 _REASON_CHARS: Final = 300
+_REFUSAL_CHARS: Final = 400
 T = TypeVar("T")
 _PARTITIONS: Final = f"{{'{EVENT}': VARCHAR, '{DATE}': DATE, '{HOST}': VARCHAR}}"
 _PATH: Final = "key_of_object"
@@ -41,6 +35,16 @@ _OF_PATH: Final = (
     f"url_decode(regexp_extract({_PATH}, '/host=([^/]+)/', 1)) AS {HOST}, "
     f"regexp_extract({_PATH}, '/date=([^/]+)/', 1)::DATE AS {DATE}"
 )
+
+
+class RunFailed(CollectordError):
+    """An error of an engine that may come from an object that it reads."""
+
+
+def refusal(engine: str, told: str) -> str:
+    """Return what is said of an error of another engine, in its words."""
+    words = " ".join(told.split())
+    return f"{engine} refuses the statement: {words[:_REFUSAL_CHARS]}"
 
 
 class _View(NamedTuple):
@@ -66,7 +70,7 @@ class _View(NamedTuple):
             source = _read(self.objects.keys, self.place, how)
         terms = conditions(self.objects, self.chosen, moment=_moment, text=literal)
         where = f" WHERE {' AND '.join(terms)}" if terms else ""
-        with damage_named(self.objects.keys, self.place):
+        with errors_of_duckdb():
             connection.execute(f'CREATE VIEW "{name}" AS FROM {source}{where}')
         return ()
 
@@ -75,37 +79,56 @@ class _View(NamedTuple):
 def damage_named(keys: Sequence[str], place: Place) -> Iterator[None]:
     """Name the object where an engine cannot read one of some objects in a block.
 
-    Its error does, or DuckDB finds one that it cannot read alone.
+    It is one that DuckDB cannot read alone, whichever engine has failed.
 
     Raises:
-        StoreError: for an error of an engine that comes from an object; others stay as they are.
+        StoreError: an object is damaged, or the store itself fails; other errors stay as they are.
     """
-    import duckdb  # noqa: PLC0415  # what only questions to a fleet need
-
     try:
         yield
-    except (CollectordError, duckdb.Error) as error:
-        is_bare = isinstance(error, duckdb.Error)  # that of a view, which reads ends of objects
-        text = str(error if is_bare else error.__cause__ or error)
-        if isinstance(error, StoreError) or not (is_bare or _UNREADABLE.search(text)):
+    except CollectordError as error:
+        damaged = _unreadable(keys, place) if _may_be_damage(error) else None
+        if damaged is None:
             raise
-        key = next((key for key in keys if key in text), "")
-        if not key:
-            key, text = _unreadable(keys, place) or ("", text)
-        if not key and not is_bare:
-            raise
-        (reason, *_) = text.splitlines() or [""]
+        key, told = damaged
+        (reason, *_) = told.splitlines() or [""]
         raise StoreError(
-            f"an object is damaged: {': '.join(filter(None, (key, reason[:_REASON_CHARS])))}",
+            f"an object is damaged: {key}: {reason[:_REASON_CHARS]}",
             key=key,
             hint="`collectord fleet ledger --verify` names each that is not what was shipped",
         ) from error
+
+
+def _may_be_damage(error: CollectordError) -> bool:
+    """Whether an error is of the kind that damaged objects cause; a few statements do, too.
+
+    DuckDB has classes of their own for what is wrong with a statement or its values.
+    """
+    import duckdb  # noqa: PLC0415  # what only questions to a fleet need
+
+    cause = error.__cause__
+    return (
+        isinstance(error, RunFailed)
+        or type(cause) is duckdb.Error  # what its reader of Parquet has no class for
+        or isinstance(
+            cause,
+            (
+                duckdb.InvalidInputException,
+                duckdb.IOException,
+                duckdb.InternalException,
+                duckdb.SerializationException,
+            ),
+        )
+    )
 
 
 def _unreadable(keys: Sequence[str], place: Place) -> tuple[str, str] | None:
     """Return the first of some objects that cannot be read, and why; None if all can.
 
     Of many only the first are looked at.
+
+    Raises:
+        StoreError: the store does not give an object.
     """
     import duckdb  # noqa: PLC0415
 
@@ -116,6 +139,8 @@ def _unreadable(keys: Sequence[str], place: Place) -> tuple[str, str] | None:
             try:
                 connection.execute(f"SELECT max(hash(o)) FROM {source} o")  # noqa: S608  # quoted
             except duckdb.Error as error:
+                if place.store.head(key) is None:
+                    raise NotStored(f"{place.store.url} has no {key}", key=key) from error
                 return key, str(error)
     return None
 
@@ -180,7 +205,7 @@ def columns_of(keys: Sequence[str], place: Place, stack: ExitStack) -> dict[str,
     """
     connection = opened(place, stack)
     source = _read(keys, place, "hive_partitioning = false")
-    with damage_named(keys, place):
+    with damage_named(keys, place), errors_of_duckdb():
         told = connection.execute(f"DESCRIBE FROM {source}").fetchall()
     return {row[0]: row[1] for row in told}
 
@@ -193,8 +218,10 @@ def values_of(column: str, objects: Objects, place: Place, chosen: Chosen) -> se
     """
     with ExitStack() as stack:
         connection = opened(place, stack)
-        _View(objects, place, chosen).make(connection, objects.name)
-        found = connection.execute(f'SELECT DISTINCT "{column}" FROM "{objects.name}"').fetchall()  # noqa: S608  # of this program
+        with damage_named(objects.keys, place), errors_of_duckdb():
+            _View(objects, place, chosen).make(connection, objects.name)
+            statement = f'SELECT DISTINCT "{column}" FROM "{objects.name}"'  # noqa: S608  # of this program
+            found = connection.execute(statement).fetchall()
         return {value for (value,) in found}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import sys
 import warnings
 from contextlib import contextmanager
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.errors import CollectordError, install_command
 from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
-from collectord.fleet.engines.duck import reading
+from collectord.fleet.engines.duck import RunFailed, reading, refusal
 from collectord.fleet.lift import HOST
-from collectord.fleet.question import DATE, EVENT, TIMESTAMP, Rows
+from collectord.fleet.question import DATE, EVENT, MAP, TIMESTAMP, Rows
 from collectord.fleet.store_keys import EVENTS
 
 if TYPE_CHECKING:
@@ -61,7 +60,8 @@ _PARTS_MIN: Final = 4
 _PARTS_MAX: Final = 4000
 _LIBRARIES: Final = ("pyspark", "py4j")
 _STDERR: Final = 2
-_ERROR_CHARS: Final = 400
+# What SQL's standard has the state of an error begin with: a value does not fit, or the statement.
+_OF_STATEMENT: Final = ("22", "42")
 _TYPES: Final = {
     "BIGINT": "BIGINT",
     "BLOB": "BINARY",
@@ -79,7 +79,6 @@ _TYPES: Final = {
     "UTINYINT": "SMALLINT",
     "VARCHAR": "STRING",
 }
-_MAP: Final = re.compile(r"MAP\((\w+), (\w+)\)")
 
 
 def text_of(question: Question, _place: Place) -> str:
@@ -185,7 +184,7 @@ def type_of(kind: str) -> str:
     """Return the type of Spark for one of DuckDB."""
     if kind.endswith("[]"):
         return f"ARRAY<{type_of(kind.removesuffix('[]'))}>"
-    match = _MAP.fullmatch(kind)
+    match = MAP.fullmatch(kind)
     if match is not None:
         return f"MAP<{type_of(match[1])}, {type_of(match[2])}>"
     return _TYPES.get(kind, "STRING")
@@ -204,8 +203,10 @@ def _errors() -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(_LIBRARIES):
             raise
-        words = " ".join(str(error).split())
-        raise CollectordError(f"Spark refuses the statement: {words[:_ERROR_CHARS]}") from error
+        # Py4J's, which an error of a worker comes as, has no state.
+        state = error.getSqlState() if hasattr(error, "getSqlState") else None
+        kind = CollectordError if (state or "").startswith(_OF_STATEMENT) else RunFailed
+        raise kind(refusal("Spark", str(error))) from error
 
 
 def _quoted(name: str) -> str:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.fleet.lift import HOST
-from collectord.fleet.question import DATE, TIMESTAMP
+from collectord.fleet.question import DATE, MAP, TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,6 @@ _TYPES: Final = {
 # Iceberg lets a column of the first type become one of the second.
 _WIDER: Final = frozenset({("int", _LONG), ("float", "double")})
 _LIST: Final = re.compile(r"(\w+)\[\]")
-_MAP: Final = re.compile(r"MAP\((\w+), (\w+)\)")
 
 
 class Column(NamedTuple):
@@ -108,7 +107,7 @@ def kind_of(kind: str, *, fits: bool) -> str:
     """
     if kind == UNSIGNED and not fits:
         return ""
-    for pattern in (_LIST, _MAP):
+    for pattern in (_LIST, MAP):
         match = pattern.fullmatch(kind)
         if match is not None:
             inner = [_TYPES.get(one, "") for one in match.groups() if one != UNSIGNED]
@@ -164,7 +163,7 @@ def _told(kind: Any) -> str:  # noqa: ANN401  # of JSON
 
 
 def _inner(kind: str) -> int:
-    return 1 if kind.endswith("[]") else 2 if _MAP.fullmatch(kind) else 0
+    return 1 if kind.endswith("[]") else 2 if MAP.fullmatch(kind) else 0
 
 
 def _type(column: Column) -> Any:  # noqa: ANN401  # of JSON

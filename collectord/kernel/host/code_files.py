@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.codec import elf
 from collectord.codec.perf_features import BuildId
-from collectord.codec.perf_record import Misc
+from collectord.codec.perf_record import SHORT_ADDRESS_END, Misc
 from collectord.folders.folder import opened, reopen
 from collectord.kernel.host import kernel_maps
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collectord.codec.perf_sideband import Mmap2
 
 _VDSO: Final = b"[vdso]"
-_SHORT_ADDRESS_END: Final = 1 << 32
 
 
 def mapped_build_id(mapping: Mmap2, proc: Path) -> bytes:
@@ -37,8 +36,8 @@ def mapped_build_id(mapping: Mmap2, proc: Path) -> bytes:
         mapping: the kernel's description, with device and inode.
         proc: root of procfs.
     """
-    if mapping.filename == _VDSO:  # 32-bit processes have another one, at a low address
-        return own_vdso_build_id() if mapping.addr >= _SHORT_ADDRESS_END else b""
+    if mapping.filename == _VDSO:
+        return own_vdso_build_id() if mapping.addr >= SHORT_ADDRESS_END else b""
     if not mapping.filename.startswith(b"/"):
         return b""
     process = os.fsencode(proc / str(mapping.pid))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.codec.perf_attr import (
     CLOCK_MONOTONIC,
     DUMMY,
+    PRECISE_IP_MAX,
     EventType,
     HardwareId,
     PerfEventAttr,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from collectord.kernel.port import LocalKernel
     from collectord.kernel.values.facts_wanted import FactsWanted
 
-_PRECISE_MAX: Final = 3
 # A numeric field named pid, or something_pid; common_pid is not one of the event's own fields.
 _TASK_FIELD: Final = re.compile(rb"\tfield:[^;\n]*[ *](?!common_)(?:\w+_)?pid;")
 
@@ -181,7 +181,7 @@ class _Attempts:
 
     def precise_ip_max(self) -> int:
         """Return the highest precise_ip that cycles take, 0 for none."""
-        levels = range(_PRECISE_MAX, 0, -1)
+        levels = range(PRECISE_IP_MAX, 0, -1)
         return next((level for level in levels if self.cycles_refusal(level) is None), 0)
 
 

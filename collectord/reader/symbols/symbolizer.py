@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.perf_record import ChainMark
+from collectord.codec.perf_record import SHORT_ADDRESS_END, ChainMark
 from collectord.reader.symbols.code_file import NOTHING, VDSO, CodeFile, open_code, own_vdso
 from collectord.reader.symbols.frame import UNKNOWN, Frame, Located, Place, frames_of
 
@@ -27,7 +27,6 @@ _KERNEL: Final = "kernel"
 _KERNEL_FILE: Final = "[kernel.kallsyms]"
 # Names of memory without a file, as perf knows them.
 _MEMORY: Final = ("//", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV")
-_SHORT_ADDRESS_END: Final = 1 << 32  # of 32-bit processes, which have another vDSO
 _PLACES_MAX: Final = 1 << 18  # that are remembered
 _FILES_MAX: Final = 4096
 _PIDS: Final = 8  # whose roots are looked into
@@ -182,7 +181,7 @@ class Symbolizer:
 
     def _file(self, mapping: Mapped) -> CodeFile:
         if not _is_file(mapping):
-            is_own = self._is_live and mapping.file == VDSO and mapping.begin >= _SHORT_ADDRESS_END
+            is_own = self._is_live and mapping.file == VDSO and mapping.begin >= SHORT_ADDRESS_END
             return own_vdso() if is_own else NOTHING
         build_id = self._build_id(mapping)
         key = (mapping.file, build_id, mapping.inode)

@@ -621,6 +621,24 @@ def test_a_damaged_object_is_named(
     assert "--verify" in told.value.hint
 
 
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT no_such_name FROM sched_switch", "no_such_name"),
+        ("SELECT count(*) FROM sched_switch WHERE 'x'::INTEGER > cpu", "Could not convert"),
+    ],
+)
+def test_a_statement_that_is_wrong_has_no_object_looked_at(
+    run: Run, store: Path, sql: str, message: str
+) -> None:
+    """The class of the error says so: a page that is damaged is not come upon."""
+    (one,) = store.glob(f"events/event={SCHED}/*/host=db-1/*")
+    data = one.read_bytes()
+    one.write_bytes(data[:4] + b"\x0f" * 30 + data[34:])
+    with pytest.raises(UsageError, match=message):
+        run("query", sql)
+
+
 def test_an_error_of_a_statement_is_no_damage(run: Run) -> None:
     """It stays as the engine has it."""
     with pytest.raises(UsageError, match="Could not convert string 'even' to INT32"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import pytest
 
 from collectord.cli import answer_file
-from collectord.errors import UsageError
+from collectord.errors import NotStored, UsageError
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
 from collectord.fleet.needs import Needs, NotShipped
@@ -39,7 +40,6 @@ from tests.support.fleets import (
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
-    from pathlib import Path
 
     from collectord.fleet.question import Question
     from tests.support.object_stores import S3Server
@@ -164,6 +164,17 @@ def test_s3_has_the_same_rows(
         "SELECT role, count(*) FROM block_rq_issue JOIN hosts USING (host) GROUP BY 1 ORDER BY 1"
     )
     assert _rows(store, joined) == [("db", 60), ("web", 120)]
+
+
+def test_an_object_that_goes_while_it_is_asked_is_not_damaged(folder: Store) -> None:
+    """The error says which is not there any more."""
+    asking = _asking(folder)
+    question = asking.of_statement(_COUNT)
+    key = question.keys[3]
+    Path(folder.url, key).unlink()
+    with pytest.raises(NotStored, match="has no") as told:
+        _asked(asking, question)
+    assert told.value.key == key
 
 
 @pytest.mark.parametrize(

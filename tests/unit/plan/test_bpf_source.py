@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -218,7 +219,17 @@ def test_what_a_host_lacks(facts: KernelFacts, error: type[Exception], words: st
     with pytest.raises(error) as caught:
         require(one, facts)
     assert words in str(caught.value)
-    assert obstacle(one, facts) == str(caught.value).removeprefix("switches: ")
+    assert str(caught.value) == f"switches: {obstacle(one, facts)}"
+
+
+def test_an_old_kernel_is_told_with_and_without_the_programs_name(tmp_path: Path) -> None:
+    """A list has the name beside the reason, an error within it."""
+    blackbox = catalogue.load("blackbox", tmp_path)
+    old = replace(capable(btf=True), release="5.10.0")
+    assert obstacle(blackbox, old) == "it needs Linux 5.18, and this is 5.10.0"
+    with pytest.raises(MissingFeature, match=r"blackbox: it needs Linux 5\.18") as caught:
+        require(blackbox, old)
+    assert caught.value.feature == "Linux 5.18"
 
 
 def test_a_program_that_names_another_for_hosts_without_kprobes(tmp_path: Path) -> None:
