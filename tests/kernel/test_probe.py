@@ -135,7 +135,10 @@ def test_mounts_tracefs_when_asked(tracefs: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     absent, mounted = done.stdout.splitlines()
-    assert absent == f"None|the daemon and `record` mount it; as root: mount -t tracefs tracefs {tracefs}"
+    assert (
+        absent
+        == f"None|the daemon and `record` mount it; as root: mount -t tracefs tracefs {tracefs}"
+    )
     assert mounted == f"{tracefs}|sched:sched_switch|"
 
 
