@@ -18,9 +18,10 @@ from collectord.cli.fleet_groups import (
     selection_of,
 )
 from collectord.cli.new_file import check_is_new
-from collectord.cli.output import Column, complain, print_table, say
+from collectord.cli.output import complain, say
 from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows, print_schema
+from collectord.cli.text_table import Column, print_table
 from collectord.errors import ConfigError, UsageError
 from collectord.fleet.choice import check_labels, check_session
 from collectord.fleet.clock_bound import clock_bound
