@@ -37,7 +37,7 @@ from collectord.programs import bpf_program
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.probe.local_kernel import LocalKernel
     from collectord.kernel.values.facts_wanted import FactsWanted
 
 _PRECISE_MAX: Final = 3
