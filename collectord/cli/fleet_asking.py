@@ -33,7 +33,7 @@ from collectord.fleet.needs import Needs, NotShipped
 from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.programs.parameter import values_of
 from collectord.text.units import NS_PER_SECOND
-from collectord.text.wording import counted, some_of
+from collectord.text.wording import counted, some_of, were
 
 if TYPE_CHECKING:
     import argparse
@@ -130,9 +130,9 @@ def _complain_of_left_out(left_out: LeftOut, name: str) -> None:
         (left_out.unshipped, f"recorded what {name} needs, and not shipped the records"),
     ):
         if hosts:
-            have, were = ("has", "was") if len(hosts) == 1 else ("have", "were")
+            have = "has" if len(hosts) == 1 else "have"
             complain(
-                f"{counted(len(hosts), 'host')} {have} {words}, and {were} left out: "
+                f"{counted(len(hosts), 'host')} {have} {words}, and {were(len(hosts))} left out: "
                 f"{some_of(sorted(hosts), HOSTS_NAMED)}"
             )
 
@@ -265,7 +265,7 @@ def complain_of_shortfall(asking: Asking) -> int:
         lost = by_host.total()
         complain(
             f"{counted(lost, unit.removesuffix('s'))} of {counted(len(by_host), 'host')} "
-            f"{'was' if lost == 1 else 'were'} {how} in what was read: {_most(by_host)}{_LEDGER}"
+            f"{were(lost)} {how} in what was read: {_most(by_host)}{_LEDGER}"
         )
     if found.gaps:
         gaps = found.gaps.total()

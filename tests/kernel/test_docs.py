@@ -41,7 +41,9 @@ while True:
 """
 
 # A flight recorder of a busy host has overwritten records between two snapshots.
-_OVERWRITTEN: Final = re.compile(r"collectord: [\d,]+ records of blackbox were overwritten .*\n")
+_OVERWRITTEN: Final = re.compile(
+    r"collectord: [\d,]+ records? of blackbox (?:was|were) overwritten .*\n"
+)
 
 pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
 
