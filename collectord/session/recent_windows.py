@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The windows of time in which something was so with a session, as far as they are remembered."""
+"""Windows of time, such as pauses, that a session remembers for its manifests."""
 
 from __future__ import annotations
 
