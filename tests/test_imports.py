@@ -7,6 +7,7 @@ import ast
 import re
 import sys
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +47,10 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+# Of the modules, as an import names them.
+KNOWN: Final = frozenset(map(_name, MODULES))
+
+
 def _within(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
 
@@ -67,7 +72,10 @@ def _imports(path: Path) -> tuple[str, ...]:
 
 
 def _imported(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield the modules that some nodes of a file import, and the names from them."""
+    """Yield the modules that some nodes of a file import, and the names from them.
+
+    A package is one of them where a name of its own is imported, not where only modules of it are.
+    """
     package = _name(path) if path.name == "__init__.py" else _name(path).rpartition(".")[0]
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -77,8 +85,10 @@ def _imported(path: Path, nodes: Iterable[ast.AST]) -> Iterator[str]:
             if node.level:
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, base] if base else above)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            if not KNOWN.issuperset(names):
+                yield base
+            yield from names
 
 
 def _walk_run_time(node: ast.AST) -> Iterator[ast.AST]:
@@ -186,7 +196,6 @@ def test_the_kernel_is_passed_in() -> None:
 
 def test_others_know_the_port_and_its_values() -> None:
     """Nobody else names a module of the kernel package, not even as a type."""
-    known = {_name(path) for path in MODULES}
     found: dict[str, set[str]] = {}
     for path in MODULES:
         if _name(path) == "collectord.__main__" or _within(_name(path), "collectord.kernel"):
@@ -195,7 +204,7 @@ def test_others_know_the_port_and_its_values() -> None:
             if not isinstance(node, ast.ImportFrom) or node.module is None:
                 continue
             full = [f"{node.module}.{alias.name}" for alias in node.names]
-            named = {name if name in known else node.module for name in full}
+            named = {name if name in KNOWN else node.module for name in full}
             found.setdefault(_name(path), set()).update(
                 name.removeprefix("collectord.kernel.")
                 for name in named
@@ -217,6 +226,15 @@ def test_packages_know_few_others() -> None:
                 pairs.add((own, other))
     edges = {(own.removesuffix(".py"), other) for own, other in pairs}
     assert len({(own, other) for own, other in edges if own != other}) <= EDGES_MAX
+
+
+def test_no_import_leads_back() -> None:
+    """No module reaches itself by what it imports, types and imports within functions included."""
+    graph = {_name(path): KNOWN.intersection(_imported(path, _nodes(path))) for path in MODULES}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imported by ".join(error.args[1]))
 
 
 def test_the_bcc_worker_stands_alone() -> None:

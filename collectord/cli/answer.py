@@ -22,9 +22,10 @@ from collectord.cli.asking import (
     manifests_of,
 )
 from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
-from collectord.cli.output import Column, complain, print_json, print_table, say
+from collectord.cli.output import complain, print_json, say
 from collectord.cli.parser import Parser, named_values
 from collectord.cli.segments import STATE_DIRECTORY
+from collectord.cli.text_table import Column, print_table
 from collectord.cli.times import TIMES, joined
 from collectord.errors import ConfigError, UsageError
 from collectord.programs.parameter import show_default, values_of

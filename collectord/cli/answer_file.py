@@ -20,7 +20,7 @@ from collectord.config.problems import Problem, raise_first, under
 from collectord.errors import ConfigError, UnsafePath, UsageError
 from collectord.folders.walk import open_folder
 from collectord.programs.manifest_rules import TRACEPOINT, check_parameter
-from collectord.programs.program_manifest import ParameterConfig, with_defaults
+from collectord.programs.parameter import ParameterConfig, with_defaults
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from collectord.reader.symbols import symbolic_names
 from collectord.reader.symbols.symbol_cache import user_cache
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
+from collectord.text.wording import counted, were
 
 if TYPE_CHECKING:
     import argparse
@@ -143,17 +144,18 @@ def give(
         return
     check_is_new(args.parquet)
     rows = database.write_parquet(sql, str(args.parquet.absolute()), values)
-    complain(f"wrote {rows:,} rows to {args.parquet}")
+    complain(f"wrote {counted(rows, 'row')} to {args.parquet}")
 
 
 def complain_of(catalogue: Catalogue, scans: Iterable[Reading]) -> int:
     """Report what is missing in a result, and return the exit status."""
     for error in catalogue.failures:
         complain(str(error))
-    if catalogue.unread:
+    unread = len(catalogue.unread)
+    if unread:
         complain(
-            f"{len(catalogue.unread)} files were not read: only trace.dat, perf.data and blktrace "
-            f"files have tables; the first is {catalogue.unread[0]}"
+            f"{counted(unread, 'file')} {were(unread)} not read: only trace.dat, perf.data and "
+            f"blktrace files have tables; the first is {catalogue.unread[0]}"
         )
     damaged = [file for file in catalogue.files if file.damage]
     for file in damaged:
@@ -170,7 +172,8 @@ def complain_of(catalogue: Catalogue, scans: Iterable[Reading]) -> int:
     _complain_of_losses(found)
     broken = {file: one.damaged for file, one in found.items() if one.damaged}
     for file, places in broken.items():
-        complain(f"{file.path}: {places:,} damaged places were skipped; the table damage has them")
+        skipped = f"{counted(places, 'damaged place')} {were(places)} skipped"
+        complain(f"{file.path}: {skipped}; the table damage says where")
     return EXIT_FAILURE if catalogue.failures or damaged or moved or broken else EXIT_OK
 
 
@@ -179,9 +182,10 @@ def complain_of_manifests(tables: ManifestTables) -> int:
     damage = tables.damage
     for path, reason in damage[:_MANIFESTS_NAMED]:
         complain(f"{path}: {reason}")
-    if len(damage) > _MANIFESTS_NAMED:
-        more = len(damage) - _MANIFESTS_NAMED
-        complain(f"{more:,} more manifests are damaged; the table damage has them")
+    more = len(damage) - _MANIFESTS_NAMED
+    if more > 0:
+        are = "is" if more == 1 else "are"
+        complain(f"{counted(more, 'more manifest')} {are} damaged; the table damage names all")
     return EXIT_FAILURE if damage else EXIT_OK
 
 
@@ -197,12 +201,15 @@ def complain_of_names(nameless: Sequence[EventFile], left_out: int) -> None:
         complain(f"functions of programs have no names without the package symbolic; {hint}")
     if nameless:
         complain(
-            f"functions of the kernel have no names in {len(nameless)} files, such as "
-            f"{nameless[0].path}: they are of another boot of which no list was kept, or "
+            f"functions of the kernel have no names in {counted(len(nameless), 'file')}, such "
+            f"as {nameless[0].path}: they are of another boot of which no list was kept, or "
             "/proc/kallsyms hides addresses from this user (CAP_SYSLOG)"
         )
     if left_out:
-        complain(f"{left_out:,} mappings were too many; addresses in them have no names")
+        complain(
+            f"{counted(left_out, 'mapping')} {were(left_out)} too many; addresses there have no "
+            "names"
+        )
 
 
 def _most(scans: Iterable[Reading]) -> dict[EventFile, Found]:
@@ -225,11 +232,12 @@ def _complain_of_losses(found: dict[EventFile, Found]) -> None:
     for (session, wraps), one in by_session.items():
         how = ("overwritten" if wraps else "lost") + _on_cpus(one.cpus)
         if one.lost:
-            complain(f"{one.lost:,} records of {session} were {how} in what was read")
+            lost = f"{counted(one.lost, 'record')} of {session} {were(one.lost)} {how}"
+            complain(f"{lost} in what was read")
         if one.lost_untold:
             complain(
-                f"records of {session} were {how} at {one.lost_untold:,} places, and nothing "
-                "tells how many"
+                f"records of {session} were {how} at {counted(one.lost_untold, 'place')}, and "
+                "nothing tells how many"
             )
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import EXIT_OK
 from collectord.cli.bpf_report import describe, say_report
-from collectord.cli.output import Column, complain, print_json, print_table
+from collectord.cli.output import complain, print_json
 from collectord.cli.parser import Parser, named_values
+from collectord.cli.text_table import Column, print_table
 from collectord.config.schema import BpfConfig, DaemonConfig
 from collectord.daemon.host_facts import bpf_wanted
 from collectord.errors import BpfError, CollectordError, UsageError

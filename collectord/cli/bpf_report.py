@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli.output import Column, print_table, say
+from collectord.cli.output import say
+from collectord.cli.text_table import Column, print_table
 from collectord.kernel.values.bpf_objects import MapType
 from collectord.plan import bpf_metrics
 from collectord.programs import bpf_program

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli.output import Column, print_json, print_table, say
+from collectord.cli.output import print_json, say
+from collectord.cli.text_table import Column, print_table
 from collectord.model import LOSS_PAIRS, loss_name, sum_known
 from collectord.reader.segment_losses import FULL_RING
 from collectord.text.foreign import visible

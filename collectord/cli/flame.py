@@ -19,13 +19,19 @@ from collectord.cli.new_file import new_file
 from collectord.cli.output import complain, say
 from collectord.cli.parser import Parser
 from collectord.cli.segments import STATE_DIRECTORY
-from collectord.cli.stacks import ReadStacks, Wishes, read_stacks, title_of, write_stacks
+from collectord.cli.stacks import (
+    ReadStacks,
+    Wishes,
+    chosen_form,
+    read_stacks,
+    title_of,
+    write_stacks,
+)
 from collectord.cli.time_window import time_window
 from collectord.cli.times import TIMES, joined, parse_time
 from collectord.errors import UsageError
 from collectord.reader.event_file import Window
 from collectord.reader.flame import folded
-from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
 from collectord.text.foreign import visible
 
@@ -117,9 +123,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Count the stacks and write them; return 1 if something could not be read."""
     args = parser().parse_intermixed_args(joined(arguments, (*TIMES, "--against")))
-    form = FOLDED if args.output is None else form_of(args.output.name)
-    if args.against is not None and not form.compares:
-        raise UsageError(f"{form.suffix} files have no comparison", hint="choose .svg or .html")
+    form = chosen_form(args.output, compares=args.against is not None)
     if args.off_cpu and args.globs:
         raise UsageError("-e and --off-cpu do not go together", hint="leave one of them out")
     targets = [Path(word) for word in args.targets] or [STATE_DIRECTORY]

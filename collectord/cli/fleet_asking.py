@@ -17,9 +17,10 @@ from collectord.cli.fleet_groups import (
     selection_of,
 )
 from collectord.cli.new_file import check_is_new
-from collectord.cli.output import Column, complain, print_table, say
+from collectord.cli.output import complain, say
 from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows, print_schema
+from collectord.cli.text_table import Column, print_table
 from collectord.errors import ConfigError, UsageError
 from collectord.fleet.choice import check_labels, check_session
 from collectord.fleet.clock_bound import clock_bound
@@ -32,7 +33,7 @@ from collectord.fleet.needs import Needs, NotShipped
 from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.programs.parameter import values_of
 from collectord.text.units import NS_PER_SECOND
-from collectord.text.wording import counted, some_of
+from collectord.text.wording import counted, some_of, were
 
 if TYPE_CHECKING:
     import argparse
@@ -129,9 +130,9 @@ def _complain_of_left_out(left_out: LeftOut, name: str) -> None:
         (left_out.unshipped, f"recorded what {name} needs, and not shipped the records"),
     ):
         if hosts:
-            have, were = ("has", "was") if len(hosts) == 1 else ("have", "were")
+            have = "has" if len(hosts) == 1 else "have"
             complain(
-                f"{counted(len(hosts), 'host')} {have} {words}, and {were} left out: "
+                f"{counted(len(hosts), 'host')} {have} {words}, and {were(len(hosts))} left out: "
                 f"{some_of(sorted(hosts), HOSTS_NAMED)}"
             )
 
@@ -264,7 +265,7 @@ def complain_of_shortfall(asking: Asking) -> int:
         lost = by_host.total()
         complain(
             f"{counted(lost, unit.removesuffix('s'))} of {counted(len(by_host), 'host')} "
-            f"{'was' if lost == 1 else 'were'} {how} in what was read: {_most(by_host)}{_LEDGER}"
+            f"{were(lost)} {how} in what was read: {_most(by_host)}{_LEDGER}"
         )
     if found.gaps:
         gaps = found.gaps.total()

@@ -17,16 +17,8 @@ from collectord.cli.fleet_groups import (
     pair_json,
     selection_of,
 )
-from collectord.cli.output import (
-    Column,
-    bytes_text,
-    complain,
-    figure_text,
-    print_json,
-    print_table,
-    say,
-    wrapped,
-)
+from collectord.cli.output import bytes_text, complain, figure_text, print_json, say, wrapped
+from collectord.cli.text_table import Column, print_table
 from collectord.cli.times import time_text
 from collectord.fleet.choice import check_session
 from collectord.fleet.groups import Pair

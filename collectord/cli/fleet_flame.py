@@ -18,7 +18,7 @@ from collectord.cli.fleet_groups import (
 )
 from collectord.cli.new_file import new_file
 from collectord.cli.output import complain, say
-from collectord.cli.stacks import write_stacks
+from collectord.cli.stacks import chosen_form, write_stacks
 from collectord.errors import UsageError
 from collectord.fleet.choice import check_labels, check_session
 from collectord.fleet.engines import ENGINES
@@ -30,7 +30,6 @@ from collectord.reader.embedded_db import literal
 from collectord.reader.event_tables import FRAMES, STACKS
 from collectord.reader.fixed_tables import FixedTable
 from collectord.reader.flame import folded
-from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.picture import Picture
 from collectord.reader.symbols.frame import Frame, of_text
 from collectord.text.foreign import visible
@@ -63,9 +62,7 @@ def flame(args: argparse.Namespace) -> int:
 
     Having no samples is no failure, as for `collectord flame`.
     """
-    form = FOLDED if args.output is None else form_of(args.output.name)
-    if args.against is not None and not form.compares:
-        raise UsageError(f"{form.suffix} files have no comparison", hint="choose .svg or .html")
+    form = chosen_form(args.output, compares=args.against is not None)
     selection = selection_of(args)
     groups = compared_groups(selection, args)
     if groups is None:

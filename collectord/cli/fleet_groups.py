@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli.output import Column, complain, print_table
+from collectord.cli.output import complain
 from collectord.cli.query_rows import cell_text, columns_of, fit_rows
+from collectord.cli.text_table import Column, print_table
 from collectord.fleet.choice import no_host_of
 from collectord.fleet.compare import FORMS
 from collectord.fleet.engines.place import open_store

@@ -16,8 +16,9 @@ from collectord.cli.fleet_groups import (
     pair_json,
     selection_of,
 )
-from collectord.cli.output import Column, bytes_text, complain, print_json, print_table, say
+from collectord.cli.output import bytes_text, complain, print_json, say
 from collectord.cli.query_rows import shortened
+from collectord.cli.text_table import Column, print_table
 from collectord.cli.times import time_text
 from collectord.errors import UsageError
 from collectord.fleet.groups import Pair

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
-from collectord.cli.output import Column, complain, print_json, print_table
+from collectord.cli.output import complain, print_json
+from collectord.cli.text_table import Column, print_table
 from collectord.errors import CollectordError, install_command
 from collectord.fleet.engines.place import Place, open_store
 from collectord.fleet.selection import Selection, Wanted

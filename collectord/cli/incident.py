@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.cli import EXIT_FAILURE, EXIT_OK
 from collectord.cli.incident_text import incident_lines, problem_lines, when_text
 from collectord.cli.new_file import new_open_file
-from collectord.cli.output import Column, bytes_text, complain, print_json, print_table, say
+from collectord.cli.output import bytes_text, complain, print_json, say
 from collectord.cli.parser import Parser
 from collectord.cli.segments import STATE_DIRECTORY
+from collectord.cli.text_table import Column, print_table
 from collectord.control import client
 from collectord.errors import UsageError
 from collectord.sink.incident_folder import LAST, IncidentFolder

@@ -9,7 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli.output import Column, bytes_text, snapshot_text, table_lines, wrapped
+from collectord.cli.output import bytes_text, snapshot_text, wrapped
+from collectord.cli.text_table import Column, table_lines
 from collectord.errors import SinkError
 from collectord.text.foreign import visible
 from collectord.text.units import NS_PER_SECOND

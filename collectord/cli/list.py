@@ -10,8 +10,9 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK
-from collectord.cli.output import Column, complain, print_json, print_table, say
+from collectord.cli.output import complain, print_json, say
 from collectord.cli.parser import Parser
+from collectord.cli.text_table import Column, print_table
 from collectord.codec.event_names import NAMED_EVENTS
 from collectord.codec.perf_attr import EventType, PerfEventAttr
 from collectord.config.event_spec import PmuEvent

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results on stdout: JSON, or tables that are plain columns unless stdout is a terminal.
+"""Results on stdout, as lines or as JSON, and problems on stderr.
 
-Cells may hold text of the traced system or of a file: it is never taken for markup, and control
-characters are made visible.
+Lines may hold text of the traced system or of a file: control characters are made visible.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ import os
 import sys
 import textwrap
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -22,25 +20,16 @@ from collectord.text.foreign import encode_json, visible
 from collectord.text.units import KIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 _ENCODER: Final = msgspec.json.Encoder()
 _COLUMNS: Final = 80
 _STDOUT: Final = 1
 _STDERR: Final = 2
-_GAP: Final = 2  # between columns of a table
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _LOSS_CAUSES: Final = {"sink/disk_full": "the disk is full", "sink/dropped": "writing failed"}
 _THOUSAND: Final = 1000
 _COUNT_UNITS: Final = ("", "k", "M", "G")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; numbers are aligned to the right."""
-
-    title: str
-    align: Literal["left", "right"] = "left"
 
 
 def open_standard_streams() -> None:
@@ -120,42 +109,6 @@ def print_json(value: Any) -> None:  # noqa: ANN401  # whatever msgspec encodes
 def print_line(value: Any) -> None:  # noqa: ANN401  # plain data that UTF-8 can encode
     """Print one JSON document on a line of its own."""
     emit(_ENCODER.encode(value).decode() + "\n")
-
-
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under their titles; print nothing without rows."""
-    if not rows:
-        return
-    shown = [[visible(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        from collectord.cli.terminal import print_rich_table  # noqa: PLC0415  # rich when needed
-
-        print_rich_table(columns, shown)
-        return
-    for line in table_lines(columns, shown):
-        say(line)
-
-
-def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the titles and the rows of a table as lines of text."""
-    widths = column_widths(columns, rows)
-    for row in ([column.title for column in columns], *rows):
-        cells = (
-            cell.rjust(width) if column.align == "right" else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        )
-        yield (" " * _GAP).join(cells).rstrip()
-
-
-def table_width(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
-    """Return the columns of a terminal that a table takes."""
-    return sum(column_widths(columns, rows)) + _GAP * (len(columns) - 1)
-
-
-def column_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the width of each column: of its title, or its widest cell."""
-    titles = [column.title for column in columns]
-    return [max(map(len, cells)) for cells in zip(titles, *rows, strict=True)]
 
 
 def wrapped(text: str, *, first: str, rest: str) -> list[str]:

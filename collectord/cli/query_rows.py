@@ -8,15 +8,8 @@ import io
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord.cli.output import (
-    Column,
-    emit,
-    print_json,
-    print_line,
-    print_table,
-    say,
-    table_width,
-)
+from collectord.cli.output import emit, print_json, print_line, say
+from collectord.cli.text_table import Column, print_table, table_width
 from collectord.errors import UsageError
 from collectord.text.foreign import encodable, visible
 

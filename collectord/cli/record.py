@@ -239,7 +239,7 @@ def live_line(command: list[str]) -> Iterator[Callable[[DaemonStatus], None] | N
     if not sys.stderr.isatty() or (command and sys.stdout.isatty()):
         yield None
         return
-    from collectord.cli.terminal import LiveLine  # noqa: PLC0415  # rich on a terminal only
+    from collectord.cli.live_line import LiveLine  # noqa: PLC0415  # rich on a terminal only
 
     with LiveLine() as line:
         yield line.update

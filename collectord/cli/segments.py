@@ -8,16 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK
-from collectord.cli.output import (
-    Column,
-    bytes_text,
-    complain,
-    figure_text,
-    print_json,
-    print_table,
-)
+from collectord.cli.output import bytes_text, complain, figure_text, print_json
 from collectord.cli.parser import Parser
 from collectord.cli.summary import compressed_size
+from collectord.cli.text_table import Column, print_table
 from collectord.errors import UsageError
 from collectord.reader import aux_extract, verify
 from collectord.sink import repair

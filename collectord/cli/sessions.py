@@ -12,9 +12,10 @@ from urllib.parse import quote
 
 from collectord.cli import EXIT_OK, record_options
 from collectord.cli.mark import add_common
-from collectord.cli.output import Column, figure_text, print_json, print_table, say
+from collectord.cli.output import figure_text, print_json, say
 from collectord.cli.parser import Parser
 from collectord.cli.record_config import timed_session
+from collectord.cli.text_table import Column, print_table
 from collectord.control import client
 from collectord.errors import UsageError
 from collectord.text.nearest import did_you_mean

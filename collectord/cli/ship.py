@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.cli import EXIT_FAILURE, EXIT_OK, daemon_config, log
-from collectord.cli.output import Column, complain, print_json, print_table, say
+from collectord.cli.output import complain, print_json, say
 from collectord.cli.parser import Parser
+from collectord.cli.text_table import Column, print_table
 from collectord.errors import CollectordError, ConfigError, SinkError, UnsafePath
 from collectord.fleet import credentials
 from collectord.fleet.commit import ClockState, decode

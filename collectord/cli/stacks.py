@@ -12,7 +12,7 @@ from collectord.cli.output import complain
 from collectord.errors import SinkError, UsageError
 from collectord.folders.walk import read_file
 from collectord.reader.flame import folded
-from collectord.reader.flame.forms import FOLDED
+from collectord.reader.flame.forms import FOLDED, form_of
 from collectord.reader.flame.off_cpu import read_waits
 from collectord.reader.flame.profile import Asked, By, Profile, read_profile
 from collectord.reader.segment_tables import open_catalogue
@@ -56,6 +56,22 @@ class ReadStacks(NamedTuple):
 
     profile: Profile
     status: int
+
+
+def chosen_form(output: Path | None, *, compares: bool) -> Form:
+    """Return the form of a file to write, or of what is printed without one.
+
+    Args:
+        output: the file.
+        compares: two profiles are compared.
+
+    Raises:
+        UsageError: its name says no form, or one that has no comparison.
+    """
+    form = FOLDED if output is None else form_of(output.name)
+    if compares and not form.compares:
+        raise UsageError(f"{form.suffix} files have no comparison", hint="choose .svg or .html")
+    return form
 
 
 def read_stacks(targets: Sequence[Path], window: Window, wishes: Wishes) -> ReadStacks:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from collectord.cli.output import bytes_text, wrapped
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.model import CONTROL_SOCKET, RingRole
-from collectord.plan.imposed import imposed_by
 from collectord.text.units import NS_PER_SECOND, show_share
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def _session(session: SessionPlan) -> str:
         words.append("a flight recorder")
     if session.payload.window_ns:
         words.append(f"of {session.payload.window_ns / NS_PER_SECOND:g} s")
-    cost = imposed_by(session)
+    cost = session.imposed
     if cost is not None:
         words.append(f"{cost.event_ns} ns an event")
     return ", ".join(words)

@@ -6,16 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import next_steps
-from collectord.cli.output import (
-    Column,
-    bar,
-    bytes_text,
-    figure_text,
-    print_json,
-    print_table,
-    say,
-    snapshot_text,
-)
+from collectord.cli.output import bar, bytes_text, figure_text, print_json, say, snapshot_text
+from collectord.cli.text_table import Column, print_table
 from collectord.model import Basis
 from collectord.session.maps.answers import HistogramAnswer, TableAnswer
 from collectord.session.maps.folded_answer import FoldedAnswer

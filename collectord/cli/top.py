@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _INTERVAL: Final = "1s"
 _SHORTEST_NS: Final = 100_000_000
-# Columns that are left out of a narrow terminal, the first one first.
-DISPENSABLE: Final = ("SOURCE", "BASIS", "STATE", "STORED", "SIZE", "WINDOW", "PEAK", "UNACC")
 
 
 def parser() -> Parser:
@@ -108,7 +106,7 @@ def _print_once(
         top_figures.rings(now, before, order, session),
     ):
         say("")
-        for line in table.fitted(width, DISPENSABLE).lines():
+        for line in table.fitted(width, top_figures.DISPENSABLE).lines():
             say(line)
     for line in top_figures.troubles(now, session):
         say(line)

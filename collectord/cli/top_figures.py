@@ -6,14 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from collectord.cli.output import (
-    Column,
-    bytes_text,
-    count_text,
-    figure_text,
-    table_lines,
-    table_width,
-)
+from collectord.cli.output import bytes_text, count_text, figure_text
+from collectord.cli.text_table import Column, table_lines, table_width
 from collectord.text.foreign import visible
 from collectord.text.units import NS_PER_SECOND
 
@@ -23,6 +17,8 @@ if TYPE_CHECKING:
     Document = Mapping[str, Any]
 
 _BAR: Final = 10
+# Columns that are left out of a narrow terminal, the first one first.
+DISPENSABLE: Final = ("SOURCE", "BASIS", "STATE", "STORED", "SIZE", "WINDOW", "PEAK", "UNACC")
 # Rows are sorted by one of these, in the order of the key `s`.
 ORDERS: Final = ("events", "lost", "fill", "name")
 

@@ -14,8 +14,7 @@ from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
 from collectord.cli import top_busy, top_figures
-from collectord.cli.top import DISPENSABLE
-from collectord.cli.top_figures import ORDERS
+from collectord.cli.top_figures import DISPENSABLE, ORDERS
 from collectord.errors import CollectordError
 from collectord.text.foreign import visible
 from collectord.text.units import NS_PER_SECOND

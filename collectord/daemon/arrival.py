@@ -74,7 +74,7 @@ class Arrival:
         plan: of the session.
         way: how it is opened.
         aside: gets the session.
-        news: set whenever it is further.
+        advanced: set whenever it is further.
         previous: the session in front of it.
 
     Attributes:
@@ -89,7 +89,7 @@ class Arrival:
         plan: SessionPlan,
         way: Way,
         aside: SessionSet,
-        news: asyncio.Event,
+        advanced: asyncio.Event,
         previous: Arrival | None = None,
     ) -> None:
         self.plan = plan
@@ -102,14 +102,14 @@ class Arrival:
         self._since_s = time.monotonic()
         self._may_begin = asyncio.Event()
         self._claimed = asyncio.Event()
-        self._news = news
+        self._advanced = advanced
         self._previous = previous
 
     def enter(self, stage: Stage) -> None:
         """Note the stage that the session has reached."""
         self.stage = stage
         self._since_s = time.monotonic()
-        self._news.set()
+        self._advanced.set()
         if stage is not Stage.CLAIMING:
             self._claimed.set()
 
@@ -177,7 +177,7 @@ class Arrival:
         self._may_begin.set()
         if self.stage in {Stage.CLAIMING, Stage.OPENING}:
             self.task.cancel()
-        self._news.set()
+        self._advanced.set()
 
     def allow_more_time(self) -> None:
         """Give its disk some more time: it may be slow."""

@@ -49,7 +49,7 @@ class Arriving:
         self._sessions = sessions
         self._leaving = leaving
         self._ones: list[Arrival] = []
-        self._news = asyncio.Event()
+        self._advanced = asyncio.Event()
         self._patient = False
         self._blocked_s: dict[tuple[str, str], float] = {}  # threads, and since when
         self.abandoned: tuple[SessionPlan, ...] = ()
@@ -61,7 +61,7 @@ class Arriving:
     def set_out(self, plan: SessionPlan, way: Way) -> Arrival:
         """Let a session be claimed and opened; it does not begin before it is told to."""
         previous = self._ones[-1] if self._ones else None
-        one = Arrival(plan, way, SessionSet(way.context.watch), self._news, previous)
+        one = Arrival(plan, way, SessionSet(way.context.watch), self._advanced, previous)
         one.task = asyncio.create_task(one.go(lambda: self._note_covered(plan)))
         one.task.add_done_callback(lambda _: self._on_over(one))
         self._ones.append(one)
@@ -118,10 +118,10 @@ class Arriving:
             soonest_s = min((s for s in left_s if s > 0), default=0.0)
             if not soonest_s:
                 return
-            self._news.clear()
+            self._advanced.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(soonest_s if soonest_s < math.inf else None):
-                    await self._news.wait()
+                    await self._advanced.wait()
 
     def _hangs(self) -> bool:
         """Whether a thread has waited for a disk without a break; else the machine is slow."""
@@ -149,7 +149,7 @@ class Arriving:
         for one in self._ones:
             if one.stage is not Stage.BEGINNING:
                 one.drop()
-        self._news.set()
+        self._advanced.set()
 
     @property
     def plans(self) -> list[SessionPlan]:
@@ -197,8 +197,8 @@ class Arriving:
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
                 while self._left():
-                    self._news.clear()
-                    await self._news.wait()
+                    self._advanced.clear()
+                    await self._advanced.wait()
         left = self._left()
         for plan in left:
             _LOG.error("session_abandoned", session=plan.name, directory=plan.sink.directory)

@@ -40,7 +40,7 @@ class ProcessWatch:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._followers: Sequence[Follower] = ()
-        self._news: socket.socket | None = None  # without one, polls look at all processes
+        self._socket: socket.socket | None = None  # without one, polls look at all processes
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +51,7 @@ class ProcessWatch:
     def follow(self, followers: Sequence[Follower]) -> None:
         """Pass news on to these from now on; those that are new attach what runs already."""
         before, self._followers = self._followers, followers
-        if followers and self._news is None:
+        if followers and self._socket is None:
             self._listen()  # first: what begins meanwhile is in the news
         for follower in followers:
             if follower not in before:
@@ -66,21 +66,21 @@ class ProcessWatch:
         except KernelError as error:
             _LOG.warning("process_news_refused", error=str(error))
             return
-        self._news = socket.socket(fileno=fd)
-        self._news.settimeout(0)
+        self._socket = socket.socket(fileno=fd)
+        self._socket.settimeout(0)
         asyncio.get_running_loop().add_reader(fd, self._read)
 
     def end(self) -> None:
         """Attach and release no more."""
         self.follow(())
-        if self._news is not None:
-            asyncio.get_running_loop().remove_reader(self._news)
-            self._kernel.close(self._news.detach())
-            self._news = None
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._kernel.close(self._socket.detach())
+            self._socket = None
 
     def poll(self) -> None:
         """List all processes, if the kernel does not report new ones."""
-        if self._news is None:
+        if self._socket is None:
             self._rescan()
 
     def _rescan(self) -> None:
@@ -88,11 +88,11 @@ class ProcessWatch:
             follower.rescan()
 
     def _read(self) -> None:
-        if self._news is None:
+        if self._socket is None:
             return
         for _ in range(_MESSAGES_MAX):
             try:
-                message, (sender, _group) = self._news.recvfrom(MESSAGE_BYTES)
+                message, (sender, _group) = self._socket.recvfrom(MESSAGE_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -101,9 +101,9 @@ class ProcessWatch:
                 self._rescan()
                 continue
             if sender == 0:
-                self._tell(message)
+                self._pass_on(message)
 
-    def _tell(self, message: bytes) -> None:
+    def _pass_on(self, message: bytes) -> None:
         match decode(message):
             case Forked() as news:
                 for follower in self._followers:

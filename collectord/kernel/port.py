@@ -19,10 +19,7 @@ from collectord.kernel.ports.relay_port import RelayPort
 from collectord.kernel.ports.tracefs_port import TracefsPort
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from collectord.facts.kernel_facts import KernelFacts
-    from collectord.kernel.tracefs.mount import Tracefs
     from collectord.kernel.values.facts_wanted import FactsWanted
 
 
@@ -35,19 +32,3 @@ class Kernel(HostPort, PerfPort, BpfPort, TracefsPort, RelayPort, Protocol):
         Raises:
             KernelError: sysfs does not tell the CPUs.
         """
-
-
-class LocalKernel(Kernel, Protocol):
-    """The kernel of this process, whose files the probe behind `Kernel.facts` reads as well."""
-
-    @property
-    def proc(self) -> Path:
-        """Root of procfs."""
-
-    @property
-    def sys(self) -> Path:
-        """Root of sysfs."""
-
-    @property
-    def tracefs(self) -> Tracefs:
-        """The tracefs below `sys`, mounted or not."""

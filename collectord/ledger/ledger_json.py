@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.ledger.aux_ledger import aux_json
-from collectord.ledger.record_ledger import drained_json
+from collectord.ledger.drained import drained_json
 from collectord.model import RingRole
 
 if TYPE_CHECKING:

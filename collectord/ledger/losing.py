@@ -10,7 +10,28 @@ from collectord.model import loss_name
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from collectord.model import LossKey
+
+
+@dataclass(frozen=True, slots=True)
+class LossReading:
+    """Sums over a session's rings, including sideband, that only rise.
+
+    Attributes:
+        lost: lost records, by stage and reason.
+        starved: times that a ring was left alone because no staging chunk was free.
+        records: records read, of any type.
+        bytes: bytes of these records.
+        unit: of `lost` and `records`; "bytes" for a channel whose records cannot be counted.
+    """
+
+    lost: Mapping[LossKey, int]
+    starved: int = 0
+    records: int = 0
+    bytes: int = 0
+    unit: str = "records"
 
 
 @dataclass(frozen=True, slots=True)

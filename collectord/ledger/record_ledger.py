@@ -21,7 +21,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from collectord._native._core import QUARANTINE_REASONS, RingCounters, SidebandCounters
+from collectord._native._core import RingCounters, SidebandCounters
+from collectord.ledger.drained import quarantine
 from collectord.model import (
     RING_DROPPED,
     RING_FULL,
@@ -35,12 +36,10 @@ from collectord.model import (
     loss_pairs,
     sum_known,
 )
-from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from collectord._native._core import AuxCounters
     from collectord.ledger.aux_ledger import AuxBalance
     from collectord.ledger.followed import FollowedProcesses
     from collectord.ledger.losing import Losing
@@ -219,25 +218,6 @@ class SessionBalance:
     def repeated(self) -> int:
         """The number of records that a snapshot left out because the one before it has them."""
         return sum(ring.counters.window_repeated for ring in self.rings)
-
-
-def quarantine(counters: RingCounters | AuxCounters) -> str | None:
-    """Return the reason why a ring or an area is not read any more; None while it is."""
-    return QUARANTINE_REASONS[counters.quarantine_reason] if counters.quarantined else None
-
-
-def drained_json(balance: RingBalance | AuxBalance) -> dict[str, Any]:
-    """Return all that a ring's or an area's balance has, from which its JSON takes its keys."""
-    counters = balance.counters
-    return {
-        **counters._asdict(),
-        **plain(balance, "label", "counters"),
-        **plain(balance.label),
-        "ledger_basis": balance.basis,
-        "snapshots": counters.windows,
-        "wakeups": {"watermark": counters.wakeups_watermark, "timer": counters.wakeups_timer},
-        "quarantined": balance.quarantined,
-    }
 
 
 def losses_of(counters: RingCounters, kernel: Produced) -> dict[LossKey, int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.config.schema_session import BpfSourceConfig
 from collectord.model import RingRole
 from collectord.plan import ring_sizes
-from collectord.plan.bpf_plan import PERF, RINGBUF
+from collectord.plan.program_plan import PERF, RINGBUF
 from collectord.plan.ring_plan import RingPlan
 from collectord.plan.ring_set import RingSet, numbered, rounded, sideband
 from collectord.text.units import NS_PER_SECOND, show_bytes, show_ns
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from collectord.facts.kernel_facts import KernelFacts
     from collectord.model import Scope
-    from collectord.plan.bpf_plan import ProgramPlan
     from collectord.plan.event_attrs import EventPlan
+    from collectord.plan.program_plan import ProgramPlan
 
 # The size of a slot, and how many of them a CPU has at most: struct slot of the core.
 _SLOT_BYTES: Final = 24

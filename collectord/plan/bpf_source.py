@@ -22,15 +22,9 @@ from collectord.errors import (
 )
 from collectord.model import FLIGHT_RECORDER, Basis
 from collectord.plan import bpf_rings
-from collectord.plan.bpf_plan import (
-    PERF,
-    RINGBUF,
-    BpfPlan,
-    KeptPlan,
-    OutputPlan,
-    ProgramPlan,
-)
+from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.event_attrs import BASE_SAMPLE_TYPE, EventPlan, read_format
+from collectord.plan.program_plan import PERF, RINGBUF, KeptPlan, OutputPlan, ProgramPlan
 from collectord.plan.ring_set import Rings
 from collectord.plan.scope import ring_cpus
 from collectord.plan.source_events import in_scope

@@ -16,9 +16,10 @@ from collectord.codec.perf_attr import SampleType
 from collectord.model import RingRole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from collectord.plan.session_plan import SessionPlan
+    from collectord.plan.payload import Payload
+    from collectord.plan.ring_plan import RingPlan
 
 # ns for an event of about 50 bytes by kind of source, the tracepoint's own hook included.
 _WRITTEN_NS: Final = {"perf": 770, "tracefs": 230}
@@ -60,22 +61,29 @@ class Imposed:
         return {"event_ns": self.event_ns, "parts": self.parts}
 
 
-def imposed_by(plan: SessionPlan) -> Imposed | None:
-    """Return the expected cost of a session's events; None where only a client knows."""
-    outputs = (output for program in plan.payload.programs_run for output in program.outputs)
+def imposed_by(kind: str, rings: Sequence[RingPlan], payload: Payload) -> Imposed | None:
+    """Return the expected cost of a session's events; None where only a client knows.
+
+    Args:
+        kind: the kind of its sources.
+        rings: its rings; those of the sideband do not matter.
+        payload: the rest of its sources.
+    """
+    outputs = (output for program in payload.programs_run for output in program.outputs)
     submitted = [_SUBMITTED_NS[output.transport] for output in outputs]
-    submitted += [_KEPT_NS for program in plan.payload.programs_run if program.kept]
-    record = _BLOCK_NS if plan.payload.is_blktrace else _WRITTEN_NS.get(plan.kind)
+    submitted += [_KEPT_NS for program in payload.programs_run if program.kept]
+    record = _BLOCK_NS if payload.is_blktrace else _WRITTEN_NS.get(kind)
     written = max(submitted, default=record)
-    if written is None or not any(ring.role is RingRole.DATA for ring in plan.rings):
+    data = [ring for ring in rings if ring.role is RingRole.DATA]
+    if written is None or not data:
         return None
-    return Imposed({"record": written, **dict(_options(plan))})
+    return Imposed({"record": written, **dict(_options(data, payload))})
 
 
-def _options(plan: SessionPlan) -> Iterator[tuple[str, int]]:
-    events = [event for ring in plan.rings if ring.role is RingRole.DATA for event in ring.events]
+def _options(rings: Sequence[RingPlan], payload: Payload) -> Iterator[tuple[str, int]]:
+    events = [event for ring in rings for event in ring.events]
     filtered = (event.tracepoint and (event.filter or event.exclude_self) for event in events)
-    if plan.payload.is_filtered or any(filtered):
+    if payload.is_filtered or any(filtered):
         yield "filter", _FILTER_NS
     wanted = SampleType(0)
     for event in events:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from collectord.plan.bpf_plan import ProgramPlan
+    from collectord.plan.program_plan import ProgramPlan
 
 
 @dataclass(frozen=True, slots=True)

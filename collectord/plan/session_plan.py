@@ -17,6 +17,7 @@ from collectord.plan.show import event_dict, event_words, ring_words, sink_words
 if TYPE_CHECKING:
     from collectord.errors import CollectordError
     from collectord.plan.event_attrs import EventPlan
+    from collectord.plan.imposed import Imposed
     from collectord.plan.ring_plan import RingPlan
     from collectord.plan.sink_plan import SinkPlan
 
@@ -152,6 +153,11 @@ class SessionPlan:
         return (*found, *self.payload.tracepoint_filters)
 
     @property
+    def imposed(self) -> Imposed | None:
+        """The expected cost of its events in the traced programs; None if only a client knows."""
+        return imposed_by(self.kind, self.rings, self.payload)
+
+    @property
     def basis(self) -> Basis:
         """The basis of the session's balance: the weakest of its data rings."""
         return Basis.weakest([r.basis for r in self.rings if r.role is RingRole.DATA])
@@ -166,7 +172,7 @@ class SessionPlan:
         lines += [f"  event {event_words(event)}" for event in self.events]
         lines += [f"  {line}" for line in self.payload.describe()]
         lines += [f"  rings {words}" for words in ring_words(self.rings)]
-        cost = imposed_by(self)
+        cost = self.imposed
         if cost is not None:
             lines.append(f"  cost  {cost.words()}")
         lines.append(f"  files {self.files} descriptors" + (" a thread" if self.per_task else ""))
@@ -198,7 +204,7 @@ class SessionPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the session for `check --json`."""
-        cost = imposed_by(self)
+        cost = self.imposed
         return {
             "name": self.name,
             "source": self.source,

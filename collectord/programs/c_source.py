@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SPLICE: Final = re.compile(r"\\[ \t]*\r?\n")
-_OPAQUE: Final = re.compile(
+# Comments and literals.
+OPAQUE: Final = re.compile(
     r"""
     (?P<comment> //[^\n]* | /\*[\s\S]*?(?:\*/|\Z) )
     | "(?:\\.|[^"\\\n])*"
@@ -39,7 +40,7 @@ def strip(source: str, *, literals: bool = False) -> str:
             return " "
         return match[0] if literals else match[0][0] * 2
 
-    return _OPAQUE.sub(replace, _SPLICE.sub("", source))
+    return OPAQUE.sub(replace, _SPLICE.sub("", source))
 
 
 def words(code: str) -> frozenset[str]:

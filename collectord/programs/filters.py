@@ -16,7 +16,7 @@ _COMM_BYTES: Final = 16
 # Each byte costs two instructions of the program.
 _PATH_BYTES: Final = 128
 
-# Keys of `program_manifest.ParameterConfig`, by filter.
+# Keys of `parameter.ParameterConfig`, by filter.
 FILTERS: Final[Mapping[Filter, Mapping[str, object]]] = {
     "pid": {"type": "int", "default": 0, "min": 0, "help": "only this process, 0 for all"},
     "tid": {"type": "int", "default": 0, "min": 0, "help": "only this thread, 0 for all"},

@@ -12,19 +12,20 @@ import msgspec
 from collectord.codec.bpf_show import SHOWS
 from collectord.codec.event_names import NAMED_EVENTS, find_named
 from collectord.config.problems import NAME, NAME_WORDS, Problem, under
+from collectord.programs.kernel_license import kernel_license
 from collectord.programs.parameter import STRING_MAX_BYTES
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from collectord.programs.parameter import ParameterConfig
     from collectord.programs.program_manifest import (
         AnswerConfig,
         AttachConfig,
         BpfManifest,
         ColumnConfig,
         MetricConfig,
-        ParameterConfig,
         RecordConfig,
     )
 
@@ -83,28 +84,6 @@ _OF_KIND: Final = {
     "pid": "folded",
     "frames_first": "folded",
 }
-
-# license_is_gpl_compatible() of include/linux/license.h.
-_KERNEL_LICENSES: Final = (
-    "GPL",
-    "GPL v2",
-    "GPL and additional rights",
-    "Dual BSD/GPL",
-    "Dual MIT/GPL",
-    "Dual MPL/GPL",
-)
-_GPL: Final = frozenset({"GPL-2.0", "GPL-2.0-only", "GPL-2.0-or-later", "GPL-2.0+"})
-
-
-def kernel_license(text: str) -> str:
-    """Return a licence in the kernel's words; "" if GPL-only helpers are closed to it.
-
-    Args:
-        text: the kernel's own spelling, or SPDX licences with OR between them.
-    """
-    if text in _KERNEL_LICENSES:
-        return text
-    return "GPL" if _GPL & {part.strip(" ()") for part in text.split(" OR ")} else ""
 
 
 def check_manifest(manifest: BpfManifest) -> Iterator[Problem]:

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of the parameters of BPF programs and answers: permitted ones, and their text."""
+"""The parameters of BPF programs and answers: their declaration, values and text."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
-from collectord.errors import UsageError
+import msgspec
+from msgspec.structs import replace
+
+from collectord.errors import ConfigError, UsageError
 from collectord.text.nearest import did_you_mean
 from collectord.text.units import Bytes, Nanoseconds, show_bytes, show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from collectord.programs.program_manifest import ParameterConfig
+ParameterType = Literal["int", "bool", "duration", "bytes", "string"]
 
 _INT: Final = re.compile(r"[+-]?(?:0[xX][0-9A-Fa-f]{1,16}|[0-9]{1,20})", re.ASCII)
 _INT_MIN: Final = -(1 << 63)
@@ -28,6 +31,30 @@ _TRUTHS: Final[Mapping[str, int]] = {
 }
 # A program's stack has 512 bytes; a string that it only compares with may be longer.
 STRING_MAX_BYTES: Final = 4096
+
+
+class ParameterConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A constant that the program gets as PARAMETER_NAME: `[parameter.NAME]`.
+
+    Attributes:
+        type: durations arrive in ns, sizes in bytes, truths as 0 and 1, strings as C literals.
+        help: its effect.
+        default: a value of the type, spelt as in a configuration ("10ms", "64KiB"); a number in
+            ns, bytes or as it is, 0 or 1, or text, once the manifest is loaded.
+        unit: unit of an int; shown only.
+        min, max: limits of a number, in ns and bytes where it has a unit.
+        max_bytes: limit of a string.
+        choices: all values that a string can have; none where it can have any.
+    """
+
+    type: ParameterType
+    help: str
+    default: int | str | bool
+    unit: str = ""
+    min: int | None = None
+    max: int | None = None
+    max_bytes: int | None = None
+    choices: tuple[str, ...] = ()
 
 
 def values_of(
@@ -63,6 +90,28 @@ def values_of(
             hint = f"{parameter.help} (default {show_default(parameter)})"
             raise UsageError(f"{owner}: {name}: {error}", hint=hint) from error
     return values
+
+
+def with_defaults(
+    parameters: Mapping[str, ParameterConfig], path: str
+) -> dict[str, ParameterConfig]:
+    """Return parameters whose defaults are values. Raises ConfigError."""
+    return {
+        name: replace(parameter, default=_default(parameter, path, f"parameter.{name}.default"))
+        for name, parameter in parameters.items()
+    }
+
+
+def _default(parameter: ParameterConfig, path: str, key: str) -> int | str:
+    """Return a parameter's default as a value, read here once."""
+    given = parameter.default
+    if isinstance(given, str) and parameter.type in ("int", "bool"):
+        message = f"{given!r} is a string, not of type {parameter.type!r}"
+        raise ConfigError(message, path=path, key=key)
+    try:
+        return read_value(parameter, given)
+    except ValueError as error:
+        raise ConfigError(str(error), path=path, key=key) from error
 
 
 def show_default(parameter: ParameterConfig) -> str:

@@ -12,19 +12,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 from msgspec.structs import replace
 
-from collectord.config.decode import decode
-from collectord.config.document import parse
-from collectord.config.problems import raise_first
-from collectord.errors import ConfigError
-from collectord.programs import manifest_rules
-from collectord.programs.filters import FILTERS, Filter
-from collectord.programs.parameter import read_value
-from collectord.text.foreign import convert
+from collectord.programs.filters import Filter  # noqa: TC001 - msgspec reads annotations
+from collectord.programs.kernel_license import kernel_license
+from collectord.programs.parameter import ParameterConfig  # noqa: TC001 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ParameterType = Literal["int", "bool", "duration", "bytes", "string"]
 Requirement = Literal["kprobes", "uprobes", "fentry", "btf", "perf_event", "stacks"]
 AttachKind = Literal[
     "tracepoint",
@@ -42,30 +36,6 @@ MetricType = Literal["histogram", "counter", "gauge"]
 AnswerKind = Literal["histogram", "table", "folded"]
 Scale = Literal["", "log2", "linear"]
 ValueUnit = Literal["ns", "us", "ms", "bytes", "count"]
-
-
-class ParameterConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A constant that the program gets as PARAMETER_NAME: `[parameter.NAME]`.
-
-    Attributes:
-        type: durations arrive in ns, sizes in bytes, truths as 0 and 1, strings as C literals.
-        help: its effect.
-        default: a value of the type, spelt as in a configuration ("10ms", "64KiB"); a number in
-            ns, bytes or as it is, 0 or 1, or text, once the manifest is loaded.
-        unit: unit of an int; shown only.
-        min, max: limits of a number, in ns and bytes where it has a unit.
-        max_bytes: limit of a string.
-        choices: all values that a string can have; none where it can have any.
-    """
-
-    type: ParameterType
-    help: str
-    default: int | str | bool
-    unit: str = ""
-    min: int | None = None
-    max: int | None = None
-    max_bytes: int | None = None
-    choices: tuple[str, ...] = ()
 
 
 class AttachConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,44 +221,4 @@ class BpfManifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kernel_license(self) -> str:
         """The licence in the words that the kernel compares with."""
-        return manifest_rules.kernel_license(self.license)
-
-
-def load_manifest(text: bytes, path: str) -> BpfManifest:
-    """Parse a manifest.
-
-    Args:
-        text: text of the file.
-        path: its name, for errors.
-
-    Raises:
-        ConfigError: not TOML, an unknown key, a wrong type, name, unit or combination.
-    """
-    manifest = decode(parse(text, path), BpfManifest, path)
-    raise_first(manifest_rules.check_manifest(manifest), path)
-    common: dict[str, ParameterConfig] = {
-        name: convert(FILTERS[name], ParameterConfig) for name in manifest.filters
-    }
-    return replace(manifest, parameter=with_defaults({**common, **manifest.parameter}, path))
-
-
-def with_defaults(
-    parameters: Mapping[str, ParameterConfig], path: str
-) -> dict[str, ParameterConfig]:
-    """Return parameters whose defaults are values. Raises ConfigError."""
-    return {
-        name: replace(parameter, default=_default(parameter, path, f"parameter.{name}.default"))
-        for name, parameter in parameters.items()
-    }
-
-
-def _default(parameter: ParameterConfig, path: str, key: str) -> int | str:
-    """Return a parameter's default as a value, read here once."""
-    given = parameter.default
-    if isinstance(given, str) and parameter.type in ("int", "bool"):
-        message = f"{given!r} is a string, not of type {parameter.type!r}"
-        raise ConfigError(message, path=path, key=key)
-    try:
-        return read_value(parameter, given)
-    except ValueError as error:
-        raise ConfigError(str(error), path=path, key=key) from error
+        return kernel_license(self.license)

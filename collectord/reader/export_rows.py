@@ -112,7 +112,7 @@ class TimeLine:
         known = [quoted(name) if name in table.columns else "NULL" for name in _COMMON]
         names = [*known, *map(quoted, fields)]
         statement = f"SELECT {self._at} AS at_ns, {', '.join(names)} FROM {quoted(table.name)}"  # noqa: S608  # names are quoted
-        for at_ns, cpu, pid, tid, comm, *values in _rows(self._database, statement):
+        for at_ns, cpu, pid, tid, comm, *values in self._database.rows(statement):
             if at_ns is not None and at_ns >= 0:
                 yield Row(at_ns, -1 if cpu is None else cpu, pid, tid, comm, tuple(values))
 
@@ -173,13 +173,13 @@ class TimeLine:
         own: Collection[str],
         named: NamesOf,
     ) -> Iterator[tuple[Row, list[Frame]]]:
-        pids = _rows(in_time, "SELECT DISTINCT pid FROM samples WHERE pid IS NOT NULL")
-        names = named(file, lambda sql: _rows(whole, sql), [pid for (pid,) in pids])
+        pids = in_time.rows("SELECT DISTINCT pid FROM samples WHERE pid IS NOT NULL")
+        names = named(file, whole.rows, [pid for (pid,) in pids])
         columns = ["s.cpu AS cpu", "s.pid AS process", "s.tid AS thread", "s.comm AS comm"]
         columns += ["event", f"{names.since} AS epoch", CHAIN]
         statement = f"{names.head}SELECT {self._at} AS at_ns, {', '.join(columns)} "
-        for at_ns, cpu, pid, tid, comm, event, epoch, chain in _rows(
-            in_time, f"{statement}FROM {names.samples}"
+        for at_ns, cpu, pid, tid, comm, event, epoch, chain in in_time.rows(
+            f"{statement}FROM {names.samples}"
         ):
             if at_ns is None or at_ns < 0 or str(event).rpartition(":")[2] in own:
                 continue
@@ -198,14 +198,9 @@ class TimeLine:
             f"SELECT {self._at} AS at_ns, lead({self._at}) OVER (PARTITION BY cpu ORDER BY "  # noqa: S608  # of this module
             f"{self._at}), cpu, next_pid, next_comm FROM sched_switch"
         )
-        for at_ns, end_ns, cpu, tid, comm in _rows(self._database, statement):
+        for at_ns, end_ns, cpu, tid, comm in self._database.rows(statement):
             if at_ns is not None and at_ns >= 0 and tid != 0:
                 yield at_ns, end_ns, cpu, tid, comm or ""
-
-
-def _rows(database: Database, sql: str) -> Iterator[tuple[Any, ...]]:
-    for batch in database.ask(sql).batches():
-        yield from batch
 
 
 def quoted(name: str) -> str:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.model import sum_known
-from collectord.plan.imposed import imposed_by
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ def _imposed_ns(session: AnySession, run_ns: Mapping[str, int | None]) -> int | 
     plan = session.plan
     if plan.payload.programs_run and run_ns.get(plan.name) is not None:
         return run_ns[plan.name]
-    cost = imposed_by(plan)
+    cost = plan.imposed
     return cost.event_ns * session.events() if cost is not None else None
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import KernelError
+from collectord.ledger.losing import LossReading
 from collectord.ledger.record_ledger import Bracket, losses_of
 from collectord.model import Basis
-from collectord.session.loss_watch import LossReading
 from collectord.session.pause import Pauses
 from collectord.session.retired_rings import Part, RetiredRings, add_brackets, of_gone, without
 from collectord.session.suppression import Suppression

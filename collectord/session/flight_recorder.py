@@ -13,35 +13,21 @@ import structlog
 
 from collectord.errors import CollectordError, KernelError, UsageError
 from collectord.session.ring_snapshot import LAST_PAUSE_S, RingSnapshot, Trigger, summarise
-from collectord.session.segment_ends import SegmentEnds
+from collectord.session.segment_ends import SnapshotSegments
 from collectord.sink.manifest import SnapshotNote
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
     from collectord.session.accounting import Accounting
     from collectord.session.counter_reader import Drained
     from collectord.session.ring_snapshot import Snapshot
     from collectord.session.rotation import Rotation
-    from collectord.session.segment_ends import End
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import SegmentInfo
 
 _LOG: Final = structlog.get_logger()
 SNAPSHOTS_KEPT: Final = 1000
-
-
-class SnapshotSegments(SegmentEnds):
-    """The segments that one snapshot goes into, whose ends it waits for.
-
-    Args:
-        note: for their manifests.
-        ends: of segments for which an earlier snapshot, which this one takes over, still waits.
-    """
-
-    def __init__(self, note: SnapshotNote, ends: Mapping[int, End] | None = None) -> None:
-        super().__init__(ends)
-        self.note = note
 
 
 class FlightRecorder:

@@ -8,7 +8,7 @@ reading that has more losses than the one before, and is over after several with
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -18,8 +18,9 @@ from collectord.model import Reason, Stage, loss_name
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
+    from collectord.ledger.losing import LossReading
     from collectord.model import LossKey
     from collectord.session.health import Health
 
@@ -35,25 +36,6 @@ _CAUSES: Final = {
     Stage.STAGING: "the contents of its rings are invalid",
     Stage.SINK: "the records cannot be written",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LossReading:
-    """Sums over a session's rings, including sideband, that only rise.
-
-    Attributes:
-        lost: lost records, by stage and reason.
-        starved: times that a ring was left alone because no staging chunk was free.
-        records: records read, of any type.
-        bytes: bytes of these records.
-        unit: of `lost` and `records`; "bytes" for a channel whose records cannot be counted.
-    """
-
-    lost: Mapping[LossKey, int]
-    starved: int = 0
-    records: int = 0
-    bytes: int = 0
-    unit: str = "records"
 
 
 class LossWatch:

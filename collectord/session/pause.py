@@ -9,13 +9,13 @@ the last of them.
 from __future__ import annotations
 
 import time
-from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from collectord.errors import KernelError
 from collectord.model import FOLLOWING, ScopeKind
+from collectord.session.recent_windows import RecentWindows
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
     from collectord.session.coverage_file import Unnoted
     from collectord.source.base import Abilities
-
-_WINDOWS_MAX: Final = 1000
 
 
 @dataclass(slots=True)
@@ -37,22 +35,22 @@ class PauseWindow:
 
 
 class Pauses:
-    """The pauses of one session; beyond a thousand the oldest are forgotten."""
+    """The pauses of one session, as `RecentWindows`."""
 
     def __init__(self) -> None:
-        self._windows: deque[PauseWindow] = deque(maxlen=_WINDOWS_MAX)
+        self._windows = RecentWindows[PauseWindow]()
         self._ever = False
 
     @property
     def running(self) -> PauseWindow | None:
         """The present pause; None while the session records."""
-        last = self._windows[-1] if self._windows else None
+        last = self._windows.last
         return last if last is not None and last.until_ns is None else None
 
     def begin(self, cause: GapCause) -> None:
         """Note that the session is about to pause."""
         self._ever = True
-        self._windows.append(PauseWindow(cause, time.monotonic_ns()))
+        self._windows.add(PauseWindow(cause, time.monotonic_ns()))
 
     def end(self) -> None:
         """Note that the present pause is over."""
@@ -63,14 +61,11 @@ class Pauses:
         """Whether there was a pause since then, with 0 ever; None: whether there is one now."""
         if since_ns is None:
             return self.running is not None
-        return bool(self._since(since_ns)) if since_ns else self._ever
+        return bool(self._windows.since(since_ns)) if since_ns else self._ever
 
     def to_json(self, since_ns: int) -> list[dict[str, Any]]:
         """Return the pauses that did not end before then, for manifests."""
-        return [plain(window) for window in self._since(since_ns)]
-
-    def _since(self, since_ns: int) -> list[PauseWindow]:
-        return [w for w in self._windows if w.until_ns is None or w.until_ns > since_ns]
+        return [plain(window) for window in self._windows.since(since_ns)]
 
 
 class Pause:

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from collectord._native import _core
     from collectord.codec.perf_features import Features
     from collectord.session.accounting import Accounting
-    from collectord.session.flight_recorder import SnapshotSegments
     from collectord.session.kept_segments import KeptSegments
     from collectord.session.running_file import RunningFile
-    from collectord.session.segment_ends import SegmentEnds
+    from collectord.session.segment_ends import SegmentEnds, SnapshotSegments
     from collectord.session.session_parts import SessionParts
     from collectord.sink.base import Closing, OpenSegment, SegmentInfo
 

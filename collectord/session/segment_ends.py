@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from collectord.sink.base import SegmentInfo
+    from collectord.sink.manifest import SnapshotNote
 
     End = asyncio.Future[SegmentInfo | None]
 
@@ -59,6 +60,19 @@ class SegmentEnds:
     def under_way(self) -> dict[int, End]:
         """Return the ends that are still awaited, by token."""
         return {token: end for token, end in self._ends.items() if not end.done()}
+
+
+class SnapshotSegments(SegmentEnds):
+    """The segments that one snapshot goes into, whose ends it waits for.
+
+    Args:
+        note: for their manifests.
+        ends: of segments for which an earlier snapshot, which this one takes over, still waits.
+    """
+
+    def __init__(self, note: SnapshotNote, ends: Mapping[int, End] | None = None) -> None:
+        super().__init__(ends)
+        self.note = note
 
 
 def _sealed(ends: Iterable[SegmentInfo | None]) -> list[SegmentInfo]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collectord.session.counter_reader import Drained
     from collectord.sink.base import Sink
     from collectord.source.base import OpenSource
-    from collectord.source.open_bpf import OpenProgram
+    from collectord.source.open_program import OpenProgram
 
 _CMDLINE_MAX_BYTES: Final = 16 << 10
 

@@ -9,10 +9,10 @@ exact.
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from collectord.session.recent_windows import RecentWindows
 from collectord.text.foreign import plain
 
 if TYPE_CHECKING:
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from collectord.plan.event_attrs import EventPlan
     from collectord.source.base import Suppressible
 
-_WINDOWS_MAX: Final = 1000
-
 
 @dataclass(slots=True)
-class Window:
+class HiddenWindow:
     """A time in which an event may have been hidden; `until_ns` is None while it lasts.
 
     Times are CLOCK_MONOTONIC. `programs` are ids, empty if the owners could not be determined.
@@ -42,7 +40,7 @@ class Window:
 
 
 class Suppression:
-    """The windows of one session; beyond a thousand the oldest are forgotten.
+    """The windows of one session, as `RecentWindows`.
 
     Args:
         sources: know which programs there are; without a source no event can be hidden.
@@ -55,9 +53,9 @@ class Suppression:
         self._sources = {event.index: source for source in sources for event in points}
         self._events = {event.index: event for event in points if event.index in self._sources}
         self._clean_ns = dict.fromkeys(self._events, now_ns)
-        self._running: dict[int, Window] = {}
+        self._running: dict[int, HiddenWindow] = {}
         self._undecided: set[int] = set()
-        self._windows: deque[Window] = deque(maxlen=_WINDOWS_MAX)
+        self._windows = RecentWindows[HiddenWindow]()
         self._ever: set[int] = set()
 
     def poll(self) -> list[tuple[EventPlan, tuple[int, ...]]]:
@@ -91,8 +89,8 @@ class Suppression:
             if not programs:
                 return
         self._ever.add(index)
-        self._running[index] = Window(self._events[index], programs, since_ns)
-        self._windows.append(self._running[index])
+        self._running[index] = HiddenWindow(self._events[index], programs, since_ns)
+        self._windows.add(self._running[index])
 
     def programs(self, indexes: Iterable[int]) -> tuple[int, ...]:
         """Return the ids of the programs that are on these events now."""
@@ -106,11 +104,8 @@ class Suppression:
             return not wanted.isdisjoint(self._running)
         if not since_ns:
             return not wanted.isdisjoint(self._ever)
-        return any(window.event.index in wanted for window in self._since(since_ns))
-
-    def _since(self, since_ns: int) -> list[Window]:
-        return [w for w in self._windows if w.until_ns is None or w.until_ns > since_ns]
+        return any(window.event.index in wanted for window in self._windows.since(since_ns))
 
     def to_json(self, since_ns: int) -> list[dict[str, Any]]:
         """Return the windows that did not end before then."""
-        return [window.to_json() for window in self._since(since_ns)]
+        return [window.to_json() for window in self._windows.since(since_ns)]

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from collectord.codec.kallsyms import FUNCTIONS, OF_MODULES, are_hidden
 from collectord.errors import UnsafePath
 from collectord.folders.walk import open_folder
 from collectord.sink.kept_beside import FAST, GZIP, NewFile, link, unpacked
@@ -31,9 +32,6 @@ _PIECE_BYTES: Final = 256 << 10
 _KEPT: Final = 8
 _PREFIX: Final = ".kallsyms-"
 _SUFFIX: Final = ".gz"
-_CODE: Final = re.compile(rb"^[0-9a-f]+ [tTwW] .*\n", re.MULTILINE)
-_OF_MODULES: Final = re.compile(rb"^[0-9a-f]+ [tTwW] .*\t\[.*\n", re.MULTILINE)
-_HIDDEN: Final = re.compile(rb"0+ ")
 _MODULE: Final = re.compile(r"^(\S+) .* (Live \S+)", re.MULTILINE)
 # Nothing tells cheaply that BPF programs have come or gone: their list is taken anew after that.
 _LASTS_NS: Final = 600 * NS_PER_SECOND
@@ -53,7 +51,7 @@ def read_symbols(source: Path) -> bytes:
     return b"".join(_pieces(source))
 
 
-def _pieces(source: Path, lines_of: re.Pattern[bytes] = _CODE) -> Iterator[bytes]:
+def _pieces(source: Path, lines_of: re.Pattern[bytes] = FUNCTIONS) -> Iterator[bytes]:
     """Yield the list, some lines at a time: all of it is as large as the rest of a daemon."""
     left, rest, is_shown = TEXT_MAX_BYTES, b"", False
     with source.open("rb", buffering=0) as file:
@@ -61,8 +59,7 @@ def _pieces(source: Path, lines_of: re.Pattern[bytes] = _CODE) -> Iterator[bytes
             left -= len(piece)
             lines, end, rest = (rest + piece).rpartition(b"\n")
             found = lines_of.findall(lines + end)
-            # Data of a CPU may be at address 0, functions are not.
-            if found and not is_shown and _HIDDEN.match(found[0]):
+            if not is_shown and are_hidden(found):
                 return
             is_shown |= bool(found)
             yield b"".join(found)
@@ -165,7 +162,7 @@ class ModuleLists:
 
     def _functions(self) -> Iterator[bytes]:
         with suppress(FileNotFoundError):  # the kernel has no list
-            yield from _pieces(self._proc / "kallsyms", _OF_MODULES)
+            yield from _pieces(self._proc / "kallsyms", OF_MODULES)
 
     def _loaded(self) -> frozenset[tuple[str, str]]:
         """Return the modules with their addresses; none if the kernel has no modules."""

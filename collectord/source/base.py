@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.kept_rings import Prior
     from collectord.model import LossKey, Produced, RingLabel
     from collectord.plan.session_plan import SessionPlan
-    from collectord.source.open_bpf import Counts, OpenProgram
+    from collectord.source.open_program import Counts, OpenProgram
     from collectord.source.ring import RingHandle
     from collectord.source.trace_end import LastingInstance
     from collectord.source.window import Held

@@ -7,19 +7,12 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.programs.bpf_program import HEADER
+from collectord.programs.c_source import OPAQUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-_OPAQUE: Final = re.compile(
-    r"""
-    (?P<comment> //[^\n]* | /\*[\s\S]*?(?:\*/|\Z) )
-    | "(?:\\.|[^"\\\n])*"
-    | '(?:\\.|[^'\\\n])*'
-    """,
-    re.VERBOSE,
-)
 _INCLUDE: Final = re.compile(
     rf'^[ \t]*\#[ \t]*include[ \t]*"{re.escape(HEADER)}"[^\n]*', re.MULTILINE
 )
@@ -48,7 +41,7 @@ def prepare(name: str, source: str, *, header: str, defines: str = "") -> str:
         defines: lines for its front.
     """
     file = f"{name}.bpf.c"
-    code = _OPAQUE.sub(_without_comment, source)
+    code = OPAQUE.sub(_without_comment, source)
     edits = [*_inclusion(file, source, code, header), *_blocks(file, source)]
     parts, at = [], 0
     for edit in sorted(edits):
@@ -81,7 +74,7 @@ def _blocks(file: str, source: str) -> Iterator[_Edit]:
     Within parentheses it could be an argument of a macro, where no directive may stand.
     """
     blocks = parentheses = 0
-    for match in _BRACKET.finditer(_DIRECTIVE.sub(_blank, _OPAQUE.sub(_blank, source))):
+    for match in _BRACKET.finditer(_DIRECTIVE.sub(_blank, OPAQUE.sub(_blank, source))):
         if match[0] in "()":
             parentheses += 1 if match[0] == "(" else -1
         elif match[0] == "}":

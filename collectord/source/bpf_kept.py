@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collectord.plan.bpf_plan import BpfPlan
     from collectord.source.base import Abilities
     from collectord.source.kept_memory import KeptMemory
-    from collectord.source.open_bpf import OpenProgram
     from collectord.source.open_perf import OpenPerf
+    from collectord.source.open_program import OpenProgram
     from collectord.source.ring import RingHandle
 
 

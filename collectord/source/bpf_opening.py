@@ -19,7 +19,8 @@ from collectord.source.bpf_kept import KeptBpf
 from collectord.source.bpf_texts import buffers, requests, slots
 from collectord.source.kept_memory import KeptMemory
 from collectord.source.kept_ring import Hold
-from collectord.source.open_bpf import OpenBpf, opened_program, output_table
+from collectord.source.open_bpf import OpenBpf
+from collectord.source.open_program import opened_program, output_table
 from collectord.source.perf_kept import ask_opener, kept_session, own_given, without_opener
 from collectord.text.units import NS_PER_SECOND
 
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
     from collectord._native._core import RingNote
     from collectord.kernel.port import Kernel
-    from collectord.plan.bpf_plan import ProgramPlan
+    from collectord.plan.program_plan import ProgramPlan
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.bpf_buffer import BufferRing
     from collectord.source.loaded_program import Loaded
-    from collectord.source.open_bpf import OpenProgram
+    from collectord.source.open_program import OpenProgram
 
 
 def open_session(

@@ -8,16 +8,38 @@ ring any more, until it gets the new one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from collectord.errors import KernelError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from collectord.model import RingLabel
     from collectord.source.base import Hotplug
-    from collectord.source.open_bpf import OpenBpf
     from collectord.source.ring import RingHandle
+
+
+class Submitting(Protocol):
+    """Running programs, as far as the rings of single CPUs concern them. See `OpenBpf`."""
+
+    def shut(self, cpu: int) -> None:
+        """Close the gates of a CPU whose rings are to be replaced."""
+
+    def renew(self, cpu: int) -> None:
+        """Have the next perf ring of a CPU count from where the last one ended."""
+
+    def connect(self, cpu: int) -> None:
+        """Give each program the perf rings of a CPU that it submits to."""
+
+    def slots_of(self, cpu: int) -> Sequence[RingHandle]:
+        """Return the slots of a CPU that is back, which take what comes from now on."""
+
+    def has_slots(self, label: RingLabel) -> bool:
+        """Return whether a ring is slots of a program, which no event of perf fills."""
+
+    def admit(self, cpus: Iterable[int]) -> None:
+        """Open the gates of CPUs that have new rings."""
 
 
 class BpfReopening:
@@ -28,7 +50,7 @@ class BpfReopening:
         rings: closes and opens them.
     """
 
-    def __init__(self, programs: OpenBpf, rings: Hotplug) -> None:
+    def __init__(self, programs: Submitting, rings: Hotplug) -> None:
         self._programs = programs
         self._rings = rings
 

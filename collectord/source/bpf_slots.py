@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collectord.codec.bpf_struct import Layout
     from collectord.ledger.record_ledger import Bracket, RingBalance
     from collectord.model import Basis
-    from collectord.plan.bpf_plan import ProgramPlan
+    from collectord.plan.program_plan import ProgramPlan
     from collectord.plan.ring_plan import RingPlan
     from collectord.programs.program_manifest import RecordConfig
     from collectord.source.loaded_program import Loaded, LoadedTable

@@ -6,14 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from collectord.plan.bpf_plan import RINGBUF, BpfPlan
+from collectord.plan.bpf_plan import BpfPlan
+from collectord.plan.program_plan import RINGBUF
 from collectord.source import bcc_client, bpf_buffer, bpf_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.kernel.port import Kernel
-    from collectord.plan.bpf_plan import ProgramPlan
+    from collectord.plan.program_plan import ProgramPlan
     from collectord.plan.ring_plan import RingPlan
     from collectord.plan.session_plan import SessionPlan
     from collectord.source.bcc_client import Request

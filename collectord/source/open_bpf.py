@@ -16,55 +16,29 @@ and of perf rings the first one, among its produced and its lost.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.errors import BpfError
 from collectord.model import RING_FULL, Produced, Reason, Stage
-from collectord.plan.bpf_plan import RINGBUF, BpfPlan
+from collectord.plan.program_plan import RINGBUF
 from collectord.source.base import Abilities
 from collectord.source.bpf_reopening import BpfReopening
-from collectord.source.bpf_slots import NOTHING_KEPT, SlotRecording
-from collectord.source.loaded_program import event_layout
+from collectord.source.bpf_slots import SlotRecording
+from collectord.source.open_program import COUNTS, GATE, Counts, output_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from collectord._native._core import Core, Stream
-    from collectord.codec.bpf_struct import Layout
     from collectord.kernel.port import Kernel
-    from collectord.kernel.values.bpf_objects import MapInfo
     from collectord.model import LossKey, RingLabel
-    from collectord.plan.bpf_plan import ProgramPlan
-    from collectord.source.bpf_buffer import BufferRing
-    from collectord.source.bpf_slots import Kept, SlotRing
-    from collectord.source.loaded_program import Loaded, LoadedTable
+    from collectord.plan.bpf_plan import BpfPlan
     from collectord.source.open_perf import OpenPerf
+    from collectord.source.open_program import OpenProgram
     from collectord.source.ring import CounterFd, RingHandle
 
-# Names from collectord.h.
-_GATE: Final = "collectord_gate"
-_COUNTS: Final = "collectord_counts"
 _ZERO: Final = struct.pack("=I", 0)
-
-
-class Counts(NamedTuple):
-    """`struct collectord_counts` of one CPU: attempts to submit, and those that failed by errno.
-
-    Attributes:
-        attempts: number of attempts.
-        no_space: ENOSPC, which the kernel counts as lost too.
-        busy: EBUSY, submissions nested too deep.
-        no_ring: ENOENT and EOPNOTSUPP, this CPU has no ring that is on.
-        refused: any other errno.
-    """
-
-    attempts: int = 0
-    no_space: int = 0
-    busy: int = 0
-    no_ring: int = 0
-    refused: int = 0
 
 
 class _Total(NamedTuple):
@@ -80,63 +54,6 @@ class _Total(NamedTuple):
 
 
 _COUNTS_FORMAT: Final = struct.Struct(f"={len(Counts._fields)}Q")
-
-
-@dataclass(frozen=True, slots=True)
-class OpenProgram:
-    """A program that is loaded and attached.
-
-    Attributes:
-        plan: plan that it was compiled from.
-        loaded: its tables and functions; the ExitStack given to `open` closes their descriptors.
-        layout: layout of its event, None if it does not describe one.
-        maps: sizes of its gate and counters, by name; none if it does not count.
-        buffers: the BPF ring buffers into which it submits, one or none.
-        slots: those in which it keeps records, of each CPU; none if it is no flight recorder.
-        records: layouts of these records, by their events.
-    """
-
-    plan: ProgramPlan
-    loaded: Loaded
-    layout: Layout | None
-    maps: Mapping[str, MapInfo] = field(default_factory=dict)
-    buffers: tuple[BufferRing, ...] = ()
-    slots: tuple[SlotRing, ...] = ()
-    records: Mapping[str, Layout] = field(default_factory=dict)
-
-
-def opened_program(
-    kernel: Kernel,
-    plan: ProgramPlan,
-    loaded: Loaded,
-    buffers: tuple[BufferRing, ...],
-    kept: Kept = NOTHING_KEPT,
-) -> OpenProgram:
-    """Return a program that is loaded, with its ring buffers and slots.
-
-    Raises:
-        BpfError: its event cannot be described.
-    """
-    maps: dict[str, MapInfo] = {
-        name: kernel.map_info(loaded.tables[name].fd)
-        for name in (_GATE, _COUNTS)
-        if plan.gated and name in loaded.tables
-    }
-    layout = event_layout(plan.program, loaded.tables)
-    return OpenProgram(plan, loaded, layout, maps, buffers, *kept)
-
-
-def output_table(program: ProgramPlan, loaded: Loaded, name: str) -> LoadedTable:
-    """Return a table to which a program submits. Raises BpfError."""
-    try:
-        return loaded.tables[name]
-    except KeyError:
-        raise BpfError(
-            f"{program.name}: its output {name} is not among the compiled tables",
-            program=program.name,
-            step="describe",
-            hint="declare it by BPF_PERF_OUTPUT, outside of #if",
-        ) from None
 
 
 class OpenBpf:
@@ -252,9 +169,9 @@ class OpenBpf:
             shut = self._shut if program.plan.name in sharing else frozenset[int]()
             cpus = self._recorded - shut if opened else ()
             states = [struct.pack("=Q", cpu in cpus) for cpu in self._cpus]
-            if _GATE in program.maps:
-                table = program.loaded.tables[_GATE]
-                self._kernel.map_update(table.fd, _ZERO, states, info=program.maps[_GATE])
+            if GATE in program.maps:
+                table = program.loaded.tables[GATE]
+                self._kernel.map_update(table.fd, _ZERO, states, info=program.maps[GATE])
 
     def _read_missed(self, programs: Iterable[OpenProgram]) -> dict[str, int]:
         """Return runs of submitting programs that the kernel skipped since they were loaded."""
@@ -269,10 +186,10 @@ class OpenBpf:
 
     def counts(self, program: OpenProgram) -> dict[int, Counts]:
         """Return a program's counts by CPU; empty if it does not count. Raises KernelError."""
-        info = program.maps.get(_COUNTS)
+        info = program.maps.get(COUNTS)
         if info is None:
             return {}
-        value = self._kernel.map_lookup(program.loaded.tables[_COUNTS].fd, _ZERO, info=info) or b""
+        value = self._kernel.map_lookup(program.loaded.tables[COUNTS].fd, _ZERO, info=info) or b""
         return {
             cpu: Counts(*_COUNTS_FORMAT.unpack_from(value, index * info.cpu_bytes))
             for index, cpu in enumerate(self._cpus)

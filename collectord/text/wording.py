@@ -14,6 +14,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def were(count: int) -> str:
+    """Return "was" of 1, "were" of other numbers."""
+    return "was" if count == 1 else "were"
+
+
 def some_of(names: Collection[str], most: int) -> str:
     """Return the first names, and of many how many more there are."""
     first = [*names][:most]

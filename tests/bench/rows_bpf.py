@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.config.schema import BpfConfig
 from collectord.kernel.linux import LinuxKernel
-from collectord.plan.bpf_plan import PERF, RINGBUF
 from collectord.plan.bpf_source import cache_folder
+from collectord.plan.program_plan import PERF, RINGBUF
 from collectord.source import bcc_python
 from tests.bench import row
 from tests.bench.collectors import GENERATOR_CPU, Collector

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.plan.bpf_plan import PERF, RINGBUF
+from collectord.plan.program_plan import PERF, RINGBUF
 from tests.bench import collectors, rows_bpf, rows_ftrace
 from tests.bench.collectors import COLLECTOR_CPU, EVENT, GENERATOR_CPU, Collector
 from tests.bench.daemons import daemon, default_config, with_sessions, without_bcc

@@ -39,7 +39,7 @@ from collectord.session.maps.answers import (
     TableAnswer,
 )
 from collectord.session.maps.folded_answer import FoldedAnswer
-from collectord.session.suppression import Window
+from collectord.session.suppression import HiddenWindow
 from collectord.source.channel_ring import ChannelRing
 from collectord.source.ftrace_ring import FtraceRing
 from collectord.source.perf_ring import OverwritableRing
@@ -159,7 +159,7 @@ def counted() -> tuple[SessionBalance, dict[RingLabel, Bracket]]:
             "system",
             tuple(ring.balance(bracket, Basis.EXACT, (4, 5)) for ring in rings),
             shared={(Stage.SINK, Reason.DROPPED): 9},
-            suppressed=[Window(event, (4,), 1, 2).to_json()],
+            suppressed=[HiddenWindow(event, (4,), 1, 2).to_json()],
             aux=areas,
         ),
         state="degraded",

@@ -17,7 +17,6 @@ from collectord.daemon.budget_keeper import BudgetKeeper
 from collectord.daemon.daemon import Daemon
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import Basis, GapCause
-from collectord.plan.imposed import imposed_by
 from collectord.session.cost_meter import Cost, CostMeter
 from collectord.text.units import Bytes, Nanoseconds, RingSize, Share
 from tests.support import daemons
@@ -68,7 +67,7 @@ def test_each_event_is_counted_at_its_expected_cost(tmp_path: Path, generator: G
         ),
     )
     daemon = Daemon(LinuxKernel(), config)
-    costs = {(plan.name, plan.source): imposed_by(plan) for plan in daemon.plan.sessions}
+    costs = {(plan.name, plan.source): plan.imposed for plan in daemon.plan.sessions}
     expected = {key: cost.event_ns * COUNT for key, cost in costs.items() if cost is not None}
     assert len(expected) == 3
     stop = asyncio.Event()

@@ -104,7 +104,7 @@ def settings(request: pytest.FixtureRequest, tree: Tracefs) -> Iterator[Instance
     session = f"{name[:30]}-{os.getpid()}"
     yield InstanceSettings(session, buffer_bytes=128 << 10, subbuf_bytes=PAGE, buffer_percent=25)
     prefix = f"collectord-{session}"
-    left = find_leftovers(tree, prefix)
+    left = find_leftovers(tree.root, prefix)
     for instance in left:
         with ExitStack() as stack:
             Instance.adopt(tree, instance, stack)
@@ -212,7 +212,7 @@ def test_settings_take_effect(
         instance.disable()
         with pytest.raises(KernelError, match="recording is off"):
             instance.mark("late")
-        assert find_live(tree, instance.name) == (instance.name,)
+        assert find_live(tree.root, instance.name) == (instance.name,)
     assert not instance.path.exists()
 
 
@@ -480,7 +480,7 @@ def test_left_by_a_kill(tree: Tracefs, settings: InstanceSettings, place: str) -
     """The instance of a killed process is found, stopped, read to the last event, and removed."""
     name = f"collectord-{settings.session}"
     with owner(settings.session, place) as process:
-        assert find_leftovers(tree, name) == ()
+        assert find_leftovers(tree.root, name) == ()
         with ExitStack() as stack, pytest.raises(KernelError, match=f"pid {process.pid}") as busy:
             Instance.adopt(tree, name, stack)
         assert busy.value.errno == errno.EBUSY
@@ -489,13 +489,13 @@ def test_left_by_a_kill(tree: Tracefs, settings: InstanceSettings, place: str) -
         assert f"pid {process.pid}" in exists.value.hint
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert find_leftovers(tree, name) == (name,)
+        assert find_leftovers(tree.root, name) == (name,)
         with ExitStack() as stack, pytest.raises(KernelError, match="left by a crash"):
             Instance.create(tree, settings, stack)
-        assert find_leftovers(tree, name) == (name,)
+        assert find_leftovers(tree.root, name) == (name,)
         with ExitStack() as stack:
             instance = Instance.adopt(tree, name, stack)
-            assert find_leftovers(tree, name) == ()
+            assert find_leftovers(tree.root, name) == ()
             assert (instance.session, instance.effective().clock) == (settings.session, "mono")
             assert {str(event) for event in instance.events} == {
                 "sched:sched_process_hang",
@@ -513,7 +513,7 @@ def test_left_by_a_kill(tree: Tracefs, settings: InstanceSettings, place: str) -
             assert sorted(re.findall(r"mark (\d{4}) of the owner", text)) == [
                 f"{number:04d}" for number in range(100)
             ]
-    assert find_leftovers(tree, name) == ()
+    assert find_leftovers(tree.root, name) == ()
     assert not (tree.root / "instances" / name).exists()
     assert settings.session.replace("-", "_") not in (tree.root / "dynamic_events").read_text()
     with ExitStack() as stack, pytest.raises(NoSuchTarget):
@@ -532,7 +532,7 @@ def test_busy_instance_names_its_reader(tree: Tracefs, settings: InstanceSetting
             stack.close()
         reader.kill()
     assert caught.value.errno == errno.EBUSY
-    assert find_leftovers(tree, instance.name) == (instance.name,)
+    assert find_leftovers(tree.root, instance.name) == (instance.name,)
     with ExitStack() as again:
         Instance.adopt(tree, instance.name, again)
     assert not instance.path.exists()

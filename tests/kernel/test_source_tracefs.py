@@ -105,7 +105,7 @@ def session(request: pytest.FixtureRequest, kernel: LinuxKernel) -> Iterator[str
     session = f"{name}-{os.getpid()}"
     yield session
     root = kernel.tracefs.root
-    left = find_leftovers(kernel.tracefs, f"collectord-{session}")
+    left = find_leftovers(kernel.tracefs.root, f"collectord-{session}")
     for instance in left:
         with ExitStack() as cleanup:
             Instance.adopt(kernel.tracefs, instance, cleanup)
@@ -431,7 +431,7 @@ def test_two_recordings_at_once(kernel: LinuxKernel, stack: ExitStack) -> None:
     plan = plan_of("record")
     opened = tracefs.open_session(kernel, plan, stack)
     assert opened.tracing.name == f"collectord-record~{os.getpid()}"
-    assert find_live(kernel.tracefs, opened.tracing.name) == (opened.tracing.name,)
+    assert find_live(kernel.tracefs.root, opened.tracing.name) == (opened.tracing.name,)
     again = tracefs.open_session(kernel, plan, stack)
     assert again.tracing.name == f"{opened.tracing.name}+"
     with pytest.raises(KernelError, match=rf"pid {os.getpid()}\b") as caught:
@@ -637,7 +637,9 @@ def test_the_filter_trial_is_nobodys_leftover(
 
     def poll(path: Path, text: str) -> str:
         found = words(path, text)
-        seen.append((find_live(kernel.tracefs, name), find_leftovers(kernel.tracefs, name)))
+        seen.append(
+            (find_live(kernel.tracefs.root, name), find_leftovers(kernel.tracefs.root, name))
+        )
         return found
 
     monkeypatch.setattr(kernel_tracefs, "_refusal_words", poll)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.facts.kernel_facts import BpfFacts
 from collectord.programs.bpf_program import BpfProgram
-from collectord.programs.program_manifest import load_manifest
+from collectord.programs.manifest_text import load_manifest
 from tests.support.hosts import host
 
 if TYPE_CHECKING:

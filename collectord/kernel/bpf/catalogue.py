@@ -21,7 +21,7 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.values.facts_wanted import LOCAL
 from collectord.programs.bpf_program import HEADER, BpfProgram, problems
-from collectord.programs.program_manifest import load_manifest
+from collectord.programs.manifest_text import load_manifest
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -137,7 +137,7 @@ class LocalTracefs(LocalHost):
         if self.tracefs.mounted:
             for name in (session, session + ASIDE_MARK):
                 if not self.holds_instance(name):
-                    instance_lock.check_unheld(self.tracefs, PREFIX + name, proc=self.proc)
+                    instance_lock.check_unheld(self.tracefs.root, PREFIX + name, proc=self.proc)
 
     def holds_instance(self, session: str) -> bool:
         """See `Kernel.holds_instance`."""
@@ -148,14 +148,14 @@ class LocalTracefs(LocalHost):
         """See `Kernel.is_being_salvaged`."""
         name = PREFIX + session
         return self.tracefs.mounted and instance_lock.is_being_salvaged(
-            self.tracefs, name, proc=self.proc
+            self.tracefs.root, name, proc=self.proc
         )
 
     def leftover_instances(self) -> tuple[str, ...]:
         """See `Kernel.leftover_instances`."""
         if not self.tracefs.mounted:
             return ()
-        return instance_lock.find_leftovers(self.tracefs, proc=self.proc)
+        return instance_lock.find_leftovers(self.tracefs.root, proc=self.proc)
 
     def adopt_instance(self, name: str) -> LeftInstance:
         """See `Kernel.adopt_instance`."""

@@ -36,7 +36,7 @@ from collectord.programs.bpf_program import BpfProgram
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.probe.local_kernel import LocalKernel
     from collectord.kernel.values.facts_wanted import BpfWanted
     from collectord.kernel.values.limits import Limits
 

@@ -31,7 +31,7 @@ from collectord.model import Transport
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.probe.local_kernel import LocalKernel
 
 _SPLICE_F_NONBLOCK: Final = 2  # include/linux/splice.h
 

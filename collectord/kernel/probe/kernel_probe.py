@@ -38,7 +38,7 @@ from collectord.programs import bpf_program
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.probe.local_kernel import LocalKernel
     from collectord.kernel.values.facts_wanted import FactsWanted
 
 # A numeric field named pid, or something_pid; common_pid is not one of the event's own fields.

@@ -20,7 +20,7 @@ from collectord.kernel.values.relay_files import GLOBAL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from collectord.kernel.port import LocalKernel
+    from collectord.kernel.probe.local_kernel import LocalKernel
 
 # Clients of relay in the kernel: their channels, below debugfs. Only its name tells a relay file
 # from others; those of blktrace come and go with it.

@@ -95,7 +95,7 @@ class Instance:
                 salvaged; others.
         """
         instance = cls(tracefs, settings.session, stack, proc)
-        lock_fd = instance_lock.make_locked(tracefs, instance.name, proc=proc)
+        lock_fd = instance_lock.make_locked(tracefs.root, instance.name, proc=proc)
         stack.callback(os.close, lock_fd)
         stack.callback(instance._remove_unless_kept)
         instance._set_up(settings)
@@ -123,7 +123,7 @@ class Instance:
             MissingPrivilege, KernelError: it cannot be opened.
         """
         instance = cls(tracefs, settings.session, stack, proc)
-        lock_fd = instance_lock.resume_locked(tracefs, instance.name, proc=proc)
+        lock_fd = instance_lock.resume_locked(tracefs.root, instance.name, proc=proc)
         stack.callback(os.close, lock_fd)
         stack.push(instance._remove_unless_failed)
         instance._cpus = frozenset(settings.cpus)
@@ -153,7 +153,7 @@ class Instance:
             KernelError: EBUSY, its process lives; others.
         """
         instance = cls(tracefs, name.removeprefix(PREFIX), stack, proc)
-        lock_fd = instance_lock.take_over(tracefs, name, proc=proc)
+        lock_fd = instance_lock.take_over(tracefs.root, name, proc=proc)
         stack.callback(os.close, lock_fd)
         stack.push(instance._remove_unless_failed)
         instance._probes.adopt()
@@ -171,7 +171,9 @@ class Instance:
         """Stop everything, and remove the instance, then its probes."""
         with ExitStack() as end:
             end.callback(self._probes.remove)
-            end.callback(instance_lock.remove_locked, self._tracefs, self.name, proc=self._proc)
+            end.callback(
+                instance_lock.remove_locked, self._tracefs.root, self.name, proc=self._proc
+            )
             end.callback(self.disable)
 
     def _remove_unless_failed(

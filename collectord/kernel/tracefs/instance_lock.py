@@ -29,8 +29,6 @@ from collectord.kernel.values.instance_settings import PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from collectord.kernel.tracefs.mount import Tracefs
-
 _PROC: Final = Path("/proc")
 _WAITS: Final = (
     "left by a crash: its rings hold records that could not be salvaged, for the reason that "
@@ -40,15 +38,15 @@ _RENAME: Final = "rename the session: the instance has its name"
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def make_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
+def make_locked(root: Path, name: str, *, proc: Path = _PROC) -> int:
     """Make an instance and return a descriptor of its directory that holds its lock.
 
     Raises:
         KernelError: EEXIST; a running daemon has it, or a crash left it.
         MissingPrivilege, MissingFeature: instances cannot be made.
     """
-    path = tracefs.root / "instances" / name
-    with _changing(tracefs, proc):
+    path = root / "instances" / name
+    with _changing(root, proc):
         try:
             path.mkdir()
         except FileExistsError as error:
@@ -64,19 +62,19 @@ def make_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
         return fd
 
 
-def check_unheld(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
+def check_unheld(root: Path, name: str, *, proc: Path = _PROC) -> None:
     """Raise KernelError, EEXIST, if a process holds an instance, and not if a crash left it."""
-    path = tracefs.root / "instances" / name
-    if _is_there(path) and name in find_live(tracefs, name, proc=proc):
+    path = root / "instances" / name
+    if _is_there(path) and name in find_live(root, name, proc=proc):
         raise _exists(path, proc)
 
 
-def is_being_salvaged(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> bool:
+def is_being_salvaged(root: Path, name: str, *, proc: Path = _PROC) -> bool:
     """Whether a process holds an instance that a crash left, until it has removed it."""
-    path = tracefs.root / "instances" / name
+    path = root / "instances" / name
     if not _is_there(path):
         return False
-    with _changing(tracefs, proc):
+    with _changing(root, proc):
         try:
             fd = os.open(path, _FOLDER_FLAGS)
         except FileNotFoundError:
@@ -92,15 +90,15 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
+def take_over(root: Path, name: str, *, proc: Path = _PROC) -> int:
     """Lock an instance that nobody holds, to salvage it, and return its directory's descriptor.
 
     Raises:
         NoSuchTarget: there is no such instance, or another process salvages it.
         KernelError: EBUSY; a process holds its lock.
     """
-    with _changing(tracefs, proc):
-        fd = _open_existing(tracefs, name)
+    with _changing(root, proc):
+        fd = _open_existing(root, name)
         if _locked(fd):
             fcntl.flock(fd, fcntl.LOCK_SH)
             return fd
@@ -116,21 +114,21 @@ def take_over(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
     )
 
 
-def resume_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> int:
+def resume_locked(root: Path, name: str, *, proc: Path = _PROC) -> int:
     """Lock an instance that its process has left, as its maker does; return its descriptor.
 
     Raises:
         NoSuchTarget: there is no such instance, or a process holds its lock.
     """
-    with _changing(tracefs, proc):
-        fd = _open_existing(tracefs, name)
+    with _changing(root, proc):
+        fd = _open_existing(root, name)
         if not _locked(fd):
             os.close(fd)
             raise NoSuchTarget(f"tracefs instance {name} is in use")
     return fd
 
 
-def remove_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
+def remove_locked(root: Path, name: str, *, proc: Path = _PROC) -> None:
     """Remove an instance whose lock the caller holds; one that is gone already is fine.
 
     This takes about 50 ms, in which the kernel waits for all CPUs.
@@ -139,8 +137,8 @@ def remove_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
         KernelError: EBUSY; a process that the message names has a file of it open or mapped. Then
             only its memory is kept, and the next start finds it.
     """
-    path = tracefs.root / "instances" / name
-    with _changing(tracefs, proc):
+    path = root / "instances" / name
+    with _changing(root, proc):
         try:
             path.rmdir()
         except FileNotFoundError:
@@ -155,26 +153,24 @@ def remove_locked(tracefs: Tracefs, name: str, *, proc: Path = _PROC) -> None:
             ) from error
 
 
-def find_leftovers(
-    tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path = _PROC
-) -> tuple[str, ...]:
+def find_leftovers(root: Path, prefix: str = PREFIX, *, proc: Path = _PROC) -> tuple[str, ...]:
     """Return names of instances that nobody holds, which a crash left.
 
     Raises:
         MissingPrivilege, MissingFeature: instances cannot be listed.
     """
-    return tuple(name for name, held in _survey(tracefs, prefix, proc) if not held)
+    return tuple(name for name, held in _survey(root, prefix, proc) if not held)
 
 
-def find_live(tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path = _PROC) -> tuple[str, ...]:
+def find_live(root: Path, prefix: str = PREFIX, *, proc: Path = _PROC) -> tuple[str, ...]:
     """Return names of instances whose lock a process holds. Raises as `find_leftovers`."""
-    return tuple(name for name, held in _survey(tracefs, prefix, proc) if held)
+    return tuple(name for name, held in _survey(root, prefix, proc) if held)
 
 
-def _survey(tracefs: Tracefs, prefix: str, proc: Path) -> list[tuple[str, bool]]:
+def _survey(root: Path, prefix: str, proc: Path) -> list[tuple[str, bool]]:
     found = []
-    with _changing(tracefs, proc):
-        for path in sorted((tracefs.root / "instances").iterdir()):
+    with _changing(root, proc):
+        for path in sorted((root / "instances").iterdir()):
             if not path.name.startswith(prefix):
                 continue
             try:
@@ -186,10 +182,10 @@ def _survey(tracefs: Tracefs, prefix: str, proc: Path) -> list[tuple[str, bool]]
     return found
 
 
-def _open_existing(tracefs: Tracefs, name: str) -> int:
+def _open_existing(root: Path, name: str) -> int:
     """Open an instance's directory. Raises NoSuchTarget."""
     try:
-        return os.open(tracefs.root / "instances" / name, _FOLDER_FLAGS)
+        return os.open(root / "instances" / name, _FOLDER_FLAGS)
     except FileNotFoundError as error:
         raise NoSuchTarget(f"no tracefs instance {name}") from error
 
@@ -204,9 +200,9 @@ def _locked(fd: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 @contextmanager
-def _changing(tracefs: Tracefs, proc: Path) -> Iterator[None]:
+def _changing(root: Path, proc: Path) -> Iterator[None]:
     """Keep other collectords from making or taking over instances meanwhile."""
-    path = tracefs.root / "instances"
+    path = root / "instances"
     try:
         fd = os.open(path, _FOLDER_FLAGS)
     except FileNotFoundError as error:

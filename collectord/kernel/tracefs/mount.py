@@ -154,7 +154,7 @@ class Tracefs:
         """
         instance = f"{PREFIX}filter-{os.getpid()}"
         try:
-            lock_fd = instance_lock.make_locked(self, instance)
+            lock_fd = instance_lock.make_locked(self.root, instance)
         except KernelError:
             return ""
         path = self.root / "instances" / instance / "events" / system / name / "filter"
@@ -162,7 +162,7 @@ class Tracefs:
             return _refusal_words(path, text)
         finally:
             with suppress(KernelError):  # a reader of the instance keeps it; it holds no data
-                instance_lock.remove_locked(self, instance)
+                instance_lock.remove_locked(self.root, instance)
             os.close(lock_fd)
 
     def _event(self, system: str, name: str, leaf: str) -> bytes:

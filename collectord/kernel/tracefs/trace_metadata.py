@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from collectord import __version__
+from collectord.codec.kallsyms import FUNCTIONS, are_hidden
 from collectord.codec.trace_dat_head import Metadata
 from collectord.errors import MissingFeature
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 # The kernel's printf formats that turn an address into a symbol: %ps, %pS, %pB, %pf, %pF.
 _SYMBOL: Final = re.compile(rb"%-?\d*p[sSBfF]")
-_FUNCTION: Final = re.compile(rb"^[0-9a-f]+ [tTwW] .*\n", re.MULTILINE)
-# Without CAP_SYSLOG, or with kernel.kptr_restrict at 2, every address reads as this.
-_HIDDEN: Final = re.compile(rb"0+ ")
 
 
 def read_metadata(
@@ -64,14 +62,9 @@ def read_metadata(
 
 
 def _functions(kallsyms: bytes) -> bytes:
-    """Return the lines of functions; none where the kernel hides addresses.
-
-    Other symbols may be at 0 even so: Linux 6.12 on x86 begins with its per-CPU variables, there.
-    """
-    lines: list[bytes] = _FUNCTION.findall(kallsyms)
-    if not lines or _HIDDEN.match(lines[0]):
-        return b""
-    return b"".join(lines)
+    """Return the lines of functions; none where the kernel hides addresses."""
+    lines: list[bytes] = FUNCTIONS.findall(kallsyms)
+    return b"" if are_hidden(lines) else b"".join(lines)
 
 
 def _optional(path: Path) -> bytes:

@@ -165,7 +165,9 @@ def remove_orphans(tracefs: Tracefs, prefix: str = PREFIX, *, proc: Path) -> Non
         KernelError: another process has enabled one; the others are removed.
     """
     folder = ControlFolder(tracefs.root, proc=proc)
-    live = {group_of(name.removeprefix(PREFIX)) for name in find_live(tracefs, prefix, proc=proc)}
+    live = {
+        group_of(name.removeprefix(PREFIX)) for name in find_live(tracefs.root, prefix, proc=proc)
+    }
     ours = _c_name(prefix)
     _remove(
         folder,

@@ -138,7 +138,7 @@ class OpenedFile:
         )
         self.named = names_of(
             file,
-            lambda sql: _rows(whole, sql),
+            whole.rows,
             [pid for (pid,) in pids],
             cache=asked.cache,
             shown=asked.shown,
@@ -153,7 +153,7 @@ class OpenedFile:
 
     def ask(self, sql: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a statement over the records."""
-        return _rows(self._database, sql)
+        return self._database.rows(sql)
 
     def frames(self, row: Sequence[Any]) -> tuple[Frame, ...] | None:
         """Return the stack of a sample by the values of `columns`; None for one without."""
@@ -170,11 +170,6 @@ class OpenedFile:
             profile.nameless.append(self._file)
         profile.left_out += self.named.left_out
         profile.scans += self._database.scans
-
-
-def _rows(database: Database, sql: str) -> Iterator[tuple[Any, ...]]:
-    for batch in database.ask(sql).batches():
-        yield from batch
 
 
 def read_profile(files: Sequence[EventFile], asked: Asked) -> Profile:

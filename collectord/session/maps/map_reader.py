@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collectord.codec.bpf_show import Names
     from collectord.session.maps.table import BpfKernel, TableContents, TableType
     from collectord.source.base import Programs
-    from collectord.source.open_bpf import Counts, OpenProgram
+    from collectord.source.open_program import Counts, OpenProgram
 
-# The errno of a failed submission, by the counter in collectord.h; see `source.open_bpf.Counts`.
+# The errno of a failed submission, by the counter in collectord.h; see `Counts`.
 FAILURES: Final = {
     "ENOSPC": "no_space",
     "EBUSY": "busy",

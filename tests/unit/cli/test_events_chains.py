@@ -147,7 +147,7 @@ def test_the_part_of_the_kernel_is_told_apart(
     first, second, *named = json.loads(told.out)["frames"]
     assert (first, second) == ("0xffffffff81000000", "0xffffffff81000100")
     assert named == [f"main+0x0 ({busy})", f"inner+0x3 ({busy})"]
-    assert f"functions of the kernel have no names in 1 files, such as {path}" in told.err
+    assert f"functions of the kernel have no names in 1 file, such as {path}" in told.err
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def test_damaged_records_are_left_out_and_told(
         tmp_path / "a.data", comm(1, 1, b"a"), sample(5, 1, 0x100), bytes(strange), sample(7, 1)
     )
     made = _exported("perf.data", tmp_path / "out.data", path, status=1)
-    assert "1 damaged places were skipped" in capsys.readouterr().err
+    assert "1 damaged place was skipped" in capsys.readouterr().err
     assert _records(made)[1] == [comm(1, 1, b"a"), sample(5, 1, 0x100), sample(7, 1)]
 
 
@@ -280,7 +280,7 @@ def test_sound_records_of_a_damaged_page_are_kept(
     write_trace(path, {0: [page(1000, sound, sound, b"\x1c\0\0\0", lost=4), switches(2000, 6)]})
     made = _exported("trace.dat", tmp_path / "out.dat", path, status=1)
     told = capsys.readouterr().err
-    assert "1 damaged places were skipped" in told
+    assert "1 damaged place was skipped" in told
     assert "4 records of" in told
     assert _stamps(made)[-3:] == [1010, 1020, 2010]
     rows = _rows(capsys, "SELECT events FROM losses", tmp_path / "out.dat")

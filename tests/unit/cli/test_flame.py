@@ -161,7 +161,7 @@ def test_kernel_frames_are_named_by_the_list_of_their_boot(
     ]
     path = write(tmp_path / "other.data", kernel, *chains)
     flame.run([str(path)])
-    assert "functions of the kernel have no names in 1 files" in capsys.readouterr().err
+    assert "functions of the kernel have no names in 1 file" in capsys.readouterr().err
 
 
 def test_there_are_not_more_stacks_than_memory_is_for(
@@ -265,6 +265,6 @@ def test_what_is_lost_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     path = write(tmp_path / "perf.data", sample(1, 50, USER, 0x10), b"\xff" * 64)
     assert flame.run([str(path)]) == 1
     told = capsys.readouterr()
-    assert "damaged places" in told.err
+    assert "1 damaged place was skipped" in told.err
     assert told.out == "[unknown];[unknown] 1\n"
     assert os.fspath(path) in told.err

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from collectord.cli.output import Column, bytes_text, count_text, print_json, print_table
+from collectord.cli.live_line import LiveLine
+from collectord.cli.output import bytes_text, count_text, print_json
 from collectord.cli.summary import print_result
-from collectord.cli.terminal import LiveLine
+from collectord.cli.text_table import Column, print_table
 from collectord.model import Basis
 from collectord.sink.pack import Attempt, Compressed, Result
 from tests.support import balances

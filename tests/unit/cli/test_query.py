@@ -187,7 +187,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture
     other = tmp_path / "other"
     other.write_bytes(bytes(200))
     assert query.run(["SELECT count(*) FROM losses", str(other)]) == 0
-    assert "1 files were not read" in capsys.readouterr().err
+    assert "1 file was not read" in capsys.readouterr().err
 
 
 def test_without_duckdb_the_verb_says_what_to_install(

@@ -288,7 +288,7 @@ def test_a_kernel_that_nothing_tells_of_is_said(
     told = capsys.readouterr()
     assert json.loads(told.out) == {
         "function": "[kernel+0xffffffff81000000]", "in_kernel": True, "offset": None}  # fmt: skip
-    assert f"functions of the kernel have no names in 1 files, such as {path}" in told.err
+    assert f"functions of the kernel have no names in 1 file, such as {path}" in told.err
 
 
 def test_names_that_do_not_exist_have_a_nearest_one(file: Path) -> None:

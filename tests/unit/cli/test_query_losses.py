@@ -72,6 +72,14 @@ def test_cpus_that_lost_records_are_named(
         ]
 
 
+def test_one_record_was_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A number of one is told as such."""
+    path = _traced(tmp_path / "trace.dat", {1: 1})
+    assert _said(capsys, "FROM losses", path) == [
+        f"1 record of {path} was lost on CPU 1 in what was read"
+    ]
+
+
 def test_losses_of_no_known_number_name_their_cpus(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,7 +87,7 @@ def test_losses_of_no_known_number_name_their_cpus(
     path = _traced(tmp_path / "trace.dat", {0: 4, 1: None, 2: 0})
     assert _said(capsys, "FROM sched_switch", path) == [
         f"4 records of {path} were lost on CPUs 0, 1 in what was read",
-        f"records of {path} were lost on CPUs 0, 1 at 1 places, and nothing tells how many",
+        f"records of {path} were lost on CPUs 0, 1 at 1 place, and nothing tells how many",
     ]
 
 

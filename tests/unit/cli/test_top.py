@@ -69,7 +69,7 @@ def test_the_figures_are_golden(width: int) -> None:
         top_figures.sessions(now, before, "events"),
         top_figures.rings(now, before, "events"),
     ):
-        lines += ["", *table.fitted(width, top.DISPENSABLE).lines()]
+        lines += ["", *table.fitted(width, top_figures.DISPENSABLE).lines()]
     lines += top_figures.troubles(now)
     assert max(map(len, lines)) <= width
     golden = GOLDEN / f"{width}.txt"

@@ -20,7 +20,7 @@ from collectord.programs.bpf_program import BpfProgram
 from collectord.programs.program_manifest import BpfManifest, MetricConfig
 from collectord.session.maps.map_reader import failures
 from collectord.session.maps.program_status import BpfStatus, FunctionRuns, MetricValues, Series
-from collectord.source.open_bpf import Counts
+from collectord.source.open_program import Counts
 from tests.support import balances
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from collectord.errors import UsageError
 from collectord.facts.kernel_facts import BpfFacts
 from collectord.plan.facts_document import read_facts
 from collectord.programs import bpf_program
+from collectord.programs.manifest_text import load_manifest
 from collectord.programs.parameter import values_of
-from collectord.programs.program_manifest import load_manifest
 from tests.support.bpf_pairs import MANIFEST, SOURCE, program
 from tests.support.hosts import host
 

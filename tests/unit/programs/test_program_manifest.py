@@ -8,8 +8,9 @@ from typing import Any, Final
 import pytest
 
 from collectord.errors import ConfigError
-from collectord.programs.parameter import read_value, show_value
-from collectord.programs.program_manifest import BpfManifest, ParameterConfig, load_manifest
+from collectord.programs.manifest_text import load_manifest
+from collectord.programs.parameter import ParameterConfig, read_value, show_value
+from collectord.programs.program_manifest import BpfManifest
 from tests.support.bpf_pairs import MANIFEST
 
 PARAMETER: Final = '[parameter.x]\ntype = "{0}"\nhelp = "h"\n{1}\n'

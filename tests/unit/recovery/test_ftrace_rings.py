@@ -148,7 +148,7 @@ def test_what_another_salvages_is_left_to_it(
     name = "collectord-calls"
     (tmp_path / "instances" / name).mkdir(parents=True)
     tree = Tracefs(tmp_path)
-    lock_fd = take_over(tree, name)
+    lock_fd = take_over(tree.root, name)
     kernel = LinuxKernel(tracefs=tree)
     monkeypatch.setattr(kernel, "leftover_instances", lambda: (name, f"{name}-gone"))
     log = CapturingLogger()

@@ -8,15 +8,16 @@ import subprocess
 import sys
 from collections import deque
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, Final
 
 from collectord.config.schema import Config
 from collectord.config.schema_session import SessionConfig
+from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
-from collectord.plan.imposed import imposed_by
+from collectord.plan.program_plan import ProgramPlan
 from collectord.session.cost_meter import CostMeter, Reading, share_of
 from collectord.session.maps.program_status import BpfStatus, FunctionRuns
+from tests.support.bpf_pairs import program
 from tests.support.configs import perf_source
 from tests.support.hosts import host
 
@@ -25,7 +26,7 @@ KEY: Final = ("s", "perf")
 (PLAN,) = build(
     Config(session=(SessionConfig(name="s", source=(perf_source("cs"),)),)), host()
 ).sessions
-EVENT: Final = imposed_by(PLAN)
+EVENT: Final = PLAN.imposed
 
 
 class OneSession:
@@ -86,17 +87,17 @@ def test_a_session_that_has_ended_keeps_its_cost_in_the_sum() -> None:
 
 def test_the_run_time_of_programs_counts_instead_of_their_events() -> None:
     """Where the kernel counts that of each function; without it, and without events, none does."""
-    program: Any = SimpleNamespace(
-        name="s",
-        source="bpf",
-        kind="bpf",
-        rings=(),
-        payload=SimpleNamespace(
-            programs_run=(SimpleNamespace(outputs=(), kept=()),),
-            is_filtered=False,
-            is_blktrace=False,
-        ),
+    payload = BpfPlan(
+        programs=(ProgramPlan(program(name="one"), {}, (), gated=False),),
+        cpus=(0,),
+        python="",
+        headers="",
+        cache="",
+        compile_ns=0,
+        compile_bytes=0,
+        stats=True,
     )
+    plan = replace(PLAN, source="bpf", rings=(), payload=payload)
     runs = [FunctionRuns(name, 1, 1, ns, 0) for name, ns in (("a", 700), ("b", 50))]
     for functions, expected in (
         (runs, {("s", "bpf"): 750}),
@@ -105,7 +106,7 @@ def test_the_run_time_of_programs_counts_instead_of_their_events() -> None:
     ):
         meter = CostMeter(0, 0)
         status = BpfStatus("s", "one", tuple(functions))
-        polled(meter, OneSession(program), programs=(status,))
+        polled(meter, OneSession(plan), programs=(status,))
         assert meter.cost.imposed_ns == expected
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from collectord.cli.output import snapshot_text
 from collectord.errors import KernelError, SinkError
-from collectord.session.flight_recorder import FlightRecorder, SnapshotSegments
+from collectord.session.flight_recorder import FlightRecorder
 from collectord.session.ring_snapshot import RingSnapshot, Trigger
+from collectord.session.segment_ends import SnapshotSegments
 from collectord.sink.manifest import SnapshotNote
 from collectord.source.base import Abilities
 from tests.support.commands import snapshot

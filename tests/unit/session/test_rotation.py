@@ -18,10 +18,10 @@ from collectord.codec.perf_features import Features
 from collectord.errors import ShardSilent, SinkError
 from collectord.model import SinkStats
 from collectord.session import rotation as rotation_module
-from collectord.session.flight_recorder import SnapshotSegments
 from collectord.session.health import Health
 from collectord.session.rotation import Rotation
 from collectord.session.seal_backlog import WAITING_MAX
+from collectord.session.segment_ends import SnapshotSegments
 from collectord.session.task_group import TaskGroup
 from collectord.sink.base import GivenUp
 from collectord.sink.manifest import SnapshotNote

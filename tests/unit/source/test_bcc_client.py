@@ -23,7 +23,8 @@ from collectord.errors import (
     MissingPrivilege,
 )
 from collectord.programs.bpf_program import BpfProgram
-from collectord.programs.program_manifest import AttachConfig, load_manifest
+from collectord.programs.manifest_text import load_manifest
+from collectord.programs.program_manifest import AttachConfig
 from collectord.source import bcc_client, bcc_python
 from collectord.source.bcc_child import Said
 from tests.support.fake_bcc import interpreter

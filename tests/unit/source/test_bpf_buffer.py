@@ -18,11 +18,12 @@ from collectord.errors import KernelError
 from collectord.facts.kernel_facts import BpfFacts
 from collectord.ledger.record_ledger import NESTING, Bracket
 from collectord.model import Basis, Produced, Reason, RingRole, Stage
-from collectord.plan.bpf_plan import RINGBUF, OutputPlan
 from collectord.plan.build import build
+from collectord.plan.program_plan import RINGBUF, OutputPlan
 from collectord.source import bpf_buffer
 from collectord.source.loaded_program import LoadedTable
-from collectord.source.open_bpf import Counts, OpenBpf
+from collectord.source.open_bpf import OpenBpf
+from collectord.source.open_program import Counts
 from tests.support.bpf_pairs import SOURCE, program
 from tests.support.hosts import host
 from tests.unit.source.test_open_bpf import COUNTS, GATE, INFO, FakeKernel, FakePerf

@@ -21,7 +21,8 @@ from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.source import bpf_slots
 from collectord.source.loaded_program import Loaded, LoadedProgram, LoadedTable
-from collectord.source.open_bpf import OpenBpf, OpenProgram
+from collectord.source.open_bpf import OpenBpf
+from collectord.source.open_program import OpenProgram
 from tests.support.bpf_pairs import keeping_host
 
 if TYPE_CHECKING:

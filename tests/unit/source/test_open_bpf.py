@@ -17,12 +17,13 @@ from collectord.errors import KernelError
 from collectord.kernel.values.bpf_objects import MapInfo
 from collectord.kernel.values.kept_rings import STATE_BYTES, KeptRings, Prior
 from collectord.model import Basis, Geometry, Produced, Reason, RingLabel, RingRole, Stage
-from collectord.plan.bpf_plan import OutputPlan
+from collectord.plan.program_plan import OutputPlan
 from collectord.source.bpf_kept import KeptBpf
 from collectord.source.bpf_reopening import BpfReopening
 from collectord.source.kept_memory import KeptMemory, memory_bytes
 from collectord.source.kept_ring import Hold, LastingRing
-from collectord.source.open_bpf import Counts, OpenBpf
+from collectord.source.open_bpf import OpenBpf
+from collectord.source.open_program import Counts
 from collectord.source.perf_ring import PerfRing
 
 GATE: Final = 5

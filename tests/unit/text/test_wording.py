@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collectord.text.wording import counted, some_of
+from collectord.text.wording import counted, some_of, were
 
 
 def test_a_number_has_its_noun() -> None:
-    """One alone has no plural."""
-    told = [counted(count, "host") for count in (0, 1, 2000)]
-    assert told == ["0 hosts", "1 host", "2,000 hosts"]
+    """And its verb: one alone has no plural."""
+    told = [f"{counted(count, 'host')} {were(count)}" for count in (0, 1, 2000)]
+    assert told == ["0 hosts were", "1 host was", "2,000 hosts were"]
 
 
 def test_of_many_names_the_number_is_told() -> None:

@@ -229,51 +229,51 @@ def test_group_is_a_c_name() -> None:
 def test_lock_tells_live_from_left(tree: Tracefs) -> None:
     """An instance is live while its maker keeps the lock, and left from then on."""
     (tree.root / "instances/someone-elses").mkdir()
-    fd = make_locked(tree, "collectord-a")
+    fd = make_locked(tree.root, "collectord-a")
     try:
-        assert (find_live(tree), find_leftovers(tree)) == (("collectord-a",), ())
+        assert (find_live(tree.root), find_leftovers(tree.root)) == (("collectord-a",), ())
         with pytest.raises(KernelError, match=rf"in use .*; held by .*\(pid {os.getpid()}\)"):
-            take_over(tree, "collectord-a")
+            take_over(tree.root, "collectord-a")
         with pytest.raises(KernelError, match=r"exists already.*held by"):
-            make_locked(tree, "collectord-a")
+            make_locked(tree.root, "collectord-a")
     finally:
         os.close(fd)
-    assert (find_live(tree), find_leftovers(tree)) == ((), ("collectord-a",))
+    assert (find_live(tree.root), find_leftovers(tree.root)) == ((), ("collectord-a",))
     with pytest.raises(KernelError, match="left by a crash"):
-        make_locked(tree, "collectord-a")
-    fd = take_over(tree, "collectord-a")
+        make_locked(tree.root, "collectord-a")
+    fd = take_over(tree.root, "collectord-a")
     try:
-        assert (find_live(tree), find_leftovers(tree)) == (("collectord-a",), ())
-        assert find_leftovers(tree, "collectord-b") == ()
+        assert (find_live(tree.root), find_leftovers(tree.root)) == (("collectord-a",), ())
+        assert find_leftovers(tree.root, "collectord-b") == ()
     finally:
         os.close(fd)
 
 
 def test_lock_tells_who_salvages(tree: Tracefs) -> None:
     """Only one process salvages, and it is not the maker; a removed instance has no salvager."""
-    fd = make_locked(tree, "collectord-a")
-    assert not is_being_salvaged(tree, "collectord-a")
+    fd = make_locked(tree.root, "collectord-a")
+    assert not is_being_salvaged(tree.root, "collectord-a")
     os.close(fd)
-    assert not is_being_salvaged(tree, "collectord-a")
-    fd = take_over(tree, "collectord-a")
+    assert not is_being_salvaged(tree.root, "collectord-a")
+    fd = take_over(tree.root, "collectord-a")
     try:
         for _ in range(2):
-            assert is_being_salvaged(tree, "collectord-a")
+            assert is_being_salvaged(tree.root, "collectord-a")
             with pytest.raises(
                 NoSuchTarget, match=rf"pid {os.getpid()}\) is salvaging collectord-a"
             ):
-                take_over(tree, "collectord-a")
+                take_over(tree.root, "collectord-a")
         with pytest.raises(KernelError, match=r"exists already.*held by"):
-            check_unheld(tree, "collectord-a")
+            check_unheld(tree.root, "collectord-a")
     finally:
         os.close(fd)
-    assert not is_being_salvaged(tree, "collectord-a")
-    assert not is_being_salvaged(tree, "collectord-gone")
+    assert not is_being_salvaged(tree.root, "collectord-a")
+    assert not is_being_salvaged(tree.root, "collectord-gone")
 
 
 def test_lock_is_not_inherited_by_programs(tree: Tracefs) -> None:
     """Descriptors of instances are close-on-exec: a child does not keep its parent's session."""
-    fd = make_locked(tree, "collectord-a")
+    fd = make_locked(tree.root, "collectord-a")
     try:
         assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     finally:
@@ -283,7 +283,7 @@ def test_lock_is_not_inherited_by_programs(tree: Tracefs) -> None:
 def test_no_instances(tmp_path: Path) -> None:
     """If tracefs is empty, the message names the mount and lockdown."""
     with pytest.raises(MissingFeature, match="lockdown"):
-        find_leftovers(Tracefs(tmp_path))
+        find_leftovers(tmp_path)
     settings = InstanceSettings("a", 1 << 16, 1 << 12)
     with ExitStack() as stack, pytest.raises(MissingFeature):
         Instance.create(Tracefs(tmp_path), settings, stack)

@@ -10,13 +10,13 @@ import pytest
 
 from collectord.errors import BpfError
 from collectord.kernel.values.bpf_objects import MapType, ProgramInfo
-from collectord.plan.bpf_plan import ProgramPlan
+from collectord.plan.program_plan import ProgramPlan
 from collectord.programs.bpf_program import BpfProgram
 from collectord.programs.program_manifest import AnswerConfig, BpfManifest, MetricConfig
 from collectord.session.maps.map_reader import BpfReader
 from collectord.session.maps.program_status import FunctionRuns
 from collectord.source.loaded_program import Loaded, LoadedProgram
-from collectord.source.open_bpf import Counts, OpenProgram
+from collectord.source.open_program import Counts, OpenProgram
 from tests.support.bpf_tables import U32, FakeMaps, FakeNames, u32, u64
 
 CALLS: Final = MetricConfig(name="calls_total", type="counter", help="Calls.", table="calls")

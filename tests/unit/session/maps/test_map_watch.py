@@ -7,6 +7,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from collectord.errors import KernelError
 from collectord.session.maps import map_watch
 from collectord.session.maps.map_watch import BpfWatch
 
@@ -26,6 +27,15 @@ class OneReader:
         """Count the reading."""
         self.reads += 1
         return ()
+
+
+class Failing(OneReader):
+    """Programs whose maps cannot be read."""
+
+    def read(self) -> tuple[Any, ...]:
+        """Count the attempt. Raises KernelError."""
+        super().read()
+        raise KernelError("no")
 
 
 def test_programs_without_live_figures_are_read_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,4 +82,22 @@ def test_a_session_that_comes_again_is_read_at_once() -> None:
         watch.forget("still")
         watch.add(readers[1], ())
         asyncio.run(tick(worker))
+    assert (first.reads, second.reads) == (1, 1)
+
+
+def test_a_session_that_comes_again_has_no_old_trouble() -> None:
+    """Nor does a reader that it had before tell any, which is not read again."""
+    first, second = Failing("one", live=True), OneReader("one", live=True)
+    readers: list[Any] = [first, second]
+    watch = BpfWatch()
+    watch.add(readers[0], ())
+    with ThreadPoolExecutor(1) as worker:
+        asyncio.run(watch.poll(worker))
+        assert watch.trouble("one") == "maps not read: no"
+        watch.add(readers[1], ())
+        assert watch.trouble("one") == ""
+        watch.remove(readers[0])
+        asyncio.run(watch.poll(worker))
+        watch.remove(readers[1])
+        asyncio.run(watch.poll(worker))
     assert (first.reads, second.reads) == (1, 1)

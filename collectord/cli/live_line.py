@@ -1,41 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Output by rich: tables, and the live line of a recording. Loaded only on a terminal."""
+"""The live line of a recording, by rich. Loaded only on a terminal."""
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from rich import box
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from collectord.cli.output import bytes_text, count_text, emit
+from collectord.cli.output import bytes_text, count_text
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from collectord.cli.output import Column
     from collectord.session.daemon_status import DaemonStatus
 
 _FILL_WARNING: Final = 0.8
-
-
-def print_rich_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Draw a table on stdout. Cells are plain text: `[red]` in a file name is not markup."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(Text(column.title), justify=column.align, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console = Console(file=sys.stdout, highlight=False)
-    with console.capture() as drawn:
-        console.print(table)
-    emit(drawn.get())
 
 
 class LiveLine:
