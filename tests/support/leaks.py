@@ -26,6 +26,8 @@ _GRACE_S: Final = patient(2)
 _OF_THE_HOST: Final = ("/run/credentials/", "/run/user/", "/proc/sys/fs/binfmt_misc")
 # Those of a pool, which a library keeps for the process, and ends and begins as it likes.
 _OF_LIBRARIES: Final = "(tokio-rt-worker)"
+# Processes that are no descendants of this one, and so never become children of it.
+_strangers: Final = {"0"}
 _TRACEFS_ROOTS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 
 
@@ -74,25 +76,32 @@ def _threads() -> frozenset[str]:
 def _children() -> dict[int, str]:
     """Return living children by pid. Ended orphans are reaped as well.
 
-    The server of forks is one (tests/support/fork_server.py), and so this is in haste.
+    The server of forks is one (tests/support/fork_server.py), and so this is in haste: a process
+    whose parent is a stranger is one too, and is not read again as long as it lives.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # there is none, as after most tests: all of /proc need not be read
         return {}
-    own = str(os.getpid()).encode()
+    own = str(os.getpid())
     found = {}
-    for pid in filter(str.isdigit, _listed("/proc")):
+    listed = _listed("/proc")
+    _strangers.intersection_update((*listed, "0"))
+    for pid in filter(str.isdigit, listed):
+        if pid == own or pid in _strangers:
+            continue
         with suppress(FileNotFoundError, ProcessLookupError):
-            name, _, rest = _read(f"/proc/{pid}/stat").rpartition(b")")
+            name, _, rest = _read(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")
             state, parent = rest.split(maxsplit=2)[:2]
             if parent != own:
+                if parent in _strangers:
+                    _strangers.add(pid)
                 continue
-            if state in {b"Z", b"X"}:
+            if state in {"Z", "X"}:
                 with suppress(ChildProcessError):
                     os.waitpid(int(pid), os.WNOHANG)
                 continue
-            found[int(pid)] = name.partition(b"(")[2].decode(errors="replace")
+            found[int(pid)] = name.partition("(")[2]
     return found
 
 
