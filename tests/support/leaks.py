@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -121,11 +121,11 @@ def mounts(mountinfo: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The resources that this process holds now."""
+    """The resources that this process holds now. A child's name is no part of what it is."""
 
     fds: frozenset[str]
     threads: frozenset[str]
-    processes: frozenset[str]
+    processes: dict[int, str]
     instances: frozenset[str]
     mounts: frozenset[str]
 
@@ -135,18 +135,24 @@ class Holdings:
         return Holdings(
             fds=_fds(),
             threads=_threads(),
-            processes=frozenset(f"process {pid} ({name})" for pid, name in _children().items()),
+            processes=_children(),
             instances=_instances() if instances else frozenset(),
             mounts=mounts(_read(_MOUNTINFO).decode()),
         )
 
     def beyond(self, earlier: Holdings) -> list[str]:
         """Return the resources held now and not earlier."""
-        return sorted(
-            item
-            for part in fields(self)
-            for item in getattr(self, part.name) - getattr(earlier, part.name)
-        )
+        return [
+            *sorted(self.fds - earlier.fds),
+            *sorted(self.instances - earlier.instances),
+            *sorted(self.mounts - earlier.mounts),
+            *(
+                f"process {pid} ({name})"  # it has another one soon after it was started
+                for pid, name in self.processes.items()
+                if pid not in earlier.processes
+            ),
+            *sorted(self.threads - earlier.threads),
+        ]
 
 
 def leaked_since(earlier: Holdings, *, instances: bool = True) -> list[str]:
