@@ -81,6 +81,13 @@ def membarrier_global() -> None:
 def mount(source: bytes, target: bytes, kind: bytes) -> None:
     """Mount a file system of a kind, without flags or options."""
 
+def mount_detached(kind: bytes) -> int:
+    """Mount a file system of a kind where no path leads to it (fsmount; Linux 5.2).
+
+    Returns:
+        A descriptor of its root, with whose last user the mount ends.
+    """
+
 def bpf_map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes:
     """Return the value of a key in a map, for all CPUs. Raises ENOENT if the key is absent."""
 

@@ -10,6 +10,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, mmap, munmap
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+from posix.unistd cimport close
 
 cdef extern from "<sys/timex.h>" nogil:
     cdef struct timex:
@@ -27,6 +28,7 @@ cdef extern from *:
     #include <linux/bpf.h>
     #include <linux/fs.h>
     #include <linux/membarrier.h>
+    #include <linux/mount.h>
     #include <linux/perf_event.h>
     #include <sys/ioctl.h>
     #include <sys/syscall.h>
@@ -38,7 +40,8 @@ cdef extern from *:
     enum { BPF_PROGRAMS_ROOM = 64 }; // BPF_TRACE_MAX_PROGS: a tracepoint takes no more
     struct bpf_query { uint32_t room, count, ids[BPF_PROGRAMS_ROOM]; };
     """
-    long SYS_perf_event_open, SYS_bpf, SYS_membarrier, SYS_mount
+    long SYS_perf_event_open, SYS_bpf, SYS_membarrier
+    long SYS_mount, SYS_fsopen, SYS_fsconfig, SYS_fsmount
     long syscall(long number, ...) nogil
     int c_ioctl "ioctl"(int fd, unsigned long request, ...) nogil
 
@@ -49,6 +52,7 @@ cdef extern from *:
     const unsigned long PERF_EVENT_IOC_QUERY_BPF, TRACE_MMAP_IOCTL_GET_READER
     const unsigned long BLKTRACESETUP, BLKTRACESTART, BLKTRACESTOP, BLKTRACETEARDOWN
     const int MEMBARRIER_CMD_GLOBAL
+    const long FSOPEN_CLOEXEC, FSCONFIG_CMD_CREATE, FSMOUNT_CLOEXEC
     const uint32_t BPF_PROGRAMS_ROOM
     struct bpf_query:
         uint32_t room, count
@@ -278,6 +282,23 @@ def mount(bytes source not None, bytes target not None, bytes kind not None):
         code = errno
     if ret < 0:
         refuse(code)
+
+
+def mount_detached(bytes kind not None):
+    cdef const char *how = kind
+    cdef long context, mounted = -1
+    cdef int code
+    with nogil:
+        context = syscall(SYS_fsopen, how, FSOPEN_CLOEXEC)
+        code = errno
+        if context >= 0:
+            if syscall(SYS_fsconfig, context, FSCONFIG_CMD_CREATE, NULL, NULL, <long>0) == 0:
+                mounted = syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC, <long>0)
+            code = errno
+            close(<int>context)
+    if mounted < 0:
+        refuse(code)
+    return mounted
 
 
 def bpf_map_lookup(int fd, const uint8_t[::1] key not None, size_t value_bytes):

@@ -242,7 +242,7 @@ class KernelFacts:
         aux_pmus: those with an AUX area whose trace perf can decode, by name.
         tracepoints: "system:name" to its id, of those that could be read.
         task_tracepoints: those of them that name a task beside the one in which they happen.
-        tracefs_path: where tracefs is mounted, None if it is not.
+        tracefs_path: where tracefs is mounted, or is mounted when needed; None if it was not seen.
         tracefs_problem: why tracepoints cannot be read; "" if they can.
         tracefs_need: the least privilege that would let them be read, "" if none is missing.
         hardware_pmu: a hardware cycles event can be opened.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,4 +43,9 @@ class LinuxKernel(LocalPerf, LocalBpf, LocalTracefs, LocalRelay):
 
     def facts(self, wanted: FactsWanted) -> KernelFacts:
         """See `Kernel.facts`."""
-        return probe(self, wanted)
+        if wanted.mount:
+            return probe(self, wanted)
+        with self.tracefs.seen() as tracefs:
+            seeing = copy(self)
+            seeing.tracefs = tracefs
+            return probe(seeing, wanted)

@@ -114,32 +114,54 @@ def test_without_privilege_remedies_are_the_least(tracefs: Path) -> None:
     assert missing["processes of others"].startswith("CAP_SYS_PTRACE")
 
 
-def test_mounts_tracefs_when_asked(tracefs: Path) -> None:
-    """An absent mount is told when nothing may change, and made when it may."""
+def test_tracefs_is_mounted_or_only_seen(tracefs: Path) -> None:
+    """Where it is not mounted a probe sees it and changes nothing, or mounts it if it may."""
+    script = (
+        "from pathlib import Path\n"
+        "from collectord.kernel.linux import LinuxKernel\n"
+        "from collectord.kernel.values.facts_wanted import FactsWanted\n"
+        "kernel = LinuxKernel()\n"
+        "print(kernel.filter_refusal('sched', 'sched_switch', 'nothing == 1'))\n"
+        "for mount in (False, True):\n"
+        "    wanted = FactsWanted(('sched:sched_switch',), mount=mount, ftrace=True)\n"
+        "    facts = kernel.facts(wanted)\n"
+        "    seen = facts.ftrace.instances, 'tracefs' in Path('/proc/mounts').read_text()\n"
+        "    print(facts.tracefs_path, *facts.tracepoints, *seen)\n"
+    )
+    refusal, seen, mounted = _without_tracefs(sys.executable, "-c", script)
+    assert refusal == "Field not found"
+    assert seen == f"{tracefs} sched:sched_switch True False"
+    assert mounted == f"{tracefs} sched:sched_switch True True"
+    assert not list(tracefs.glob("instances/*probe*"))
+
+
+def test_who_may_not_mount_tracefs_is_told(tracefs: Path) -> None:
+    """Without the privilege to mount the probe says who does."""
     script = (
         "from collectord.kernel.linux import LinuxKernel\n"
         "from collectord.kernel.values.facts_wanted import FactsWanted\n"
-        "for mount in (False, True):\n"
-        "    wanted = FactsWanted(('sched:sched_switch',), mount=mount)\n"
-        "    facts = LinuxKernel().facts(wanted)\n"
-        "    remedies = [c.remedy for c in facts.checks if c.name == 'tracepoints']\n"
-        "    print(facts.tracefs_path, *facts.tracepoints, *remedies, sep='|')\n"
+        "facts = LinuxKernel().facts(FactsWanted(('sched:sched_switch',)))\n"
+        "remedies = [c.remedy for c in facts.checks if c.name == 'tracepoints']\n"
+        "print(facts.tracefs_path, *remedies, sep='|')\n"
     )
+    unprivileged = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    (told,) = _without_tracefs(*unprivileged, sys.executable, "-c", script)
+    remedy = f"the daemon and `record` mount it; as root: mount -t tracefs tracefs {tracefs}"
+    assert told == f"None|{remedy}"
+
+
+def _without_tracefs(*words: str) -> list[str]:
+    """Run a command where tracefs is not mounted, and return the lines that it prints."""
     # A mount namespace of its own: the unmounting is seen by no other process.
-    unmount = f'umount -a -t tracefs && umount -a -t debugfs && exec {sys.executable} -c "$0"'
+    unmount = 'umount -a -t tracefs && umount -a -t debugfs && exec "$@"'
     done = subprocess.run(
-        ["unshare", "--mount", "/bin/sh", "-c", unmount, script],
-        capture_output=True,
+        ["unshare", "--mount", "/bin/sh", "-c", unmount, "sh", *words],
+        stdout=subprocess.PIPE,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
-    absent, mounted = done.stdout.splitlines()
-    assert (
-        absent
-        == f"None|the daemon and `record` mount it; as root: mount -t tracefs tracefs {tracefs}"
-    )
-    assert mounted == f"{tracefs}|sched:sched_switch|"
+    return done.stdout.splitlines()
 
 
 def test_first_scan_describes_this_process() -> None:

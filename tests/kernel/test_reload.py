@@ -89,12 +89,24 @@ def descriptors(daemon: Daemon) -> dict[int, str]:
     """Return the files of events and ftrace rings that a daemon has open, by descriptor."""
     found = {}
     for path in Path(f"/proc/{daemon.pid}/fd").iterdir():
-        try:
+        with suppress(FileNotFoundError):
             target = str(path.readlink())
-        except FileNotFoundError:
-            continue
-        if "perf_event" in target or "trace_pipe_raw" in target:
-            found[int(path.name)] = f"{target} {path.stat().st_ino}"
+            if "perf_event" in target or "trace_pipe_raw" in target:
+                found[int(path.name)] = f"{target} {path.stat().st_ino}"
+    return found
+
+
+def planned_descriptors(daemon: Daemon) -> dict[int, str]:
+    """Return them once they are those of the plan: who reads clocks opens an event for that."""
+    planned = daemon.get("/v1/plan")[1]["files"]
+    found: dict[int, str] = {}
+
+    def are_planned() -> bool:
+        nonlocal found
+        found = descriptors(daemon)
+        return len(found) == planned
+
+    daemons.wait_for(are_planned, f"{planned} descriptors")
     return found
 
 
@@ -206,7 +218,7 @@ def test_what_is_wrong_changes_nothing(
     words = ("reload", "--socket", tmp_path / "control.sock")
     with daemons.running(start_cli, config) as daemon:
         first = daemon.status()["config_sha256"]
-        open_before = descriptors(daemon)
+        open_before = planned_descriptors(daemon)
         config.write_text(good + session("new").replace("perf", "purf"))
         done = run_cli(*words)
         assert done.returncode == BAD_CONFIG
@@ -233,7 +245,7 @@ program = "broken"
         with pytest.raises(CollectordError):
             reload(daemon)
         assert [one["name"] for one in daemon.status()["sessions"]] == ["calls"]
-        assert descriptors(daemon) == open_before
+        assert planned_descriptors(daemon) == open_before
 
         config.write_text(
             good.replace('chunk = "128KiB"', 'chunk = "256KiB"').replace(

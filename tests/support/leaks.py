@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,8 @@ _GRACE_S: Final = patient(2)
 _OF_THE_HOST: Final = ("/run/credentials/", "/run/user/", "/proc/sys/fs/binfmt_misc")
 # Those of a pool, which a library keeps for the process, and ends and begins as it likes.
 _OF_LIBRARIES: Final = "(tokio-rt-worker)"
+# Processes that are no descendants of this one, and so never become children of it.
+_strangers: Final = {"0"}
 _TRACEFS_ROOTS: Final = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
 
 
@@ -74,25 +76,32 @@ def _threads() -> frozenset[str]:
 def _children() -> dict[int, str]:
     """Return living children by pid. Ended orphans are reaped as well.
 
-    The server of forks is one (tests/support/fork_server.py), and so this is in haste.
+    The server of forks is one (tests/support/fork_server.py), and so this is in haste: a process
+    whose parent is a stranger is one too, and is not read again as long as it lives.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # there is none, as after most tests: all of /proc need not be read
         return {}
-    own = str(os.getpid()).encode()
+    own = str(os.getpid())
     found = {}
-    for pid in filter(str.isdigit, _listed("/proc")):
+    listed = _listed("/proc")
+    _strangers.intersection_update((*listed, "0"))
+    for pid in filter(str.isdigit, listed):
+        if pid == own or pid in _strangers:
+            continue
         with suppress(FileNotFoundError, ProcessLookupError):
-            name, _, rest = _read(f"/proc/{pid}/stat").rpartition(b")")
+            name, _, rest = _read(f"/proc/{pid}/stat").decode(errors="replace").rpartition(")")
             state, parent = rest.split(maxsplit=2)[:2]
             if parent != own:
+                if parent in _strangers:
+                    _strangers.add(pid)
                 continue
-            if state in {b"Z", b"X"}:
+            if state in {"Z", "X"}:
                 with suppress(ChildProcessError):
                     os.waitpid(int(pid), os.WNOHANG)
                 continue
-            found[int(pid)] = name.partition(b"(")[2].decode(errors="replace")
+            found[int(pid)] = name.partition("(")[2]
     return found
 
 
@@ -112,11 +121,11 @@ def mounts(mountinfo: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The resources that this process holds now."""
+    """The resources that this process holds now. A child's name is no part of what it is."""
 
     fds: frozenset[str]
     threads: frozenset[str]
-    processes: frozenset[str]
+    processes: dict[int, str]
     instances: frozenset[str]
     mounts: frozenset[str]
 
@@ -126,18 +135,24 @@ class Holdings:
         return Holdings(
             fds=_fds(),
             threads=_threads(),
-            processes=frozenset(f"process {pid} ({name})" for pid, name in _children().items()),
+            processes=_children(),
             instances=_instances() if instances else frozenset(),
             mounts=mounts(_read(_MOUNTINFO).decode()),
         )
 
     def beyond(self, earlier: Holdings) -> list[str]:
         """Return the resources held now and not earlier."""
-        return sorted(
-            item
-            for part in fields(self)
-            for item in getattr(self, part.name) - getattr(earlier, part.name)
-        )
+        return [
+            *sorted(self.fds - earlier.fds),
+            *sorted(self.instances - earlier.instances),
+            *sorted(self.mounts - earlier.mounts),
+            *(
+                f"process {pid} ({name})"  # it has another one soon after it was started
+                for pid, name in self.processes.items()
+                if pid not in earlier.processes
+            ),
+            *sorted(self.threads - earlier.threads),
+        ]
 
 
 def leaked_since(earlier: Holdings, *, instances: bool = True) -> list[str]:

@@ -76,7 +76,8 @@ class LocalPerf(DescriptorCalls, LocalHost):
 
     def filter_refusal(self, system: str, name: str, text: str) -> str:
         """See `Kernel.filter_refusal`."""
-        return self.tracefs.filter_refusal(system, name, text)
+        with self.tracefs.seen() as tracefs:
+            return tracefs.filter_refusal(system, name, text)
 
     def running_state(
         self, attr: PerfEventAttr, event_id: int, pids: Sequence[int] | None = None

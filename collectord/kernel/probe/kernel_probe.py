@@ -102,7 +102,7 @@ def probe(kernel: LocalKernel, wanted: FactsWanted) -> KernelFacts:
         aux_pmus=aux_pmus,
         tracepoints=tracepoints,
         task_tracepoints=frozenset(name for name in tracepoints if _names_task(kernel, name)),
-        tracefs_path=str(kernel.tracefs.root) if kernel.tracefs.mounted else None,
+        tracefs_path=str(kernel.tracefs.place) if kernel.tracefs.mounted else None,
         tracefs_problem=problem,
         tracefs_need=need,
         hardware_pmu=attempts.cycles(),

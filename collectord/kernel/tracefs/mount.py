@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord._native import _syscalls
@@ -20,7 +21,6 @@ from collectord.kernel.values.trace_filter import FILTER_REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 class Tracefs:
@@ -29,10 +29,12 @@ class Tracefs:
     Args:
         root: its mount point.
         mountable: `root` is where the kernel expects the mount, so that it may be made.
+        place: what users know as its mount point, if that is another path.
     """
 
-    def __init__(self, root: Path, *, mountable: bool = False) -> None:
+    def __init__(self, root: Path, *, mountable: bool = False, place: Path | None = None) -> None:
         self.root = root
+        self.place = place or root
         self._mountable = mountable
 
     @classmethod
@@ -76,6 +78,23 @@ class Tracefs:
         if not self.mounted:
             self._check_place()
             raise self._unmounted()
+
+    @contextmanager
+    def seen(self) -> Iterator[Tracefs]:
+        """Give the tree as it would be if it were mounted, and change nothing that others see.
+
+        If it is not, a mount that ends with this leads to it: only this process has it. If that is
+        refused, or there is no tracefs, the tree stays unmounted.
+        """
+        with ExitStack() as own:
+            tree = self
+            if not self.mounted:
+                with suppress(KernelError, OSError):
+                    self._check_place()
+                    fd = _syscalls.mount_detached(b"tracefs")
+                    own.callback(os.close, fd)
+                    tree = Tracefs(Path(f"/proc/self/fd/{fd}"), place=self.root)
+            yield tree
 
     def _check_place(self) -> None:
         """Raise the reason why nothing can be mounted at the root, or nothing seen there."""

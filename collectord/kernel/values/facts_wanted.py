@@ -35,7 +35,8 @@ class FactsWanted:
     Attributes:
         tracepoints: those whose ids are needed, `system:name` with globs; None for all. If one of
             them matches nothing, all are read too, so that a plan can name the nearest.
-        mount: mount tracefs where it is not; without it nothing is changed.
+        mount: mount tracefs where it is not; without it this process looks at it by a mount that
+            ends with the probe, and nothing is changed.
         ftrace: try what a tracefs source needs, in a temporary instance, in about 0.1 s; otherwise
             no feature is known to be missing.
         measure: measure the costs of ftrace's transports too.

@@ -61,6 +61,8 @@ def test_absent_mount_point_is_a_missing_feature(tmp_path: Path) -> None:
     """Without the directory that the kernel makes for it there is no tracefs."""
     with pytest.raises(MissingFeature, match="CONFIG_FTRACE"):
         Tracefs.below(tmp_path).ensure_mounted()
+    with Tracefs.below(tmp_path).seen() as seen:
+        assert not seen.mounted
 
 
 def test_check_mounted_tells_the_command(tmp_path: Path) -> None:
