@@ -104,7 +104,7 @@ def planned_descriptors(daemon: Daemon) -> dict[int, str]:
     def are_planned() -> bool:
         nonlocal found
         found = descriptors(daemon)
-        return len(found) == planned
+        return bool(len(found) == planned)
 
     daemons.wait_for(are_planned, f"{planned} descriptors")
     return found

@@ -141,7 +141,10 @@ class Left:
 
     def await_processes(self) -> None:
         """Wait until no child of a killed process lives on."""
-        wait_for(lambda: Holdings.now().processes <= self._processes, "the end of all children")
+        wait_for(
+            lambda: Holdings.now().processes.keys() <= self._processes.keys(),
+            "the end of all children",
+        )
 
     def await_nothing(self) -> None:
         """Wait until programs, maps and links that are new now are gone."""
