@@ -98,7 +98,7 @@ def descriptors(daemon: Daemon) -> dict[int, str]:
 
 def planned_descriptors(daemon: Daemon) -> dict[int, str]:
     """Return them once they are those of the plan: who reads clocks opens an event for that."""
-    planned = daemon.get("/v1/plan")[1]["files"]
+    planned: int = daemon.get("/v1/plan")[1]["files"]
     found: dict[int, str] = {}
 
     def are_planned() -> bool:

@@ -137,13 +137,12 @@ class Left:
     def __init__(self) -> None:
         self._lists = (bpf_calls.program_ids, bpf.map_ids, bpf.link_ids)
         self._before = [set(ids()) for ids in self._lists]
-        self._processes = Holdings.now().processes
+        self._processes = Holdings.now().processes.keys()
 
     def await_processes(self) -> None:
         """Wait until no child of a killed process lives on."""
         wait_for(
-            lambda: Holdings.now().processes.keys() <= self._processes.keys(),
-            "the end of all children",
+            lambda: Holdings.now().processes.keys() <= self._processes, "the end of all children"
         )
 
     def await_nothing(self) -> None:
