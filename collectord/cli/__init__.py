@@ -97,7 +97,7 @@ def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -
         status = _dispatch(arguments, make_kernel)
         flush()
     except CollectordError as error:
-        _tell(error)
+        _print_error(error)
         return _failure_status(arguments, error.exit_code)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -113,7 +113,7 @@ def main(make_kernel: Callable[[], Kernel], argv: Sequence[str] | None = None) -
     return status
 
 
-def _tell(error: CollectordError) -> None:
+def _print_error(error: CollectordError) -> None:
     """Print why the program ends; in the journal as its other lines."""
     from collectord.cli import log  # noqa: PLC0415
 

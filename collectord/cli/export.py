@@ -38,6 +38,7 @@ from collectord.reader.trace_tables import TraceTables
 from collectord.sink.segment import PERF_DATA, TRACE_DAT
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -153,7 +154,7 @@ def run(arguments: Sequence[str]) -> int:
                 else:
                     count = write_perfetto(line, write, _names(servers))
             scans = line.scans
-        _say(f"{count:,} records", output)
+        _say(counted(count, "record"), output)
         complain_of_servers(servers)
         _complain_of_clocks(catalogue)
         return complain_of(catalogue, scans)
@@ -184,7 +185,7 @@ def _export_cut(catalogue: Catalogue, window: Window, form: str, output: Path) -
     others = [file for file in catalogue.files if not isinstance(file, of_form.files)]
     with new_open_file(output) as file:
         chosen = of_form.write(catalogue.files, window, file.fileno())
-    _say(f"{chosen.records:,} records", output)
+    _say(counted(chosen.records, "record"), output)
     if others:
         complain(
             f"{len(others)} files that are not {form} were left out; the first is {others[0].path}"

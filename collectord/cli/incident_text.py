@@ -14,6 +14,7 @@ from collectord.cli.text_table import Column, table_lines
 from collectord.errors import SinkError
 from collectord.text.foreign import visible
 from collectord.text.units import NS_PER_SECOND
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +68,9 @@ def incident_lines(note: IncidentNote, folder: IncidentFolder) -> Iterator[str]:
         yield f"stored    {waited_s:.3g} s later"
     for told in note.also:
         yield from wrapped(f"also {told}", first=" " * 10, rest=" " * 10)
-    held = ", ".join(f"{times:,} times ({cause})" for cause, times in note.suppressed.items())
+    held = ", ".join(
+        f"{counted(times, 'time')} ({cause})" for cause, times in note.suppressed.items()
+    )
     if held:
         yield from wrapped(f"held back since the last one: {held}", first=" " * 10, rest=" " * 10)
     yield ""

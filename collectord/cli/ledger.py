@@ -14,6 +14,7 @@ from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.times import TIMES, check_order, joined, parse_time
 from collectord.reader.audit import audit
 from collectord.text.units import NS_PER_SECOND
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,7 +121,7 @@ def _part(title: str, words: Sequence[str]) -> Iterator[str]:
 def _finding_lines(finding: Finding) -> Iterator[str]:
     words = [finding.detail]
     if finding.events is not None:
-        words.append(f"{finding.events:,} events")
+        words.append(counted(finding.events, "event"))
     if finding.file:
         words.append(finding.file)
     title = f"{finding.what} {_times(finding.since_ns, finding.until_ns)}"

@@ -19,6 +19,7 @@ from collectord.reader.segment_tables import open_catalogue
 from collectord.reader.symbols.symbol_cache import user_cache
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
+from collectord.text.wording import counted, were
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -144,10 +145,18 @@ def _complain_of_waits(waits: Waits) -> None:
             "(`collectord record -a`), since another thread leaves when one comes back"
         )
     elif waits.unfinished:
-        complain(f"{waits.unfinished:,} waits have no end in what was read, and are not counted")
+        one = waits.unfinished == 1
+        complain(
+            f"{counted(waits.unfinished, 'wait')} {'has' if one else 'have'} no end in what was "
+            f"read, and {were(waits.unfinished)} not counted"
+        )
     if waits.begun_before:
         complain(
-            f"{waits.begun_before:,} waits had begun before what was read, and are not counted"
+            f"{counted(waits.begun_before, 'wait')} had begun before what was read, and "
+            f"{were(waits.begun_before)} not counted"
         )
     if waits.open:
-        complain(f"{waits.open:,} waits had not ended, and are counted up to the end")
+        complain(
+            f"{counted(waits.open, 'wait')} had not ended, and {were(waits.open)} counted up to "
+            "the end"
+        )

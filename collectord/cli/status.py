@@ -13,6 +13,7 @@ from collectord.cli.output import bytes_text, print_json, say
 from collectord.cli.parser import Parser
 from collectord.cli.sessions import print_sessions
 from collectord.control import client
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +83,7 @@ def _incident_lines(incidents: Mapping[str, Any]) -> Iterator[str]:
     for trigger in incidents["triggers"]:
         held = sum(trigger["suppressed"].values())
         if held:
-            yield f"trigger {trigger['name']}: held back {held:,} times"
+            yield f"trigger {trigger['name']}: held back {counted(held, 'time')}"
         if trigger["trouble"]:
             yield f"trigger {trigger['name']}: {trigger['trouble']}"
     if incidents["failed"]:

@@ -239,7 +239,7 @@ class Opener:
         """Answer a request, and listen to the connection again."""
         answered = False
         try:
-            await self._tell(one, data)
+            await self._carry_out(one, data)
             answered = True
         except OSError as error:
             _LOG.warning("connection_lost", error=str(error))
@@ -249,7 +249,7 @@ class Opener:
             else:
                 self._leave(one)
 
-    async def _tell(self, one: socket.socket, data: bytes) -> None:
+    async def _carry_out(self, one: socket.socket, data: bytes) -> None:
         try:
             ask = request_of(data)
             if isinstance(ask, AskFacts):

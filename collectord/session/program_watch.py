@@ -98,7 +98,7 @@ class ProgramWatch:
             now_ns = time.monotonic_ns()
             self._looks += 1
             if self._beyond(self._ids) or not self._looks % _LOOKS_PER_LIST:
-                self._tell(self._ids(0), now_ns)
+                self._pass_on(self._ids(0), now_ns)
             self._looked_ns = now_ns
 
     def pass_over(self, ids: ListPrograms) -> bool:
@@ -157,7 +157,7 @@ class ProgramWatch:
         """
         return max(self._round_ns() or time.monotonic_ns(), self._looked_ns)
 
-    def _tell(self, ids: Sequence[int], looked_ns: int) -> None:
+    def _pass_on(self, ids: Sequence[int], looked_ns: int) -> None:
         if not self._may_list:
             return
         new = self._symbols(ids)

@@ -148,10 +148,10 @@ class Seals:
                     failed = str(error)
                     # Seals follow one another: each manifest counts on from the last.
                     for behind, _, _ in self._waiting:
-                        self._tell(behind.token, error)
+                        self._notify_waiters(behind.token, error)
                 else:
                     self._leave_backlog()
-                    self._tell(segment.token, info)
+                    self._notify_waiters(segment.token, info)
                     if info is not None:
                         self._sealed(info)
                         self._symbols.begin(segment.token, info.path.name)
@@ -172,7 +172,7 @@ class Seals:
         """Give up the first waiting segment, and count its events by where they are now."""
         segment, closed, _ = self._waiting[0]
         self._leave_backlog()
-        self._tell(segment.token, error)
+        self._notify_waiters(segment.token, error)
         self._kept.given_up += 1
         self._symbols.forget(segment.token)
         left = end = None
@@ -192,7 +192,7 @@ class Seals:
         times = f"{given_up} segments were" if given_up > 1 else "a segment was"
         self._health.note("given_up", f"{times} not sealed: {error}")
 
-    def _tell(self, token: int, end: SegmentInfo | SinkError | None) -> None:
+    def _notify_waiters(self, token: int, end: SegmentInfo | SinkError | None) -> None:
         for ends in self._waiters():
             ends.notify(token, end)
 

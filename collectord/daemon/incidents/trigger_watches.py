@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.ledger.record_ledger import FILL_BUCKETS
 from collectord.model import Reason, RingRole
 from collectord.session.ring_snapshot import Snapshot, Trigger
+from collectord.text.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,7 +79,8 @@ class LossesWatch(TriggerWatch):
             }
             if sum(lost.values()) >= self._config.lost:
                 causes = ", ".join(name for name, count in lost.items() if count)
-                found.append(f"{balance.name} lost {sum(lost.values()):,} records ({causes})")
+                records = counted(sum(lost.values()), "record")
+                found.append(f"{balance.name} lost {records} ({causes})")
         return "; ".join(found)
 
 
@@ -103,7 +105,9 @@ class FillWatch(TriggerWatch):
             times = self._growth.of((balance.name, balance.source), passes)
             if times:
                 share = f"{self._from * _STEPS}%"
-                found.append(f"rings of {balance.name} were above {share} {times:,} times")
+                found.append(
+                    f"rings of {balance.name} were above {share} {counted(times, 'time')}"
+                )
         return "; ".join(found)
 
 
@@ -157,7 +161,7 @@ class EventWatch(TriggerWatch):
             what = f"{metric} of {name} has risen by {came:,}"
         else:
             came = self._recorded(name)
-            what = f"{came:,} events of {name} came"
+            what = f"{counted(came, 'event')} of {name} came"
         return f"{what} within a flush interval" if came >= self._config.count else ""
 
     def _recorded(self, name: str) -> int:

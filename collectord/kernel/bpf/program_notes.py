@@ -85,28 +85,28 @@ class ProgramNotes:
         self._last += 1
         self._batches[self._last] = []
         self._loading.add(self._last)
-        self._tell()
+        self._publish()
         return self._last
 
     def end(self, batch: int) -> None:
         """Withdraw the announcement: the programs of the batch are loaded and noted."""
         self._loading.discard(batch)
-        self._tell()
+        self._publish()
 
     def add(self, batch: int, programs: Iterable[ProgramInfo]) -> None:
         """Note programs that hide no event, while their batch is being loaded."""
         for one in programs:
             self._own[one.id] = _Noted(one.id, one.tag, one.loaded_ns, one.user)
             self._batches[batch].append(one.id)
-        self._tell()
+        self._publish()
 
     def forget(self, batch: int) -> None:
         """Remove the notes of a batch, whose programs are unloaded."""
         for number in self._batches.pop(batch, ()):
             self._own.pop(number, None)
-        self._tell()
+        self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         """Write the present state to the note; otherwise others take the programs for foreign."""
         note = _Note(tuple(self._own.values()), loading=bool(self._loading))
         try:

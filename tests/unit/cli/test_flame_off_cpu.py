@@ -125,9 +125,9 @@ def test_waits_that_are_not_seen_as_a_whole_are_told(
     found, said = _told(capsys, path)
     assert found == {"a;[x+0x20]": 5, "a;[x+0x30]": 60}
     assert said == [
-        "1 waits have no end in what was read, and are not counted",
-        "2 waits had begun before what was read, and are not counted",
-        "1 waits had not ended, and are counted up to the end",
+        "1 wait has no end in what was read, and was not counted",
+        "2 waits had begun before what was read, and were not counted",
+        "1 wait had not ended, and was counted up to the end",
     ]
 
 
@@ -150,7 +150,7 @@ def test_only_the_part_of_a_wait_within_the_time_counts(
 
     found, said = _told(capsys, path, "--since", utc(2), "--until", utc(7))
     assert found == {"a;[x+0x10]": 2 * ONE_S, "a;[x+0x20]": 2 * ONE_S}
-    assert said == ["1 waits had not ended, and are counted up to the end"]
+    assert said == ["1 wait had not ended, and was counted up to the end"]
     found, said = _told(capsys, path, "--until", utc(3))
     assert found == {"a;[x+0x10]": 2 * ONE_S}
     other = write_switches(tmp_path / "other.data", *records)
