@@ -48,6 +48,7 @@ BURSTS: Final = 3
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 RING_FULL: Final = "kernel_ring/ring_full"
 BY_BUFFER: Final = ("--bpf", "syscall_stream", "--transport", "ringbuf")
+SERVED: Final = (AT_USUAL_PRIORITY,)  # several starts have this prefix
 # Those that submit events.
 SHIPPED: Final = (
     *("biosnoop", "dnssnoop", "execsnoop", "exitsnoop", "fileslower", "oomkill", "opensnoop"),
