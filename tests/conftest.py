@@ -298,14 +298,28 @@ def fork_server() -> Iterator[ForkServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def fork_servers(
+    request: pytest.FixtureRequest, fork_server: ForkServer
+) -> Iterator[dict[tuple[str, ...], ForkServer]]:
+    """Return servers by the prefixes of starts: one without, and those of a module's SERVED."""
+    with ExitStack() as stack:
+        served = {
+            prefix: stack.enter_context(ForkServer(cli_environment(), prefix))
+            for prefix in getattr(request.module, "SERVED", ())
+        }
+        yield {(): fork_server, **served}
+
+
 @pytest.fixture
 def start_cli(
-    tmp_path: Path, fork_server: ForkServer
+    tmp_path: Path, fork_servers: dict[tuple[str, ...], ForkServer]
 ) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start `collectord WORDS...` in the test's own directory.
 
-    It is forked by a server, unless an interpreter is to start: with `fresh`, with a `prefix`, or
-    with a variable that interpreters read. What still runs when the test ends is killed.
+    It is forked by a server, unless an interpreter is to start: with `fresh`, with a `prefix` that
+    has no server, or with a variable that interpreters read. What still runs when the test ends is
+    killed.
     """
     with ExitStack() as stack:
 
@@ -317,7 +331,9 @@ def start_cli(
         ) -> subprocess.Popen[str]:
             command = cli_command(*words, prefix=prefix)
             environment = {**cli_environment(), **(env or {})}
-            if fresh or prefix or any(name.startswith(OF_INTERPRETERS) for name in env or ()):
+            server = fork_servers.get(tuple(prefix))
+            is_read = any(name.startswith(OF_INTERPRETERS) for name in env or ())
+            if fresh or is_read or server is None:
                 process = subprocess.Popen(
                     command,
                     cwd=tmp_path,
@@ -329,7 +345,7 @@ def start_cli(
                 )
             else:
                 request = Request([*map(str, words)], str(tmp_path), environment)
-                process = Forked(fork_server, command, request)
+                process = Forked(server, command, request)
             stack.enter_context(process)
             stack.callback(process.kill)
             return process

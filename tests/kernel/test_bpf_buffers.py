@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Perfs = tuple[Perf, ...]
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
 
 COUNT: Final = 60_000
 FAST: Final = 1_000_000
@@ -48,6 +48,7 @@ BURSTS: Final = 3
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 RING_FULL: Final = "kernel_ring/ring_full"
 BY_BUFFER: Final = ("--bpf", "syscall_stream", "--transport", "ringbuf")
+SERVED: Final = (AT_USUAL_PRIORITY,)  # several starts have this prefix
 # Those that submit events.
 SHIPPED: Final = (
     *("biosnoop", "dnssnoop", "execsnoop", "exitsnoop", "fileslower", "oomkill", "opensnoop"),

@@ -47,6 +47,7 @@ pytestmark = pytest.mark.usefixtures("tracefs")
 
 COUNT: Final = 10_000  # calls per thread of the generator
 FULL: Final = "kernel_ring/ring_full"
+SERVED: Final = (AT_USUAL_PRIORITY,)  # several starts have this prefix
 SAMPLE_RATE: Final = Path("/proc/sys/kernel/perf_event_max_sample_rate")
 
 

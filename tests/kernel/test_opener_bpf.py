@@ -30,6 +30,7 @@ RING_FULL: Final = "kernel_ring/ring_full"
 LISTS: Final = (bpf_calls.program_ids, bpf.map_ids, bpf.link_ids)
 # Such a process loads no program, and opens no event of a whole CPU.
 BARE: Final = ("setpriv", "--bounding-set=-sys_admin,-perfmon,-bpf")
+SERVED: Final = (BARE,)  # several starts have this prefix
 TRANSPORTS: Final = ("perf", "ringbuf")
 
 

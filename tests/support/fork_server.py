@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 OF_INTERPRETERS: Final = ("PYTHON", "LANG", "LC_", "TZ")
 _REQUEST_BYTES: Final = 128 << 10
 _STREAMS: Final = 3
+_READY: Final = b"ready"
 _FORKED: Final = b"forked"
 _LIMITS: Final = tuple(
     getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")
@@ -56,18 +57,20 @@ class ForkServer:
 
     Args:
         env: the environment of an interpreter that finds the program.
+        prefix: words that start the server: what it forks is as if they had started it.
     """
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], prefix: Sequence[str] = ()) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__],
+                [*prefix, sys.executable, "-m", __name__],
                 env=env,
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
             )
+        assert self._socket.recv(_REQUEST_BYTES) == _READY, "the server has ended"
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -166,6 +169,7 @@ def main() -> None:
     _import_all()
     gc.freeze()
     requests = socket.socket(fileno=sys.stdin.fileno())
+    requests.send(_READY)
     forked = _next_fork(requests)
     requests.detach()
     if forked is None:
