@@ -126,15 +126,15 @@ class Load:
     Args:
         generator: makes the events.
         session: which one records them.
-        like: the session whose rate they have.
+        like: the session whose rate they have; "" for that one.
 
     Attributes:
         made: events so far, of runs that are over.
     """
 
-    def __init__(self, generator: Generator, session: str, like: str) -> None:
+    def __init__(self, generator: Generator, session: str, like: str = "") -> None:
         self.made = 0
-        self._how = _RUNS[like]
+        self._how = _RUNS[like or session]
         self._generator = generator
         self._session = session
         self._ending = threading.Event()
@@ -161,7 +161,7 @@ def loads(generator: Generator, *, calm: bool = False) -> Iterator[dict[str, Loa
     with ExitStack() as stack:
         running = {}
         for name in SESSIONS:
-            running[name] = Load(generator, name, QUIET if calm else name)
+            running[name] = Load(generator, name, QUIET if calm else "")
             stack.callback(running[name].end)
         yield running
 
