@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
+pytestmark = pytest.mark.usefixtures("tracefs")
 
 # Each process moves itself; the third cgroup is made while the recording runs.
 _LOAD: Final = """

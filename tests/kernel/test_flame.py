@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
+pytestmark = pytest.mark.usefixtures("tracefs")
 
 KALLSYMS: Final = Path("/proc/kallsyms")
 _FRAME: Final = re.compile(r"^\s+[0-9a-f]+ (.+?) \((.*?)\)$")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
     Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
+pytestmark = pytest.mark.usefixtures("tracefs")
 
 CPUS: Final = len(LinuxKernel().online_cpus())
 BOX: Final = f"""

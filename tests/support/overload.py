@@ -126,7 +126,7 @@ class Load:
     Args:
         generator: makes the events.
         session: which one records them.
-        like: the session whose rate they have; "" for that one.
+        like: the session whose rate they have, if not that one's.
 
     Attributes:
         made: events so far, of runs that are over.
@@ -161,7 +161,7 @@ def loads(generator: Generator, *, calm: bool = False) -> Iterator[dict[str, Loa
     with ExitStack() as stack:
         running = {}
         for name in SESSIONS:
-            running[name] = Load(generator, name, QUIET if calm else "")
+            running[name] = Load(generator, name, QUIET if calm else name)
             stack.callback(running[name].end)
         yield running
 
