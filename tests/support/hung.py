@@ -233,7 +233,7 @@ def check_added_begin_later(
         config.write_text(head + "".join((*others, *tables)))
         return daemon.post("/v1/reload", {})
 
-    with daemons.running(start_cli, config) as daemon, overload.loads(generator):
+    with daemons.running(start_cli, config) as daemon, overload.loads(generator, calm=True):
         with hung():
             assert reload(busy, second)["beginning"] == [BUSY, "second"]
             assert _beginning(daemon) == [BUSY, "second"]
@@ -283,7 +283,7 @@ def check_stop_waits_for_none_that_begins(
     with ExitStack() as stack:
         with hung():
             daemon = stack.enter_context(daemons.running(start_cli, config))
-            stack.enter_context(overload.loads(generator))
+            stack.enter_context(overload.loads(generator, calm=True))
             daemons.wait_for(lambda: daemon.session(QUIET)["stored"], "records of the others")
             assert _beginning(daemon) == [BUSY, "made"]
             daemon.process.send_signal(signal.SIGTERM)

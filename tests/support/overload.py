@@ -123,12 +123,18 @@ max = "256MiB"
 class Load:
     """Successive runs of the generator for one session, until told to end.
 
+    Args:
+        generator: makes the events.
+        session: which one records them.
+        like: the session whose rate they have, if not that one's.
+
     Attributes:
         made: events so far, of runs that are over.
     """
 
-    def __init__(self, generator: Generator, session: str) -> None:
+    def __init__(self, generator: Generator, session: str, like: str = "") -> None:
         self.made = 0
+        self._how = _RUNS[like or session]
         self._generator = generator
         self._session = session
         self._ending = threading.Event()
@@ -136,7 +142,7 @@ class Load:
         self._thread.start()
 
     def _run(self) -> None:
-        number, run = NUMBERS[self._session], _RUNS[self._session]
+        number, run = NUMBERS[self._session], self._how
         while not self._ending.is_set():
             with self._generator.start(
                 "count", nr=number, count=run.events, rate=run.rate, cpu=run.cpu
@@ -150,12 +156,12 @@ class Load:
 
 
 @contextmanager
-def loads(generator: Generator) -> Iterator[dict[str, Load]]:
-    """Provide the load of each session, while the block runs."""
+def loads(generator: Generator, *, calm: bool = False) -> Iterator[dict[str, Load]]:
+    """Provide the load of each session, while the block runs; if `calm`, none at full speed."""
     with ExitStack() as stack:
         running = {}
         for name in SESSIONS:
-            running[name] = Load(generator, name)
+            running[name] = Load(generator, name, QUIET if calm else name)
             stack.callback(running[name].end)
         yield running
 
