@@ -71,34 +71,48 @@ def query(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[dict[str, An
     return rows
 
 
+@pytest.fixture(scope="module")
+def recordings() -> dict[str, Path]:
+    """Return the files that were recorded already, by recorder."""
+    return {}
+
+
 @pytest.fixture(params=["collectord", "perf", "perf -z"])
-def recorded(request: pytest.FixtureRequest, run_cli: Cli, perf: Perf, tmp_path: Path) -> Path:
-    """A load of seven systems and samples with call chains, by either recorder."""
-    if request.param != "collectord":
-        words = [word for event in EVENTS for word in ("-e", event)]
-        done = perf.run(
-            *(
-                "record",
-                *request.param.split()[1:],
-                "-q",
-                "-a",
-                "-m",
-                "16M",
-                "-k",
-                "CLOCK_MONOTONIC",
-                "-F",
-                "997",
-                "-g",
-            ),
-            *("-e", "cpu-clock", *words, "-o", str(tmp_path / "perf.data")),
-            *("--", *map(str, load(tmp_path))),
-        )
-        assert done.returncode == 0, done.stderr
-        return tmp_path / "perf.data"
+def recorded(
+    request: pytest.FixtureRequest,
+    run_cli: Cli,
+    perf: Perf,
+    recordings: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A load of seven systems and samples with call chains, once by each recorder.
+
+    To open and to close all these events takes some seconds.
+    """
+    name = request.param
+    if name not in recordings:
+        place = tmp_path_factory.mktemp("recorded")
+        by_us = name == "collectord"
+        recordings[name] = _by_us(run_cli, place) if by_us else _by_perf(perf, name, place)
+    return recordings[name]
+
+
+def _by_perf(perf: Perf, name: str, place: Path) -> Path:
+    words = [word for event in EVENTS for word in ("-e", event)]
+    done = perf.run(
+        *("record", *name.split()[1:], "-q", "-a", "-m", "16M", "-k", "CLOCK_MONOTONIC"),
+        *("-F", "997", "-g", "-e", "cpu-clock", *words, "-o", str(place / "perf.data")),
+        *("--", *map(str, load(place))),
+    )
+    assert done.returncode == 0, done.stderr
+    return place / "perf.data"
+
+
+def _by_us(run_cli: Cli, place: Path) -> Path:
     done = run_cli(
         *("record", "-a", "-m", "16MiB", "-g", "-F", "997", "-e", "cpu-clock"),
-        *("-e", ",".join(EVENTS), "--output-dir", tmp_path / "out", "--json"),
-        *("--", *load(tmp_path)),
+        *("-e", ",".join(EVENTS), "--output-dir", place / "out", "--json"),
+        *("--", *load(place)),
     )
     assert done.returncode == 0, done.stderr
     session = result_of(done.stdout)
@@ -132,6 +146,7 @@ def _living(number: int) -> int | None:
     return number if 0 <= number < 1 << 31 else None
 
 
+@pytest.mark.beside
 def test_every_value_of_every_sample_is_perfs(
     recorded: Path, query: Callable[..., list[dict[str, Any]]], perf: Perf, tmp_path: Path
 ) -> None:
@@ -160,6 +175,7 @@ def test_every_value_of_every_sample_is_perfs(
     assert found
 
 
+@pytest.mark.beside
 def test_call_chains_tasks_and_mappings_are_those_of_the_records(
     recorded: Path, query: Callable[..., list[dict[str, Any]]], perf: Perf
 ) -> None:
