@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
     Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 CPUS: Final = len(LinuxKernel().online_cpus())
 BOX: Final = f"""
@@ -133,10 +133,12 @@ def test_an_incident_by_hand(
 ) -> None:
     """It has the recorder's records, the host and its processes, and can be shown and exported."""
     config = daemons.write_sessions(tmp_path, BOX)
-    with loud() as process, daemons.running(start_cli, config) as daemon:
+    socket = tmp_path / "control.sock"
+    with daemons.running(start_cli, config) as daemon:
         burst(generator, 30)
-        socket = tmp_path / "control.sock"
-        made = run_cli("incident", "trigger", "--socket", socket, "--reason", "slow \x1b[2J page")
+        with loud() as process:
+            words = ("--socket", socket, "--reason", "slow \x1b[2J page")
+            made = run_cli("incident", "trigger", *words)
         assert made.returncode == 0, made.stderr
         (incident,) = incidents(tmp_path)
         assert made.stdout.splitlines()[0] == f"made {incident.name}"
@@ -205,10 +207,11 @@ def drawn_on_page(daemon: Daemon, name: str) -> bool:
 def test_the_load_before_it_is_drawn(tmp_path: Path, start_cli: Start) -> None:
     """A flame graph of what other sessions have sampled is in it, and the page has it too."""
     config = daemons.write_sessions(tmp_path, BOX + PROFILE)
-    with daemons.running(start_cli, config) as daemon, loud():
-        before = daemon.session("profile")["stored"]
-        daemons.wait_for(lambda: daemon.session("profile")["stored"] > before + 50, "samples")
-        name = daemon.post("/v1/incident", {})["incident"]
+    with daemons.running(start_cli, config) as daemon:
+        with loud():
+            before = daemon.session("profile")["stored"]
+            daemons.wait_for(lambda: daemon.session("profile")["stored"] > before + 50, "samples")
+            name = daemon.post("/v1/incident", {})["incident"]
         incident = tmp_path / "state/incidents" / name
         daemons.wait_for(lambda: note_of(incident)["answers"], "an answer")
         (answer,) = note_of(incident)["answers"]  # the recorder has nothing to answer from
