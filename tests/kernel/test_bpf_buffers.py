@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Perfs = tuple[Perf, ...]
 
-pytestmark = pytest.mark.usefixtures("tracefs", "bcc")
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
 
 COUNT: Final = 60_000
 FAST: Final = 1_000_000

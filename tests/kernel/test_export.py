@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 LOAD: Final = ("sh", "-c", "for i in 1 2 3; do /bin/true; sleep 0.02; done; : $(seq 20000)")
 # Not all of the fields of these are in Perfetto's messages.
