@@ -8,6 +8,7 @@ records is there as it was sealed. All else is a finding, with its time.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -102,7 +103,7 @@ def audit(
         targets: state directories and session directories.
         session: of this one alone; None for all.
         since_ns: beginning of the window, UTC; None: that of the oldest segment.
-        until_ns: its end; None: the last balance.
+        until_ns: its end; None: the last balance, now before the first one.
 
     Raises:
         SinkError: a directory cannot be read.
@@ -157,6 +158,8 @@ class _Stream:
         removed = [self._lasted(entry) for entry in self._gone if not entry.evicted]
         ends = [span.until_ns for span in spans] or [e.until_ns for e in self._entries]
         ends += [until for _, until in removed if until < EVER_NS]
+        if not ends and self.segments:  # nothing is sealed yet
+            ends = [time.time_ns()]
         begins = [span.since_ns for span in spans] + [since for since, _ in removed]
         begins += [_times(one)[0] for one in self.segments if one.balance.lost is None]
         begins = begins or [e.from_ns for e in self._entries]
@@ -337,7 +340,9 @@ class _Stream:
             yield from _of_file(file, times, verdict)
 
     def _of_chain(self) -> Iterator[Finding]:
-        if self.log is None and any(f.paths.rotated for s in self.segments for f in s.files):
+        if self.log is None and any(
+            f.paths.rotated for s in self.segments if _is_sealed(s) for f in s.files
+        ):
             yield Finding(None, None, What.UNCHAINED, f"the folder has no {chain_log.NAME}")
         if self.log is not None and self.log.torn:
             detail = f"{self.log.torn:,} lines of {chain_log.NAME} cannot be read"

@@ -29,6 +29,8 @@ COMPLETIONS: Final = {"bash": "collectord", "zsh": "_collectord", "fish": "colle
 _MANUAL: Final = "collectord"
 _FILES: Final = frozenset({"FILE", "SEGMENT"})
 _FOLDERS: Final = frozenset({"DIR"})
+# A line that begins with a name such as .svg: the page's requests to roff are shorter.
+_WORD: Final = re.compile(r"^(?=\.[a-z]{3})", re.MULTILINE)
 _LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 
 
@@ -76,7 +78,7 @@ def commands_page() -> str:
     page.manual, page.source = _MANUAL, f"collectord {__version__}"
     page.description = SUMMARY
     page.synopsis = ["collectord", "VERB", "[OPTIONS]"]
-    return str(page)
+    return _WORD.sub(r"\\&", str(page))
 
 
 def configuration_page() -> str:

@@ -88,6 +88,10 @@ def test_a_clean_window_is_complete(
         quiet_ns = time.time_ns()
         produce(daemon, generator)
         middle_ns = time.time_ns()
+        # Nothing is sealed yet, so that there is no list of it either.
+        told = told_by(run_cli, state, status=1)
+        assert kinds(told) == {"running"}
+        assert told["until_ns"] > told["since_ns"]
         assert run_cli("rotate", "--socket", tmp_path / "control.sock").returncode == 0
         told = told_by(run_cli, state, status=0)
         assert [one["produced"] for one in told["figures"]] == [BURST]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 README_LINES: Final = 150
 LANGUAGES: Final = {"console", "sh", "toml", "ini", "c", "text"}
+_TEST: Final = re.compile(r"^def (test_\w+)", re.MULTILINE)
 
 
 def place(block: Block) -> str:
@@ -118,3 +119,15 @@ def test_what_the_readme_shows_is_run_or_marked_elsewhere() -> None:
         }
 
     assert commands(in_readme=True) - commands(in_readme=False) == set()
+
+
+def test_tests_that_contributing_chooses_are_there() -> None:
+    """Each `-k WORD` of a command is in the name of a test below the path before it."""
+    text = (manual.ROOT / "CONTRIBUTING.md").read_text()
+    chosen = re.findall(r"(tests/\S+) -k (\w+)", text)
+    assert len(chosen) > 3
+    for path, word in chosen:
+        place = manual.ROOT / path
+        files = [place] if place.is_file() else sorted(place.rglob("test_*.py"))
+        names = [*files, *(name for one in files for name in _TEST.findall(one.read_text()))]
+        assert any(word in str(name) for name in names), (path, word)

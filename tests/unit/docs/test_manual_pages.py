@@ -47,6 +47,13 @@ def test_the_page_of_the_commands_has_every_verb_and_option(written: Path) -> No
         assert long_options(verb) <= set(OPTION.findall(part[0]))
 
 
+@pytest.mark.parametrize("page", ["man1/collectord.1", "man5/collectord.toml.5"])
+def test_no_text_is_taken_for_a_request(written: Path, page: str) -> None:
+    """A line that begins with a dot would be lost: only roff's own begin so."""
+    requests = set(re.findall(r"^[.'](\S*)", (written / page).read_text(), re.MULTILINE))
+    assert requests <= {"B", "PP", "RE", "RS", "SH", "SS", "TH", "TP", "br", "fi", "nf"}
+
+
 def test_the_page_of_the_configuration_has_every_key(written: Path) -> None:
     """It has the keys of the reference, and no Markdown is left."""
     text = (written / "man5/collectord.toml.5").read_text()
