@@ -159,8 +159,15 @@ def test_segment_that_is_being_written(
         with generator.start("count", count=CALLS, rate=20_000, nr=NUMBER) as running:
             assert running.run()["events"] == CALLS
         daemon.await_stored(CALLS)
-        # the one in use, and the next one
-        found = objects(run_cli, *sorted((tmp_path / "state").rglob("*.trace.dat.partial")))
+        found: list[dict[str, Any]] = []
+
+        def are_shown() -> bool:
+            """Read the segment in use, and the next one; a flush shows what it has stored last."""
+            running = (tmp_path / "state").rglob("*.trace.dat.partial")
+            found[:] = objects(run_cli, *sorted(running))
+            return len(found) >= CALLS
+
+        daemons.wait_for(are_shown, f"{CALLS} events in the files")
         assert daemon.stop().status == 0
     assert [one["fields"]["id"] for one in found] == [NUMBER] * CALLS
 
