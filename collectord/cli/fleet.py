@@ -189,8 +189,8 @@ def parser() -> Parser:
         "-e",
         metavar="GLOB",
         dest="event",
-        help="flame: count samples of events whose SYSTEM:NAME matches (default: of the event "
-        "that is no tracepoint)",
+        help="flame: count samples of events whose SYSTEM:NAME matches (default: the only event, "
+        "or the only one besides tracepoints, such as cycles)",
     )
     made.add_argument(
         "--against",
