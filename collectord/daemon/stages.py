@@ -335,7 +335,7 @@ class Stages:
         self.timed.poll()
         self.incidents.poll()
         self._poll_heartbeat()
-        # What `record` is told to record has no budget.
+        # There is no budget for what `record` is told to record.
         if self._measure_cost() and run.salvage_all:
             self._keeper.poll(self.sessions, time.monotonic_ns())
         if self._is_ready:

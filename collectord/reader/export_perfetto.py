@@ -73,7 +73,7 @@ def write_perfetto(line: TimeLine, write: Callable[[bytes], object], named: Name
 
 def _protos() -> Any:  # noqa: ANN401  # a generated module
     try:
-        # Of this export alone, and heavy; generated, without types.
+        # This export alone needs them; they are heavy, generated, and without types.
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2  # noqa: PLC0415
     except ImportError as error:
         raise CollectordError(

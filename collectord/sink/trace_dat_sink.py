@@ -201,7 +201,7 @@ class TraceDatSink(FileSink):
             head = read_head(segment.meta_fd)
             places = standing(segment.meta_fd, head)
         held = self._hold(segment, closed)
-        # What a seal that was interrupted had written is not known.
+        # The writes of a seal that was interrupted are not known.
         patches = self._changes(_Shown(head) if again else shown, closing.ring_stats)
         tracks = {self._cpus[ring]: track for ring, track in held.tracks.items()}
         file = yield from finish(segment.meta_fd, head, tracks, patches, places=places)
