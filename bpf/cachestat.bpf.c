@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What happens to the page cache, in pages: those that reads ask for, those that are put into it and
+ * The page cache is counted in pages: those that reads ask for, those that are put into it and
  * taken off it, and those that become dirty. All but the last are counted under locks or in tasks
  * that an interrupt may disturb, so adds are atomic.
  */

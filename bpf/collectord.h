@@ -33,8 +33,8 @@
 
 #ifdef COLLECTORD_FILTER_COMM
 /*
- * Of a task's name, 16 bytes. COLLECTORD_FILTER_COMM() compares byte by byte with numbers: BCC gives
- * programs no texts in memory.
+ * Whether a task's name, 16 bytes, is wanted. COLLECTORD_FILTER_COMM() compares byte by byte with
+ * numbers: BCC gives programs no texts in memory.
  */
 static inline bool collectord_comm_wanted(const char *comm)
 {
@@ -43,7 +43,7 @@ static inline bool collectord_comm_wanted(const char *comm)
 #endif
 
 #ifdef COLLECTORD_FILTER_PATH
-/* Of a path, in more than 128 bytes. */
+/* Whether a path is wanted, which is in more than 128 bytes. */
 static inline bool collectord_path_wanted(const char *path)
 {
 	return COLLECTORD_FILTER_PATH(path);
@@ -51,7 +51,7 @@ static inline bool collectord_path_wanted(const char *path)
 #endif
 
 #ifdef COLLECTORD_FILTER_REMOTE_PORT
-/* Of a connection's ports as numbers of this machine. */
+/* Whether a connection is wanted, by its ports as numbers of this machine. */
 static inline bool collectord_ports_wanted(u16 local, u16 remote)
 {
 	return (!PARAMETER_LOCAL_PORT || local == PARAMETER_LOCAL_PORT) &&
@@ -130,7 +130,7 @@ static inline bool collectord_open(void)
 #define COLLECTORD_SLOTS 64
 #endif
 
-/* What a CPU has taken of its slots. */
+/* A CPU has taken this of its slots. */
 struct collectord_head {
 	u64 slots;
 	u64 records;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Who wakes tasks that wait, and how long they had waited, by the waker's stack. A task is identified
- * by the address of its task_struct, which raw tracepoints pass; no member of it is read: what is
- * known of it is noted when it leaves its CPU.
+ * Tells who wakes tasks that wait, and how long they had waited, by the waker's stack. A task is
+ * identified by the address of its task_struct, which raw tracepoints pass; no member of it is
+ * read: what is known of it is noted when it leaves its CPU.
  */
 #include <uapi/linux/errno.h>
 #include "collectord.h"

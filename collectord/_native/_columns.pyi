@@ -32,7 +32,7 @@ Place: TypeAlias = Literal[
 Where: TypeAlias = tuple[Place, int, int, int, bool]
 # An event of a perf.data file: {sample_type, read_format, sample_id_all, wanted?, ids}.
 Attr: TypeAlias = tuple[int, int, bool, bool, Sequence[int]]
-# Of perf, then of blktrace; none is the first of them.
+# Those of perf come first, then those of blktrace; the first stands for none.
 Rows: TypeAlias = Literal[
     "", "raw", "samples", "tasks", "mmap", "mmap2", "build_id", "aux", "requests", "notes"
 ]

@@ -27,7 +27,7 @@ struct ring;
 struct lane;
 struct chunk;
 
-/* What readers of a running file look for behind its last record, from the header of each padding
+/* Readers of a running file look for this behind its last record, from the header of each padding
  * on, in whose place it has zeros: a table of sections, if `bytes` is not 0. */
 struct chunk_table {
 	uint32_t bytes;
@@ -35,7 +35,7 @@ struct chunk_table {
 };
 
 /*
- * What a successor needs to know of a chunk whose process was killed, behind the chunks in staging
+ * A successor needs this of a chunk whose process was killed. It is behind the chunks in staging
  * memory that another process keeps. Python reads it (recovery/left_staging.py), and docs/ledger.md
  * argues why a kill at any instant leaves each record once.
  */
@@ -168,7 +168,7 @@ struct pool {
 	uint32_t owed; /* reserved for shares, but not held by them; as many are free */
 	uint32_t next; /* kept for a stream that has yet to come; as many more are free */
 	bool lacks;    /* a reserve is smaller than it is to be until chunks come back */
-	/* Of the chunks that are reserved for no share, those which each rank leaves to others */
+	/* Each rank leaves so many of the chunks that are reserved for no share to others. */
 	uint32_t aside[RANKS];
 };
 

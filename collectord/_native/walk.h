@@ -263,7 +263,7 @@ struct subbuf_walk {
 	uint64_t skipped_ns; /* part of it that the kernel's reader leaves out: see subbuf__run() */
 };
 
-/* What walks found. The caller zeroes it; walks add to it. */
+/* Walks add what they found. The caller zeroes it. */
 struct subbuf_tally {
 	uint64_t pages;
 	uint64_t events;
@@ -367,7 +367,7 @@ static inline uint32_t subbuf__commit(const uint8_t *page)
 #define BLK_CLASS_NOTIFY (1u << (10 + 16))
 #define BLK_RECORD_BYTES_MAX (BLK_HEADER_BYTES + 65535u)
 
-/* What walks over one CPU's records found. The caller zeroes it; walks add to it. */
+/* Walks over one CPU's records add what they found. The caller zeroes it. */
 struct blk_tally {
 	uint64_t events; /* records with a number */
 	uint64_t notes;

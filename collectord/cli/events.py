@@ -207,7 +207,7 @@ def _print(
     *,
     number: int | None,
 ) -> int:
-    # What only printing needs is loaded here: counting is over before it would be.
+    # These are needed by printing alone: counting is over before they would be loaded.
     from collectord.cli.event_view import Printer, print_file  # noqa: PLC0415
     from collectord.session.maps.device_names import HostNames  # noqa: PLC0415
 

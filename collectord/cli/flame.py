@@ -84,8 +84,8 @@ def parser() -> Parser:
         metavar="GLOB",
         dest="globs",
         action="append",
-        help="count samples of events whose NAME or SYSTEM:NAME matches (default: of the event "
-        "that is no tracepoint)",
+        help="count samples of events whose NAME or SYSTEM:NAME matches (default: the only "
+        "event that is neither a tracepoint nor of a BPF program, such as cycles)",
     )
     made.add_argument(
         "--off-cpu",

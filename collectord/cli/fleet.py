@@ -180,7 +180,8 @@ def parser() -> Parser:
     made.add_argument(
         "--silent-after",
         metavar="TIME",
-        default=_SILENT,
+        type=Nanoseconds.parse,
+        default=Nanoseconds.parse(_SILENT),
         help="ledger: a host is silent that has told nothing for so long before --until, or "
         f"before now (default: {_SILENT})",
     )
@@ -188,8 +189,8 @@ def parser() -> Parser:
         "-e",
         metavar="GLOB",
         dest="event",
-        help="flame: count samples of events whose SYSTEM:NAME matches (default: of the event "
-        "that is no tracepoint)",
+        help="flame: count samples of events whose SYSTEM:NAME matches (default: the only event, "
+        "or the only one besides tracepoints, such as cycles)",
     )
     made.add_argument(
         "--against",
@@ -315,7 +316,6 @@ def _check(args: argparse.Namespace, made: Parser) -> None:
         raise UsageError("--previous-versions is negative", hint="0 keeps all versions")
     if args.parquet is not None and args.engine != _ENGINES[0]:
         raise UsageError("--parquet is written by DuckDB", hint="leave out --engine")
-    args.silent_ns = Nanoseconds.parse(args.silent_after)
 
 
 def _check_given(options: set[str], args: argparse.Namespace) -> None:

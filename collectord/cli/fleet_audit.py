@@ -69,7 +69,7 @@ def ledger(args: argparse.Namespace) -> int:
         check_hosts(selection, args)
     check_session(selection, args.session)
     found = fleet_ledger(
-        selection, args.session, args.silent_ns, now_ns=time.time_ns(), verify=args.verify
+        selection, args.session, args.silent_after, now_ns=time.time_ns(), verify=args.verify
     )
     compared = None if groups is None else (groups, ledger_groups(found, groups))
     if groups is not None:

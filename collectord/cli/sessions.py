@@ -61,9 +61,9 @@ def parser() -> Parser:
         "sessions",
         metavar="SESSION",
         nargs="*",
-        help="sessions to show (default: all); behind the word pause, to record nothing until "
-        "they are named behind the word resume; behind the word stop, to be ended, if they were "
-        "started by the word start",
+        help="sessions to show (default: all). `pause NAME...` has sessions record nothing until "
+        "they are resumed. `resume NAME...` has paused sessions record again. `stop NAME...` ends "
+        "sessions that `sessions start` has started",
     )
     made.add_argument(
         "--name",

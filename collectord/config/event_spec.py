@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from collectord.codec.event_names import find_named
 from collectord.codec.perf_attr import PRECISE_IP_MAX, AuxAction
@@ -130,6 +130,9 @@ class Alias:
     name: str
 
 
+EventBody: TypeAlias = "NamedEvent | Raw | Tracepoint | Breakpoint | PmuEvent | Alias"
+
+
 @dataclass(frozen=True, slots=True)
 class EventSpec:
     """One event with its spelling.
@@ -139,12 +142,14 @@ class EventSpec:
         body: the event itself.
         modifiers: its own and its group's.
         aux_action: bits of `AuxAction`.
+        letters: its own modifiers as they are spelt.
     """
 
     text: str
-    body: NamedEvent | Raw | Tracepoint | Breakpoint | PmuEvent | Alias
+    body: EventBody
     modifiers: Modifiers = field(default_factory=Modifiers)
     aux_action: int = 0
+    letters: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,20 +256,26 @@ def _event(text: str) -> EventSpec:
     if "/" in text:
         return _with_slashes(text)
     name, colon, rest = text.partition(":")
+    letters = rest if colon else None
     known = find_named(name)
     if known is not None:
-        return EventSpec(text, known, _modifiers(rest, text) if colon else Modifiers())
+        return _modified(text, known, letters)
     raw = _RAW.fullmatch(name)
     if raw is not None:
-        return EventSpec(
-            text, Raw(int(raw[1], 16)), _modifiers(rest, text) if colon else Modifiers()
-        )
+        return _modified(text, Raw(int(raw[1], 16)), letters)
     # No tracepoint is called "u" or "pp": then it is an alias with modifiers.
     if colon and not set(rest) <= _MODIFIER_LETTERS:
         return _tracepoint(text, name, rest)
     if _ALIAS.fullmatch(name) is None:
         raise UsageError(f"not an event: {text!r}", hint="see `collectord list`")
-    return EventSpec(text, Alias(name), _modifiers(rest, text) if colon else Modifiers())
+    return _modified(text, Alias(name), letters)
+
+
+def _modified(text: str, body: EventBody, letters: str | None) -> EventSpec:
+    """Return an event with its modifiers; `letters` is None where it has no colon for them."""
+    if letters is None:
+        return EventSpec(text, body)
+    return EventSpec(text, body, _modifiers(letters, text), letters=letters)
 
 
 def _with_slashes(text: str) -> EventSpec:
@@ -280,9 +291,7 @@ def _tracepoint(text: str, system: str, rest: str) -> EventSpec:
     name, colon, letters = rest.partition(":")
     if _TRACEPOINT_SYSTEM.fullmatch(system) is None or _TRACEPOINT_PART.fullmatch(name) is None:
         raise UsageError(f"not an event: {text!r}", hint="see `collectord list`")
-    return EventSpec(
-        text, Tracepoint(system, name), _modifiers(letters, text) if colon else Modifiers()
-    )
+    return _modified(text, Tracepoint(system, name), letters if colon else None)
 
 
 def _breakpoint(text: str) -> EventSpec:
@@ -307,8 +316,7 @@ def _breakpoint(text: str) -> EventSpec:
         raise UsageError(f"breakpoint length {length} in {text!r}", hint=allowed)
     if address >= _U64:
         raise UsageError(f"address larger than 64 bits in {text!r}")
-    modifiers = _modifiers(letters, text) if letters is not None else Modifiers()
-    return EventSpec(text, Breakpoint(address, length, access), modifiers)
+    return _modified(text, Breakpoint(address, length, access), letters)
 
 
 def _pmu_event(text: str) -> EventSpec:
@@ -321,13 +329,13 @@ def _pmu_event(text: str) -> EventSpec:
         if not name.strip() or (equals and not value.strip()):
             raise UsageError(f"not a term: {item!r} in {text!r}", hint="TERM=VALUE")
         terms.append((name.strip(), value.strip() if equals else None))
-    modifiers = _modifiers(match[3], text) if match[3] else Modifiers()
     action = AuxAction(0)
     for name, value in terms:
         if name == _AUX_ACTION:
             action |= _aux_action(value or "", text)
     own = tuple(term for term in terms if term[0] != _AUX_ACTION)
-    return EventSpec(text, PmuEvent(match[1], own), modifiers, action)
+    found = _modified(text, PmuEvent(match[1], own), match[3] or None)
+    return replace(found, aux_action=action)
 
 
 def _aux_action(value: str, text: str) -> AuxAction:

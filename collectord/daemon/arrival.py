@@ -185,7 +185,7 @@ class Arrival:
 
     @property
     def stuck_in_s(self) -> float:
-        """In how many seconds its disk counts as hung; infinite while it waits for no disk."""
+        """The seconds until its disk counts as hung; infinite while it waits for no disk."""
         if self.stage not in _ON_DISK or self.task.cancelling():
             return math.inf
         return self._since_s + _GRACE_S - time.monotonic()

@@ -196,15 +196,15 @@ class Arriving:
             one.drop()
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
-                while self._left():
+                while self._not_abandoned():
                     self._advanced.clear()
                     await self._advanced.wait()
-        left = self._left()
+        left = self._not_abandoned()
         for plan in left:
             _LOG.error("session_abandoned", session=plan.name, directory=plan.sink.directory)
         self.abandoned += left
 
-    def _left(self) -> tuple[SessionPlan, ...]:
+    def _not_abandoned(self) -> tuple[SessionPlan, ...]:
         """Return the plans of those that are not abandoned yet."""
         return tuple(plan for plan in self.plans if plan not in self.abandoned)
 

@@ -77,7 +77,7 @@ class CpuWatch:
         """
         # Uevents come first: a CPU that goes offline after them is missing in sysfs or in the next
         # poll.
-        left = self._told()
+        left = self._reported_offline()
         before = self._online
         self._read()
         return CpuChange(self._online, left | (before - self._online))
@@ -92,7 +92,7 @@ class CpuWatch:
         if text != self._text:
             self._text, self._online = text, frozenset(cpu_list.parse(text))
 
-    def _told(self) -> frozenset[int]:
+    def _reported_offline(self) -> frozenset[int]:
         """Return CPUs that went offline, by the kernel's messages since the last call."""
         found: set[int] = set()
         if self._uevents is None:

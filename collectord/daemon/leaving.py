@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions that are not wanted any more end beside those that record.
 
-Each waits for its own disk, and nobody for it: no other session, no reload, no stop.
+Each waits for its own disk. No other session waits for that, nor does a reload or a stop.
 """
 
 from __future__ import annotations

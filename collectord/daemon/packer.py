@@ -42,7 +42,7 @@ _INTERVAL_S: Final = 30.0
 # One process takes so much at most, unless the first segment is larger.
 _BATCH_BYTES: Final = 64 << 20
 _BATCH_SEGMENTS: Final = 64
-# What failed, or somebody else worked on, is tried again after so long.
+# A segment that failed, or that somebody else worked on, is tried again after so long.
 _AGAIN_NS: Final = 600 * NS_PER_SECOND
 _NEVER_NS: Final = 1 << 63
 # Less than this part of the budget is not enough to start.

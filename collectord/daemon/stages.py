@@ -197,7 +197,7 @@ class Stages:
             )
             if not run.salvage_all:
                 self.arriving.be_patient()  # a command waits for all of them
-            around = JoinContext(context, self._places, self._on_exchange, self._left)
+            around = JoinContext(context, self._places, self._on_exchange, self._forget)
             opening = self._open(run, changeover, around)
             await self._collect(run, changeover, opening)
             await self._close(run)
@@ -335,7 +335,7 @@ class Stages:
         self.timed.poll()
         self.incidents.poll()
         self._poll_heartbeat()
-        # What `record` is told to record has no budget.
+        # There is no budget for what `record` is told to record.
         if self._measure_cost() and run.salvage_all:
             self._keeper.poll(self.sessions, time.monotonic_ns())
         if self._is_ready:
@@ -422,7 +422,7 @@ class Stages:
         hearts = (session.heart for session in self.sessions)
         self._heartbeat.poll([heart for heart in hearts if heart and heart.is_reached])
 
-    def _left(self, gone: Sequence[AnySession]) -> None:
+    def _forget(self, gone: Sequence[AnySession]) -> None:
         """Forget sessions that have ended."""
         self.coverage.follow(self.sessions.plans)
         self._follow_processes()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a choice of hosts, labels and sessions is of something, and what there is to choose."""
+"""Checks that chosen hosts, labels and sessions are in a store; errors name those that are."""
 
 from __future__ import annotations
 

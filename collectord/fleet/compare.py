@@ -29,7 +29,7 @@ GROUPS: Final = "groups_of_hosts"
 GROUP: Final = "group_of_host"
 # The ends of the names of the columns of each measure, in this order.
 FORMS: Final = ("", "_against", "_difference", "_ratio")
-# As a parameter it leaves nothing out, and all engines have it.
+# All engines have this number, and as a parameter it leaves nothing out.
 NO_LIMIT: Final = (1 << 31) - 1
 # The measure that is the number of rows, and no column of the statement.
 ROWS: Final = "rows"

@@ -103,7 +103,7 @@ def _for_clickhouse(node: exp.Expr) -> exp.Expr:
 
 
 def _clickhouse_column(node: exp.Expr) -> exp.Expr:
-    """Without another name a column of a SELECT may have that of its table before its own."""
+    """Name a column of a SELECT: ClickHouse may put the name of its table before its own."""
     is_shown = node.arg_key == "expressions" and isinstance(node.parent, exp.Select)
     if is_shown and isinstance(node, exp.Column) and node.table:
         return exp.alias_(node.copy(), node.name, quoted=True)
@@ -111,7 +111,7 @@ def _clickhouse_column(node: exp.Expr) -> exp.Expr:
 
 
 def _clickhouse_window(node: exp.Expr) -> exp.Expr:
-    """At the ends of what has no null, `lag` and `lead` are 0 there."""
+    """Let `lag` and `lead` be null at the ends, where ClickHouse has 0 for a type without null."""
     node.set("this", _call("toNullable", node.this))
     return node
 
@@ -135,7 +135,7 @@ def _direction(step: exp.Expr | None) -> exp.Expr:
 
 
 def _clickhouse_element(node: exp.Expr) -> exp.Expr:
-    """Beyond the end of a list there is null: without one in it, there would be an empty value."""
+    """Let a list have null beyond its end, where ClickHouse has an empty value else."""
     values = node.this.expressions if isinstance(node.this, exp.Array) else []
     if values:
         values[0].replace(_call("toNullable", values[0].copy()))
@@ -255,7 +255,7 @@ def _spark_type(node: exp.Expr) -> exp.Expr:
 
 
 def _spark_range(node: exp.Expr) -> exp.Expr:
-    """The last number may be nearer to the end than a step, which sqlglot takes from the end."""
+    """Move the end: sqlglot takes a step from it, and the last number may be nearer than that."""
     step = node.args.get("step")
     if step is not None and node.args.get("is_end_exclusive"):
         nearer = exp.Add(this=exp.paren(node.args["end"]), expression=exp.paren(step.copy()))
@@ -264,7 +264,7 @@ def _spark_range(node: exp.Expr) -> exp.Expr:
 
 
 def _spark_element(node: exp.Expr) -> exp.Expr:
-    """Beyond the end of a list there is null, and no error."""
+    """Let a list have null beyond its end, where Spark raises an error."""
     node.set("safe", True)  # noqa: FBT003  # of sqlglot
     return node
 

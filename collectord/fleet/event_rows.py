@@ -78,7 +78,7 @@ class EventRows:
         for name, file in files.items():
             if file.rows and name not in unordered:
                 file.end()
-                yield self._told(name, file)
+                yield self._table_file(name, file)
             file.path.unlink(missing_ok=True)
 
     def _made(self, number: int, scan: TableScan) -> ParquetFile:
@@ -86,7 +86,7 @@ class EventRows:
         path = self._place.folder / f"event-{number}.parquet"
         return ParquetFile(path, scan.columns, constants)
 
-    def _told(self, name: str, file: ParquetFile) -> TableFile:
+    def _table_file(self, name: str, file: ParquetFile) -> TableFile:
         kinds = self._scans[name].table.columns
         dropped = tuple(column for column in kinds if column not in file.columns)
         return TableFile(name, file.path, file.rows, tuple(file.columns), dropped)

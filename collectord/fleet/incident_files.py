@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collectord.fleet.store import Keeps
     from collectord.sink.incident_folder import IncidentNote
 
-# What was recorded so long before and after an incident belongs to it.
+# An incident has the records of so long before and after it.
 AROUND_NS: Final = 60 * NS_PER_SECOND
 # Its answers are given within this time.
 SETTLED_NS: Final = 300 * NS_PER_SECOND

@@ -44,7 +44,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shared(self) -> tuple[str, str]:
-        """Its first alert, which all hosts have: fingerprint, and since when; "" if it is of none.
+        """The first alert, which all hosts have: fingerprint, and since when; "" if there is none.
 
         An alert that fires again, later, is another one of the same fingerprint.
         """
@@ -69,7 +69,7 @@ class HostIncident:
 
     @property
     def full_id(self) -> str:
-        """Its name among all hosts: those of folders tell hosts apart only by their time."""
+        """The name among all hosts: those of folders tell hosts apart only by their time."""
         return f"{self.id}@{self.host}"
 
     @property

@@ -11,7 +11,8 @@ from collectord.text.units import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# What was not used is kept for so long: a host that was idle for a day does not begin in haste.
+# A share that was not used is kept for so long: a host that was idle for a day does not begin in
+# haste.
 _KEPT_S: Final = 10.0
 
 

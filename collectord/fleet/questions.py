@@ -289,7 +289,7 @@ class Asking:
         return need, hosts
 
     def shortfall(self) -> Shortfall | None:
-        """Return what lacks in the records that the last question reads.
+        """Return the records and times that the tables of the last question lack, see `Shortfall`.
 
         None: there are too many commits, and nothing else of the question has read them.
 

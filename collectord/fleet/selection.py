@@ -69,7 +69,7 @@ class Wanted(NamedTuple):
 
     @property
     def either(self) -> list[Wanted]:
-        """This choice of hosts, and the other one."""
+        """All choices of hosts: a host is asked for if it is of one of them."""
         return [self, *([] if self.also is None else self.also.either)]
 
     @property

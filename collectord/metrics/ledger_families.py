@@ -266,10 +266,10 @@ def _parts(session: SessionBalance, labelling: Labelling) -> list[Part]:
         return [(of_session(session), session)]
     rings = labelling.rings([session])
     data: list[Part] = [(ls, ring) for ls, ring in rings if ring.label.has_data]
-    return data + _of_no_ring(session)
+    return data + _shared_part(session)
 
 
-def _of_no_ring(session: SessionBalance) -> list[Part]:
+def _shared_part(session: SessionBalance) -> list[Part]:
     """Return the losses that belong to no single ring, with CPU -1."""
     if not session.shared:
         return []

@@ -73,7 +73,7 @@ class HeldSession:
         self.is_drained = False
         self.is_over = False  # whoever drains it has said so
         self._gone: set[int] = set()
-        # Of rings in whose places there are new ones: samples that the notes have, and losses.
+        # These are the samples by the notes, and the losses, of rings that new ones replaced.
         self._earlier: dict[int, Gone] = {}
         self.lost: Counter[str] = Counter()
         self._earlier_trace = Prior()  # likewise of their AUX areas

@@ -196,7 +196,7 @@ def _plan(kind: Kind, spec: EventSpec, facts: KernelFacts, sampling: Sampling) -
     modifiers = spec.modifiers
     name = kind.name
     levels = _levels(kind, modifiers)
-    # As in perf: without the privilege the kernel's share is left out rather than all of it.
+    # Without the privilege the kernel's share is left out rather than all of it, as by perf.
     if (
         not facts.may_observe_kernel
         and not modifiers.any_level

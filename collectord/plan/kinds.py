@@ -159,11 +159,11 @@ def _tracepoints(pattern: Tracepoint, spec: EventSpec, facts: KernelFacts) -> tu
                 need=f"read access to {facts.tracefs_path}/events",
             )
         raise _unknown(spec.text, str(pattern), facts)
-    # "system:name:u" keeps its letters: globs become names, modifiers stay.
-    letters = spec.text.split(":")[2:]
+    # Globs become names, modifiers stay.
+    modifiers = f":{spec.letters}" if spec.letters else ""
     return tuple(
         Kind(
-            ":".join((name, *letters)),
+            name + modifiers,
             EventType.TRACEPOINT,
             facts.tracepoints[name],
             counting=True,

@@ -90,7 +90,7 @@ def draft_session(
         programs = [source for source in session.source if isinstance(source, BpfSourceConfig)]
         if programs:
             opening = facts if not_held(session, scope) else theirs
-            # What is compiled here is put into folders of this process's user.
+            # Programs that are compiled here are put into folders of this process's user.
             asked = replace(opening, euid=facts.euid)
             if not has_stand_in(session):  # else it is tried again
                 asked = replace(asked, bpf=replace(asked.bpf, failed_programs={}))

@@ -154,7 +154,8 @@ class _Stream:
         by_run = groupby(self.segments, lambda one: one.manifest.run)
         runs = [run_of([*of_run]) for _, of_run in by_run]
         spans = [span for run in runs for span in run.spans]
-        # What somebody removed was the beginning or the end of what there was; evictions were not.
+        # Segments that somebody removed count as the beginning or the end of what there was, those
+        # that were evicted do not.
         removed = [self._lasted(entry) for entry in self._gone if not entry.evicted]
         ends = [span.until_ns for span in spans] or [e.until_ns for e in self._entries]
         ends += [until for _, until in removed if until < EVER_NS]

@@ -156,11 +156,11 @@ def _names(files: tuple[tuple[Path, int], ...]) -> tuple[tuple[int, int, str], .
         ops = note_ops(words)
         lines = Lines(scan, words.texts, words.tables, words.widths)
         lines.add((_PROCESS,), ops)
-        found += _told(lines)
+        found += _named_threads(lines)
     return tuple(found)
 
 
-def _told(lines: Lines) -> Iterator[tuple[int, int, str]]:
+def _named_threads(lines: Lines) -> Iterator[tuple[int, int, str]]:
     decoder = msgspec.json.Decoder(_Named)
     while (batch := lines.read(_BATCH_BYTES, 0)) is not None:
         lines.notes()

@@ -150,7 +150,7 @@ def all_of(file: EventFile, wanted: Collection[int], span: Window) -> tuple[Scan
     for source in file.line_sources(wanted):
         fd, spans = file.contents(source)
         if isinstance(file.manifest, OpenManifest) and source.kind == _PERF:
-            # What its writer has finished.
+            # Only what its writer has finished is read.
             spans = tuple((cpu, at, settled(fd, at) - at) for cpu, at, _ in spans)
         end = max([end, *(offset + size for _, offset, size in spans)])
         scan.add(

@@ -73,7 +73,7 @@ def write_perfetto(line: TimeLine, write: Callable[[bytes], object], named: Name
 
 def _protos() -> Any:  # noqa: ANN401  # a generated module
     try:
-        # Of this export alone, and heavy; generated, without types.
+        # This export alone needs them; they are heavy, generated, and without types.
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2  # noqa: PLC0415
     except ImportError as error:
         raise CollectordError(
@@ -171,7 +171,9 @@ class _Trace:
         for field, value in zip(fields, values, strict=True):
             if value is not None:
                 plain = str(value) if isinstance(value, float) else value
-                message.field.add(name=field.removeprefix(_PREFIX), **_told(plain, "str_value"))
+                message.field.add(
+                    name=field.removeprefix(_PREFIX), **_field_of(plain, "str_value")
+                )
         return message
 
     def put_samples(self, samples: Iterable[tuple[Row, Sequence[Frame]]]) -> int:
@@ -215,7 +217,7 @@ class _Trace:
             told = (("cpu", row.cpu), ("pid", row.pid), ("tid", row.tid))
             for name, value in (*told, *zip(fields, row.values, strict=True)):
                 if value is not None:
-                    event.debug_annotations.add(name=name, **_told(value, "string_value"))
+                    event.debug_annotations.add(name=name, **_field_of(value, "string_value"))
             packet.track_event.CopyFrom(event)
             self._put(packet)
             count += 1
@@ -295,7 +297,7 @@ def _fitting(value: Any, field: _Field) -> Any:  # noqa: ANN401
     return bits - (1 << field.bits) if field.signed and bits >> (field.bits - 1) else bits
 
 
-def _told(value: Any, text: str) -> dict[str, Any]:  # noqa: ANN401
+def _field_of(value: Any, text: str) -> dict[str, Any]:  # noqa: ANN401
     """Return a value by the name of the field for its kind."""
     if isinstance(value, float):
         return {"double_value": value}

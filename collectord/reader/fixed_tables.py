@@ -55,7 +55,7 @@ class FixedTable(NamedTuple):
         """Append rows to the table that was created."""
         if not rows:
             return
-        # As JSON they take a third of the time that a list of Python takes.
+        # Rows as JSON take a third of the time that a list of Python takes.
         cells = ", ".join(
             f"make_timestamp_ns({_UNNEST.format('BIGINT')})"
             if kind == _TIME

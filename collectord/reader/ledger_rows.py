@@ -161,7 +161,7 @@ def _before(segment: Segment, manifest: Manifest, read: Read) -> _Before:
         told = balance_in(earlier)
         if not isinstance(told, str) and told.lost is not None:
             return _Before(told, stored)
-        # What it has is a part of the difference. The other files of a set are not known here.
+        # Its records are a part of the difference. The other files of a set are not known here.
         stored = earlier.stored_before if len(segment.files) == 1 else None
         is_first = not earlier.stored_before
     return _Before(ZERO, stored) if is_first else _Before(UNTOLD, None)

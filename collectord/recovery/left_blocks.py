@@ -61,7 +61,7 @@ class _Record(NamedTuple):
 
     @property
     def time_ns(self) -> int:
-        """When it was written."""
+        """The time at which the kernel wrote the record."""
         return int(RECORD.unpack_from(self.data)[2])
 
 

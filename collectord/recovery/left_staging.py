@@ -217,7 +217,7 @@ class _Orphan:
             with data[:end] as sound:
                 is_begun = has_events(sound)
         at = self._start + end
-        # What is behind it is half of something that is in no chunk, as a replay.
+        # The rest of the file is half of something that is in no chunk, as a replay.
         os.ftruncate(self._fd, at)
         # The replay is in several chunks: some may be missing.
         if not is_begun and (named := self._names()):
@@ -256,7 +256,8 @@ class _Orphan:
         return len(data)
 
     def _put(self, data: bytes, at: int) -> None:
-        # What a full disk has no room for is not even begun: the segment can still be sealed.
+        # A write for which a full disk has no room is not even begun: the segment can still be
+        # sealed.
         os.posix_fallocate(self._fd, at, len(data) + _TAIL_BYTES)
         write_all(self._fd, data, at)
 

@@ -145,7 +145,7 @@ class CounterReader:
             closed=closed or not counters.in_flight,
             walked=handle.handed_on(one.next, counters),
         )
-        self.lost += _told(one.bracket) - _told(last)
+        self.lost += _loss_sum(one.bracket) - _loss_sum(last)
         if one.bracket != last:
             return True
         # The figures of one that passes records unseen are completed at the end.
@@ -232,7 +232,7 @@ class CounterReader:
             quiet &= counters.bytes - last.counters.bytes < _QUIET_BYTES
             quiet &= (after.value or 0) - (last.after.value or 0) < _QUIET_RECORDS
             one.bracket = Bracket(before, counters, after, walked=walked)
-            self.lost += _told(one.bracket) - _told(last)
+            self.lost += _loss_sum(one.bracket) - _loss_sum(last)
         self.is_quiet = quiet
         before_last = self._shared_before
         self._read_shared()
@@ -425,7 +425,7 @@ def _bracket_without(bracket: Bracket, removed: int) -> Bracket:
     return replace(bracket, counters=without(bracket.counters, removed))
 
 
-def _told(bracket: Bracket) -> int:
+def _loss_sum(bracket: Bracket) -> int:
     """Sum all counters that indicate a loss; some losses are in several of them."""
     counters, kernel = bracket.counters, bracket.after
     return (

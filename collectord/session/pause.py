@@ -83,8 +83,8 @@ class Pause:
     ) -> None:
         self._pausable = abilities.pausable
         aux = any(ring.aux is not None for ring in plan.rings)
-        # What freezes or waits for an exec would be armed again; areas have a stop of their own;
-        # and processes that are attached meanwhile would count.
+        # Events that freeze or wait for an exec would be armed again; areas have a stop of their
+        # own; and processes that are attached meanwhile would count.
         followed = plan.scope.kind in (ScopeKind.COMMAND, *FOLLOWING)
         lone = plan.freezes or aux or followed
         self.possible = bool(self._pausable) and not lone

@@ -27,7 +27,7 @@ class _Time:
 
 
 class Uncovered:
-    """These times of one session; beyond a thousand the oldest are forgotten."""
+    """Notes the times in which one session lacks something; beyond a thousand the oldest go."""
 
     def __init__(self) -> None:
         self._times: deque[_Time] = deque(maxlen=_TIMES_MAX)

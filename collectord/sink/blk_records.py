@@ -60,7 +60,7 @@ class _Damage:
     def __init__(self, parts: Iterable[Part]) -> None:
         self._parts = deque(sorted(parts))
 
-    def behind(self, at: int) -> int:
+    def next_sound(self, at: int) -> int:
         """Return the first offset from `at` on that is not damaged."""
         while self._parts and self._parts[0].offset <= at:
             at = max(at, self._parts.popleft().end)
@@ -78,7 +78,7 @@ def examine(view: memoryview, unsound: Iterable[Part] = ()) -> Kept:
     times: list[int] = []
     end = events = 0
     fault, number = "", None
-    at: int | None = damage.behind(0)
+    at: int | None = damage.next_sound(0)
     while at is not None and at < len(view):
         past = damage.next(len(view))
         found = _walk(view, at, past, number)
@@ -112,7 +112,7 @@ def _cut_before(view: memoryview) -> Iterator[Part]:
 def _resume(view: memoryview, at: int, damage: _Damage, number: int | None) -> int | None:
     """Find where records resume, from an offset on."""
     while True:
-        at = damage.behind(at)
+        at = damage.next_sound(at)
         found = _MAGIC.search(view, at)
         if found is None:
             return None

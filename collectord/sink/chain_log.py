@@ -215,7 +215,7 @@ def _append(folder: Folder, entries: Iterable[Entry]) -> None:
             if not folder.is_named(NAME, fd):
                 continue  # it was shortened meanwhile
             size_bytes = os.fstat(fd).st_size
-            # What a power loss has left of a line ends there.
+            # A line of which a power loss has left a part ends here.
             torn = size_bytes and os.pread(fd, 1, size_bytes - 1) != b"\n"
             write_all(fd, b"\n" + text if torn else text, size_bytes)
             os.fdatasync(fd)

@@ -140,7 +140,7 @@ class IncidentFolder:
     def __init__(self, root: Path) -> None:
         self.path = root / INCIDENTS
 
-    # What the daemon does. All raise SinkError.
+    # The daemon calls these. All raise SinkError.
 
     def begin(self, fired_ns: int, trigger: str, alerts: Sequence[Alert] = ()) -> str:
         """Make the folder of an incident; return its name."""
@@ -254,7 +254,7 @@ class IncidentFolder:
             gone.append(one.id)
         return gone, stay + kept[-1:]
 
-    # What others read. All raise SinkError.
+    # Others read by these. All raise SinkError.
 
     def kept(self) -> list[Kept]:
         """Return all incidents, oldest first."""

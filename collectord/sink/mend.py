@@ -71,9 +71,9 @@ def mend_steps(folder: Folder, group: Group) -> Generator[str, None, Outcome | N
         if packing_of(fd) is None:
             return (yield from _mend(damaged))
         if not (yield from unpack_steps(folder, paths, fd, manifest, raw)):
-            return _left(damaged, "its compressed form cannot be read")
+            return _not_mended(damaged, "its compressed form cannot be read")
     outcome = yield from mend_steps(folder, group)
-    return outcome or _whole(damaged)
+    return outcome or _unpacked(damaged)
 
 
 class _Damaged(NamedTuple):
@@ -91,16 +91,16 @@ def _mend(damaged: _Damaged) -> Generator[str, None, Outcome]:
     folder, paths, manifest = damaged.folder, damaged.paths, damaged.manifest
     file = _file(damaged)
     if file is None:
-        return _left(damaged, "its head is damaged")
+        return _not_mended(damaged, "its head is damaged")
     # The manifest's spans are what the data are repaired by.
     fault = next(layout_faults(manifest), "") or span_fault(
         manifest, manifest.bytes, sparse=file.sparse
     )
     if fault:
-        return _left(damaged, f"its manifest cannot be true: {fault}")
+        return _not_mended(damaged, f"its manifest cannot be true: {fault}")
     found = file.survey(manifest)
     if not found.samples or not (found.cuts or found.cut_bytes):
-        return _left(damaged, "nothing can be cut out of it")
+        return _not_mended(damaged, "nothing can be cut out of it")
     finished = yield from file.finish(found)
     rings = with_tracks(manifest.rings, file.offsets, found)
     if not file.offsets:  # the ring of the records that were cut out is unknown
@@ -115,7 +115,7 @@ def _mend(damaged: _Damaged) -> Generator[str, None, Outcome]:
     return recovered(paths.data, finished, found, kept_text(found))
 
 
-def _whole(damaged: _Damaged) -> Outcome:
+def _unpacked(damaged: _Damaged) -> Outcome:
     return Outcome(
         path=damaged.paths.data,
         action=Action.RECOVERED,
@@ -126,7 +126,7 @@ def _whole(damaged: _Damaged) -> Outcome:
     )
 
 
-def _left(damaged: _Damaged, why: str) -> Outcome:
+def _not_mended(damaged: _Damaged, why: str) -> Outcome:
     detail = f"left alone: {why}; {damaged.finding.check}: {damaged.finding.detail}"
     return Outcome(damaged.paths.data, Action.DAMAGED, detail)
 

@@ -67,7 +67,7 @@ class Orphan(NamedTuple):
 def repair_orphan(orphan: Orphan) -> Generator[str, None, Outcome]:
     """Seal its sound data, remove it, or leave it alone; yields as `repair.repair_steps`."""
     folder, paths = orphan.folder, orphan.source
-    if not orphan.found.bytes and not _has_sisters(folder, paths):
+    if not orphan.found.bytes and not _set_has_data(folder, paths):
         remove(folder, paths)
         return Outcome(paths.partial, Action.REMOVED, "it held no record")
     contradiction = _contradiction(orphan)
@@ -95,7 +95,7 @@ def _contradiction(orphan: Orphan) -> str:
     return next(layout_faults(opened), "")
 
 
-def _has_sisters(folder: Folder, paths: SegmentPaths) -> bool:
+def _set_has_data(folder: Folder, paths: SegmentPaths) -> bool:
     """Whether other files of its set hold data: then an empty one stays in its place."""
     if not paths.set_format:
         return False

@@ -111,7 +111,7 @@ def examine(data: memoryview, base: int, time_offset: int, *, torn: bool) -> Kep
         time_offset: where samples carry their time.
         torn: a writer was killed, and may have left a part of the last chunk.
     """
-    told = sorted(_told(data, base), key=lambda part: (part.offset, -part.bytes))
+    told = sorted(_footed_chunks(data, base), key=lambda part: (part.offset, -part.bytes))
     keeping = _Keeping()
     if not told:
         _look_without_footers(data, time_offset, keeping)
@@ -133,7 +133,7 @@ def examine(data: memoryview, base: int, time_offset: int, *, torn: bool) -> Kep
     return keeping.kept()
 
 
-def _told(data: memoryview, base: int) -> Generator[Part]:
+def _footed_chunks(data: memoryview, base: int) -> Generator[Part]:
     """Yield the chunks described by footers, sound or not, from the end on."""
     size = len(data) // PAGE_BYTES * PAGE_BYTES
     with data[:size] as whole, whole.cast("Q") as words:
@@ -153,7 +153,7 @@ def _is_as_told(chunk: memoryview) -> bool:
 
 def sound_end(data: memoryview, base: int) -> int:
     """Return the end of the last sound chunk of a section, 0 if there is none; see `examine`."""
-    with closing(_told(data, base)) as told:
+    with closing(_footed_chunks(data, base)) as told:
         for part in told:
             with data[part.offset : part.end] as chunk:
                 if _is_as_told(chunk):

@@ -195,7 +195,7 @@ class PerfFile:
         if sealed is not None:
             written = sum(span.bytes for span in sealed.spans if span.part == "data")
             end = min(start + written, size_bytes)
-        # Of an orphan the next session reads the names as well: its disk may be slow.
+        # The next session reads the names of an orphan as well: its disk may be slow.
         mapping = mapped(self._fd, size_bytes, again=sealed is None)
         with mapping as view, view[start : max(start, end)] as data:
             found = examine(data, start, time_offset(self._head.attrs), torn=sealed is None)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 KNOWN_TYPES: Final = frozenset(RecordType)
 _PIECE_BYTES: Final = 64 << 20
 _COPIED_BYTES: Final = 1 << 20  # a multiple of every possible sub-buffer size
-_INVALID: Final = "a record has"
 
 
 class Hash(Protocol):
@@ -46,6 +45,7 @@ class Scan(NamedTuple):
         samples: PERF_RECORD_SAMPLE records.
         first_ns, last_ns: lowest and highest sample time, 0 if there is none.
         reason: why the walk ended before the data did, "" if it did not.
+        invalid: whether it met bytes that begin no record, rather than a record cut short.
         aux_pieces: pieces of AUX trace.
     """
 
@@ -55,32 +55,38 @@ class Scan(NamedTuple):
     first_ns: int
     last_ns: int
     reason: str
+    invalid: bool
     aux_pieces: int = 0
 
 
 def scan(data: memoryview, time_offset: int) -> Scan:
     """Walk the records of a data section; `time_offset` is that of a sample's time, 0 for none."""
     found = scan_records(data, time_offset=time_offset)
+    reason, invalid = _end_of_walk(data, found.end)
     return Scan(
         end=found.end,
         last=found.last,
         samples=found.samples,
         first_ns=found.first_ns,
         last_ns=found.last_ns,
-        reason=_reason(data, found.end),
+        reason=reason,
+        invalid=invalid,
         aux_pieces=found.aux_pieces,
     )
 
 
-def _reason(data: memoryview, end: int) -> str:
+def _end_of_walk(data: memoryview, end: int) -> tuple[str, bool]:
+    """Return why a walk ended there, and whether what is there is invalid; see `Scan`."""
     if end == len(data):
-        return ""
+        return "", False
     if len(data) - end < HEADER_BYTES:
-        return "a record header is cut short"
+        return "a record header is cut short", False
     kind, _, size = HEADER.unpack_from(data, end)
     if size < HEADER_BYTES or size % 8 or (kind == RecordType.AUXTRACE and size != AUXTRACE_BYTES):
-        return f"{_INVALID} size {size}"
-    return "a record is cut short" if kind in KNOWN_TYPES else f"{_INVALID} type {kind}"
+        return f"a record has size {size}", True
+    if kind not in KNOWN_TYPES:
+        return f"a record has type {kind}", True
+    return "a record is cut short", False
 
 
 def scan_torn(data: memoryview, time_offset: int) -> Scan:
@@ -92,8 +98,10 @@ def scan_torn(data: memoryview, time_offset: int) -> Scan:
     """
     found = scan(data, time_offset)
     crosses = found.last // PAGE_BYTES < (found.end - 1) // PAGE_BYTES
-    if found.end % PAGE_BYTES and (crosses or found.reason.startswith(_INVALID)):
-        return scan(data[: found.last], time_offset)._replace(reason=found.reason)
+    if found.end % PAGE_BYTES and (crosses or found.invalid):
+        return scan(data[: found.last], time_offset)._replace(
+            reason=found.reason, invalid=found.invalid
+        )
     return found
 
 

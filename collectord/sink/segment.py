@@ -176,7 +176,7 @@ class SegmentPaths:
 
     @property
     def format(self) -> str:
-        """One of FORMATS, or a set's with its number, by the name; "" for a `record -o`."""
+        """The format by the name: one of FORMATS, or a set's with its number; "" after `-o`."""
         match = _NAME.fullmatch(self.name)
         return match["format"] if match else ""
 

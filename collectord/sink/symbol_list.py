@@ -33,7 +33,7 @@ _KEPT: Final = 8
 _PREFIX: Final = ".kallsyms-"
 _SUFFIX: Final = ".gz"
 _MODULE: Final = re.compile(r"^(\S+) .* (Live \S+)", re.MULTILINE)
-# Nothing tells cheaply that BPF programs have come or gone: their list is taken anew after that.
+# No cheap sign tells that BPF programs have come or gone: their list is taken anew after that.
 _LASTS_NS: Final = 600 * NS_PER_SECOND
 _BOOT_ID: Final = re.compile(r"[0-9a-f-]{36}", re.ASCII)
 

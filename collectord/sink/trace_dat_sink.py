@@ -201,7 +201,7 @@ class TraceDatSink(FileSink):
             head = read_head(segment.meta_fd)
             places = standing(segment.meta_fd, head)
         held = self._hold(segment, closed)
-        # What a seal that was interrupted had written is not known.
+        # The writes of a seal that was interrupted are not known.
         patches = self._changes(_Shown(head) if again else shown, closing.ring_stats)
         tracks = {self._cpus[ring]: track for ring, track in held.tracks.items()}
         file = yield from finish(segment.meta_fd, head, tracks, patches, places=places)
@@ -227,7 +227,7 @@ class TraceDatSink(FileSink):
         if shown.held is None:
             seen = all(sums for _, size, sums in closed.tracks if size)
             recount = self._recount or not seen
-            shown.held = self._recounted(segment, closed) if recount else _told(closed)
+            shown.held = self._recounted(segment, closed) if recount else _held_of(closed)
         return shown.held
 
     def _recounted(self, segment: OpenSegment, closed: SegmentClosed) -> _Held:
@@ -255,7 +255,7 @@ class TraceDatSink(FileSink):
         self._shown.pop(segment.token, None)
 
 
-def _told(closed: SegmentClosed) -> _Held:
+def _held_of(closed: SegmentClosed) -> _Held:
     """Return the contents of a file whose pages the writer saw, as it reported them."""
     samples = {ring: count for ring, count, _ in closed.rings}
     tracks = {ring: Track(size, samples.get(ring, 0), sums) for ring, size, sums in closed.tracks}

@@ -47,7 +47,7 @@ _KINDS: Final = {
     "fexit": Kind(26, "kretfunc__", "attach_kretfunc"),
 }
 _TRACING: Final = 26
-# What is left by clang, which has looked for files. libbcc makes the maps behind it, and leaves
+# These are left by clang, which has looked for files. libbcc makes the maps behind it, and leaves
 # the kernel's answer.
 _OF_COMPILER: Final = (0, errno.ENOENT)
 # libbcc loses the errno of most events; the machine may lack hardware for these.
@@ -234,7 +234,7 @@ class Program:
         fd = self._lib.bpf_attach_uprobe(program, returns, name, path, offset, -1, 0)
         if fd < 0:
             code = ctypes.get_errno()
-            # What the PMU refuses, libbcc tries by a name in tracefs, which would stay there.
+            # A probe that the PMU refuses is tried by a name in tracefs, which would stay there.
             self._lib.bpf_detach_uprobe(name)
             raise self._refused(entry, code)
         self._fds.append(fd)

@@ -98,16 +98,16 @@ def _steady_stats(fd: int, last: CpuStats | None) -> tuple[CpuStats, bool]:
     """
     now = read_stats(fd)
     for _ in range(_TRIES_MAX):
-        if last is not None and _left(now) == _left(last):
+        if last is not None and _departed(now) == _departed(last):
             return now, True
         last, now = now, read_stats(fd)
-    overrun, read_events = map(operator.sub, _left(now), _left(last or now))
+    overrun, read_events = map(operator.sub, _departed(now), _departed(last or now))
     if not overrun and not read_events:
         return now, True
     counted_twice = max(0, overrun) + max(0, read_events)
     return replace(now, entries=max(0, now.entries - counted_twice)), False
 
 
-def _left(stats: CpuStats) -> tuple[int, int]:
+def _departed(stats: CpuStats) -> tuple[int, int]:
     """Return the events that have left the ring: overwritten, and read."""
     return stats.overrun, stats.read_events

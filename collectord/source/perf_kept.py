@@ -260,7 +260,7 @@ class RingMaker:
             return Before(taken, overwritten=overwritten)
         readings = [(one, self._kernel.read_counter(one.fd, one.read_format)) for one in counters]
         by_event = {one.event_id: reading.lost or 0 for one, reading in readings}
-        # What an event with AUX loses in the ring is no sample.
+        # A record that an event with AUX loses in the ring is no sample.
         tracing = {event.index for event in self._plan.rings[kept.number].events if event.aux}
         lost = sum(by_event[one.event_id] for one in counters if one.event_index not in tracing)
         return Before(taken, {loss: lost}, by_event, overwritten)

@@ -45,7 +45,7 @@ from collectord.model import FOLLOWING, RingLabel, RingRole, Scope, ScopeKind
 from collectord.source.perf_filter import set_filter
 from collectord.source.perf_new_ring import NewRing, map_new_ring
 from collectord.source.ring import CounterFd
-from collectord.source.scope_threads import nobody, threads_of
+from collectord.source.scope_threads import no_such_target, threads_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -201,7 +201,7 @@ class Opening:
             seen.update(new)
             opened += self._open_targets([_Target(tid, tid) for tid in new], may_vanish=True)
         if not opened:
-            raise nobody(self._scope)
+            raise no_such_target(self._scope)
 
     def _watch(self, pids: Iterable[int]) -> None:
         self._target_fds += [self._own(self._kernel.open_pid(pid)) for pid in pids]

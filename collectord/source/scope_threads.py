@@ -27,7 +27,7 @@ def threads_of(kernel: Kernel, scope: Scope) -> list[int]:
     return found
 
 
-def nobody(scope: Scope) -> NoSuchTarget:
+def no_such_target(scope: Scope) -> NoSuchTarget:
     """Return the error for a scope without threads."""
     if scope.kind is ScopeKind.USER:
         return NoSuchTarget(f"user {scope.uid} has no running process")

@@ -70,7 +70,7 @@ class LastingInstance:
             self.note = replace(self.note, since_ns=time.time_ns(), taken=left.taken)
         self._kernel = kernel
         self._plan = plan
-        # What the next process gets; None: the instance ends with the session.
+        # The next process gets these; None: the instance ends with the session.
         self._left: Callable[[], Mapping[int, CpuStats]] | None = None
         if self.resumed:
             self._left = lambda: self.note.taken

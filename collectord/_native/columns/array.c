@@ -169,7 +169,7 @@ static int fill_short_texts(struct column *column, const struct field *field,
 			memcpy(words, text, sizeof(words));
 			if (((words[0] | words[1]) & UINT64_C(0x8080808080808080)) != 0) {
 				ret = store__put_text(values, text, SHORT_BYTES);
-				/* What the others need, as this one may have taken more. */
+				/* The others need their room, as this one may have taken more. */
 				if (ret == 0)
 					ret = store__reserve(values,
 							     (rows->count - i) * SHORT_BYTES);

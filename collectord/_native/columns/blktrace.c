@@ -23,7 +23,7 @@
 
 size_t blk__rwbs(const uint8_t *record, size_t bytes, char *letters)
 {
-	/* As fill_rwbs() of blkparse. */
+	/* Letters and their order are those of blkparse's fill_rwbs(). */
 	static const struct {
 		uint32_t class;
 		char letter;

@@ -147,7 +147,7 @@ int column__schema(const struct column *column, struct ArrowSchema *schema)
 	return 0;
 }
 
-/* What an array owns: its buffers, which were a column's stores, and the slots that they go to. */
+/* An array owns this: its buffers, which were a column's stores, and the slots that they go to. */
 struct owned {
 	const void *buffers[3];
 	struct store stores[3];

@@ -52,7 +52,7 @@ struct field {
 	uint32_t text_bytes;
 };
 
-/* What fills of columns share: the rows, and what is known of the file that they are from. */
+/* Fills of columns share this: the rows, and what is known of the file that they are from. */
 struct fill {
 	const struct rows *rows;
 	const struct names *names;

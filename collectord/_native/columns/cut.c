@@ -139,7 +139,7 @@ static int take_pages(struct cut *cut, struct piece *whole, uint64_t *used)
 		piece.data += at;
 		piece.bytes = left < step + SUBBUF_HEADER_BYTES ? left : step + SUBBUF_HEADER_BYTES;
 		piece.is_last = left < step;
-		/* What is shorter than a page has no sound rows. */
+		/* A piece that is shorter than a page has no sound rows. */
 		if (left < step)
 			ret = piece__damaged(&piece, 0, 0, fault_names[SUBBUF_SHORT_HEADER]);
 		else

@@ -27,12 +27,12 @@ struct cut {
 	uint64_t at; /* where the next byte goes in the new file */
 	struct cut_ids ids;
 	bool keeps_rounds; /* of records in the order of time */
-	/* What was found: */
+	/* The copy has found: */
 	struct counts counts;
 	uint64_t records;	    /* events */
 	uint64_t first_ns, last_ns; /* of the events; 0: none has a time */
 	uint64_t aux;		    /* records with data of AUX areas, which are left out */
-	/* Used by it: */
+	/* It uses: */
 	uint8_t *data, *buffer;
 	size_t data_bytes, buffer_bytes, used;
 	struct rows rows;

@@ -73,7 +73,7 @@ static int copy(struct column *column, const struct field *field, const struct r
 	}
 }
 
-/* What the rows say of themselves: int32, null if it is not known. */
+/* The rows say these of themselves: int32, null if it is not known. */
 #define TELL(what)                                                                          \
 	static int tell_##what(struct column *column, const struct rows *rows)              \
 	{                                                                                   \

@@ -274,7 +274,7 @@ static size_t skip_samples(const struct piece *piece, size_t at)
 
 static int find(struct piece *piece, uint64_t *used)
 {
-	/* Nothing of what is wanted is in samples. */
+	/* Samples have none of what is wanted. */
 	const bool passes_samples =
 		piece->wanted == WANT_NAMES ||
 		(piece->wanted == WANT_EVENTS && piece->source->perf_rows >= PERF_ROWS_TASKS);

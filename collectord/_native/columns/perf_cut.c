@@ -26,7 +26,7 @@ enum rule {
 	OF_AUX,	 /* it is of use with the data of an AUX area only */
 };
 
-/* What is done with the kernel's records, and the least bytes that readers expect of them. */
+/* A rule tells what is done with a kind of the kernel's records; readers expect so many bytes. */
 static const struct {
 	uint8_t rule, bytes;
 } kinds[WALK_KERNEL_TYPE_MAX + 1] = {

@@ -37,7 +37,7 @@ int perf__take_loss(struct piece *piece, size_t at, uint32_t type, uint16_t size
 			   });
 }
 
-/* What a record of a task or a mapping tells. */
+/* A record of a task or a mapping tells this. */
 struct about {
 	uint32_t bytes;		 /* the least that it has, without its trailer */
 	uint32_t pid_at, tid_at; /* 0: its trailer tells them */

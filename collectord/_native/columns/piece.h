@@ -40,7 +40,7 @@ struct loss {
 	bool is_known; /* the number */
 };
 
-/* What the pieces of a span before one say of it; zeroes at the start of a span. */
+/* The pieces of a span before one say this of it; it is zeroes at the start of a span. */
 struct carry {
 	uint32_t sequence; /* of the last numbered record of blktrace */
 	bool has_sequence;

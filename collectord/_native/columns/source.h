@@ -23,7 +23,7 @@ struct cpu_set {
 	bool has_unknown; /* one without a number, or with a larger one than there is room for */
 };
 
-/* What one source held within the time that is asked for. */
+/* One source held this within the time that is asked for. */
 struct counts {
 	uint64_t rows;
 	uint64_t lost;		    /* records */

@@ -32,7 +32,7 @@ static struct value cut(const struct op *op, struct value list, const struct val
 	return list;
 }
 
-/* Of two numbers. */
+/* Returns what an operation makes of two numbers. */
 static struct value computed(const struct op *op, uint64_t x, uint64_t y)
 {
 	const int64_t sx = (int64_t)x, sy = (int64_t)y;
@@ -229,7 +229,7 @@ int machine__run(struct machine *machine, const struct program *program, const s
 
 		if (depth == 0)
 			*top = (struct value){0};
-		/* What pushes has room, and what takes two has them. */
+		/* An operation that pushes needs room, and one that takes two values needs them. */
 		if (depth == STACK_MAX ||
 		    (depth < 2 && op->code >= OP_ELEMENT && op->code <= OP_NE)) {
 			is_lost = true;

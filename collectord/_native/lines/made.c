@@ -89,7 +89,7 @@ struct value made__errno(struct scratch *scratch, const struct words *words, con
 	return made__symbol(scratch, words, &found, number);
 }
 
-/* As kernel/trace/trace_output.c, trace_print_flags_seq(). */
+/* Prints as trace_print_flags_seq() of kernel/trace/trace_output.c does. */
 struct value made__flags(struct scratch *scratch, const struct words *words, const struct op *op,
 			 uint64_t number)
 {

@@ -26,7 +26,7 @@ struct value made__flags(struct scratch *scratch, const struct words *words, con
 struct value made__errno(struct scratch *scratch, const struct words *words, const struct op *op,
 			 uint64_t number);
 struct value made__units(struct scratch *scratch, uint64_t number, bool is_bytes);
-/* Of a number of `bytes` bytes, or of data. */
+/* These make text of a number of `bytes` bytes, or of data. */
 struct value made__address(struct scratch *scratch, const struct value *value, uint8_t bytes);
 struct value made__hex(struct scratch *scratch, const struct value *value, uint8_t between);
 struct value made__mask(struct scratch *scratch, const struct value *value);

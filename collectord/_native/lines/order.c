@@ -238,7 +238,7 @@ static int walk(struct order *order, uint64_t end, struct order_fault *fault)
 	if (ret < 0)
 		return ret;
 	if (is_round) {
-		/* What was the newest before the last round is due. */
+		/* The newest time before the last round is due. */
 		order->until_ns = order->has_due ? order->due_ns : 0;
 		order->has_due = true;
 		order->due_ns = order->newest_ns;

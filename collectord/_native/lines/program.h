@@ -11,8 +11,8 @@
 
 enum value_kind { VALUE_MISSING, VALUE_NUMBER, VALUE_FLOAT, VALUE_TEXT, VALUE_BYTES, VALUE_LIST };
 
-/* What an operation does, with its operands, and its name. `text`: the number of a text, `table` of a
- * table. Those from ELEMENT to NE take two values. */
+/* Each operation is told with its operands and its name. `text` is the number of a text, `table` of
+ * a table. Those from ELEMENT to NE take two values. */
 #define OP_LIST(OP)                                                                                \
 	OP(OP_LITERAL, "literal") /* append: c text */                                             \
 	/* Push a value: */                                                                        \
@@ -76,13 +76,13 @@ enum value_kind { VALUE_MISSING, VALUE_NUMBER, VALUE_FLOAT, VALUE_TEXT, VALUE_BY
 	OP(OP_POP, "pop")                                                                          \
 	OP(OP_KEEP, "keep") /* drop the record if the top, which goes, is 0 or missing */          \
 	/* Append the top, which goes: */                                                          \
-	/* as printf does: a conversion, b enum print_flag, c width | precision << 16 */           \
+	/* `print` is printf's: a conversion, b enum print_flag, c width | precision << 16 */      \
 	OP(OP_PRINT, "print")                                                                      \
 	OP(OP_PLAIN, "plain")	  /* a: 1 hexadecimal */                                           \
 	OP(OP_QUOTED, "quoted")	  /* as JSON; a: 1 as true or false */                             \
 	OP(OP_CELL, "cell")	  /* as CSV */                                                     \
 	OP(OP_SECONDS, "seconds") /* ns as seconds */                                              \
-	/* What was appended since: */                                                             \
+	/* Change what was appended since: */                                                      \
 	OP(OP_MARK, "mark")                                                                        \
 	OP(OP_PAD, "pad")	/* fill it up to c columns; a: 1 to the right */                   \
 	OP(OP_COLUMN, "column") /* the same, c: the number of a width, which grows with it */      \
@@ -120,7 +120,7 @@ struct program {
 	size_t count;
 };
 
-/* What programs share. */
+/* Programs share these. */
 struct words {
 	struct word {
 		char *data;

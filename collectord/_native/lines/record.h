@@ -8,7 +8,7 @@
 #include "../walk.h"
 #include "value.h"
 
-/* What a line is made of. Values are taken out of it as operations say; one that reaches behind its
+/* A line is made of this. Values are taken out of it as operations say; one that reaches behind its
  * end is missing. */
 struct record {
 	const uint8_t *payload;
@@ -93,7 +93,7 @@ static inline struct value record__tail(const struct record *record, uint8_t kin
 	return value;
 }
 
-/* What the record says of itself. */
+/* Returns what the record says of itself. */
 static inline struct value record__own(const struct record *record, const struct op *op)
 {
 	int32_t number;

@@ -78,7 +78,7 @@ int tracks__fill(struct tracks *tracks, size_t number)
 		piece.is_last = piece.bytes == left || fault != NULL;
 		if (piece.bytes > 0)
 			ret = track->source->kind->find(&piece, &used);
-		/* What the end has cut is damaged for this reason. */
+		/* A record that the end has cut is damaged for this reason. */
 		if (ret == 0 && fault != NULL && tracks->counts.damaged == damaged)
 			ret = piece__damaged(&piece, piece.bytes, 0, fault);
 		track->at = piece.is_last || used == 0 || used > left ? bytes : track->at + used;

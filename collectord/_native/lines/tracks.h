@@ -3,7 +3,7 @@
 
 #include "../columns/scan.h"
 
-/* What the CPUs of an ftrace file or of a set of blktrace files recorded, merged in the order of time. */
+/* The records of the CPUs of an ftrace file, or of a set of blktrace files, are merged by time. */
 
 /* That of one CPU. */
 struct track {

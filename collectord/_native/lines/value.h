@@ -7,7 +7,7 @@
 
 #include "program.h"
 
-/* What a record has, or a program computed or made. */
+/* A record has such a value, or a program computed or made it. */
 struct value {
 	uint8_t kind;
 	bool is_signed;

@@ -40,10 +40,10 @@ def host_then(first: Moment, second: Moment) -> dict[str, Any]:
         "left_out": first.left_out,
         "pressure": [plain(one) for one in first.pressures],
         "devices": [plain(one) for one in _fullest(first)],
-        "busiest": _told((one for one in busiest if spent.get(one.pid)), spent, _SHOWN),
-        "blocked": _told(_in_state(first, _BLOCKED), spent, _BLOCKED_SHOWN),
-        "runnable": _told(_in_state(first, _RUNNING), spent, _SHOWN),
-        "largest": _told((one for one in largest if one.resident_bytes), spent, _SHOWN),
+        "busiest": _rows((one for one in busiest if spent.get(one.pid)), spent, _SHOWN),
+        "blocked": _rows(_in_state(first, _BLOCKED), spent, _BLOCKED_SHOWN),
+        "runnable": _rows(_in_state(first, _RUNNING), spent, _SHOWN),
+        "largest": _rows((one for one in largest if one.resident_bytes), spent, _SHOWN),
     }
 
 
@@ -64,7 +64,7 @@ def _spent_ns(first: Moment, second: Moment) -> dict[int, int]:
     }
 
 
-def _told(
+def _rows(
     processes: Iterable[ProcessReading], spent: dict[int, int], most: int
 ) -> list[dict[str, Any]]:
     return [

@@ -208,7 +208,7 @@ class Triggers:
         for live in tuple(self._live.values()):
             mine = [one for one in new if _is_for(live.config, one)]
             if mine:
-                fired = replace(_fired(live, _told(mine)), alerts=tuple(mine))
+                fired = replace(_fired(live, _reason(mine)), alerts=tuple(mine))
                 cause = self._fired(fired)
                 results |= {one.fingerprint: str(cause or "accepted") for one in mine}
                 new = [one for one in new if cause is not None or one not in mine]
@@ -247,15 +247,18 @@ class Triggers:
 
     def status(self) -> tuple[TriggerStatus, ...]:
         """Return all triggers, those of requests first."""
-        return (*(self._told(name, REQUEST) for name in (MANUAL, SIGNAL)), *self._configured())
+        return (
+            *(self._status_of(name, REQUEST) for name in (MANUAL, SIGNAL)),
+            *self._configured(),
+        )
 
     def _configured(self) -> list[TriggerStatus]:
         return [
-            self._told(name, live.config.kind, live.watch.trouble)
+            self._status_of(name, live.config.kind, live.watch.trouble)
             for name, live in self._live.items()
         ]
 
-    def _told(self, name: str, kind: str, trouble: str = "") -> TriggerStatus:
+    def _status_of(self, name: str, kind: str, trouble: str = "") -> TriggerStatus:
         counted = self._counted[name]
         causes = () if kind == REQUEST else Suppression
         return TriggerStatus(
@@ -275,7 +278,7 @@ def _is_for(config: TriggerConfig, alert: Alert) -> bool:
     )
 
 
-def _told(alerts: Sequence[Alert]) -> str:
+def _reason(alerts: Sequence[Alert]) -> str:
     more = f", and {len(alerts) - 1:,} more alerts" if len(alerts) > 1 else ""
     first = alerts[0]
     summary = first.annotations.get("summary", "")

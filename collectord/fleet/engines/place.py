@@ -45,7 +45,7 @@ class Place(NamedTuple):
             raise UsageError(
                 f"this engine does not read {parts.scheme}://", hint="ask with --engine duckdb"
             )
-        # What keys have as %XX is the text of the key.
+        # A %XX in a key is its own text, and no escape.
         path = "/".join(filter(None, (parts.path.strip("/"), key.replace("%", "%25"))))
         endpoint = _first(_ENDPOINTS)
         if endpoint:

@@ -60,7 +60,8 @@ _PARTS_MIN: Final = 4
 _PARTS_MAX: Final = 4000
 _LIBRARIES: Final = ("pyspark", "py4j")
 _STDERR: Final = 2
-# What SQL's standard has the state of an error begin with: a value does not fit, or the statement.
+# By SQL's standard the state of an error begins with these: a value does not fit, or the
+# statement.
 _OF_STATEMENT: Final = ("22", "42")
 _TYPES: Final = {
     "BIGINT": "BIGINT",

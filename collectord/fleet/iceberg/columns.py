@@ -151,11 +151,11 @@ def from_document(
     for one in mapping:
         number = int(one["field-id"])
         inner = tuple(int(part["field-id"]) for part in one.get("fields", ()))
-        named[str(one["names"][0])] = Column(number, inner, _told(types.get(number, "")))
+        named[str(one["names"][0])] = Column(number, inner, _type_text(types.get(number, "")))
     return Columns(named, int(last))
 
 
-def _told(kind: Any) -> str:  # noqa: ANN401  # of JSON
+def _type_text(kind: Any) -> str:  # noqa: ANN401  # of JSON
     if isinstance(kind, str):
         return kind
     parts = ("element",) if kind["type"] == "list" else ("key", "value")

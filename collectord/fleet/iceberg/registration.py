@@ -185,7 +185,7 @@ class Registration:
         scope = self._selection.first_day
         first = self._first_day(event)
         wanted = self._selection.objects(event).sizes
-        # Of segments that lasted into the days that are asked for.
+        # These are the days of segments that lasted into those that are asked for.
         lasting = {day for day in map(_day_in, wanted) if day < scope}
 
         def is_asked(begin: str, end: str) -> bool:

@@ -24,7 +24,7 @@ class AskPressure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 class PressureAnswer(msgspec.Struct, frozen=True):
-    """The answer to it, with the descriptor.
+    """The answer to `AskPressure`, with the descriptor.
 
     Attributes:
         refused: the reason, "" with a descriptor.

@@ -42,7 +42,7 @@ class AskFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fac
 
 
 class FactsAnswer(msgspec.Struct, frozen=True):
-    """The answer to it.
+    """The answer to `AskFacts`.
 
     Attributes:
         facts: an `OpenerFacts`.
@@ -88,7 +88,7 @@ class AskEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="end")
 
 
 class CpuAnswer(msgspec.Struct, frozen=True, tag="cpu"):
-    """The answer to it.
+    """The answer to `AskCpu`.
 
     Attributes:
         refused: the reason, "" where the rings follow.
@@ -100,7 +100,7 @@ class CpuAnswer(msgspec.Struct, frozen=True, tag="cpu"):
 
 
 class HidingAnswer(msgspec.Struct, frozen=True, tag="hiding"):
-    """The answer to it.
+    """The answer to `AskHiding`.
 
     Attributes:
         serial: of the question.

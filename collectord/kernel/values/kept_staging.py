@@ -17,7 +17,7 @@ from collectord.model import STREAMS_MAX
 
 CHUNK_NOTE_BYTES: Final = 64
 STREAM_NOTE_BYTES: Final = 32
-# What a ring's note can tell the place of; see PLACE_BITS of the core.
+# A ring's note can tell places in chunks up to this size; see PLACE_BITS of the core.
 CHUNK_MAX_BYTES: Final = 32 << 20
 
 
@@ -38,7 +38,9 @@ class AskStaging(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="s
 
 
 class StagingAnswer(msgspec.Struct, frozen=True):
-    """The answer to both: with the memory's descriptor, and in as many messages those of notes.
+    """The answer to `AskLeft` and `AskStaging`, with the memory's descriptor.
+
+    As many messages as `notes` says follow, with the descriptors of notes.
 
     Attributes:
         refused: the reason, "" where the memory follows.

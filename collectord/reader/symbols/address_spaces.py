@@ -116,7 +116,7 @@ class AddressSpaces:
         self._room -= len(mappings)
         epochs = self._epochs.setdefault(pid, [])
         if epochs and (epochs[-1].since_ns == time_ns or not epochs[-1].mappings):
-            # Nothing ran in it.
+            # The last epoch goes: no time passed in it, or nothing was mapped.
             time_ns = epochs.pop().since_ns
         epochs.append(Epoch(time_ns, mappings))
 

@@ -154,7 +154,7 @@ class _Metric:
     def _series(self) -> Iterator[Series]:
         raise NotImplementedError
 
-    def _told(self, value: float) -> float:
+    def _scaled(self, value: float) -> float:
         return value / self._divisor if self._divisor > 1 else value
 
     def _by_labels(
@@ -188,7 +188,7 @@ class _Counter(_Metric):
             self._totals[labels] = self._totals.get(labels, 0) + sum(value for _, value in items)
 
     def _series(self) -> Iterator[Series]:
-        return (Series(labels, self._told(value)) for labels, value in self._totals.items())
+        return (Series(labels, self._scaled(value)) for labels, value in self._totals.items())
 
 
 class _Gauge(_Metric):
@@ -209,7 +209,7 @@ class _Gauge(_Metric):
         self._now = now
 
     def _series(self) -> Iterator[Series]:
-        return (Series(labels, self._told(value)) for labels, value in self._now.items())
+        return (Series(labels, self._scaled(value)) for labels, value in self._now.items())
 
 
 class _Histogram(_Metric):
@@ -251,11 +251,11 @@ class _Histogram(_Metric):
         return self._counts.setdefault(labels, [0] * (len(self._buckets.bounds) + 1))
 
     def _bounds(self) -> tuple[float, ...]:
-        return tuple(self._told(bound) for bound in self._buckets.bounds)
+        return tuple(self._scaled(bound) for bound in self._buckets.bounds)
 
     def _series(self) -> Iterator[Series]:
         for labels, counts in self._counts.items():
-            total = None if self._sums is None else self._told(self._sums.totals[labels])
+            total = None if self._sums is None else self._scaled(self._sums.totals[labels])
             yield Series(labels, total, tuple(counts))
 
 

@@ -47,6 +47,29 @@ def test_docstrings(folder: str) -> None:
     ] == []
 
 
+@pytest.mark.parametrize(
+    ("ending", "first_line"),
+    [
+        ("py", r"^(?![ \t]*#).*\n[ \t]*# (.+)"),
+        ("[ch]", r"^[ \t]*/\*\s+(?:\* )?(.+)"),
+    ],
+)
+def test_comments(ending: str, first_line: str) -> None:
+    """Nor does a comment that has its own lines."""
+    files = [
+        path
+        for folder in ("collectord", "bpf")
+        for path in sorted((manual.ROOT / folder).rglob(f"*.{ending}"))
+    ]
+    found = [
+        (f"{path.relative_to(manual.ROOT)}: {text}", text)
+        for path in files
+        for text in re.findall(first_line, path.read_text(), re.MULTILINE)
+    ]
+    assert len(found) > len(files) > 0
+    assert [where for where, text in found if REFUSED.match(text)] == []
+
+
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_helps(verb: str) -> None:
     """Nor does the help of a verb or of an option."""

@@ -178,6 +178,11 @@ def test_globs_give_every_match_in_order() -> None:
         "sched:sched_process_exit:k",
         "sched:sched_process_fork:k",
     ]
+    assert [p.name for p in plans("sched:sched_process_*/aux-action=resume/k")] == [
+        "sched:sched_process_exec:k",
+        "sched:sched_process_exit:k",
+        "sched:sched_process_fork:k",
+    ]
     assert len(plans("*:*")) == len(TRACEPOINTS)
 
 
