@@ -115,7 +115,7 @@ class _Writer:
 
 def _add_cgroups(out: _Writer, proc: Path) -> None:
     """Add the cgroups of the hierarchy that samples name."""
-    root = cgroups.cgroup_root(os.fsdecode(_read(f"{proc}/self/mountinfo")))
+    root = cgroups.cgroup_root(_read(f"{proc}/self/mountinfo"))
     for number, path in cgroups.existing(root) if root is not None else ():
         if len(path) <= _NAME_MAX_BYTES:
             out.add(Cgroup(number, path), 0, 0)
