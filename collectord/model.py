@@ -354,3 +354,8 @@ def sum_known(values: Iterable[int | None]) -> int | None:
             return None
         total += value
     return total
+
+
+def less(count: int | None, before: int | None) -> int | None:
+    """Return the difference of two counts, or None if one of them is unknown."""
+    return None if count is None or before is None else count - before

@@ -26,8 +26,8 @@ from collectord.cli.times import TIMES, joined
 from collectord.errors import UsageError
 from collectord.reader.chain_tables import described_chains
 from collectord.reader.event_tables import described
-from collectord.reader.fixed_tables import described_fixed
-from collectord.reader.manifest_tables import described_manifests
+from collectord.reader.fixed_tables import FIXED_COLUMNS, described_columns
+from collectord.reader.manifest_tables import MANIFEST_COLUMNS
 from collectord.reader.segment_tables import open_catalogue
 from collectord.text.nearest import did_you_mean
 
@@ -106,6 +106,5 @@ def _schema(catalogue: Catalogue) -> list[tuple[str, str, str]]:
     return [
         *described(catalogue.tables),
         *described_chains(),
-        *described_manifests(),
-        *described_fixed(),
+        *described_columns({**MANIFEST_COLUMNS, **FIXED_COLUMNS}),
     ]

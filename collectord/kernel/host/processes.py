@@ -14,7 +14,6 @@ import os
 import re
 import struct
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_record import Misc, SampleId
@@ -29,11 +28,13 @@ from collectord.codec.perf_sideband import (
     encode,
 )
 from collectord.folders.folder import opened
+from collectord.folders.trust import PROC
 from collectord.kernel.host import cgroups, kernel_maps, process_traits
 from collectord.kernel.host.task_comms import as_comm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from collectord.codec.perf_attr import PerfEventAttr
 
@@ -58,7 +59,7 @@ def scan(
     event_id: int,
     *,
     pids: Iterable[int] | None = None,
-    proc: Path = Path("/proc"),
+    proc: Path = PROC,
 ) -> bytes:
     """Describe what runs, as whole records with the trailer of the sideband event.
 

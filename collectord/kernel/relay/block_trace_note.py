@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from collectord.errors import KernelError, UnsafePath
+from collectord.folders.trust import PROC
 from collectord.folders.walk import open_folder
 from collectord.kernel.host.fd_holders import lock_owner
 from collectord.kernel.tracefs.instance_note import open_notes
@@ -70,7 +71,7 @@ class LockedNote:
         KernelError: EBUSY; another process traces the device. Or the note cannot be written.
     """
 
-    def __init__(self, number: int, *, notes: Path = NOTES, proc: Path = Path("/proc")) -> None:
+    def __init__(self, number: int, *, notes: Path = NOTES, proc: Path = PROC) -> None:
         self._name = f"{os.major(number)}:{os.minor(number)}"
         self._notes = notes
         self._proc = proc

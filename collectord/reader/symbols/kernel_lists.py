@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord.codec import elf
 from collectord.errors import UnsafePath
+from collectord.folders.trust import PROC
 from collectord.folders.walk import open_folder
 from collectord.reader.symbols.kernel_symbols import KernelSymbols
 from collectord.sink.symbol_list import kept_modules, kept_symbols, read_symbols
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     Ask = Callable[[str], Iterable[tuple[Any, ...]]]
 
-_PROC: Final = Path("/proc")
 _NOTES: Final = Path("/sys/kernel/notes")
 _KERNEL: Final = "[kernel.kallsyms]"
 _TEXT: Final = re.compile(r"\[kernel\.kallsyms\](_s?text)")
@@ -77,7 +77,7 @@ def _same_build(file: EventFile, ask: Ask) -> KernelSymbols:
 
 @lru_cache(maxsize=1)
 def _boot_id() -> str:
-    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 @lru_cache(maxsize=1)
@@ -90,7 +90,7 @@ def _running_build_id() -> bytes:
 @lru_cache(maxsize=1)
 def _text() -> bytes:
     with suppress(OSError):
-        return read_symbols(_PROC / "kallsyms")
+        return read_symbols(PROC / "kallsyms")
     return b""
 
 
