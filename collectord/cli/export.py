@@ -22,6 +22,7 @@ from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.stacks import Wishes, read_stacks, title_of, write_stacks
 from collectord.cli.time_window import time_window
 from collectord.cli.times import TIMES, joined
+from collectord.codec.file_formats import PERF_DATA, TRACE_DAT
 from collectord.reader.export_chrome import write_chrome
 from collectord.reader.export_parquet import write_parquet
 from collectord.reader.export_perf import write_perf_data
@@ -35,7 +36,6 @@ from collectord.reader.segment_tables import open_catalogue
 from collectord.reader.symbols.names_of_file import names_of
 from collectord.reader.symbols.symbol_cache import user_cache
 from collectord.reader.trace_tables import TraceTables
-from collectord.sink.segment import PERF_DATA, TRACE_DAT
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 from collectord.text.wording import counted

@@ -22,6 +22,7 @@ import structlog
 
 from collectord._native import _core
 from collectord.codec.blktrace import IS_NOTE, MAGIC, RECORD
+from collectord.codec.file_formats import BLKTRACE
 from collectord.errors import CodecError, SinkError, UnsafePath
 from collectord.folders.folder import opened, write_all
 from collectord.kernel.values import kept_trace
@@ -31,7 +32,6 @@ from collectord.sink.manifest import Manifest, OpenManifest, decode, encode
 from collectord.sink.packing import unpacked
 from collectord.sink.scan import mapped
 from collectord.sink.segment import (
-    BLKTRACE,
     MANIFEST,
     PARTIAL,
     group_files,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import structlog
 
+from collectord.codec.file_formats import PERF_DATA
 from collectord.codec.perf_record import PAGE_BYTES
 from collectord.errors import CodecError, SinkError, UnsafePath
 from collectord.folders.folder import opened, write_all
@@ -34,13 +35,7 @@ from collectord.sink.perf_chunks import has_events, names, padded, sound_end
 from collectord.sink.perf_file import read_head, time_offset
 from collectord.sink.run_so_far import last_segment
 from collectord.sink.scan import mapped, scan
-from collectord.sink.segment import (
-    MANIFEST,
-    PARTIAL,
-    PERF_DATA,
-    group_files,
-    read_manifest,
-)
+from collectord.sink.segment import MANIFEST, PARTIAL, group_files, read_manifest
 from collectord.sink.segment_lock import lock
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from collectord.folders.folder import opened, write_all
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.bpf import bpf_calls
+from collectord.model import RUN_DIRECTORY
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.bpf_objects import ProgramInfo
 
 _LOG: Final = structlog.get_logger()
-RUN: Final = Path("/run/collectord")
+RUN: Final = Path(RUN_DIRECTORY)
 _FOLDER: Final = "programs"
 _MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o755

@@ -28,12 +28,13 @@ from collectord.folders.trust import PROC
 from collectord.folders.walk import open_folder
 from collectord.kernel.host.fd_holders import lock_owner
 from collectord.kernel.tracefs.instance_note import open_notes
+from collectord.model import RUN_DIRECTORY
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NOTES: Final = Path("/run/collectord/traces")
+NOTES: Final = Path(RUN_DIRECTORY, "traces")
 _NOTE_MAX_BYTES: Final = 1 << 16
 _KEPT: Final = ".kept"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.codec import elf
+from collectord.codec.perf_sideband import KERNEL_FILE
 from collectord.errors import UnsafePath
 from collectord.folders.trust import PROC
 from collectord.folders.walk import open_folder
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
     Ask = Callable[[str], Iterable[tuple[Any, ...]]]
 
 _NOTES: Final = Path("/sys/kernel/notes")
-_KERNEL: Final = "[kernel.kallsyms]"
 _TEXT: Final = re.compile(r"\[kernel\.kallsyms\](_s?text)")
 _LISTS: Final = 4
-_PLACES: Final = f"SELECT DISTINCT file, file_offset FROM mappings WHERE file ^@ '{_KERNEL}'"  # noqa: S608
+_PLACES: Final = f"SELECT DISTINCT file, file_offset FROM mappings WHERE file ^@ '{KERNEL_FILE}'"  # noqa: S608
 
 
 def is_of_this_boot(file: EventFile) -> bool:
@@ -63,7 +63,7 @@ def _all_of(file: EventFile, ask: Ask) -> KernelSymbols:
 
 
 def _same_build(file: EventFile, ask: Ask) -> KernelSymbols:
-    build_id = file.build_ids().get(_KERNEL, b"")
+    build_id = file.build_ids().get(KERNEL_FILE, b"")
     if not build_id or build_id != _running_build_id():
         return KernelSymbols()
     running = _running()
