@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.cli.asking import add_scope, complain_of, database_of
+from collectord.cli.asking import add_paths, add_scope, complain_of, database_of
 from collectord.cli.debug_servers import (
     USAGE,
     add_debug_servers,
@@ -98,14 +98,7 @@ def parser() -> Parser:
             "collectord export --format perf.data --session calls --since -30s",
         ),
     )
-    made.add_argument(
-        "targets",
-        metavar="DIR|FILE",
-        nargs="*",
-        type=Path,
-        help="state directories, session directories, segments and files of perf and trace-cmd to "
-        f"read, sealed or still written (default: {STATE_DIRECTORY})",
-    )
+    add_paths(made, "targets")
     made.add_argument(
         "--format",
         choices=_DEFAULT_OUTPUTS,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord.cli.asking import (
+    READABLE,
     add_form,
     add_scope,
     chains_of,
@@ -63,9 +64,8 @@ def parser() -> Parser:
         "words",
         metavar="SQL DIR|FILE",
         nargs="*",
-        help="one SELECT, then what it reads: state directories, session directories, "
-        "segments and files of perf and trace-cmd, sealed or still written; with --schema only "
-        f"these (default of these: {STATE_DIRECTORY})",
+        help=f"one SELECT, then what it reads: {READABLE}; with --schema only these (default of "
+        f"these: {STATE_DIRECTORY})",
     )
     add_scope(made)
     add_form(made, "with --schema one document")

@@ -32,7 +32,7 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.bpf import bpf_calls
 from collectord.model import RUN_DIRECTORY
-from collectord.text.foreign import decode_json
+from collectord.text.foreign import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -182,7 +182,7 @@ class ProgramNotes:
         with folder:
             for entry in folder.entries()[:_NOTES_MAX]:
                 with suppress(OSError, UnsafePath), opened(folder.open(entry.name)) as fd:
-                    yield _decoded(os.pread(fd, _NOTE_BYTES, 0)), _is_held(fd)
+                    yield decoded(os.pread(fd, _NOTE_BYTES, 0), _Note), _is_held(fd)
 
 
 def _remove_dead(folder: Folder, name: str) -> None:
@@ -199,13 +199,6 @@ def _is_held(fd: int) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def _decoded(data: bytes) -> _Note | None:
-    try:
-        return decode_json(data, _Note)
-    except msgspec.DecodeError:
-        return None
 
 
 def _info(number: int) -> ProgramInfo:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is mounted where, as /proc/PID/mountinfo tells it."""
+"""Mounts, as /proc/PID/mountinfo tells of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says of mounts, whatever their paths are."""
+"""Mounts as the kernel tells of them, whatever their paths are."""
 
 from __future__ import annotations
 
