@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-CONTROL_SOCKET: Final = "/run/collectord/control.sock"
+# The directory of the unit and of tmpfiles.d, which lasts until the next boot.
+RUN_DIRECTORY: Final = "/run/collectord"
+CONTROL_SOCKET: Final = f"{RUN_DIRECTORY}/control.sock"
 # The folder of incidents, beside those of the sessions.
 INCIDENTS: Final = "incidents"
+# The end of a frame of the kernel in a folded stack, as flame graphs have it.
+KERNEL_MARK: Final = "_[k]"
 # The streams that the core has places for, one for each session and kind of source; see chunk.h.
 STREAMS_MAX: Final = 64
 
@@ -354,3 +358,8 @@ def sum_known(values: Iterable[int | None]) -> int | None:
             return None
         total += value
     return total
+
+
+def less(count: int | None, before: int | None) -> int | None:
+    """Return the difference of two counts, or None if one of them is unknown."""
+    return None if count is None or before is None else count - before

@@ -13,6 +13,7 @@ from collectord.cli.answer_session import recording_of
 from collectord.cli.answer_tables import NotRecorded, plain_name, prepare
 from collectord.cli.asking import (
     add_form,
+    add_paths,
     add_scope,
     chains_of,
     complain_of,
@@ -71,14 +72,7 @@ def parser() -> Parser:
         metavar="list|NAME",
         help="list: list all answers; else the answer to give",
     )
-    made.add_argument(
-        "paths",
-        metavar="DIR|FILE",
-        type=Path,
-        nargs="*",
-        help="state directories, session directories, segments and files of perf and trace-cmd, "
-        f"sealed or still written (default: {STATE_DIRECTORY})",
-    )
+    add_paths(made, "paths")
     made.add_argument(
         "--param",
         metavar="K=V",

@@ -16,7 +16,7 @@ import msgspec
 
 from collectord.config.decode import decode
 from collectord.config.document import parse
-from collectord.config.problems import Problem, raise_first, under
+from collectord.config.problems import ANSWER_NAME, Problem, raise_first, under
 from collectord.errors import ConfigError, UnsafePath, UsageError
 from collectord.folders.walk import open_folder
 from collectord.programs.manifest_rules import TRACEPOINT, check_parameter
@@ -33,7 +33,6 @@ _SUFFIX: Final = ".sql"
 _COMMENT: Final = "--"
 _FILE_MAX_BYTES: Final = 64 << 10
 _FILES_MAX: Final = 256
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _NAME_WORDS: Final = "small letters, digits, - and _"
 _COLUMN: Final = re.compile(r"[a-z_][a-z0-9_]{0,63}", re.ASCII)
 _MEASURE: Final = re.compile(r"sum|rows|max|mean by [a-z_][a-z0-9_]{0,63}", re.ASCII)
@@ -174,7 +173,7 @@ def _read(name: str, folder: Path, local: Path) -> AnswerFile:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"not UTF-8: byte {error.start}", path=str(path)) from error
-    if _NAME.fullmatch(name) is None or name == LIST:
+    if ANSWER_NAME.fullmatch(name) is None or name == LIST:
         message = f"{name!r} is not a valid name of an answer"
         raise ConfigError(message, path=str(path), hint=_NAME_WORDS)
     head = decode(parse(_head_of(text).encode(), str(path)), AnswerHead, str(path))

@@ -12,6 +12,7 @@ from collectord.cli.debug_servers import complain_of_servers
 from collectord.cli.new_file import check_is_new
 from collectord.cli.output import complain
 from collectord.cli.query_rows import print_csv, print_objects
+from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.time_window import time_window
 from collectord.cli.times import parse_time
 from collectord.errors import install_command
@@ -38,12 +39,27 @@ if TYPE_CHECKING:
     from collectord.reader.sql import Answered, MadeTable
     from collectord.reader.symbols.debuginfod import Debuginfod
 
+READABLE: Final = (
+    "state directories, session directories, segments and files of perf and trace-cmd, sealed or "
+    "still written"
+)
 # Readings of losses have this where the CPU is not known.
 _UNKNOWN_CPU: Final = frozenset({-1})
 # CPUs that lost records and are named; of more, the number is told.
 _CPUS_NAMED: Final = 4
 # Damaged manifests that are named; of more, the number is told.
 _MANIFESTS_NAMED: Final = 4
+
+
+def add_paths(made: Parser, name: str) -> None:
+    """Add the argument of what is read, which is called `name` in the namespace."""
+    made.add_argument(
+        name,
+        metavar="DIR|FILE",
+        type=Path,
+        nargs="*",
+        help=f"{READABLE} (default: {STATE_DIRECTORY})",
+    )
 
 
 def add_scope(made: Parser) -> None:

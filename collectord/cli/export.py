@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.cli.asking import add_scope, complain_of, database_of
+from collectord.cli.asking import add_paths, add_scope, complain_of, database_of
 from collectord.cli.debug_servers import (
     USAGE,
     add_debug_servers,
@@ -22,6 +22,7 @@ from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.stacks import Wishes, read_stacks, title_of, write_stacks
 from collectord.cli.time_window import time_window
 from collectord.cli.times import TIMES, joined
+from collectord.codec.file_formats import PERF_DATA, TRACE_DAT
 from collectord.reader.export_chrome import write_chrome
 from collectord.reader.export_parquet import write_parquet
 from collectord.reader.export_perf import write_perf_data
@@ -35,7 +36,6 @@ from collectord.reader.segment_tables import open_catalogue
 from collectord.reader.symbols.names_of_file import names_of
 from collectord.reader.symbols.symbol_cache import user_cache
 from collectord.reader.trace_tables import TraceTables
-from collectord.sink.segment import PERF_DATA, TRACE_DAT
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 from collectord.text.wording import counted
@@ -98,14 +98,7 @@ def parser() -> Parser:
             "collectord export --format perf.data --session calls --since -30s",
         ),
     )
-    made.add_argument(
-        "targets",
-        metavar="DIR|FILE",
-        nargs="*",
-        type=Path,
-        help="state directories, session directories, segments and files of perf and trace-cmd to "
-        f"read, sealed or still written (default: {STATE_DIRECTORY})",
-    )
+    add_paths(made, "targets")
     made.add_argument(
         "--format",
         choices=_DEFAULT_OUTPUTS,

@@ -31,7 +31,7 @@ from collectord.reader.event_tables import FRAMES, STACKS
 from collectord.reader.fixed_tables import FixedTable
 from collectord.reader.flame import folded
 from collectord.reader.flame.picture import Picture
-from collectord.reader.symbols.frame import Frame, of_text
+from collectord.reader.symbols.frame import UNKNOWN, Frame, of_text
 from collectord.text.foreign import visible
 from collectord.text.wording import counted, some_of
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     _Stacks = Counter[tuple[Frame, ...]]
 
 _COMM: Final = "comm"
-_UNKNOWN: Final = "[unknown]"
 # The columns that are read of tables, which need not be there.
 _STACK: Final = {HOST: "VARCHAR", "event": "VARCHAR", "stack_id": "UBIGINT"}
 _TABLES: Final = {
@@ -126,13 +125,13 @@ def _stacks(
         rows = ENGINES[args.engine].ask(question, asking.place, asking.shape(question), stack)
         for batch in rows.batches():
             for host, comm, text, count in batch:
-                outer = [visible(comm or _UNKNOWN).replace(";", ":")]
+                outer = [visible(comm or UNKNOWN).replace(";", ":")]
                 if by == HOST:
                     outer.insert(0, visible(host))
                 elif by != _COMM:
-                    outer.insert(0, visible(labels.get(host, {}).get(by, _UNKNOWN)))
+                    outer.insert(0, visible(labels.get(host, {}).get(by, UNKNOWN)))
                 frames = [Frame(word) for word in outer]
-                frames += map(of_text, visible(text or _UNKNOWN).split(";"))
+                frames += map(of_text, visible(text or UNKNOWN).split(";"))
                 for side in [0] if groups is None else groups.sides_of(host):
                     found[side][tuple(frames)] += count
     return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord.cli.asking import (
+    READABLE,
     add_form,
     add_scope,
     chains_of,
@@ -26,8 +27,8 @@ from collectord.cli.times import TIMES, joined
 from collectord.errors import UsageError
 from collectord.reader.chain_tables import described_chains
 from collectord.reader.event_tables import described
-from collectord.reader.fixed_tables import described_fixed
-from collectord.reader.manifest_tables import described_manifests
+from collectord.reader.fixed_tables import FIXED_COLUMNS, described_columns
+from collectord.reader.manifest_tables import MANIFEST_COLUMNS
 from collectord.reader.segment_tables import open_catalogue
 from collectord.text.nearest import did_you_mean
 
@@ -63,9 +64,8 @@ def parser() -> Parser:
         "words",
         metavar="SQL DIR|FILE",
         nargs="*",
-        help="one SELECT, then what it reads: state directories, session directories, "
-        "segments and files of perf and trace-cmd, sealed or still written; with --schema only "
-        f"these (default of these: {STATE_DIRECTORY})",
+        help=f"one SELECT, then what it reads: {READABLE}; with --schema only these (default of "
+        f"these: {STATE_DIRECTORY})",
     )
     add_scope(made)
     add_form(made, "with --schema one document")
@@ -106,6 +106,5 @@ def _schema(catalogue: Catalogue) -> list[tuple[str, str, str]]:
     return [
         *described(catalogue.tables),
         *described_chains(),
-        *described_manifests(),
-        *described_fixed(),
+        *described_columns({**MANIFEST_COLUMNS, **FIXED_COLUMNS}),
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import option_values, record_options
+from collectord.codec.file_formats import PERF_DATA, TRACE_DAT
 from collectord.config import event_spec, trace_names
 from collectord.config.encode import encode
 from collectord.config.event_filter import Filter
@@ -48,9 +49,9 @@ if TYPE_CHECKING:
     from collectord.plan.plan import Plan
 
 DEFAULT_OUTPUT: Final = {
-    PerfSourceConfig.kind: "perf.data",
-    TracefsSourceConfig.kind: "trace.dat",
-    BpfSourceConfig.kind: "perf.data",
+    PerfSourceConfig.kind: PERF_DATA,
+    TracefsSourceConfig.kind: TRACE_DAT,
+    BpfSourceConfig.kind: PERF_DATA,
 }
 # Paths of open descriptors of any kind.
 _STREAMS: Final = ("/dev/std", "/dev/fd/", "/proc/self/fd/")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UsageError
-from collectord.text.units import NS_PER_SECOND, Nanoseconds
+from collectord.text.units import NS_DIGITS, NS_PER_SECOND, Nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _OF_TODAY: Final = re.compile(r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?", re.ASCII)
 _FRACTION: Final = re.compile(r"\.(\d{1,9})")
 _HINT: Final = "2026-11-26T12:00:00Z, 12:00 or 12:00:30 of today, or -10m"
-_NANO_DIGITS: Final = 9
 # Options whose value may begin with a dash.
 TIMES: Final = ("--since", "--until")
 
@@ -36,7 +35,7 @@ def parse_time(text: str) -> int:
         seconds = int(whole.timestamp())
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(f"{text!r} is not a valid time", hint=_HINT) from error
-    return seconds * NS_PER_SECOND + int(fraction[1].ljust(_NANO_DIGITS, "0") if fraction else 0)
+    return seconds * NS_PER_SECOND + int(fraction[1].ljust(NS_DIGITS, "0") if fraction else 0)
 
 
 def check_order(since_ns: int | None, until_ns: int | None) -> None:
@@ -48,7 +47,7 @@ def check_order(since_ns: int | None, until_ns: int | None) -> None:
 def time_text(ns: int) -> str:
     """Return a time in UTC as `parse_time` reads it, without loss."""
     whole = datetime.fromtimestamp(ns // NS_PER_SECOND, UTC)
-    return f"{whole:%Y-%m-%dT%H:%M:%S}.{ns % NS_PER_SECOND:0{_NANO_DIGITS}}Z"
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{ns % NS_PER_SECOND:0{NS_DIGITS}}Z"
 
 
 def joined(arguments: Sequence[str], options: Collection[str]) -> list[str]:

@@ -8,13 +8,12 @@ from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.cli import EXIT_FAILURE, answer_file
 from collectord.cli.answer_session import recording_for
 from collectord.cli.answer_tables import NotRecorded, prepare
-from collectord.cli.asking import add_scope, chains_of, complain_of, complain_of_chains
+from collectord.cli.asking import add_paths, add_scope, chains_of, complain_of, complain_of_chains
 from collectord.cli.output import complain, print_json, say, wrapped
 from collectord.cli.parser import Parser
 from collectord.cli.query_rows import cell_text, clock_text, json_value
@@ -87,14 +86,7 @@ def parser() -> Parser:
         help="io: what waits for block devices; cpu: who has the CPUs and who waits for them; "
         "mem: who lacks memory; net: which TCP connections fail or are slow",
     )
-    made.add_argument(
-        "paths",
-        metavar="DIR|FILE",
-        type=Path,
-        nargs="*",
-        help="state directories, session directories, segments and files of perf and trace-cmd, "
-        f"sealed or still written (default: {STATE_DIRECTORY})",
-    )
+    add_paths(made, "paths")
     add_scope(made)
     made.add_json("print the rows of all answers as JSON (default: a sentence for each)")
     return made

@@ -12,7 +12,6 @@ from collectord.codec.line_ops import Pushed, op, tail_text
 if TYPE_CHECKING:
     from collectord.codec.line_ops import Ops, Words
 
-BLKTRACE: Final = "blktrace"
 _SECTOR_SHIFT: Final = 9
 
 

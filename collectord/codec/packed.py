@@ -14,6 +14,8 @@ import zstandard
 from collectord.errors import CodecError
 
 LEVEL: Final = 1
+# Files that this program compressed have it, where their own format has no mark of that.
+MARK: Final = b"cltrpack"
 ZSTD_NAME: Final = "zstd"
 ZSTD_VERSION: Final = ".".join(map(str, zstandard.ZSTD_VERSION))
 

@@ -163,6 +163,7 @@ _BPF_EVENT: Final = struct.Struct("<HHI8s")
 _U64: Final = struct.Struct("<Q")
 _TWO_U64: Final = struct.Struct("<QQ")
 _INODE_BYTES: Final = 24
+KERNEL_FILE: Final = "[kernel.kallsyms]"
 # The process of what belongs to the kernel.
 KERNEL_PID: Final = 0xFFFFFFFF
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from collectord.codec.packed import Compressor, Decompressor, Piece, Pieces
+from collectord.codec.packed import MARK, Compressor, Decompressor, Piece, Pieces
 from collectord.errors import CodecError
 
 if TYPE_CHECKING:
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _SKIPPED_MAGIC: Final = 0x184D2A5C
 _SKIPPED: Final = struct.Struct("<II")  # magic, size of what follows
 _FIRST: Final = struct.Struct("<8sQ")  # mark, size of the file
-_MARK: Final = b"cltrpack"
-_BEGIN: Final = _SKIPPED.pack(_SKIPPED_MAGIC, _FIRST.size) + _MARK
+_BEGIN: Final = _SKIPPED.pack(_SKIPPED_MAGIC, _FIRST.size) + MARK
 _SIZE: Final = struct.Struct("<III")  # magic, size of what follows, size of the frame
 _PIECE_BYTES: Final = 1 << 19
 
@@ -35,7 +34,7 @@ def pack(plain: memoryview) -> Pieces:
     if not len(plain):
         raise CodecError("there is nothing to compress", offset=0, reason="empty")
     compressor = Compressor()
-    first = _SKIPPED.pack(_SKIPPED_MAGIC, _FIRST.size) + _FIRST.pack(_MARK, len(plain))
+    first = _SKIPPED.pack(_SKIPPED_MAGIC, _FIRST.size) + _FIRST.pack(MARK, len(plain))
     yield Piece(0, first)
     to = len(first)
     for at in range(0, len(plain), _PIECE_BYTES):

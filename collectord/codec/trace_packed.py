@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.cursor import U32, U64, Cursor
 from collectord.codec.packed import (
+    MARK,
     ZSTD_NAME,
     ZSTD_VERSION,
     Compressor,
@@ -47,7 +48,6 @@ _SIZES: Final = struct.Struct("<II")
 _CHUNK_BYTES: Final = 1 << 18
 _CONTENTS_MAX_BYTES: Final = 1 << 26
 _TRAILER: Final = struct.Struct("<QI8s")  # size of the file, number of places, magic
-_TRAILER_MAGIC: Final = b"cltrpack"
 _CPUS_MAX: Final = 1 << 16
 _SIZE_MAX: Final = (1 << 63) - 1  # off_t
 
@@ -113,7 +113,7 @@ def pack(plain: memoryview) -> Pieces:
     rows = b"".join(
         CPU_EXTENT.pack(cpu, e.offset, e.size_bytes) for cpu, e in head.extents.items()
     )
-    trailer = rows + _TRAILER.pack(len(plain), len(head.extents), _TRAILER_MAGIC)
+    trailer = rows + _TRAILER.pack(len(plain), len(head.extents), MARK)
     yield Piece(at, trailer)
     at += len(trailer)
     yield Piece(buffer_at, buffer.header(_FLAG, at - buffer_at - SECTION_BYTES))
@@ -236,7 +236,7 @@ def _triple(data: memoryview, at: int, base: int, decompressor: Decompressor) ->
 def _trailer(packed: memoryview) -> tuple[int, dict[int, tuple[int, int]]]:
     """Return the size of the file, and the place of each CPU's pages."""
     at = len(packed) - _TRAILER.size
-    if at < 0 or bytes(packed[-len(_TRAILER_MAGIC) :]) != _TRAILER_MAGIC:
+    if at < 0 or bytes(packed[-len(MARK) :]) != MARK:
         raise CodecError("another program compressed it", offset=0, reason="compressed")
     size, count, _ = _TRAILER.unpack_from(packed, at)
     first = at - count * CPU_EXTENT.size

@@ -10,7 +10,7 @@ from typing import Final
 from collectord.errors import UsageError
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+)):(\d{1,5})", re.ASCII)
-_PORT_MAX: Final = 65535
+PORT_MAX: Final = 65_535
 _HINT: Final = 'HOST:PORT, e.g. "127.0.0.1:9590" or "[::1]:9590"; "" turns it off'
 
 
@@ -25,7 +25,7 @@ class ListenAddress:
     def parse(cls, text: str) -> ListenAddress:
         """Parse HOST:PORT, with an IPv6 address in brackets. Raises UsageError."""
         match = _ADDRESS.fullmatch(text)
-        if match is None or int(match[3]) > _PORT_MAX:
+        if match is None or int(match[3]) > PORT_MAX:
             raise UsageError(f"{text!r} is not an address", hint=_HINT)
         return cls(match[1] or match[2], int(match[3]))
 

@@ -16,6 +16,7 @@ PID_MAX: Final = (1 << 31) - 1  # pid_t
 # Names of BPF programs, and of what they declare.
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 NAME_WORDS: Final = "small letters, digits and _, beginning with a letter"
+ANSWER_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

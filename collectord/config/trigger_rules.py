@@ -7,7 +7,7 @@ import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.problems import Problem, under
+from collectord.config.problems import ANSWER_NAME, Problem, under
 from collectord.model import FLIGHT_RECORDER
 from collectord.text.nearest import did_you_mean
 from collectord.text.units import NS_PER_SECOND
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # A name is a part of a directory's name, and a label of metrics.
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
-_ANSWER: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _OWN_NAMES: Final = ("manual", "signal")
 _DELAY_MAX_NS: Final = 600 * NS_PER_SECOND
 _PER_DAY_MAX: Final = 1000
@@ -96,7 +95,7 @@ def _trigger(trigger: TriggerConfig) -> Iterator[Problem]:
     if not 0 < trigger.per_day <= _PER_DAY_MAX:
         yield Problem("per_day", f"{trigger.per_day} a day", f"1 to {_PER_DAY_MAX}")
     answers = trigger.answers or ()
-    if len(answers) > _ANSWERS_MAX or not all(map(_ANSWER.fullmatch, answers)):
+    if len(answers) > _ANSWERS_MAX or not all(map(ANSWER_NAME.fullmatch, answers)):
         hint = f"at most {_ANSWERS_MAX} names, such as why-io or slow-io"
         yield Problem("answers", "has a name that no answer can have, or too many", hint)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.config.listen_address import ListenAddress
+from collectord.config.schema import ControlConfig
 from collectord.errors import ConfigError, KernelError
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collectord.folders.folder import Folder
 
 # The directory of the unit and of tmpfiles.d: the only one that is created if it is missing.
-RUN_DIRECTORY: Final = Path("/run/collectord")
+RUN_DIRECTORY: Final = Path(ControlConfig().socket).parent
 # The owner and the socket's group may control the daemon.
 SOCKET_UMASK: Final = 0o117
 

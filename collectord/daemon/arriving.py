@@ -141,7 +141,7 @@ class Arriving:
     async def drop_late(self, keys: Iterable[tuple[str, str]]) -> None:
         """Drop sessions by name and source, if they are on their way."""
         wanted = {*keys}
-        await self.drop(one for one in self._ones if (one.plan.name, one.plan.source) in wanted)
+        await self.drop(one for one in self._ones if one.plan.key in wanted)
 
     def hurry(self) -> None:
         """Open nothing more and wait for no hung disk, since the process is about to stop."""

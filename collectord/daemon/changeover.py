@@ -107,7 +107,7 @@ class Changeover:
         """
         async with self._starting:
             self._plan = plan
-            self._order = [*map(_key, plan.sessions)]
+            self._order = [plan.key for plan in plan.sessions]
             ones = self._set_out(config, plans, contained)
             try:
                 await self._arriving.opened(ones)
@@ -137,12 +137,12 @@ class Changeover:
         gone = found.of(Kind.REMOVED)
         wanted = found.of(Kind.CHANGED) | found.of(Kind.ADDED)
         self._check_names(found)
-        plans = [plan for plan in new.sessions if _key(plan) in wanted]
+        plans = [plan for plan in new.sessions if plan.key in wanted]
         await self._leaving.check(plans)
         await self._arriving.check(plans)
-        lone = {_key(plan) for plan in (*old.sessions, *new.sessions) if plan.is_exclusive}
+        lone = {plan.key for plan in (*old.sessions, *new.sessions) if plan.is_exclusive}
         lone &= wanted | gone if lone & wanted else set()
-        beside = [plan for plan in plans if _key(plan) not in lone]
+        beside = [plan for plan in plans if plan.key not in lone]
         others = (*self._leaving.plans, *self._arriving.plans)
         check_streams((*self._sessions.plans, *others, *beside))
         self._context.kernel.reserve_files(sum(plan.files for plan in plans) + new.reserved_files)
@@ -155,12 +155,12 @@ class Changeover:
             await self._arriving.opened(ones)
             closed |= lone
             await self._close(lone)
-            ones += self._set_out(config, [p for p in plans if _key(p) in lone], _absent)
+            ones += self._set_out(config, [p for p in plans if p.key in lone], _absent)
             await self._arriving.opened(ones)
             begun = await self._arriving.begun(ones, self._join)
             if self._stops:
                 raise asyncio.CancelledError  # noqa: TRY301 - as if not under way
-            self._order = [*map(_key, new.sessions)]
+            self._order = [plan.key for plan in new.sessions]
             self._exchange(begun, gone)
         except BaseException:
             await self._arriving.drop(ones)
@@ -215,7 +215,7 @@ class Changeover:
     def _join(self, one: Arrival) -> None:
         """Let a session take its place whose disk has answered after the others'."""
         plan, error = one.plan, one.error()
-        if self._stops or _key(plan) not in self._order:
+        if self._stops or plan.key not in self._order:
             self._leaving.begin(one.aside.pop_all())
             return
         if error is not None:
@@ -255,14 +255,10 @@ class Changeover:
 
     async def _reopen(self, old: Plan, config: Config, closed: set[Key]) -> None:
         """Open sessions again that were closed in vain."""
-        plans = [plan for plan in old.sessions if _key(plan) in closed]
+        plans = [plan for plan in old.sessions if plan.key in closed]
         ones = self._set_out(config, plans, _any)
         await self._arriving.opened(ones)
         self._exchange(await self._arriving.begun(ones, self._join))
-
-
-def _key(plan: SessionPlan) -> Key:
-    return plan.name, plan.source
 
 
 def _blamed(config: Config, plan: SessionPlan) -> AbstractContextManager[None]:

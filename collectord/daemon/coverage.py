@@ -48,7 +48,7 @@ class Coverage:
         self.uncovered_ns()
         before, self._sessions = self._sessions, {}
         for plan in sessions:
-            key = plan.name, plan.source
+            key = plan.key
             known = before.get(key)
             if known is None or known.plan is not plan:
                 new = _Seen(plan)
@@ -118,23 +118,23 @@ class Coverage:
 
         Those that came online since the session began are among them.
         """
-        seen = self._sessions.get((plan.name, plan.source))
+        seen = self._sessions.get(plan.key)
         return seen.away(self.online) if seen is not None else frozenset()
 
     def absences(self, plan: SessionPlan, cpu: int) -> int:
         """Return how often a CPU was found to be offline, or to have been."""
-        return self._sessions[plan.name, plan.source].absences[cpu]
+        return self._sessions[plan.key].absences[cpu]
 
     def joined(self, plan: SessionPlan, cpu: int, absences: int) -> None:
         """Note that a CPU has new rings, which were opened after so many of its absences."""
         self.uncovered_ns()
-        seen = self._sessions[plan.name, plan.source]
+        seen = self._sessions[plan.key]
         if seen.absences[cpu] == absences:
             seen.take_back(cpu)
 
     def trouble(self, plan: SessionPlan) -> str:
         """Return what a session lacks, with the numbers of the CPUs; "" if nothing."""
-        seen = self._sessions.get((plan.name, plan.source))
+        seen = self._sessions.get(plan.key)
         return "; ".join(seen.troubles(self.online)) if seen is not None else ""
 
 

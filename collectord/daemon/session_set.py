@@ -115,7 +115,7 @@ class SessionSet:
         """Return the sums of the balances that the present sessions' predecessors had."""
         sums = dict(self._before)
         for session in self._leaving:
-            key = _key(session)
+            key = session.plan.key
             sums[key] = carried(sums.get(key), session.balance())
         return tuple(balance for key, balance in sums.items() if key in self._live)
 
@@ -129,7 +129,7 @@ class SessionSet:
 
     def of(self, plan: SessionPlan) -> list[AnySession]:
         """Return the session of the set that has the name and source of a plan; one or none."""
-        live = self._live.get((plan.name, plan.source))
+        live = self._live.get(plan.key)
         return [live.session] if live is not None else []
 
     def add(self, session: AnySession, own: AsyncExitStack) -> None:
@@ -139,7 +139,7 @@ class SessionSet:
             session: none of its name and source is in the set.
             own: undoes its opening.
         """
-        key = _key(session)
+        key = session.plan.key
         if key in self._live:
             raise ValueError(f"two sessions {key}")
         self._live[key] = _Live(session, own)
@@ -148,17 +148,17 @@ class SessionSet:
         """Take all sessions of another set, whose names and sources are not in this one."""
         for live in other._live.values():
             self.add(live.session, live.own)
-            self._live[_key(live.session)] = live
+            self._live[live.session.plan.key] = live
         other._live = {}
 
     async def begin(self, session: AnySession) -> None:
         """Begin a session of the set. It is to be closed even if that fails."""
-        self._live[_key(session)].begun = True
+        self._live[session.plan.key].begun = True
         await session.begin()
 
     async def replace(self, session: AnySession) -> None:
         """Put a placeholder in the place of a session that cannot begin, which is undone."""
-        key = _key(session)
+        key = session.plan.key
         before, self._live[key] = self._live[key], _Live(session, AsyncExitStack())
         async with AsyncExitStack() as stack:
             stack.push_async_callback(before.own.aclose)
@@ -236,12 +236,8 @@ class SessionSet:
         for session in ended:
             if session in self._leaving:
                 self._leaving.remove(session)
-                key = _key(session)
+                key = session.plan.key
                 self._before[key] = carried(self._before.get(key), session.balance())
-
-
-def _key(session: AnySession) -> Key:
-    return session.plan.name, session.plan.source
 
 
 async def _end(session: AnySession) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.fleet.lift import HOST
 from collectord.fleet.store_keys import CommitKey, parse_event_key
-from collectord.text.units import NS_PER_SECOND
+from collectord.text.units import NS_DIGITS, NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,6 @@ TIMESTAMP: Final = "TIMESTAMP_NS"
 # The name of a map, as DuckDB writes it: types of keys and values.
 MAP: Final = re.compile(r"MAP\((\w+), (\w+)\)")
 _ROWS: Final = 2048
-_NANO_DIGITS: Final = 9
 _INTEGER: Final = re.compile(r"U?(?:TINY|SMALL|BIG)?INT(?:EGER)?")
 # DuckDB's own answers have them as text.
 _WIDE: Final = re.compile(r"U?HUGEINT|BIGNUM|DECIMAL.*")
@@ -149,7 +148,7 @@ def time_as_text(utc_ns: int | str) -> str:
     """Return a time as DuckDB writes it."""
     seconds, rest_ns = divmod(int(utc_ns), NS_PER_SECOND)
     text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
-    return f"{text}.{rest_ns:0{_NANO_DIGITS}}".rstrip("0") if rest_ns else text
+    return f"{text}.{rest_ns:0{NS_DIGITS}}".rstrip("0") if rest_ns else text
 
 
 def _form(kind: str) -> Callable[[Any], Any]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ROOT: Final = 0
-_STATUS: Final = Path("/proc/self/status")
+PROC: Final = Path("/proc")
 # include/uapi/linux/capability.h: CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER.
 _BEYOND_PERMISSIONS: Final = 1 << 1 | 1 << 2 | 1 << 3
 
@@ -44,12 +44,17 @@ def is_privileged() -> bool:
     """Whether this process reaches files beyond the permissions of its user."""
     if os.geteuid() == ROOT:
         return True
+    return bool(effective_mask(PROC) & _BEYOND_PERMISSIONS)
+
+
+def effective_mask(proc: Path) -> int:
+    """Return `CapEff` of this process, a bit for each capability; 0 if it cannot be read."""
     try:
-        lines = _STATUS.read_text().splitlines()
+        status = (proc / "self/status").read_bytes()
     except OSError:
-        return False
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")]
-    return any(mask & _BEYOND_PERMISSIONS for mask in masks)
+        return 0
+    masks = [line.split()[1] for line in status.splitlines() if line.startswith(b"CapEff:")]
+    return int(masks[0], 16) if masks else 0
 
 
 def others_may_write(status: os.stat_result) -> bool:

@@ -7,6 +7,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collectord.folders.trust import PROC
 from collectord.kernel.bpf.program_notes import RUN
 from collectord.kernel.local.local_bpf import LocalBpf
 from collectord.kernel.local.local_host import Places
@@ -34,7 +35,7 @@ class LinuxKernel(LocalPerf, LocalBpf, LocalTracefs, LocalRelay):
     def __init__(
         self,
         *,
-        proc: Path = Path("/proc"),
+        proc: Path = PROC,
         sys: Path = Path("/sys"),
         tracefs: Tracefs | None = None,
         run: Path = RUN,

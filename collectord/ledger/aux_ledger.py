@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import AUX_HEAD_RULES
 from collectord.ledger.drained import drained_json, quarantine
-from collectord.model import RING_DROPPED, Basis, LossKey, Reason, Stage, loss_name
+from collectord.model import RING_DROPPED, Basis, LossKey, Reason, Stage, less, loss_name
 from collectord.plan.aux_areas import HeadRule
 
 if TYPE_CHECKING:
@@ -84,13 +84,9 @@ class AuxReading:
         """Return what came after an earlier reading."""
         return AuxReading(
             head=self.head - before.head,
-            traced=_less(self.traced, before.traced),
-            lost_records=_less(self.lost_records, before.lost_records),
+            traced=less(self.traced, before.traced),
+            lost_records=less(self.lost_records, before.lost_records),
         )
-
-
-def _less(value: int | None, before: int | None) -> int | None:
-    return None if value is None or before is None else value - before
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from collectord.ledger.record_ledger import RingBalance, SessionBalance
     from collectord.model import RingLabel
@@ -126,18 +126,19 @@ def gauge(name: str, text: str, names: Labels, samples: Iterable[Known]) -> Metr
 
 def highest(name: str, text: str, names: Labels, samples: Iterable[Row]) -> Metric:
     """Return a gauge family; of samples with equal labels the highest counts."""
-    found: dict[Labels, float] = {}
-    for labels, value in samples:
-        found[labels] = max(value, found.get(labels, value))
-    return gauge(name, text, names, found.items())
+    return gauge(name, text, names, _chosen(samples, max))
 
 
 def lowest(name: str, text: str, names: Labels, samples: Iterable[Row]) -> Metric:
     """Return a gauge family; of samples with equal labels the lowest counts."""
+    return gauge(name, text, names, _chosen(samples, min))
+
+
+def _chosen(samples: Iterable[Row], choose: Callable[[float, float], float]) -> Iterable[Row]:
     found: dict[Labels, float] = {}
     for labels, value in samples:
-        found[labels] = min(value, found.get(labels, value))
-    return gauge(name, text, names, found.items())
+        found[labels] = choose(value, found.get(labels, value))
+    return found.items()
 
 
 def _sums(samples: Iterable[Known]) -> list[Row]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from collectord.codec.blktrace import ALL_ACTIONS, action_mask, action_names
+from collectord.codec.file_formats import BLKTRACE, RELAY
 from collectord.config.schema_session import RelaySourceConfig
 from collectord.errors import MissingFeature, MissingPrivilege, NoSuchTarget
 from collectord.facts.kernel_facts import SEES_DEVICES
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts, RelayFacts
 
 SOURCE: Final = RelaySourceConfig.kind
-BLKTRACE_FORMAT: Final = "blktrace"
-RAW_FORMAT: Final = "relay"
 
 # blktrace's own sizes: a pass that comes a second late meets 40,000 records.
 _SUBBUF_BYTES: Final = 512 << 10
@@ -154,7 +153,7 @@ def draft(source: RelaySourceConfig, facts: KernelFacts) -> Iterator[SourceDraft
 
 
 def _drafted(plan: RelayPlan, facts: KernelFacts, *, may_fail: bool) -> SourceDraft:
-    form = BLKTRACE_FORMAT if plan.is_blktrace else RAW_FORMAT
+    form = BLKTRACE if plan.is_blktrace else RELAY
     draft = SourceDraft(SOURCE, form, plan, may_fail=may_fail)
     try:
         cpus = _cpus(plan, facts)

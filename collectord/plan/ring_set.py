@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_pmu import decoder_of
+from collectord.codec.file_formats import PERF_DATA
 from collectord.codec.perf_attr import SampleType
 from collectord.config.schema_session import PerfSourceConfig
 from collectord.errors import PlanError
@@ -121,7 +122,7 @@ class Rings(SourceDraft):
     """
 
     kind: str = PerfSourceConfig.kind
-    form: str = "perf.data"
+    form: str = PERF_DATA
     sets: tuple[RingSet, ...] = ()
 
 

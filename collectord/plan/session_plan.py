@@ -71,6 +71,11 @@ class SessionPlan:
     ends_ns: int = 0
     opener: str = ""
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its name and source, which no other has."""
+        return self.name, self.source
+
     def contains(self, error: CollectordError) -> bool:
         """Whether such an error fails it alone; for perf's and ftrace's rings only absence."""
         absent = isinstance(error, MissingFeature)

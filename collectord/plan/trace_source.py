@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.file_formats import TRACE_DAT
 from collectord.config.schema_session import TracefsSourceConfig
 from collectord.errors import (
     CollectordError,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collectord.text.units import Share
 
 SOURCE: Final = "tracefs"
-FORMAT: Final = "trace.dat"
 
 # Ring of a stream. A pass that comes 20 ms late meets 2 MB of 60-byte events at 1.7 million a
 # second; the ring wakes us when it is a quarter full.
@@ -124,9 +124,9 @@ def draft(
     except ABSENCE as error:
         if source.when == "always":
             raise
-        return SourceDraft(SOURCE, FORMAT, degraded=(f"{SOURCE}: {error.message}",))
+        return SourceDraft(SOURCE, TRACE_DAT, degraded=(f"{SOURCE}: {error.message}",))
     if not events and not source.probes:
-        return SourceDraft(SOURCE, FORMAT, degraded=tuple(degraded))
+        return SourceDraft(SOURCE, TRACE_DAT, degraded=tuple(degraded))
     cpus = ring_cpus(scope, facts)
     notes: list[str] = []
     keep_ns = max_bytes = 0
@@ -180,7 +180,9 @@ def draft(
         a_ring += _FILES_PER_PIPE
     files = len(rings) * a_ring + _FILES_OF_INSTANCE
     may_fail = source.when != "always"
-    return SourceDraft(SOURCE, FORMAT, plan, rings, files, tuple(notes), tuple(degraded), may_fail)
+    return SourceDraft(
+        SOURCE, TRACE_DAT, plan, rings, files, tuple(notes), tuple(degraded), may_fail
+    )
 
 
 def _with(freeze: FtraceEvent | None, events: tuple[FtraceEvent, ...]) -> tuple[FtraceEvent, ...]:

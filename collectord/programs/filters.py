@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from collectord.config.listen_address import PORT_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Filter = Literal["pid", "tid", "uid", "comm", "cgroup", "path", "local_port", "remote_port"]
 
-_PORT_MAX: Final = 65_535
 # A `*` at the end may follow all 15 bytes that the kernel keeps of a name.
 _COMM_BYTES: Final = 16
 # Each byte costs two instructions of the program.
@@ -43,14 +44,14 @@ FILTERS: Final[Mapping[Filter, Mapping[str, object]]] = {
         "type": "int",
         "default": 0,
         "min": 0,
-        "max": _PORT_MAX,
+        "max": PORT_MAX,
         "help": "only this port on this side, 0 for all",
     },
     "remote_port": {
         "type": "int",
         "default": 0,
         "min": 0,
-        "max": _PORT_MAX,
+        "max": PORT_MAX,
         "help": "only this port on the other side, 0 for all",
     },
 }

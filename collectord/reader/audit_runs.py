@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from collectord.errors import CodecError
-from collectord.model import Basis
+from collectord.model import Basis, less
 from collectord.sink.chain_log import span_of
 from collectord.sink.manifest import Manifest
 from collectord.sink.series import Balance, decode
@@ -121,11 +121,6 @@ class Run:
                 if not other.balance.exact
             ),
         )
-
-
-def less(count: int | None, before: int | None) -> int | None:
-    """Return the difference of two counts, None if one of them is unknown."""
-    return None if count is None or before is None else count - before
 
 
 def run_of(segments: Sequence[Segment]) -> Run:

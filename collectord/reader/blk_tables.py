@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from collectord._native._columns import Lines, Scan
-from collectord.codec.blk_columns import BLKTRACE, blk_columns, note_ops
+from collectord.codec.blk_columns import blk_columns, note_ops
 from collectord.codec.blktrace import kinds
+from collectord.codec.file_formats import BLKTRACE
 from collectord.codec.line_ops import Words
 from collectord.errors import UnsafePath
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
-from collectord.reader.event_file import UNREADABLE, EventFile, FileEvent, Records, Source
+from collectord.reader.event_file import IDLE, UNREADABLE, EventFile, FileEvent, Records, Source
 from collectord.reader.relay_events import files_of
 from collectord.reader.sound_parts import sound_parts
 from collectord.sink.segment import PARTIAL, SegmentPaths, sink_errors
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collectord.reader.event_file import Span
     from collectord.reader.sound_parts import Sound
 
-_IDLE: Final = "<idle>"
 _KINDS: Final = kinds()
 _LABELS: Final = tuple(kind.name for kind in _KINDS)
 _PROCESS: Final = _LABELS.index("process")
@@ -142,7 +142,7 @@ def _on_cpu(cpu: int, sound: Sound) -> tuple[Span, ...]:
 @lru_cache(maxsize=16)  # each file of a set asks for those of all
 def _names(files: tuple[tuple[Path, int], ...]) -> tuple[tuple[int, int, str], ...]:
     """Return the names in the notes of files, which are told apart by their sizes."""
-    found: list[tuple[int, int, str]] = [(0, 0, _IDLE)]
+    found: list[tuple[int, int, str]] = [(0, 0, IDLE)]
     with ExitStack() as stack:
         scan = Scan("all", ())
         for path, _ in files:

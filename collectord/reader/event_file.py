@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collectord.sink.manifest import EventLayout
 
 UNREADABLE: Final = "cannot read the segment"
+# The name of thread 0, which no record tells.
+IDLE: Final = "<idle>"
 INT32_MAX: Final = (1 << 31) - 1
 INT64_MAX: Final = (1 << 63) - 1
 _UINT16_MAX: Final = (1 << 16) - 1

@@ -10,8 +10,8 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from collectord._native._columns import Scan
-from collectord.codec.blk_columns import BLKTRACE
 from collectord.codec.event_names import find_named
+from collectord.codec.file_formats import BLKTRACE
 from collectord.codec.ftrace_columns import COMMON, MISSING, fits, widest
 from collectord.codec.perf_attr import EventType
 from collectord.codec.perf_columns import FIXED, SAMPLES, SOFTWARE, SOFTWARE_NAMES

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec import perf_merge, tracing_data
+from collectord.codec.file_formats import PERF_DATA
 from collectord.codec.perf_data import build_head, build_tail
 from collectord.codec.perf_features import Features, decode_build_ids
 from collectord.codec.perf_section import Feature
@@ -40,7 +41,7 @@ def write_perf_data(files: Sequence[EventFile], window: Window, out: int) -> Cut
         SinkError: one of them cannot be read.
         OSError: the new file cannot be written.
     """
-    chosen = choose(files, PerfTables, "perf.data", window)
+    chosen = choose(files, PerfTables, PERF_DATA, window)
     parts = chosen.inside
     features = [file.feature_sections() for file, _ in parts]
     try:

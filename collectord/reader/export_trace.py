@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.file_formats import TRACE_DAT
 from collectord.codec.trace_dat import PAGE_BYTES, SECTION
 from collectord.codec.trace_merge import NewBuffer, build, merge
 from collectord.errors import CodecError
@@ -46,7 +47,7 @@ def write_trace_dat(files: Sequence[EventFile], window: Window, out: int) -> Cut
         SinkError: one of them cannot be read.
         OSError: the new file cannot be written.
     """
-    chosen = choose(files, TraceTables, "trace.dat", window)
+    chosen = choose(files, TraceTables, TRACE_DAT, window)
     inside = sorted(chosen.inside, key=lambda one: one[0].clock[:1])
     parts = [file.parts() for file, _ in inside]
     try:

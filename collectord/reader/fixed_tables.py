@@ -78,19 +78,18 @@ def fixed_tables(rows: Sequence[SegmentRow], machine: str) -> dict[str, FixedTab
         SYSCALL_NAMES: [*syscall_names(machine).items()],
         ERRNO_NAMES: [*errno.errorcode.items(), *_RESTARTS.items()],
     }
-    return {name: FixedTable(types_of(_COLUMNS[name]), rows) for name, rows in rows_of.items()}
+    return {
+        name: FixedTable(types_of(FIXED_COLUMNS[name]), rows) for name, rows in rows_of.items()
+    }
 
 
-def described_fixed() -> Iterator[tuple[str, str, str]]:
-    """Yield {table, column, what it is} of these tables."""
-    for table, columns in _COLUMNS.items():
-        yield from described_columns(table, columns)
-
-
-def described_columns(table: str, columns: Mapping[str, Typed]) -> Iterator[tuple[str, str, str]]:
-    """Yield {table, column, what it is} of a table."""
-    for name, (kind, meaning) in columns.items():
-        yield table, name, meaning if kind in {_TEXT, _TIME} else f"{kind}, {meaning}"
+def described_columns(
+    tables: Mapping[str, Mapping[str, Typed]],
+) -> Iterator[tuple[str, str, str]]:
+    """Yield {table, column, what it is} of tables."""
+    for table, columns in tables.items():
+        for name, (kind, meaning) in columns.items():
+            yield table, name, meaning if kind in {_TEXT, _TIME} else f"{kind}, {meaning}"
 
 
 def types_of(columns: Mapping[str, Typed]) -> dict[str, str]:
@@ -98,7 +97,7 @@ def types_of(columns: Mapping[str, Typed]) -> dict[str, str]:
     return {name: kind for name, (kind, _) in columns.items()}
 
 
-_COLUMNS: Final[Mapping[str, Mapping[str, Typed]]] = {
+FIXED_COLUMNS: Final[Mapping[str, Mapping[str, Typed]]] = {
     SEGMENTS: {
         "path": (_TEXT, "text"),
         "session": (_TEXT, "text, empty if nothing tells it"),

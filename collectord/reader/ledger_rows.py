@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import SinkError
-from collectord.reader.audit_runs import less
+from collectord.model import less
 from collectord.reader.fixed_tables import as_utc
 from collectord.reader.manifest_links import earlier_manifests, sealed_manifest
 from collectord.sink.manifest import Manifest

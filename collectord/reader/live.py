@@ -13,18 +13,12 @@ from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from collectord.codec.file_formats import PERF_DATA
 from collectord.errors import SinkError, UsageError
 from collectord.folders.walk import open_folder
 from collectord.reader.event_file import read_manifest
 from collectord.reader.live_segment import LiveSegment
-from collectord.sink.segment import (
-    PARTIAL,
-    PERF_DATA,
-    Group,
-    SegmentPaths,
-    group_files,
-    sink_errors,
-)
+from collectord.sink.segment import PARTIAL, Group, SegmentPaths, group_files, sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

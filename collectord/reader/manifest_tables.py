@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from collectord.reader.coverage_rows import COVERAGE_COLUMNS, coverage_rows
 from collectord.reader.event_tables import CLOCKS, COVERAGE, DAMAGE, LEDGER, SNAPSHOTS
-from collectord.reader.fixed_tables import FixedTable, as_utc, as_word, described_columns, types_of
+from collectord.reader.fixed_tables import FixedTable, as_utc, as_word, types_of
 from collectord.reader.ledger_rows import LEDGER_COLUMNS, ledger_rows
 from collectord.reader.manifests import read_manifests
 from collectord.sink.manifest import Manifest, data_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from collectord.reader.event_file import Window
     from collectord.reader.event_tables import EventTable, TableScan
@@ -50,7 +50,7 @@ _SNAPSHOT_COLUMNS: Final = {
     "repeated": ("UBIGINT", "records that the snapshot before has"),
     "repeated_bytes": ("UBIGINT", "bytes"),
 }
-_COLUMNS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+MANIFEST_COLUMNS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     LEDGER: LEDGER_COLUMNS,
     CLOCKS: _CLOCK_COLUMNS,
     COVERAGE: COVERAGE_COLUMNS,
@@ -81,7 +81,7 @@ class ManifestTables:
         }
         tables: dict[str, MadeTable] = {
             name: _Table(self, types_of(columns), rows_of[name])
-            for name, columns in _COLUMNS.items()
+            for name, columns in MANIFEST_COLUMNS.items()
         }
         return {**tables, DAMAGE: _Damage(self, self._damage, self._window)}
 
@@ -133,12 +133,6 @@ class _Damage(NamedTuple):
             f'CREATE VIEW "{name}" AS FROM "{_IN_FILES}" UNION ALL BY NAME FROM "{_IN_MANIFESTS}"'
         )
         return [scan]
-
-
-def described_manifests() -> Iterator[tuple[str, str, str]]:
-    """Yield {table, column, what it is} of the tables."""
-    for table, columns in _COLUMNS.items():
-        yield from described_columns(table, columns)
 
 
 def _clock_rows(segments: Sequence[Segment]) -> Rows:

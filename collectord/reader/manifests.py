@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from collectord.codec.file_formats import RELAY
 from collectord.errors import SinkError
 from collectord.folders.walk import open_folder
 from collectord.model import RingRole
@@ -21,13 +22,7 @@ from collectord.sink.manifest import (
     decode,
     foreign_schema,
 )
-from collectord.sink.segment import (
-    PARTIAL,
-    RELAY,
-    SegmentPaths,
-    read_manifest,
-    sink_errors,
-)
+from collectord.sink.segment import PARTIAL, SegmentPaths, read_manifest, sink_errors
 from collectord.sink.told_balance import UNTOLD, BalanceTold, balance_in
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
+from collectord.codec.file_formats import BLKTRACE, RELAY
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_file
 from collectord.sink.packing import plain_errors, unpacked
-from collectord.sink.segment import BLKTRACE, PARTIAL, RELAY, SegmentPaths
+from collectord.sink.segment import PARTIAL, SegmentPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

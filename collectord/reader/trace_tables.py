@@ -14,6 +14,7 @@ from collectord.codec.trace_cmd_dat import parse, read_buffers, read_parts, unpa
 from collectord.errors import CodecError, SinkError
 from collectord.folders.folder import write_all
 from collectord.reader.event_file import (
+    IDLE,
     INT32_MAX,
     INT64_MAX,
     UNREADABLE,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collectord.codec.trace_cmd_dat import Buffer, Parts, TraceDat, Track
     from collectord.reader.event_file import Span
 
-_IDLE: Final = "<idle>"
 _FTRACE: Final = "ftrace"
 _COMMON_PID: Final = "common_pid"
 _COMMON_PID_AT: Final = 4  # in all kernels since 2.6.39
@@ -79,7 +79,7 @@ class TraceTables(EventFile):
         self._fd = fd
         self.buffers = tuple(self._pages(fd, found))
         self.sources = tuple(source for _, source in self.buffers)
-        comms = {0: _IDLE} | {
+        comms = {0: IDLE} | {
             tid: comm.decode(errors="backslashreplace")
             for tid, comm in found.comms.items()
             if tid <= INT32_MAX

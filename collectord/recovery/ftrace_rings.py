@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from collectord.codec.file_formats import TRACE_DAT
 from collectord.errors import CodecError, KernelError, NoSuchTarget, SinkError
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
@@ -39,7 +40,7 @@ from collectord.recovery.page_segment import salvage
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import Identity, Manifest, RingEntry, decode
 from collectord.sink.packing import unpacked
-from collectord.sink.segment import TRACE_DAT, group_files, read_other_manifest, sink_errors
+from collectord.sink.segment import group_files, read_other_manifest, sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

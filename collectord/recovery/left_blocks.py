@@ -22,20 +22,20 @@ import structlog
 
 from collectord._native import _core
 from collectord.codec.blktrace import IS_NOTE, MAGIC, RECORD
+from collectord.codec.file_formats import BLKTRACE
 from collectord.errors import CodecError, SinkError, UnsafePath
 from collectord.folders.folder import opened, write_all
 from collectord.kernel.values import kept_trace
 from collectord.kernel.values.kept_rings import NOTE_BYTES
+from collectord.recovery.left_file import LeftFile
 from collectord.sink.blk_records import examine
-from collectord.sink.manifest import Manifest, OpenManifest, decode, encode
+from collectord.sink.manifest import Manifest, decode, encode
 from collectord.sink.packing import unpacked
 from collectord.sink.scan import mapped
 from collectord.sink.segment import (
-    BLKTRACE,
     MANIFEST,
     PARTIAL,
     group_files,
-    read_manifest,
     read_other_manifest,
 )
 from collectord.sink.segment_lock import lock
@@ -169,22 +169,12 @@ class _Trace:
         write_all(self._fd, word.to_bytes(_WORD, "little"), at)
 
 
-class _Part:
-    """A CPU's file of a set that the killed daemon left open, locked."""
+class _Part(LeftFile):
+    """A CPU's file of a set."""
 
     def __init__(self, folder: Folder, paths: SegmentPaths, fd: int) -> None:
-        self._folder = folder
-        self._paths = paths
-        self._fd = fd
-        self.manifest = decode(read_manifest(folder, paths.open_manifest), OpenManifest)
-        status = os.fstat(fd)
-        self.key = status.st_dev, status.st_ino
-        self.size = status.st_size
-
-    @property
-    def run(self) -> str:
-        """The run of the segment that is repaired."""
-        return self.manifest.run if self.manifest is not None else ""
+        super().__init__(folder, paths, fd)
+        self.size = os.fstat(fd).st_size
 
     @property
     def device(self) -> str:

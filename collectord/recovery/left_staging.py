@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import structlog
 
+from collectord.codec.file_formats import PERF_DATA
 from collectord.codec.perf_record import PAGE_BYTES
 from collectord.errors import CodecError, SinkError, UnsafePath
 from collectord.folders.folder import opened, write_all
@@ -29,18 +30,13 @@ from collectord.kernel.values.kept_staging import (
     staging_bytes,
 )
 from collectord.model import STREAMS_MAX
-from collectord.sink.manifest import OpenManifest, decode, encode
+from collectord.recovery.left_file import LeftFile
+from collectord.sink.manifest import encode
 from collectord.sink.perf_chunks import has_events, names, padded, sound_end
 from collectord.sink.perf_file import read_head, time_offset
 from collectord.sink.run_so_far import last_segment
 from collectord.sink.scan import mapped, scan
-from collectord.sink.segment import (
-    MANIFEST,
-    PARTIAL,
-    PERF_DATA,
-    group_files,
-    read_manifest,
-)
+from collectord.sink.segment import MANIFEST, PARTIAL, group_files
 from collectord.sink.segment_lock import lock
 
 if TYPE_CHECKING:
@@ -153,30 +149,15 @@ def _places(notes: Iterable[int]) -> Mapping[int, int]:
     return found
 
 
-class _Orphan:
-    """A segment that the killed daemon left open, locked; chunks are written into it.
-
-    Attributes:
-        key: its device and inode.
-        manifest: None if it cannot be read.
-    """
+class _Orphan(LeftFile):
+    """A segment into which chunks are written."""
 
     def __init__(self, folder: Folder, paths: SegmentPaths, fd: int) -> None:
-        self._folder = folder
-        self._paths = paths
-        self._fd = fd
+        super().__init__(folder, paths, fd)
         self._head = head = read_head(fd)
         self._time_offset = time_offset(head.attrs)
         self._start = head.write_offset
-        status = os.fstat(fd)
-        self.key = status.st_dev, status.st_ino
-        self.manifest = decode(read_manifest(folder, paths.open_manifest), OpenManifest)
         self._samples = 0
-
-    @property
-    def run(self) -> str:
-        """The run of the segment that is repaired."""
-        return self.manifest.run if self.manifest is not None else ""
 
     def has_same_rings(self, other: _Orphan) -> bool:
         """Whether another segment is of the same rings: it knows the names of their tasks."""

@@ -8,11 +8,12 @@ from contextlib import closing as closed_after
 from typing import TYPE_CHECKING, Final
 
 from collectord._native._core import SegmentClosed
+from collectord.codec.file_formats import TRACE_DAT
 from collectord.codec.ftrace_format import parse_header_page
 from collectord.folders.folder import write_all
 from collectord.plan.sink_plan import SinkPlan
 from collectord.sink.scan import widest
-from collectord.sink.segment import FULL, TRACE_DAT, sink_errors
+from collectord.sink.segment import FULL, sink_errors
 from collectord.sink.trace_dat_sink import TraceDatSink
 from collectord.sink.trace_file import Recount
 

@@ -107,7 +107,7 @@ class CostMeter:
         live = set()
         for session in sessions:
             self._count(session, run_ns)
-            live.add(_key(session))
+            live.add(session.plan.key)
         own_ns = _own_ns()
         whole_ns = own_ns - self._excused_ns + self._gone_ns + sum(self._imposed.values())
         imposed = {key: ns for key, ns in self._imposed.items() if key in live}
@@ -123,13 +123,13 @@ class CostMeter:
 
     def lately_ns(self, session: AnySession) -> int:
         """Return what a session's probes have taken over the last minute, 0 if that is unknown."""
-        key = _key(session)
+        key = session.plan.key
         first, last = self._window[0], self._window[-1]
         return last.imposed_ns.get(key, 0) - first.imposed_ns.get(key, 0)
 
     def forget(self, session: AnySession) -> None:
         """Keep what a session that has ended has cost in the sum alone."""
-        key = _key(session)
+        key = session.plan.key
         self._last.pop(key, None)
         self._gone_ns += self._imposed.pop(key, 0)
         self.cost = replace(self.cost, imposed_ns=dict(self._imposed))
@@ -138,14 +138,10 @@ class CostMeter:
         """Add what a session has cost since the last reading; a replaced one begins at 0."""
         imposed_ns = _imposed_ns(session, run_ns)
         if imposed_ns is not None:
-            key = _key(session)
+            key = session.plan.key
             grown_ns = max(0, imposed_ns - self._last.get(key, 0))
             self._imposed[key] = self._imposed.get(key, 0) + grown_ns
             self._last[key] = imposed_ns
-
-
-def _key(session: AnySession) -> tuple[str, str]:
-    return session.plan.name, session.plan.source
 
 
 def share_of(window: deque[Reading], cpus: int) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from collectord import __version__
 from collectord.codec.aux_info import Switches, encode_info
+from collectord.codec.file_formats import PERF_DATA, TRACE_DAT
 from collectord.codec.perf_attr import CLOCK_MONOTONIC
 from collectord.codec.perf_data import AttrSection
 from collectord.codec.perf_features import ClockData, Features, Group
@@ -23,7 +24,6 @@ from collectord.session.program_watch import ROOM_BYTES
 from collectord.sink.manifest import EventLayout, Identity
 from collectord.sink.perf_data_sink import PerfDataSink
 from collectord.sink.relay_sink import RelaySink
-from collectord.sink.segment import PERF_DATA, TRACE_DAT
 from collectord.sink.trace_dat_sink import TraceDatSink
 from collectord.text.foreign import encode_json
 from collectord.text.units import NS_PER_SECOND

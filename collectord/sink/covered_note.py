@@ -22,7 +22,7 @@ from collectord.folders.walk import open_folder
 from collectord.model import ClockReading  # noqa: TC001 - msgspec reads annotations
 from collectord.sink.manifest import Count  # noqa: TC001 - msgspec reads annotations
 from collectord.sink.segment import sink_errors
-from collectord.text.foreign import decode_json, encode_json
+from collectord.text.foreign import decoded, encode_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,10 +61,7 @@ def read(directory: Path, source: str) -> Covered | None:
             data = folder.read(PREFIX + source, _BYTES)
         except (FileNotFoundError, UnsafePath):
             return None
-    try:
-        return decode_json(data, Covered)
-    except msgspec.DecodeError:
-        return None
+    return decoded(data, Covered)
 
 
 def write(directory: Path, source: str, note: Covered, *, durable: bool = False) -> None:

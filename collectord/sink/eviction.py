@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from collectord.codec.file_formats import TRACE_DAT
 from collectord.errors import SinkError, UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
@@ -19,7 +20,6 @@ from collectord.sink import chain_log
 from collectord.sink.segment import (
     BLOCK_BYTES,
     MANIFEST,
-    TRACE_DAT,
     Group,
     group_files,
     read_other_manifest,

@@ -25,7 +25,7 @@ from collectord.programs.program_manifest import (
     ColumnConfig,  # noqa: TC001 - msgspec reads annotations
 )
 from collectord.sink.series import SeriesText  # noqa: TC001 - msgspec reads annotations
-from collectord.text.foreign import decode_json, encode_json
+from collectord.text.foreign import decode_json, decoded, encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -313,20 +313,14 @@ def encode(manifest: OpenManifest | Manifest) -> bytes:
 
 def decode(data: bytes, kind: type[M]) -> M | None:
     """Read a manifest of this schema; None if the bytes are not one (damaged, foreign)."""
-    try:
-        manifest = decode_json(data, kind)
-    except msgspec.DecodeError:
-        return None
-    return manifest if manifest.schema in SCHEMAS else None
+    manifest = decoded(data, kind)
+    return manifest if manifest is not None and manifest.schema in SCHEMAS else None
 
 
 def foreign_schema(data: bytes) -> int | None:
     """Return the schema of a manifest that only another version reads; None for other bytes."""
-    try:
-        schema = decode_json(data, _SchemaOnly).schema
-    except msgspec.DecodeError:
-        return None
-    return schema if schema not in SCHEMAS else None
+    told = decoded(data, _SchemaOnly)
+    return told.schema if told is not None and told.schema not in SCHEMAS else None
 
 
 class Damage(NamedTuple):
@@ -350,10 +344,8 @@ def damage(data: bytes, kind: type[OpenManifest | Manifest]) -> Damage | None:
 
 
 def _is_of_this_version(data: bytes) -> bool:
-    try:
-        return decode_json(data, _SchemaOnly).schema in SCHEMAS
-    except msgspec.DecodeError:
-        return False
+    told = decoded(data, _SchemaOnly)
+    return told is not None and told.schema in SCHEMAS
 
 
 def layout_faults(manifest: OpenManifest | Manifest) -> Iterator[str]:

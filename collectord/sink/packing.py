@@ -9,12 +9,13 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec import perf_packed, relay_packed, trace_packed
+from collectord.codec.file_formats import PERF_DATA, TRACE_DAT
 from collectord.codec.packed import FIRST_BYTES
 from collectord.errors import CodecError, SinkError
 from collectord.folders.folder import write_all
 from collectord.sink.manifest import COUNT_MAX
 from collectord.sink.scan import mapped
-from collectord.sink.segment import PERF_DATA, TRACE_DAT, sink_errors
+from collectord.sink.segment import sink_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord._native._core import scan_records
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_record import HEADER, HEADER_BYTES, PAGE_BYTES, iter_records
+from collectord.codec.perf_record import (
+    HEADER,
+    HEADER_BYTES,
+    PAGE_BYTES,
+    RECORD_MAX_BYTES,
+    iter_records,
+)
 from collectord.sink.scan import KNOWN_TYPES, scan, scan_torn, xxh3
 from collectord.sink.stored_file import CUT, Part
 
@@ -41,7 +47,6 @@ _NAMES: Final = frozenset(
 )
 # Longer than a record; most parts of this length have events alone.
 _LOOK_BYTES: Final = 128 << 10
-_PADDING_MAX_BYTES: Final = 65528
 # The end of a chunk of an older version is searched this far.
 _CHUNK_MAX_BYTES: Final = 16 << 20
 
@@ -242,7 +247,7 @@ def padding(part: Part) -> Iterator[tuple[int, bytes]]:
     """Yield offsets and bytes to write so that readers skip a part; its other bytes may stay."""
     at, left = part.offset, part.bytes
     while left:
-        size = min(left, _PADDING_MAX_BYTES)
+        size = min(left, RECORD_MAX_BYTES)
         head = HEADER.pack(RecordType.FINISHED_INIT, 0, size)
         yield at, (head + CUT)[:size]
         at += size

@@ -12,6 +12,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.file_formats import PERF_DATA
 from collectord.codec.perf_data import NO_RECORDS, AttrSection, build_head, build_tail
 from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId
@@ -21,7 +22,7 @@ from collectord.codec.perf_targets import encode_targets
 from collectord.sink.file_sink import NO_LAYOUTS, Contents, FileSink, Place
 from collectord.sink.manifest import with_counts
 from collectord.sink.perf_file import DataSection, finish, write_head
-from collectord.sink.segment import FULL, PERF_DATA
+from collectord.sink.segment import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence

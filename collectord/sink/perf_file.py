@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from collectord._native import _core
 from collectord.codec.aux_record import auxtrace_index, iter_pieces
+from collectord.codec.file_formats import PERF_DATA
 from collectord.codec.perf_attr import EventType, RecordType, SoftwareId, sample_time_offset
 from collectord.codec.perf_data import (
     FIRST_BYTES,
@@ -29,7 +30,7 @@ from collectord.folders.folder import write_all
 from collectord.sink.manifest import Span
 from collectord.sink.perf_chunks import examine, padding
 from collectord.sink.scan import mapped, read_first, scan, walk_unsealed, xxh3
-from collectord.sink.segment import BLOCK_BYTES, PERF_DATA
+from collectord.sink.segment import BLOCK_BYTES
 from collectord.sink.stored_file import (
     Check,
     Finding,

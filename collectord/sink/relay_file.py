@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord._native import _core
+from collectord.codec.file_formats import BLKTRACE
 from collectord.folders.folder import write_all
 from collectord.sink.blk_records import examine, messages
 from collectord.sink.scan import mapped, walk_unsealed
-from collectord.sink.segment import BLKTRACE, BLOCK_BYTES
+from collectord.sink.segment import BLOCK_BYTES
 from collectord.sink.stored_file import Check, Finding, FinishedFile, Part, Shown, Survey, Track
 from collectord.sink.sums import data_span, sums_of, unsound
 

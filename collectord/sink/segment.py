@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.file_formats import BLKTRACE, PERF_DATA, RELAY, TRACE_DAT
 from collectord.errors import SinkError, UnsafePath
 from collectord.folders.walk import open_folder
 from collectord.text.units import NS_PER_SECOND
@@ -47,12 +48,7 @@ PACKING: Final = ".packing"
 # The ends of files that are kept beside a sealed segment for its symbols, as a pattern.
 BESIDE_END: Final = ".gz"
 BESIDE: Final = rf"\.(?:\d{{1,10}}\.map|modules){re.escape(BESIDE_END)}"
-PERF_DATA: Final = "perf.data"
-TRACE_DAT: Final = "trace.dat"
 FORMATS: Final = (PERF_DATA, TRACE_DAT)
-# Formats of sets of files, one for each CPU: its number follows.
-BLKTRACE: Final = "blktrace"
-RELAY: Final = "relay"
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # `make_room` may help against these
 # A manifest has some hundred bytes for each ring and build-id; a larger file is not a manifest.
 MANIFEST_MAX_BYTES: Final = 16 << 20

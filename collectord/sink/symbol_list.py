@@ -11,11 +11,11 @@ import re
 import time
 import zlib
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.codec.kallsyms import FUNCTIONS, OF_MODULES, are_hidden
 from collectord.errors import UnsafePath
+from collectord.folders.trust import PROC
 from collectord.folders.walk import open_folder
 from collectord.sink.kept_beside import FAST, GZIP, NewFile, link, unpacked
 from collectord.sink.segment import modules_name
@@ -23,6 +23,7 @@ from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from collectord.folders.folder import Folder
 
@@ -130,7 +131,7 @@ class ModuleLists:
         proc: root of procfs.
     """
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._last: _Taken | None = None
 

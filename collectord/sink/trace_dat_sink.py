@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from collectord.codec.file_formats import TRACE_DAT
 from collectord.codec.trace_dat import PAGE_BYTES, build_head
 from collectord.sink.file_sink import UNLIMITED_BYTES, Contents, FileSink, Place
 from collectord.sink.manifest import with_counts
 from collectord.sink.scan import widest
-from collectord.sink.segment import TRACE_DAT, sink_errors
+from collectord.sink.segment import sink_errors
 from collectord.sink.stored_file import Track
 from collectord.sink.trace_file import (
     Recount,

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from collectord._native import _core
+from collectord.codec.file_formats import TRACE_DAT
 from collectord.codec.ftrace_page import PAGE_HEADER_BYTES
 from collectord.codec.trace_dat import FIRST_BYTES, head_bytes, parse_head
 from collectord.codec.trace_dat_head import Place
@@ -23,7 +24,7 @@ from collectord.errors import CodecError
 from collectord.folders.folder import opened, reopen, write_all
 from collectord.sink.manifest import Span
 from collectord.sink.scan import mapped, read_first, walk_unsealed, widest, xxh3
-from collectord.sink.segment import BLOCK_BYTES, TRACE_DAT
+from collectord.sink.segment import BLOCK_BYTES
 from collectord.sink.sparse import close_gaps, compacted, located, past, punch
 from collectord.sink.stored_file import (
     Check,

@@ -83,6 +83,14 @@ def decode_json(data: bytes | str, kind: type[T]) -> T:
         raise msgspec.DecodeError("nested too deeply") from error
 
 
+def decoded(data: bytes, kind: type[T]) -> T | None:
+    """Parse JSON that anybody may have written; None if `decode_json` raises."""
+    try:
+        return decode_json(data, kind)
+    except msgspec.DecodeError:
+        return None
+
+
 def convert(value: object, kind: type[T]) -> T:
     """Return plain data as a value of a type. Raises msgspec.ValidationError."""
     _decoder(kind)

@@ -15,6 +15,7 @@ MIB: Final = 1 << 20
 NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
 NS_PER_SECOND: Final = 1_000_000_000
+NS_DIGITS: Final = 9
 SIZE_UNITS: Final = {
     "B": 1,
     "K": KIB,

@@ -133,7 +133,7 @@ class FreezeWatch(TriggerWatch):
     def _new(self, session: AnySession) -> Iterator[Snapshot]:
         """Yield the snapshots of freezes that were not seen yet."""
         made = session.recorder.snapshots if session.recorder is not None else ()
-        key = session.plan.name, session.plan.source
+        key = session.plan.key
         last = self._seen.get(key, 0)
         for one in made:
             if one.trigger == Trigger.FREEZE and one.last_ns > last:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from collectord.errors import KernelError
 
+TRACEPOINT: Final = 5  # enum bpf_prog_type
 _ENOTSUPP: Final = 524  # include/linux/errno.h; it reaches the caller, and libc has no name for it
 # struct bpf_map_info: type, id, key_size, value_size, max_entries, map_flags, name.
 _MAP_INFO: Final = struct.Struct("<IIIIII16s")

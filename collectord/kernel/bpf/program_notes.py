@@ -31,7 +31,8 @@ from collectord.folders.folder import opened, write_all
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.bpf import bpf_calls
-from collectord.text.foreign import decode_json
+from collectord.model import RUN_DIRECTORY
+from collectord.text.foreign import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.bpf_objects import ProgramInfo
 
 _LOG: Final = structlog.get_logger()
-RUN: Final = Path("/run/collectord")
+RUN: Final = Path(RUN_DIRECTORY)
 _FOLDER: Final = "programs"
 _MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o755
@@ -181,7 +182,7 @@ class ProgramNotes:
         with folder:
             for entry in folder.entries()[:_NOTES_MAX]:
                 with suppress(OSError, UnsafePath), opened(folder.open(entry.name)) as fd:
-                    yield _decoded(os.pread(fd, _NOTE_BYTES, 0)), _is_held(fd)
+                    yield decoded(os.pread(fd, _NOTE_BYTES, 0), _Note), _is_held(fd)
 
 
 def _remove_dead(folder: Folder, name: str) -> None:
@@ -198,13 +199,6 @@ def _is_held(fd: int) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def _decoded(data: bytes) -> _Note | None:
-    try:
-        return decode_json(data, _Note)
-    except msgspec.DecodeError:
-        return None
 
 
 def _info(number: int) -> ProgramInfo:

@@ -16,7 +16,6 @@ from collectord.errors import KernelError
 from collectord.kernel.bpf import bpf_calls, program_image
 from collectord.programs.bpf_program import tracepoint_misses_are_counted
 
-_TRACEPOINT: Final = 5  # enum bpf_prog_type
 _PASS: Final = 1
 
 
@@ -29,7 +28,7 @@ def may_hide_events(fd: int) -> bool:
         fd: descriptor of the program.
     """
     try:
-        if bpf_calls.program_info(fd).type != _TRACEPOINT:
+        if bpf_calls.program_info(fd).type != bpf_calls.TRACEPOINT:
             return False
         image = program_image.read_image(fd, (BpfArray.XLATED_INSNS,))
     except (KernelError, OSError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from collectord.folders.trust import effective_mask
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,10 +28,5 @@ def decode(mask: int) -> frozenset[str]:
 
 
 def effective_capabilities(proc: Path) -> frozenset[str]:
-    """Return the effective set, `CapEff` of /proc/self/status; empty if that cannot be read."""
-    try:
-        status = (proc / "self/status").read_text()
-    except OSError:
-        return frozenset()
-    masks = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
-    return decode(int(masks[0], 16)) if masks else frozenset()
+    """Return the effective set; empty if it cannot be read."""
+    return decode(effective_mask(proc))

@@ -4,42 +4,36 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import deque
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.folders.folder import opened
+from collectord.kernel.host.mounts import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TYPES: Final = ("cgroup", "cgroup2")
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # More than a host has that is not made to have many; the core remembers twice as many.
 CGROUPS_MAX: Final = 8192
 
 
-def cgroup_root(mountinfo: str) -> Path | None:
+def cgroup_root(mountinfo: bytes) -> Path | None:
     """Return the mount point of the hierarchy that has the perf_event controller.
 
     In cgroup1 it is the hierarchy mounted with that controller; without such a mount cgroup2 has
     it, and needs no setting for it.
 
     Args:
-        mountinfo: text of /proc/self/mountinfo.
+        mountinfo: content of /proc/self/mountinfo.
     """
-    found: dict[str, Path] = {}
-    for line in mountinfo.splitlines():
-        place, _, kind = line.partition(" - ")
-        type_name, _, options = kind.split(" ", 2)
-        if type_name not in _TYPES:
-            continue
-        if type_name == "cgroup2" or "perf_event" in options.split(","):
-            found.setdefault(type_name, Path(_unescaped(place.split()[4])))
-    return found.get("cgroup", found.get("cgroup2"))
+    found: dict[bytes, Path] = {}
+    for one in mounts(mountinfo):
+        if one.kind == b"cgroup2" or (one.kind == b"cgroup" and b"perf_event" in one.options):
+            found.setdefault(one.kind, one.place)
+    return found.get(b"cgroup", found.get(b"cgroup2"))
 
 
 def existing(root: Path) -> Iterator[tuple[int, bytes]]:
@@ -93,7 +87,3 @@ def within(root: Path, directory: Path) -> bool:
         return directory.stat().st_dev == root.stat().st_dev
     except OSError:
         return False
-
-
-def _unescaped(path: str) -> str:
-    return _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), path)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.codec import elf
 from collectord.codec.perf_features import BuildId
 from collectord.codec.perf_record import SHORT_ADDRESS_END, Misc
+from collectord.codec.perf_sideband import KERNEL_FILE
 from collectord.folders.folder import opened, reopen
 from collectord.kernel.host import kernel_maps
 
@@ -94,7 +95,7 @@ def kernel_build_ids(sys: Path) -> tuple[BuildId, ...]:
 @functools.lru_cache(maxsize=1)
 def _kernel_build_ids(sys: Path, modules: tuple[tuple[str, int], ...]) -> tuple[BuildId, ...]:
     kernel = _of_notes(sys / "kernel/notes")
-    found = [BuildId("[kernel.kallsyms]", kernel, cpumode=Misc.KERNEL)] if kernel else []
+    found = [BuildId(KERNEL_FILE, kernel, cpumode=Misc.KERNEL)] if kernel else []
     files = kernel_maps.module_files(os.uname().release)
     for module, _ in modules:
         if one := _of_notes(sys / "module" / module / "notes/.note.gnu.build-id"):

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collectord.folders.trust import PROC
 from collectord.kernel.host import cpus, sysfs
 from collectord.kernel.values.host import Host
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def read_host(proc: Path = Path("/proc"), sys_root: Path = Path("/sys")) -> Host:
+def read_host(proc: Path = PROC, sys_root: Path = Path("/sys")) -> Host:
     """Read the host's identity below injected roots of procfs and sysfs."""
     name = os.uname()
     memory = _fields(proc / "meminfo").get("MemTotal")

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.perf_sideband import KERNEL_FILE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -49,7 +51,7 @@ def _kernel_text(proc: Path) -> KernelImage | None:
         return None
     addr = found[reference]
     return KernelImage(
-        b"[kernel.kallsyms]" + reference,
+        KERNEL_FILE.encode() + reference,
         addr,
         found.get(b"_etext", _ADDRESS_END) - addr,
         addr,

@@ -14,7 +14,6 @@ import os
 import re
 import struct
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_record import Misc, SampleId
@@ -29,11 +28,13 @@ from collectord.codec.perf_sideband import (
     encode,
 )
 from collectord.folders.folder import opened
+from collectord.folders.trust import PROC
 from collectord.kernel.host import cgroups, kernel_maps, process_traits
 from collectord.kernel.host.task_comms import as_comm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from collectord.codec.perf_attr import PerfEventAttr
 
@@ -58,7 +59,7 @@ def scan(
     event_id: int,
     *,
     pids: Iterable[int] | None = None,
-    proc: Path = Path("/proc"),
+    proc: Path = PROC,
 ) -> bytes:
     """Describe what runs, as whole records with the trailer of the sideband event.
 
@@ -115,7 +116,7 @@ class _Writer:
 
 def _add_cgroups(out: _Writer, proc: Path) -> None:
     """Add the cgroups of the hierarchy that samples name."""
-    root = cgroups.cgroup_root(os.fsdecode(_read(f"{proc}/self/mountinfo")))
+    root = cgroups.cgroup_root(_read(f"{proc}/self/mountinfo"))
     for number, path in cgroups.existing(root) if root is not None else ():
         if len(path) <= _NAME_MAX_BYTES:
             out.add(Cgroup(number, path), 0, 0)

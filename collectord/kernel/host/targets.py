@@ -54,7 +54,7 @@ def processes_of(uid: int, proc: Path) -> tuple[int, ...]:
 
 def open_cgroup(path: str, proc: Path) -> int:
     """See `Kernel.open_cgroup`."""
-    root = cgroups.cgroup_root((proc / "self/mountinfo").read_text())
+    root = cgroups.cgroup_root((proc / "self/mountinfo").read_bytes())
     if root is None:
         raise MissingFeature(
             "no cgroup hierarchy with perf_event is mounted",

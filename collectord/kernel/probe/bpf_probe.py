@@ -44,8 +44,7 @@ BCC_REMEDY: Final = "apt install python3-bpfcc (PyPI's package bcc is something 
 _PMUS: Final = "bus/event_source/devices"
 _RELEASE: Final = re.compile(r'#define\s+UTS_RELEASE\s+"([^"]*)"')
 _RELEASE_FILE: Final = "include/generated/utsrelease.h"
-_TRACEPOINT: Final = 5  # enum bpf_prog_type
-_TRACING: Final = 26
+_TRACING: Final = 26  # enum bpf_prog_type
 _TRACE_FENTRY: Final = 24  # enum bpf_attach_type
 # The program returns 0.
 _INSTRUCTIONS: Final = struct.pack("<BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
@@ -198,7 +197,7 @@ def try_load() -> bool:
         MissingPrivilege, KernelError: the kernel refuses it.
     """
     with ExitStack() as stack:
-        fd = _load(_TRACEPOINT, stack)
+        fd = _load(bpf_calls.TRACEPOINT, stack)
         info = bpf_calls.object_info(fd, "BPF program")
         return bool(struct.unpack_from("<I", info, _JITED_LENGTH_AT)[0])
 

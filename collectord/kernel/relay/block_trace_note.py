@@ -24,15 +24,17 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from collectord.errors import KernelError, UnsafePath
+from collectord.folders.trust import PROC
 from collectord.folders.walk import open_folder
 from collectord.kernel.host.fd_holders import lock_owner
 from collectord.kernel.tracefs.instance_note import open_notes
-from collectord.text.foreign import decode_json
+from collectord.model import RUN_DIRECTORY
+from collectord.text.foreign import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NOTES: Final = Path("/run/collectord/traces")
+NOTES: Final = Path(RUN_DIRECTORY, "traces")
 _NOTE_MAX_BYTES: Final = 1 << 16
 _KEPT: Final = ".kept"
 
@@ -70,7 +72,7 @@ class LockedNote:
         KernelError: EBUSY; another process traces the device. Or the note cannot be written.
     """
 
-    def __init__(self, number: int, *, notes: Path = NOTES, proc: Path = Path("/proc")) -> None:
+    def __init__(self, number: int, *, notes: Path = NOTES, proc: Path = PROC) -> None:
         self._name = f"{os.major(number)}:{os.minor(number)}"
         self._notes = notes
         self._proc = proc
@@ -79,7 +81,7 @@ class LockedNote:
             self._fd = self._claim()
         except (OSError, UnsafePath) as error:
             raise _unwritable(notes, error) from error
-        self.left = _decoded(os.pread(self._fd, _NOTE_MAX_BYTES, 0))
+        self.left = decoded(os.pread(self._fd, _NOTE_MAX_BYTES, 0), TraceNote)
 
     def _claim(self) -> int:
         while True:
@@ -93,7 +95,7 @@ class LockedNote:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 owner = lock_owner(fd, self._proc)
-                note = _decoded(os.pread(fd, _NOTE_MAX_BYTES, 0))
+                note = decoded(os.pread(fd, _NOTE_MAX_BYTES, 0), TraceNote)
                 os.close(fd)
                 raise _in_use(note, str(owner or "another process")) from None
             if os.fstat(fd).st_nlink:
@@ -176,10 +178,3 @@ def _in_use(note: TraceNote | None, owner: str) -> KernelError:
         errno=errno.EBUSY,
         hint=f"by {owner}{session}; a device has one trace at a time",
     )
-
-
-def _decoded(data: bytes) -> TraceNote | None:
-    try:
-        return decode_json(data, TraceNote)
-    except msgspec.DecodeError:
-        return None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from collectord.errors import MissingFeature
 from collectord.kernel.host import errno_mapping, lockdown
 from collectord.kernel.host.errno_mapping import Meaning
+from collectord.kernel.host.mounts import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,11 +33,8 @@ _TRIALS = ("fault_around_bytes", "sched/verbose", "sched/features", "clear_warn_
 
 def find(proc: Path) -> Path | None:
     """Return the mount point of debugfs, the usual place first; None if there is none."""
-    places = []
-    for line in (proc / "self/mountinfo").read_text().splitlines():
-        fields, _, rest = line.partition(" - ")
-        if rest.split(maxsplit=1)[0] == "debugfs" and fields.split()[3] == "/":
-            places.append(Path(fields.split()[4].encode().decode("unicode_escape")))
+    found = mounts((proc / "self/mountinfo").read_bytes())
+    places = [one.place for one in found if one.kind == b"debugfs" and one.root == Path("/")]
     usual = Path("/sys/kernel/debug")
     if usual in places:
         return usual

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError
 from collectord.folders.folder import opened
+from collectord.folders.trust import PROC
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.host.errno_mapping import Meaning
 from collectord.kernel.host.fd_holders import holders_below
 from collectord.kernel.values.host import kept_by
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from collectord.kernel.values.host import Holder
 
 # The unit gives `instances` and `dynamic_events` to the service's user.
@@ -35,7 +37,7 @@ class ControlFolder:
         proc: root of procfs, to name who keeps a busy file.
     """
 
-    def __init__(self, path: Path, *, proc: Path = Path("/proc")) -> None:
+    def __init__(self, path: Path, *, proc: Path = PROC) -> None:
         self.path = path
         self.proc = proc
 

@@ -14,10 +14,10 @@ import errno
 import os
 import re
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, NoSuchTarget, UsageError
+from collectord.folders.trust import PROC
 from collectord.kernel.host.task_comms import TaskComms
 from collectord.kernel.tracefs import instance_events, instance_lock
 from collectord.kernel.tracefs.control_files import ControlFolder
@@ -29,6 +29,7 @@ from collectord.text.units import KIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
     from types import TracebackType
 
     from collectord.codec.trace_dat_head import Metadata
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collectord.kernel.values.host import Holder
     from collectord.kernel.values.instance_settings import InstanceSettings
 
-_PROC: Final = Path("/proc")
 _CLOCK: Final = "mono"
 _ALWAYS: Final = "common_pid >= 0"
 # A process that starts threads all the time must not keep the scan going for ever.
@@ -79,7 +79,7 @@ class Instance:
         settings: InstanceSettings,
         stack: ExitStack,
         *,
-        proc: Path = _PROC,
+        proc: Path = PROC,
     ) -> Instance:
         """Make and size an instance; nothing is recorded before `enable`.
 
@@ -108,7 +108,7 @@ class Instance:
         settings: InstanceSettings,
         stack: ExitStack,
         *,
-        proc: Path = _PROC,
+        proc: Path = PROC,
     ) -> Instance:
         """Go on with an instance that a process has left with `keep`; it records meanwhile.
 
@@ -133,7 +133,7 @@ class Instance:
 
     @classmethod
     def adopt(
-        cls, tracefs: Tracefs, name: str, stack: ExitStack, *, proc: Path = _PROC
+        cls, tracefs: Tracefs, name: str, stack: ExitStack, *, proc: Path = PROC
     ) -> Instance:
         """Take over an instance that a crash left, and stop it: the content of its rings is final.
 

@@ -17,19 +17,19 @@ import errno
 import fcntl
 import os
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import KernelError, MissingFeature, NoSuchTarget
 from collectord.folders.folder import opened
+from collectord.folders.trust import PROC
 from collectord.kernel.host.fd_holders import lock_owner
 from collectord.kernel.tracefs.control_files import ControlFolder
 from collectord.kernel.values.instance_settings import PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-_PROC: Final = Path("/proc")
 _WAITS: Final = (
     "left by a crash: its rings hold records that could not be salvaged, for the reason that "
     "instance_not_salvaged in the log has; free some space, and start again"
@@ -38,7 +38,7 @@ _RENAME: Final = "rename the session: the instance has its name"
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def make_locked(root: Path, name: str, *, proc: Path = _PROC) -> int:
+def make_locked(root: Path, name: str, *, proc: Path = PROC) -> int:
     """Make an instance and return a descriptor of its directory that holds its lock.
 
     Raises:
@@ -62,14 +62,14 @@ def make_locked(root: Path, name: str, *, proc: Path = _PROC) -> int:
         return fd
 
 
-def check_unheld(root: Path, name: str, *, proc: Path = _PROC) -> None:
+def check_unheld(root: Path, name: str, *, proc: Path = PROC) -> None:
     """Raise KernelError, EEXIST, if a process holds an instance, and not if a crash left it."""
     path = root / "instances" / name
     if _is_there(path) and name in find_live(root, name, proc=proc):
         raise _exists(path, proc)
 
 
-def is_being_salvaged(root: Path, name: str, *, proc: Path = _PROC) -> bool:
+def is_being_salvaged(root: Path, name: str, *, proc: Path = PROC) -> bool:
     """Whether a process holds an instance that a crash left, until it has removed it."""
     path = root / "instances" / name
     if not _is_there(path):
@@ -90,7 +90,7 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def take_over(root: Path, name: str, *, proc: Path = _PROC) -> int:
+def take_over(root: Path, name: str, *, proc: Path = PROC) -> int:
     """Lock an instance that nobody holds, to salvage it, and return its directory's descriptor.
 
     Raises:
@@ -114,7 +114,7 @@ def take_over(root: Path, name: str, *, proc: Path = _PROC) -> int:
     )
 
 
-def resume_locked(root: Path, name: str, *, proc: Path = _PROC) -> int:
+def resume_locked(root: Path, name: str, *, proc: Path = PROC) -> int:
     """Lock an instance that its process has left, as its maker does; return its descriptor.
 
     Raises:
@@ -128,7 +128,7 @@ def resume_locked(root: Path, name: str, *, proc: Path = _PROC) -> int:
     return fd
 
 
-def remove_locked(root: Path, name: str, *, proc: Path = _PROC) -> None:
+def remove_locked(root: Path, name: str, *, proc: Path = PROC) -> None:
     """Remove an instance whose lock the caller holds; one that is gone already is fine.
 
     This takes about 50 ms, in which the kernel waits for all CPUs.
@@ -153,7 +153,7 @@ def remove_locked(root: Path, name: str, *, proc: Path = _PROC) -> None:
             ) from error
 
 
-def find_leftovers(root: Path, prefix: str = PREFIX, *, proc: Path = _PROC) -> tuple[str, ...]:
+def find_leftovers(root: Path, prefix: str = PREFIX, *, proc: Path = PROC) -> tuple[str, ...]:
     """Return names of instances that nobody holds, which a crash left.
 
     Raises:
@@ -162,7 +162,7 @@ def find_leftovers(root: Path, prefix: str = PREFIX, *, proc: Path = _PROC) -> t
     return tuple(name for name, held in _survey(root, prefix, proc) if not held)
 
 
-def find_live(root: Path, prefix: str = PREFIX, *, proc: Path = _PROC) -> tuple[str, ...]:
+def find_live(root: Path, prefix: str = PREFIX, *, proc: Path = PROC) -> tuple[str, ...]:
     """Return names of instances whose lock a process holds. Raises as `find_leftovers`."""
     return tuple(name for name, held in _survey(root, prefix, proc) if held)
 

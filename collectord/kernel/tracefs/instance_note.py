@@ -19,12 +19,13 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.kernel.values.left_instance import InstanceNote
 from collectord.kernel.values.ring_stats import CpuStats  # noqa: TC001 - msgspec resolves it
+from collectord.model import RUN_DIRECTORY
 from collectord.text.foreign import decode_json
 
 if TYPE_CHECKING:
     from collectord.folders.folder import Folder
 
-NOTES: Final = Path("/run/collectord/instances")
+NOTES: Final = Path(RUN_DIRECTORY, "instances")
 _NOTES_MODE: Final = 0o755
 # A path, and some 200 bytes for each CPU.
 _NOTE_MAX_BYTES: Final = 1 << 21

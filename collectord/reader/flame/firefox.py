@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord import __version__
+from collectord.reader.flame.numbering import Numbering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,23 +79,20 @@ class _Thread:
         self._unit_ms = _UNITS_MS.get(unit)
         self._name = outermost.text
         self._number = number
-        self._strings: dict[str, int] = {}
-        self._frames: dict[Frame, int] = {}
-        self._stacks: dict[tuple[int | None, int], int] = {}
+        self._strings: Numbering[str] = Numbering()
+        self._frames: Numbering[Frame] = Numbering()
+        self._stacks: Numbering[tuple[int | None, int]] = Numbering()
         self._samples: list[tuple[int, float]] = []
 
     def add(self, stack: tuple[Frame, ...], count: int) -> None:
         """Add a stack."""
         at: int | None = None
         for frame in stack:
-            number = self._frames.setdefault(frame, len(self._frames))
-            at = self._stacks.setdefault((at, number), len(self._stacks))
+            number = self._frames.number(frame)
+            at = self._stacks.number((at, number))
         if at is not None:
             weight = count if self._unit_ms is None else count * self._unit_ms
             self._samples.append((at, weight))
-
-    def _string(self, text: str) -> int:
-        return self._strings.setdefault(text, len(self._strings))
 
     def told(self) -> dict[str, Any]:
         """Return the thread as the format has it."""
@@ -105,7 +103,7 @@ class _Thread:
             resources.setdefault(frame.module, len(resources)) if frame.module else -1
             for frame in frames
         ]
-        names = [self._string(frame.name) for frame in frames]
+        names = [self._strings.number(frame.name) for frame in frames]
         count = len(frames)
         stacks = [*self._stacks]
         total = len(self._samples)
@@ -147,7 +145,7 @@ class _Thread:
             "resourceTable": {
                 "length": len(resources),
                 "lib": [None] * len(resources),
-                "name": [self._string(name) for name in resources],
+                "name": [self._strings.number(name) for name in resources],
                 "host": [None] * len(resources),
                 "type": [1] * len(resources),  # a library
             },

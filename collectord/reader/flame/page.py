@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.reader.flame import colour
-from collectord.reader.flame.picture import Frames
+from collectord.reader.flame.numbering import Numbering
 from collectord.reader.flame.tree import boxes, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.reader.flame.picture import Picture
+    from collectord.reader.symbols.frame import Frame
 
 _HERE: Final = Path(__file__).parent
 # More than a browser draws well; the smallest are left out.
@@ -58,7 +59,7 @@ def _data(picture: Picture) -> dict[str, Any]:
     if len(shown) > _BOXES_MAX:
         least = sorted((box.value for box in shown), reverse=True)[_BOXES_MAX]
         shown = [box for box in shown if box.value > least]
-    frames = Frames()
+    frames: Numbering[Frame] = Numbering()
     rows = [(frames.number(box.frame), *box[1:]) for box in shown]
     columns = [[*column] for column in zip(*rows, strict=True)] or [[], [], [], [], []]
     return {

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from collectord.reader.symbols.frame import Frame
 
@@ -39,22 +39,3 @@ class Picture(NamedTuple):
     def sorted(self) -> list[tuple[tuple[Frame, ...], int]]:
         """Return the stacks by their frames."""
         return sorted(self.stacks.items())
-
-
-class Frames:
-    """Different frames by number, in the order in which they were first asked for."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Frame, int] = {}
-
-    def number(self, frame: Frame) -> int:
-        """Return the number of a frame."""
-        return self._numbers.setdefault(frame, len(self._numbers))
-
-    def __iter__(self) -> Iterator[Frame]:
-        """Yield them in their order."""
-        return iter(self._numbers)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._numbers)

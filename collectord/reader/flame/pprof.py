@@ -6,12 +6,13 @@ from __future__ import annotations
 import gzip
 from typing import TYPE_CHECKING, Final
 
-from collectord.reader.flame.picture import Frames
+from collectord.reader.flame.numbering import Numbering
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from collectord.reader.flame.picture import Picture
+    from collectord.reader.symbols.frame import Frame
 
 # Numbers of fields, by message.
 _SAMPLE_TYPE, _SAMPLE, _MAPPING, _LOCATION, _FUNCTION, _STRING = 1, 2, 3, 4, 5, 6
@@ -25,22 +26,10 @@ _BYTES: Final = 2  # the wire type of what has a length
 _UNITS: Final = {"us": "microseconds", "ns": "nanoseconds"}
 
 
-class _Strings:
-    """Strings by number; the first is empty."""
-
-    def __init__(self) -> None:
-        self._numbers = {"": 0}
-
-    def number(self, text: str) -> int:
-        return self._numbers.setdefault(text, len(self._numbers))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._numbers)
-
-
 def encode(picture: Picture) -> Iterator[bytes]:
     """Yield the file."""
-    frames, strings = Frames(), _Strings()
+    frames: Numbering[Frame] = Numbering()
+    strings = Numbering("")  # the first is empty
     parts = [_message(_SAMPLE_TYPE, _value_type(picture.unit, strings))]
     for stack, count in picture.sorted():
         # The innermost is first.
@@ -67,7 +56,7 @@ def encode(picture: Picture) -> Iterator[bytes]:
     yield gzip.compress(b"".join(parts), mtime=0)
 
 
-def _value_type(unit: str, strings: _Strings) -> bytes:
+def _value_type(unit: str, strings: Numbering[str]) -> bytes:
     kind, its_unit = ("time", _UNITS[unit]) if unit in _UNITS else (unit, "count")
     return _number(_VALUE_TYPE, strings.number(kind)) + _number(
         _VALUE_UNIT, strings.number(its_unit)

@@ -7,12 +7,13 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord import __version__
-from collectord.reader.flame.picture import Frames
+from collectord.reader.flame.numbering import Numbering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from collectord.reader.flame.picture import Picture
+    from collectord.reader.symbols.frame import Frame
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _UNITS: Final = {"us": "microseconds", "ns": "nanoseconds", "ms": "milliseconds"}
@@ -20,7 +21,7 @@ _UNITS: Final = {"us": "microseconds", "ns": "nanoseconds", "ms": "milliseconds"
 
 def encode(picture: Picture) -> Iterator[str]:
     """Yield the file, piece by piece."""
-    frames = Frames()
+    frames: Numbering[Frame] = Numbering()
     stacks = picture.sorted()
     samples = [[frames.number(frame) for frame in stack] for stack, _ in stacks]
     document: dict[str, Any] = {

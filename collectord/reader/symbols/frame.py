@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from collectord.model import KERNEL_MARK
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-KERNEL_MARK: Final = "_[k]"  # marks kernel frames, as in answers of BPF programs
 UNKNOWN: Final = "[unknown]"
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.codec import elf
+from collectord.codec.perf_sideband import KERNEL_FILE
 from collectord.errors import UnsafePath
+from collectord.folders.trust import PROC
 from collectord.folders.walk import open_folder
 from collectord.reader.symbols.kernel_symbols import KernelSymbols
 from collectord.sink.symbol_list import kept_modules, kept_symbols, read_symbols
@@ -22,12 +24,10 @@ if TYPE_CHECKING:
 
     Ask = Callable[[str], Iterable[tuple[Any, ...]]]
 
-_PROC: Final = Path("/proc")
 _NOTES: Final = Path("/sys/kernel/notes")
-_KERNEL: Final = "[kernel.kallsyms]"
 _TEXT: Final = re.compile(r"\[kernel\.kallsyms\](_s?text)")
 _LISTS: Final = 4
-_PLACES: Final = f"SELECT DISTINCT file, file_offset FROM mappings WHERE file ^@ '{_KERNEL}'"  # noqa: S608
+_PLACES: Final = f"SELECT DISTINCT file, file_offset FROM mappings WHERE file ^@ '{KERNEL_FILE}'"  # noqa: S608
 
 
 def is_of_this_boot(file: EventFile) -> bool:
@@ -63,7 +63,7 @@ def _all_of(file: EventFile, ask: Ask) -> KernelSymbols:
 
 
 def _same_build(file: EventFile, ask: Ask) -> KernelSymbols:
-    build_id = file.build_ids().get(_KERNEL, b"")
+    build_id = file.build_ids().get(KERNEL_FILE, b"")
     if not build_id or build_id != _running_build_id():
         return KernelSymbols()
     running = _running()
@@ -77,7 +77,7 @@ def _same_build(file: EventFile, ask: Ask) -> KernelSymbols:
 
 @lru_cache(maxsize=1)
 def _boot_id() -> str:
-    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 @lru_cache(maxsize=1)
@@ -90,7 +90,7 @@ def _running_build_id() -> bytes:
 @lru_cache(maxsize=1)
 def _text() -> bytes:
     with suppress(OSError):
-        return read_symbols(_PROC / "kallsyms")
+        return read_symbols(PROC / "kallsyms")
     return b""
 
 

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.perf_record import SHORT_ADDRESS_END, ChainMark
+from collectord.codec.perf_sideband import KERNEL_FILE
 from collectord.reader.symbols.code_file import NOTHING, VDSO, CodeFile, open_code, own_vdso
 from collectord.reader.symbols.frame import UNKNOWN, Frame, Located, Place, frames_of
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     _Places = tuple[tuple[int | None, Place], ...]
 
 _KERNEL: Final = "kernel"
-_KERNEL_FILE: Final = "[kernel.kallsyms]"
 # Names of memory without a file, as perf knows them.
 _MEMORY: Final = ("//", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV")
 _PLACES_MAX: Final = 1 << 18  # that are remembered
@@ -123,7 +123,7 @@ class Symbolizer:
             else:
                 name, module = self._shown(named.name), self._shown(named.module)
                 frame = Frame(name, module or _KERNEL, is_kernel=True)
-                build_id = b"" if module else self._build_ids.get(_KERNEL_FILE, b"")
+                build_id = b"" if module else self._build_ids.get(KERNEL_FILE, b"")
                 places = ((address - named.begin, Place(frame, True, build_id)),)  # noqa: FBT003
             if len(self._kernel_places) < _PLACES_MAX:
                 self._kernel_places[address] = places

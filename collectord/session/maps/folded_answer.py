@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from collectord.model import KERNEL_MARK
 from collectord.session.maps.table import Picker, known_stacks
 from collectord.source.bcc_client import KERNEL
 from collectord.text.foreign import visible
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     # Returns names of addresses in a process, or in the kernel as process -1: a list per request.
     Symbols = Callable[[Sequence[tuple[int, Sequence[int]]]], Sequence[Sequence[str]]]
 
-_KERNEL_MARK: Final = "_[k]"  # marks kernel frames, as in flame graphs
 _LOST: Final = "[lost stack]"
 _NO_STACK: Final = -14  # -EFAULT: there was no stack, e.g. of a kernel thread's user mode
 
@@ -131,10 +131,10 @@ def _frames(row: _Row, named: Mapping[tuple[int, int], str]) -> Iterator[str]:
     else:
         yield from (_frame(named[row.pid, address]) for address in reversed(row.user))
     if row.kernel is None:
-        yield _LOST + _KERNEL_MARK
+        yield _LOST + KERNEL_MARK
     else:
         for address in reversed(row.kernel):
-            yield _frame(named[KERNEL, address]) + _KERNEL_MARK
+            yield _frame(named[KERNEL, address]) + KERNEL_MARK
 
 
 def _frame(name: str) -> str:

@@ -23,7 +23,7 @@ class One:
     """A session that is rotated with one result."""
 
     def __init__(self, name: str, result: list[str] | CollectordError, source: str) -> None:
-        self.plan = SimpleNamespace(name=name, source=source)
+        self.plan = SimpleNamespace(name=name, source=source, key=(name, source))
         self._result = result
 
     async def rotate(self) -> list[str]:

@@ -45,7 +45,9 @@ class Losing:
     """A session whose balance a test sets."""
 
     def __init__(self) -> None:
-        self.plan = SimpleNamespace(name="exec", source="perf", has_chains=False)
+        self.plan = SimpleNamespace(
+            name="exec", source="perf", key=("exec", "perf"), has_chains=False
+        )
         self.recorder = SimpleNamespace(snapshots=[])
         self.lost = 0
         self.more = 0

@@ -30,7 +30,7 @@ class One:
 
     def __init__(self, name: str, directory: str = "", error: str = "") -> None:
         sink = SimpleNamespace(directory=directory or f"/state/{name}")
-        self.plan: Any = SimpleNamespace(name=name, source="perf", sink=sink)
+        self.plan: Any = SimpleNamespace(name=name, source="perf", key=(name, "perf"), sink=sink)
         self.answers = asyncio.Event()
         self.ended = False
         self._error = error

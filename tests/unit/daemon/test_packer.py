@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from collectord.codec.file_formats import PERF_DATA
 from collectord.daemon.packer import Batch, Packer, share_of
 from collectord.plan.sink_plan import RetentionPlan, SinkPlan
 from collectord.reader.verify import verify
 from collectord.session.cost_meter import Cost
-from collectord.sink.segment import PERF_DATA
 from collectord.sink.state_dir import StateDir
 from tests.support import segments as support
 

@@ -25,7 +25,7 @@ class One:
     readers = ()
 
     def __init__(self, done: list[str], name: str, source: str = "perf", **fails: bool) -> None:
-        self.plan = SimpleNamespace(name=name, source=source)
+        self.plan = SimpleNamespace(name=name, source=source, key=(name, source))
         self.troubles: list[tuple[str, str]] = []
         self._done = done
         self._fails = fails

@@ -30,7 +30,7 @@ UNIFIED = r"26 23 0:24 / /sys/fs/cgroup/uni\040fied rw,relatime shared:4 - cgrou
 )
 def test_the_hierarchy_of_perf_event(mounts: tuple[str, ...], root: Path | None) -> None:
     """The hierarchy that has perf_event: of cgroup1 if it is mounted with it, else cgroup2."""
-    assert cgroup_root("\n".join(mounts)) == root
+    assert cgroup_root("\n".join(mounts).encode()) == root
 
 
 def test_of_too_many_cgroups_the_outer_ones_are_known(
