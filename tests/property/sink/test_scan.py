@@ -84,7 +84,7 @@ def test_any_bytes(data: bytes) -> None:
 
 
 def test_what_ends_a_torn_section() -> None:
-    """An invalid record may have begun in the one before, which goes too; one cut short did not."""
+    """An invalid record may have begun in the one before, which goes too; a short one did not."""
     record = support.sample_record(0)
     for header, kept in ((struct.pack("<IHH", 9, 0, 4), 1), (struct.pack("<IHH", 9, 0, 16), 2)):
         found = scan_torn(memoryview(record + record + header), TIME_OFFSET)
