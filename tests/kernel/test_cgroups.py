@@ -18,6 +18,7 @@ from collectord.cli import events as events_verb
 from collectord.cli import flame as flame_verb
 from collectord.cli import query as query_verb
 from tests.support import daemons
+from tests.support.perf_values import living
 from tests.support.programs import compile_busy
 from tests.support.recording import recorded_by
 
@@ -92,11 +93,6 @@ def _events(capsys: pytest.CaptureFixture[str], place: Path) -> list[dict[str, A
     return [json.loads(line) for line in told.out.splitlines()]
 
 
-def _living(number: int | None) -> int | None:
-    """Return the number of a task, None of one that is gone, which the kernel has as -1."""
-    return number if number is not None and 0 <= number < 1 << 31 else None
-
-
 @pytest.fixture(params=["collectord", "perf"])
 def recorded(
     request: pytest.FixtureRequest, run_cli: Cli, perf: Perf, tmp_path: Path, parent: Path
@@ -132,20 +128,20 @@ def test_each_load_is_in_its_cgroup_as_perf_has_it(
     )
     assert printed.returncode == 0, printed.stderr
     theirs = Counter(
-        (_living(int(found[1])), int(found[2]) * 10**9 + int(found[3]), found[4])
+        (living(int(found[1])), int(found[2]) * 10**9 + int(found[3]), found[4])
         for line in printed.stdout.splitlines()
         if (found := _SAMPLE.match(line))
     )
-    assert Counter((_living(row["tid"]), row["mono_ns"], row["cgroup"]) for row in rows) == theirs
+    assert Counter((living(row["tid"]), row["mono_ns"], row["cgroup"]) for row in rows) == theirs
 
     printed_rows = _events(capsys, recorded)
     assert (
-        Counter((_living(row["tid"]), row["time_ns"], row["cgroup"]) for row in printed_rows)
+        Counter((living(row["tid"]), row["time_ns"], row["cgroup"]) for row in printed_rows)
         == theirs
     )
     statement = "SELECT tid, mono_ns, cgroup FROM frames WHERE NOT inlined AND position < 1"
     framed = _rows(capsys, statement, recorded)
-    assert {(_living(row["tid"]), row["mono_ns"], row["cgroup"]) for row in framed} <= {*theirs}
+    assert {(living(row["tid"]), row["mono_ns"], row["cgroup"]) for row in framed} <= {*theirs}
     summed_rows = _rows(
         capsys, 'SELECT cgroup, sum("count")::INT AS n FROM stacks GROUP BY 1', recorded
     )
@@ -224,6 +220,5 @@ def test_each_segment_names_the_cgroups_of_its_samples(
         assert unnamed["n"] == 0
         everything = _rows(capsys, "SELECT tid, mono_ns, cgroup FROM samples", segment)
         assert Counter(
-            (_living(row["tid"]), row["time_ns"], row["cgroup"])
-            for row in _events(capsys, segment)
-        ) == Counter((_living(row["tid"]), row["mono_ns"], row["cgroup"]) for row in everything)
+            (living(row["tid"]), row["time_ns"], row["cgroup"]) for row in _events(capsys, segment)
+        ) == Counter((living(row["tid"]), row["mono_ns"], row["cgroup"]) for row in everything)

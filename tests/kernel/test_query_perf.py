@@ -16,7 +16,7 @@ from collectord.cli import query as query_verb
 from collectord.codec.perf_data import parse_header
 from collectord.codec.perf_section import Feature
 from tests.support.all_systems import EVENTS, load
-from tests.support.perf_values import dump, samples
+from tests.support.perf_values import dump, living, samples
 from tests.support.recording import result_of, segments_of
 
 if TYPE_CHECKING:
@@ -141,11 +141,6 @@ def _named(comm: str | None, told: Sample) -> bool:
     return comm == known.get(told.comm, told.comm)
 
 
-def _living(number: int) -> int | None:
-    """Return the number of a task, None of one that is gone, which perf has as -1."""
-    return number if 0 <= number < 1 << 31 else None
-
-
 @pytest.mark.beside
 def test_every_value_of_every_sample_is_perfs(
     recorded: Path, query: Callable[..., list[dict[str, Any]]], perf: Perf, tmp_path: Path
@@ -153,13 +148,13 @@ def test_every_value_of_every_sample_is_perfs(
     """Stamp, CPU, task, name and all fields; addresses, periods; and as many as perf has."""
     told: dict[tuple[str, int, int, int | None], list[Sample]] = {}
     for one in samples(perf, recorded, tmp_path):
-        place = one.event.rpartition("__")[2], one.time_ns, one.cpu, _living(one.tid)
+        place = one.event.rpartition("__")[2], one.time_ns, one.cpu, living(one.tid)
         told.setdefault(place, []).append(one)
     total = sum(map(len, told.values()))
     for name in sorted({place[0] for place in told} - {"cpu-clock"}):
         for row in query(f'FROM "{name}" ORDER BY mono_ns', recorded):
             seen = told[name, row["mono_ns"], row["cpu"], row["tid"]].pop(0)
-            assert row["pid"] == _living(seen.pid)
+            assert row["pid"] == living(seen.pid)
             assert _named(row["comm"], seen), (row, seen)
             own = {key.removeprefix("event_"): row[key] for key in row if key not in COMMON}
             assert own.keys() == seen.fields.keys()
@@ -170,7 +165,7 @@ def test_every_value_of_every_sample_is_perfs(
     statement = "SELECT ip, period, pid FROM samples WHERE event LIKE 'cpu-clock%'"
     clock = [one for left in told.values() for one in left]
     found = [tuple(row.values()) for row in query(statement, recorded)]
-    assert Counter(found) == Counter((one.ip, one.period, _living(one.pid)) for one in clock)
+    assert Counter(found) == Counter((one.ip, one.period, living(one.pid)) for one in clock)
     assert total > 1000
     assert found
 

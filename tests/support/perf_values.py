@@ -88,3 +88,8 @@ def dump(perf: Perf, file: Path) -> list[Dumped]:
                 chain = (*found[-1].chain, int(address[1], 16))
                 found[-1] = found[-1]._replace(chain=chain)
     return [one._replace(chain=one.chain[1:]) for one in found]
+
+
+def living(number: int | None) -> int | None:
+    """Return the number of a task, None of one that is gone, which the kernel has as -1."""
+    return number if number is not None and 0 <= number < 1 << 31 else None
