@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
     from collectord.sink.segment import Group
 
+pytestmark = pytest.mark.slow
+
 PAGE: Final = mmap.PAGESIZE
 RING_BYTES: Final = 64 << 10
 KILLS: Final = 30

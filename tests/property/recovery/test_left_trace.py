@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 PAGES: Final = 32
 CHUNKS: Final = 8
 CHUNK_BYTES: Final = 2 * PAGES * mmap.PAGESIZE

@@ -169,7 +169,7 @@ def next_run_is_there(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(live, "GRACE_S", _GRACE_S)
 
 
-pytestmark = pytest.mark.usefixtures("_quick")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("_quick")]
 
 
 def values_of(text: str) -> list[int]:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.session.ring_snapshot import Snapshot
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_S = 60
 
 

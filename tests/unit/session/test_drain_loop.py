@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collectord.session.drain_loop import StreamListener
     from collectord.source.base import OpenSource
 
+pytestmark = pytest.mark.slow
+
 _PIPE_BYTES = 1 << 20
 _LIMIT_S = 30
 # Six chunks of it are for whom comes first, two are kept for the other.
