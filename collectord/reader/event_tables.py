@@ -304,7 +304,7 @@ def _incident_places(table: str, file: EventFile) -> dict[str, tuple[str, Where 
 
 
 def described(tables: Mapping[str, EventTable]) -> Iterator[tuple[str, str, str]]:
-    """Yield {table, column, what it is} of all tables."""
+    """Yield the table, the name and the description of each column of all tables."""
     for table in tables.values():
         is_fixed = not table.is_of_event
         for name, kind in table.columns.items():

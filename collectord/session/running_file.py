@@ -63,7 +63,7 @@ class RunningFile:
             self._tasks.start(self._show(segment, sizes))
 
     def end(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
-        """Note that a segment was closed: the next one shows nothing before all of it is shown."""
+        """Note that a segment was closed: all of it is shown before anything of the next one."""
         if segment.offsets:
             sizes = {ring: size for ring, size, _ in closed.tracks if ring in segment.offsets}
             self._ended.append((segment, sizes))

@@ -247,7 +247,7 @@ class RingMaker:
     def _before(
         self, note: RingNote, kept: KeptRing, counters: tuple[CounterFd, ...], loss: LossKey
     ) -> Before:
-        """Return what earlier processes have had of a ring; of a new one there is nothing.
+        """Return what earlier processes took out of a ring, and lost; zeros for a new ring.
 
         Args:
             note: of the ring.
