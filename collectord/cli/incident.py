@@ -133,7 +133,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _trigger(args: argparse.Namespace) -> int:
-    """Have an incident made, and print its name; return 1 if a limit forbids it."""
+    """Ask for an incident, and print its name; return 1 if a limit forbids it."""
     body = {"reason": args.reason or "", "unit": args.unit or ""}
     answer = client.post(args.socket, "/v1/incident", body)
     if args.json:

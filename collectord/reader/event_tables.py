@@ -84,7 +84,7 @@ class Found(NamedTuple):
         return self._with(other, operator.add)
 
     def or_more(self, other: Found) -> Found:
-        """Return what was found in a place by two readings of it, of which each finds a part."""
+        """Return the larger figures of two readings of one place, each of which may miss some."""
         return self._with(other, max)
 
     def _with(self, other: Found, join: Callable[[int, int], int]) -> Found:

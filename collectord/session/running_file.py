@@ -88,7 +88,7 @@ class RunningFile:
                 self._health.note("show", "")
 
     def lead(self) -> None:
-        """Let the link lead to the segment that runs now; without room, at a later `show`."""
+        """Point the link to the running segment; if there is no room, at a later `show`."""
         token, _ = self._stream.track_bytes()
         segment = self._segments.get(token)
         if segment is not None:
