@@ -138,9 +138,14 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
 }
 
 
+def kind_of(source: str) -> str:
+    """Return a source's kind by its label: "relay-2" is a relay source."""
+    return source.partition("-")[0]
+
+
 def loss_pairs(source: str) -> tuple[LossKey, ...]:
-    """Return the pairs of a source's kind, by its label ("relay-2" is a relay source)."""
-    return LOSS_PAIRS[source.partition("-")[0]]
+    """Return the pairs of a source's kind, by its label."""
+    return LOSS_PAIRS[kind_of(source)]
 
 
 class EvictReason(StrEnum):

@@ -241,7 +241,7 @@ def _named_chains(
     window: Window,
     servers: Debuginfod | None,
 ) -> NamedChains | None:
-    """Return what names functions, None if no event that is shown has addresses of any."""
+    """Return the names of functions for chains; None if no event that is shown has addresses."""
     from collectord.cli.event_view import choosable  # noqa: PLC0415  # see `_print`
 
     events = [event for file in files if isinstance(file, EventFile) for event in file.events]

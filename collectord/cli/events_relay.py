@@ -22,7 +22,7 @@ _BYTES: Final = "bytes"
 
 
 def choosables() -> list[Choosable]:
-    """Return the single event of such a channel."""
+    """Return the only event of a relay channel of unknown format: its bytes."""
     return [Choosable("", (_BYTES,), frozenset(), _refuse)]
 
 

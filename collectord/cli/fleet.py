@@ -144,7 +144,7 @@ def parser() -> Parser:
     made.add_argument(
         "--by",
         metavar="KEY[,KEY]",
-        help="answer: what rows begin with and are grouped by, host and labels of hosts, or all "
+        help="answer: group rows by host, by labels of hosts, or not at all (all) "
         "(default: host); flame: the outermost frame, a label, host or comm (default: comm)",
     )
     made.add_argument(
@@ -182,8 +182,8 @@ def parser() -> Parser:
         metavar="TIME",
         type=Nanoseconds.parse,
         default=Nanoseconds.parse(_SILENT),
-        help="ledger: a host is silent that has told nothing for so long before --until, or "
-        f"before now (default: {_SILENT})",
+        help="ledger: report a host as silent if it shipped nothing in this time before --until, "
+        f"or before now (default: {_SILENT})",
     )
     made.add_argument(
         "-e",
@@ -197,8 +197,9 @@ def parser() -> Parser:
         metavar="K=V[,K=V]",
         action="append",
         help="answer, ledger, flame, incidents: show what is more or less than on the hosts with "
-        "all of these labels; host is the name, values may be patterns, and a comma is of a value "
-        "unless K= is behind it; repeatable (default: compare with nothing)",
+        "all of these labels; the label host is a host's name, values may be patterns, and a "
+        "comma belongs to a value unless K= follows it; repeatable (default: compare with "
+        "nothing)",
     )
     made.add_argument(
         "-o",
@@ -206,8 +207,8 @@ def parser() -> Parser:
         dest="output",
         type=Path,
         help="flame: write a file, as `collectord flame` does (default: print folded stacks, each "
-        "with its samples; with --against those that it compares with come before those of the "
-        "hosts that are asked)",
+        "with its samples; with --against with two numbers, first those of the hosts to compare "
+        "with)",
     )
     made.add_argument(
         "--location",
@@ -220,7 +221,7 @@ def parser() -> Parser:
         "--previous-versions",
         metavar="N",
         type=int,
-        help="tables: keep the metadata of so many versions before the newest, and delete older "
+        help="tables: keep the metadata of this many versions before the newest, and delete older "
         "ones; 0: delete nothing (default: as the table says, 100 at first)",
     )
     how = made.add_mutually_exclusive_group()

@@ -174,7 +174,7 @@ def _complain_of_times(made: Comparison) -> None:
 
 
 def _seconds_text(seconds: float) -> str:
-    """Return seconds with as many digits as tell two apart of which one is larger by a tenth."""
+    """Return seconds with three significant digits or all before the point, as short as can be."""
     decimals = max(2 - math.floor(math.log10(seconds)), 0)
     text = f"{seconds:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if decimals else text

@@ -65,7 +65,7 @@ def parser() -> Parser:
         "action",
         metavar="list|show|export|trigger",
         choices=(_LIST, _SHOW, _EXPORT, _TRIGGER),
-        help="list: list those that are kept; show: print one; export: write one to a tar file; "
+        help="list: list the kept incidents; show: print one; export: write one to a tar file; "
         "trigger: let a running daemon make one",
     )
     made.add_argument(
@@ -88,8 +88,8 @@ def parser() -> Parser:
     made.add_argument(
         "--unit",
         metavar="NAME",
-        help="trigger: the unit that has failed, for the trigger of this unit, which keeps its "
-        "limits (default: none, and no limit applies)",
+        help="trigger: the unit that has failed; the limits of its trigger apply (default: none, "
+        "and no limit applies)",
     )
     made.add_argument(
         "--state-dir",
@@ -133,7 +133,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _trigger(args: argparse.Namespace) -> int:
-    """Have an incident made, and print its name; return 1 if a limit forbids it."""
+    """Ask for an incident, and print its name; return 1 if a limit forbids it."""
     body = {"reason": args.reason or "", "unit": args.unit or ""}
     answer = client.post(args.socket, "/v1/incident", body)
     if args.json:

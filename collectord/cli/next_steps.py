@@ -14,6 +14,7 @@ from collectord.model import (
     RING_UNCOVERED,
     Reason,
     Stage,
+    kind_of,
     loss_key,
 )
 from collectord.plan.ring_sizes import RING_MAX_BYTES
@@ -44,12 +45,13 @@ _REMEDIES: Final[dict[LossKey, str]] = {
     (Stage.PROGRAM, Reason.RECURSION): "run fewer programs on the same events",
     (Stage.PROGRAM, Reason.DROPPED): "run the program on all CPUs (without -C)",
 }
-# Commands that show a file, by its format; a relay channel of an unknown client has none.
+# Commands that show a file, by the source's kind; a relay channel of an unknown client has none.
+_OURS: Final = ("collectord events {}",)
 _VIEWERS: Final = {
-    "perf": ("collectord events {}", "perf script -i {}"),
-    "bpf": ("collectord events {}", "perf script -i {}"),
-    "tracefs": ("collectord events {}", "trace-cmd report -i {}"),
-    "relay": ("collectord events {}", "blkparse -i {}"),
+    "perf": (*_OURS, "perf script -i {}"),
+    "bpf": (*_OURS, "perf script -i {}"),
+    "tracefs": (*_OURS, "trace-cmd report -i {}"),
+    "relay": (*_OURS, "blkparse -i {}"),
 }
 _BLKTRACE: Final = ".blktrace."
 
@@ -75,7 +77,7 @@ def _against_full_rings(balances: Sequence[SessionBalance]) -> str:
         ring.capacity_bytes
         for balance in balances
         for ring in balance.rings
-        if balance.source != "relay" and any(ring.lost.values())
+        if kind_of(balance.source) != "relay" and any(ring.lost.values())
     ]
     larger = max(sizes, default=RING_MAX_BYTES) * _LARGER
     if larger > RING_MAX_BYTES:
@@ -89,11 +91,12 @@ def viewers(balances: Sequence[SessionBalance]) -> Iterator[str]:
         if not balance.segments or not balance.stored:
             continue
         path = _short(balance.segments[-1])
-        if balance.source == "relay":
+        kind = kind_of(balance.source)
+        if kind == "relay":
             path, found, _ = path.rpartition(_BLKTRACE)
             if not found:
                 continue
-        shown = [way.format(shlex.quote(path)) for way in _VIEWERS[balance.source]]
+        shown = [way.format(shlex.quote(path)) for way in _VIEWERS.get(kind, _OURS)]
         yield f"to look at it: {', or '.join(shown)}"
 
 

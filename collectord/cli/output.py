@@ -77,7 +77,7 @@ def _stdout_errors() -> Iterator[None]:
 
 
 def discard(fd: int) -> None:
-    """Have all that is written to a file from now on discarded, what is still buffered included.
+    """Discard all that is written to a file from now on, and what is still buffered.
 
     The interpreter flushes at its end, and sets the exit status to 120 if that fails.
     """
@@ -158,7 +158,7 @@ def bytes_text(count: float) -> str:
 
 
 def bar(count: float, most: float, width: int) -> str:
-    """Return a bar for a count, relative to the largest; one that is not 0 has one."""
+    """Return a bar for a count, relative to the largest; any count above 0 has a bar."""
     return "#" * math.ceil(count * width / most) if count > 0 else ""
 
 

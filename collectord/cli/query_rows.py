@@ -167,7 +167,7 @@ def _csv(value: object) -> str:
 
 
 def json_value(value: Any) -> Any:  # noqa: ANN401  # plain data
-    """Return a value as JSON has it; what JSON has no form for is text."""
+    """Return a value that JSON has; others become text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

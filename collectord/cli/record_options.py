@@ -390,9 +390,9 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         metavar="TIME",
         type=option_values.duration,
         default=0,
-        help="with --bpf, print maps at this interval too, a second or more: of a histogram what "
-        "came since, as a line of a heat map, and tables as they are then (default: at the end "
-        "only)",
+        help="with --bpf, print maps at this interval too, a second or more: histograms as a line "
+        "of a heat map, with what was added since the line before, and tables as they are then "
+        "(default: at the end only)",
     )
     group.add_argument(
         "-q",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Claims(Protocol):
-    """Things that were claimed for the servers before anything else was opened."""
+    """The sockets, users and TLS of the servers, as found before anything else was opened."""
 
     @property
     def bound(self) -> Mapping[str, Sequence[socket.socket]]:
@@ -47,7 +47,7 @@ class Claims(Protocol):
 
     @property
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS by which those are met who tell of alerts."""
+        """The TLS context of the listener for alerts."""
 
 
 async def start(stack: AsyncExitStack, daemon: Daemon, config: Config, claims: Claims) -> None:

@@ -33,7 +33,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The tokens of a text, of which one is the next.
+    """The tokens of a text, and a position in it.
 
     Attributes:
         at: the number of the next one; what was read may be read again.

@@ -85,7 +85,7 @@ def build_id(read: Read) -> bytes:
 
 
 def loaded(read: Read) -> tuple[Part, ...]:
-    """Return the parts of an ELF file that are mapped; none of what is not ELF.
+    """Return the parts of an ELF file that are mapped; none if the file is not ELF.
 
     Raises what `read` raises.
     """

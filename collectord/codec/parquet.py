@@ -45,7 +45,7 @@ class _Physical(IntEnum):
 
 
 class _Repetition(IntEnum):
-    """The number of times that a value may be there."""
+    """How often a value may occur in a row."""
 
     OPTIONAL = 1
     REPEATED = 2

@@ -184,7 +184,7 @@ def encode(record: Written, attr: PerfEventAttr, sample_id: SampleId) -> bytes:
 
 
 def decode(data: bytes | memoryview, header: RecordHeader, attr: PerfEventAttr) -> Read | None:
-    """Read a record's values; None for a type that nobody here looks into.
+    """Read a record's values; None for a type that is not needed here.
 
     Raises:
         CodecError: the record is too short for its type, or a string has no end.

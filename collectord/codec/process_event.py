@@ -67,7 +67,7 @@ def listen_message() -> bytes:
 
 
 def decode(message: bytes) -> ProcessEvent | None:
-    """Return the event of a datagram; None for one of a thread alone, or that nobody needs."""
+    """Return the event of a datagram; None if it is about a thread alone, or not needed."""
     if len(message) < _BODY_AT + _FORK.size:
         return None
     idx, val, *_ = _CONNECTOR.unpack_from(message, _NETLINK.size)

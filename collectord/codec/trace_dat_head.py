@@ -178,7 +178,7 @@ class Head:
 
 
 def stat_patch(room: Room, text: str) -> Patch:
-    """Fill the whole room: readers print it up to a NUL that must be its last byte."""
+    """Return the patch that fills the whole room: readers print it up to its last byte, a NUL."""
     raw = text.replace("\0", "?").encode()
     if len(raw) >= room.size_bytes:
         raw = raw[: raw.rfind(b"\n", 0, room.size_bytes - 1) + 1]

@@ -49,7 +49,7 @@ class Workload:
         asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
 
     def go(self) -> None:
-        """Let the command begin."""
+        """Start the command, which waits for this."""
         os.write(self._go_fd, b"\n")
 
     async def wait(self) -> int:

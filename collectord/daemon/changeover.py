@@ -254,7 +254,7 @@ class Changeover:
         await self._leaving.check(plans)
 
     async def _reopen(self, old: Plan, config: Config, closed: set[Key]) -> None:
-        """Open sessions again that were closed in vain."""
+        """Open old sessions again that were closed for a change that failed."""
         plans = [plan for plan in old.sessions if plan.key in closed]
         ones = self._set_out(config, plans, _any)
         await self._arriving.opened(ones)

@@ -126,7 +126,7 @@ class Coverage:
         return self._sessions[plan.key].absences[cpu]
 
     def joined(self, plan: SessionPlan, cpu: int, absences: int) -> None:
-        """Note that a CPU has new rings, which were opened after so many of its absences."""
+        """Note that a CPU has new rings, opened after `absences` absences of it."""
         self.uncovered_ns()
         seen = self._sessions[plan.key]
         if seen.absences[cpu] == absences:

@@ -71,7 +71,7 @@ class ProcessWatch:
         asyncio.get_running_loop().add_reader(fd, self._read)
 
     def end(self) -> None:
-        """Attach and release no more."""
+        """Stop attaching and releasing processes."""
         self.follow(())
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)

@@ -177,7 +177,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def span(self) -> tuple[int | None, int | None]:
-        """The beginning and the end of its time, UTC; None for one that nothing tells."""
+        """The beginning and the end of its time, UTC; None for one that is unknown."""
         balance = self.balance
         begins = balance.since_ns if balance.since_ns is not None else self.first_ns
         ends = balance.until_ns if balance.until_ns is not None else self.last_ns

@@ -62,7 +62,7 @@ class Pair(NamedTuple):
 
     @property
     def difference(self) -> float | None:
-        """The first less the second."""
+        """The first group's figure less the second's; None if either is unknown."""
         if self.group is None or self.against is None:
             return None
         return self.group - self.against

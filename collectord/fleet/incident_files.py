@@ -65,7 +65,7 @@ class Incidents:
         self._notes = [one.note for one in self._folder.kept() if one.note is not None]
 
     def is_wanted(self, target: Target, segment: Sealed) -> bool | None:
-        """Whether a segment's rows are shipped; None: an incident may yet come.
+        """Whether a segment's rows are shipped; None if an incident may still need them.
 
         Raises SinkError.
         """

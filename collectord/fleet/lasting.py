@@ -31,5 +31,5 @@ def lasting_of(commit: Commit) -> LastingKey | None:
 
 
 def content_of(lasting: LastingKey) -> bytes:
-    """Return what a note has: the key of the commit."""
+    """Return the contents of a note: the key of its commit."""
     return f"{lasting.commit.key}\n".encode()

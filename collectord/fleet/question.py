@@ -62,7 +62,7 @@ class Objects(NamedTuple):
         return {parts.host for parts in filter(None, map(parse_event_key, self.keys))}
 
     def of(self, hosts: Collection[str], segments: Collection[CommitKey] | None = None) -> Objects:
-        """Return those of some hosts alone, and of some of their segments; None: of all."""
+        """Return the objects of some hosts, and of some of their segments only (None: of all)."""
         parsed = ((key, parse_event_key(key)) for key in self.keys)
         of_hosts = {
             key: CommitKey(parts.date, parts.host, parts.source)

@@ -74,7 +74,7 @@ class Wanted(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The hosts, if each is named without a glob, to list no others; else one that is ""."""
+        """The prefixes of hosts to list: their names, or "" (all hosts) if a name has a glob."""
         names = sorted({one.hosts for one in self.either})
         return [""] if any(map(_is_glob, names)) else names
 

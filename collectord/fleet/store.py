@@ -39,11 +39,10 @@ _TEXT_MAX: Final = 300
 
 
 class ObjectInfo(NamedTuple):
-    """An object; `e_tag` is what the store says of its contents, "" if nothing."""
+    """An object of a store."""
 
     key: str
     bytes: int
-    e_tag: str = ""
 
 
 class Keeps(Protocol):
@@ -269,7 +268,7 @@ def _words(error: BaseException) -> str:
 
 
 def _info(meta: Mapping[str, Any]) -> ObjectInfo:
-    return ObjectInfo(str(meta["path"]), int(meta["size"]), str(meta.get("e_tag") or ""))
+    return ObjectInfo(str(meta["path"]), int(meta["size"]))
 
 
 def _obstore() -> Any:  # noqa: ANN401  # the package

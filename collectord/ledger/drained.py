@@ -18,7 +18,7 @@ class DrainedBalance(Protocol):
 
     @property
     def label(self) -> RingLabel:
-        """Its place."""
+        """The place of the ring or area."""
 
     @property
     def basis(self) -> Basis:

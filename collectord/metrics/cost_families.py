@@ -35,13 +35,13 @@ def families(reading: Reading) -> Iterator[Metric]:
     )
     yield gauge(
         "collectord_cost_ratio",
-        "Both together, as a share of all CPUs over the last minute.",
+        "CPU time of the daemon and its probes, as a share of all CPUs over the last minute.",
         (),
         [((), cost.ratio)],
     )
     yield gauge(
         "collectord_budget_ratio",
-        "Share of all CPUs that `budget` in [daemon] grants for both, 0 for no limit.",
+        "Share of all CPUs that `budget` allows the daemon and its probes, 0 for no limit.",
         (),
         [((), cost.budget)],
     )

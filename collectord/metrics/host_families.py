@@ -40,7 +40,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     )
     yield gauge(
         "collectord_config_last_reload_success_timestamp_seconds",
-        "Unix time of the last reload of the configuration that succeeded, at first of the start.",
+        "Unix time of the last successful reload of the configuration, or of the start.",
         (),
         [((), status.reload.succeeded_ns / NS_PER_SECOND)],
     )
@@ -78,7 +78,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_log_lines_dropped",
-        "Lines of the log that were dropped, because nobody took those before them.",
+        "Lines of the log that were dropped because its reader was too slow.",
         (),
         [((), status.log_lines_dropped)],
     )

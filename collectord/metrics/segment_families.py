@@ -34,7 +34,7 @@ def families(reading: Reading) -> Iterator[Metric]:
     )
     yield gauge(
         "collectord_segment_uncompressed_bytes",
-        "Bytes of disk space that they took before some of them were compressed.",
+        "Bytes of disk space that the kept sealed segments would take without compression.",
         SESSION,
         ((of_session(s), s.sink.uncompressed_bytes) for s in sessions),
     )

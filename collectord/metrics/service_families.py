@@ -64,13 +64,13 @@ def families(reading: Reading) -> Iterator[Metric]:
     )
     yield counter(
         "collectord_followed_rescans",
-        "Times that all processes were looked at, because the kernel's news were incomplete.",
+        "Scans of all processes because messages of the kernel about new ones were lost.",
         SESSION,
         ((labels, one.rescans) for labels, one in followed),
     )
     yield highest(
         "collectord_recorder_keep_seconds",
-        "Seconds that a flight recorder of ftrace or of BPF is to reach back, as `keep` says.",
+        "Seconds that a flight recorder of ftrace or BPF should reach back (`keep`).",
         SESSION,
         ((of_session(s), s.keep_ns / NS_PER_SECOND) for s in sessions if s.keep_ns),
     )

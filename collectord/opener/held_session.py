@@ -281,7 +281,7 @@ def _memory(name: str, size: int, own: ExitStack) -> int:
 
 
 def _sealed(content: bytes, own: ExitStack) -> int:
-    """Return the descriptor of memory with a content that nobody can change."""
+    """Return the descriptor of sealed memory with this content."""
     fd = _memory("collectord-program", len(content), own)
     os.pwrite(fd, content, 0)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_WRITE)

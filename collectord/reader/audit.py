@@ -46,7 +46,7 @@ class PlanUsed(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """A time of which balances tell."""
+    """A time that balances cover."""
 
     since_ns: int
     until_ns: int
@@ -221,7 +221,7 @@ class _Stream:
             yield Finding(one, other, What.UNTOLD, detail)
 
     def _reasons(self) -> Iterator[Finding]:
-        """Yield the times without a balance of which something tells why, in the window or not."""
+        """Yield the times without a balance whose cause is known, in the window or not."""
         for entry in self._gone:
             what = What.EVICTED if entry.evicted else What.MISSING
             before = ", before it was shipped" if entry.unshipped else ""

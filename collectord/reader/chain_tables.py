@@ -171,7 +171,7 @@ class Chains:
         }
 
     def put_into(self, connection: Any) -> Sequence[TableScan]:  # noqa: ANN401  # of DuckDB
-        """Have a database hold the chains, once, and return the scans that was done for it."""
+        """Put the chains into a database, once, and return the scans that this took."""
         if self._into is connection:
             return ()
         self._into, self.is_read = connection, True

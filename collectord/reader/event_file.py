@@ -39,7 +39,7 @@ class Window(NamedTuple):
 
     @property
     def everything(self) -> bool:
-        """Whether no time is left out."""
+        """Whether the window covers all times."""
         return self.since_ns is None and self.until_ns is None
 
     def overlaps(self, since_ns: int | None, until_ns: int | None) -> bool:

@@ -88,7 +88,7 @@ class EventLines:
         return self._lines.waiting
 
     def limit(self, lines: int) -> None:
-        """Have no more than this number of lines made."""
+        """Limit the number of lines."""
         self._lines.limit(lines)
 
     @property

@@ -84,7 +84,7 @@ class Found(NamedTuple):
         return self._with(other, operator.add)
 
     def or_more(self, other: Found) -> Found:
-        """Return what was found in a place by two readings of it, of which each finds a part."""
+        """Return the larger figures of two readings of one place, each of which may miss some."""
         return self._with(other, max)
 
     def _with(self, other: Found, join: Callable[[int, int], int]) -> Found:
@@ -304,7 +304,7 @@ def _incident_places(table: str, file: EventFile) -> dict[str, tuple[str, Where 
 
 
 def described(tables: Mapping[str, EventTable]) -> Iterator[tuple[str, str, str]]:
-    """Yield {table, column, what it is} of all tables."""
+    """Yield the table, the name and the description of each column of all tables."""
     for table in tables.values():
         is_fixed = not table.is_of_event
         for name, kind in table.columns.items():

@@ -78,7 +78,7 @@ class Part(NamedTuple):
 
 
 def joined(parts: Iterable[Part]) -> Iterator[Interval]:
-    """Yield the times of a run whose records are there."""
+    """Yield the times of a run for which its records are in files."""
     run: Interval | None = None
     for part in sorted(parts):
         since, until = part.interval

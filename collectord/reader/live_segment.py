@@ -70,7 +70,7 @@ class LiveSegment:
 
     @property
     def lines(self) -> EventLines:
-        """Its lines, which are read once."""
+        """The lines of the segment, which are read once."""
         if self._lines is None:
             self._lines = self._lines_of(self.file)
             for _ in self._lines.batches(end=self._skipped):

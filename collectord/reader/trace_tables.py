@@ -232,7 +232,7 @@ def _places(fd: int) -> _Places:
 
 
 def _is_idle(fd: int) -> bool:
-    """Whether nobody writes a file, nor seals it."""
+    """Whether no process writes or seals a file."""
     if not lock(fd):
         return False
     fcntl.flock(fd, fcntl.LOCK_UN)

@@ -115,7 +115,7 @@ class Leftovers:
         self.repaired = self.repaired._replace(damaged_files=damaged)
 
     def repair_rest(self, besides: Collection[Path] = ()) -> None:
-        """Seal those that are left, of sessions that could not be opened.
+        """Seal the remaining segments, of sessions that could not be opened.
 
         Args:
             besides: folders of sessions that are still to be opened.

@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UnsafePath
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
-from collectord.sink.segment import (
-    sink_errors,
-)
+from collectord.sink.segment import sink_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_UNCLEAN_STOPS = ".unclean_stops"
-
-_COUNT_MAX_BYTES = 64
+_UNCLEAN_STOPS: Final = ".unclean_stops"
+_COUNT_MAX_BYTES: Final = 64
 
 
 def count_unclean_stops(root: Path, *, add: bool) -> int:

@@ -125,7 +125,7 @@ class CoverageFile(Unnoted):
         self.gaps_ns = gaps_ns
 
     def begin(self) -> None:
-        """Have notes made from now on, since the events are enabled; the first is due."""
+        """Begin to make notes, since the events are enabled; the first one is due."""
         self._is_open = True
 
     def take_turn(self) -> bool:

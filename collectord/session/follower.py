@@ -270,7 +270,7 @@ class Follower:
             self._source.forget(self._fading.popleft()[1])
 
     def end(self) -> None:
-        """Attach and release no more."""
+        """Stop attaching and releasing processes."""
         self._has_ended = True
         if self._timer is not None:
             self._timer.cancel()

@@ -138,7 +138,7 @@ class Heartbeat:
             self._due_ns = time.monotonic_ns() + interval_ns
 
     async def stop(self) -> None:
-        """Make no more heartbeats, and wait for the present one: then sessions may be closed."""
+        """Stop the heartbeats, and wait for the present one: then sessions may be closed."""
         self._interval_ns = 0
         self._ending.set()
         if self._beating is not None:

@@ -25,7 +25,7 @@ class RecentWindows(Generic[W]):
         self._windows: deque[W] = deque(maxlen=_WINDOWS_MAX)
 
     def add(self, window: W) -> None:
-        """Remember one more."""
+        """Remember a window."""
         self._windows.append(window)
 
     @property
@@ -34,5 +34,5 @@ class RecentWindows(Generic[W]):
         return self._windows[-1] if self._windows else None
 
     def since(self, since_ns: int) -> list[W]:
-        """Return those that did not end before then."""
+        """Return the windows that did not end before a time."""
         return [w for w in self._windows if w.until_ns is None or w.until_ns > since_ns]

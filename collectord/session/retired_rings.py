@@ -114,7 +114,7 @@ def of_gone(counters: Counters) -> Counters:
 
 
 def add_readings(before: Produced, last: Produced) -> Produced:
-    """Return the kernel's counters of two rings of a place, the later one second."""
+    """Return the sum of the counters of two rings that one place had, the later one second."""
     losses: dict[LossKey, int] = {
         key: before.losses.get(key, 0) + last.losses.get(key, 0)
         for key in {**before.losses, **last.losses}

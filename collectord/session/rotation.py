@@ -292,7 +292,7 @@ class Rotation:
     # Prepare.
 
     def _prepare_in_time(self) -> None:
-        """Prepare the segment that is wanted, unless too many wait for their seals."""
+        """Prepare the next segment if one is wanted and not too many wait for their seals."""
         if self._wanted and not self.seals.backlog.is_full:
             self._tasks.start(self._prepare_or_degrade())
 

@@ -63,7 +63,7 @@ class RunningFile:
             self._tasks.start(self._show(segment, sizes))
 
     def end(self, segment: OpenSegment, closed: _core.SegmentClosed) -> None:
-        """Note that a segment was closed: the next one shows nothing before all of it is shown."""
+        """Note that a segment was closed: all of it is shown before anything of the next one."""
         if segment.offsets:
             sizes = {ring: size for ring, size, _ in closed.tracks if ring in segment.offsets}
             self._ended.append((segment, sizes))
@@ -88,7 +88,7 @@ class RunningFile:
                 self._health.note("show", "")
 
     def lead(self) -> None:
-        """Let the link lead to the segment that runs now; without room, at a later `show`."""
+        """Point the link to the running segment; if there is no room, at a later `show`."""
         token, _ = self._stream.track_bytes()
         segment = self._segments.get(token)
         if segment is not None:

@@ -89,7 +89,7 @@ class Seals:
             self._tasks.start(self._seal_waiting())
 
     def end(self) -> None:
-        """Measure no more before a seal: from now on the session does."""
+        """Stop measuring before a seal: from now on the session does."""
         self._ending = True
 
     async def close(self) -> None:

@@ -276,7 +276,7 @@ class Session:
         return await self._rotation.rotate_now()
 
     def outlive(self) -> None:
-        """Have what can record on after this process do so; nobody drains it from now on."""
+        """Leave rings that can recording after this process; nobody drains them from now on."""
         for one in self.abilities.outliving:
             if one.outlive():
                 self._outlives = True

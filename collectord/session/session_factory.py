@@ -98,7 +98,7 @@ class SessionContext:
     lasting: bool = False
 
     def use_disk(self, session: str, device: int) -> None:
-        """Have threads, and a queue of the core, for the file system of a session's segments."""
+        """Set up threads, and a queue of the core, for the file system of a session's segments."""
         self.workers.add({session: device})
         self.drain.core.add_disk(device)
 

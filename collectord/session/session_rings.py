@@ -64,12 +64,12 @@ class SessionRings:
         self._changing = asyncio.Lock()  # only the session's own disk keeps it
 
     def begin(self) -> None:
-        """Let rings be drained, those with names first."""
+        """Begin to drain the rings, those with names first."""
         for drained in sorted(self._rings.values(), key=lambda one: one.handle.label.has_data):
             drained.handle.begin(drained.ring)
 
     def listen(self) -> None:
-        """Have notices of the core about these rings from now on."""
+        """Begin to receive the core's notices about these rings."""
         self._drain.listen(self._rotation, self._stream, self, (*self._rings, *self.areas))
 
     async def leave_cpu(self, cpu: int) -> None:
@@ -190,7 +190,7 @@ class SessionRings:
         await self._read_all(area for area in self.areas.values() if not area.handle.goes_on())
 
     async def _read_all(self, areas: Iterable[DrainedArea]) -> None:
-        """Have areas read to their end from now on, and not started again by a pass."""
+        """Make passes read areas to their end from now on, and not start them again."""
         rings = [area.ring for area in areas]
         for ring in rings:
             ring.read_all()

@@ -259,7 +259,7 @@ class PerfFile:
         return replace(file, cuts=found.cuts)
 
     def _standing(self, data: Span, cuts: tuple[Part, ...]) -> FinishedFile | None:
-        """Return the file if the part behind its data is as it was sealed, and still valid."""
+        """Return the file if the part behind its data is as sealed and still valid, else None."""
         if self._sealed is None or self._has_aux:
             return None
         status = os.fstat(self._fd)

@@ -124,7 +124,7 @@ class Program:
             raise Failure("compile", str(error)) from error
 
     def load(self) -> None:
-        """Have the verifier check each function."""
+        """Load each function, which the verifier checks."""
         for entry in self._entries:
             kind, function, place = entry["kind"], entry["function"], entry["place"]
             _check_kernel(kind, place)

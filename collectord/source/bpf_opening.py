@@ -106,7 +106,7 @@ def _programs(
 
 
 def _own(kernel: Kernel, batch: int, loaded: Loaded, stack: ExitStack) -> None:
-    """Have nobody take a program for a foreign one, until the stack is closed."""
+    """Note a program as our own, until the stack is closed."""
     numbers = {one.id: one.fd for one in loaded.programs}
     stack.callback(kernel.disown_programs, tuple(numbers))  # before their descriptors close
     kernel.own_programs(batch, numbers)

@@ -45,14 +45,14 @@ class OpenInstance:
         self.grew = False
 
     def add_ring(self, ring: FtraceRing) -> None:
-        """Have one more ring, which is not late any more."""
+        """Add a ring to those that are drained; it is not late any more."""
         cpu = ring.label.cpu
         self.sizes[cpu], self._stats_fds[cpu] = ring.geometry.data_bytes, ring.stats_fd
         self.grew |= bool(self._plan.keep_ns)
         self.late.leave_out(cpu)
 
     def drop_ring(self, cpu: int) -> None:
-        """Have a ring among the late ones again."""
+        """Put a ring back among the late ones."""
         del self.sizes[cpu], self._stats_fds[cpu]
         self.late.take_back(cpu)
 

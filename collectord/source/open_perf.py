@@ -49,7 +49,7 @@ class OpenPerf:
     def go_on_with(
         self, rings: tuple[PerfRing, ...], resumers: Mapping[int, CounterFd] | None = None
     ) -> None:
-        """Have these rings from now on; the kernel may use the descriptors of others again.
+        """Replace the rings by these; the kernel may reuse the descriptors of the old ones.
 
         Args:
             rings: all rings.

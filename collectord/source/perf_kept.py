@@ -99,7 +99,7 @@ def without_opener(refusal: KernelError | None) -> Iterator[None]:
 
 
 def own_given(kernel: Kernel, given: KeptRings, stack: ExitStack) -> None:
-    """Have what an opener gave beside rings closed by a stack, the connection last."""
+    """Let a stack close what an opener gave beside the rings, the connection last."""
     for fd in reversed(given.descriptors):
         stack.callback(kernel.close, fd)
 
@@ -247,7 +247,7 @@ class RingMaker:
     def _before(
         self, note: RingNote, kept: KeptRing, counters: tuple[CounterFd, ...], loss: LossKey
     ) -> Before:
-        """Return what earlier processes have had of a ring; of a new one there is nothing.
+        """Return what earlier processes took out of a ring, and lost; zeros for a new ring.
 
         Args:
             note: of the ring.

@@ -212,7 +212,7 @@ class Opening:
 
     @contextmanager
     def _closing_with(self, cpu: int) -> Iterator[None]:
-        """Have what is opened meanwhile closed with the rings of this CPU."""
+        """Let the rings of this CPU close what is opened in this block."""
         if cpu >= 0:
             if cpu not in self._closers:
                 self._closers[cpu] = self._stack.enter_context(ExitStack())

@@ -164,7 +164,7 @@ class OpenRelay:
         )
 
     def add_ring(self, ring: RingHandle) -> None:
-        """Have one more ring, which the kernel made late."""
+        """Add a ring that the kernel made after the opening."""
         self.rings += (ring,)
 
     def drop_ring(self, cpu: int) -> None:

@@ -140,12 +140,12 @@ class LateTraceRings:
         )
 
     def leave_out(self, cpu: int) -> None:
-        """Read a CPU's ring no more: it is open."""
+        """Stop reading a CPU's ring: it is open."""
         self._others -= {cpu}
         self._seen.discard(cpu)
 
     def take_back(self, cpu: int) -> None:
-        """Read a CPU's ring again, as it is open no more."""
+        """Read a CPU's ring again, since it is not open any more."""
         self._others |= {cpu}
 
     def texts(self) -> dict[int, str]:

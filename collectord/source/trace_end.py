@@ -76,11 +76,11 @@ class LastingInstance:
             self._left = lambda: self.note.taken
 
     def begin(self) -> None:
-        """Have it end with the session, as its rings are drained from now on."""
+        """Remove the instance with the session, as its rings are drained from now on."""
         self._left = None
 
     def leave(self, taken: Callable[[], Mapping[int, CpuStats]]) -> None:
-        """Have it outlive the session.
+        """Let the instance outlive the session.
 
         Args:
             taken: returns by CPU the counters of which the session's balance is made.

@@ -169,7 +169,7 @@ class OpenTracefs:
         )
 
     def add_ring(self, ring: FtraceRing) -> None:
-        """Have one more ring, which the kernel made late."""
+        """Add a ring that the kernel made after the opening."""
         self.rings += (ring,)
         self._count(ring)
         self.tracing.add_ring(ring)

@@ -10,7 +10,7 @@ from collectord._native._core import QUARANTINE_REASONS, AuxCounters, CoreCounte
 from collectord.kernel.values.host import Scheduling
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS, AuxBalance
 from collectord.ledger.record_ledger import NO_COUNTERS, RingBalance, SessionBalance
-from collectord.model import LOSS_PAIRS, Basis, ClockReading, RingLabel, RingRole, SinkStats
+from collectord.model import Basis, ClockReading, RingLabel, RingRole, SinkStats, loss_pairs
 from collectord.plan.aux_areas import AuxPlan, Framing, HeadRule
 from collectord.session.cost_meter import Cost
 from collectord.session.daemon_status import DaemonStatus
@@ -79,7 +79,7 @@ def in_quarantine(balance: Balance, reason: str) -> Balance:
 
 def no_loss(source: str = "perf") -> dict[str, int]:
     """Return every stage and reason of a source at 0."""
-    return {f"{stage}/{reason}": 0 for stage, reason in LOSS_PAIRS[source]}
+    return {f"{stage}/{reason}": 0 for stage, reason in loss_pairs(source)}
 
 
 def session(name: str, *, cpus: int = 2, basis: Basis = Basis.EXACT) -> SessionBalance:

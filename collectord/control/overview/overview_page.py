@@ -96,7 +96,7 @@ class OverviewPage:
         app.router.add_get("/incidents/{id}/{part}", self._part)
 
     def status(self) -> DaemonStatus:
-        """Return the present status, of which the time line gets a point, as of each scrape."""
+        """Return the present status, and add a point to the time line, as each scrape does."""
         status = self._status()
         self._line.add(status)
         return status

@@ -82,7 +82,7 @@ class TriggerGate:
         return since
 
     def _forget(self, now_ns: int) -> None:
-        """Forget what is older than a day, and of requests, which have no limit, most."""
+        """Forget incidents older than a day, and all but the last thousand within it."""
         fired = self.counted.fired_ns
         kept = [at for at in fired if now_ns - _DAY_NS < at <= now_ns]
         self.counted.fired_ns = kept[-_FIRED_MAX:]

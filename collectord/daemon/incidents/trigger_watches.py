@@ -39,7 +39,7 @@ class TriggerWatch:
         return ""
 
     def close(self) -> None:
-        """Watch it no more."""
+        """End the watch."""
 
 
 class _Growth:

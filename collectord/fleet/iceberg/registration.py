@@ -81,7 +81,7 @@ class Registered(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """A version of a table, and what was done to have it."""
+    """A version of a table, and the changes that made it."""
 
     table: TableDocument
     version: int

@@ -119,11 +119,11 @@ class TableDocument(NamedTuple):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The schema of the columns, which need not be the one in the document yet."""
+        """The schema of the columns; the document may not have it yet."""
         return {"type": "struct", "fields": self.columns.fields()}
 
     def to_bytes(self) -> bytes:
-        """Return the document as an object has it."""
+        """Return the bytes of the document's object in the store."""
         return encode_json(self.raw) + b"\n"
 
 

@@ -41,7 +41,7 @@ class BpfPort(Protocol):
         """Whether a BPF program may hide events of its tracepoint, by its own instructions."""
 
     def own_programs(self, batch: int, programs: Mapping[int, int]) -> None:
-        """Leave those of these programs that hide no event out of `query_bpf`.
+        """Make `query_bpf` leave out those of these programs that hide no event.
 
         That ends with `disown_programs`. Other processes of this program leave them out, too,
         until `forget_programs`. The instructions of a program decide, by what they may return; a
@@ -54,7 +54,7 @@ class BpfPort(Protocol):
         """
 
     def disown_programs(self, programs: Collection[int]) -> None:
-        """Use the descriptors of these programs no more; they are about to be closed."""
+        """Stop using the descriptors of these programs; they are about to be closed."""
 
     def forget_programs(self, batch: int) -> None:
         """Remove the notes of a batch from where other processes look; it is unloaded."""

@@ -142,7 +142,7 @@ class HostPort(Protocol):
         """Return how many processes the kernel has killed for lack of memory; None: unknown."""
 
     def open_pressure(self, limit: PressureLimit) -> int:
-        """Have the kernel watch a limit of pressure; a poll for POLLPRI wakes once it is passed.
+        """Let the kernel watch a limit of pressure; a poll for POLLPRI wakes once it is passed.
 
         Raises:
             MissingPrivilege: this process may not have it watched.

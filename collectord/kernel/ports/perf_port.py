@@ -99,7 +99,7 @@ class PerfPort(Protocol):
         """
 
     def end_kept(self, connection: int) -> None:
-        """Have an opener close the rings of a session at the end of the connection.
+        """Ask an opener to close the rings of a session at the end of the connection.
 
         Args:
             connection: `KeptRings.connection`.
@@ -109,7 +109,7 @@ class PerfPort(Protocol):
         """
 
     def kept_pressure(self, place: str, limit: PressureLimit) -> int:
-        """Have an opener let the kernel watch a limit of pressure; see `open_pressure`.
+        """Ask an opener to let the kernel watch a limit of pressure; see `open_pressure`.
 
         Args:
             place: the opener's socket.

@@ -89,7 +89,7 @@ class TracefsPort(Protocol):
         """Stop all rings at one moment; the counters are final. Raises KernelError."""
 
     def freeze_on(self, instance: int, event: TraceEvent) -> None:
-        """Have an instance stop itself, on all CPUs, when an event passes its filter.
+        """Make an instance stop itself, on all CPUs, when an event passes its filter.
 
         Raises:
             UsageError: the kernel refuses the condition.

@@ -377,7 +377,7 @@ class Instance:
         self._files.write("events/enable", "0")
 
     def freeze_on(self, event: TraceEvent) -> None:
-        """Have the instance stop itself, on all CPUs, when an event passes its filter.
+        """Make the instance stop itself, on all CPUs, when an event passes its filter.
 
         Without a condition the trigger runs before its event is recorded, with one after that
         (trace_event_buffer_commit()): so there is always a condition, and the event is the last

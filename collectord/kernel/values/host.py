@@ -44,7 +44,7 @@ class Holder:
 
 
 def kept_by(holders: Iterable[Holder]) -> str:
-    """Return in words who keeps a file; none are those whom this process may not see."""
+    """Return in words which processes keep a file; without any, that they cannot be seen."""
     found = ", ".join(map(str, holders))
     return f"kept by {found}" if found else _UNSEEN
 

@@ -85,12 +85,12 @@ class AddressSpaces:
         self.left_out = 0
 
     def fork(self, time_ns: int, pid: int, parent: int) -> None:
-        """Begin a process, which has what its parent has then."""
+        """Begin a process with a copy of its parent's mappings."""
         there = self._epochs.get(parent)
         self._begin(pid, time_ns, [*there[-1].mappings] if there else [])
 
     def execute(self, time_ns: int, pid: int) -> None:
-        """Have a process begin another program; nothing stays mapped."""
+        """Note that a process runs another program: nothing stays mapped."""
         self._begin(pid, time_ns, [])
 
     def map(self, time_ns: int, pid: int, new: Mapping) -> None:

@@ -71,7 +71,7 @@ class BpfWatch:
         self._report: _Report | None = None
 
     def report(self, interval_ns: int, then: Callable[[Mapping[str, Contents]], None]) -> None:
-        """Have the tables for answers read too, from now on at this interval, and given on.
+        """Read the tables for answers too, from now on at this interval, and pass them on.
 
         Args:
             interval_ns: it is as long as a flush interval at least.

@@ -51,7 +51,8 @@ def test_full_rings_are_to_be_larger(
 
 
 @pytest.mark.parametrize(
-    ("source", "capacity_bytes"), [("perf", 1 << 29), ("tracefs", 1 << 30), ("relay", 1 << 19)]
+    ("source", "capacity_bytes"),
+    [("perf", 1 << 29), ("tracefs", 1 << 30), ("relay", 1 << 19), ("relay-2", 1 << 19)],
 )
 def test_rings_that_cannot_be_larger(source: str, capacity_bytes: int) -> None:
     """At the largest size, and where others made the rings, only fewer events help."""
@@ -95,6 +96,7 @@ def test_no_advice_without_loss() -> None:
         ("bpf", "x.data", "collectord events x.data, or perf script -i x.data"),
         ("tracefs", "a b.dat", "collectord events 'a b.dat', or trace-cmd report -i 'a b.dat'"),
         ("relay", "d.blktrace.1", "collectord events d, or blkparse -i d"),
+        ("relay-2", "e.blktrace.0", "collectord events e, or blkparse -i e"),
     ],
 )
 def test_how_to_look_at_a_file(

@@ -13,6 +13,7 @@ from tests.support import manual
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CLASSES: Final = {
     name
@@ -21,6 +22,10 @@ CLASSES: Final = {
 }
 # Of damaged files: `segments verify` and `repair` tell of them as damage, with the place.
 OF_BYTES: Final = "CodecError"
+# What else has a message, each with the place of its text: a broken rule of the configuration, a
+# value of the wrong type in it, and an option of the command line that cannot be.
+OTHERS: Final = {"Problem": 1, "place.error": 0, "parser.error": 0, "ArgumentTypeError": 0}
+LEVELS: Final = ("warning", "error", "critical")
 LEAST_LETTERS: Final = 8
 GAP: Final = "…"
 
@@ -38,13 +43,33 @@ def template(node: ast.expr) -> str:
 
 def messages() -> Iterator[tuple[str, str]]:
     """Each message that the program's text has, and where."""
+    for path, call in calls():
+        name = ast.unparse(call.func)
+        is_error = name.rpartition(".")[2] in CLASSES - {OF_BYTES}
+        index = OTHERS.get(name, 0)
+        if (is_error or name in OTHERS) and "/codec/" not in str(path) and index < len(call.args):
+            yield template(call.args[index]), place(path, call)
+
+
+def lines_of_the_log() -> Iterator[tuple[str, str]]:
+    """Each line of the log that is a warning or an error, and where; some have parts as names."""
+    for path, call in calls():
+        owner, _, level = ast.unparse(call.func).rpartition(".")
+        if level in LEVELS and owner.lower().endswith(("log", "get_logger()")):
+            yield template(call.args[0]), place(path, call)
+
+
+def calls() -> Iterator[tuple[Path, ast.Call]]:
+    """Each call with an argument in the program's text."""
     for path in sorted((manual.ROOT / "collectord").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or not node.args:
-                continue
-            name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            if name in CLASSES - {OF_BYTES} and "/codec/" not in str(path):
-                yield template(node.args[0]), f"{path.relative_to(manual.ROOT)}:{node.lineno}"
+            if isinstance(node, ast.Call) and node.args:
+                yield path, node
+
+
+def place(path: Path, node: ast.expr) -> str:
+    """Return where a call is."""
+    return f"{path.relative_to(manual.ROOT)}:{node.lineno}"
 
 
 def test_every_answer_is_whole() -> None:
@@ -67,3 +92,14 @@ def test_every_message_is_told() -> None:
         if len(part) >= LEAST_LETTERS and part not in rows
     ]
     assert missing == []
+
+
+def test_every_warning_of_the_log_is_told() -> None:
+    """So is every error in it, with its meaning and what to do."""
+    text = (manual.DOCS / "troubleshooting.md").read_text()
+    rows = re.findall(r"^\| (`[a-z_]+`(?:, `[a-z_]+`)*) \| .{10,} \|$", text, re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    found = dict(lines_of_the_log())
+    assert "write_failed" in found
+    names = {name: where for name, where in found.items() if GAP not in name}
+    assert [f"{where}: {name}" for name, where in names.items() if name not in told] == []
