@@ -68,6 +68,7 @@ PACKAGES_DEB := debhelper
 PACKAGES_LINT_DEB := lintian
 PACKAGES_VM := debootstrap e2fsprogs mount util-linux
 NATIVE := $(shell find collectord/_native -type f ! -name '*.pyi' ! -name '*.pyc' ! -name '*.so')
+C_FILES := find bpf collectord tests -name '*.[ch]' -print0
 # Changes as soon as there is a module more, or one less, or one elsewhere.
 MODULES := $(shell find collectord -name '*.py' | LC_ALL=C sort | cksum | cut -d ' ' -f 1)
 
@@ -308,16 +309,17 @@ lint: $(STAMPS)/lint $(STAMPS)/test $(STAMPS)/run ## check formatting, ruff, ord
 	$(BIN)/deptry .
 	$(BIN)/codespell
 	PATH=$(BIN):$$PATH $(BIN)/cython-lint collectord/_native
+	$(C_FILES) | xargs -0 $(BIN)/clang-format --dry-run -Werror
 	status=0
 	wait "$$mypy" || status=$$?
 	cat "$$types"
 	exit "$$status"
 
 .PHONY: format
-format: $(STAMPS)/lint ## format Python, and the lines of C that are not committed yet, as lint requires
+format: $(STAMPS)/lint ## format Python and C as lint requires
 	@$(BIN)/ruff format .
 	$(BIN)/ruff check --fix --quiet . || true
-	PATH=$(BIN):$$PATH $(BIN)/git-clang-format --quiet --extensions c,h || true
+	$(C_FILES) | xargs -0 $(BIN)/clang-format -i
 
 .PHONY: tidy
 tidy: $(STAMPS)/lint packages-clang ## run clang-tidy on the core

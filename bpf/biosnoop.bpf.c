@@ -7,14 +7,14 @@
  */
 struct io_event {
 	u64 sector;
-	u64 latency_ns;	/* from issue to completion; 0 if the issue was not seen */
+	u64 latency_ns; /* from issue to completion; 0 if the issue was not seen */
 	u64 queue_ns;	/* from insertion into a queue to issue; 0 if it was issued at once */
 	u32 dev;	/* in the kernel's format: major << 20 | minor */
 	u32 bytes;
-	s32 error;	/* 0, or a negative errno */
-	u32 pid;	/* task that inserted it, or else issued it */
+	s32 error; /* 0, or a negative errno */
+	u32 pid;   /* task that inserted it, or else issued it */
 	u32 tid;
-	char rwbs[12];	/* in the tracepoint's format: R, W, D, F, then flags */
+	char rwbs[12]; /* in the tracepoint's format: R, W, D, F, then flags */
 	char comm[16];
 };
 #define COLLECTORD_EVENT struct io_event
@@ -26,18 +26,18 @@ struct io_event {
 struct request_key {
 	u64 sector;
 	u32 dev;
-	u16 operation;	/* first letter of rwbs, and the second after F: flags may change on the way */
+	u16 operation; /* first letter of rwbs, and the second after F: flags may change on the way */
 	u16 lane;
 };
 
 struct request_state {
-	u64 inserted_ns;	/* 0: not seen */
-	u64 issued_ns;		/* 0: it waits in a queue */
+	u64 inserted_ns; /* 0: not seen */
+	u64 issued_ns;	 /* 0: it waits in a queue */
 	u32 sectors;
-	u32 requeued;		/* 1: it waits again, and keeps its owner and its first insertion */
+	u32 requeued; /* 1: it waits again, and keeps its owner and its first insertion */
 	u32 pid;
 	u32 tid;
-	u32 wanted;		/* whether its owner passes the filters */
+	u32 wanted; /* whether its owner passes the filters */
 	char comm[16];
 };
 

@@ -15,7 +15,7 @@ struct switch_record {
 struct wakeup_record {
 	s32 pid;
 	s32 target_cpu;
-	s32 tid;	/* who woke it, or was interrupted by what did */
+	s32 tid; /* who woke it, or was interrupted by what did */
 };
 
 struct issue_record {
@@ -50,15 +50,15 @@ struct exit_record {
 
 struct victim_record {
 	s32 pid;
-	s32 tid;	/* whose allocation found no memory */
+	s32 tid; /* whose allocation found no memory */
 	s32 process;
 };
 #include "collectord.h"
 
 /* The kernel's states (include/linux/sched.h), of which tracepoints show the highest. */
 #define SHOWN 0x7f
-#define DEAD 0x80	/* shown is what exit_state says */
-#define NO_LOAD 0x402	/* idle: shown as 0x80 */
+#define DEAD 0x80     /* shown is what exit_state says */
+#define NO_LOAD 0x402 /* idle: shown as 0x80 */
 #define WAITS_FOR_LOCK 0x1000
 #define PREEMPTED 0x100
 

@@ -8,8 +8,8 @@
 #include "collectord.h"
 
 struct cache_counts {
-	u64 reads;	/* reads, in parts of up to 15 folios */
-	u64 asked;	/* pages that they ask for */
+	u64 reads; /* reads, in parts of up to 15 folios */
+	u64 asked; /* pages that they ask for */
 	u64 added;
 	u64 removed;
 	u64 dirtied;

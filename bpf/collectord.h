@@ -134,8 +134,8 @@ static inline bool collectord_open(void)
 struct collectord_head {
 	u64 slots;
 	u64 records;
-	u64 missed;	/* records that came while another one took its slots */
-	u32 busy;	/* one does */
+	u64 missed; /* records that came while another one took its slots */
+	u32 busy;   /* one does */
 	u32 reserved;
 	u64 unused[4];
 };
@@ -146,13 +146,14 @@ struct collectord_head {
  * their order, as x86 does.
  */
 struct collectord_slot {
-	u64 front;	/* the time of the record; of further slots, data */
-	u32 mark;	/* number << 8, and the kind, or 0x80 and which slot of its record it is */
+	u64 front; /* the time of the record; of further slots, data */
+	u32 mark;  /* number << 8, and the kind, or 0x80 and which slot of its record it is */
 	u32 data[3];
 };
 
 BPF_F_TABLE("array", u32, struct collectord_head, collectord_heads, COLLECTORD_CPUS, BPF_F_MMAPABLE);
-BPF_F_TABLE("array", u32, struct collectord_slot, collectord_slots, COLLECTORD_SLOTS, BPF_F_MMAPABLE);
+BPF_F_TABLE("array", u32, struct collectord_slot, collectord_slots, COLLECTORD_SLOTS,
+	    BPF_F_MMAPABLE);
 /* Tell the daemon the layouts of the records; hold nothing. */
 COLLECTORD_DESCRIBE
 
@@ -222,9 +223,9 @@ static inline void collectord_keep_words(u32 kind, const u32 *words, const u32 m
  * Keep a record, a struct of a manifest's [[record]] whose every byte is set; it takes some 12, 32,
  * 52, ... or 152 bytes, which fill one slot, two, ... or eight.
  */
-#define collectord_keep(type, record)                                                       \
-	collectord_keep_words(COLLECTORD_KIND_##type, (const u32 *)(record),                \
-			      (sizeof(struct type) / 4 - COLLECTORD_FIRST_WORDS) /          \
+#define collectord_keep(type, record)                                              \
+	collectord_keep_words(COLLECTORD_KIND_##type, (const u32 *)(record),       \
+			      (sizeof(struct type) / 4 - COLLECTORD_FIRST_WORDS) / \
 				      COLLECTORD_MORE_WORDS)
 #endif
 
@@ -237,11 +238,11 @@ static inline void collectord_keep_words(u32 kind, const u32 *words, const u32 m
  */
 struct collectord_counts {
 	u64 attempts;
-	u64 no_space;	/* ENOSPC: the ring was full; a perf ring's kernel counts it as lost too */
-	u64 busy;	/* EBUSY: nested deeper than the kernel has room for */
-	u64 no_ring;	/* ENOENT, EOPNOTSUPP: this CPU has no ring, or none that runs */
-	u64 refused;	/* any other */
-	u64 asleep;	/* bytes since this CPU has woken the daemon; of a ring buffer only */
+	u64 no_space; /* ENOSPC: the ring was full; a perf ring's kernel counts it as lost too */
+	u64 busy;     /* EBUSY: nested deeper than the kernel has room for */
+	u64 no_ring;  /* ENOENT, EOPNOTSUPP: this CPU has no ring, or none that runs */
+	u64 refused;  /* any other */
+	u64 asleep;   /* bytes since this CPU has woken the daemon; of a ring buffer only */
 };
 
 BPF_PERCPU_ARRAY(collectord_counts, struct collectord_counts, 1);
@@ -273,10 +274,10 @@ static inline void collectord_failed(struct collectord_counts *counts, int error
 BPF_RINGBUF_OUTPUT(collectord_ring, COLLECTORD_RING_PAGES);
 
 struct collectord_record {
-	u64 ip;		/* nobody's: perf's would be the kernel's own */
+	u64 ip; /* nobody's: perf's would be the kernel's own */
 	u32 pid;
 	u32 tid;
-	u64 time;	/* CLOCK_MONOTONIC, as the clock of perf's events is */
+	u64 time; /* CLOCK_MONOTONIC, as the clock of perf's events is */
 	u32 cpu;
 	u32 reserved;
 	u8 raw[];

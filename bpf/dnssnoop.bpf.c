@@ -12,21 +12,21 @@
 #define IPV6_BYTES 40
 #define UDP_BYTES 8
 #define DNS_BYTES 12
-#define DNS_IS_ANSWER 0x80	/* of the first byte of the flags */
-#define DNS_CODE 0x0f		/* of the second */
+#define DNS_IS_ANSWER 0x80 /* of the first byte of the flags */
+#define DNS_CODE 0x0f	   /* of the second */
 
 struct dns_event {
-	u64 latency_ns;		/* of an answer; 0: its question was not seen */
-	u8 server[16];		/* IPv4 is mapped into IPv6 */
-	u32 pid;		/* who asked; 0: not known */
-	u16 local_port;		/* of who asked */
+	u64 latency_ns; /* of an answer; 0: its question was not seen */
+	u8 server[16];	/* IPv4 is mapped into IPv6 */
+	u32 pid;	/* who asked; 0: not known */
+	u16 local_port; /* of who asked */
 	u16 id;
-	u16 code;		/* of an answer: 0 is success, 3 that there is no such name */
+	u16 code; /* of an answer: 0 is success, 3 that there is no such name */
 	u16 reserved;
 	u32 reserved_too;
-	char kind[8];		/* "query", "answer" */
+	char kind[8]; /* "query", "answer" */
 	char comm[16];
-	char name[NAME_BYTES];	/* dots are between its parts; its first 127 bytes */
+	char name[NAME_BYTES]; /* dots are between its parts; its first 127 bytes */
 };
 #define COLLECTORD_EVENT struct dns_event
 #include "collectord.h"
@@ -50,7 +50,7 @@ BPF_TABLE("lru_hash", struct question_key, struct question, questions, 10240);
 BPF_PERCPU_ARRAY(scratch, struct dns_event, 1);
 
 struct datagram {
-	u64 dns;		/* address of the message */
+	u64 dns; /* address of the message */
 	u8 from[16];
 	u8 to[16];
 	u16 source;
@@ -135,8 +135,9 @@ static inline void report(void *ctx, struct datagram *datagram, bool answer)
 	}
 	event = scratch.lookup(&zero);
 	if (event && collectord_open() &&
-	    (question ? question->wanted : !(PARAMETER_PID || sizeof(PARAMETER_COMM) > 1 ||
-					     PARAMETER_CGROUP || PARAMETER_UID >= 0))) {
+	    (question ? question->wanted
+		      : !(PARAMETER_PID || sizeof(PARAMETER_COMM) > 1 || PARAMETER_CGROUP ||
+			  PARAMETER_UID >= 0))) {
 		__builtin_memset(event, 0, sizeof(*event));
 		if (question) {
 			event->pid = question->pid;
@@ -161,7 +162,7 @@ static inline void report(void *ctx, struct datagram *datagram, bool answer)
 		questions.delete(&key);
 }
 
-#define READ_MEMBER(to, from, member)                                                              \
+#define READ_MEMBER(to, from, member) \
 	bpf_probe_read_kernel(&(to), sizeof(to), (void *)((from) + COLLECTORD_AT_##member))
 
 /* args: the packet. Its IP header is where the kernel has noted it. */

@@ -14,14 +14,14 @@
 
 struct exec_event {
 	u32 pid;
-	u32 parent;	/* the parent's pid */
-	u32 tid;	/* the calling thread, which is gone if it was not the first */
+	u32 parent; /* the parent's pid */
+	u32 tid;    /* the calling thread, which is gone if it was not the first */
 	u32 uid;
 	s32 result;
-	char comm[16];	/* of the new program; if it failed, of the caller */
+	char comm[16]; /* of the new program; if it failed, of the caller */
 	char filename[FILENAME_BYTES];
-	u16 arg_count;	/* arguments in args */
-	u16 args_cut;	/* 1: there are more, or some could not be read */
+	u16 arg_count;	       /* arguments in args */
+	u16 args_cut;	       /* 1: there are more, or some could not be read */
 	char args[ARGS_BYTES]; /* with a space between two */
 };
 #define COLLECTORD_EVENT struct exec_event
@@ -96,8 +96,7 @@ static inline void read_arguments(struct scratch *room, u64 argv, u32 width)
 		if (i == ARGUMENTS_MAX || used >= ARGS_BYTES)
 			break;
 		/* At most args and spill together, whatever part of args is used. */
-		bytes = bpf_probe_read_user_str(&event->args[used], ARGS_BYTES,
-						(void *)argument);
+		bytes = bpf_probe_read_user_str(&event->args[used], ARGS_BYTES, (void *)argument);
 		if (bytes <= 0)
 			break;
 		if (used)

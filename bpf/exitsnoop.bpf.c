@@ -9,13 +9,13 @@
 #define GROUP_EXIT 4 /* SIGNAL_GROUP_EXIT: the whole process ends with one code */
 
 struct exit_event {
-	u64 lifetime_ns;	/* since it was forked */
+	u64 lifetime_ns; /* since it was forked */
 	u32 pid;
-	u32 parent;	/* the parent's pid */
+	u32 parent; /* the parent's pid */
 	u32 uid;
-	u32 code;	/* as given to exit(); 0 if a signal ended it */
-	u32 signal;	/* 0: none */
-	u32 dumped;	/* 1: with a core dump */
+	u32 code;   /* as given to exit(); 0 if a signal ended it */
+	u32 signal; /* 0: none */
+	u32 dumped; /* 1: with a core dump */
 	char comm[16];
 };
 #define COLLECTORD_EVENT struct exit_event
@@ -30,7 +30,7 @@ struct life {
 /* Processes that were reported. */
 BPF_TABLE("lru_hash", struct life, u32, ended, 4096);
 
-#define READ_MEMBER(to, task, member)                                                                     \
+#define READ_MEMBER(to, task, member) \
 	bpf_probe_read_kernel(&(to), sizeof(to), (void *)((task) + COLLECTORD_AT_##member))
 
 static inline bool is_first(u64 start_ns, u32 pid)

@@ -13,17 +13,17 @@ typedef int rwf_t; /* of arguments of tracepoints, which name it */
 
 struct file_event {
 	u64 latency_ns;
-	u64 asked;	/* bytes; 0 for what has no single number of them */
-	s64 result;	/* bytes, or a negative errno */
+	u64 asked;  /* bytes; 0 for what has no single number of them */
+	s64 result; /* bytes, or a negative errno */
 	u64 inode;
 	u32 dev;
 	u32 pid;
 	u32 tid;
 	u32 uid;
-	char operation[8];	/* "read", "write", "sync" */
+	char operation[8]; /* "read", "write", "sync" */
 	char filesystem[16];
 	char comm[16];
-	char name[64];	/* the last part of its path */
+	char name[64]; /* the last part of its path */
 };
 #define COLLECTORD_EVENT struct file_event
 #include "collectord.h"
@@ -40,7 +40,7 @@ struct call {
 /* Threads within a system call. One that ends there stays until others evict it. */
 BPF_TABLE("lru_hash", u64, struct call, calls, 10240);
 
-#define READ_MEMBER(to, from, member)                                                              \
+#define READ_MEMBER(to, from, member) \
 	bpf_probe_read_kernel(&(to), sizeof(to), (void *)((from) + COLLECTORD_AT_##member))
 
 static inline void enter(u32 operation, u64 fd, u64 asked)

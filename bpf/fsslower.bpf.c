@@ -8,18 +8,18 @@
 
 struct file_event {
 	u64 latency_ns;
-	u64 asked;	/* bytes; 0 for what has none */
-	s64 result;	/* bytes, 0, or a negative errno */
-	s64 offset;	/* place in the file */
+	u64 asked;  /* bytes; 0 for what has none */
+	s64 result; /* bytes, 0, or a negative errno */
+	s64 offset; /* place in the file */
 	u64 inode;
 	u32 dev;
 	u32 pid;
 	u32 tid;
 	u32 uid;
-	char operation[8];	/* "read", "write", "open", "sync" */
+	char operation[8]; /* "read", "write", "open", "sync" */
 	char filesystem[16];
 	char comm[16];
-	char name[64];	/* the last part of its path */
+	char name[64]; /* the last part of its path */
 };
 #define COLLECTORD_EVENT struct file_event
 #include "collectord.h"
@@ -31,14 +31,14 @@ struct call {
 	u64 asked;
 	s64 offset;
 	u64 file;
-	u64 iocb;	/* of a read or write, else 0 */
+	u64 iocb; /* of a read or write, else 0 */
 };
 
 /* Calls by operation and thread. One whose return was missed stays until the next, or until others evict it. */
 BPF_TABLE("lru_hash", u64, struct call, calls, 10240);
 BPF_PERCPU_ARRAY(unmatched, u64, 1);
 
-#define READ_MEMBER(to, from, member)                                                              \
+#define READ_MEMBER(to, from, member) \
 	bpf_probe_read_kernel(&(to), sizeof(to), (void *)((from) + COLLECTORD_AT_##member))
 
 static inline u64 key_of(u32 operation)

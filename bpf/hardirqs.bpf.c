@@ -7,7 +7,7 @@
 #include "collectord.h"
 
 struct hardirq {
-	char name[32];	/* as in /proc/interrupts */
+	char name[32]; /* as in /proc/interrupts */
 	u32 number;
 };
 
@@ -22,7 +22,7 @@ struct hardirq_time {
 };
 
 struct run {
-	u64 start_ns;	/* 0: none runs, or it began before the attachment */
+	u64 start_ns; /* 0: none runs, or it began before the attachment */
 	struct hardirq what;
 };
 

@@ -86,22 +86,22 @@ BPF_PERCPU_ARRAY(counts, struct offcputime_counts, 1);
 #define TASK_FROZEN_BIT 0x8000
 
 #define STATE_LETTER(at) ((PARAMETER_STATE "\0\0\0\0\0\0\0")[at])
-#define STATE_BIT(letter)                                                                          \
-	((letter) == 'S'   ? STATE_INTERRUPTIBLE                                                   \
-	 : (letter) == 'D' ? STATE_UNINTERRUPTIBLE                                                 \
-	 : (letter) == 'T' ? STATE_STOPPED                                                         \
-	 : (letter) == 't' ? STATE_TRACED                                                          \
-	 : (letter) == 'P' ? STATE_PARKED                                                          \
-	 : (letter) == 'I' ? STATE_IDLE                                                            \
-	 : (letter) == 'R' ? STATE_RUNNABLE                                                        \
+#define STATE_BIT(letter)                          \
+	((letter) == 'S'   ? STATE_INTERRUPTIBLE   \
+	 : (letter) == 'D' ? STATE_UNINTERRUPTIBLE \
+	 : (letter) == 'T' ? STATE_STOPPED         \
+	 : (letter) == 't' ? STATE_TRACED          \
+	 : (letter) == 'P' ? STATE_PARKED          \
+	 : (letter) == 'I' ? STATE_IDLE            \
+	 : (letter) == 'R' ? STATE_RUNNABLE        \
 			   : 0)
 #define STATE_KNOWN(at) (STATE_LETTER(at) == 0 || STATE_BIT(STATE_LETTER(at)) != 0)
 #define STATES_KNOWN                                                                               \
 	(STATE_KNOWN(0) && STATE_KNOWN(1) && STATE_KNOWN(2) && STATE_KNOWN(3) && STATE_KNOWN(4) && \
 	 STATE_KNOWN(5) && STATE_KNOWN(6))
-#define STATES_GIVEN                                                                               \
-	(STATE_BIT(STATE_LETTER(0)) | STATE_BIT(STATE_LETTER(1)) | STATE_BIT(STATE_LETTER(2)) |    \
-	 STATE_BIT(STATE_LETTER(3)) | STATE_BIT(STATE_LETTER(4)) | STATE_BIT(STATE_LETTER(5)) |    \
+#define STATES_GIVEN                                                                            \
+	(STATE_BIT(STATE_LETTER(0)) | STATE_BIT(STATE_LETTER(1)) | STATE_BIT(STATE_LETTER(2)) | \
+	 STATE_BIT(STATE_LETTER(3)) | STATE_BIT(STATE_LETTER(4)) | STATE_BIT(STATE_LETTER(5)) | \
 	 STATE_BIT(STATE_LETTER(6)))
 #define STATES (STATES_GIVEN ? STATES_GIVEN : STATES_BLOCKED)
 

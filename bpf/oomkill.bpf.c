@@ -6,11 +6,11 @@
 #include <uapi/linux/signal.h>
 
 struct oom_event {
-	u32 pid;		/* of the victim */
-	u32 trigger_pid;	/* of the process whose allocation found no memory */
+	u32 pid;	 /* of the victim */
+	u32 trigger_pid; /* of the process whose allocation found no memory */
 	u32 trigger_tid;
 	u32 trigger_uid;
-	char comm[16];		/* of the victim; "" if it was ending anyway */
+	char comm[16]; /* of the victim; "" if it was ending anyway */
 	char trigger_comm[16];
 };
 #define COLLECTORD_EVENT struct oom_event

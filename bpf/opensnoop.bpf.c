@@ -13,9 +13,9 @@ struct open_event {
 	u32 pid;
 	u32 tid;
 	u32 uid;
-	s32 result;	/* the descriptor, or a negative errno */
-	s32 directory;	/* start of a relative path, AT_FDCWD: the current one */
-	u32 mode;	/* of a file that is created */
+	s32 result;    /* the descriptor, or a negative errno */
+	s32 directory; /* start of a relative path, AT_FDCWD: the current one */
+	u32 mode;      /* of a file that is created */
 	char comm[16];
 	char path[PATH_BYTES];
 };
@@ -24,7 +24,7 @@ struct open_event {
 
 struct opening {
 	u64 path;
-	u64 how;	/* struct open_how of openat2, which has flags and mode; else 0 */
+	u64 how; /* struct open_how of openat2, which has flags and mode; else 0 */
 	u64 flags;
 	u32 mode;
 	s32 directory;

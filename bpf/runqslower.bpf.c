@@ -10,7 +10,7 @@ struct slow_event {
 	u64 waited_ns;
 	u32 pid;
 	u32 tid;
-	u32 previous_pid;	/* what ran on that CPU before */
+	u32 previous_pid; /* what ran on that CPU before */
 	u32 previous_tid;
 	char comm[16];
 	char previous_comm[16];

@@ -21,7 +21,7 @@ struct softirq_time {
 };
 
 struct run {
-	u64 start_ns;	/* 0: none runs, or it began before the attachment */
+	u64 start_ns; /* 0: none runs, or it began before the attachment */
 	struct softirq what;
 };
 

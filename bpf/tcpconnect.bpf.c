@@ -14,17 +14,17 @@ enum {
 };
 
 struct connect_event {
-	u64 latency_ns;		/* from connect() to the answer, or until it was given up */
-	u8 local_address[16];	/* IPv4 is mapped into IPv6 */
+	u64 latency_ns;	      /* from connect() to the answer, or until it was given up */
+	u8 local_address[16]; /* IPv4 is mapped into IPv6 */
 	u8 remote_address[16];
 	u16 local_port;
 	u16 remote_port;
 	u16 family;
-	u16 established;	/* 0: it was not */
+	u16 established; /* 0: it was not */
 	u32 pid;
 	u32 tid;
 	u32 uid;
-	s32 result;		/* 0, or the negative errno of the socket */
+	s32 result; /* 0, or the negative errno of the socket */
 	char comm[16];
 };
 #define COLLECTORD_EVENT struct connect_event

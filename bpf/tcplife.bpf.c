@@ -20,35 +20,36 @@ enum {
 };
 
 struct tcp_event {
-	u64 duration_ns;	/* since the connection was established; 0 if that was missed */
-	u64 connect_ns;		/* from connect() until then, or until it failed; 0 if not seen */
-	u8 local_address[16];	/* IPv4 is mapped into IPv6 */
+	u64 duration_ns;      /* since the connection was established; 0 if that was missed */
+	u64 connect_ns;	      /* from connect() until then, or until it failed; 0 if not seen */
+	u8 local_address[16]; /* IPv4 is mapped into IPv6 */
 	u8 remote_address[16];
 	u16 local_port;
 	u16 remote_port;
 	u16 family;
-	u16 last_state;		/* before it closed */
-	u32 pid;		/* 0: not known */
+	u16 last_state; /* before it closed */
+	u32 pid;	/* 0: not known */
 	u32 uid;
 	char comm[16];
-	char direction[8];	/* "out", "in", "" if not known */
-	char pid_from[8];	/* "connect", "close", "" if not known */
+	char direction[8]; /* "out", "in", "" if not known */
+	char pid_from[8];  /* "connect", "close", "" if not known */
 };
 #define COLLECTORD_EVENT struct tcp_event
 #include "collectord.h"
 
 struct session {
-	u64 connect_ns;		/* when connect() began; 0: not seen */
-	u64 established_ns;	/* when it was; 0: not seen */
+	u64 connect_ns;	    /* when connect() began; 0: not seen */
+	u64 established_ns; /* when it was; 0: not seen */
 	u32 pid;
 	u32 uid;
-	u32 wanted;		/* whether its owner passes the filters */
+	u32 wanted; /* whether its owner passes the filters */
 	char comm[16];
 	char direction[8];
 	char pid_from[8];
 };
 
-#define OF_SOME (PARAMETER_PID || PARAMETER_UID >= 0 || sizeof(PARAMETER_COMM) > 1 || PARAMETER_CGROUP)
+#define OF_SOME \
+	(PARAMETER_PID || PARAMETER_UID >= 0 || sizeof(PARAMETER_COMM) > 1 || PARAMETER_CGROUP)
 
 /*
  * Sessions by the socket's address, which is reused once it has closed. One whose end was missed

@@ -6,7 +6,7 @@
 #include <uapi/linux/ptrace.h>
 
 struct retransmit_event {
-	u8 local_address[16];	/* IPv4 is mapped into IPv6 */
+	u8 local_address[16]; /* IPv4 is mapped into IPv6 */
 	u8 remote_address[16];
 	u16 local_port;
 	u16 remote_port;

@@ -19,10 +19,10 @@ struct sleeper {
 };
 
 struct wakeup_key {
-	char comm[16];		/* of the task that waited */
-	char waker_comm[16];	/* of the current task; an interrupt may have been the waker */
-	u32 pid;		/* of the task that waited */
-	s32 kernel_stack_id;	/* of the waker */
+	char comm[16];	     /* of the task that waited */
+	char waker_comm[16]; /* of the current task; an interrupt may have been the waker */
+	u32 pid;	     /* of the task that waited */
+	s32 kernel_stack_id; /* of the waker */
 };
 
 struct wakeup_time {
@@ -31,11 +31,11 @@ struct wakeup_time {
 };
 
 struct wakeuptime_counts {
-	u64 times;		/* waits that ended with a wake-up */
+	u64 times; /* waits that ended with a wake-up */
 	u64 ns;
-	u64 untracked;		/* waits of any wanted task without room in `sleepers` */
-	u64 unrecorded;		/* waits without room in `wakeups` */
-	u64 stacks_lost;	/* stacks without a place, or that the kernel could not take */
+	u64 untracked;	 /* waits of any wanted task without room in `sleepers` */
+	u64 unrecorded;	 /* waits without room in `wakeups` */
+	u64 stacks_lost; /* stacks without a place, or that the kernel could not take */
 };
 
 BPF_HASH(sleepers, u64, struct sleeper, PARAMETER_MAX_TASKS);

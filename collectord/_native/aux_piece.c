@@ -17,8 +17,8 @@ uint32_t aux_piece__write(uint8_t *to, enum aux_framing framing, const struct au
 	const uint32_t head = aux_piece__head_bytes(framing);
 	const uint32_t pad = (uint32_t)(-piece->bytes & (ALIGN - 1));
 	const uint32_t all = head + (uint32_t)piece->bytes + pad;
-	const struct body body = {
-		piece->bytes + pad, piece->offset, piece->reference, piece->origin, pad};
+	const struct body body = {piece->bytes + pad, piece->offset, piece->reference,
+				  piece->origin, pad};
 
 	if (framing == AUX_HIDDEN) {
 		walk__store(to, walk__header(WALK_FINISHED_INIT, 0, (uint16_t)all));
@@ -49,8 +49,7 @@ bool aux_piece__read(const uint8_t *record, size_t bytes, struct aux_piece *piec
 	/* Other recorders leave the reserved word 0, or write any value. */
 	if (body.pad >= ALIGN || body.pad > body.bytes)
 		body.pad = 0;
-	*piece = (struct aux_piece){
-		body.bytes - body.pad, body.offset, body.reference, body.origin};
+	*piece = (struct aux_piece){body.bytes - body.pad, body.offset, body.reference, body.origin};
 	*whole = hidden ? size : size + body.bytes;
 	return true;
 }

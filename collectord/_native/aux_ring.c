@@ -191,8 +191,8 @@ static uint64_t aux_ring__next(struct aux_ring *aux, const struct chunk *chunk,
 {
 	const struct ring *const ring = &aux->ring;
 	const uint64_t unread = ring->head - ring->position;
-	const uint32_t used = chunk->used + CHUNK_MARKER_BYTES +
-			      aux_piece__head_bytes(aux->options.framing);
+	const uint32_t used =
+		chunk->used + CHUNK_MARKER_BYTES + aux_piece__head_bytes(aux->options.framing);
 	/* There is no pad in the middle: all of these, and so a cut at the chunk's end, are
 	 * multiples of 8. */
 	const uint64_t room = used < chunk_bytes ? chunk_bytes - used : 0;
@@ -237,7 +237,7 @@ static void aux_ring__take_piece(struct aux_ring *aux, struct chunk *chunk, uint
 
 	MUTATE(piece.bytes = mutation__aux(bytes));
 	ring_map__copy(aux->options.map, ring->position, to + aux_piece__head_bytes(framing),
-		      (size_t)piece.bytes);
+		       (size_t)piece.bytes);
 	counter__add(&aux->pieces, 1);
 	ring__count(ring, piece.bytes, 0, piece.bytes);
 	if (framing == AUX_AUXTRACE)

@@ -101,19 +101,19 @@ struct aux_ring {
 	struct aux_ring_options options;
 	struct perf_ring *data; /* the front */
 	bool touched;		/* bytes or a truncated record came since the last complete pass */
-	bool suspect;  /* the area may have been full since it was last found idle */
+	bool suspect;		/* the area may have been full since it was last found idle */
 	/* Time of a truncated record; with a foreign clock, of the pass; 0: enabled since. */
 	uint64_t halted_ns;
 	uint64_t idle_generation, emptied_generation; /* the last ones counted */
-	uint64_t idle_position; /* position at the end of that one's pass */
-	uint64_t idle_lost;	/* losses of the data ring when the area was last found idle */
-	uint64_t start;		/* the head when the ring was added; 0 of one that another process keeps */
+	uint64_t idle_position;			      /* position at the end of that one's pass */
+	uint64_t idle_lost; /* losses of the data ring when the area was last found idle */
+	uint64_t start; /* the head when the ring was added; 0 of one that another process keeps */
 	struct ring_note *note; /* `own`, unless another process keeps the area */
 	struct ring_note own;
-	uint64_t place; /* behind its last piece, see chunk__place() */
-	uint64_t recorded_end;	/* end of the last AUX record, 0: none seen */
-	uint64_t full_head;	/* head in the last full pass that found the data ring empty */
-	uint64_t orphan_end;	/* the same in the one before: bytes before it have no record */
+	uint64_t place;	       /* behind its last piece, see chunk__place() */
+	uint64_t recorded_end; /* end of the last AUX record, 0: none seen */
+	uint64_t full_head;    /* head in the last full pass that found the data ring empty */
+	uint64_t orphan_end;   /* the same in the one before: bytes before it have no record */
 	struct aux_ends ends;
 	struct aux_window window;
 	uint64_t window_ns;  /* when the last window was opened */

@@ -13,8 +13,7 @@ static enum fault blk__check(uint32_t magic)
 	return BLK_NO_MAGIC;
 }
 
-static enum fault blk__count(const uint8_t *record, struct blk_state *state,
-			     struct blk_tally *tally)
+static enum fault blk__count(const uint8_t *record, struct blk_state *state, struct blk_tally *tally)
 {
 	const uint32_t sequence = load32(record + 4);
 	/* Modulo 2^32 on purpose: the number wraps. */

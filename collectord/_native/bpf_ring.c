@@ -57,9 +57,8 @@ static void bpf_ring__look_before(struct bpf_ring *bpf)
 	ring->head = ring_map__head(bpf->perf.map);
 	if (ring->head == ring->position)
 		counter__set(&ring->left_ns, UINT64_MAX);
-	else if (bpf->perf.layout.time_offset < SAMPLE_HEAD_BYTES ||
-		 !bpf_ring__look(bpf, &record) || record.whole == 0 || record.discarded ||
-		 record.bytes < at + sizeof(uint64_t))
+	else if (bpf->perf.layout.time_offset < SAMPLE_HEAD_BYTES || !bpf_ring__look(bpf, &record) ||
+		 record.whole == 0 || record.discarded || record.bytes < at + sizeof(uint64_t))
 		counter__set(&ring->left_ns, 0);
 	else
 		counter__set(&ring->left_ns, walk__load(record.data + at));

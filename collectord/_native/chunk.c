@@ -239,7 +239,8 @@ struct chunk *pool__take(struct pool *pool, struct share *share)
 
 	HOLD(&pool->lock);
 	own = share__owed(share);
-	may = own > 0 ? pool->free_count > pool->owed - own + pool->next : pool__left(pool, share) > 0;
+	may = own > 0 ? pool->free_count > pool->owed - own + pool->next
+		      : pool__left(pool, share) > 0;
 	chunk = may ? pool->free : NULL;
 	if (chunk == NULL)
 		return NULL;

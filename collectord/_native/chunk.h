@@ -44,7 +44,7 @@ struct chunk_note {
 	uint64_t stream;
 	_Atomic uint64_t used; /* whole records that it holds; a ring's note may tell of more */
 	_Atomic uint64_t file; /* inode of the file that it is written to; 0: not decided */
-	uint64_t at; /* its offset there, and 1 if a FINISHED_ROUND goes with it */
+	uint64_t at;	       /* its offset there, and 1 if a FINISHED_ROUND goes with it */
 	uint64_t unused[3];
 };
 
@@ -82,9 +82,9 @@ _Static_assert(sizeof(struct chunk_note) == 64 && sizeof(struct stream_note) == 
 struct share {
 	struct share *next;
 	_Atomic uint32_t rank; /* below RANKS; 0 matters most, and is short last */
-	uint64_t stream; /* its id */
-	uint32_t wanted; /* one of the constants above; 0: it has not joined */
-	uint32_t kept;	 /* its reserve, as there are chunks for those who joined before */
+	uint64_t stream;       /* its id */
+	uint32_t wanted;       /* one of the constants above; 0: it has not joined */
+	uint32_t kept;	       /* its reserve, as there are chunks for those who joined before */
 	uint32_t held;
 };
 

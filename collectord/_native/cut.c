@@ -82,7 +82,8 @@ static bool cut__is_late(const struct stream *stream, struct disk *disk, bool id
 	const uint64_t held_ns = cut->held_ns != 0 ? clock__now_ns() - cut->held_ns : 0;
 
 	return disk->stopping || cut->at_once || held_ns > disk->writer->cut_wait_ns ||
-	       (idle && held_ns > SHORT_WAIT_NS && pool__is_short(disk->writer->pool, &stream->data_share));
+	       (idle && held_ns > SHORT_WAIT_NS &&
+		pool__is_short(disk->writer->pool, &stream->data_share));
 }
 
 bool cut__lets(struct stream *stream, struct disk *disk)

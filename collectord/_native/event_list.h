@@ -30,7 +30,7 @@ struct event {
 	uint32_t stream;
 	uint32_t ring_count;
 	struct segment segment; /* closed: final state with AUX index; failed write: its token */
-	struct sum *sums; /* closed segment that is not split; allocated */
+	struct sum *sums;	/* closed segment that is not split; allocated */
 	uint32_t sum_count;
 	struct event_ring rings[];
 };

@@ -102,14 +102,16 @@ static void flight__land(struct disk *disk, const struct chunk *first, int64_t r
 static void flight__submit(struct disk *disk, struct batch *batch)
 {
 	struct flight *const flight = &batch->first->flight;
-	struct iocb control = {
-		.aio_data = (uintptr_t)batch->first,
-		.aio_lio_opcode = IOCB_CMD_PWRITEV,
-		.aio_fildes = (uint32_t)flight->fd,
-		.aio_buf = (uintptr_t)batch->vectors,
-		.aio_nbytes = batch->count,
-		.aio_offset = (int64_t)flight->offset,
-	}, *controls = &control;
+	struct iocb control =
+			    {
+				    .aio_data = (uintptr_t)batch->first,
+				    .aio_lio_opcode = IOCB_CMD_PWRITEV,
+				    .aio_fildes = (uint32_t)flight->fd,
+				    .aio_buf = (uintptr_t)batch->vectors,
+				    .aio_nbytes = batch->count,
+				    .aio_offset = (int64_t)flight->offset,
+			    },
+		    *controls = &control;
 	long ret;
 
 	disk->in_flight++;

@@ -50,13 +50,7 @@ static size_t name_bytes(const uint8_t *record)
 static bool is_memory(const char *name)
 {
 	static const char *const begins[] = {
-		"//anon",
-		"/memfd:",
-		"/dev/zero",
-		"/anon_hugepage",
-		"/SYSV",
-		"[heap]",
-		"[stack",
+		"//anon", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV", "[heap]", "[stack",
 	};
 
 	for (size_t i = 0; i < sizeof(begins) / sizeof(begins[0]); i++)

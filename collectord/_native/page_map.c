@@ -109,8 +109,7 @@ struct page_fetched page_cursor__fetch(struct page_cursor *cursor, int fd, uint8
 	/* Make a page of our own from the data handed out since. */
 	end = SUBBUF_HEADER_BYTES + cursor->read - from;
 	walk__store(page, cursor->page_ns);
-	memcpy(page + SUBBUF_HEADER_BYTES, mapped + SUBBUF_HEADER_BYTES + from,
-	       cursor->read - from);
+	memcpy(page + SUBBUF_HEADER_BYTES, mapped + SUBBUF_HEADER_BYTES + from, cursor->read - from);
 	if (from == 0)
 		(void)subbuf__open(mapped, size, &head);
 	subbuf__end(page, end, &head, size);

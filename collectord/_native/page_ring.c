@@ -37,7 +37,8 @@ static void page_ring__open_pipe(struct page_ring *pages)
 	/* A slot takes a sub-buffer of any size. Without CAP_SYS_RESOURCE there is a limit, 256
 	 * by default; sub-buffers beyond the pipe are read. */
 	while (slots > PIPE_SLOTS_DEFAULT &&
-	       fcntl(pages->pipe[1], F_SETPIPE_SZ, (int)(slots * (uint32_t)sysconf(_SC_PAGESIZE))) < 0)
+	       fcntl(pages->pipe[1], F_SETPIPE_SZ, (int)(slots * (uint32_t)sysconf(_SC_PAGESIZE))) <
+		       0)
 		slots /= 2;
 }
 
@@ -169,8 +170,8 @@ static void page_ring__append(struct page_ring *pages, struct chunk *chunk, bool
 	uint8_t *const page = chunk->data + chunk->used;
 	const struct span *last =
 		chunk->span_count > 0 ? &chunk->spans[chunk->span_count - 1] : NULL;
-	const bool joined = goes_on && last != NULL && last->ring == &pages->ring && !last->sealed &&
-			    subbuf__append(page - size, page, size);
+	const bool joined = goes_on && last != NULL && last->ring == &pages->ring &&
+			    !last->sealed && subbuf__append(page - size, page, size);
 
 	chunk__append(chunk,
 		      &(struct span){.ring = &pages->ring,

@@ -150,8 +150,8 @@ struct page_ring {
 	_Atomic bool ticket_queued;
 
 	struct page_track track;
-	counter_t pages;	      /* sub-buffers begun */
-	counter_t resets;	      /* resets of a mapped ring by others */
+	counter_t pages;  /* sub-buffers begun */
+	counter_t resets; /* resets of a mapped ring by others */
 	/* Written by the writer: */
 	counter_t spliced_bytes; /* bytes spliced from the pipe into a file */
 	counter_t torn;		 /* pages partly spliced, and given up */

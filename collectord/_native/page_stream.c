@@ -93,7 +93,7 @@ static void page_track__settle(struct page_track *track, struct load *load, uint
  * partial page is undone.
  */
 static int page_track__write(struct page_track *track, struct segment *segment, struct load *load,
-		      struct span *written)
+			     struct span *written)
 {
 	const uint32_t size = track->page_bytes;
 	const uint64_t end = page_track__end(track);
@@ -142,8 +142,8 @@ static int page_track__write(struct page_track *track, struct segment *segment, 
 
 /* Prepare a write of all pages of `load`, behind earlier ones; `calls`: the number of loads in
  * flight with it. False: a part of it has no room, or goes into the tail. */
-static bool page_track__send(struct page_track *track, struct segment *segment, const struct load *load,
-		      uint32_t calls, struct flight *flight)
+static bool page_track__send(struct page_track *track, struct segment *segment,
+			     const struct load *load, uint32_t calls, struct flight *flight)
 {
 	const struct span *const span = &load->span;
 	const uint64_t begin = page_track__end(track) + track->sent;
@@ -151,12 +151,12 @@ static bool page_track__send(struct page_track *track, struct segment *segment, 
 
 	if (subbuf__timestamp(load->data) == (track->sent > 0 ? track->sent_ns : tail_ns) ||
 	    page_track__room(track) < track->sent + span->bytes ||
-	    sums__reserve(&track->sums, track->sent + span->bytes + track->page_bytes,
-			  3 * calls) < 0 ||
+	    sums__reserve(&track->sums, track->sent + span->bytes + track->page_bytes, 3 * calls) <
+		    0 ||
 	    page_track__claim(track, segment, begin + span->bytes) < 0)
 		return false;
-	*flight = (struct flight){
-		.fd = segment->fd, .offset = begin, .bytes = (uint32_t)span->bytes};
+	*flight =
+		(struct flight){.fd = segment->fd, .offset = begin, .bytes = (uint32_t)span->bytes};
 	track->sent += span->bytes;
 	track->sent_ns = span->sealed ? 0 : span->last_ns;
 	return true;
@@ -272,7 +272,8 @@ static int64_t page_stream__splice(struct stream *stream, struct page_ring *page
 static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, struct load *load)
 {
 	struct page_ring *pages = page_ring__of(ring);
-	const uint64_t room = stream->scratch_bytes / pages->options.page_bytes * pages->options.page_bytes;
+	const uint64_t room =
+		stream->scratch_bytes / pages->options.page_bytes * pages->options.page_bytes;
 	const uint64_t bytes = least(room, pages->pipe_bytes);
 	struct subbuf_tally tally = {0};
 	enum fault fault;
@@ -284,7 +285,8 @@ static bool page_stream__load_pipe(struct stream *stream, struct ring *ring, str
 		pages->pipe_bytes = 0;
 		return false;
 	}
-	(void)subbuf__pages(stream->scratch, (size_t)bytes, pages->options.page_bytes, &tally, &fault);
+	(void)subbuf__pages(stream->scratch, (size_t)bytes, pages->options.page_bytes, &tally,
+			    &fault);
 	atomic_fetch_add_explicit(&ring->in_flight, tally.events, memory_order_relaxed);
 	*load = (struct load){
 		.span = {.ring = ring,

@@ -228,8 +228,8 @@ static void pass__rearm(struct shard *shard, struct ring *ring)
 	/* While there is no ring behind the fd, swept passes check for it; after an error too. */
 	if ((event.events & EPOLLONESHOT) != 0 && !ring->armed && ring__is_sound(ring) &&
 	    (ring->swept || !ring->erred))
-		ring->armed = epoll_ctl(shard->epoll_fd, EPOLL_CTL_MOD, ring->wakeup_fd,
-					&event) == 0;
+		ring->armed =
+			epoll_ctl(shard->epoll_fd, EPOLL_CTL_MOD, ring->wakeup_fd, &event) == 0;
 }
 
 static enum drained pass__drain_due(struct shard *shard, struct ring *ring, uint64_t floor_bytes)

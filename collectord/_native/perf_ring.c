@@ -150,8 +150,8 @@ void perf_ring__begin(struct ring *ring)
 {
 	struct perf_ring *const perf = perf_ring__of(ring);
 
-	if (!ring__is_sound(ring) || ring__load(ring, ring_map__head(perf->map),
-						perf->map->data_bytes, RECORD_ALIGN))
+	if (!ring__is_sound(ring) ||
+	    ring__load(ring, ring_map__head(perf->map), perf->map->data_bytes, RECORD_ALIGN))
 		return;
 	perf->kept[0] = perf->kept[1] = ring->position;
 	perf_ring__give_back(perf);

@@ -59,8 +59,8 @@ struct perf_ring {
 	pthread_mutex_t ids_lock; /* of them, which a walk reads and perf_ring__set_ids() replaces */
 	struct ring_note *note;	  /* `own`, unless another process keeps the ring */
 	struct ring_note own;
-	uint64_t taken;		  /* samples that earlier processes took */
-	bool names;		  /* it carries the sideband of its stream */
+	uint64_t taken; /* samples that earlier processes took */
+	bool names;	/* it carries the sideband of its stream */
 	/* The names of a recorder's tasks are needed as long as their samples are in its rings, and
 	 * are in no file. So a ring that another process keeps holds its last records on, up to a
 	 * half of it, for a successor: from `kept[0]`, the beginning of a record like `kept[1]`. It

@@ -156,8 +156,7 @@ static int record_stream__write(struct stream *stream, struct item *item, uint64
 		return ret;
 	offset = segment->offset;
 	xxh3 = record_stream__pad(stream, chunk, item->round, offset);
-	ret = record_stream__append(stream, chunk->data, (uint32_t)*bytes, chunk->piece_count,
-				    xxh3);
+	ret = record_stream__append(stream, chunk->data, (uint32_t)*bytes, chunk->piece_count, xxh3);
 	if (ret < 0)
 		return ret;
 	record_stream__account(stream, chunk, item->round, offset);

@@ -192,8 +192,8 @@ static uint32_t relay_ring__sort(struct relay_ring *relay, uint8_t *data, uint32
 	uint32_t at = 0, kept = 0;
 
 	for (;;) {
-		const uint32_t whole = (uint32_t)blk__run(data + at, bytes - at, relay->options.longest,
-							  &relay->state, tally, fault);
+		const uint32_t whole = (uint32_t)blk__run(
+			data + at, bytes - at, relay->options.longest, &relay->state, tally, fault);
 
 		if (kept != at)
 			memmove(data + kept, data + at, whole);

@@ -42,10 +42,10 @@ _Static_assert(RELAY_SLOT_BYTES >= BLK_RECORD_BYTES_MAX + 8, "a slot holds every
 struct relay_ring_options {
 	enum relay_contents contents;
 	int fd;
-	uint64_t capacity; /* bytes of all sub-buffers */
-	uint32_t longest;  /* largest record: the sub-buffer size; 0: not known */
+	uint64_t capacity;	 /* bytes of all sub-buffers */
+	uint32_t longest;	 /* largest record: the sub-buffer size; 0: not known */
 	struct relay_note *note; /* of a blktrace that outlives this process, or NULL */
-	uint8_t *slots; /* two of RELAY_SLOT_BYTES, by turns */
+	uint8_t *slots;		 /* two of RELAY_SLOT_BYTES, by turns */
 };
 
 /*
@@ -86,13 +86,13 @@ struct relay_file {
 struct relay_ring {
 	struct ring ring;
 	struct relay_ring_options options;
-	bool partly;	   /* this pass also reads a partial sub-buffer */
-	bool ending;	   /* no more will be written */
-	bool ended;	   /* and all was read */
+	bool partly; /* this pass also reads a partial sub-buffer */
+	bool ending; /* no more will be written */
+	bool ended;  /* and all was read */
 	uint64_t pass_bytes;
-	uint64_t position;   /* in completed sub-buffers, counted from the opening */
-	bool placed;	     /* `position` is known: no other reader came before */
-	uint64_t completed;  /* the file's size at the pass's start, 0 if unknown */
+	uint64_t position;	 /* in completed sub-buffers, counted from the opening */
+	bool placed;		 /* `position` is known: no other reader came before */
+	uint64_t completed;	 /* the file's size at the pass's start, 0 if unknown */
 	uint64_t last_completed; /* the same at the last generation */
 	bool quiet;		 /* the generation before it found that size too */
 	uint64_t astray_bytes;	 /* invalid bytes since the last valid record */

@@ -166,29 +166,29 @@ struct ring_ops {
 struct ring {
 	const struct ring_ops *ops;
 	struct lane *lane;
-	struct ring *next;	   /* next ring of the shard, without those behind others */
-	struct ring *partner;	   /* `behind` as requested; for the thread that posts letters */
+	struct ring *next;    /* next ring of the shard, without those behind others */
+	struct ring *partner; /* `behind` as requested; for the thread that posts letters */
 	struct letter letters[COMMANDS];
 	uint64_t asked;		   /* number of its last letter; for the thread that posts them */
 	uint64_t leave_by_ns;	   /* it leaves when empty, by then at the latest; 0: it stays */
 	struct sideband *sideband; /* NULL: a ring of counted events */
 	struct ring *front;	   /* the ring whose records describe this one, or NULL */
 	struct ring *behind;	   /* the reverse: passes read it after this one */
-	uint64_t position; /* first unread record; the tail lags behind it in a pass */
-	uint64_t head;	   /* as loaded at the start of the pass */
-	uint64_t goal;	   /* head at the start of the generation's first pass */
-	bool owes;	   /* it has not reached that goal: the generation waits for it */
-	bool first;	   /* this pass is the generation's first: the head loaded is its goal */
-	bool swept;	   /* this pass also reads data below the watermark */
+	uint64_t position;	   /* first unread record; the tail lags behind it in a pass */
+	uint64_t head;		   /* as loaded at the start of the pass */
+	uint64_t goal;		   /* head at the start of the generation's first pass */
+	bool owes;		   /* it has not reached that goal: the generation waits for it */
+	bool first; /* this pass is the generation's first: the head loaded is its goal */
+	bool swept; /* this pass also reads data below the watermark */
 	bool never_held;
 	bool last; /* no more is written into it: passes wait for nothing */
 	uint32_t id;
 	int wakeup_fd;
 	bool woken;
-	bool armed; /* a wake-up is pending */
-	bool erred; /* its last wake-up reported an error or hang-up */
-	_Atomic bool held; /* passes leave it alone; set before it is added, or by the shard */
-	_Atomic bool left; /* removed from its shard; its data may still be in flight */
+	bool armed;		/* a wake-up is pending */
+	bool erred;		/* its last wake-up reported an error or hang-up */
+	_Atomic bool held;	/* passes leave it alone; set before it is added, or by the shard */
+	_Atomic bool left;	/* removed from its shard; its data may still be in flight */
 	_Atomic bool forgotten; /* only the core refers to it */
 	_Atomic uint32_t uses;	/* of it as the source of what is in flight, be it no sample */
 	_Atomic bool hung_up;
@@ -209,10 +209,10 @@ struct ring {
 	counter_t fill[RING_FILL_BUCKETS];
 	counter_t stored, lost_disk_full, lost_dropped;
 	counter_t segment_samples, segment_bytes;
-	counter_t abandoned; /* samples left at its removal for lack of chunks; lost */
+	counter_t abandoned;  /* samples left at its removal for lack of chunks; lost */
 	counter_t horizon_ns; /* all that it holds for a snapshot is younger than this;
 			       * UINT64_MAX: it holds nothing */
-	counter_t left_ns; /* time of the first record that a predecessor left unread in it, 0:
+	counter_t left_ns;    /* time of the first record that a predecessor left unread in it, 0:
 			    * unknown; UINT64_MAX: there is none, or passes read it meanwhile */
 	_Atomic uint64_t in_flight;
 };
@@ -274,10 +274,9 @@ bool ring__load(struct ring *ring, uint64_t head, uint64_t capacity, uint32_t st
 
 /* Define for a kind with its ring in `member`: its operations, and a cast that gives NULL for
  * others. */
-#define RING_KIND(kind, member)                                                          \
-	extern const struct ring_ops kind##__ops;                                        \
-	static inline struct kind *kind##__of(const struct ring *ring)                   \
-	{                                                                                \
-		return ring->ops == &kind##__ops ? container_of(ring, struct kind, member) \
-						 : NULL;                                 \
+#define RING_KIND(kind, member)                                                                    \
+	extern const struct ring_ops kind##__ops;                                                  \
+	static inline struct kind *kind##__of(const struct ring *ring)                             \
+	{                                                                                          \
+		return ring->ops == &kind##__ops ? container_of(ring, struct kind, member) : NULL; \
 	}

@@ -11,8 +11,7 @@
 static bool is_size(uint64_t data_bytes, uint64_t copies, uint64_t beside)
 {
 	return data_bytes >= (uint64_t)sysconf(_SC_PAGESIZE) &&
-	       (data_bytes & (data_bytes - 1)) == 0 &&
-	       data_bytes <= (SIZE_MAX - beside) / copies;
+	       (data_bytes & (data_bytes - 1)) == 0 && data_bytes <= (SIZE_MAX - beside) / copies;
 }
 
 /* Map a part of a file. */

@@ -96,8 +96,8 @@ int segment__write(int fd, struct iovec *vectors, int count, uint64_t offset, ui
 {
 	*done = 0;
 	while (count > 0) {
-		const ssize_t n = TEMP_FAILURE_RETRY(
-			pwritev(fd, vectors, count, (off_t)(offset + *done)));
+		const ssize_t n =
+			TEMP_FAILURE_RETRY(pwritev(fd, vectors, count, (off_t)(offset + *done)));
 		size_t left;
 
 		if (n <= 0)

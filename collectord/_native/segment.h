@@ -43,7 +43,7 @@ struct sum *sums__give(struct sums *sums, uint32_t *count);
 /* One output file. The fd is the caller's. */
 struct segment {
 	uint64_t token;
-	uint64_t file; /* its inode's number; 0: unknown */
+	uint64_t file;		       /* its inode's number; 0: unknown */
 	uint64_t begin, offset, limit; /* file positions of the data section */
 	uint64_t allocated, step;
 	/* Records: where the last written padding begins; 0: nothing is written. What is before
@@ -60,7 +60,7 @@ struct segment {
 	 * the offset of an extent, or a file's descriptor. */
 	uint64_t *places;
 	uint32_t place_count, first_id;
-	uint64_t capacity; /* size of each extent; 0: places are files */
+	uint64_t capacity;   /* size of each extent; 0: places are files */
 	uint64_t *aux_index; /* file offsets of the AUXTRACE records; allocated */
 	uint32_t aux_count, aux_room;
 	int fd;

@@ -118,8 +118,8 @@ static void *shard__run(void *context)
 	shard->tid = gettid();
 	sem_post(&shard->begun);
 	while (!load_acquire(&shard->stopping)) {
-		const int n = epoll_wait(shard->epoll_fd, events, EPOLL_BATCH,
-					 shard__pause_ms(shard));
+		const int n =
+			epoll_wait(shard->epoll_fd, events, EPOLL_BATCH, shard__pause_ms(shard));
 
 		if (n < 0)
 			continue; /* EINTR: a debugger; signals are blocked */
@@ -330,8 +330,7 @@ int shard__post(struct ring *ring, enum command command)
 	letter->next = load_relaxed(&shard->letters);
 	/* Release; the partner is the acquire in shard__serve(). */
 	while (!atomic_compare_exchange_weak_explicit(&shard->letters, &letter->next, letter,
-						      memory_order_release,
-						      memory_order_relaxed))
+						      memory_order_release, memory_order_relaxed))
 		continue;
 	if (shard->running)
 		shard__poke(shard);

@@ -18,8 +18,8 @@
  */
 struct shard {
 	struct ring *rings;
-	struct ring *turn;		  /* the next pass's first ring; NULL: that of the list */
-	struct lane *lanes;		  /* those with rings */
+	struct ring *turn;  /* the next pass's first ring; NULL: that of the list */
+	struct lane *lanes; /* those with rings */
 	/* The mailbox: one thread at a time posts, without waiting or allocating. The start of a
 	 * pass carries out all letters in the order of posting. */
 	_Atomic(struct letter *) letters; /* newest first */
@@ -34,14 +34,14 @@ struct shard {
 	uint32_t index;
 	int epoll_fd, poke_fd;
 	_Atomic bool stopping;
-	_Atomic bool starved;	   /* the last pass found no free chunk */
-	uint32_t starved_rank;	   /* the first rank that found none in this pass; RANKS: none */
-	_Atomic bool unstamped;	   /* the writer does not yet know a lane's last generation */
+	_Atomic bool starved;	  /* the last pass found no free chunk */
+	uint32_t starved_rank;	  /* the first rank that found none in this pass; RANKS: none */
+	_Atomic bool unstamped;	  /* the writer does not yet know a lane's last generation */
 	_Atomic uint64_t drained; /* the last generation done in every lane */
 	_Atomic uint64_t passed;  /* the last one issued before a completed pass */
 	pthread_t thread;
 	pid_t tid;
-	sem_t begun; /* the thread has published its tid */
+	sem_t begun;  /* the thread has published its tid */
 	bool running; /* the thread makes the passes */
 
 	counter_t passes, wakeups, pass_ns, pass_ns_max;

@@ -58,8 +58,7 @@ bool sideband_table__has_task_of(struct sideband_table *table, const uint8_t *re
 	case PERF_RECORD_FORK:
 	case PERF_RECORD_EXIT:
 		task = task__find(
-			table,
-			load32(record + (type == PERF_RECORD_COMM ? AT_TID : AT_FORK_TID)));
+			table, load32(record + (type == PERF_RECORD_COMM ? AT_TID : AT_FORK_TID)));
 		return task != NULL && task->pid == pid;
 	default:
 		return false;

@@ -6,9 +6,9 @@
 #include "sideband_kept.h"
 
 /* Body offsets, include/uapi/linux/perf_event.h, enum perf_event_type. */
-#define AT_PID 8u     /* COMM, MMAP, MMAP2, FORK, EXIT */
-#define AT_TID 12u    /* COMM, MMAP, MMAP2 */
-#define AT_PPID 12u   /* FORK, EXIT: pid, ppid, tid, ptid, time */
+#define AT_PID 8u   /* COMM, MMAP, MMAP2, FORK, EXIT */
+#define AT_TID 12u  /* COMM, MMAP, MMAP2 */
+#define AT_PPID 12u /* FORK, EXIT: pid, ppid, tid, ptid, time */
 #define AT_FORK_TID 16u
 #define FORK_BODY_BYTES 32u
 

@@ -144,14 +144,14 @@ extern const struct stream_ops record_stream__ops;
 
 /* The writer's progress with the first item of a stream's queue. */
 struct work {
-	uint32_t span;	       /* the next span */
-	uint64_t at;	       /* where it begins in the chunk's data */
-	struct load load;      /* the rest of the previous one; no bytes: complete */
-	bool loads;	       /* a ticket's data are read into memory: splicing failed */
-	int waits_for;	       /* an errno, or 0: the item is written when its turn comes */
-	int refused;	       /* errno after a wait in vain: the part is given up */
-	uint64_t since_ns;     /* when the wait began */
-	uint64_t bytes;	       /* of the refused part */
+	uint32_t span;	   /* the next span */
+	uint64_t at;	   /* where it begins in the chunk's data */
+	struct load load;  /* the rest of the previous one; no bytes: complete */
+	bool loads;	   /* a ticket's data are read into memory: splicing failed */
+	int waits_for;	   /* an errno, or 0: the item is written when its turn comes */
+	int refused;	   /* errno after a wait in vain: the part is given up */
+	uint64_t since_ns; /* when the wait began */
+	uint64_t bytes;	   /* of the refused part */
 };
 
 /* The first items of a stream's queue, whose writes are in flight, and their additions to the
@@ -173,7 +173,7 @@ struct stream {
 	pthread_mutex_t lock;
 	struct segment next;
 	bool rotate_wanted, turn_wanted, finish_wanted;
-	bool finished; /* no more is written, and its files are not used; set by the writer */
+	bool finished;	/* no more is written, and its files are not used; set by the writer */
 	bool forgotten; /* nobody refers to it; for the thread that adds streams */
 	enum request space_answer; /* one of the last three */
 	struct ring **rings;
@@ -186,7 +186,7 @@ struct stream {
 	struct item *first, **last;
 	struct item *unsent; /* the first one that was not sent */
 	struct sent sent;
-	bool settling; /* no item is sent before the first one is written */
+	bool settling;	  /* no item is sent before the first one is written */
 	uint64_t gathers; /* unsent items up to so many bytes may wait for more, and wake nobody */
 	struct work work;
 	const struct stream_ops *ops;
@@ -196,7 +196,7 @@ struct stream {
 	struct cut cut;	    /* end of `current`, where it waits for other lanes */
 	struct sums sums;   /* records: sums of `current` */
 	XXH3_state_t *hash; /* hash of the chunk being written */
-	uint8_t *scratch; /* one chunk, for replays and lone markers */
+	uint8_t *scratch;   /* one chunk, for replays and lone markers */
 	uint32_t scratch_bytes, scratch_used;
 	uint64_t space_asked_ns; /* when the last wait for room ended, 0: there has been room
 				  * since */

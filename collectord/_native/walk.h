@@ -38,13 +38,13 @@ static const char *const fault_names[FAULTS] = {FAULT_LIST(FAULT_NAME)};
 #define RECORD_MAX_BYTES 65536u
 /* The last kernel record type known to perf 6.1, the oldest reader, which stops at any later one
  * below the user range; a record of a later type is turned into padding. */
-#define WALK_KERNEL_TYPE_MAX 21u   /* PERF_RECORD_AUX_OUTPUT_HW_ID */
-#define WALK_USER_TYPE_MIN 64u	   /* PERF_RECORD_USER_TYPE_START, tools/lib/perf */
-#define WALK_FINISHED_ROUND 68u	   /* likewise: orders the records before it */
-#define WALK_AUXTRACE 71u	   /* likewise: its payload follows, see struct aux_piece */
-#define WALK_COMPRESSED 81u	   /* likewise: here, what cannot be decompressed */
-#define WALK_COMPRESSED2 83u	   /* likewise, by perf since Linux 6.16 */
-#define WALK_FINISHED_INIT 82u	   /* likewise: readers ignore it, whatever its size */
+#define WALK_KERNEL_TYPE_MAX 21u /* PERF_RECORD_AUX_OUTPUT_HW_ID */
+#define WALK_USER_TYPE_MIN 64u	 /* PERF_RECORD_USER_TYPE_START, tools/lib/perf */
+#define WALK_FINISHED_ROUND 68u	 /* likewise: orders the records before it */
+#define WALK_AUXTRACE 71u	 /* likewise: its payload follows, see struct aux_piece */
+#define WALK_COMPRESSED 81u	 /* likewise: here, what cannot be decompressed */
+#define WALK_COMPRESSED2 83u	 /* likewise, by perf since Linux 6.16 */
+#define WALK_FINISHED_INIT 82u	 /* likewise: readers ignore it, whatever its size */
 
 #define WALK_ID_AT 8u /* PERF_SAMPLE_IDENTIFIER comes first in a sample */
 
@@ -79,12 +79,12 @@ struct walk_layout {
 struct walk_tally {
 	uint64_t records;
 	uint64_t samples;
-	uint64_t lost_records;	/* sum over PERF_RECORD_LOST */
-	uint64_t lost_samples;	/* sum over PERF_RECORD_LOST_SAMPLES */
+	uint64_t lost_records; /* sum over PERF_RECORD_LOST */
+	uint64_t lost_samples; /* sum over PERF_RECORD_LOST_SAMPLES */
 	uint64_t neutralised;
-	uint64_t relabelled;	/* samples with a foreign id */
+	uint64_t relabelled; /* samples with a foreign id */
 	uint64_t throttles;
-	uint64_t first_ns;	/* time of samples; 0: none seen */
+	uint64_t first_ns; /* time of samples; 0: none seen */
 	uint64_t last_ns;
 	uint64_t aux_pieces; /* in a file; also counted in `records` */
 	uint64_t aux_bytes;  /* their payload */

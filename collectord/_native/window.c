@@ -53,8 +53,7 @@ static uint64_t window__copy(const struct window *window, uint64_t *stable)
 	for (int copies = 0; copies < COPIES_MAX; copies++) {
 		uint64_t now;
 
-		ring_map__copy(map, head, window->copy,
-			       (size_t)least(written_to(head), data_bytes));
+		ring_map__copy(map, head, window->copy, (size_t)least(written_to(head), data_bytes));
 		/* The copy is complete before the head is read again. */
 		__atomic_thread_fence(__ATOMIC_ACQUIRE);
 		now = ring_map__head(map);
@@ -179,8 +178,8 @@ static void window__begin(struct ring *ring)
 }
 
 struct window_walk {
-	size_t kept;	 /* whole records, from the start of the copy on */
-	size_t margin;	 /* at the end of the copy, not to be trusted */
+	size_t kept;   /* whole records, from the start of the copy on */
+	size_t margin; /* at the end of the copy, not to be trusted */
 	enum fault fault;
 };
 

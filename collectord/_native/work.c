@@ -106,8 +106,9 @@ static void work__give_up(struct disk *disk, struct stream *stream, const struct
 		atomic_fetch_sub_explicit(&span->ring->in_flight, span->samples,
 					  memory_order_relaxed);
 	}
-	if (full || late || (stream->failure_told_ns != 0 &&
-			     now_ns - stream->failure_told_ns < disk->writer->flush_ns))
+	if (full || late ||
+	    (stream->failure_told_ns != 0 &&
+	     now_ns - stream->failure_told_ns < disk->writer->flush_ns))
 		return;
 	stream->failure_told_ns = now_ns;
 	event = event__new(EVENT_WRITE_FAILED, stream->id, 0);

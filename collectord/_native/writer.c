@@ -197,10 +197,10 @@ void writer__issue_due(struct writer *writer, const struct shard *shard, uint64_
 	if (now_ns >= issued_ns + writer->flush_ns + slack_ns &&
 	    atomic_compare_exchange_strong(&writer->issued_ns, &issued_ns, now_ns))
 		/* Release; the partner is the acquire in shard__run(). */
-		writer__begin(writer,
-			      atomic_fetch_add_explicit(&writer->generation, 1,
-							memory_order_release) + 1,
-			      shard);
+		writer__begin(
+			writer,
+			atomic_fetch_add_explicit(&writer->generation, 1, memory_order_release) + 1,
+			shard);
 }
 
 uint64_t writer__drained(const struct writer *writer)

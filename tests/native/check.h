@@ -8,15 +8,15 @@
 #include <stdlib.h>
 
 /* A failed check ends the program: ctest shows its last line, the sanitizers their stacks. */
-#define CHECK(condition)                                                                         \
-	do {                                                                                     \
-		if (!(condition)) {                                                              \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);          \
-			abort();                                                                 \
-		}                                                                                \
+#define CHECK(condition)                                                                \
+	do {                                                                            \
+		if (!(condition)) {                                                     \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+			abort();                                                        \
+		}                                                                       \
 	} while (0)
 
-#define CHECK_EQ(left, right)                                                                     \
+#define CHECK_EQ(left, right) \
 	check__eq(__FILE__, __LINE__, #left, (uint64_t)(left), (uint64_t)(right))
 
 static inline void check__eq(const char *file, int line, const char *text, uint64_t left,
@@ -30,10 +30,10 @@ static inline void check__eq(const char *file, int line, const char *text, uint6
 }
 
 /* Run one test function; its name is its sentence. */
-#define RUN(test)                                                                                \
-	do {                                                                                     \
-		fprintf(stderr, "%s\n", #test);                                                  \
-		test();                                                                          \
+#define RUN(test)                               \
+	do {                                    \
+		fprintf(stderr, "%s\n", #test); \
+		test();                         \
 	} while (0)
 
 /* xorshift64: the same bytes in every run. */

@@ -85,8 +85,7 @@ static void tell(struct fake_aux *aux, uint64_t offset, uint64_t size, uint64_t 
 uint64_t fake_aux__run(struct fake_aux *aux, uint64_t words)
 {
 	/* Acquire; the partner is the release in ring_map__publish_tail(). */
-	const uint64_t tail =
-		__atomic_load_n(&aux->ring.map.page->aux_tail, __ATOMIC_ACQUIRE);
+	const uint64_t tail = __atomic_load_n(&aux->ring.map.page->aux_tail, __ATOMIC_ACQUIRE);
 	/* CIRC_SPACE: never filled to the last byte. */
 	const uint64_t used = aux->head - tail;
 	const uint64_t room = used < aux->map.data_bytes ? (aux->map.data_bytes - 1 - used) / 8 : 0;

@@ -16,8 +16,8 @@ struct fake_aux {
 	struct fake_ring ring;
 	struct ring_map map;
 	struct guarded memory;
-	uint64_t head;	/* bytes handed over */
-	uint64_t word;	/* the next one that the hardware makes */
+	uint64_t head; /* bytes handed over */
+	uint64_t word; /* the next one that the hardware makes */
 	uint64_t truncated_words, truncated_records, records, lost_records;
 	uint64_t time_ns; /* of the next AUX record */
 };
@@ -40,7 +40,6 @@ void fake_aux__poke(struct fake_aux *aux, uint64_t position, const void *bytes, 
 void fake_aux__set_head(struct fake_aux *aux, uint64_t head);
 
 /* A PERF_RECORD_AUX; returns its size. */
-uint16_t record__aux(uint8_t *to, uint64_t offset, uint64_t size, uint64_t flags,
-		     uint64_t time_ns);
+uint16_t record__aux(uint8_t *to, uint64_t offset, uint64_t size, uint64_t flags, uint64_t time_ns);
 
 #endif

@@ -58,8 +58,8 @@ uint8_t *fake_bpf__reserve(struct fake_bpf *bpf, uint32_t bytes)
 	/* Acquire; the partner is the release in ring_map__publish_tail(). */
 	const uint64_t tail = __atomic_load_n(bpf->map.tail, __ATOMIC_ACQUIRE);
 	const uint64_t whole = ((uint64_t)bytes + BPF_RINGBUF_HDR_SZ + 7) & ~UINT64_C(7);
-	uint8_t *const at = (uint8_t *)(uintptr_t)bpf->map.data +
-			    (bpf->head & (bpf->map.data_bytes - 1));
+	uint8_t *const at =
+		(uint8_t *)(uintptr_t)bpf->map.data + (bpf->head & (bpf->map.data_bytes - 1));
 
 	if (bpf->head + whole - tail > bpf->map.data_bytes - 1)
 		return NULL;

@@ -17,7 +17,7 @@ struct fake_ring {
 	struct guarded memory;
 	int wakeup_fd; /* eventfd: readable from fake_ring__wake() on, until it is read */
 	uint64_t head;
-	uint64_t lost;	   /* not yet told by a PERF_RECORD_LOST */
+	uint64_t lost; /* not yet told by a PERF_RECORD_LOST */
 	uint64_t lost_all;
 	struct perf_ring perf;
 };

@@ -41,8 +41,7 @@ static void fill(struct fake_ring *fake)
 	uint8_t record[RECORD_BYTES];
 
 	for (uint64_t at = 0; at < fake->map.data_bytes; at += RECORD_BYTES)
-		fake_ring__poke(fake, at, record,
-				record__sample(record, RECORD_BYTES, at, 1 + at));
+		fake_ring__poke(fake, at, record, record__sample(record, RECORD_BYTES, at, 1 + at));
 }
 
 static void *keep_full(void *context)
@@ -53,8 +52,8 @@ static void *keep_full(void *context)
 		for (uint32_t i = 0; i < RINGS; i++) {
 			struct fake_ring *const fake = &fakes[i];
 			/* One record short of full: equal positions are an empty ring. */
-			const uint64_t head = ring_map__tail(&fake->map) + fake->map.data_bytes -
-					      RECORD_BYTES;
+			const uint64_t head =
+				ring_map__tail(&fake->map) + fake->map.data_bytes - RECORD_BYTES;
 
 			if (head - fake->head < fake->map.data_bytes / 4)
 				continue;
@@ -102,7 +101,8 @@ static double cpu_seconds(const char *name)
 
 int main(int argc, char **argv)
 {
-	static const struct core_options options = {.shards = 1, .chunks = CHUNKS,
+	static const struct core_options options = {.shards = 1,
+						    .chunks = CHUNKS,
 						    .chunk_bytes = CHUNK_BYTES,
 						    .flush_ns = FLUSH_NS,
 						    .floor_bytes = FLOOR_BYTES};
@@ -128,8 +128,7 @@ int main(int argc, char **argv)
 		fake_ring__init(&fakes[i], RING_PAGES);
 		fill(&fakes[i]);
 		CHECK_EQ(rig__add_ring(core, 0, stream, &fakes[i].map, fakes[i].wakeup_fd,
-				       &records__layout, &(struct walk_ids){0}, false, false,
-				       &ring),
+				       &records__layout, &(struct walk_ids){0}, false, false, &ring),
 			 0);
 	}
 	check_prepared(rig__prepare_records(core, stream, 0, fd, 0, RIG_LIMIT, STEP_BYTES));

@@ -50,10 +50,11 @@ static void set_up(void)
 	CHECK_EQ(event_list__init(&events), 0);
 	CHECK_EQ(stream__init(&stream, 0, CHUNK_BYTES,
 			      &(struct stream_options){
-					   .ops = &record_stream__ops,
-					   .sideband_bytes = 1 << 16,
-				   },
-			      &events), 0);
+				      .ops = &record_stream__ops,
+				      .sideband_bytes = 1 << 16,
+			      },
+			      &events),
+		 0);
 	lane = (struct lane){.stream = &stream};
 }
 
@@ -145,7 +146,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		struct step step;
 		enum ring_take took;
 		uint32_t calls = 0;
-		uint32_t used = pass == 0 ? shape.chunk_used * 8u % (CHUNK_BYTES - CHUNK_MARKER_BYTES) : 0;
+		uint32_t used =
+			pass == 0 ? shape.chunk_used * 8u % (CHUNK_BYTES - CHUNK_MARKER_BYTES) : 0;
 
 		memcpy(&step, data, sizeof(step));
 		data += sizeof(step);

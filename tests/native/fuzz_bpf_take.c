@@ -20,7 +20,7 @@ struct shape {
 	uint64_t tail, head;
 	uint16_t chunk_used; /* in units of 8 */
 	uint8_t fields;	     /* in units of 8 */
-	uint8_t plausible;   /* bit 0: head is taken as the distance from the tail, within the ring; bit 1:
+	uint8_t plausible; /* bit 0: head is taken as the distance from the tail, within the ring; bit 1:
 			      * the first record has the length that takes all of that */
 };
 

@@ -20,11 +20,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* The input: u8 transport, then for each fetch one of these, behind it
  * `bytes` bytes. */
 struct fetch {
-	uint16_t bytes;	 /* of a page that is read, or changed in the mapping */
-	uint16_t read;	 /* the mapping's reader */
+	uint16_t bytes; /* of a page that is read, or changed in the mapping */
+	uint16_t read;	/* the mapping's reader */
 	uint8_t id;
-	uint8_t events;	 /* read in all, as the mapping says */
-	uint8_t flags;	 /* 1: a pass begins, 2: a full one, 4: the time goes on, 8: a short read */
+	uint8_t events; /* read in all, as the mapping says */
+	uint8_t flags;	/* 1: a pass begins, 2: a full one, 4: the time goes on, 8: a short read */
 };
 
 static struct guarded staging, mapping;

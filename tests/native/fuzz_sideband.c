@@ -24,10 +24,16 @@ static int emitted(void *context, const uint8_t *record, uint16_t size)
 /* Eight bytes become one record with small numbers, so that tasks and mappings meet again. */
 static void apply_small(struct sideband_table *table, const uint8_t *bytes)
 {
-	static const uint8_t types[] = {PERF_RECORD_COMM, PERF_RECORD_FORK,    PERF_RECORD_EXIT,
-					PERF_RECORD_MMAP, PERF_RECORD_MMAP2,   PERF_RECORD_KSYMBOL,
-					PERF_RECORD_BPF_EVENT, PERF_RECORD_ITRACE_START,
-					PERF_RECORD_SWITCH_CPU_WIDE, PERF_RECORD_AUX_OUTPUT_HW_ID,
+	static const uint8_t types[] = {PERF_RECORD_COMM,
+					PERF_RECORD_FORK,
+					PERF_RECORD_EXIT,
+					PERF_RECORD_MMAP,
+					PERF_RECORD_MMAP2,
+					PERF_RECORD_KSYMBOL,
+					PERF_RECORD_BPF_EVENT,
+					PERF_RECORD_ITRACE_START,
+					PERF_RECORD_SWITCH_CPU_WIDE,
+					PERF_RECORD_AUX_OUTPUT_HW_ID,
 					PERF_RECORD_CGROUP};
 	const uint16_t size = (uint16_t)(8 + bytes[1] % (RECORD_BYTES / 8) * 8);
 	uint8_t record[RECORD_BYTES + 8];

@@ -81,8 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (fault == FAULT_NONE)
 		cut_and_join(page, SUBBUF_HEADER_BYTES + cut % (place.at - 15), &tally);
 	CHECK_EQ(subbuf__pages(page, PAGE_BYTES, PAGE_BYTES, &pages, &other_fault) == PAGE_BYTES,
-		 fault == FAULT_NONE &&
-			 (subbuf__timestamp(page) != 0 || subbuf__commit(page) != 0));
+		 fault == FAULT_NONE && (subbuf__timestamp(page) != 0 || subbuf__commit(page) != 0));
 	if (fault != FAULT_NONE && fault != SUBBUF_DATA_BEYOND_PAGE) {
 		struct subbuf_tally sound;
 

@@ -62,8 +62,8 @@ static void take(struct ring *ring, uint32_t used)
 		} while (took == RING_MORE);
 		CHECK(++calls <= 3 + data_bytes / (CHUNK_BYTES - 65536));
 		CHECK(chunk.used <= CHUNK_BYTES - CHUNK_MARKER_BYTES);
-		CHECK_EQ(walk__file(chunk.data + before, chunk.used - before, &perf_ring__of(ring)->layout, &tally,
-				    &fault, &last),
+		CHECK_EQ(walk__file(chunk.data + before, chunk.used - before,
+				    &perf_ring__of(ring)->layout, &tally, &fault, &last),
 			 chunk.used - before);
 		taken += chunk.used - before;
 	} while (took == RING_CHUNK_FULL);
@@ -91,7 +91,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				size < fake->map.data_bytes - at ? size : fake->map.data_bytes - at);
 	if (shape.plausible % 2 == 1)
 		for (int i = 0; i < 2; i++)
-			shape.heads[i] = -(shape.heads[i] % (3 * fake->map.data_bytes) & ~UINT64_C(7));
+			shape.heads[i] =
+				-(shape.heads[i] % (3 * fake->map.data_bytes) & ~UINT64_C(7));
 	layout = (struct walk_layout){
 		.time_offset = shape.time_offset,
 		.time_trailer = shape.time_trailer,

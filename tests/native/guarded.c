@@ -14,8 +14,8 @@ void guarded__init(struct guarded *guarded, size_t bytes, int fd)
 
 	guarded->bytes = (bytes + page - 1) / page * page;
 	guarded->reserved_bytes = guarded->bytes + 2 * page;
-	guarded->reservation = mmap(NULL, guarded->reserved_bytes, PROT_NONE,
-				    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	guarded->reservation =
+		mmap(NULL, guarded->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(guarded->reservation != MAP_FAILED);
 	guarded->data = mmap((uint8_t *)guarded->reservation + page, guarded->bytes,
 			     PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0);

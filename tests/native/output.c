@@ -20,8 +20,8 @@
 int output__file(void)
 {
 	const char *directory = getenv("TMPDIR");
-	const int fd = open(directory != NULL ? directory : "/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC,
-			    0600);
+	const int fd =
+		open(directory != NULL ? directory : "/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 
 	CHECK(fd >= 0);
 	return fd;

@@ -5,7 +5,7 @@
 
 #include "check.h"
 
-#define DATA_WORDS 2u	 /* an event's payload, and its type */
+#define DATA_WORDS 2u /* an event's payload, and its type */
 #define PADDING 29u
 #define TYPE_BITS 5u
 
@@ -53,7 +53,7 @@ void page__lost(uint8_t *page, uint64_t lost, bool known)
 		walk__store(page + SUBBUF_HEADER_BYTES + page__data(page), lost);
 	/* Sign-extended, as the kernel does it. */
 	walk__store(page + 8, walk__load(page + 8) | UINT64_C(0xffffffff80000000) |
-					  (known ? SUBBUF_LOST_STORED : 0));
+				      (known ? SUBBUF_LOST_STORED : 0));
 }
 
 uint64_t page__fill(uint8_t *page, uint32_t page_bytes, uint64_t timestamp_ns, uint64_t serial)
@@ -65,8 +65,7 @@ uint64_t page__fill(uint8_t *page, uint32_t page_bytes, uint64_t timestamp_ns, u
 	return serial;
 }
 
-static void check_page(const uint8_t *page, uint32_t page_bytes, uint64_t *serial,
-		       uint64_t *last_ns)
+static void check_page(const uint8_t *page, uint32_t page_bytes, uint64_t *serial, uint64_t *last_ns)
 {
 	const uint32_t end = SUBBUF_HEADER_BYTES + page__data(page);
 	struct subbuf_tally tally = {0};

@@ -91,9 +91,8 @@ uint16_t record__comm(uint8_t *to, uint32_t pid, uint32_t tid, const char *name,
 		      uint64_t time_ns)
 {
 	const size_t length = strlen(name) + 1;
-	const uint16_t size =
-		timed(to, PERF_RECORD_COMM, exec != 0 ? PERF_RECORD_MISC_COMM_EXEC : 0,
-		      (uint16_t)(8 + length), time_ns);
+	const uint16_t size = timed(to, PERF_RECORD_COMM, exec != 0 ? PERF_RECORD_MISC_COMM_EXEC : 0,
+				    (uint16_t)(8 + length), time_ns);
 
 	put32(to + 8, pid);
 	put32(to + 12, tid);
@@ -101,12 +100,12 @@ uint16_t record__comm(uint8_t *to, uint32_t pid, uint32_t tid, const char *name,
 	return size;
 }
 
-uint16_t record__mmap2(uint8_t *to, uint32_t pid, uint64_t start, uint64_t length,
-		       const char *file, uint64_t time_ns)
+uint16_t record__mmap2(uint8_t *to, uint32_t pid, uint64_t start, uint64_t length, const char *file,
+		       uint64_t time_ns)
 {
 	const size_t name = strlen(file) + 1;
-	const uint16_t size = timed(to, PERF_RECORD_MMAP2, PERF_RECORD_MISC_USER,
-				    (uint16_t)(64 + name), time_ns);
+	const uint16_t size =
+		timed(to, PERF_RECORD_MMAP2, PERF_RECORD_MISC_USER, (uint16_t)(64 + name), time_ns);
 
 	put32(to + 8, pid);
 	put32(to + 12, pid);

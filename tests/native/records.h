@@ -22,8 +22,8 @@ uint16_t record__lost(uint8_t *to, uint64_t lost, uint64_t time_ns);
 uint16_t record__lost_samples(uint8_t *to, uint64_t lost, uint64_t time_ns);
 uint16_t record__comm(uint8_t *to, uint32_t pid, uint32_t tid, const char *name, int exec,
 		      uint64_t time_ns);
-uint16_t record__mmap2(uint8_t *to, uint32_t pid, uint64_t start, uint64_t length,
-		       const char *file, uint64_t time_ns);
+uint16_t record__mmap2(uint8_t *to, uint32_t pid, uint64_t start, uint64_t length, const char *file,
+		       uint64_t time_ns);
 uint16_t record__fork(uint8_t *to, uint32_t pid, uint32_t ppid, uint32_t tid, uint32_t ptid,
 		      uint64_t time_ns);
 uint16_t record__exit(uint8_t *to, uint32_t pid, uint32_t tid, uint64_t time_ns);

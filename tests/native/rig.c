@@ -32,8 +32,7 @@ void rig__init(struct rig *rig, uint32_t shards, uint32_t streams, uint32_t chun
 	}
 	rig->stream_count = streams;
 	for (uint32_t i = 0; i < streams; i++) {
-		CHECK_EQ(stream__init(&rig->streams[i], i, RIG_CHUNK_BYTES, &options,
-				      &rig->events),
+		CHECK_EQ(stream__init(&rig->streams[i], i, RIG_CHUNK_BYTES, &options, &rig->events),
 			 0);
 		writer__add(&rig->writer, &rig->streams[i]);
 	}
@@ -153,8 +152,8 @@ int rig__add_ring(struct core *core, uint32_t shard, struct stream *stream, stru
 		.sideband = sideband,
 	};
 	struct ring *made = NULL;
-	const int ret = map->overwrite ? window__new(&options, &made)
-				       : perf_ring__new(&options, &made);
+	const int ret =
+		map->overwrite ? window__new(&options, &made) : perf_ring__new(&options, &made);
 
 	if (ret == 0)
 		made->held = held;

@@ -55,8 +55,9 @@ static enum aux_head_rule head_rule;
 static void await_room(const struct cpu *cpu)
 {
 	/* Acquire; the partner is the release in ring_map__publish_tail(). */
-	while (cpu->fake.head - __atomic_load_n(&cpu->fake.ring.map.page->aux_tail,
-						__ATOMIC_ACQUIRE) > cpu->fake.map.data_bytes / 2)
+	while (cpu->fake.head -
+		       __atomic_load_n(&cpu->fake.ring.map.page->aux_tail, __ATOMIC_ACQUIRE) >
+	       cpu->fake.map.data_bytes / 2)
 		sched_yield();
 }
 
@@ -102,8 +103,8 @@ static void prepare(uint64_t limit)
 {
 	CHECK(prepared_count < SEGMENTS_MAX);
 	segments[prepared_count].fd = output__file();
-	check_prepared(rig__prepare_records(core, stream, prepared_count, segments[prepared_count].fd, 0,
-				     limit, 0));
+	check_prepared(rig__prepare_records(core, stream, prepared_count,
+					    segments[prepared_count].fd, 0, limit, 0));
 	prepared_count++;
 }
 
@@ -157,8 +158,8 @@ static void begin(const struct core_options *options, const struct aux_ring_opti
 		/* Room for each AUX record of a full trace; a snapshot gives up the oldest. */
 		fake_aux__init(&cpu->fake, snapshot ? 2 : 64, AUX_PAGES, snapshot);
 		CHECK_EQ(rig__add_ring(core, i % options->shards, stream, &cpu->fake.ring.map,
-					cpu->fake.ring.wakeup_fd, &records__layout,
-					&(struct walk_ids){0}, false, snapshot, &cpu->data),
+				       cpu->fake.ring.wakeup_fd, &records__layout,
+				       &(struct walk_ids){0}, false, snapshot, &cpu->data),
 			 0);
 		own.map = &cpu->fake.map;
 		own.origin = (struct aux_origin){.idx = i, .tid = UINT32_MAX, .cpu = i};
@@ -231,8 +232,7 @@ static void follow_piece(const struct aux_piece *piece, const uint8_t *payload)
 	}
 	trail->bytes += piece->bytes;
 	CHECK(trail->pieces < 20000);
-	trail->all[trail->pieces++] =
-		(struct extent){piece->offset, piece->offset + piece->bytes};
+	trail->all[trail->pieces++] = (struct extent){piece->offset, piece->offset + piece->bytes};
 }
 
 /* Every segment: what its event said is what is in it. */
@@ -252,8 +252,7 @@ static void follow_segments(bool listed)
 		if (segment->end > 0)
 			output__check_sums(output.data, output.bytes, segment->sums,
 					   segment->sum_count);
-		while ((at_payload = output__next_piece(&output, &at, &piece, &at_piece)) !=
-		       NULL) {
+		while ((at_payload = output__next_piece(&output, &at, &piece, &at_piece)) != NULL) {
 			CHECK(piece.origin.cpu < CPUS);
 			if (listed)
 				CHECK_EQ(segment->index[count], at_piece);
@@ -342,8 +341,10 @@ static void run_to_the_end(const struct core_options *options, const struct aux_
 
 static struct core_options fast(uint32_t shards, uint32_t chunks)
 {
-	return (struct core_options){.shards = shards, .chunks = chunks,
-				     .chunk_bytes = CHUNK_BYTES, .flush_ns = 3000000,
+	return (struct core_options){.shards = shards,
+				     .chunks = chunks,
+				     .chunk_bytes = CHUNK_BYTES,
+				     .flush_ns = 3000000,
 				     .floor_bytes = 8192};
 }
 
@@ -469,8 +470,8 @@ static void snapshots_of_heads_that_are_places_hold_the_newest(void)
 /* Passes leave a held ring alone but for that, and take the rest when it is let go. */
 static void a_held_data_ring_keeps_room_for_what_comes(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS};
+	const struct core_options options = {
+		.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
 	const struct cpu *cpu = &cpus[1];
 	uint64_t given_up;
 
@@ -523,8 +524,8 @@ static void a_full_disk_is_counted_in_bytes(void)
 /* With its data ring it is read to the end, and then nobody looks at it any more. */
 static void a_ring_that_leaves_takes_its_area_along(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS};
+	const struct core_options options = {
+		.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
 
 	begin(&options, &(struct aux_ring_options){.whole_records = true}, false);
 	prepare(RIG_LIMIT);
@@ -546,8 +547,8 @@ static void a_ring_that_leaves_takes_its_area_along(void)
 /* The pass that makes room has the event go on, until it is told not to. */
 static void events_are_enabled_after_their_bytes_were_taken(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS};
+	const struct core_options options = {
+		.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
 	const int fd = dummy_event__open();
 	uint64_t enabled_ns;
 
@@ -578,8 +579,8 @@ static void events_are_enabled_after_their_bytes_were_taken(void)
 /* What came since the ring was let go is another window; a ring may be let go at its end, too. */
 static void letting_go_twice_takes_two_windows(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS};
+	const struct core_options options = {
+		.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
 
 	begin(&options, &(struct aux_ring_options){0}, true);
 	prepare(RIG_LIMIT);
@@ -596,8 +597,8 @@ static void letting_go_twice_takes_two_windows(void)
 /* Whatever no chunk came free for is lost when its ring goes, and counted. */
 static void an_area_that_is_left_is_counted(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 1, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS};
+	const struct core_options options = {
+		.shards = 1, .chunks = 1, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
 	uint64_t abandoned = 0;
 
 	begin(&options, &(struct aux_ring_options){0}, false);
@@ -620,8 +621,8 @@ static void an_area_that_is_left_is_counted(void)
 /* With one chunk, and no segment, a pass of the generation begins anew with each wake-up. */
 static void a_starved_generation_is_counted_once(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 1, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS};
+	const struct core_options options = {
+		.shards = 1, .chunks = 1, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
 	struct core_counters counters;
 	static uint8_t record[4096];
 
@@ -652,8 +653,8 @@ static void a_starved_generation_is_counted_once(void)
 /* A segment that a window comes to, long after the last rotation, knows the names of its time. */
 static void a_window_keeps_its_names_over_a_rotation(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS};
+	const struct core_options options = {
+		.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
 	const uint64_t past_ns = clock__now_ns() - 2000000000;
 	struct fake_ring fake;
 	struct ring *names;
@@ -663,7 +664,7 @@ static void a_window_keeps_its_names_over_a_rotation(void)
 	begin(&options, &(struct aux_ring_options){0}, true);
 	fake_ring__init(&fake, 4);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
-				&(struct walk_ids){0}, true, false, &names),
+			       &(struct walk_ids){0}, true, false, &names),
 		 0);
 	prepare(RIG_LIMIT);
 	CHECK_EQ(core__start(core), 0);
@@ -701,8 +702,11 @@ static void a_window_keeps_its_names_over_a_rotation(void)
 /* Names are read before a sample of an AUX area whose data ring nobody reads any more. */
 static void names_come_first_without_a_data_ring(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS, .floor_bytes = 8192};
+	const struct core_options options = {.shards = 1,
+					     .chunks = 8,
+					     .chunk_bytes = CHUNK_BYTES,
+					     .flush_ns = RIG_NEVER_NS,
+					     .floor_bytes = 8192};
 	struct fake_ring fake;
 	struct ring *names;
 	uint8_t record[128] = {0};
@@ -710,7 +714,7 @@ static void names_come_first_without_a_data_ring(void)
 	begin(&options, &(struct aux_ring_options){0}, false);
 	fake_ring__init(&fake, 4);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
-				&(struct walk_ids){0}, true, false, &names),
+			       &(struct walk_ids){0}, true, false, &names),
 		 0);
 	prepare(RIG_LIMIT);
 	CHECK_EQ(core__start(core), 0);
@@ -744,28 +748,28 @@ static void what_cannot_be_paired_is_refused(void)
 	CHECK_EQ(-rig__add_aux_ring(core, cpus[0].data, &given, &aux), EEXIST);
 	CHECK_EQ(-rig__tell(cpus[0].data, COMMAND_HOLD), EINVAL);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
-				&records__layout, &(struct walk_ids){0}, false, true, &held),
+			       &records__layout, &(struct walk_ids){0}, false, true, &held),
 		 0);
 	CHECK_EQ(-rig__add_aux_ring(core, held, &given, &aux), EINVAL);
 	CHECK_EQ(rig__tell(held, COMMAND_REMOVE), 0);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
-				&records__layout, &(struct walk_ids){0}, true, false, &sideband),
+			       &records__layout, &(struct walk_ids){0}, true, false, &sideband),
 		 0);
 	CHECK_EQ(-rig__add_aux_ring(core, sideband, &given, &aux), EINVAL);
 	CHECK_EQ(rig__tell(sideband, COMMAND_REMOVE), 0);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd, &other,
-				&(struct walk_ids){0}, false, false, &elsewhere),
+			       &(struct walk_ids){0}, false, false, &elsewhere),
 		 0);
 	CHECK_EQ(-rig__add_aux_ring(core, elsewhere, &given, &aux), EINVAL);
 	CHECK_EQ(rig__tell(elsewhere, COMMAND_REMOVE), 0);
 	CHECK(aux == NULL);
 	/* Nor does a ring come whose sideband is not where the others have it. */
 	CHECK_EQ(-rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd, &other,
-				 &(struct walk_ids){0}, true, false, &sideband),
+				&(struct walk_ids){0}, true, false, &sideband),
 		 EINVAL);
 	CHECK_EQ(stream->sideband.layout.time_trailer, records__layout.time_trailer);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.ring.map, fake.ring.wakeup_fd,
-				&records__layout, &(struct walk_ids){0}, false, false, &data),
+			       &records__layout, &(struct walk_ids){0}, false, false, &data),
 		 0);
 	/* Nothing of what was refused stays. */
 	fake.map.overwrite = true;
@@ -785,8 +789,8 @@ static void what_cannot_be_paired_is_refused(void)
 /* Another segment begins with the state that the records of the first one made. */
 static void state_from_data_rings_is_replayed(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS};
+	const struct core_options options = {
+		.shards = 1, .chunks = 8, .chunk_bytes = CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
 	struct output output;
 	uint8_t record[64];
 	uint16_t size;

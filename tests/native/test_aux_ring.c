@@ -50,10 +50,11 @@ static void begin(bool snapshot)
 	CHECK_EQ(event_list__init(&events), 0);
 	CHECK_EQ(stream__init(&stream, 0, CHUNK_BYTES,
 			      &(struct stream_options){
-					   .ops = &record_stream__ops,
-					   .sideband_bytes = 1 << 20,
-				   },
-			      &events), 0);
+				      .ops = &record_stream__ops,
+				      .sideband_bytes = 1 << 20,
+			      },
+			      &events),
+		 0);
 	lane = (struct lane){.stream = &stream};
 	data = fake_ring__open(&fake.ring);
 	data->lane = &lane;
@@ -747,8 +748,8 @@ static void garbage_in_a_held_data_ring_is_passed_over(void)
 	for (uint32_t i = 0; i < 4; i++) {
 		begin(true);
 		pair(&options);
-		fake_ring__poke(&fake.ring, 0,
-				&(uint64_t){walk__header(9, 0, (uint16_t)sizes[i])}, 8);
+		fake_ring__poke(&fake.ring, 0, &(uint64_t){walk__header(9, 0, (uint16_t)sizes[i])},
+				8);
 		fake_ring__set_head(&fake.ring, 3 * 4096);
 		ring__begin(data);
 		aux->ops->recycle(aux);
@@ -761,7 +762,7 @@ static void garbage_in_a_held_data_ring_is_passed_over(void)
 
 /* What happens in a pass, and whether it enables. */
 struct enabling {
-	uint64_t words;	 /* that came before */
+	uint64_t words; /* that came before */
 	bool truncated, woken, full, began, stopping, snapshot;
 	bool enables;
 };

@@ -136,8 +136,7 @@ static void windows_of_any_lengths_join_or_leave_a_gap(struct driver driver)
 			CHECK_EQ(extent.held, written * 8 < BYTES ? written * 8 : BYTES);
 			CHECK_EQ(fresh, words * 8 < BYTES ? words * 8 : BYTES);
 			for (uint64_t at = 0; at < fresh; at += 8)
-				CHECK_EQ(word_at(extent.begin + at),
-					 aux.word - fresh / 8 + at / 8);
+				CHECK_EQ(word_at(extent.begin + at), aux.word - fresh / 8 + at / 8);
 			last_end = extent.end;
 		}
 		end();

@@ -313,7 +313,9 @@ static int load_program(int map_fd, int flags)
 		{.code = BPF_STX | BPF_MEM | BPF_DW, .dst_reg = 10, .src_reg = 6, .off = -16},
 		{.code = BPF_STX | BPF_MEM | BPF_DW, .dst_reg = 10, .src_reg = 6, .off = -24},
 		{.code = BPF_STX | BPF_MEM | BPF_DW, .dst_reg = 10, .src_reg = 6, .off = -32},
-		{.code = BPF_LD | BPF_DW | BPF_IMM, .dst_reg = 1, .src_reg = BPF_PSEUDO_MAP_FD,
+		{.code = BPF_LD | BPF_DW | BPF_IMM,
+		 .dst_reg = 1,
+		 .src_reg = BPF_PSEUDO_MAP_FD,
 		 .imm = map_fd},
 		{0},
 		{.code = BPF_ALU64 | BPF_MOV | BPF_X, .dst_reg = 2, .src_reg = 10},
@@ -327,7 +329,7 @@ static int load_program(int map_fd, int flags)
 		.prog_type = BPF_PROG_TYPE_SOCKET_FILTER,
 		.insns = (uintptr_t)program,
 		.insn_cnt = sizeof(program) / sizeof(program[0]),
-		.license = (uintptr_t) "GPL",
+		.license = (uintptr_t)"GPL",
 	};
 
 	return bpf(BPF_PROG_LOAD, &attr);
@@ -380,9 +382,11 @@ static void a_ring_of_the_kernel_is_read(void)
 
 static struct core *core_with(struct ring_map *map, int wakeup_fd)
 {
-	const struct core_options options = {.shards = 1, .chunks = 4,
+	const struct core_options options = {.shards = 1,
+					     .chunks = 4,
 					     .chunk_bytes = RIG_CHUNK_BYTES,
-					     .flush_ns = RIG_NEVER_NS, .floor_bytes = 8192};
+					     .flush_ns = RIG_NEVER_NS,
+					     .floor_bytes = 8192};
 	const struct bpf_ring_options ring_options = {
 		.perf = {.map = map, .wakeup_fd = wakeup_fd, .layout = {.time_offset = 24}},
 		.id = ID,

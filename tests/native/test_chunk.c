@@ -72,8 +72,8 @@ static void every_gap_is_one_record_with_a_footer(uint32_t table_bytes)
 				continue;
 			memset(memory.data, 0xa5, memory.bytes);
 			pad(memory.data, used, round != 0);
-			check_padding(memory.data, used,
-				      chunk__padded(used, round != 0, &table), round != 0);
+			check_padding(memory.data, used, chunk__padded(used, round != 0, &table),
+				      round != 0);
 			for (uint32_t at = 0; at < used; at++)
 				CHECK_EQ(memory.data[at], 0xa5);
 		}
@@ -370,8 +370,8 @@ static void notes_tell_of_a_chunk_what_a_successor_needs(void)
 
 	CHECK_EQ(pool__init(&pool, 2, CHUNK_BYTES), 0);
 	CHECK_EQ(pool__bytes(2, CHUNK_BYTES), 2 * (CHUNK_BYTES + 64) + STREAMS_MAX * 32);
-	memory = mmap(NULL, pool__bytes(2, CHUNK_BYTES), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-		      -1, 0);
+	memory = mmap(NULL, pool__bytes(2, CHUNK_BYTES), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(memory != MAP_FAILED);
 	pool__keep(&pool, memory);
 	note = (const struct chunk_note *)(const void *)(memory + (size_t)2 * CHUNK_BYTES);

@@ -274,9 +274,9 @@ static size_t add_sample(uint8_t *to, uint64_t id, int32_t tid, uint64_t time_ns
 
 static void samples_are_found_behind_the_payload_of_aux_data(void)
 {
-	static const char *const columns[][2] = {
-		{"i32", "tid"},	       {"text", "comm"},   {"text", "event"},
-		{"list_u64", "chain"}, {"text", "of_tid"}, {"text", "of_none"}};
+	static const char *const columns[][2] = {{"i32", "tid"},     {"text", "comm"},
+						 {"text", "event"},  {"list_u64", "chain"},
+						 {"text", "of_tid"}, {"text", "of_none"}};
 	/* Names are of the row's thread, of one in the payload, and of one beyond its end. */
 	static const struct field fields[] = {{.place = FIELD_TID},
 					      {.place = FIELD_COMM},
@@ -339,9 +339,13 @@ static void samples_are_found_behind_the_payload_of_aux_data(void)
 /* Put a sample of {IDENTIFIER, TIME, RAW, CGROUP, CODE_PAGE_SIZE}, or one of a task without RAW. */
 static size_t add_placed(uint8_t *to, uint64_t id, uint64_t cgroup)
 {
-	const uint64_t words[] = {
-		walk__header(PERF_RECORD_SAMPLE, 0, 56), id,	 1000, UINT64_C(9) << 32 | 12,
-		UINT64_C(8) << 32 | 7,			 cgroup, 4096};
+	const uint64_t words[] = {walk__header(PERF_RECORD_SAMPLE, 0, 56),
+				  id,
+				  1000,
+				  UINT64_C(9) << 32 | 12,
+				  UINT64_C(8) << 32 | 7,
+				  cgroup,
+				  4096};
 
 	memcpy(to, words, sizeof(words));
 	return sizeof(words);

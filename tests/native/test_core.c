@@ -70,8 +70,7 @@ static void *produce(void *context)
 	uint64_t state = producer->id * 77 + 1, woken_at = 0;
 	static _Thread_local uint8_t record[65536];
 
-	while ((producer->forever || producer->written < SAMPLES) &&
-	       !atomic_load(&producer->stop)) {
+	while ((producer->forever || producer->written < SAMPLES) && !atomic_load(&producer->stop)) {
 		const uint64_t random = random__next(&state);
 		const uint16_t size =
 			(uint16_t)(24 + 8 * (random % 64 == 0 ? random % 4096 : random % 40));
@@ -81,8 +80,7 @@ static void *produce(void *context)
 			sched_yield();
 			continue;
 		}
-		record__sample(record, size, (uint64_t)producer->id << 32 | number,
-			       clock__now_ns());
+		record__sample(record, size, (uint64_t)producer->id << 32 | number, clock__now_ns());
 		if (fake_ring__write(&producer->fake, record, size)) {
 			producer->visible_ns[number] = clock__now_ns();
 			producer->written++;
@@ -124,9 +122,9 @@ static void begin(const struct core_options *options, bool forever)
 		producer->forever = forever;
 		fake_ring__init(&producer->fake, 32);
 		CHECK_EQ(rig__add_ring(core, i % options->shards, streams[i / 2 % STREAMS],
-					&producer->fake.map, producer->fake.wakeup_fd,
-					&records__layout, &(struct walk_ids){0}, false, false,
-					&producer->ring),
+				       &producer->fake.map, producer->fake.wakeup_fd,
+				       &records__layout, &(struct walk_ids){0}, false, false,
+				       &producer->ring),
 			 0);
 	}
 }
@@ -142,7 +140,7 @@ static void prepare(uint32_t stream, uint64_t limit)
 	CHECK(prepared_count < SEGMENTS_MAX);
 	segments[prepared_count].fd = output__file();
 	check_prepared(rig__prepare_records(core, streams[stream], prepared_count,
-				     segments[prepared_count].fd, 0, limit, 0));
+					    segments[prepared_count].fd, 0, limit, 0));
 	prepared_count++;
 }
 
@@ -274,34 +272,42 @@ static void run_to_the_end(const struct core_options *options, uint64_t limit)
 
 static void every_sample_is_stored_once_in_order(void)
 {
-	run_to_the_end(&(struct core_options){.shards = 1, .chunks = 16,
+	run_to_the_end(&(struct core_options){.shards = 1,
+					      .chunks = 16,
 					      .chunk_bytes = RIG_CHUNK_BYTES,
-					      .flush_ns = 3000000, .floor_bytes = 8192},
+					      .flush_ns = 3000000,
+					      .floor_bytes = 8192},
 		       1 << 20);
 	CHECK(rotations[0] > 1 && rotations[1] > 1);
 }
 
 static void likewise_with_two_shards_for_each_stream(void)
 {
-	run_to_the_end(&(struct core_options){.shards = 2, .chunks = 16,
+	run_to_the_end(&(struct core_options){.shards = 2,
+					      .chunks = 16,
 					      .chunk_bytes = RIG_CHUNK_BYTES,
-					      .flush_ns = 1000000, .floor_bytes = 0},
+					      .flush_ns = 1000000,
+					      .floor_bytes = 0},
 		       1 << 20);
 }
 
 static void likewise_with_fewer_chunks_than_lanes(void)
 {
-	run_to_the_end(&(struct core_options){.shards = 2, .chunks = 2,
+	run_to_the_end(&(struct core_options){.shards = 2,
+					      .chunks = 2,
 					      .chunk_bytes = RIG_CHUNK_BYTES,
-					      .flush_ns = 1000000, .floor_bytes = 8192},
+					      .flush_ns = 1000000,
+					      .floor_bytes = 8192},
 		       256 << 10);
 }
 
 static void rings_come_and_go_while_others_run(void)
 {
-	const struct core_options options = {.shards = 2, .chunks = 8,
+	const struct core_options options = {.shards = 2,
+					     .chunks = 8,
 					     .chunk_bytes = RIG_CHUNK_BYTES,
-					     .flush_ns = 1000000, .floor_bytes = 8192};
+					     .flush_ns = 1000000,
+					     .floor_bytes = 8192};
 	uint64_t stored = 0;
 	struct ring *guests[40];
 
@@ -316,14 +322,13 @@ static void rings_come_and_go_while_others_run(void)
 
 		fake_ring__init(&fake, 1);
 		CHECK_EQ(rig__add_ring(core, n % 2, streams[n / 2 % STREAMS], &fake.map,
-					fake.wakeup_fd, &records__layout, &(struct walk_ids){0},
-					n % 3 == 0, false, &guests[n]),
+				       fake.wakeup_fd, &records__layout, &(struct walk_ids){0},
+				       n % 3 == 0, false, &guests[n]),
 			 0);
 		for (uint32_t i = 0; i < 20; i++)
 			CHECK(fake_ring__write(&fake, record,
-					       n % 3 == 0
-						       ? record__comm(record, n, n, "x", 1, i)
-						       : record__sample(record, 128, i, i + 1)));
+					       n % 3 == 0 ? record__comm(record, n, n, "x", 1, i)
+							  : record__sample(record, 128, i, i + 1)));
 		if (n % 2 == 0)
 			fake_ring__wake(&fake);
 		CHECK_EQ(rig__tell(guests[n], COMMAND_REMOVE), 0);
@@ -349,9 +354,11 @@ static void rings_come_and_go_while_others_run(void)
 /* What was taken out of the rings is stored or counted as in flight; the rest is still there. */
 static void stop_while_data_flows_keeps_the_books(void)
 {
-	const struct core_options options = {.shards = 2, .chunks = 8,
+	const struct core_options options = {.shards = 2,
+					     .chunks = 8,
 					     .chunk_bytes = RIG_CHUNK_BYTES,
-					     .flush_ns = 1000000, .floor_bytes = 8192};
+					     .flush_ns = 1000000,
+					     .floor_bytes = 8192};
 
 	for (int n = 0; n < 5; n++) {
 		begin(&options, true);
@@ -399,17 +406,19 @@ static void options_that_make_no_core_are_refused(void)
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		CHECK_EQ(-core__new(&bad[i], &core), EINVAL);
-	CHECK_EQ(core__new(&(struct core_options){.shards = 1, .chunks = 1,
-						  .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 1},
+	CHECK_EQ(core__new(&(struct core_options){.shards = 1,
+						  .chunks = 1,
+						  .chunk_bytes = RIG_CHUNK_BYTES,
+						  .flush_ns = 1},
 			   &core),
 		 0);
 	CHECK_EQ(rig__add_stream(core, 4096, 0, false, &stream), 0);
 	fake_ring__init(&fake, 1);
 	CHECK_EQ(-rig__add_ring(core, 1, stream, &fake.map, fake.wakeup_fd, &records__layout,
-				 &(struct walk_ids){0}, false, false, &ring),
+				&(struct walk_ids){0}, false, false, &ring),
 		 EINVAL);
 	CHECK_EQ(-rig__add_ring(core, 0, stream, &fake.map, -1, &records__layout,
-				 &(struct walk_ids){0}, false, false, &ring),
+				&(struct walk_ids){0}, false, false, &ring),
 		 EBADF);
 	for (uint32_t i = 1; i < STREAMS_MAX; i++)
 		CHECK_EQ(rig__add_stream(core, 4096, 0, false, &stream), 0);
@@ -434,8 +443,10 @@ static void streams_on_as_many_file_systems_share_no_queue(void)
 	struct stream *all[STREAMS_MAX];
 	struct disk *disks[STREAMS_MAX];
 
-	CHECK_EQ(core__new(&(struct core_options){.shards = 1, .chunks = 1,
-						  .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = 1},
+	CHECK_EQ(core__new(&(struct core_options){.shards = 1,
+						  .chunks = 1,
+						  .chunk_bytes = RIG_CHUNK_BYTES,
+						  .flush_ns = 1},
 			   &core),
 		 0);
 	for (uint32_t i = 0; i < STREAMS_MAX; i++) {
@@ -481,8 +492,8 @@ static void await_generation(struct stream *stream)
 		await_notice(core->events.fd);
 }
 
-static const struct core_options lone = {.shards = 1, .chunks = 2, .chunk_bytes = RIG_CHUNK_BYTES,
-					 .flush_ns = RIG_NEVER_NS};
+static const struct core_options lone = {
+	.shards = 1, .chunks = 2, .chunk_bytes = RIG_CHUNK_BYTES, .flush_ns = RIG_NEVER_NS};
 
 /* The ring is held until names are known; whatever generations pass by then, the task that has ended
  * is named where its sample is written. */
@@ -536,8 +547,12 @@ static void what_has_no_time_is_older_than_all_names(void)
 	struct fake_ring fake;
 	struct perf_ring_options options = {.note = &note};
 	const uint64_t headers[] = {
-		walk__header(PERF_RECORD_SAMPLE, 0, 16), walk__header(PERF_RECORD_COMM, 0, 8),
-		walk__header(PERF_RECORD_SAMPLE, 0, 64), walk__header(0, 0, 16), 0, UINT64_MAX,
+		walk__header(PERF_RECORD_SAMPLE, 0, 16),
+		walk__header(PERF_RECORD_COMM, 0, 8),
+		walk__header(PERF_RECORD_SAMPLE, 0, 64),
+		walk__header(0, 0, 16),
+		0,
+		UINT64_MAX,
 	};
 
 	fake_ring__init(&fake, 1);

@@ -35,8 +35,11 @@
 enum { RECORDS, PAGES, RELAY, STREAMS };
 enum { DATA, SIDEBAND, AUX, BPF, WINDOW, PAGE, PIPE, RINGS };
 
-static const struct core_options options = {.shards = 2, .chunks = 16, .chunk_bytes = CHUNK_BYTES,
-					    .flush_ns = RIG_NEVER_NS, .floor_bytes = 8192};
+static const struct core_options options = {.shards = 2,
+					    .chunks = 16,
+					    .chunk_bytes = CHUNK_BYTES,
+					    .flush_ns = RIG_NEVER_NS,
+					    .floor_bytes = 8192};
 static struct core *core;
 static struct fake_ring data, sideband, overwritten;
 static struct fake_aux aux;
@@ -160,8 +163,8 @@ static void add_rings(void)
 
 static void prepare(void)
 {
-	struct segment pages = {.token = 2, .fd = files[PAGES], .capacity = 1 << 20,
-				.limit = RIG_LIMIT};
+	struct segment pages = {
+		.token = 2, .fd = files[PAGES], .capacity = 1 << 20, .limit = RIG_LIMIT};
 	struct segment relay = {.token = 3, .fd = -1, .limit = RIG_LIMIT};
 	const uint64_t extent = 0, file = (uint64_t)files[RELAY];
 
@@ -596,8 +599,12 @@ static void a_forgotten_ring_stays_until_the_writer_is_done_with_it(void)
 static void readers_are_told_of_what_the_last_ring_left(void)
 {
 	const int file = output__file();
-	struct segment segment = {.fd = file, .offset = 4096, .limit = RIG_LIMIT,
-				  .size_at = SIZE_AT, .size_base = 4096, .size_fd = file};
+	struct segment segment = {.fd = file,
+				  .offset = 4096,
+				  .limit = RIG_LIMIT,
+				  .size_at = SIZE_AT,
+				  .size_base = 4096,
+				  .size_fd = file};
 	uint8_t record[128];
 	struct stream *stream;
 	struct ring *ring;

@@ -44,9 +44,8 @@ static void put(uint32_t i, uint32_t samples)
 	static uint8_t record[1024];
 
 	for (; samples > 0; samples--, serials[i]++)
-		CHECK(fake_ring__write(
-			&fakes[i], record,
-			record__sample(record, 1024, serials[i], 1 + serials[i])));
+		CHECK(fake_ring__write(&fakes[i], record,
+				       record__sample(record, 1024, serials[i], 1 + serials[i])));
 }
 
 static void start(void)
@@ -199,7 +198,8 @@ static void a_stream_that_matters_more_is_short_last(void)
 		fill(1);
 		pass();
 		CHECK(!is_short || less->held <= held || less->held <= SHARE_DATA_CHUNKS);
-		CHECK(counter__read(&rings[0]->starved) > 0 || counter__read(&rings[1]->starved) == 0);
+		CHECK(counter__read(&rings[0]->starved) > 0 ||
+		      counter__read(&rings[1]->starved) == 0);
 		CHECK(take(turn % 2) || take((turn + 1) % 2));
 	}
 	CHECK(counter__read(&rings[0]->starved) > 100);

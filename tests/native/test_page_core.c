@@ -101,7 +101,7 @@ static void prepare(void)
 		extents[i] = PAGE_BYTES + i * EXTENT_BYTES;
 	files[file_count++] = output__file();
 	check_prepared(rig__prepare_pages(core, stream, file_count, files[file_count - 1], extents,
-					   RINGS, EXTENT_BYTES, LIMIT_BYTES, 1 << 16));
+					  RINGS, EXTENT_BYTES, LIMIT_BYTES, 1 << 16));
 }
 
 static void read_segment(const struct event *event)
@@ -170,7 +170,7 @@ static void open_feed(struct feed *feed, enum page_transport transport)
 		feed->sink = fds[1];
 	}
 	CHECK_EQ(rig__add_page_ring(core, (uint32_t)(feed - feeds) % 2, stream, &options,
-				     &feed->ring),
+				    &feed->ring),
 		 0);
 }
 
@@ -279,13 +279,14 @@ static void full_extents_wait_for_the_next_segment(enum page_transport transport
 				wanted++;
 				files[file_count++] = output__file();
 				CHECK_EQ(rig__prepare_pages(core, stream, file_count,
-							     files[file_count - 1], &extent, 1,
-							     capacity, capacity, 0),
+							    files[file_count - 1], &extent, 1,
+							    capacity, capacity, 0),
 					 0);
 			} else if (event->kind == EVENT_SEGMENT_CLOSED) {
 				const uint64_t bytes = event->rings[0].bytes;
 
-				CHECK_EQ(pread(files[event->segment.token - 1], data, bytes, 0), bytes);
+				CHECK_EQ(pread(files[event->segment.token - 1], data, bytes, 0),
+					 bytes);
 				pages__check(data, bytes, PAGE_BYTES, &serial, &last_ns);
 				finished |= event->final;
 			}
@@ -329,7 +330,7 @@ static void a_ring_without_an_extent_of_an_empty_segment_is_counted(void)
 	CHECK_EQ(write(feeds[0].sink, page, PAGE_BYTES), PAGE_BYTES);
 	files[0] = output__file();
 	CHECK_EQ(rig__prepare_pages(core, stream, 1, files[0], &extent, 1, EXTENT_BYTES,
-				     LIMIT_BYTES, 0),
+				    LIMIT_BYTES, 0),
 		 0);
 	CHECK_EQ(core__start(core), 0);
 	generation = writer__issue(&core->writer);
@@ -408,8 +409,8 @@ static void pages_and_records_do_not_mix(void)
 	CHECK_EQ(rig__add_stream(core, 4096, 0, false, &records), 0);
 	CHECK_EQ(-rig__add_page_ring(core, 0, stream, &ring, &added), EINVAL);
 	CHECK_EQ(-rig__add_page_ring(core, 0, records, &ring, &added), EINVAL);
-	CHECK_EQ(-rig__add_ring(core, 0, stream, &fake.map, 0, &layout, &ids, false, false,
-				&added), EINVAL);
+	CHECK_EQ(-rig__add_ring(core, 0, stream, &fake.map, 0, &layout, &ids, false, false, &added),
+		 EINVAL);
 	CHECK_EQ(-rig__prepare_pages(core, records, 1, 0, NULL, 0, 1, 1, 0), EINVAL);
 	CHECK_EQ(-rig__prepare_pages(core, stream, 1, 0, &crooked, 1, 1, 1, 0), EINVAL);
 	CHECK_EQ(-rig__prepare_records(core, stream, 1, 0, 0, 1, 0), EINVAL);

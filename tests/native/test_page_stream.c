@@ -535,7 +535,7 @@ static void a_pipe_that_no_file_takes_is_counted(void)
 }
 
 static struct lane lane;
-static uint32_t sent;	  /* chunks */
+static uint32_t sent;	 /* chunks */
 static uint32_t refused; /* the one of these that a write in flight does not take */
 static int refusing_fd;
 static const struct chunk *given_up; /* it is refused as it is written alone, too */

@@ -362,8 +362,8 @@ static void prepare(struct core *core, struct stream *stream)
 	CHECK(file_count < SEGMENTS_MAX);
 	files[file_count][0] = output__file();
 	files[file_count][1] = output__file();
-	check_prepared(rig__prepare_files(core, stream, file_count + 1, files[file_count], 2,
-					  100000));
+	check_prepared(
+		rig__prepare_files(core, stream, file_count + 1, files[file_count], 2, 100000));
 	file_count++;
 }
 
@@ -504,7 +504,8 @@ static void a_successor_reads_on_where_the_note_says(void)
 		missing += counter__read(&relay->torn_bytes);
 		CHECK_EQ((uint32_t)note.at[note.turn & 1].position, (uint32_t)events);
 		cut += note.at[note.turn & 1].position >> 32;
-		CHECK_EQ(walk__load(slots + (note.turn & 1) * RELAY_SLOT_BYTES + RELAY_SLOT_BYTES - 8),
+		CHECK_EQ(walk__load(slots + (note.turn & 1) * RELAY_SLOT_BYTES + RELAY_SLOT_BYTES -
+				    8),
 			 relay->position);
 		CHECK(life < 6);
 		ring->ops->free(ring);

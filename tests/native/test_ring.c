@@ -299,7 +299,7 @@ static void fill_is_counted_by_upper_bounds(void)
 	static const struct {
 		uint16_t bytes;
 		uint32_t bucket;
-	} cases[] = {{24, 0},   {408, 0},  {416, 1},   {3680, 8},
+	} cases[] = {{24, 0},	{408, 0},  {416, 1},   {3680, 8},
 		     {3688, 9}, {3888, 9}, {3896, 10}, {4088, 10}};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -336,8 +336,8 @@ static void garbage_is_passed_over(void)
 			/* Two thirds hold headers that look right, so that the walk goes on: to a
 			 * type 0 in the one, to the head in the other. */
 			if (n % 3 > 0 && at % 64 == 0)
-				word = walk__header((uint32_t)(word >> 32) % 25 + (uint32_t)n % 3 - 1, 0,
-						    (uint16_t)(64 + word % 2 * 64));
+				word = walk__header((uint32_t)(word >> 32) % 25 + (uint32_t)n % 3 - 1,
+						    0, (uint16_t)(64 + word % 2 * 64));
 			fake_ring__poke(&fake, at, &word, 8);
 		}
 		heads = n % 8 == 0 ? random__next(&state) : random__next(&state) % 65536 & ~7u;

@@ -13,8 +13,8 @@
 static void sizes_that_are_no_ring_are_refused(void)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-	const uint64_t sizes[] = {0, 1, page - 1, page + 1, 3 * page, page / 2, 1 + UINT64_MAX / 2,
-				  UINT64_MAX};
+	const uint64_t sizes[] = {0,	    1,	      page - 1,		  page + 1,
+				  3 * page, page / 2, 1 + UINT64_MAX / 2, UINT64_MAX};
 	const int fd = memfd_create("ring", MFD_CLOEXEC);
 	struct ring_map map;
 

@@ -73,8 +73,7 @@ static void a_starved_ring_is_read_on_when_chunks_come_back(void)
 		sched_yield();
 	CHECK(counter__read(&ring->samples) < 250);
 	/* Left in the ring, where the kernel counts what does not fit. */
-	CHECK_EQ(fake.head - ring_map__tail(&fake.map),
-		 250 * 1024 - counter__read(&ring->bytes));
+	CHECK_EQ(fake.head - ring_map__tail(&fake.map), 250 * 1024 - counter__read(&ring->bytes));
 	CHECK_EQ(rig__prepare(&rig, 0, fd, 0, RIG_LIMIT), 0);
 	start_writer();
 	rig__expect(&rig, EVENT_SEGMENT_WANTED);

@@ -56,8 +56,7 @@ static uint32_t word(const uint8_t *at)
 }
 
 /* The only record of this type and pid (and, for mappings, start), or NULL. */
-static const uint8_t *find(const struct replay *replay, uint32_t type, uint32_t pid,
-			   uint64_t start)
+static const uint8_t *find(const struct replay *replay, uint32_t type, uint32_t pid, uint64_t start)
 {
 	const uint8_t *found = NULL;
 	uint16_t size;

@@ -31,8 +31,7 @@ static void begin(size_t bytes)
 
 static void add(uint32_t type, uint32_t pid, uint64_t id, uint32_t cpu, uint64_t time_ns)
 {
-	sideband__append(&sideband, record,
-			 record__context(record, type, 0, pid, id, cpu, time_ns));
+	sideband__append(&sideband, record, record__context(record, type, 0, pid, id, cpu, time_ns));
 }
 
 static int see(void *context, const uint8_t *told, uint16_t size)

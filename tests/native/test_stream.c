@@ -423,9 +423,14 @@ static void a_failed_write_leaves_no_trace(void)
 /* Prepare a segment behind a page, whose size readers take from that page, without its half. */
 static void prepare_told(int fd)
 {
-	const struct segment segment = {
-		.begin = 4096, .offset = 4096, .limit = RIG_LIMIT, .size_at = SIZE_AT,
-		.size_base = 2048, .fd = fd, .size_fd = fd, .open = true};
+	const struct segment segment = {.begin = 4096,
+					.offset = 4096,
+					.limit = RIG_LIMIT,
+					.size_at = SIZE_AT,
+					.size_base = 2048,
+					.fd = fd,
+					.size_fd = fd,
+					.open = true};
 
 	CHECK_EQ(stream__prepare(stream, &segment), 0);
 }

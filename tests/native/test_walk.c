@@ -315,8 +315,9 @@ static void samples_of_many_events_are_counted_and_relabelled(void)
 			}
 			bytes += record__sample(copy + bytes, size, id, time_ns);
 			expected.samples++;
-			expected.relabelled += id != 1 && id != 2 && id != 17 && id != 33 && id != 49 &&
-					       id != 50 && id != 1025 && id != UINT64_MAX;
+			expected.relabelled += id != 1 && id != 2 && id != 17 && id != 33 &&
+					       id != 49 && id != 50 && id != 1025 &&
+					       id != UINT64_MAX;
 			if (time_ns < expected.first_ns)
 				expected.first_ns = time_ns;
 			if (time_ns > expected.last_ns)

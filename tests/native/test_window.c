@@ -461,8 +461,7 @@ static void names_give_way_where_they_are_too_many(void)
 	stream__pass_written(stream, &lane, &item);
 	CHECK_EQ(names->log_used, used / 10 * 7);
 	while (!sideband__is_crowded(names))
-		sideband__append(names, record,
-				 record__comm(record, 7, 7, "late", 0, 1900000000));
+		sideband__append(names, record, record__comm(record, 7, 7, "late", 0, 1900000000));
 	used = names->log_used - 7 * (used / 10);
 	/* Half of the time that is left, less what may lie between a record and its time. */
 	stream__pass_written(stream, &lane, &item);
@@ -511,8 +510,11 @@ static void *produce(void *context)
 /* The whole core, with windows wanted at any time: segments hold runs, none twice. */
 static void a_core_stores_windows_while_records_come(void)
 {
-	const struct core_options options = {.shards = 1, .chunks = 4, .chunk_bytes = CHUNK_BYTES,
-					     .flush_ns = 2000000, .floor_bytes = 0};
+	const struct core_options options = {.shards = 1,
+					     .chunks = 4,
+					     .chunk_bytes = CHUNK_BYTES,
+					     .flush_ns = 2000000,
+					     .floor_bytes = 0};
 	const int fd = output__file();
 	struct output output;
 	const uint8_t *stored;
@@ -530,7 +532,7 @@ static void a_core_stores_windows_while_records_come(void)
 	CHECK_EQ(core__new(&options, &core), 0);
 	CHECK_EQ(rig__add_stream(core, 1 << 20, 0, true, &stream), 0);
 	CHECK_EQ(rig__add_ring(core, 0, stream, &fake.map, fake.wakeup_fd, &records__layout,
-				&(struct walk_ids){0}, false, true, &added),
+			       &(struct walk_ids){0}, false, true, &added),
 		 0);
 	CHECK_EQ(rig__prepare_records(core, stream, 1, fd, 0, UINT64_C(1) << 40, 0), 0);
 	CHECK_EQ(core__start(core), 0);

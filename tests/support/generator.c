@@ -42,7 +42,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 256, MAX_SLICES = 256, MARK = 3999, NS_PER_S = 1000000000, SLICE_NS = 1000000 };
+enum {
+    MAX_THREADS = 256,
+    MAX_SLICES = 256,
+    MARK = 3999,
+    NS_PER_S = 1000000000,
+    SLICE_NS = 1000000
+};
 
 static struct {
     uint64_t count, pages, each, hop;
@@ -53,8 +59,17 @@ static struct {
     pid_t tid;
     bool now, hold, endless;
     const char *library;
-} opt = {.count = 1000, .pages = 1000, .each = 1, .threads = 1, .processes = 600, .maps = 11,
-         .slices = 1, .seconds = 1, .nr = MARK, .cpu = -1, .library = "/proc/self/exe"};
+} opt = {.count = 1000,
+         .pages = 1000,
+         .each = 1,
+         .threads = 1,
+         .processes = 600,
+         .maps = 11,
+         .slices = 1,
+         .seconds = 1,
+         .nr = MARK,
+         .cpu = -1,
+         .library = "/proc/self/exe"};
 
 struct worker {
     pthread_t thread;
@@ -311,8 +326,8 @@ static void mode_exec(void)
         if (pid < 0)
             die("fork");
         if (pid == 0) {
-            execl("/proc/self/exe", "exec-child", "exec-child", "--each", each, "--nr", nr, "--hop", hop,
-                  "--library", opt.library, (char *)NULL);
+            execl("/proc/self/exe", "exec-child", "exec-child", "--each", each, "--nr", nr, "--hop",
+                  hop, "--library", opt.library, (char *)NULL);
             _exit(127);
         }
         int status;
@@ -326,8 +341,8 @@ static void mode_exec(void)
         last = pid;
     }
     finish(opt.count * opt.each, begun, cpu);
-    printf(",\"children\":%llu,\"first_pid\":%d,\"last_pid\":%d", (unsigned long long)opt.count, first,
-           last);
+    printf(",\"children\":%llu,\"first_pid\":%d,\"last_pid\":%d", (unsigned long long)opt.count,
+           first, last);
 }
 
 static void mode_faults(void)
@@ -339,7 +354,8 @@ static void mode_faults(void)
         die("mmap");
     madvise(area, opt.pages * (size_t)page, MADV_NOHUGEPAGE);
     struct rusage before, after;
-    printf("{\"ready\":true,\"pid\":%d,\"address\":%llu", getpid(), (unsigned long long)(uintptr_t)area);
+    printf("{\"ready\":true,\"pid\":%d,\"address\":%llu", getpid(),
+           (unsigned long long)(uintptr_t)area);
     begin();
     uint64_t begun = now_ns();
     double cpu = cpu_seconds();
@@ -508,9 +524,14 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } modes[] = {{"count", mode_count}, {"exec", mode_exec}, {"exec-child", mode_exec_child},
-                 {"faults", mode_faults}, {"mem", mode_mem}, {"spin", mode_spin},
-                 {"idle", mode_idle}, {"hold-thread", mode_hold_thread}};
+    } modes[] = {{"count", mode_count},
+                 {"exec", mode_exec},
+                 {"exec-child", mode_exec_child},
+                 {"faults", mode_faults},
+                 {"mem", mode_mem},
+                 {"spin", mode_spin},
+                 {"idle", mode_idle},
+                 {"hold-thread", mode_hold_thread}};
     parse(argc, argv);
     pin();
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
@@ -523,6 +544,7 @@ int main(int argc, char **argv)
             wait_line();
         return 0;
     }
-    fprintf(stderr, "usage: generator count|exec|faults|mem|spin|idle|hold-thread [options], see generator.c\n");
+    fprintf(stderr, "usage: generator count|exec|faults|mem|spin|idle|hold-thread [options], see "
+                    "generator.c\n");
     return 2;
 }

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NUMBER(called, told, bytes)                                                      \
-	{.name = (called), .format = (told), .width = (bytes), .fill = number__fill},    \
-	{                                                                                \
-		.name = "list_" called, .format = (told), .width = (bytes),              \
-		.is_list = true, .has_offsets = true, .fill = list__fill                 \
+#define NUMBER(called, told, bytes)                                                          \
+	{.name = (called), .format = (told), .width = (bytes), .fill = number__fill},        \
+	{                                                                                    \
+		.name = "list_" called, .format = (told), .width = (bytes), .is_list = true, \
+		.has_offsets = true, .fill = list__fill                                      \
 	}
 
 static const struct column_kind kinds[] = {

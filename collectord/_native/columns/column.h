@@ -33,7 +33,7 @@ enum field_place {
 	FIELD_CONSTANT, /* the same text for all rows of a file */
 	FIELD_RWBS,	/* the letters of a record of blktrace */
 	FIELD_DEVICE,	/* a device number at `offset`, as text */
-	FIELD_CGROUP,	/* of perf, the path of the cgroup whose id is `offset` bytes before the end of
+	FIELD_CGROUP, /* of perf, the path of the cgroup whose id is `offset` bytes before the end of
 			 * the payload, or, if that is 0, where the row says */
 	FIELD_INLINE,	/* from here on: in the payload, at `offset` */
 	FIELD_DATA_LOC, /* at `offset` is a u32 that says where: size << 16 | offset */

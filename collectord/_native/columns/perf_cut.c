@@ -12,7 +12,7 @@
 #define RECORD_BYTES_MAX 65528u	       /* the size has 16 bits, and is of whole words */
 #define FORMAT_LOST (UINT64_C(1) << 4) /* PERF_FORMAT_LOST, Linux 6.0 */
 /* All up to RAW, IDENTIFIER, and CGROUP. */
-#define KNOWN_FIELDS                                                                     \
+#define KNOWN_FIELDS \
 	((uint64_t)(2 * PERF_SAMPLE_RAW - 1) | PERF_SAMPLE_IDENTIFIER | PERF_SAMPLE_CGROUP)
 #define CPUS_MAX (1u << 16)
 #define AT_LOST_ID 8u

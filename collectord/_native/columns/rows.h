@@ -20,7 +20,7 @@ struct row {
 	uint32_t loose; /* offset in the payload of what has no fixed place, 0: there is nothing: a call
 			    * chain, or data up to the end; or, of raw data of perf, of the id of the
 			    * cgroup, which lies behind them */
-	int32_t label;	   /* number of its text, or ROW_NONE */
+	int32_t label; /* number of its text, or ROW_NONE */
 };
 
 struct rows {

@@ -21,14 +21,14 @@ struct stream {
 	struct spares *spares;
 	struct counts *counts; /* one for each source */
 	struct rows rows;
-	struct names names; /* of the source `names_of`, if its records tell them */
+	struct names names;	/* of the source `names_of`, if its records tell them */
 	struct cgroups cgroups; /* likewise */
 	size_t names_of;
 	struct incident *incidents;
 	uint8_t *data;
 	size_t data_bytes;
 	size_t span;
-	uint64_t at; /* bytes of the span that were read */
+	uint64_t at;	    /* bytes of the span that were read */
 	struct carry carry; /* from them */
 	struct clocks clocks;
 	size_t clocks_of; /* the source that they are of */

@@ -123,8 +123,7 @@ int lines__note(struct lines *lines, const struct note *note)
 static int note_damage(struct lines *lines, uint64_t offset, int32_t cpu, int32_t label,
 		       const char *reason)
 {
-	struct note note = {
-		.kind = NOTE_DAMAGED, .offset = offset, .cpu = cpu, .label = label};
+	struct note note = {.kind = NOTE_DAMAGED, .offset = offset, .cpu = cpu, .label = label};
 
 	memcpy(note.reason, reason, strnlen(reason, sizeof(note.reason) - 1));
 	return lines__note(lines, &note);
@@ -161,9 +160,8 @@ static int count_at(struct line *line, int32_t cpu, uint64_t more)
 /* Run the program of a record. Returns 1 if it made a line, 0, or -errno. */
 static int make(struct lines *lines, struct line *line, const struct record *record, bool is_counted)
 {
-	const int ret = line->program.count > 0
-				? machine__run(&lines->machine, &line->program, record)
-				: 1;
+	const int ret =
+		line->program.count > 0 ? machine__run(&lines->machine, &line->program, record) : 1;
 
 	if (ret <= 0)
 		return ret;
@@ -189,11 +187,11 @@ static int made_loss(struct lines *lines, const struct row *row, bool is_counted
 	};
 
 	if (is_counted || lines->loss == 0)
-		return lines__note(
-			lines, &(struct note){.kind = is_told ? NOTE_LOST : NOTE_LOST_UNTOLD,
-					      .lost = is_told ? incident->lost : 0,
-					      .cpu = row->cpu,
-					      .label = ROW_NONE});
+		return lines__note(lines,
+				   &(struct note){.kind = is_told ? NOTE_LOST : NOTE_LOST_UNTOLD,
+						  .lost = is_told ? incident->lost : 0,
+						  .cpu = row->cpu,
+						  .label = ROW_NONE});
 	return make(lines, &lines->line[lines->loss - 1], &record, false);
 }
 
@@ -413,9 +411,9 @@ static int count_records(struct lines *lines, uint64_t end)
 	int ret;
 
 	while ((ret = order__walk(&lines->order, end, &data, &offset, &fault)) > 0) {
-		ret = fault.reason != NULL ? note_damage(lines, fault.offset, ROW_NONE, ROW_NONE,
-							 fault.reason)
-					   : made_record(lines, data, offset, true);
+		ret = fault.reason != NULL
+			      ? note_damage(lines, fault.offset, ROW_NONE, ROW_NONE, fault.reason)
+			      : made_record(lines, data, offset, true);
 		if (ret < 0)
 			return ret;
 	}

@@ -37,8 +37,8 @@ struct note {
 /* An event, or what else there is a program for. */
 struct line {
 	struct program program;
-	bool of_raw;	/* the payload is the raw data of perf samples, not the whole record */
-	uint32_t least; /* bytes of a sound payload */
+	bool of_raw;	  /* the payload is the raw data of perf samples, not the whole record */
+	uint32_t least;	  /* bytes of a sound payload */
 	uint64_t *counts; /* by CPU + 1 */
 	size_t cpus;
 };

@@ -12,9 +12,9 @@ struct track {
 	uint8_t *data;
 	size_t room;
 	struct incident *incidents;
-	struct rows rows; /* of the piece in `data` */
-	size_t row;	  /* the next one */
-	uint64_t at;	  /* bytes of the span that were read */
+	struct rows rows;   /* of the piece in `data` */
+	size_t row;	    /* the next one */
+	uint64_t at;	    /* bytes of the span that were read */
 	struct carry carry; /* from them */
 };
 

@@ -17,9 +17,9 @@ static ssize_t text_show(struct device *dev, struct device_attribute *attr, char
 	return sysfs_emit(page, "%s\n", (const char *)text->var);
 }
 
-#define TEXT(_name, _text)                                                        \
-	(&((struct dev_ext_attribute[]){ { .attr = __ATTR(_name, 0444, text_show, NULL), \
-					   .var = (void *)(_text) } })[0]         \
+#define TEXT(_name, _text)                                                                  \
+	(&((struct dev_ext_attribute[]){                                                    \
+		{.attr = __ATTR(_name, 0444, text_show, NULL), .var = (void *)(_text)}})[0] \
 		  .attr.attr)
 
 /* The same in a folder that is no device. */
@@ -33,16 +33,16 @@ static ssize_t folder_text_show(struct kobject *folder, struct kobj_attribute *a
 	return sysfs_emit(page, "%s\n", container_of(attr, struct folder_text, attr)->text);
 }
 
-#define FOLDER_TEXT(_name, _text)                                                        \
-	(&((struct folder_text[]){ { .attr = __ATTR(_name, 0444, folder_text_show, NULL), \
-				     .text = (_text) } })[0]                             \
+#define FOLDER_TEXT(_name, _text)                                                           \
+	(&((struct folder_text[]){                                                          \
+		{.attr = __ATTR(_name, 0444, folder_text_show, NULL), .text = (_text)}})[0] \
 		  .attr.attr)
 
-#define GROUP(_variable, _name, ...)                                              \
-	static struct attribute *_variable##_attributes[] = { __VA_ARGS__, NULL }; \
-	static const struct attribute_group _variable = {                         \
-		.name = _name,                                                    \
-		.attrs = _variable##_attributes,                                  \
+#define GROUP(_variable, _name, ...)                                             \
+	static struct attribute *_variable##_attributes[] = {__VA_ARGS__, NULL}; \
+	static const struct attribute_group _variable = {                        \
+		.name = _name,                                                   \
+		.attrs = _variable##_attributes,                                 \
 	}
 
 /* The filters that each CPU was last started with, one a line. */
@@ -57,7 +57,8 @@ static ssize_t filters_show(struct device *dev, struct device_attribute *attr, c
 	unsigned int i;
 	int cpu;
 
-	for_each_possible_cpu(cpu) {
+	for_each_possible_cpu(cpu)
+	{
 		const struct trace_cpu *tc = per_cpu_ptr(&trace_cpu, cpu);
 
 		for (i = 0; i < READ_ONCE(tc->nr_filters); i++) {
@@ -90,15 +91,13 @@ static const struct attribute_group *generic_groups[] = {
 
 /* --- intel_pt: bits of IA32_RTIT_CTL; capabilities are in hexadecimal --- */
 
-GROUP(pt_format, "format", TEXT(pt, "config:0"), TEXT(cyc, "config:1"),
-      TEXT(pwr_evt, "config:4"), TEXT(fup_on_ptw, "config:5"), TEXT(mtc, "config:9"),
-      TEXT(tsc, "config:10"), TEXT(noretcomp, "config:11"), TEXT(ptw, "config:12"),
-      TEXT(branch, "config:13"), TEXT(mtc_period, "config:14-17"),
-      TEXT(cyc_thresh, "config:19-22"), TEXT(psb_period, "config:24-27"),
-      TEXT(event, "config:31"), TEXT(notnt, "config:55"));
+GROUP(pt_format, "format", TEXT(pt, "config:0"), TEXT(cyc, "config:1"), TEXT(pwr_evt, "config:4"),
+      TEXT(fup_on_ptw, "config:5"), TEXT(mtc, "config:9"), TEXT(tsc, "config:10"),
+      TEXT(noretcomp, "config:11"), TEXT(ptw, "config:12"), TEXT(branch, "config:13"),
+      TEXT(mtc_period, "config:14-17"), TEXT(cyc_thresh, "config:19-22"),
+      TEXT(psb_period, "config:24-27"), TEXT(event, "config:31"), TEXT(notnt, "config:55"));
 /* The real driver has as many filters as the machine has ranges. */
-static ssize_t num_address_ranges_show(struct device *dev, struct device_attribute *attr,
-				       char *page)
+static ssize_t num_address_ranges_show(struct device *dev, struct device_attribute *attr, char *page)
 {
 	return sysfs_emit(page, "%x\n", identity.nr_addr_filters);
 }
@@ -114,11 +113,7 @@ GROUP(pt_caps, "caps", &dev_attr_num_address_ranges.attr, TEXT(max_subleaf, "1")
 GROUP(pt_timing, NULL, TEXT(max_nonturbo_ratio, "24"), TEXT(tsc_art_ratio, "192:2"));
 
 static const struct attribute_group *pt_groups[] = {
-	&test_files,
-	&pt_format,
-	&pt_caps,
-	&pt_timing,
-	NULL,
+	&test_files, &pt_format, &pt_caps, &pt_timing, NULL,
 };
 
 /* --- arm_spe --- */
@@ -140,11 +135,7 @@ GROUP(spe_caps, "caps", TEXT(arch_inst, "0"), TEXT(ernd, "1"), TEXT(count_size, 
       TEXT(min_interval, "1024"));
 
 static const struct attribute_group *spe_groups[] = {
-	&test_files,
-	&spe_files,
-	&spe_format,
-	&spe_caps,
-	NULL,
+	&test_files, &spe_files, &spe_format, &spe_caps, NULL,
 };
 
 /* --- cs_etm: options of the driver, sinks by hash, and a folder for each CPU's ETMv4 --- */
@@ -163,15 +154,13 @@ static const struct attribute_group *etm_groups[] = {
 	NULL,
 };
 
-GROUP(etm_trcidr, "trcidr", FOLDER_TEXT(trcidr0, "0x28000ea1"),
-      FOLDER_TEXT(trcidr1, "0x4100f424"), FOLDER_TEXT(trcidr2, "0x20001088"),
-      FOLDER_TEXT(trcidr3, "0xd7b0004"), FOLDER_TEXT(trcidr4, "0x11170004"),
-      FOLDER_TEXT(trcidr5, "0x28c7081e"), FOLDER_TEXT(trcidr8, "0x0"),
-      FOLDER_TEXT(trcidr9, "0x0"), FOLDER_TEXT(trcidr10, "0x0"), FOLDER_TEXT(trcidr11, "0x0"),
-      FOLDER_TEXT(trcidr12, "0x0"), FOLDER_TEXT(trcidr13, "0x0"));
+GROUP(etm_trcidr, "trcidr", FOLDER_TEXT(trcidr0, "0x28000ea1"), FOLDER_TEXT(trcidr1, "0x4100f424"),
+      FOLDER_TEXT(trcidr2, "0x20001088"), FOLDER_TEXT(trcidr3, "0xd7b0004"),
+      FOLDER_TEXT(trcidr4, "0x11170004"), FOLDER_TEXT(trcidr5, "0x28c7081e"),
+      FOLDER_TEXT(trcidr8, "0x0"), FOLDER_TEXT(trcidr9, "0x0"), FOLDER_TEXT(trcidr10, "0x0"),
+      FOLDER_TEXT(trcidr11, "0x0"), FOLDER_TEXT(trcidr12, "0x0"), FOLDER_TEXT(trcidr13, "0x0"));
 GROUP(etm_mgmt, "mgmt", FOLDER_TEXT(trcauthstatus, "0xcc"), FOLDER_TEXT(trcconfig, "0xc1"),
-      FOLDER_TEXT(trcdevid, "0x0"), FOLDER_TEXT(trcdevarch, "0x0"),
-      FOLDER_TEXT(trcdevtype, "0x13"));
+      FOLDER_TEXT(trcdevid, "0x0"), FOLDER_TEXT(trcdevarch, "0x0"), FOLDER_TEXT(trcdevtype, "0x13"));
 GROUP(etm_source, NULL, FOLDER_TEXT(ts_source, "1"));
 
 static const struct attribute_group *etm_cpu_groups[] = {
@@ -188,7 +177,8 @@ static int add_etm_cpus(struct pmu *pmu)
 {
 	int cpu, err;
 
-	for_each_possible_cpu(cpu) {
+	for_each_possible_cpu(cpu)
+	{
 		char folder[16];
 
 		snprintf(folder, sizeof(folder), "cpu%d", cpu);
@@ -232,7 +222,8 @@ void describe__remove(void)
 {
 	int cpu;
 
-	for_each_possible_cpu(cpu) {
+	for_each_possible_cpu(cpu)
+	{
 		/* The last reference takes the folder's files with it. */
 		kobject_put(etm_cpus[cpu]);
 		etm_cpus[cpu] = NULL;

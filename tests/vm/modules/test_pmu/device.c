@@ -29,7 +29,7 @@ struct knobs knobs = {
 	.stop_on_full = true,
 };
 
-#define KNOB(_name, _type, _text)                          \
+#define KNOB(_name, _type, _text)                            \
 	module_param_named(_name, knobs._name, _type, 0644); \
 	MODULE_PARM_DESC(_name, _text)
 
@@ -64,7 +64,7 @@ static int running_set(const char *text, const struct kernel_param *param)
 	return err;
 }
 
-static const struct kernel_param_ops running_ops = { .set = running_set, .get = param_get_bool };
+static const struct kernel_param_ops running_ops = {.set = running_set, .get = param_get_bool};
 
 module_param_cb(running, &running_ops, &knobs.running, 0644);
 MODULE_PARM_DESC(running, "0: every CPU is silent from the return of the write on");
@@ -79,7 +79,7 @@ static int forced_set(const char *text, const struct kernel_param *param)
 	return err;
 }
 
-static const struct kernel_param_ops forced_ops = { .set = forced_set, .get = param_get_int };
+static const struct kernel_param_ops forced_ops = {.set = forced_set, .get = param_get_int};
 
 module_param_cb(force_truncated, &forced_ops, &knobs.forced[FORCED_TRUNCATED], 0644);
 MODULE_PARM_DESC(force_truncated, "TRUNCATED on every Nth transaction of a CPU; -1: on its next");
@@ -122,7 +122,7 @@ static void take_reading(void *info)
 
 static void print_cpu(struct seq_file *file, int cpu)
 {
-	struct reading reading = { .from = per_cpu_ptr(&trace_cpu, cpu) };
+	struct reading reading = {.from = per_cpu_ptr(&trace_cpu, cpu)};
 	const struct tally *tally = &reading.tally;
 
 	on_cpu(cpu, take_reading, &reading);
@@ -161,8 +161,7 @@ static int counters_show(struct seq_file *file, void *unused)
 	int cpu;
 
 	cpus_read_lock();
-	for_each_possible_cpu(cpu)
-		print_cpu(file, cpu);
+	for_each_possible_cpu(cpu) print_cpu(file, cpu);
 	cpus_read_unlock();
 	return 0;
 }
@@ -210,7 +209,7 @@ static int replace_upload(const struct upload_header *header, const char __user 
 	struct trace_cpu *tc = per_cpu_ptr(&trace_cpu, header->cpu);
 	const bool append = header->flags & UPLOAD_APPEND && tc->upload;
 	const u64 kept = append ? tc->upload->bytes : 0;
-	struct exchange exchange = { .at = tc, .keep_position = append };
+	struct exchange exchange = {.at = tc, .keep_position = append};
 	struct upload *upload;
 
 	if (kept + header->bytes > UPLOAD_MAX_BYTES)
@@ -283,6 +282,5 @@ void device__remove(void)
 	int cpu;
 
 	misc_deregister(&device);
-	for_each_possible_cpu(cpu)
-		vfree(per_cpu_ptr(&trace_cpu, cpu)->upload);
+	for_each_possible_cpu(cpu) vfree(per_cpu_ptr(&trace_cpu, cpu)->upload);
 }

@@ -10,7 +10,7 @@
 
 DEFINE_PER_CPU(struct trace_cpu, trace_cpu);
 
-struct identity identity = { .name = "collectord_test", .nr_addr_filters = 4 };
+struct identity identity = {.name = "collectord_test", .nr_addr_filters = 4};
 
 static char *name = "collectord_test";
 module_param(name, charp, 0444);
@@ -121,8 +121,7 @@ static void event_destroy(struct perf_event *event)
 {
 	int cpu;
 
-	for_each_possible_cpu(cpu)
-		cmpxchg(&per_cpu_ptr(&trace_cpu, cpu)->halted_event, event, NULL);
+	for_each_possible_cpu(cpu) cmpxchg(&per_cpu_ptr(&trace_cpu, cpu)->halted_event, event, NULL);
 }
 
 static int event_init(struct perf_event *event)
@@ -144,7 +143,8 @@ static int addr_filters_validate(struct list_head *filters)
 	bool ranges = false, points = false;
 	unsigned int count = 0;
 
-	list_for_each_entry(filter, filters, entry) {
+	list_for_each_entry(filter, filters, entry)
+	{
 		const bool is_range = filter->action == PERF_ADDR_FILTER_ACTION_FILTER;
 
 		if (++count > identity.nr_addr_filters)
@@ -175,7 +175,8 @@ static void addr_filters_sync(struct perf_event *event)
 	struct perf_addr_filter *filter;
 	unsigned int count = 0;
 
-	list_for_each_entry(filter, &perf_event_addr_filters(event)->list, entry) {
+	list_for_each_entry(filter, &perf_event_addr_filters(event)->list, entry)
+	{
 		if (count == min_t(unsigned int, identity.nr_addr_filters, FILTERS_MAX))
 			break;
 		tc->filters[count].action = filter->action;
@@ -256,7 +257,8 @@ static int __init test_pmu_init(void)
 	if (!aux_pause)
 		test_pmu.capabilities &= ~PERF_PMU_CAP_AUX_PAUSE;
 #endif
-	for_each_possible_cpu(cpu) {
+	for_each_possible_cpu(cpu)
+	{
 		struct hrtimer *timer = &per_cpu_ptr(&trace_cpu, cpu)->timer;
 
 		hrtimer_init(timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);

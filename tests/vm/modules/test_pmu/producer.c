@@ -114,8 +114,7 @@ static void pad(struct trace_buffer *buffer, u64 at, u64 bytes)
 
 	for (; bytes; at++, bytes--) {
 		offset = at & (buffer->bytes - 1);
-		*((u8 *)buffer->pages[offset >> PAGE_SHIFT] + offset_in_page(offset)) =
-			(u8)PAD_WORD;
+		*((u8 *)buffer->pages[offset >> PAGE_SHIFT] + offset_in_page(offset)) = (u8)PAD_WORD;
 	}
 }
 
@@ -159,9 +158,8 @@ static bool close_transaction(struct trace_cpu *tc, struct trace_buffer *buffer,
 
 	if (buffer->overwrite) {
 		bytes = identity.head == HEAD_WHOLE ? buffer->bytes : min(bytes, buffer->bytes);
-		tc->handle.head = identity.head == HEAD_MONOTONIC ?
-					  tc->head :
-					  tc->head & (buffer->bytes - 1);
+		tc->handle.head =
+			identity.head == HEAD_MONOTONIC ? tc->head : tc->head & (buffer->bytes - 1);
 	}
 	if (bytes || flags)
 		tc->tally.records++;
@@ -297,8 +295,7 @@ static void leave_gap(struct trace_cpu *tc, u64 bytes)
  */
 static bool produce(struct trace_cpu *tc, struct trace_buffer *buffer, u64 want)
 {
-	const bool flag_full =
-		READ_ONCE(knobs.stop_on_full) && READ_ONCE(knobs.flag_full_record);
+	const bool flag_full = READ_ONCE(knobs.stop_on_full) && READ_ONCE(knobs.flag_full_record);
 	bool full;
 	u64 bytes;
 

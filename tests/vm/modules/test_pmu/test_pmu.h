@@ -74,19 +74,19 @@ struct recorded_filter {
 };
 
 struct tally {
-	u64 produced_bytes;  /* = written + truncated + still in `backlog` */
+	u64 produced_bytes; /* = written + truncated + still in `backlog` */
 	u64 written_bytes;
 	u64 truncated_bytes;
 	u64 skipped_bytes;
-	u64 transactions;    /* ended ones */
-	u64 records;	     /* of these, those for which the kernel tries to post an AUX record */
-	u64 begin_failed;    /* perf_aux_output_begin() gave no buffer */
+	u64 transactions; /* ended ones */
+	u64 records;	  /* of these, those for which the kernel tries to post an AUX record */
+	u64 begin_failed; /* perf_aux_output_begin() gave no buffer */
 	u64 ticks;
-	u64 missed_ticks;    /* periods that passed without production because the timer was late */
+	u64 missed_ticks; /* periods that passed without production because the timer was late */
 	u64 starts;
 	u64 stops;
-	u64 halts;	     /* stops by TRUNCATED */
-	u64 halted_ns;	     /* from there to the next start of the same event */
+	u64 halts;     /* stops by TRUNCATED */
+	u64 halted_ns; /* from there to the next start of the same event */
 	u64 truncated_flags;
 	u64 partial_flags;
 	u64 collision_flags;
@@ -98,7 +98,7 @@ struct tally {
 struct trace_cpu {
 	struct perf_output_handle handle; /* .event is set while a transaction is open */
 	struct hrtimer timer;
-	struct perf_event *event;	  /* the one that was added */
+	struct perf_event *event; /* the one that was added */
 	struct perf_event *halted_event;
 	u64 halted_at_ns;
 

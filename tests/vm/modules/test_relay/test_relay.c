@@ -41,7 +41,7 @@ struct header {
 
 /* Written with interrupts off on the CPU, or by whoever holds the channel alone. */
 struct counts {
-	u64 next;	   /* number of the next record; goes on over reset, close and open */
+	u64 next; /* number of the next record; goes on over reset, close and open */
 	u64 written;
 	u64 written_bytes;
 	u64 rejected;	   /* the buffer was full */
@@ -98,11 +98,10 @@ static struct counts *counts_of(int cpu)
 }
 
 /* Reserves the header of a sub-buffer and completes the one before it. 0 rejects the record. */
-static int subbuf_start(struct rchan_buf *buf, void *subbuf, void *prev_subbuf,
-			size_t prev_padding)
+static int subbuf_start(struct rchan_buf *buf, void *subbuf, void *prev_subbuf, size_t prev_padding)
 {
 	struct counts *counted = counts_of(buf->cpu);
-	struct header header = { .magic = HEADER_MAGIC, .cpu = buf->cpu };
+	struct header header = {.magic = HEADER_MAGIC, .cpu = buf->cpu};
 	const size_t known = min_t(size_t, channel_header_bytes, sizeof(header));
 
 	if (prev_subbuf && channel_header_bytes >= sizeof(header.padding))
@@ -257,7 +256,8 @@ static void finalize_channel(void)
 	struct rchan_buf *buf;
 	int cpu;
 
-	for_each_possible_cpu(cpu) {
+	for_each_possible_cpu(cpu)
+	{
 		buf = *per_cpu_ptr(channel->buf, cpu);
 		if (buf)
 			buf->finalized = 1;
@@ -319,7 +319,8 @@ static int counts_show(struct seq_file *file, void *unused)
 
 	/* No writer is at work, so the figures belong together. */
 	down_write(&channel_lock);
-	for_each_possible_cpu(cpu) {
+	for_each_possible_cpu(cpu)
+	{
 		if (cpu == 0 || !channel_global)
 			print_counts(file, cpu);
 	}
