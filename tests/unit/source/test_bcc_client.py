@@ -328,6 +328,8 @@ def test_what_is_asked(client: Client) -> None:
         "source": "int x;",
         "license": "GPL",
         "attach": [],
+        "ring": "collectord_ring",
+        "counts": "collectord_counts",
     }
 
 
