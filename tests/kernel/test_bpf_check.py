@@ -21,6 +21,7 @@ from collectord.plan import bpf_source
 from tests.support import bpf, manual
 from tests.support.bpf_pairs import MANIFEST, SOURCE, write
 from tests.support.daemons import wait_for
+from tests.support.recording import result_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -125,7 +126,10 @@ def test_its_instructions_tell_what_is_counted(
     folder = write(tmp_path / "p", source)
     status, report, err = check(run_cli, "switches", "--program-dir", folder)
     assert (status, err) == (0, "")
-    assert [output["basis"] for output in report["outputs"]] == [basis]
+    assert report["outputs"][0]["basis"] == basis
+    words = ("--program-dir", folder, "--bpf", "switches", "--duration", "0.1s")
+    done = run_cli("record", *words, "--output-dir", tmp_path / "out", "--json")
+    assert result_of(done.stdout)["ledger_basis"] == basis
 
 
 def test_a_program_of_ones_own(tmp_path: Path, run_cli: Run) -> None:
