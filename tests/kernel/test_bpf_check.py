@@ -240,7 +240,7 @@ def test_the_manuals_own_program(tmp_path: Path, run_cli: Run) -> None:
     status, report, err = check(run_cli, "forks", "--program-dir", tmp_path)
     assert (status, err) == (0, "")
     assert report["may_suppress"] is False
-    assert [output["basis"] for output in report["outputs"]] == "exact"
+    assert [output["basis"] for output in report["outputs"]] == ["exact"]
 
 
 def test_the_metrics_are_told(run_cli: Callable[..., subprocess.CompletedProcess[str]]) -> None:
