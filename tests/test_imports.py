@@ -39,7 +39,9 @@ PRIVILEGED_NAMES: Final = ("perf_event_open", "syscall", "ioctl")
 # The port's own name for the call is the seam itself.
 PORT_METHODS: Final = ("perf_event_open",)
 # A program of its own, in a process of its own, under an interpreter that has bcc.
-WORKER: Final = ("collectord.source.bcc_worker", "collectord.source.bcc_program")
+WORKER: Final = tuple(
+    f"collectord.source.bcc_{name}" for name in ("worker", "program", "submissions")
+)
 
 
 def _name(path: Path) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _UNSEEN_MISSES: Final = "this kernel does not count skipped runs"
 _EXACT: Final = "collectord_submit() counts every event"
+_PREDICTED: Final = "predicted: its instructions decide it, once it loads"
 _OTHER_SUBMITS: Final = "it also submits without collectord_submit(), which is not counted"
 _UNCOUNTED: Final = 'it does not submit with collectord_submit() of "collectord.h"'
 # Tables of the report: its keys, and their columns.
@@ -107,7 +108,8 @@ def describe(
             for metric in manifest.metric
         ],
         "outputs": [
-            _output(program, table, facts.release) for table in bpf_program.outputs(program.source)
+            _output(program, table, facts.release, loading)
+            for table in bpf_program.outputs(program.source)
         ],
         "may_suppress": None if loading is None else loading[3],
         **(_loaded(*loading[:2]) if loading is not None else {}),
@@ -128,15 +130,24 @@ def _parameters(program: BpfProgram, values: Mapping[str, int | str]) -> Iterato
         }
 
 
-def _output(program: BpfProgram, table: str, release: str) -> dict[str, str]:
-    """Return a table that the program submits to, and the basis of its ledger."""
+def _output(
+    program: BpfProgram, table: str, release: str, loading: Loading | None
+) -> dict[str, str]:
+    """Return a table that the program submits to, and the basis of its ledger.
+
+    The instructions of the loaded program decide it; of one that does not load it is predicted.
+    """
     if table != RING:
         return {"table": table, "basis": "lost_only", "reason": _UNCOUNTED}
-    if not bpf_program.counts_submissions(program.source):
+    if loading is None:
+        counts = bpf_program.declares_counted(program.source)
+    else:
+        counts = loading[0].counts_submissions
+    if not counts:
         return {"table": table, "basis": "lost_only", "reason": _OTHER_SUBMITS}
     if not bpf_program.misses_are_counted(program, release):
         return {"table": table, "basis": "lost_only", "reason": _UNSEEN_MISSES}
-    return {"table": table, "basis": "exact", "reason": _EXACT}
+    return {"table": table, "basis": "exact", "reason": _EXACT if loading else _PREDICTED}
 
 
 def _loaded(loaded: Loaded, layout: Layout | None) -> dict[str, Any]:

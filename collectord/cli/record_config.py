@@ -38,6 +38,7 @@ from collectord.config.schema_session import (
     TransportName,
 )
 from collectord.errors import UsageError
+from collectord.kernel.values.facts_wanted import LOCAL
 from collectord.model import FLIGHT_RECORDER, RECORD_SESSION, ScopeKind
 from collectord.plan import ring_sizes
 from collectord.text.units import NS_PER_SECOND, Bytes, Least, Nanoseconds, RingSize, Share
@@ -76,6 +77,8 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
     if (args.freeze_on or args.freeze_filter) and not recorder:
         hint = "add --overwrite, or -S with an AUX event"
         raise UsageError("--freeze-on needs a flight recorder", hint=hint)
+    if args.program_dir and not args.programs:
+        raise UsageError("--program-dir is for BPF programs", hint="add --bpf NAME")
     _check_no_stream(args.output)
     _check_interval(args)
     output = Path(args.output or _default_output(sources[0])).absolute()
@@ -90,7 +93,10 @@ def config_of(args: argparse.Namespace, *, with_command: bool) -> Config:
         metrics=MetricsConfig(listen=None),
         control=ControlConfig(socket=""),
         # The headers are not kept among the recordings.
-        bpf=BpfConfig(cache="" if os.geteuid() == 0 else str(Path.home() / _USERS_CACHE)),
+        bpf=BpfConfig(
+            programs=str((args.program_dir or LOCAL).absolute()),
+            cache="" if os.geteuid() == 0 else str(Path.home() / _USERS_CACHE),
+        ),
         # Recordings made by hand are deleted by hand.
         retention=RetentionConfig(
             bytes=Least(), age=Nanoseconds(0), free=Share(), compress_after=Nanoseconds(0)

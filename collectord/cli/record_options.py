@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import typing
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import option_values, record_actions
@@ -15,6 +16,7 @@ from collectord.config.scheduling import DrainPriority
 from collectord.config.schema_session import BpfTransportName, TransportName
 from collectord.config.users import user_id
 from collectord.errors import UsageError
+from collectord.kernel.values.facts_wanted import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +38,7 @@ _USAGE = (
     "[--via perf|ftrace|auto]",
     "[--transport auto|mmap|read|splice|perf|ringbuf]",
     "[--bpf NAME [--bpf-arg K=V]...]...",
+    "[--program-dir DIR]",
     "[--relay DEV|PATH]...",
     "[-m DATA[,AUX]]",
     "[-r PRIO]",
@@ -68,6 +71,12 @@ def parser() -> Parser:
     what = made.add_argument_group("what to record")
     _add_events(what)
     _add_programs(what, "its maps are printed at the end")
+    what.add_argument(
+        "--program-dir",
+        metavar="DIR",
+        type=Path,
+        help=f"with --bpf, directory of this host's own programs (default: {LOCAL})",
+    )
     _add_relay(what)
     _add_scope(made)
     how = made.add_argument_group("how")

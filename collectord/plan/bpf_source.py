@@ -151,7 +151,7 @@ def _plan(
     given = {name: as_text(value) for name, value in source.arguments.items()}
     exact = bpf_program.misses_are_counted(
         program, facts.release
-    ) and bpf_program.counts_submissions(program.source)
+    ) and bpf_program.declares_counted(program.source)
     outputs = []
     events = []
     for index, table in enumerate(bpf_program.outputs(program.source), start=first_index):

@@ -22,6 +22,7 @@ HEADER: Final = "collectord.h"
 EVENT: Final = "COLLECTORD_EVENT"
 # The output of collectord_submit() in collectord.h, which exists for an event only.
 RING: Final = "collectord_ring"
+COUNTS: Final = "collectord_counts"
 _SUBMIT: Final = "collectord_submit"
 _KEEP: Final = "collectord_keep"
 # Tables of collectord.h: those whose leaves are the kinds of records, and where these are kept.
@@ -54,7 +55,6 @@ _NEEDED_BY_KIND: Final = {
 _MISSES_COUNTED: Final = (6, 7)
 _MISSED_UNCOUNTED: Final = frozenset({"kprobe", "kretprobe", "perf_event"})
 _MAP: Final = re.compile(r"\bBPF_[A-Z_0-9]+\s*\(\s*(\w+)")
-_SUBMITS: Final = re.compile(r"\bperf_submit\w*|\bbpf_perf_event_output\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +142,12 @@ def _c_char(byte: int) -> str:
     return chr(byte) if _PLAIN.match(bytes([byte])) else f"\\{byte:03o}"
 
 
-def counts_submissions(source: str) -> bool:
-    """Whether every event goes through collectord_submit(), which counts it."""
-    return RING in outputs(source) and not _SUBMITS.search(c_source.strip(source))
+def declares_counted(source: str) -> bool:
+    """Whether collectord_submit() has the only output, and counts unless it is passed by.
+
+    That is a prediction: whether it is passed by is in the instructions of the loaded program.
+    """
+    return outputs(source) == (RING,)
 
 
 def misses_are_counted(program: BpfProgram, release: str) -> bool:

@@ -73,6 +73,7 @@ class _Program(msgspec.Struct, forbid_unknown_fields=True):
     function: str
     fd: int
     attached: tuple[str, ...]
+    counted: bool = False  # an opener of before may not tell
 
 
 class _Answer(msgspec.Struct, forbid_unknown_fields=True):
@@ -135,7 +136,13 @@ def load(
     if not (Path(request.headers) / "include").is_dir():
         raise words.error("compile", f"no kernel headers in {request.headers or 'no directory'!r}")
     entries = [_entry(attach) for attach in request.attach]
-    question = {"source": request.source, "license": request.license, "attach": entries}
+    question = {
+        "source": request.source,
+        "license": request.license,
+        "attach": entries,
+        "ring": bpf_program.RING,
+        "counts": bpf_program.COUNTS,
+    }
     deadline_s = time.monotonic() + timeout_s
     starts = 0
     while True:
@@ -307,7 +314,8 @@ def _table(said: _Table, fd: int) -> LoadedTable:
 
 
 def _program(said: _Program, fd: int) -> LoadedProgram:
-    return LoadedProgram(said.function, fd, int(_fdinfo(fd)["prog_id"]), said.attached)
+    number = int(_fdinfo(fd)["prog_id"])
+    return LoadedProgram(said.function, fd, number, said.attached, counted=said.counted)
 
 
 def _fdinfo(fd: int) -> dict[str, str]:

@@ -19,7 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from collectord.source.bcc_submissions import counts_submissions
+
     Entry = dict[str, Any]
+else:
+    from bcc_submissions import counts_submissions
 
 
 class Kind(NamedTuple):
@@ -88,6 +92,7 @@ class Program:
         self._lib = bcc.lib
         self._attached: dict[str, list[str]] = {}
         self._fds: list[int] = []
+        self._counting = {name: request[name] for name in ("ring", "counts")}
         _declare(bcc.lib)
         entries = request["attach"]
         self._usdt = [(e, self._probe(e)) for e in entries if e["kind"] == "usdt"]
@@ -280,9 +285,17 @@ class Program:
             )
             tables.append({"name": name.decode(), "fd": len(fds), "key": key, "leaf": leaf})
             fds.append(lib.bpf_table_fd_id(module, index))
+        maps = {table["name"]: fds[table["fd"]] for table in tables}
+        counting = {what: maps.get(name, -1) for what, name in self._counting.items()}
         for name, function in self._bpf.funcs.items():
-            attached = self._attached[name.decode()]
-            programs.append({"function": name.decode(), "fd": len(fds), "attached": attached})
+            programs.append(
+                {
+                    "function": name.decode(),
+                    "fd": len(fds),
+                    "attached": self._attached[name.decode()],
+                    "counted": counts_submissions(self._bpf.dump_func(name), **counting),
+                }
+            )
             fds.append(function.fd)
         attachments = list(range(len(fds), len(fds) + len(self._fds)))
         answer = {"tables": tables, "programs": programs, "attachments": attachments}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker: it compiles and attaches a BPF program with BCC, and sends its descriptors.
 
-It runs under any interpreter that has `bcc` and knows nothing of this package: it and
-`bcc_program` beside it import only the standard library and `bcc`, in the language of Python 3.9.
+It runs under any interpreter that has `bcc` and knows nothing of this package: it,
+`bcc_program` and `bcc_submissions` beside it import only the standard library and `bcc`, in the
+language of Python 3.9.
 It is started as
 
     python -I bcc_worker.py SOCKET PARENT

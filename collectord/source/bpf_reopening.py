@@ -7,7 +7,6 @@ ring any more, until it gets the new one.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from collectord.errors import KernelError
@@ -34,6 +33,9 @@ class Submitting(Protocol):
 
     def slots_of(self, cpu: int) -> Sequence[RingHandle]:
         """Return the slots of a CPU that is back, which take what comes from now on."""
+
+    def shared(self, ring: RingHandle) -> RingHandle:
+        """Return a perf ring as all programs that submit into it let it be."""
 
     def has_slots(self, label: RingLabel) -> bool:
         """Return whether a ring is slots of a program, which no event of perf fills."""
@@ -73,7 +75,7 @@ class BpfReopening:
             self._rings.leave(cpu)
             raise
         slots = self._programs.slots_of(cpu)
-        return (*slots, *(replace(ring, counts_on=True) for ring in rings))
+        return (*slots, *map(self._programs.shared, rings))
 
     def enable(self, rings: Sequence[RingHandle]) -> None:
         """See `source.base.Hotplug`."""

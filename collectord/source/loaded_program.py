@@ -54,12 +54,14 @@ class LoadedProgram:
         fd: descriptor of the program; the stack given to `load` closes it.
         id: the kernel's number of the program.
         attachments: its places, e.g. "tracepoint sched:sched_switch".
+        counted: each event that it submits, by its instructions; see `bcc_submissions`.
     """
 
     function: str
     fd: int
     id: int
     attachments: tuple[str, ...]
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,11 @@ class Loaded:
     messages: str
     described: bytes = b""
     fds: tuple[int, ...] = ()
+
+    @property
+    def counts_submissions(self) -> bool:
+        """Whether every event goes through collectord_submit(), which counts it."""
+        return all(one.counted for one in self.programs)
 
 
 def event_layout(program: BpfProgram, tables: Mapping[str, LoadedTable]) -> Layout | None:

@@ -20,12 +20,13 @@ from dataclasses import replace
 from operator import sub
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.model import RING_FULL, Produced, Reason, Stage
+from collectord.model import RING_FULL, Basis, Produced, Reason, Stage
 from collectord.plan.program_plan import RINGBUF
+from collectord.programs.bpf_program import COUNTS
 from collectord.source.base import Abilities
 from collectord.source.bpf_reopening import BpfReopening
 from collectord.source.bpf_slots import SlotRecording
-from collectord.source.open_program import COUNTS, GATE, Counts, output_table
+from collectord.source.open_program import GATE, Counts, output_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -78,14 +79,14 @@ class OpenBpf:
         self._recorded = set(plan.cpus)
         self._shut: set[int] = set()  # CPUs whose gates are closed
         self.programs = programs
-        of_perf = tuple(replace(ring, counts_on=True) for ring in rings.rings)
-        buffers = [(ring, one) for one in programs for ring in one.buffers]
+        buffers = [(_weakened(ring, one), one) for one in programs for ring in one.buffers]
+        self._buffers = {ring.label: one for ring, one in buffers}
+        of_perf = tuple(map(self.shared, rings.rings))
         own: list[RingHandle] = [ring for ring, _ in buffers]
         own += [ring for one in programs for ring in one.slots]
         data = sum(ring.label.has_data for ring in of_perf)
         self._first_cpu = of_perf[0].label.cpu if data else -1
         self.rings: tuple[RingHandle, ...] = (*of_perf[:data], *own, *of_perf[data:])
-        self._buffers = {ring.label: one for ring, one in buffers}
         # The slots of each CPU, with their program where the runs that the kernel skipped count.
         self._slots = {
             ring.label: (ring, (one,) if ring is one.slots[0] else ())
@@ -113,6 +114,10 @@ class OpenBpf:
                     key = struct.pack("=I", ring.label.cpu)
                     value = struct.pack("=I", counter.fd)
                     self._kernel.map_update(table.fd, key, value, info=info)
+
+    def shared(self, ring: RingHandle) -> RingHandle:
+        """Return a perf ring as all programs that submit into it let it be."""
+        return _weakened(replace(ring, counts_on=True), *self._sharing())
 
     def _counters(self, event_index: int) -> Iterator[tuple[RingHandle, CounterFd]]:
         for ring in self._perf.rings:
@@ -146,7 +151,7 @@ class OpenBpf:
         self._missed = self._read_missed(self.programs)
         for program in self.programs:
             for output in program.plan.outputs:
-                if not output.counts:
+                if not (output.counts and program.loaded.counts_submissions):
                     for _, counter in self._counters(output.event_index):
                         self._kernel.disable(counter.fd)
         self._perf.disable_sideband()
@@ -286,6 +291,13 @@ class OpenBpf:
         now = self._missed or self._read_missed(own.values())
         before = self._missed_before
         return sum(now[name] - before.get(name, now[name]) for name in own.keys() & now.keys())
+
+
+def _weakened(ring: RingHandle, *programs: OpenProgram) -> RingHandle:
+    """Return a ring with the basis that the instructions of its programs leave it."""
+    if not ring.label.has_data:
+        return ring
+    return replace(ring, basis=Basis.weakest([ring.basis, *(one.weakest for one in programs)]))
 
 
 def _sum(counts: Iterable[Counts]) -> Counts:

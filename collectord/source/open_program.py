@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import BpfError
+from collectord.model import Basis
+from collectord.programs.bpf_program import COUNTS
 from collectord.source.bpf_slots import NOTHING_KEPT
 from collectord.source.loaded_program import event_layout
 
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
     from collectord.source.bpf_slots import Kept, SlotRing
     from collectord.source.loaded_program import Loaded, LoadedTable
 
-# Names from collectord.h.
+# A table of collectord.h.
 GATE: Final = "collectord_gate"
-COUNTS: Final = "collectord_counts"
 
 
 class Counts(NamedTuple):
@@ -65,6 +66,12 @@ class OpenProgram:
     buffers: tuple[BufferRing, ...] = ()
     slots: tuple[SlotRing, ...] = ()
     records: Mapping[str, Layout] = field(default_factory=dict)
+
+    @property
+    def weakest(self) -> Basis:
+        """The basis that its submissions leave a ring at best; the plan could only predict it."""
+        submits = bool(self.plan.outputs)
+        return Basis.LOST_ONLY if submits and not self.loaded.counts_submissions else Basis.EXACT
 
 
 def opened_program(

@@ -21,6 +21,7 @@ from collectord.plan import bpf_source
 from tests.support import bpf, manual
 from tests.support.bpf_pairs import MANIFEST, SOURCE, write
 from tests.support.daemons import wait_for
+from tests.support.recording import result_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -85,6 +86,50 @@ def test_shipped_programs_load_or_say_what_is_missing(name: str, run_cli: Run) -
     assert report["may_suppress"] is False
     assert {output["basis"] for output in report["outputs"]} <= {"exact"}
     assert bool(report["outputs"]) == (report["event"] is not None)
+
+
+_JOIN: Final = "#define JOIN(a, b) a##b\n"
+_SUBMIT: Final = "    collectord_submit(args, &event);\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "basis"),
+    [
+        (GOOD, "exact"),
+        (GOOD.replace(_SUBMIT, 2 * _SUBMIT), "exact"),
+        (
+            GOOD.replace(_SUBMIT, _SUBMIT + "    collectord_put(args, &event, 0);\n"),
+            "lost_only",
+        ),
+        (
+            _JOIN
+            + GOOD.replace(
+                _SUBMIT,
+                _SUBMIT
+                + "    collectord_ring.JOIN(perf_, submit)(args, &event, sizeof(event));\n",
+            ),
+            "lost_only",
+        ),
+        (
+            _JOIN
+            + GOOD.replace("struct key {", "JOIN(BPF_PERF_, OUTPUT)(more);\nstruct key {").replace(
+                _SUBMIT, _SUBMIT + "    more.JOIN(perf_, submit)(args, &event, sizeof(event));\n"
+            ),
+            "lost_only",
+        ),
+    ],
+)
+def test_its_instructions_tell_what_is_counted(
+    source: str, basis: str, tmp_path: Path, run_cli: Run
+) -> None:
+    """A submission past collectord_submit() is found, however the text hides it."""
+    folder = write(tmp_path / "p", source)
+    status, report, err = check(run_cli, "switches", "--program-dir", folder)
+    assert (status, err) == (0, "")
+    assert report["outputs"][0]["basis"] == basis
+    words = ("--program-dir", folder, "--bpf", "switches", "--duration", "0.1s")
+    done = run_cli("record", *words, "--output-dir", tmp_path / "out", "--json")
+    assert result_of(done.stdout)["ledger_basis"] == basis
 
 
 def test_a_program_of_ones_own(tmp_path: Path, run_cli: Run) -> None:

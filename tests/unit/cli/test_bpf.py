@@ -40,7 +40,13 @@ LAYOUT: Final = Layout("switches", 32, (Field("pid", "unsigned int", 8, 4, 0, "u
 LOADED: Final = Loaded(
     tables={"latency": LoadedTable("latency", 5, 1, 1, 8, 8, 10240, None, None)},
     programs=(
-        LoadedProgram("tracepoint__sched__sched_switch", 4, 7, ("tracepoint sched:sched_switch",)),
+        LoadedProgram(
+            "tracepoint__sched__sched_switch",
+            4,
+            7,
+            ("tracepoint sched:sched_switch",),
+            counted=True,
+        ),
     ),
     attachment_fds=(6,),
     messages="a warning",
@@ -56,13 +62,14 @@ class Setting:
         self.failure: CollectordError | None = None
         self.values: dict[str, int | str] = {}
         self.hides = False
+        self.loaded = LOADED
 
     def load(self, *given: Any) -> object:  # noqa: ANN401 - what the verb passes on
         """Note the values of the parameters, and succeed or fail."""
         self.values = given[-1]
         if self.failure is not None:
             raise self.failure
-        return LOADED, LAYOUT, "/h/merged", self.hides
+        return self.loaded, LAYOUT, "/h/merged", self.hides
 
 
 @pytest.fixture
@@ -141,27 +148,31 @@ def test_wrong_parameters(
 
 
 @pytest.mark.parametrize(
-    ("source", "ledger"),
+    ("source", "counted", "ledger"),
     [
-        (SOURCE, ("exact", "counts every event")),
-        (
-            SOURCE + "void f(void *c) { collectord_ring.perf_submit(c, c, 1); }\n",
-            ("lost_only", "without collectord_submit()"),
-        ),
+        (SOURCE, True, ("exact", "counts every event")),
+        (SOURCE, False, ("lost_only", "without collectord_submit()")),
+        (SOURCE, None, ("exact", "predicted")),
         (
             SOURCE.replace("#define COLLECTORD_EVENT struct event", "BPF_PERF_OUTPUT(own);"),
+            False,
             ("lost_only", "does not submit with collectord_submit()"),
         ),
     ],
 )
 def test_what_the_ledger_rests_on(
     source: str,
+    counted: bool | None,
     ledger: tuple[str, str],
     setting: Setting,
     checked: Callable[..., tuple[int, dict[str, Any], str]],
 ) -> None:
-    """The basis is exact or not, with the reason."""
+    """The loaded program decides the basis; of one that does not load it is predicted."""
     setting.program = replace(PROGRAM, source=source)
+    (function,) = LOADED.programs
+    setting.loaded = replace(LOADED, programs=(replace(function, counted=bool(counted)),))
+    if counted is None:
+        setting.failure = BpfError("it does not compile", program="switches", step="compile")
     _, report, _ = checked()
     (output,) = report["outputs"]
     assert output["basis"] == ledger[0]

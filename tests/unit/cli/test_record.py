@@ -138,6 +138,12 @@ def test_auto_uses_ftrace_where_no_option_needs_perf(
     assert isinstance(found, TracefsSourceConfig) is by_ftrace
 
 
+def test_programs_of_another_folder() -> None:
+    """They are looked up there, wherever the work goes on."""
+    assert config("--bpf", "a").bpf.programs == "/etc/collectord/bpf"
+    assert config("--bpf", "a", "--program-dir", "p").bpf.programs == str(Path("p").absolute())
+
+
 def test_filter_without_event() -> None:
     """--filter with no -e before it is an error, as with perf."""
     with pytest.raises(UsageError, match="--filter applies to the preceding -e"):
@@ -285,6 +291,7 @@ def test_everything_behind_the_dashes_is_the_command() -> None:
         (["--via", "auto", "--transport", "read"], "add --via ftrace"),
         (["--transport", "ringbuf", "-e", "a:b"], "add --bpf NAME"),
         (["--transport", "read", "--bpf", "a"], "perf or ringbuf"),
+        (["--program-dir", "p"], "add --bpf NAME"),
         (["--via", "ftrace"], "add -e SYSTEM:NAME"),
         (["--via", "ftrace", "-e", "cycles"], "'cycles' is not a tracepoint"),
         (["--via", "ftrace", "-e", "a:b:u"], "takes no modifiers"),

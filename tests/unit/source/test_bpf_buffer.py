@@ -23,7 +23,7 @@ from collectord.plan.program_plan import RINGBUF, OutputPlan
 from collectord.source import bpf_buffer
 from collectord.source.loaded_program import LoadedTable
 from collectord.source.open_bpf import OpenBpf
-from collectord.source.open_program import Counts
+from collectord.source.open_program import Counts, OpenProgram
 from tests.support.bpf_pairs import SOURCE, program
 from tests.support.hosts import host
 from tests.unit.source.test_open_bpf import COUNTS, GATE, INFO, FakeKernel, FakePerf
@@ -71,24 +71,28 @@ def buffer(stack: ExitStack) -> BufferRing:
     return bpf_buffer.open_ring("s", planned(), table(stack), writers=2, stack=stack)
 
 
-def opened(kernel: FakeKernel, stack: ExitStack, *, lost: int | None = 0) -> OpenBpf:
+def opened(
+    kernel: FakeKernel, stack: ExitStack, *, lost: int | None = 0, counted: bool = True
+) -> OpenBpf:
     """Return a session of one program that has a ring buffer, beside rings of perf of nobody's."""
-    own: Any = SimpleNamespace(
-        plan=SimpleNamespace(
-            name="p",
-            outputs=(OutputPlan("collectord_ring", 0, counts=True, transport=RINGBUF),),
-            kept=(),
-        ),
-        loaded=SimpleNamespace(
+    submits: Any = SimpleNamespace(
+        name="p",
+        outputs=(OutputPlan("collectord_ring", 0, counts=True, transport=RINGBUF),),
+        kept=(),
+    )
+    own = OpenProgram(
+        plan=submits,
+        loaded=SimpleNamespace(  # type: ignore[arg-type]
+            counts_submissions=counted,
             programs=(SimpleNamespace(fd=7),),
             tables={
                 "collectord_gate": SimpleNamespace(fd=GATE),
                 "collectord_counts": SimpleNamespace(fd=COUNTS),
             },
         ),
+        layout=None,
         maps={"collectord_gate": INFO, "collectord_counts": INFO},
         buffers=(buffer(stack),),
-        slots=(),
     )
     plan: Any = SimpleNamespace(cpus=(0, 1))
     rings: Any = FakePerf(Basis.EXACT, lost)
@@ -117,6 +121,16 @@ def test_a_ring_buffer_is_counted_by_its_program(stack: ExitStack) -> None:
     assert source.event_ids == {0: (event_id,)}
     # Rings of perf are other programs'.
     assert source.read_produced(source.rings[0]).value == 0
+
+
+def test_a_program_that_submits_past_its_counts(stack: ExitStack) -> None:
+    """Its attempts are not all: losses are known, and nothing is said to be produced."""
+    source = opened(FakeKernel({0: Counts(100, 7), 1: Counts()}), stack, counted=False)
+    source.enable()
+    ring = own_ring(source)
+    assert ring.basis is Basis.LOST_ONLY
+    found = source.read_produced(ring)
+    assert (found.value, found.lost) == (None, 7)
 
 
 def test_runs_that_were_left_out_are_the_programs_own(stack: ExitStack) -> None:

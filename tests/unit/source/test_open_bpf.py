@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from collectord.source.bpf_reopening import BpfReopening
 from collectord.source.kept_memory import KeptMemory, memory_bytes
 from collectord.source.kept_ring import Hold, LastingRing
 from collectord.source.open_bpf import OpenBpf
-from collectord.source.open_program import Counts
+from collectord.source.open_program import Counts, OpenProgram
 from collectord.source.perf_ring import PerfRing
 
 GATE: Final = 5
@@ -102,31 +102,38 @@ class FakePerf:
         self.done.append("disable sideband")
 
 
-def program_of(*, exact: bool) -> Any:  # noqa: ANN401  # of a few fields
+def program_of(*, exact: bool, counted: bool = True) -> Any:  # noqa: ANN401  # of a few fields
     """Return a program with a gate and counters."""
-    return SimpleNamespace(
-        plan=SimpleNamespace(
-            name="p", outputs=(OutputPlan("collectord_ring", 0, exact),), kept=()
-        ),
-        loaded=SimpleNamespace(
+    plan: Any = SimpleNamespace(
+        name="p", outputs=(OutputPlan("collectord_ring", 0, exact),), kept=()
+    )
+    return OpenProgram(
+        plan=plan,
+        loaded=SimpleNamespace(  # type: ignore[arg-type]
+            counts_submissions=counted,
             programs=(SimpleNamespace(fd=7),),
             tables={
                 "collectord_gate": SimpleNamespace(fd=GATE),
                 "collectord_counts": SimpleNamespace(fd=COUNTS),
             },
         ),
+        layout=None,
         maps={"collectord_gate": INFO, "collectord_counts": INFO},
-        buffers=(),
-        slots=(),
     )
 
 
-def opened(kernel: FakeKernel, *, basis: Basis = Basis.EXACT, lost: int | None = 0) -> OpenBpf:
+def opened(
+    kernel: FakeKernel,
+    *,
+    basis: Basis = Basis.EXACT,
+    lost: int | None = 0,
+    counted: bool = True,
+) -> OpenBpf:
     """Return a session of one program on CPU 0."""
     plan: Any = SimpleNamespace(cpus=(0,))
     rings: Any = FakePerf(basis, lost)
     fake: Any = kernel
-    return OpenBpf(fake, plan, (program_of(exact=basis is Basis.EXACT),), rings)
+    return OpenBpf(fake, plan, (program_of(exact=basis is Basis.EXACT, counted=counted),), rings)
 
 
 def kept(kernel: FakeKernel, memory: int, connection: int, stack: ExitStack, lost: int) -> KeptBpf:
@@ -277,6 +284,10 @@ class Rings:
         self.asked.append(f"slots of {cpu}")
         return self._slots
 
+    def shared(self, ring: PerfRing) -> PerfRing:
+        """Return a ring whose counters rise though nothing is drained."""
+        return replace(ring, counts_on=True)
+
     def has_slots(self, label: RingLabel) -> bool:
         """Return whether a ring is one of them."""
         return any(one.label == label for one in self._slots)
@@ -339,3 +350,15 @@ def test_all_cpus_are_read_at_once() -> None:
         for ring in source.rings:
             source.read_produced(ring)
     assert kernel.lookups == 3
+
+
+def test_a_program_that_submits_past_its_counts() -> None:
+    """No ring that it shares is exact, whatever was planned, nor one that is opened anew."""
+    kernel = FakeKernel({0: Counts(5)})
+    source = opened(kernel, counted=False)
+    source.enable()
+    ring = source.rings[0]
+    assert {one.basis for one in source.rings} == {Basis.LOST_ONLY}
+    assert ring.basis is Basis.LOST_ONLY
+    assert source.read_produced(ring).value is None
+    assert source.shared(replace(ring, basis=Basis.EXACT)).basis is Basis.LOST_ONLY
