@@ -15,6 +15,7 @@ from collectord.plan.payload import Payload
 from collectord.plan.show import event_dict, event_words, ring_words, sink_words
 
 if TYPE_CHECKING:
+    from collectord.codec.tracepoint import Tracepoint
     from collectord.errors import CollectordError
     from collectord.plan.event_attrs import EventPlan
     from collectord.plan.imposed import Imposed
@@ -148,10 +149,10 @@ class SessionPlan:
         return tuple(by_index[index] for index in sorted(by_index))
 
     @property
-    def tracepoint_filters(self) -> tuple[tuple[str, str, str], ...]:
-        """Group, name and filter of each tracepoint that has one."""
+    def tracepoint_filters(self) -> tuple[tuple[Tracepoint, str], ...]:
+        """The filter of each tracepoint that has one."""
         found = [
-            (*event.tracepoint, event.filter)
+            (event.tracepoint, event.filter)
             for event in self.events
             if event.tracepoint is not None and event.filter
         ]
