@@ -138,9 +138,14 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
 }
 
 
+def source_kind(label: str) -> str:
+    """Return the kind of a source by its label: "relay-2" is a relay source."""
+    return label.partition("-")[0]
+
+
 def loss_pairs(source: str) -> tuple[LossKey, ...]:
-    """Return the pairs of a source's kind, by its label ("relay-2" is a relay source)."""
-    return LOSS_PAIRS[source.partition("-")[0]]
+    """Return the pairs of a source's kind, by its label."""
+    return LOSS_PAIRS[source_kind(source)]
 
 
 class EvictReason(StrEnum):

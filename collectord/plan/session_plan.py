@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 from collectord.codec.perf_attr import SampleType
 from collectord.config.schema_session import LossClass
 from collectord.errors import MissingFeature
-from collectord.model import TASK_SCOPES, Basis, RingRole, Scope
+from collectord.model import TASK_SCOPES, Basis, RingRole, Scope, source_kind
 from collectord.plan.imposed import imposed_by
 from collectord.plan.payload import Payload
 from collectord.plan.show import event_dict, event_words, ring_words, sink_words
@@ -119,7 +119,7 @@ class SessionPlan:
     @property
     def kind(self) -> str:
         """The kind of its sources."""
-        return self.source.partition("-")[0]
+        return source_kind(self.source)
 
     @property
     def memory_bytes(self) -> int:
