@@ -138,14 +138,14 @@ LOSS_PAIRS: Final[dict[str, tuple[LossKey, ...]]] = {
 }
 
 
-def kind_of(source: str) -> str:
-    """Return a source's kind by its label: "relay-2" is a relay source."""
-    return source.partition("-")[0]
+def source_kind(label: str) -> str:
+    """Return the kind of a source by its label: "relay-2" is a relay source."""
+    return label.partition("-")[0]
 
 
 def loss_pairs(source: str) -> tuple[LossKey, ...]:
     """Return the pairs of a source's kind, by its label."""
-    return LOSS_PAIRS[kind_of(source)]
+    return LOSS_PAIRS[source_kind(source)]
 
 
 class EvictReason(StrEnum):

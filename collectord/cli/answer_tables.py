@@ -74,11 +74,7 @@ def plain_name(event: str) -> str:
 
 def _by_event(tables: Iterable[EventTable]) -> dict[str, EventTable]:
     """Return the tables of events by SYSTEM:NAME."""
-    found = {}
-    for table in tables:
-        if table.system:
-            found[f"{table.system}:{table.name.removeprefix(f'{table.system}:')}"] = table
-    return found
+    return {table.full_name: table for table in tables if table.system}
 
 
 def _refuse_twice(event: str, table: EventTable) -> None:
@@ -98,7 +94,8 @@ def _missing(head: AnswerHead, recorded: Mapping[str, EventTable]) -> str:
 
 def _has_chains(table: EventTable) -> bool:
     """Whether records of an event have call chains in any file."""
-    name = f"{table.system}:{table.name.removeprefix(f'{table.system}:')}"
     return any(
-        event.has_chain for file in table.files for event in file.events if event.full_name == name
+        event.has_chain and event.table_name == table.full_name
+        for file in table.files
+        for event in file.events
     )

@@ -87,7 +87,7 @@ def describe(
         "reason": str(failure) if failure is not None else "",
         "needs": {name: bool(getattr(bpf, name, True)) for name in bpf_program.needs(program)},
         "tracepoints": {
-            name: name in facts.tracepoints for name in bpf_program.tracepoints(program)
+            str(one): one in facts.tracepoints for one in bpf_program.tracepoints(program)
         },
         "raw_tracepoints": list(manifest.raw_tracepoints),
         "bcc": {"python": bpf.python, "version": bpf.bcc_version},

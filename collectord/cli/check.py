@@ -106,10 +106,10 @@ def _ask_filters(kernel: Kernel, config: Config, plan: Plan) -> None:
     configured = {session.name: session for session in config.session}
     for session in plan.sessions:
         with blame(configured[session.name]):
-            for system, name, text in session.tracepoint_filters:
-                reason = kernel.filter_refusal(system, name, text)
+            for tracepoint, text in session.tracepoint_filters:
+                reason = kernel.filter_refusal(tracepoint, text)
                 if reason:
-                    raise refused_filter(f"{system}:{name}", text, reason)
+                    raise refused_filter(str(tracepoint), text, reason)
 
 
 def _print_difference(running: Mapping[str, Any], plan: Plan, *, as_json: bool) -> None:

@@ -247,7 +247,7 @@ def _aux_events(kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[Liste
 def _tracepoints(_kernel: Kernel, facts: KernelFacts, glob: str) -> Iterator[ListedEvent]:
     """Yield tracepoints without a trial: opening a tracepoint would patch the kernel's code."""
     reason = "" if facts.may_read_tracepoints else "needs CAP_PERFMON"
-    for name in sorted(facts.tracepoints):
+    for name in sorted(map(str, facts.tracepoints)):
         if _matches(glob, name, "tracepoint"):
             yield ListedEvent(name, "tracepoint", available=not reason, reason=reason)
 

@@ -14,8 +14,8 @@ from collectord.model import (
     RING_UNCOVERED,
     Reason,
     Stage,
-    kind_of,
     loss_key,
+    source_kind,
 )
 from collectord.plan.ring_sizes import RING_MAX_BYTES
 from collectord.text.units import MIB
@@ -77,7 +77,7 @@ def _against_full_rings(balances: Sequence[SessionBalance]) -> str:
         ring.capacity_bytes
         for balance in balances
         for ring in balance.rings
-        if kind_of(balance.source) != "relay" and any(ring.lost.values())
+        if source_kind(balance.source) != "relay" and any(ring.lost.values())
     ]
     larger = max(sizes, default=RING_MAX_BYTES) * _LARGER
     if larger > RING_MAX_BYTES:
@@ -91,7 +91,7 @@ def viewers(balances: Sequence[SessionBalance]) -> Iterator[str]:
         if not balance.segments or not balance.stored:
             continue
         path = _short(balance.segments[-1])
-        kind = kind_of(balance.source)
+        kind = source_kind(balance.source)
         if kind == "relay":
             path, found, _ = path.rpartition(_BLKTRACE)
             if not found:

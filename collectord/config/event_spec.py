@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from collectord.codec.event_names import find_named
 from collectord.codec.perf_attr import PRECISE_IP_MAX, AuxAction
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,22 +89,6 @@ class Raw:
     """A CPU's own event code, `rHEX`."""
 
     config: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tracepoint:
-    """A tracepoint `system:name`, either with shell wildcards."""
-
-    system: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.system}:{self.name}"
-
-    @property
-    def is_glob(self) -> bool:
-        """Whether it may stand for several tracepoints."""
-        return any(c in "*?[" for c in self.system + self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.config import relay_rules
-from collectord.config.event_spec import Modifiers, Tracepoint
+from collectord.config.event_spec import Modifiers
 from collectord.config.problems import NAME, NAME_WORDS, PID_MAX, Problem, under
 from collectord.config.scheduling import SHARDS_MAX
 from collectord.config.schema_session import (

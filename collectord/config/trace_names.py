@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.config import event_spec
-from collectord.config.event_spec import Modifiers, Tracepoint
+from collectord.config.event_spec import Modifiers
 from collectord.errors import UsageError
 
 if TYPE_CHECKING:

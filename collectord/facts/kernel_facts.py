@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from collectord.codec.aux_pmu import AuxPmuFacts  # noqa: TC001 - of the facts' JSON
+from collectord.codec.tracepoint import Tracepoint  # noqa: TC001 - likewise
 from collectord.programs.bpf_program import BpfProgram  # noqa: TC001 - of the facts' JSON
 
 # `from_json` reads it; it is raised when a field changes its meaning, not when one is added.
@@ -240,7 +241,7 @@ class KernelFacts:
             "integrity or none" where something else than securityfs tells that much.
         pmus: dynamic PMUs by name, "cpu" included.
         aux_pmus: those with an AUX area whose trace perf can decode, by name.
-        tracepoints: "system:name" to its id, of those that could be read.
+        tracepoints: the id of each, of those that could be read.
         task_tracepoints: those of them that name a task beside the one in which they happen.
         tracefs_path: where tracefs is mounted, or is mounted when needed; None if it was not seen.
         tracefs_problem: why tracepoints cannot be read; "" if they can.
@@ -278,8 +279,8 @@ class KernelFacts:
     lockdown: str = "unknown"
     pmus: dict[str, PmuFacts] = field(default_factory=dict)
     aux_pmus: dict[str, AuxPmuFacts] = field(default_factory=dict)
-    tracepoints: dict[str, int] = field(default_factory=dict)
-    task_tracepoints: frozenset[str] = frozenset()
+    tracepoints: dict[Tracepoint, int] = field(default_factory=dict)
+    task_tracepoints: frozenset[Tracepoint] = frozenset()
     tracefs_path: str | None = None
     tracefs_problem: str = ""
     tracefs_need: str = ""
@@ -361,4 +362,8 @@ class KernelFacts:
 
     def to_json(self) -> bytes:
         """Return the facts as a JSON document, keys sorted."""
-        return msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=2)
+        document = msgspec.to_builtins(self, order="sorted") | {
+            "tracepoints": {str(one): number for one, number in self.tracepoints.items()},
+            "task_tracepoints": sorted(map(str, self.task_tracepoints)),
+        }
+        return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2)

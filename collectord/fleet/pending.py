@@ -190,7 +190,7 @@ def _age(groups: Sequence[Group]) -> tuple[int, str]:
 
 def _read(folder: Folder, paths: tuple[SegmentPaths, ...]) -> Sealed | Unreadable:
     """Read the manifests of a segment."""
-    ordered = tuple(sorted(paths, key=_number))
+    ordered = tuple(sorted(paths, key=lambda one: one.set_number))
     manifests: list[Manifest] = []
     sealed: list[tuple[str, str]] = []
     for one in ordered:
@@ -214,17 +214,13 @@ def _read(folder: Folder, paths: tuple[SegmentPaths, ...]) -> Sealed | Unreadabl
     )
 
 
-def _number(paths: SegmentPaths) -> int:
-    return int(paths.set_format.rpartition(".")[2] or 0)
-
-
 def _as_sealed(manifest: Manifest, raw: bytes) -> tuple[str, str]:
     """Return {text, hash} of a manifest as it was sealed.
 
     A compression or a repair has replaced it: the first one's hash is the segment's name for
     good. After a repair its text is not known any more, and is that of now.
     """
-    replaced = manifest.replaces.split()
+    replaced = manifest.replaced
     text = raw.decode(errors="replace")
     if not replaced or _SHA256.fullmatch(replaced[0]) is None:
         return text, hashlib.sha256(raw).hexdigest()

@@ -12,7 +12,7 @@ from collectord.reader.any_events import open_any
 from collectord.reader.chain_tables import Chains, Wishes
 from collectord.reader.embedded_db import connect, errors_of_duckdb, literal
 from collectord.reader.event_file import EventFile, Window
-from collectord.reader.event_lines import events_in
+from collectord.reader.event_lines import tables_in
 from collectord.reader.event_tables import tables_of
 from collectord.reader.export_rows import quoted
 from collectord.reader.sql import Database
@@ -98,11 +98,11 @@ def write_rows(
 
 def _absent(file: EventFile, tables: Mapping[str, EventTable]) -> frozenset[str]:
     """Return the tables of events that have no rows: each would be a reading of the whole file."""
-    of_events = {name for name, table in tables.items() if table.is_of_event}
+    of_events = {name: table for name, table in tables.items() if table.is_of_event}
     if not of_events:
         return frozenset()
-    there = {name.rpartition(":")[2] for name in events_in(file)}
-    return frozenset(name for name in of_events if name.rpartition(":")[2] not in there)
+    there = tables_in(file)
+    return frozenset(name for name, table in of_events.items() if table.full_name not in there)
 
 
 def _chosen(

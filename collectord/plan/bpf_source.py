@@ -317,4 +317,4 @@ def _lacks(
             yield MissingPrivilege(f"{about}{facts.tracefs_problem}", need=facts.tracefs_need)
         else:
             reason = facts.tracefs_problem or f"this kernel has no tracepoint {tracepoint}"
-            yield MissingFeature(f"{about}{reason}", feature=tracepoint)
+            yield MissingFeature(f"{about}{reason}", feature=str(tracepoint))

@@ -24,6 +24,7 @@ from collectord.plan.kinds import kinds_of
 from collectord.plan.known_aux import SPE_PERIOD
 
 if TYPE_CHECKING:
+    from collectord.codec.tracepoint import Tracepoint
     from collectord.config.call_graph import CallGraph
     from collectord.config.event_spec import EventSpec
     from collectord.facts.kernel_facts import KernelFacts
@@ -52,7 +53,7 @@ class EventPlan:
         attr: the complete attributes for perf_event_open.
         filter: filter of a tracepoint, or of addresses; "" for none (PERF_EVENT_IOC_SET_FILTER).
         basis: basis of its balance, before suppression is considered.
-        tracepoint: (system, name), None for other kinds.
+        tracepoint: None for other kinds.
         group: events with the same number are opened as one perf group.
         leader: opened first, with group_fd -1; the others get its fd.
         exclude_self: the daemon's own threads are to be filtered out (`common_pid`): see
@@ -71,7 +72,7 @@ class EventPlan:
     attr: PerfEventAttr
     basis: Basis
     filter: str = ""
-    tracepoint: tuple[str, str] | None = None
+    tracepoint: Tracepoint | None = None
     group: int = 0
     leader: bool = True
     exclude_self: bool = False
@@ -168,9 +169,7 @@ def may_exclude_self(event: EventPlan, facts: KernelFacts) -> bool:
     others those to us would remain, and a reader would give the time in between to whoever ran
     before.
     """
-    return event.tracepoint is not None and (
-        ":".join(event.tracepoint) not in facts.task_tracepoints
-    )
+    return event.tracepoint is not None and event.tracepoint not in facts.task_tracepoints
 
 
 def read_format(facts: KernelFacts) -> ReadFormat:

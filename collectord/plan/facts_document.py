@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import typing
+from typing import Any
 
 import msgspec
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import ConfigError
 from collectord.facts.kernel_facts import FACTS_VERSION, KernelFacts
 from collectord.text.foreign import convert, decode_json
@@ -27,6 +29,8 @@ def read_facts(data: bytes | str, *, path: str = "") -> KernelFacts:
         document = decode_json(data, object)
         if isinstance(document, dict) and isinstance(document.get("facts"), dict):
             document = document["facts"]
+        if isinstance(document, dict):
+            document = _with_tracepoints(document)
         facts = convert(document, KernelFacts)
     except msgspec.ValidationError as error:
         raise ConfigError(
@@ -44,6 +48,19 @@ def read_facts(data: bytes | str, *, path: str = "") -> KernelFacts:
     if not facts.cpus_online or facts.page_size <= 0 or facts.page_size % 1024:
         raise ConfigError("they have no online CPU or no page size", path=path, hint=hint)
     return facts
+
+
+def _with_tracepoints(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with the values of tracepoints; what is no text stays as it is."""
+    known, of_tasks = document.get("tracepoints"), document.get("task_tracepoints")
+    parsed: dict[str, Any] = {}
+    if isinstance(known, dict):
+        parsed["tracepoints"] = {Tracepoint.parse(one): number for one, number in known.items()}
+    if isinstance(of_tasks, list):
+        parsed["task_tracepoints"] = [
+            Tracepoint.parse(one) if isinstance(one, str) else one for one in of_tasks
+        ]
+    return document | parsed
 
 
 def _wrong_in(document: object) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collectord.codec.perf_attr import AuxAction
-from collectord.config.event_spec import Tracepoint
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import PlanError, UsageError
 from collectord.model import ScopeKind
 from collectord.plan.event_attrs import Sampling, may_exclude_self, resolve
@@ -37,8 +37,7 @@ def freezing_tracepoint(session: SessionConfig) -> FtraceEvent | None:
     """Return the tracepoint that stops rings of ftrace, None for none."""
     if session.freeze_on is None or not isinstance(session.freeze_on.body, Tracepoint):
         return None
-    event = session.freeze_on.body
-    return FtraceEvent(event.system, event.name, session.freeze_filter.text)
+    return FtraceEvent(*session.freeze_on.body, session.freeze_filter.text)
 
 
 def frozen(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.plan.payload import Payload
 from collectord.text.foreign import plain
 from collectord.text.units import show_bytes, show_ns
@@ -107,11 +108,11 @@ class FtracePlan(Payload):
         return any(filtered)
 
     @property
-    def tracepoint_filters(self) -> tuple[tuple[str, str, str], ...]:
+    def tracepoint_filters(self) -> tuple[tuple[Tracepoint, str], ...]:
         """See `Payload`."""
         freeze = (self.freeze,) if self.freeze is not None else ()
-        events = (*self.events, *freeze)
-        return tuple((one.system, one.name, one.filter) for one in events if one.filter)
+        events = (one for one in (*self.events, *freeze) if one.filter)
+        return tuple((Tracepoint(one.system, one.name), one.filter) for one in events)
 
     def describe(self) -> Iterator[str]:
         """Yield the lines that `check` prints."""

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.aux_pmu import decoder_of
 from collectord.codec.event_names import NAMED_EVENTS, NamedEvent
 from collectord.codec.perf_attr import BreakpointType, EventType
-from collectord.config.event_spec import Alias, Breakpoint, PmuEvent, Raw, Tracepoint
+from collectord.codec.tracepoint import Tracepoint
+from collectord.config.event_spec import Alias, Breakpoint, PmuEvent, Raw
 from collectord.errors import MissingFeature, MissingPrivilege, UnknownEvent, UsageError
 from collectord.plan.known_aux import default_terms
 from collectord.plan.pmu import lay_out
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _STRING_PMUS: Final = frozenset({"kprobe", "uprobe"})
 
 # Tracepoints that perf_count() something other than occurrences, nanoseconds in all of them.
-_WEIGHTED: Final = "sched_stat_*"
+_WEIGHTED: Final = Tracepoint("sched", "sched_stat_*")
 _BYTES: Final = "bytes"  # from a PMU's `events/NAME.unit`
 
 
@@ -60,7 +60,7 @@ class Kind:
     weighted: bool = False
     core: bool = False
     uncore: bool = False
-    tracepoint: tuple[str, str] | None = None
+    tracepoint: Tracepoint | None = None
     cpus: tuple[int, ...] = ()
     frequency: int = 0
     period: int = 0
@@ -136,10 +136,9 @@ def _breakpoint(point: Breakpoint, text: str, facts: KernelFacts) -> Kind:
 
 def _tracepoints(pattern: Tracepoint, spec: EventSpec, facts: KernelFacts) -> tuple[Kind, ...]:
     if pattern.is_glob:
-        found = sorted(name for name in facts.tracepoints if _matches(pattern, name))
+        found = sorted(filter(pattern.matches, facts.tracepoints))
     else:
-        name = str(pattern)
-        found = [name] if name in facts.tracepoints else []
+        found = [pattern] if pattern in facts.tracepoints else []
     if not found:
         # This comes first: a directory that may not be searched does not show whether it is
         # mounted.
@@ -163,20 +162,15 @@ def _tracepoints(pattern: Tracepoint, spec: EventSpec, facts: KernelFacts) -> tu
     modifiers = f":{spec.letters}" if spec.letters else ""
     return tuple(
         Kind(
-            name + modifiers,
+            f"{tracepoint}{modifiers}",
             EventType.TRACEPOINT,
-            facts.tracepoints[name],
+            facts.tracepoints[tracepoint],
             counting=True,
-            weighted=fnmatchcase(name, f"sched:{_WEIGHTED}"),
-            tracepoint=(name.partition(":")[0], name.partition(":")[2]),
+            weighted=_WEIGHTED.matches(tracepoint),
+            tracepoint=tracepoint,
         )
-        for name in found
+        for tracepoint in found
     )
-
-
-def _matches(pattern: Tracepoint, name: str) -> bool:
-    system, _, event = name.partition(":")
-    return fnmatchcase(system, pattern.system) and fnmatchcase(event, pattern.name)
 
 
 def _pmu(event: PmuEvent, text: str, facts: KernelFacts) -> Kind:
@@ -250,6 +244,6 @@ def _counts_bytes(name: str, words: PmuConfig, pmu: PmuFacts) -> bool:
 def _unknown(text: str, name: str, facts: KernelFacts) -> UnknownEvent:
     known = [event.name for event in NAMED_EVENTS]
     known += [alias for pmu in facts.pmus.values() for alias in pmu.events]
-    known += facts.tracepoints
+    known += map(str, facts.tracepoints)
     hint = did_you_mean(name, known) or "see `collectord list`"
     return UnknownEvent(f"unknown event {text!r}", hint=hint)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from collectord.codec.tracepoint import Tracepoint
     from collectord.plan.program_plan import ProgramPlan
 
 
@@ -88,8 +89,8 @@ class Payload:
         return False
 
     @property
-    def tracepoint_filters(self) -> tuple[tuple[str, str, str], ...]:
-        """Group, name and filter of each tracepoint that has one, beside those of `events`."""
+    def tracepoint_filters(self) -> tuple[tuple[Tracepoint, str], ...]:
+        """The filter of each tracepoint that has one, beside those of `events`."""
         return ()
 
     def describe(self) -> Iterable[str]:

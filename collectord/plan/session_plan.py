@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 from collectord.codec.perf_attr import SampleType
 from collectord.config.schema_session import LossClass
 from collectord.errors import MissingFeature
-from collectord.model import TASK_SCOPES, Basis, RingRole, Scope, kind_of
+from collectord.model import TASK_SCOPES, Basis, RingRole, Scope, source_kind
 from collectord.plan.imposed import imposed_by
 from collectord.plan.payload import Payload
 from collectord.plan.show import event_dict, event_words, ring_words, sink_words
 
 if TYPE_CHECKING:
+    from collectord.codec.tracepoint import Tracepoint
     from collectord.errors import CollectordError
     from collectord.plan.event_attrs import EventPlan
     from collectord.plan.imposed import Imposed
@@ -118,7 +119,7 @@ class SessionPlan:
     @property
     def kind(self) -> str:
         """The kind of its sources."""
-        return kind_of(self.source)
+        return source_kind(self.source)
 
     @property
     def memory_bytes(self) -> int:
@@ -148,10 +149,10 @@ class SessionPlan:
         return tuple(by_index[index] for index in sorted(by_index))
 
     @property
-    def tracepoint_filters(self) -> tuple[tuple[str, str, str], ...]:
-        """Group, name and filter of each tracepoint that has one."""
+    def tracepoint_filters(self) -> tuple[tuple[Tracepoint, str], ...]:
+        """The filter of each tracepoint that has one."""
         found = [
-            (*event.tracepoint, event.filter)
+            (event.tracepoint, event.filter)
             for event in self.events
             if event.tracepoint is not None and event.filter
         ]

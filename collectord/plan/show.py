@@ -95,7 +95,7 @@ def event_dict(event: EventPlan) -> dict[str, Any]:
         "name": event.name,
         "ledger_basis": str(event.basis),
         **plain(event, "attr", "basis", "uncore", "counts_bytes", "freezes"),
-        "tracepoint": ":".join(event.tracepoint) if event.tracepoint else None,
+        "tracepoint": str(event.tracepoint) if event.tracepoint else None,
         "attr": _attr_dict(event.attr),
     }
 

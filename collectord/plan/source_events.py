@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.config.event_spec import PmuEvent, Tracepoint, events_of
+from collectord.codec.tracepoint import Tracepoint
+from collectord.config.event_spec import PmuEvent, events_of
 from collectord.config.schema_session import PerfSourceConfig, TracefsSourceConfig
 from collectord.errors import CollectordError, MissingFeature, UnknownEvent, UsageError
 from collectord.model import ScopeKind
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 ABSENCE: Final = (MissingFeature, UnknownEvent)
 
 
-def tracepoint_patterns(config: Config) -> tuple[str, ...]:
-    """Return every tracepoint that the configuration mentions, "system:name", with its globs.
+def tracepoint_patterns(config: Config) -> tuple[Tracepoint, ...]:
+    """Return every tracepoint that the configuration mentions, with its globs.
 
     A probe looks up only these, so that it need not read a thousand files.
     """
     bodies = (event.body for event in _every_event(config))
-    return tuple(sorted({str(body) for body in bodies if isinstance(body, Tracepoint)}))
+    return tuple(sorted({body for body in bodies if isinstance(body, Tracepoint)}))
 
 
 def pmu_names(config: Config) -> tuple[str, ...]:

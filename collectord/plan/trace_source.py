@@ -29,6 +29,7 @@ from collectord.text.units import NS_PER_SECOND, RingSize, show_bytes, show_ns
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from collectord.codec.tracepoint import Tracepoint
     from collectord.config.event_spec import EventChoices
     from collectord.config.schema import Config
     from collectord.config.trace_probe import Probe
@@ -243,31 +244,30 @@ def _events(
     An event that names another task is recorded in our own threads too, as in perf: see
     `plan.event_attrs.may_exclude_self`.
     """
-    own: dict[str, str] = {}
+    own: dict[Tracepoint, str] = {}
     for entry in source.events:
         try:
-            names = _first_choice(entry.event, facts)
+            tracepoints = _first_choice(entry.event, facts)
         except ABSENCE as error:
             if entry.when != "present":
                 raise
             degraded.append(f"{SOURCE}: {error.message}")
             continue
-        for name in names:
-            before = own.get(name, "")
+        for tracepoint in tracepoints:
+            before = own.get(tracepoint, "")
             if entry.filter and before and before != entry.filter:
                 raise UsageError(
-                    f"two filters for {name}: {before!r} and {entry.filter!r}",
+                    f"two filters for {tracepoint}: {before!r} and {entry.filter!r}",
                     hint="join them with ||, or record it in two sessions",
                 )
-            own[name] = entry.filter or before
-    for name, text in own.items():
-        system, _, event = name.partition(":")
-        hides_self = exclude_self and name not in facts.task_tracepoints
-        yield FtraceEvent(system, event, text or source.filter, hides_self)
+            own[tracepoint] = entry.filter or before
+    for tracepoint, text in own.items():
+        hides_self = exclude_self and tracepoint not in facts.task_tracepoints
+        yield FtraceEvent(*tracepoint, text or source.filter, hides_self)
 
 
-def _first_choice(choices: EventChoices, facts: KernelFacts) -> list[str]:
-    """Return names of the first alternative that the host has."""
+def _first_choice(choices: EventChoices, facts: KernelFacts) -> list[Tracepoint]:
+    """Return the tracepoints of the first alternative that the host has."""
     missing: list[CollectordError] = []
     for choice in choices:
         try:
@@ -276,7 +276,7 @@ def _first_choice(choices: EventChoices, facts: KernelFacts) -> list[str]:
         except ABSENCE as error:
             missing.append(error)
             continue
-        return [":".join(kind.tracepoint) for kind in kinds if kind.tracepoint is not None]
+        return [kind.tracepoint for kind in kinds if kind.tracepoint is not None]
     raise missing[-1]
 
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.config.problems import Problem
 from collectord.programs import c_source
 from collectord.programs.filters import COMPARED_BY
@@ -204,10 +205,10 @@ def needs(program: BpfProgram) -> tuple[str, ...]:
     )
 
 
-def tracepoints(program: BpfProgram) -> tuple[str, ...]:
+def tracepoints(program: BpfProgram) -> tuple[Tracepoint, ...]:
     """Return the tracepoints that it attaches to, by whichever way."""
     attached = (one.place for one in program.manifest.attach if one.kind == "tracepoint")
-    return tuple(dict.fromkeys((*program.manifest.tracepoints, *attached)))
+    return tuple(map(Tracepoint.parse, dict.fromkeys((*program.manifest.tracepoints, *attached))))
 
 
 def problems(program: BpfProgram) -> Iterator[Problem]:

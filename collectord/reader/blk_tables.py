@@ -116,7 +116,7 @@ class BlkTables(EventFile):
 def is_blktrace(path: Path) -> bool:
     """Whether a name is that of a blktrace file."""
     name = path.name.removesuffix(PARTIAL)
-    return SegmentPaths(path.parent, name).set_format.startswith(BLKTRACE)
+    return SegmentPaths(path.parent, name).set_kind == BLKTRACE
 
 
 def open_one(path: Path, stack: ExitStack) -> BlkTables:

@@ -80,7 +80,7 @@ def is_form_of(raw: bytes, sha256: str) -> bool:
     if hashlib.sha256(raw).hexdigest() == sha256:
         return True
     manifest = decode(raw, Manifest)
-    if manifest is None or sha256 not in manifest.replaces.split():
+    if manifest is None or sha256 not in manifest.replaced:
         return False
     if manifest.recovered or manifest.writer != _WRITER:
         return True

@@ -89,6 +89,7 @@ class FileEvent(NamedTuple):
         described: the layout of what the program submits, None if nothing tells it.
         sample_type: of its samples, None in others.
         letter: of an action of blktrace, as blkparse prints it, "" for others.
+        program_table: SYSTEM:NAME of the table of a program's records, "" for others.
     """
 
     keys: tuple[int, ...]
@@ -99,11 +100,22 @@ class FileEvent(NamedTuple):
     described: EventLayout | None = None
     sample_type: int | None = None
     letter: str = ""
+    program_table: str = ""
 
     @property
     def full_name(self) -> str:
         """SYSTEM:NAME of a tracepoint."""
         return f"{self.system}:{self.name}" if self.system else self.name
+
+    @property
+    def table_name(self) -> str:
+        """SYSTEM:NAME of the table of its records, if they have one of their own."""
+        return self.program_table or self.full_name
+
+    @property
+    def has_table(self) -> bool:
+        """Whether its records are a table of their own, with the event's fields."""
+        return self.layout is not None or self.is_program
 
     @property
     def has_chain(self) -> bool:
@@ -113,7 +125,7 @@ class FileEvent(NamedTuple):
     @property
     def is_profile(self) -> bool:
         """Whether it is no tracepoint, and no program's: its samples are of an address."""
-        return self.sample_type is not None and self.layout is None and not self.is_program
+        return self.sample_type is not None and not self.has_table
 
     @property
     def is_placed(self) -> bool:
@@ -141,6 +153,7 @@ class EventFile:
         records: of each of its tables; an event without a sound layout has none.
         software: samples of software events, each as of a table of its own, for answers.
         sources: all of its records, for losses and damage.
+        tabled: names in the table of samples of events that have tables of their own too.
         damage: what is wrong with the part that describes the events, "" if nothing is.
         move: why records are missing that a seal was moving, "" if none are.
         skips: what is left out behind damage in the records of a CPU.
@@ -164,6 +177,7 @@ class EventFile:
         self.records: tuple[Records, ...] = ()
         self.software: tuple[Records, ...] = ()
         self.sources: tuple[Source, ...] = ()
+        self.tabled: frozenset[str] = frozenset()
         self.damage = ""
         self.move = ""
         self._stamps = (0, 0)

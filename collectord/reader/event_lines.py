@@ -166,14 +166,15 @@ def all_of(file: EventFile, wanted: Collection[int], span: Window) -> tuple[Scan
     return scan, end
 
 
-def events_in(file: EventFile) -> frozenset[str]:
-    """Return the names of the events of which a file has records."""
+def tables_in(file: EventFile) -> frozenset[str]:
+    """Return SYSTEM:NAME of the tables of events of which a file has records."""
     nothing: Ops = []
     events = [(event, nothing) for event in file.events if event.keys]
     lines = EventLines(file, Programs(events, None, nothing, Words()), Window())
-    return frozenset(name for (name, _), count in lines.count().items() if count)
+    there = {name for (name, _), count in lines.count().items() if count}
+    return frozenset(event.table_name for event in file.events if event.full_name in there)
 
 
 def _is_raw(event: FileEvent) -> bool:
     """Whether the records are the raw data of samples."""
-    return event.sample_type is not None and (event.layout is not None or event.is_program)
+    return event.sample_type is not None and event.has_table

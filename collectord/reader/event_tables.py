@@ -116,13 +116,20 @@ class EventTable:
     Attributes:
         name: of the table.
         system: of the event, "" for the other tables.
+        event: its name within the system; the table's own for the others.
         columns: kind by name.
     """
 
     name: str
     system: str
+    event: str
     columns: Mapping[str, str]
     _rows_of: Sequence[tuple[EventFile, Records | None]] = field(repr=False)
+
+    @property
+    def full_name(self) -> str:
+        """SYSTEM:NAME of the event."""
+        return f"{self.system}:{self.event}"
 
     @property
     def is_of_event(self) -> bool:
@@ -251,11 +258,11 @@ def tables_of(files: Sequence[EventFile]) -> dict[str, EventTable]:
         is_alone = taken[name.lower()] == 1 or not system
         shown = name if is_alone else f"{system}:{name}"
         columns = _columns(rows_of) if system else FIXED[name]
-        tables[shown] = EventTable(shown, system, columns, rows_of)
+        tables[shown] = EventTable(shown, system, name, columns, rows_of)
     for name, places in _INCIDENTS.items():
         more = (_OF_LOSSES if name == LOSSES else {}) | _OF_FILES
         columns = {column: kind for column, (kind, _) in places.items()} | more
-        tables[name] = EventTable(name, "", columns, [(file, None) for file in files])
+        tables[name] = EventTable(name, "", name, columns, [(file, None) for file in files])
     return tables
 
 
@@ -266,7 +273,9 @@ def software_tables(files: Iterable[EventFile]) -> list[EventTable]:
         for records in file.software:
             by_name.setdefault(records.name, []).append((file, records))
     columns = FIXED[SAMPLES]
-    return [EventTable(name, SOFTWARE, columns, rows_of) for name, rows_of in by_name.items()]
+    return [
+        EventTable(name, SOFTWARE, name, columns, rows_of) for name, rows_of in by_name.items()
+    ]
 
 
 def software_event(name: str) -> str:

@@ -138,7 +138,7 @@ class _Trace:
     ) -> int:
         """Write records of a tracepoint as events of ftrace, and return their number."""
         described = self._protos.FtraceEvent.DESCRIPTOR.fields_by_name
-        found = described.get(table.name.rpartition(":")[2])
+        found = described.get(table.event)
         message = found.message_type if found is not None else None
         known = [] if message is None else list(_fields(message, fields))
         count = 0

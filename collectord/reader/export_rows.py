@@ -140,12 +140,12 @@ class TimeLine:
         own = self._own_events()
         for row in self.rows(table, ["event", *fields]):
             event, *values = row.values
-            if str(event).rpartition(":")[2] not in own:
+            if event not in own:
                 yield str(event), row, dict(zip(fields, values, strict=True))
 
     def _own_events(self) -> Collection[str]:
-        """Return the events that have tables of their own."""
-        return {one.name.rpartition(":")[2] for one in self.events}
+        """Return the names of samples whose events have tables of their own."""
+        return {name for file in self._files for name in file.tabled}
 
     def stacks(self, named: NamesOf) -> Iterator[tuple[Row, list[Frame]]]:
         """Yield those samples with their frames, the outermost first. Raises CollectordError.
@@ -181,7 +181,7 @@ class TimeLine:
         for at_ns, cpu, pid, tid, comm, event, epoch, chain in in_time.rows(
             f"{statement}FROM {names.samples}"
         ):
-            if at_ns is None or at_ns < 0 or str(event).rpartition(":")[2] in own:
+            if at_ns is None or at_ns < 0 or event in own:
                 continue
             row = Row(at_ns, -1 if cpu is None else cpu, pid, tid, comm, ())
             yield row, names.symbolizer.frames(pid, epoch, chain or ())

@@ -262,12 +262,7 @@ def _sets(files: Sequence[File]) -> Iterator[tuple[File, ...]]:
     for file in files:
         by_set.setdefault((file.paths.directory, file.paths.set_name), []).append(file)
     for members in by_set.values():
-        yield tuple(sorted(members, key=_number))
-
-
-def _number(file: File) -> int:
-    """Return the number of a file in its set."""
-    return int(file.paths.set_format.rpartition(".")[2] or 0)
+        yield tuple(sorted(members, key=lambda file: file.paths.set_number))
 
 
 def _age(segment: Segment) -> tuple[tuple[str, str, str], int, int, str]:

@@ -30,6 +30,7 @@ from collectord.codec.perf_columns import (
 from collectord.codec.perf_data import AttrSection, decode_event_desc, parse_feature_table
 from collectord.codec.perf_features import decode_build_ids, decode_clock_data
 from collectord.codec.perf_section import Feature
+from collectord.codec.tracepoint import Tracepoint
 from collectord.codec.tracing_data import parse_events
 from collectord.errors import CodecError, SinkError
 from collectord.reader.event_file import (
@@ -85,10 +86,10 @@ def _is_program(attr: PerfEventAttr) -> bool:
     return (attr.type, attr.config) == (EventType.SOFTWARE, SoftwareId.BPF_OUTPUT)
 
 
-def _place(name: str) -> tuple[str, str]:
+def _place(name: str) -> Tracepoint:
     """Return system and name of a program's event: a record may stand for a tracepoint."""
-    system, colon, rest = name.partition(":")
-    return (system, rest) if colon and system and rest else (_BPF, name)
+    named = Tracepoint.parse(name)
+    return named if all(named) else Tracepoint(_BPF, name)
 
 
 def _is_sound(described: EventLayout) -> bool:
@@ -144,8 +145,10 @@ class PerfTables(EventFile):
         self.records = (*self._events(layouts), *self._of_all())
         self.software = tuple(self._software())
         self.events = tuple(self._known(layouts))
-        of_events = {key for event in self.events for key in event.keys}
-        self.silent_keys = tuple({*range(len(self._attrs))} - of_events)
+        of_events = {key: event for event in self.events for key in event.keys}
+        self.silent_keys = tuple({*range(len(self._attrs))} - of_events.keys())
+        tabled = (key for key, event in of_events.items() if event.has_table)
+        self.tabled = frozenset(self._attrs[key].name for key in tabled)
 
     def _counted_losses(self) -> int | None:
         """Return the losses by the events' counters, if all events have one; see `lost_known`."""
@@ -208,7 +211,15 @@ class PerfTables(EventFile):
                 layout = self.manifest.layouts.get(one.name) if self.manifest else None
                 if layout is not None and not _is_sound(layout):
                     layout = None
-                yield FileEvent((key,), "", one.name, None, True, layout, attr.sample_type)  # noqa: FBT003
+                yield FileEvent(
+                    keys=(key,),
+                    system="",
+                    name=one.name,
+                    is_program=True,
+                    described=layout,
+                    sample_type=attr.sample_type,
+                    program_table=str(_place(one.name)),
+                )
             elif (attr.type, attr.config) != (EventType.SOFTWARE, SoftwareId.DUMMY):
                 yield FileEvent((key,), "", one.name, sample_type=attr.sample_type)
         for (number, sample_type), keys in tracepoints.items():
@@ -297,8 +308,7 @@ class PerfTables(EventFile):
                 tracepoints.setdefault(one.attr.config, []).append(one)
             elif _is_program(one.attr):
                 columns = (*self._described(one.name), *_cgroups((one,)))
-                system, name = _place(one.name)
-                yield Records(system, name, columns, (self._source("raw", (one,)),))
+                yield Records(*_place(one.name), columns, (self._source("raw", (one,)),))
         for number, attrs in tracepoints.items():
             system, layout = layouts[number]
             columns = (*columns_of(layout), *_cgroups(attrs))

@@ -38,7 +38,7 @@ def files_of(path: Path) -> dict[int, Path]:
     """
     one = SegmentPaths(path.parent, path.name.removesuffix(PARTIAL))
     if one.set_format and path.exists():
-        return {int(one.set_format.rpartition(".")[2]): path}
+        return {one.set_number: path}
     found: dict[int, Path] = {}
     if path.exists() or not path.parent.is_dir():
         return found

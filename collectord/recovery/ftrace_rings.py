@@ -22,7 +22,7 @@ from collectord.codec.file_formats import TRACE_DAT
 from collectord.errors import CodecError, KernelError, NoSuchTarget, SinkError
 from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
-from collectord.kernel.values.instance_settings import ASIDE_MARK, OWNER_MARK, PREFIX
+from collectord.kernel.values.instance_settings import InstanceName
 from collectord.kernel.values.ring_stats import stats_text
 from collectord.ledger.cut import cut_of_counters
 from collectord.model import (
@@ -90,11 +90,10 @@ def salvage_leftovers(
     """
     done: list[Salvaged] = []
     for name in kernel.leftover_instances():
-        session, owned, _ = name.removeprefix(PREFIX).partition(OWNER_MARK)
-        session = session.removesuffix(ASIDE_MARK)
+        session, is_owned = InstanceName.parse(name)
         # Apart from recordings only trials have their process id in the name, and trials hold no
         # events.
-        trial = bool(owned) and session != RECORD_SESSION
+        trial = is_owned and session != RECORD_SESSION
         salvaged = None
         try:
             directory = None if trial else place(name, session)

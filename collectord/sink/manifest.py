@@ -298,6 +298,11 @@ class Manifest(Common, frozen=True, kw_only=True):
     packed: Packed | None = None
     balances: SeriesText | None = None
 
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """The hashes of `replaces`."""
+        return tuple(self.replaces.split())
+
 
 class _SchemaOnly(msgspec.Struct):
     schema: int
@@ -427,7 +432,7 @@ def thin(readings: Sequence[ClockReading]) -> tuple[ClockReading, ...]:
 
 def successor(manifest: Manifest, raw: bytes, **changes: object) -> Manifest:
     """Return the manifest that replaces a sealed one, whose bytes are `raw`."""
-    replaces = " ".join([*manifest.replaces.split(), hashlib.sha256(raw).hexdigest()])
+    replaces = " ".join([*manifest.replaced, hashlib.sha256(raw).hexdigest()])
     return msgspec.structs.replace(manifest, replaces=replaces, **changes)
 
 

@@ -188,6 +188,18 @@ class SegmentPaths:
         match = _SET.fullmatch(self.name)
         return f"{match['kind']}.{match['number']}" if match else ""
 
+    @property
+    def set_kind(self) -> str:
+        """The kind of a set's file, `blktrace` or `relay`; "" for other files."""
+        match = _SET.fullmatch(self.name)
+        return match["kind"] if match else ""
+
+    @property
+    def set_number(self) -> int:
+        """The number of a file in its set; 0 for other files."""
+        match = _SET.fullmatch(self.name)
+        return int(match["number"]) if match else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Group:

@@ -142,7 +142,7 @@ class Shipping(NamedTuple):
 
 def form_of(paths: SegmentPaths) -> str:
     """Return the format of a segment; of a set of files, without the number."""
-    return paths.set_format.partition(".")[0] if paths.set_format else paths.format
+    return paths.set_kind or paths.format
 
 
 def read(directory: Path) -> ShipNote | None:

@@ -45,7 +45,7 @@ def set_filter(
             raise refused_addresses(error, event, scope) from error
         if error.errno not in FILTER_REFUSALS or event.tracepoint is None:
             raise
-        reason = kernel.filter_refusal(*event.tracepoint, event.filter)
+        reason = kernel.filter_refusal(event.tracepoint, event.filter)
         raise refused_filter(event.name, event.filter, reason) from error
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from collectord.codec.perf_attr import EventType, PerfEventAttr, ReadFormat, SampleType
+from collectord.codec.tracepoint import Tracepoint
 from collectord.kernel.linux import LinuxKernel
 from tests.support.recording import recording
 
@@ -52,7 +53,7 @@ class Witness:
     def __init__(self, kernel: LinuxKernel, event: str, stack: ExitStack) -> None:
         config = CONTEXT_SWITCHES
         if ":" in event:
-            config = kernel.tracefs.event_id(*event.split(":"))
+            config = kernel.tracefs.event_id(Tracepoint.parse(event))
         attr = PerfEventAttr(
             type=EventType.TRACEPOINT if ":" in event else EventType.SOFTWARE,
             config=config,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.codec.perf_attr import EventType, PerfEventAttr
+from collectord.codec.tracepoint import Tracepoint
 from collectord.kernel.linux import LinuxKernel
 from tests.support import bpf, daemons
 from tests.support.recording import (
@@ -45,7 +46,7 @@ EVENT: Final = f"syscalls:sys_enter_{NAME}"
 def attached(returns: int) -> Iterator[None]:
     """A program on the tracepoint for the length of a block, attached as perf and bcc do it."""
     kernel = LinuxKernel()
-    config = kernel.tracefs.event_id(*EVENT.split(":"))
+    config = kernel.tracefs.event_id(Tracepoint.parse(EVENT))
     attr = PerfEventAttr(type=EventType.TRACEPOINT, config=config, sample_period=1)
     with bpf.program(returns, b"foreign") as program:
         event = kernel.perf_event_open(attr, pid=os.getpid(), cpu=-1)

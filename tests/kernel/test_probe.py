@@ -15,6 +15,7 @@ import pytest
 from collectord.codec.perf_attr import EventType, PerfEventAttr, SampleType, SoftwareId
 from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_sideband import Comm, Fork, Mmap2, decode
+from collectord.codec.tracepoint import Tracepoint
 from collectord.daemon.cpu_watch import CpuWatch
 from collectord.kernel.host import processes
 from collectord.kernel.linux import LinuxKernel
@@ -40,13 +41,13 @@ SIDEBAND: Final = PerfEventAttr(
 
 def test_facts_of_this_kernel(tracefs: Path) -> None:
     """The facts agree with what the kernel shows elsewhere."""
-    facts = LinuxKernel().facts(FactsWanted(("sched:sched_process_*",)))
+    facts = LinuxKernel().facts(FactsWanted((Tracepoint("sched", "sched_process_*"),)))
     ids = {
-        name: int((tracefs / "events/sched" / name.removeprefix("sched:") / "id").read_text())
-        for name in facts.tracepoints
+        one: int((tracefs / "events/sched" / one.name / "id").read_text())
+        for one in facts.tracepoints
     }
     assert facts.tracepoints == ids
-    assert "sched:sched_process_exec" in ids
+    assert Tracepoint("sched", "sched_process_exec") in ids
     assert facts.release == os.uname().release
     assert facts.cpus_online == LinuxKernel().online_cpus()
     assert facts.pmus["software"].type == EventType.SOFTWARE
@@ -57,13 +58,14 @@ def test_facts_of_this_kernel(tracefs: Path) -> None:
 @pytest.mark.usefixtures("tracefs")
 def test_unmatched_name_reads_all_names() -> None:
     """For a name that matches nothing all names are given, so that the nearest can be told."""
-    some = LinuxKernel().facts(FactsWanted(("sched:sched_switch",)))
-    every = LinuxKernel().facts(FactsWanted(("sched:sched_swithc",)))
-    assert list(some.tracepoints) == ["sched:sched_switch"]
-    assert some.task_tracepoints == {"sched:sched_switch"}
+    some = LinuxKernel().facts(FactsWanted((Tracepoint("sched", "sched_switch"),)))
+    every = LinuxKernel().facts(FactsWanted((Tracepoint("sched", "sched_swithc"),)))
+    assert [*map(str, some.tracepoints)] == ["sched:sched_switch"]
+    assert some.task_tracepoints == {*some.tracepoints}
     named = {"sched:sched_waking", "sched:sched_migrate_task", "signal:signal_generate"}
-    assert every.task_tracepoints > named
-    assert not every.task_tracepoints & {"syscalls:sys_enter_kill", "irq:irq_handler_entry"}
+    of_tasks = {*map(str, every.task_tracepoints)}
+    assert of_tasks > named
+    assert not of_tasks & {"syscalls:sys_enter_kill", "irq:irq_handler_entry"}
     assert every.tracepoints.keys() > some.tracepoints.keys()
     assert every.tracepoints == LinuxKernel().facts(FactsWanted()).tracepoints
 
@@ -120,10 +122,11 @@ def test_tracefs_is_mounted_or_only_seen(tracefs: Path) -> None:
         "from pathlib import Path\n"
         "from collectord.kernel.linux import LinuxKernel\n"
         "from collectord.kernel.values.facts_wanted import FactsWanted\n"
-        "kernel = LinuxKernel()\n"
-        "print(kernel.filter_refusal('sched', 'sched_switch', 'nothing == 1'))\n"
+        "from collectord.codec.tracepoint import Tracepoint\n"
+        "kernel, switch = LinuxKernel(), Tracepoint('sched', 'sched_switch')\n"
+        "print(kernel.filter_refusal(switch, 'nothing == 1'))\n"
         "for mount in (False, True):\n"
-        "    wanted = FactsWanted(('sched:sched_switch',), mount=mount, ftrace=True)\n"
+        "    wanted = FactsWanted((switch,), mount=mount, ftrace=True)\n"
         "    facts = kernel.facts(wanted)\n"
         "    seen = facts.ftrace.instances, 'tracefs' in Path('/proc/mounts').read_text()\n"
         "    print(facts.tracefs_path, *facts.tracepoints, *seen)\n"
@@ -140,7 +143,9 @@ def test_who_may_not_mount_tracefs_is_told(tracefs: Path) -> None:
     script = (
         "from collectord.kernel.linux import LinuxKernel\n"
         "from collectord.kernel.values.facts_wanted import FactsWanted\n"
-        "facts = LinuxKernel().facts(FactsWanted(('sched:sched_switch',)))\n"
+        "from collectord.codec.tracepoint import Tracepoint\n"
+        "switch = Tracepoint('sched', 'sched_switch')\n"
+        "facts = LinuxKernel().facts(FactsWanted((switch,)))\n"
         "remedies = [c.remedy for c in facts.checks if c.name == 'tracepoints']\n"
         "print(facts.tracefs_path, *remedies, sep='|')\n"
     )

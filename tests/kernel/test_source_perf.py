@@ -29,6 +29,7 @@ from collectord.codec.perf_attr import (
 )
 from collectord.codec.perf_record import iter_records
 from collectord.codec.perf_sideband import Comm, decode
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.kernel.linux import LinuxKernel
 from collectord.model import Basis, RingRole, Scope, ScopeKind
@@ -89,14 +90,14 @@ def _attr(kind: int, config: int, *, inherit: bool = False, **fields: bool) -> P
 
 def _calls(kernel: LinuxKernel, **fields: bool) -> EventPlan:
     """Counts the generator's system calls and no others."""
-    config = kernel.tracefs.event_id("raw_syscalls", "sys_enter")
+    config = kernel.tracefs.event_id(Tracepoint("raw_syscalls", "sys_enter"))
     return EventPlan(
         index=0,
         name="raw_syscalls:sys_enter",
         attr=_attr(EventType.TRACEPOINT, config, **fields),
         basis=Basis.EXACT,
         filter=f"id == {NUMBER}",
-        tracepoint=("raw_syscalls", "sys_enter"),
+        tracepoint=Tracepoint("raw_syscalls", "sys_enter"),
     )
 
 
@@ -334,13 +335,13 @@ def test_cgroup_scope_counts_its_members(
 
 def test_events_share_a_ring(kernel: LinuxKernel, stack: ExitStack, generator: Generator) -> None:
     """Two events of a CPU write into one ring, and each sample names its event."""
-    exits = kernel.tracefs.event_id("raw_syscalls", "sys_exit")
+    exits = kernel.tracefs.event_id(Tracepoint("raw_syscalls", "sys_exit"))
     leave = replace(
         _calls(kernel),
         index=1,
         name="raw_syscalls:sys_exit",
         attr=_attr(EventType.TRACEPOINT, exits),
-        tracepoint=("raw_syscalls", "sys_exit"),
+        tracepoint=Tracepoint("raw_syscalls", "sys_exit"),
         group=1,
     )
     plan = _session(Scope(ScopeKind.CPUS, cpus=CPUS[:1]), _calls(kernel), leave, cpus=CPUS[:1])
@@ -390,8 +391,10 @@ def test_group_counts_together(kernel: LinuxKernel, stack: ExitStack) -> None:
 def test_excluded_threads_are_not_counted(kernel: LinuxKernel, stack: ExitStack) -> None:
     """Filtered events are in no counter either, so that the balance stays exact."""
     event = replace(_calls(kernel), filter="", exclude_self=True)
-    call = kernel.tracefs.event_id("syscalls", "sys_enter_getppid")
-    event = replace(event, attr=_attr(EventType.TRACEPOINT, call), tracepoint=("syscalls", "x"))
+    call = kernel.tracefs.event_id(Tracepoint("syscalls", "sys_enter_getppid"))
+    event = replace(
+        event, attr=_attr(EventType.TRACEPOINT, call), tracepoint=Tracepoint("syscalls", "x")
+    )
     scope = Scope(ScopeKind.THREAD, pids=(threading.get_native_id(),))
     mine = (1, threading.get_native_id())
     counted = perf.open_session(kernel, _session(scope, event), stack)
@@ -539,7 +542,7 @@ def test_foreign_program_is_reported(
 ) -> None:
     """A BPF program on the tracepoint shows by its id while it is attached, and then no more."""
     require("BPF")
-    config = kernel.tracefs.event_id("syscalls", "sys_enter_getppid")
+    config = kernel.tracefs.event_id(Tracepoint("syscalls", "sys_enter_getppid"))
     attr = _attr(EventType.TRACEPOINT, config)
     event = replace(_calls(kernel), filter="", attr=attr)
     opened = perf.open_session(kernel, _session(Scope(ScopeKind.SYSTEM), event), stack)

@@ -20,6 +20,7 @@ import pytest
 
 from collectord.codec.ftrace_page import Walk
 from collectord.codec.trace_dat import build_head
+from collectord.codec.tracepoint import Tracepoint
 from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.errors import (
     CollectordError,
@@ -643,6 +644,8 @@ def test_the_filter_trial_is_nobodys_leftover(
         return found
 
     monkeypatch.setattr(kernel_tracefs, "_refusal_words", poll)
-    assert "Field not found" in kernel.filter_refusal("sched", "sched_switch", "nothing == 1")
+    assert "Field not found" in kernel.filter_refusal(
+        Tracepoint("sched", "sched_switch"), "nothing == 1"
+    )
     assert seen == [((name,), ())]
     assert not (kernel.tracefs.root / "instances" / name).exists()

@@ -7,17 +7,18 @@ import os
 from dataclasses import replace
 from typing import Any, Final
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.facts.kernel_facts import BpfFacts, KernelFacts, PmuFacts
 from collectord.kernel.bpf import catalogue
 
 TRACEPOINTS: Final = {
-    "sched:sched_switch": 300,
-    "sched:sched_wakeup": 301,
-    "sched:sched_stat_runtime": 302,
-    "sched:sched_process_exec": 303,
-    "sched:sched_process_fork": 304,
-    "sched:sched_process_exit": 305,
-    "raw_syscalls:sys_enter": 20,
+    Tracepoint("sched", "sched_switch"): 300,
+    Tracepoint("sched", "sched_wakeup"): 301,
+    Tracepoint("sched", "sched_stat_runtime"): 302,
+    Tracepoint("sched", "sched_process_exec"): 303,
+    Tracepoint("sched", "sched_process_fork"): 304,
+    Tracepoint("sched", "sched_process_exit"): 305,
+    Tracepoint("raw_syscalls", "sys_enter"): 20,
 }
 
 # It has the program of the installed configuration, and nothing that compiles it.

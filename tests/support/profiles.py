@@ -156,6 +156,7 @@ def write_switches(
     *records: bytes,
     features: Features | None = None,
     attr: PerfEventAttr = SWITCH_ATTR,
+    modifiers: str = "",
 ) -> Path:
     """Write a file of these switches and other records."""
     layouts = TracingData(
@@ -165,7 +166,7 @@ def write_switches(
         events={"sched": [_FORMAT]},
     )
     head = build_head(
-        [AttrSection(attr, (_ID,), "sched:sched_switch")],
+        [AttrSection(attr, (_ID,), f"sched:sched_switch{modifiers}")],
         tracing_data.build(layouts),
         features=features or Features(),
     )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.codec.tracepoint import Tracepoint
 
 _ANY_PURPOSE: Final = Purpose()
 
@@ -74,10 +75,10 @@ class LocalPerf(DescriptorCalls, LocalHost):
         """See `Kernel.time_conversion`."""
         return read_time_conversion(self.page_bytes)
 
-    def filter_refusal(self, system: str, name: str, text: str) -> str:
+    def filter_refusal(self, tracepoint: Tracepoint, text: str) -> str:
         """See `Kernel.filter_refusal`."""
         with self.tracefs.seen() as tracefs:
-            return tracefs.filter_refusal(system, name, text)
+            return tracefs.filter_refusal(tracepoint, text)
 
     def running_state(
         self, attr: PerfEventAttr, event_id: int, pids: Sequence[int] | None = None
@@ -89,11 +90,11 @@ class LocalPerf(DescriptorCalls, LocalHost):
         """See `Kernel.process_state`."""
         return processes.describe(attr, event_id, [pid], time_ns, proc=self.proc)
 
-    def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
+    def tracing_data(self, tracepoints: Sequence[Tracepoint]) -> TracingData:
         """See `Kernel.tracing_data`."""
         formats: dict[str, list[bytes]] = {}
-        for system, name in dict.fromkeys(tracepoints):
-            formats.setdefault(system, []).append(self.tracefs.event_format(system, name))
+        for one in dict.fromkeys(tracepoints):
+            formats.setdefault(one.system, []).append(self.tracefs.event_format(one))
         return TracingData(
             header_page=self.tracefs.header_page(),
             header_event=self.tracefs.header_event(),

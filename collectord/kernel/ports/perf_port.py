@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from collectord.codec.aux_pmu import TimeConversion
     from collectord.codec.perf_attr import PerfEventAttr
+    from collectord.codec.tracepoint import Tracepoint
     from collectord.codec.tracing_data import TracingData
     from collectord.config.pressure_limit import PressureLimit
     from collectord.facts.kernel_facts import OpenerFacts
@@ -183,7 +184,7 @@ class PerfPort(Protocol):
     def time_conversion(self) -> TimeConversion:
         """Return how the CPU's counter becomes perf's clock, as far as the kernel tells."""
 
-    def filter_refusal(self, system: str, name: str, text: str) -> str:
+    def filter_refusal(self, tracepoint: Tracepoint, text: str) -> str:
         """Return the kernel's reason for refusing a tracepoint's filter; "" if unknown."""
 
     def running_state(
@@ -194,8 +195,8 @@ class PerfPort(Protocol):
     def process_state(self, attr: PerfEventAttr, event_id: int, pid: int, time_ns: int) -> bytes:
         """Return one process as such records of this time; empty if it has exited."""
 
-    def tracing_data(self, tracepoints: Sequence[tuple[str, str]]) -> TracingData:
-        """Return formats of these tracepoints (system, name), as a perf.data file holds them.
+    def tracing_data(self, tracepoints: Sequence[Tracepoint]) -> TracingData:
+        """Return formats of these tracepoints, as a perf.data file holds them.
 
         Raises:
             KernelError: tracefs is absent or may not be read.

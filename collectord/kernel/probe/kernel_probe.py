@@ -7,7 +7,6 @@ import errno
 import os
 import re
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +37,7 @@ from collectord.programs import bpf_program
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from collectord.codec.tracepoint import Tracepoint
     from collectord.kernel.probe.local_kernel import LocalKernel
     from collectord.kernel.values.facts_wanted import FactsWanted
 
@@ -101,7 +101,7 @@ def probe(kernel: LocalKernel, wanted: FactsWanted) -> KernelFacts:
         pmus=pmus,
         aux_pmus=aux_pmus,
         tracepoints=tracepoints,
-        task_tracepoints=frozenset(name for name in tracepoints if _names_task(kernel, name)),
+        task_tracepoints=frozenset(one for one in tracepoints if _names_task(kernel, one)),
         tracefs_path=str(kernel.tracefs.place) if kernel.tracefs.mounted else None,
         tracefs_problem=problem,
         tracefs_need=need,
@@ -186,17 +186,16 @@ class _Attempts:
 
 
 def _tracepoints(
-    kernel: LocalKernel, wanted: Iterable[str] | None, *, mount: bool
-) -> tuple[dict[str, int], str, str, str]:
-    """Return ids by name; or why they cannot be read, the missing privilege, and the remedy."""
+    kernel: LocalKernel, wanted: Iterable[Tracepoint] | None, *, mount: bool
+) -> tuple[dict[Tracepoint, int], str, str, str]:
+    """Return their ids; or why they cannot be read, the missing privilege, and the remedy."""
     tracefs = kernel.tracefs
     try:
         if mount:
             tracefs.ensure_mounted()
         else:
             tracefs.check_mounted()
-        names = tracefs.available_events()
-        chosen = _chosen(names, None if wanted is None else tuple(wanted))
+        chosen = _chosen(tracefs.available_events(), None if wanted is None else tuple(wanted))
         return _ids(kernel, chosen), "", "", ""
     except MissingPrivilege as error:
         if "mount" in error.syscall:
@@ -206,35 +205,35 @@ def _tracepoints(
         return {}, error.message, "", error.hint
 
 
-def _chosen(names: tuple[str, ...], wanted: tuple[str, ...] | None) -> Iterable[str]:
+def _chosen(
+    known: tuple[Tracepoint, ...], wanted: tuple[Tracepoint, ...] | None
+) -> Iterable[Tracepoint]:
     if wanted is None:
-        return names
-    matches = [[name for name in names if fnmatchcase(name, glob)] for glob in wanted]
+        return known
+    matches = [[*filter(pattern.matches, known)] for pattern in wanted]
     if not all(matches):
-        return names
-    return dict.fromkeys(name for found in matches for name in found)
+        return known
+    return dict.fromkeys(chain.from_iterable(matches))
 
 
-def _ids(kernel: LocalKernel, names: Iterable[str]) -> dict[str, int]:
+def _ids(kernel: LocalKernel, chosen: Iterable[Tracepoint]) -> dict[Tracepoint, int]:
     ids = {}
-    for name in names:
-        system, _, event = name.partition(":")
+    for one in chosen:
         try:
-            ids[name] = kernel.tracefs.event_id(system, event)
+            ids[one] = kernel.tracefs.event_id(one)
         except MissingFeature:
             continue  # its module was removed since the list was read
     return ids
 
 
-def _names_task(kernel: LocalKernel, name: str) -> bool:
-    """Whether one of the tracepoint's own fields is a task's id; arguments of system calls aside.
+def _names_task(kernel: LocalKernel, tracepoint: Tracepoint) -> bool:
+    """Whether one of a tracepoint's own fields is a task's id; arguments of system calls aside.
 
     `common_pid` is the task in which the event happens; such a field may be any other one.
     """
-    system, _, event = name.partition(":")
-    if system == "syscalls":
+    if tracepoint.system == "syscalls":
         return False
     try:
-        return _TASK_FIELD.search(kernel.tracefs.event_format(system, event)) is not None
+        return _TASK_FIELD.search(kernel.tracefs.event_format(tracepoint)) is not None
     except KernelError:  # its module was removed, or it may not be read
         return False

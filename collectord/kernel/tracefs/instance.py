@@ -16,6 +16,7 @@ import re
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import KernelError, NoSuchTarget, UsageError
 from collectord.folders.trust import PROC
 from collectord.kernel.host.task_comms import TaskComms
@@ -158,10 +159,9 @@ class Instance:
         stack.push(instance._remove_unless_failed)
         instance._probes.adopt()
         instance.events = tuple(
-            TraceEvent(system, name)
+            TraceEvent(*Tracepoint.parse(event))
             for event in instance._files.read_text("set_event").split()
             if event.count(":") == 1
-            for system, name in [event.split(":")]
         )
         # Its events stay as they are: a later try has to know them too.
         instance._files.write("tracing_on", "0")

@@ -16,6 +16,7 @@ from collectord.text.nearest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from collectord.codec.tracepoint import Tracepoint
     from collectord.kernel.tracefs.control_files import ControlFolder
     from collectord.kernel.values.instance_settings import TraceEvent
 
@@ -33,14 +34,14 @@ class FilterReason:
 
 
 def check_known(
-    folder: ControlFolder, event: TraceEvent, available: Callable[[], Iterable[str]]
+    folder: ControlFolder, event: TraceEvent, available: Callable[[], Iterable[Tracepoint]]
 ) -> None:
     """Check that an event can be enabled.
 
     Args:
         folder: the instance.
         event: the event.
-        available: returns all names, `system:name`; called only to find the nearest.
+        available: returns all; called only to find the nearest.
 
     Raises:
         UnknownEvent: with the nearest name.
@@ -51,7 +52,7 @@ def check_known(
         return
     if inside and folder.has(event.leaf("format")):
         raise UnknownEvent(f"{event} belongs to ftrace itself and cannot be enabled")
-    nearest = did_you_mean(str(event), available())
+    nearest = did_you_mean(str(event), map(str, available()))
     raise UnknownEvent(f"no tracepoint {event}", hint=nearest or "collectord list shows them")
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from collectord.kernel.tracefs.reader_page import handed_out
-from collectord.kernel.values.instance_settings import ASIDE_MARK, OWNER_MARK
+from collectord.kernel.values.instance_settings import InstanceName
 from collectord.kernel.values.left_instance import LeftInstance, LeftRing
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def open_left(instance: Instance, number: int, note: InstanceNote | None) -> Lef
     return LeftInstance(
         id=number,
         name=instance.name,
-        session=instance.session.partition(OWNER_MARK)[0].removesuffix(ASIDE_MARK),
+        session=InstanceName.parse(instance.name).session,
         created_ns=max(made_ns, note.since_ns if note is not None else 0),
         buffer_bytes=effective.buffer_bytes,
         subbuf_bytes=effective.subbuf_bytes,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collectord._native import _syscalls
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.kernel.host import errno_mapping
 from collectord.kernel.tracefs import instance_lock
@@ -125,26 +126,27 @@ class Tracefs:
             hint="the kernel needs CONFIG_FTRACE, and sysfs must be mounted",
         )
 
-    def available_events(self) -> tuple[str, ...]:
-        """Return all tracepoints as `system:name`, in the kernel's order.
+    def available_events(self) -> tuple[Tracepoint, ...]:
+        """Return all tracepoints, in the kernel's order.
 
         Raises:
             MissingPrivilege, KernelError: the list cannot be read.
         """
-        return tuple(self._read(self.root / "available_events").decode().split())
+        names = self._read(self.root / "available_events").decode().split()
+        return tuple(map(Tracepoint.parse, names))
 
-    def event_id(self, system: str, name: str) -> int:
+    def event_id(self, tracepoint: Tracepoint) -> int:
         """Return the `config` of a TRACEPOINT event.
 
         Raises:
             MissingFeature: this kernel has no such tracepoint.
             MissingPrivilege, KernelError: its description cannot be read.
         """
-        return int(self._event(system, name, "id"))
+        return int(self._event(tracepoint, "id"))
 
-    def event_format(self, system: str, name: str) -> bytes:
+    def event_format(self, tracepoint: Tracepoint) -> bytes:
         """Return a tracepoint's `format` file, as perf.data holds it. Raises as `event_id`."""
-        return self._event(system, name, "format")
+        return self._event(tracepoint, "format")
 
     def ftrace_formats(self) -> dict[str, bytes]:
         """Return the formats of ftrace's own entries, by name."""
@@ -163,7 +165,7 @@ class Tracefs:
         """Return the layout of an entry's header. Raises as `available_events`."""
         return self._read(self.root / "events/header_event")
 
-    def filter_refusal(self, system: str, name: str, text: str) -> str:
+    def filter_refusal(self, tracepoint: Tracepoint, text: str) -> str:
         """Return why the kernel refuses a filter; "" if it takes it or cannot be asked.
 
         PERF_EVENT_IOC_SET_FILTER fails with EINVAL alone. A tracefs instance gives words: its
@@ -176,7 +178,7 @@ class Tracefs:
             lock_fd = instance_lock.make_locked(self.root, instance)
         except KernelError:
             return ""
-        path = self.root / "instances" / instance / "events" / system / name / "filter"
+        path = self.root.joinpath("instances", instance, "events", *tracepoint, "filter")
         try:
             return _refusal_words(path, text)
         finally:
@@ -184,14 +186,12 @@ class Tracefs:
                 instance_lock.remove_locked(self.root, instance)
             os.close(lock_fd)
 
-    def _event(self, system: str, name: str, leaf: str) -> bytes:
-        path = self.root / "events" / system / name / leaf
+    def _event(self, tracepoint: Tracepoint, leaf: str) -> bytes:
+        path = self.root.joinpath("events", *tracepoint, leaf)
         try:
             return path.read_bytes()
         except FileNotFoundError as error:
-            raise MissingFeature(
-                f"no tracepoint {system}:{name}", feature=f"{system}:{name}"
-            ) from error
+            raise MissingFeature(f"no tracepoint {tracepoint}", feature=str(tracepoint)) from error
         except OSError as error:
             raise self._refused(error, path) from error
 

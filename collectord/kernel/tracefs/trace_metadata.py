@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from collectord import __version__
 from collectord.codec.kallsyms import FUNCTIONS, are_hidden
 from collectord.codec.trace_dat_head import Metadata
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import MissingFeature
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ def read_metadata(
         MissingPrivilege, MissingFeature, KernelError: tracefs cannot be read.
     """
     formats: dict[str, list[bytes]] = {}
-    for system, name in dict.fromkeys((event.system, event.name) for event in events):
+    for one in dict.fromkeys(Tracepoint(event.system, event.name) for event in events):
         with suppress(MissingFeature):
-            text = tracefs.event_format(system, name)
-            formats.setdefault(system, []).append(text)
+            text = tracefs.event_format(one)
+            formats.setdefault(one.system, []).append(text)
     host = os.uname()
     symbols = any(_SYMBOL.search(text) for texts in formats.values() for text in texts)
     return Metadata(

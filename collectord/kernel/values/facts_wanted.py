@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collectord.codec.tracepoint import Tracepoint
 
 # The directory of a host's own BPF programs.
 LOCAL: Final = Path("/etc/collectord/bpf")
@@ -33,7 +36,7 @@ class FactsWanted:
     """The facts that are needed of a host; what is not asked for is not tried.
 
     Attributes:
-        tracepoints: those whose ids are needed, `system:name` with globs; None for all. If one of
+        tracepoints: those whose ids are needed, or patterns of them; None for all. If one of
             them matches nothing, all are read too, so that a plan can name the nearest.
         mount: mount tracefs where it is not; without it this process looks at it by a mount that
             ends with the probe, and nothing is changed.
@@ -48,7 +51,7 @@ class FactsWanted:
             tracepoints, those whose trace perf can decode too.
     """
 
-    tracepoints: tuple[str, ...] | None = None
+    tracepoints: tuple[Tracepoint, ...] | None = None
     mount: bool = False
     ftrace: bool = False
     measure: bool = False

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,6 +17,19 @@ OWNER_MARK: Final = "~"
 # Ends the name of an instance that a changed session has beside its present one.
 ASIDE_MARK: Final = "+"
 _MASK_WORD_DIGITS: Final = 8
+
+
+class InstanceName(NamedTuple):
+    """The parts of an instance's name: its session, and whether a process has its id in it."""
+
+    session: str
+    is_owned: bool
+
+    @classmethod
+    def parse(cls, name: str) -> InstanceName:
+        """Read the name of an instance's directory."""
+        session, mark, _ = name.removeprefix(PREFIX).partition(OWNER_MARK)
+        return cls(session.removesuffix(ASIDE_MARK), bool(mark))
 
 
 @dataclass(frozen=True, slots=True)

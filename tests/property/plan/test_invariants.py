@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collectord.plan.session_plan import SessionPlan
 
 CPU = st.integers(0, cpu_list.MAX_CPU)
-NAMES = [event.name for event in NAMED_EVENTS] + list(TRACEPOINTS)
+NAMES = [event.name for event in NAMED_EVENTS] + [*map(str, TRACEPOINTS)]
 NAMES += ["r1a8", "mem:0x1000/4:rw", "cpu/event=0x3c,umask=1/", "sched:sched_process_*"]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from collectord import cli
 from collectord.cli import check, doctor
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import ConfigError, NoDaemon, UsageError
 from collectord.facts.kernel_facts import Check, KernelFacts
 from collectord.kernel.linux import LinuxKernel
@@ -30,9 +31,9 @@ FACTS: Final = KernelFacts(
     cpus_possible=(0, 1, 2, 3),
     capabilities=frozenset({"CAP_PERFMON", "CAP_IPC_LOCK"}),
     tracepoints={
-        "sched:sched_process_exec": 1,
-        "sched:sched_process_fork": 2,
-        "sched:sched_process_exit": 3,
+        Tracepoint("sched", "sched_process_exec"): 1,
+        Tracepoint("sched", "sched_process_fork"): 2,
+        Tracepoint("sched", "sched_process_exit"): 3,
     },
     tracefs_path="/sys/kernel/tracing",
     bpf=WITHOUT_BCC,

@@ -13,6 +13,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from collectord.cli import export
 from collectord.errors import CollectordError, SinkError, UsageError
+from tests.support import profiles
 from tests.support.ftrace_pages import event, page
 from tests.support.query_files import switch, switches, write_trace
 
@@ -90,6 +91,18 @@ def test_chrome_gets_slices_of_what_ran_and_an_instant_for_each_record(
     assert 'a\x1b"<\\xff' in {one["args"].get("next_comm") for one in instants}
     (lost,) = [one["args"] for one in instants if one["name"] == "lost"]
     assert lost["events"] == 4
+
+
+@pytest.mark.parametrize("modifiers", ["", ":k"])
+def test_a_record_of_a_tracepoint_is_no_sample_too(modifiers: str, tmp_path: Path) -> None:
+    """Its event has a table of its own, however the file spells the event."""
+    path = profiles.write_switches(
+        tmp_path / "perf.data", profiles.switch(1, 50, 0), modifiers=modifiers
+    )
+    output = tmp_path / "out.json"
+    assert export.run(["--format", "chrome-json", "-o", str(output), str(path)]) == 0
+    events = json.loads(output.read_bytes())["traceEvents"]
+    assert [one["cat"] for one in events if one["ph"] == "i"] == ["sched"]
 
 
 def test_parquet_has_a_file_for_each_event_and_the_ledgers(trace: str, tmp_path: Path) -> None:

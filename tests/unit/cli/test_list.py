@@ -13,6 +13,7 @@ from collectord import cli
 from collectord.cli import list as listing
 from collectord.codec.aux_pmu import AuxPmuFacts
 from collectord.codec.event_names import NAMED_EVENTS
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import KernelError, MissingFeature, MissingPrivilege
 from collectord.facts.kernel_facts import Check, KernelFacts, PmuFacts, RelayFacts
 from collectord.kernel.linux import LinuxKernel
@@ -31,7 +32,11 @@ FACTS = KernelFacts(
         "uncore": PmuFacts(9, {"event": "config:0-7"}, {"reads": "event=4"}, (4,), core=False),
         "odd": PmuFacts(10, {"event": "config:0-7"}, {"wide": "event=0x1ff"}),
     },
-    tracepoints={"sched:sched_switch": 1, "sched:sched_wakeup": 2, "irq:irq_handler_entry": 3},
+    tracepoints={
+        Tracepoint("sched", "sched_switch"): 1,
+        Tracepoint("sched", "sched_wakeup"): 2,
+        Tracepoint("irq", "irq_handler_entry"): 3,
+    },
 )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from collectord.codec.event_names import NAMED_EVENTS, NamedEvent, find_named
 from collectord.codec.perf_attr import EventType
+from collectord.codec.tracepoint import Tracepoint
 from collectord.config.event_spec import (
     Alias,
     Breakpoint,
@@ -14,7 +15,6 @@ from collectord.config.event_spec import (
     Modifiers,
     PmuEvent,
     Raw,
-    Tracepoint,
     parse,
     parse_choices,
 )

@@ -30,6 +30,7 @@ from collectord.facts.kernel_facts import BpfFacts
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.plan.ftrace_plan import FtracePlan
+from collectord.programs.bpf_program import tracepoints
 from collectord.text.units import NS_PER_SECOND, Bytes, RingSize, Share
 from tests.support.configs import perf_event
 from tests.support.hosts import TRACEPOINTS, WITHOUT_BCC, host
@@ -466,7 +467,7 @@ def test_the_default_sessions() -> None:
 
 def test_the_default_flight_recorder_is_a_program_where_bpf_runs() -> None:
     """`blackbox` takes the BPF program of that name, and ftrace is left out."""
-    wanted = dict.fromkeys(WITHOUT_BCC.programs["blackbox"].manifest.tracepoints, 1)
+    wanted = dict.fromkeys(tracepoints(WITHOUT_BCC.programs["blackbox"]), 1)
     bpf = BpfFacts(python="python3", programs=WITHOUT_BCC.programs)
     able = host(bpf=bpf, tracepoints={**TRACEPOINTS, **wanted})
     *_, blackbox = build(load([MANUAL]), able).sessions

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.config.rules import check_session
 from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import BpfSourceConfig, SessionConfig
@@ -156,7 +157,7 @@ def test_ftrace_otherwise() -> None:
 def test_a_host_with_neither_says_what_both_lack() -> None:
     """The session is there without rings, and why: the program first, then ftrace."""
     lacking = BpfFacts(problem="no bcc", programs={"keeps": KEEPS})
-    without = keeping_host(bpf=lacking, tracepoints={"sched:sched_process_exec": 1})
+    without = keeping_host(bpf=lacking, tracepoints={Tracepoint("sched", "sched_process_exec"): 1})
     both = (source(), tracefs_source("sched:sched_switch", when="otherwise"))
     (neither,) = plans(without, *both)
     assert neither.rings == ()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.codec.perf_attr import EventType, SampleType, SoftwareId
+from collectord.codec.tracepoint import Tracepoint
 from collectord.config.rules import check_session
 from collectord.config.schema import Config
 from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
@@ -149,7 +150,7 @@ def test_arguments() -> None:
 
 def test_a_tracepoint_that_the_kernel_lacks() -> None:
     """It is named before anything is compiled."""
-    known = facts(("switches", SOURCE), tracepoints={"sched:sched_wakeup": 1})
+    known = facts(("switches", SOURCE), tracepoints={Tracepoint("sched", "sched_wakeup"): 1})
     with pytest.raises(MissingFeature, match="sched:sched_switch"):
         plan(known, source(when="always"))
 

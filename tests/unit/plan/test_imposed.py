@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.config.schema import Config
 from collectord.config.schema_session import RelaySourceConfig, SessionConfig, SourceConfig
 from collectord.facts.kernel_facts import RelayFacts
@@ -32,7 +33,7 @@ def planned(source: SourceConfig, mode: Mode = "stream") -> SessionPlan:
     relay = RelayFacts(
         debugfs="/debug", blktrace=True, devices=("/dev/vda",), channels={CHANNEL: (0,)}
     )
-    facts = host(task_tracepoints=frozenset({SWITCH}), relay=relay)
+    facts = host(task_tracepoints=frozenset({Tracepoint.parse(SWITCH)}), relay=relay)
     (found,) = build(Config(session=(session,)), facts).sessions
     return found
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from collectord._native._core import RingCounters
+from collectord.codec.tracepoint import Tracepoint
 from collectord.config.event_filter import Filter
 from collectord.config.event_spec import parse_one
 from collectord.config.schema import Config
@@ -121,7 +122,9 @@ def test_a_freeze_leads_all_events() -> None:
 
 def test_a_freeze_is_looked_up() -> None:
     """A probe of the kernel must know its tracepoint too."""
-    assert tracepoint_patterns(config("cs", freeze_on=parse_one(SWITCH))) == (SWITCH,)
+    assert tracepoint_patterns(config("cs", freeze_on=parse_one(SWITCH))) == (
+        Tracepoint.parse(SWITCH),
+    )
     with pytest.raises(UnknownEvent):
         planned("cs", freeze_on=parse_one("sched:nothing"))
     with pytest.raises(UsageError, match="is 3 events"):

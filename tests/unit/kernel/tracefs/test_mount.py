@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from collectord.codec.tracepoint import Tracepoint
 from collectord.errors import MissingFeature, MissingPrivilege
 from collectord.kernel.tracefs.mount import Tracefs
 
@@ -35,9 +36,10 @@ def test_reads_descriptions(tree: Path) -> None:
     """Ids, formats and headers come out as the kernel wrote them."""
     tracefs = Tracefs(tree)
     assert tracefs.mounted
-    assert tracefs.available_events() == ("sched:sched_switch", "ftrace:print")
-    assert tracefs.event_id("sched", "sched_switch") == 314
-    assert tracefs.event_format("sched", "sched_switch") == b"name: sched_switch\n"
+    switch = Tracepoint("sched", "sched_switch")
+    assert tracefs.available_events() == (switch, Tracepoint("ftrace", "print"))
+    assert tracefs.event_id(switch) == 314
+    assert tracefs.event_format(switch) == b"name: sched_switch\n"
     assert tracefs.ftrace_formats() == {"print": b"name: print\n"}
     assert (tracefs.header_page(), tracefs.header_event()) == (b"page\n", b"event\n")
 
@@ -45,7 +47,7 @@ def test_reads_descriptions(tree: Path) -> None:
 def test_unknown_tracepoint_is_a_missing_feature(tree: Path) -> None:
     """A tracepoint that the kernel does not have is named."""
     with pytest.raises(MissingFeature, match="no tracepoint sched:nothing"):
-        Tracefs(tree).event_id("sched", "nothing")
+        Tracefs(tree).event_id(Tracepoint("sched", "nothing"))
 
 
 def test_debugfs_is_the_second_place(tmp_path: Path) -> None:
@@ -80,4 +82,4 @@ def test_check_mounted_tells_the_command(tmp_path: Path) -> None:
 
 def test_no_instances_no_reason(tree: Path) -> None:
     """If no instance can be made, a refused filter has no reason to show."""
-    assert Tracefs(tree).filter_refusal("sched", "sched_switch", "x == 1") == ""
+    assert Tracefs(tree).filter_refusal(Tracepoint("sched", "sched_switch"), "x == 1") == ""
