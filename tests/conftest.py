@@ -33,6 +33,7 @@ from tests.support import (
 from tests.support import generator as generator_support
 from tests.support import mutant as mutant_support
 from tests.support import trace_cmds as trace_cmd_support
+from tests.support.browser import Page, browser_page
 from tests.support.examples import examples
 from tests.support.fork_server import OF_INTERPRETERS, Forked, ForkServer, Request
 from tests.support.patience import patient
@@ -265,6 +266,20 @@ def bcc() -> None:
 
     interpreter, reason = bcc_python.find_python()
     assert interpreter, f"{reason}: make setup"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A page of one browser for all tests of a module."""
+    with browser_page(tmp_path_factory.mktemp("browser")) as page:
+        yield page
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """A stack that closes all that the test opens."""
+    with ExitStack() as made:
+        yield made
 
 
 @pytest.fixture

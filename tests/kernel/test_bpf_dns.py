@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Require = Callable[[str], None]
 
-pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc", "btf"), pytest.mark.beside]
 
 PORT: Final = 53
 TIMES: Final = 20
@@ -36,11 +36,6 @@ NO_NAME: Final = 3
 SERVERS: Final = {"v4": (socket.AF_INET, "127.0.0.77"), "v6": (socket.AF_INET6, "::1")}
 HOSTILE: Final = b"\x1b[2J\nx"
 HARMLESS: Final = r"\x1b[2J\nx.example.test"
-
-
-@pytest.fixture(autouse=True)
-def _needs_btf(require: Callable[[str], None]) -> None:
-    require("BTF")
 
 
 def _message(number: int, parts: list[bytes], flags: int) -> bytes:

@@ -27,18 +27,13 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc", "btf"), pytest.mark.beside]
 
 TIMES: Final = 20
 AGAIN: Final = 2
 SYN_SENT: Final = 2
 TOTAL_RETRANS_AT: Final = 100  # of struct tcp_info
 LOOPBACK: Final = "127.0.0.1"
-
-
-@pytest.fixture(autouse=True)
-def _needs_btf(require: Callable[[str], None]) -> None:
-    require("BTF")
 
 
 def _mapped(address: str) -> str:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from collectord.cli import flame
-from tests.support.browser import Page, browser_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.browser import Page
 
 COMM: Final = "</script><img src=x onerror=alert(1)>"
 STACKS: Final = f"""\
@@ -32,13 +33,6 @@ class Shown(NamedTuple):
     right: float
     y: float
     colour: tuple[int, int, int]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of one browser for all tests."""
-    with browser_page(tmp_path_factory.mktemp("browser")) as page:
-        yield page
 
 
 @pytest.fixture
