@@ -72,7 +72,9 @@ def _is_worker(config: pytest.Config) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option --lanes, which names the lanes that must run."""
-    parser.addoption("--lanes", default="", help="comma-separated; fail if one passed no test")
+    parser.addoption(
+        "--lanes", default="", help="lanes of which each must pass a test, comma-separated"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -32,7 +32,7 @@ _ODD: Final = (
     "4000000000::UINTEGER AS middle, 200::UTINYINT AS small, i > 0 AS flag, "
     "18446744073709551615::UBIGINT AS big, [i] AS list, {more} i AS after FROM range(3) r(i)"
 )
-# Of the days.
+# More columns, which differ between the days.
 _MORE: Final = ("1::INTEGER AS wider,", "2::BIGINT AS wider, 'x' AS new,")
 
 

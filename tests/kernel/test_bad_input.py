@@ -442,7 +442,7 @@ def others_pid() -> Iterator[str]:
         child.kill()
 
 
-# What is asked for, the capabilities that do not suffice, those that do, what the message names.
+# A request, the capabilities that do not suffice, those that do, and what the message names.
 PRIVILEGES: Final = [
     (("-a", *CLOCK), (), ("perfmon",), "needs CAP_PERFMON"),
     (("-C", "0", *CLOCK), (), ("perfmon",), "needs CAP_PERFMON"),

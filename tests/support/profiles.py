@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EVENT: Final = "cpu-clock"
-# Of perf's marks in call chains.
+# Marks of perf in call chains.
 KERNEL: Final = (1 << 64) - 128
 USER: Final = (1 << 64) - 512
 _ID: Final = 7

@@ -34,8 +34,8 @@ AT_USUAL_PRIORITY: Final = ("nice", "-n", "1")
 SYS_ENTER: Final = daemons.EVENT
 SYS_EXIT: Final = "raw_syscalls:sys_exit"
 CALLS: Final = ("-e", SYS_ENTER, "--filter", FILTER)
-# Of `record -- COMMAND`: it runs from the moment that everything counts until a line comes.
-_GATE: Final = 'echo open >&2 && read -r _ < "$0"'
+# The command of `record`: it runs from the moment that everything counts until a line comes.
+GATE: Final = 'echo open >&2 && read -r _ < "$0"'
 _LOSS_WARNING: Final = re.compile(
     r"Warning:\s*Processed \d+ (events and lost \d+ chunks!\s*Check IO/CPU overload!"
     r"|samples and lost [\d.]+%!)\s*"
@@ -195,7 +195,7 @@ def recording(
     """
     gate = directory / "gate"
     os.mkfifo(gate)
-    command = ("--", "sh", "-c", _GATE, gate)
+    command = ("--", "sh", "-c", GATE, gate)
     out = ("--output-dir", directory / "out", "--json")
     running = Recording(start_cli("record", *words, *out, *command))
     assert running.process.stderr is not None

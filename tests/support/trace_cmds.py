@@ -12,7 +12,7 @@ from typing import Final
 from tests.support.newer_tools import with_newer
 
 _FETCH_3_3: Final = Path(__file__).with_name("tracecmd33.sh")
-# What `report` prints beside the events.
+# Lines that `report` prints beside the events.
 _BESIDE: Final = re.compile(r"cpus=\d+$|CPU \d+ is empty$|version = ")
 # `record` writes all of these and gives up where the kernel refuses it. They choose functions to
 # trace, of which nobody here has any, or are the whole machine's: it gets an empty file instead of

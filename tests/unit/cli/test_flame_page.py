@@ -50,7 +50,7 @@ def page(browser: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> I
     assert browser.requests == [graph.as_uri()]
 
 
-# What the page tells of each place that the pointer comes to: {text, x, y, its colour}.
+# The page's words on each place that the pointer comes to: {text, x, y, its colour}.
 SCAN: Final = f"""(() => {{
   const canvas = document.querySelector("canvas"), place = canvas.getBoundingClientRect();
   const dots = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;

@@ -99,7 +99,7 @@ def test_absolute_stamps() -> None:
     assert _stamps(time_stamp(BASE + 9), event(b"abcd", 1)) == [BASE + 10]
     assert _stamps(time_stamp(5), event(b"abcd"), base=3 * step + 2) == [3 * step + 5]
     assert _stamps(time_stamp(5), event(b"abcd"), base=3 * step - 1) == [3 * step + 5]
-    # of an event that another one interrupted
+    # an event that another one interrupted
     assert _stamps(time_stamp(BASE - 9), event(b"abcd")) == [BASE - 9]
     assert _stamps(time_stamp(5), event(b"abcd"), base=(1 << 64) - 1) == [5]
 

@@ -42,7 +42,7 @@ RECORD: Final = (
     + b"/etc\0\0\0\0"
     + struct.pack("<2I", 1, 0x20)
 )
-# As the macros MAJOR() and MINOR() look in a format.
+# The macros MAJOR() and MINOR() look so in a format.
 MAJOR: Final = "((unsigned int) ((REC->dev) >> 20))"
 MINOR: Final = "((unsigned int) ((REC->dev) & ((1U << 20) - 1)))"
 

@@ -19,7 +19,7 @@ CLASSES: Final = {
     for name, found in inspect.getmembers(errors, inspect.isclass)
     if issubclass(found, errors.CollectordError)
 }
-# Of damaged files: `segments verify` and `repair` tell of them as damage, with the place.
+# Errors of damaged files: `segments verify` and `repair` tell of them as damage, with the place.
 OF_BYTES: Final = "CodecError"
 LEAST_LETTERS: Final = 8
 GAP: Final = "…"
