@@ -285,6 +285,12 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of the test's own for what the program reads of symbols."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
 def stage() -> Iterator[Path]:
     """Provide an empty directory that everybody may search."""
     with tempfile.TemporaryDirectory() as name:

@@ -7,13 +7,12 @@ import os
 import socket
 import struct
 from contextlib import contextmanager
-from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.support.bpf_counts import program
-from tests.support.bpf_load import check_found, events_of, own_comm, table_of
+from tests.support.bpf_load import check_found, events_of, mapped_address, own_comm, table_of
 from tests.support.recording import check_balance, recording, segments_of
 
 if TYPE_CHECKING:
@@ -67,12 +66,6 @@ def _ask(
     client.recv(512)
 
 
-def _wide(address: str) -> str:
-    parsed = ip_address(address)
-    wide = parsed if isinstance(parsed, IPv6Address) else IPv6Address(f"::ffff:{parsed}")
-    return wide.packed.hex()
-
-
 @pytest.mark.parametrize("version", SERVERS)
 def test_questions_and_answers(
     start_cli: Start, run_cli: Run, tmp_path: Path, *, perf: Perf, require: Require, version: str
@@ -104,7 +97,7 @@ def test_questions_and_answers(
     told = [(e["kind"], e["id"], e["code"], e["name"]) for e in events]
     check_found(running.session, [one for one in told if one[1] in names], caused)
     assert {(e["pid"], e["comm"]) for e in events} == {(os.getpid(), own_comm())}
-    assert {e["server"] for e in events} == {_wide(SERVERS[version][1])}
+    assert {e["server"] for e in events} == {mapped_address(SERVERS[version][1])}
     assert all((e["latency_ns"] > 0) == (e["kind"] == "answer") for e in events)
     for segment in segments_of(running.session):
         assert b"what follows" not in segment.read_bytes()

@@ -33,6 +33,7 @@ from collectord.sink.perf_data_sink import PerfDataSink
 from collectord.sink.repair import repair_steps
 from collectord.sink.segment import group_files
 from collectord.sink.sums import sums_of
+from tests.support.golden import GOLDEN
 from tests.support.samples import Sample, encode_sample
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from collectord.sink.base import OpenSegment, SegmentInfo
     from collectord.sink.eviction import Eviction
 
-GOLDEN: Final = Path(__file__).resolve().parent.parent / "golden" / "kernel-6.18"
 PAGE_BYTES: Final = 4096
 EVENT: Final = "syscalls:sys_enter_getppid"
 EVENT_IDS: Final = (11, 12)

@@ -24,6 +24,7 @@ from collectord.sink.trace_file import read_head
 from tests.support import trace_segments as support
 from tests.support.asking import objects, shown
 from tests.support.ftrace_pages import event, page
+from tests.support.golden import GOLDEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 FORMATS: Final = {
-    name: (support.GOLDEN / f"{name}.format").read_bytes()
+    name: (GOLDEN / f"{name}.format").read_bytes()
     for name in ("sched_switch", "sched_process_exec", "sys_enter")
 }
 IDS: Final = {name: parse_format(text).id for name, text in FORMATS.items()}

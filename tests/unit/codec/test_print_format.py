@@ -12,7 +12,7 @@ from collectord.codec.ftrace_format import parse_format
 from collectord.codec.line_ops import Words
 from collectord.codec.print_format import compile_format
 from tests.support.event_lines import shown
-from tests.support.trace_segments import GOLDEN
+from tests.support.golden import GOLDEN
 
 COMMON: Final = (
     b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"

@@ -35,6 +35,7 @@ from collectord.sink.trace_file import read_head
 from tests.support import segments as perf_support
 from tests.support import trace_segments as support
 from tests.support.changed_segments import change_manifest, finding, manifest_of, overwrite
+from tests.support.golden import GOLDEN
 from tests.support.segments import files_in, names_in
 
 if TYPE_CHECKING:
@@ -205,9 +206,7 @@ def test_room_ahead_of_many_cpus(tmp_path: Path) -> None:
 def test_large_sub_buffers(tmp_path: Path, trace_cmds: TraceCmds) -> None:
     """Sub-buffers of 64 KiB are written, recounted, repaired and read as such."""
     large = 64 * 1024
-    metadata = replace(
-        support.METADATA, header_page=(support.GOLDEN / "header_page-64KiB").read_bytes()
-    )
+    metadata = replace(support.METADATA, header_page=(GOLDEN / "header_page-64KiB").read_bytes())
     sink = support.make_sink(tmp_path, metadata=metadata, segment_bytes=MIB, recount=True)
     segment = sink.next_segment(1, support.opening())
     assert segment.step_bytes % large == 0
