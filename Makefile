@@ -27,7 +27,7 @@ LANES ?=
 BEHIND ?=
 # Two hours.
 SOAK_SECONDS ?= 7200
-# What retention leaves of the segments; with more than all have, the totals at the end are those of all time.
+# The size of the segments that retention leaves; with more than all have, the totals at the end are those of all time.
 SOAK_RETAINED_MIB ?= 64
 # How much memory may grow behind the warm-up.
 SOAK_GROWTH_MIB ?= 2
@@ -36,15 +36,15 @@ DAMAGED ?= 10000
 # Versions of what is installed for development: `make LOCK= setup` takes the newest instead.
 LOCK ?= constraints.txt
 PYTHONS ?= 3.11 3.12 3.13
-# Of the lanes without a kernel, what runs nothing of the program: it says the same under each Python.
+# The parts of the lanes without a kernel that run nothing of the program: they say the same under each Python.
 OF_ANY_PYTHON := tests/unit/docs tests/unit/vm tests/unit/test_again.py tests/unit/test_lanes.py \
     tests/unit/test_soak.py tests/golden/test_prometheus_rules.py
-# What CMake calls how the core is compiled; by default pyproject.toml says it.
+# CMake's name for how the core is compiled; by default pyproject.toml says it.
 BUILD_TYPE ?=
 # Debian's release of the guest: trixie has Linux 6.12, bookworm 6.1.
 VM_SUITE ?= trixie
 
-# What `make install` puts where.
+# The folders that `make install` writes to.
 prefix ?= /opt/collectord
 bindir ?= /usr/local/bin
 libdir ?= /usr/local/lib
@@ -57,9 +57,9 @@ INSTALL_PYTHON ?= /usr/bin/python3
 
 PACKAGES_RUN := python3 python3-dev python3-venv gcc libc6-dev cmake ninja-build libxxhash-dev
 PACKAGES_TEST := linux-perf trace-cmd clang libbpf-tools
-# What compiles BPF programs. The headers of the running kernel if the archive has them.
+# These compile BPF programs. The headers of the running kernel come along if the archive has them.
 PACKAGES_BPF := python3-bpfcc
-# In which a test opens the flame graph; guests do not have it.
+# A test opens the flame graph in this browser; guests do not have it.
 PACKAGES_BROWSER := chromium-headless-shell
 VIEWERS := tests/support/viewers_npm
 PACKAGES_DOCS := curl
@@ -142,7 +142,7 @@ packages-bpf:
 packages-browser:
 	@$(call install_packages,$(PACKAGES_BROWSER))
 
-# What the commands of the manual call.
+# Programs that the commands of the manual call.
 .PHONY: packages-docs
 packages-docs:
 	@$(call install_packages,$(PACKAGES_DOCS))
@@ -158,7 +158,7 @@ packages-clang: packages-test
 	clang=$$(dpkg-query -W -f '$${Depends}' clang | sed -n 's/.*clang-\([0-9]*\).*/\1/p')
 	$(call install_packages,libclang-rt-$$clang-dev)
 
-# What builds the guest: `python -m tests.vm` asks for it. tests/support/qemu10.sh gets a newer QEMU where the archive's is too old.
+# Packages that build the guest: `python -m tests.vm` asks for them. tests/support/qemu10.sh gets a newer QEMU where the archive's is too old.
 .PHONY: packages-vm
 packages-vm:
 	@command -v dpkg-query >/dev/null || exit 0
@@ -177,7 +177,7 @@ $(STAMPS)/venv: | packages-run
 	mkdir -p $(STAMPS)
 	touch $@
 
-# What the core is built with, and what the program imports.
+# The packages that build the core, and those that the program imports.
 $(STAMPS)/requirements: pyproject.toml $(LOCK) $(STAMPS)/venv
 	@$(BIN)/python - >$(STAMPS)/requirements.txt <<-END
 	import tomllib

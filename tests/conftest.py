@@ -33,6 +33,7 @@ from tests.support import (
 from tests.support import generator as generator_support
 from tests.support import mutant as mutant_support
 from tests.support import trace_cmds as trace_cmd_support
+from tests.support.browser import Page, browser_page
 from tests.support.examples import examples
 from tests.support.fork_server import OF_INTERPRETERS, Forked, ForkServer, Request
 from tests.support.patience import patient
@@ -71,7 +72,9 @@ def _is_worker(config: pytest.Config) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option --lanes, which names the lanes that must run."""
-    parser.addoption("--lanes", default="", help="comma-separated; fail if one passed no test")
+    parser.addoption(
+        "--lanes", default="", help="lanes of which each must pass a test, comma-separated"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -265,6 +268,26 @@ def bcc() -> None:
 
     interpreter, reason = bcc_python.find_python()
     assert interpreter, f"{reason}: make setup"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A page of one browser for all tests of a module."""
+    with browser_page(tmp_path_factory.mktemp("browser")) as page:
+        yield page
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """A stack that closes all that the test opens."""
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of the test's own for what the program reads of symbols."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOGS: Final = ROOT / "build" / "lanes"
 _CACHES: Final = ROOT / "build" / "cache"
-# Of the lanes of which a few failed tests run once more (tests/again.py).
+# Caches of the lanes of which a few failed tests run once more (tests/again.py).
 CACHES: Final = {
     "kernel": _CACHES / "kernel",
     "kernel, beside": _CACHES / "beside",
@@ -241,7 +241,7 @@ def main(targets: Sequence[str]) -> int:
     made = [Lane(f"make {target}", ("make", target)) for target in targets]
     first_runs = run(KERNEL, [BESIDE], BEHIND, made)
     failed = {one.name for one in first_runs if one.status}
-    # Those that failed come last, where somebody looks who gets the end of the output alone.
+    # The failed ones come last, where somebody looks who gets the end of the output alone.
     for lane in sorted((BESIDE, *BEHIND, *made), key=lambda lane: lane.name in failed):
         sys.stdout.write(log_of(lane).read_text(errors="replace"))
     ended = [_second_run(one) for one in first_runs]

@@ -49,7 +49,7 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-# Of the modules, as an import names them.
+# The names of the modules, as an import has them.
 KNOWN: Final = frozenset(map(_name, MODULES))
 
 

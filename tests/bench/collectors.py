@@ -41,7 +41,7 @@ _READY_TIMEOUT_S: Final = 60
 # bcc's wake-ups make the load ten times as slow, and the rest of the machine may be busy.
 _WORK_TIMEOUT_S: Final = 600
 _POLL_S: Final = 0.2
-# Of a load that has no rate.
+# The number of slices of a load that has no rate.
 _SLICES: Final = 20
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.bench.row import Settings
 
 RING_MIB: Final = 8
-# Of a run that has only the costs that do not grow with the load.
+# The operations of a run that has only the costs that do not grow with the load.
 _FEW: Final = 1000
 _PEER: Final = Path(__file__).with_name("bcc_peer.py")
 # The event of syscall_stream, on the CPU that ours observes.

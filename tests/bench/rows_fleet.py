@@ -59,7 +59,7 @@ _KERNELS: Final = ("6.1.0", "6.6.0", "6.12.0", "6.18.0")
 _ISSUE: Final = "block:block_rq_issue"
 _COMPLETE: Final = "block:block_rq_complete"
 _LATEST: Final = 20
-# Of a row of Parquet, with everything that is done for it.
+# The budget of a row of Parquet, with everything that is done for it.
 _ROW_BUDGET_NS: Final = 150
 _LOOPS: Final = 400_000
 _QUESTION: Final = "SELECT next_comm, count(*), max(mono_ns) FROM {table} GROUP BY 1"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KIB: Final = 1 << 10
 RING_KIB: Final = 8192
 SMALL_RING_KIB: Final = 512
-# Of a run that has only the costs that do not grow with the load.
+# The operations of a run that has only the costs that do not grow with the load.
 _FEW: Final = 1000
 _TRANSPORTS: Final = ("auto", "read", "mmap", "splice")
 _TRACEFS: Final = Path("/sys/kernel/tracing")

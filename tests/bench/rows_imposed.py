@@ -36,9 +36,9 @@ _BPF_SHARES: Final = {PERF: (4, 32), RINGBUF: (1, 64)}  # one event of so many; 
 # A flight recorder's whole ring is written over and over. A small one stays in the caches; what an
 # event costs in a large one differs by 2 % with where its pages lie, whoever mapped it.
 _SMALL_RING: Final = "256K"
-# As a flight recorder of ours begins.
+# The size that a flight recorder of ours begins with.
 _RECORDER_KIB: Final = 7680
-# Of config/collectord.toml's blackbox.
+# The events of config/collectord.toml's blackbox.
 _BLACKBOX: Final = (
     *("sched:sched_switch", "sched:sched_wakeup"),
     *("sched:sched_process_exec", "sched:sched_process_exit"),
@@ -46,7 +46,7 @@ _BLACKBOX: Final = (
 )
 _SWITCHES: Final = 200_000  # of a run, two an operation
 _RUNS: Final = 3  # of which the least counts: whatever else runs only adds to it
-# What the default flight recorder adds to a switch, against what a plain instance of ftrace does.
+# The time that the default flight recorder adds to a switch, against a plain instance of ftrace.
 _BLACKBOX_BUDGET: Final = 0.6
 # Without BPF, beside the plain instance: the switch is in both.
 _FTRACE_BUDGET: Final = 1.05
@@ -103,7 +103,7 @@ def _pairs(settings: Settings) -> list[Pair]:
         # The clock is a part of what an event costs: ours, as of trace-cmd's runs.
         return collectors.perf_record(name, "--clockid", "mono", *words)
 
-    # Who collects runs on another CPU than the one that is recorded: its own threads have to be
+    # A collector runs on another CPU than the one that is recorded: its own threads have to be
     # left out only of all CPUs. trace-cmd does not do that.
     ftrace = ("--via", "ftrace", "-m", "8180KiB")
     return [

@@ -36,7 +36,7 @@ _STATEMENT: Final = f"SELECT next_comm, count(*), max(mono_ns) FROM {_EVENT} GRO
 _DECODE_BUDGET_NS: Final = 50
 _QUERY_BUDGET_S: Final = 2
 _MEMORY_BUDGET_MIB: Final = 512
-# Of the peer's time for the same file, start of the program included.
+# The share of the peer's time for the same file, start of the program included.
 _TEXT_BUDGET: Final = 0.7
 _COUNT_BUDGET: Final = 0.1
 

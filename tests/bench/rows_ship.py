@@ -28,10 +28,10 @@ _RATE: Final = 100_000
 _CPU: Final = 0
 _FIRST: Final = 1_000
 _ROWS: Final = 10_000
-# Of a core, for so many rows a second.
+# The share of a core, for so many rows a second.
 _SHARE: Final = 0.02
 _DELAY: Final = 1.25
-# As the unit has it.
+# The priority that the unit has.
 _LOWEST: Final = ("chrt", "--idle", "0", "nice", "-n", "19")
 _SESSIONS: Final = """
 [ship]
@@ -101,7 +101,7 @@ def _run(settings: Settings, *, ships: bool) -> _Outcome:
         )
         daemon = stack.enter_context(daemons.running(start_cli, config))
         shipper = _shipper(stack, config, folder) if ships else None
-        # What is imported and opened once is no cost of a row.
+        # Modules and files that are opened once are no cost of a row.
         _call(settings, _FIRST)
         daemon.await_told(_FIRST)
         daemon.post("/v1/rotate", {})

@@ -27,7 +27,7 @@ _COMPRESSED: Final = 1
 _PAGE: Final = struct.Struct("=QI4x")
 _LENGTH_MASK: Final = (1 << 27) - 1
 _DATA_TYPES: Final = range(1, 29)
-# Of them, events that the kernel refused or overwrote.
+# The events among them that the kernel refused or overwrote.
 _LOST: Final = re.compile(r"^(?:overrun|commit overrun|dropped events): (\d+)$", re.MULTILINE)
 
 

@@ -27,7 +27,7 @@ from collectord.programs.parameter import values_of
 from collectord.reader.event_file import Window
 from tests.support import object_stores, shipping
 from tests.support.answer_records import SAMPLED, of_all_answers
-from tests.support.fleets import BEGIN_NS, DAY, SCHED, SECOND, Host, Shipped, switches
+from tests.support.fleets import BEGIN_NS, DAY, MINUTE, SCHED, Host, Shipped, switches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     Rows = list[tuple[Any, ...]]
 
 _CLUSTER: Final = "local-cluster[2,1,1024]"
-_MINUTE: Final = 60 * SECOND
 _ALL: Final = Wanted(Window())
 _STATEMENTS: Final = (
     "SELECT host, date, event, count(*) FROM sched_switch GROUP BY ALL",
@@ -81,10 +80,10 @@ def _fill(store: Store, events_of: Callable[[int], Mapping[str, str]]) -> None:
             for day in range(2):
                 events = events_of(number + 3 * day)
                 begins_ns = BEGIN_NS + day * DAY
-                shipped.segment(host, events, begins_ns, _MINUTE, sampled=SAMPLED)
+                shipped.segment(host, events, begins_ns, MINUTE, sampled=SAMPLED)
                 host.run_number += number  # the first one has no gap
             events = {f"sched:{SCHED}": switches(1, 5)}
-            shipped.segment(host, events, BEGIN_NS + DAY, _MINUTE, is_committed=False)
+            shipped.segment(host, events, BEGIN_NS + DAY, MINUTE, is_committed=False)
 
 
 def _switches(number: int) -> Mapping[str, str]:
@@ -261,7 +260,7 @@ def test_a_segment_that_lasts_is_found(tmp_path: Path, engine: str) -> None:
         short = Host("short")
         for day in range(6):
             events = {"x": "SELECT 0 AS n, 0 AS after"}
-            shipped.segment(short, events, BEGIN_NS + day * DAY, _MINUTE)
+            shipped.segment(short, events, BEGIN_NS + day * DAY, MINUTE)
     wanted = Wanted(Window(BEGIN_NS + 4 * DAY))
     sql = "SELECT host, count(*) AS n FROM x GROUP BY host"
     assert _statement(store, engine, sql, wanted) == [("long", 2), ("short", 2)]

@@ -21,19 +21,18 @@ from collectord.fleet.questions import Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.reader.event_file import Window
-from tests.support.fleets import BEGIN_NS, DAY, SCHED, SECOND, Host, Shipped, switches
+from tests.support.fleets import BEGIN_NS, DAY, MINUTE, SCHED, Host, Shipped, switches
 
 if TYPE_CHECKING:
     Rows = list[tuple[Any, ...]]
 
-_MINUTE: Final = 60 * SECOND
 _ALL: Final = Wanted(Window())
 _ODD: Final = (
     "SELECT i AS n, 'c' || i AS comm, CASE WHEN i > 0 THEN 'it''s \\ \"x\"' END AS text, "
     "4000000000::UINTEGER AS middle, 200::UTINYINT AS small, i > 0 AS flag, "
     "18446744073709551615::UBIGINT AS big, [i] AS list, {more} i AS after FROM range(3) r(i)"
 )
-# Of the days.
+# More columns, which differ between the days.
 _MORE: Final = ("1::INTEGER AS wider,", "2::BIGINT AS wider, 'x' AS new,")
 
 
@@ -55,9 +54,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Store:
                     f"sched:{SCHED}": switches(number, 300),
                     "some:odd": _ODD.format(more=more),
                 }
-                shipped.segment(host, events, BEGIN_NS + day * DAY, _MINUTE)
+                shipped.segment(host, events, BEGIN_NS + day * DAY, MINUTE)
             events = {f"sched:{SCHED}": switches(number, 7)}
-            shipped.segment(host, events, BEGIN_NS + DAY, _MINUTE, is_committed=False)
+            shipped.segment(host, events, BEGIN_NS + DAY, MINUTE, is_committed=False)
     registration = Registration(Selection(store, _ALL), Place(store), f"file://{store.url}")
     for event in registration.events():
         registration.register(event)

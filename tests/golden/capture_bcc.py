@@ -112,7 +112,7 @@ STRUCTS: Final = {
     ),
     "empty_member": ("struct in { }; struct x { u8 h; struct in i; u8 t; };", "h t"),
     "array_of_none": ("struct x { u32 a; char d[0]; };", "a"),
-    # What cannot be read.
+    # Structs that cannot be read.
     "bit_field": ("struct x { u32 a:3; u32 b:29; u64 c; };", ""),
     "nested_bit_field": ("struct x { u8 h; struct { u32 a:3; u32 b:5; } in; };", ""),
     "flexible_array": ("struct x { u32 a; char d[]; };", ""),

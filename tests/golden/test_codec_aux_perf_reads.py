@@ -31,7 +31,7 @@ _FIELDS: Final = ("-F", "tid,cpu,time,event,ip")
 _LINE: Final = re.compile(
     r"\s*(\d+) \[(\d+)\]\s+[\d.]+:\s+instructions\S*\s+(?:\d+\s+)?([0-9a-f]+)"
 )
-# Of EL1's context id and of time stamps.
+# The bits for EL1's context id and for time stamps.
 _ETM_CONFIG: Final = 1 << 14 | 1 << 28
 # A CoreSight frame of 16 bytes with the id of CPU 0's trace unit: A-Sync and Trace Info of ETMv4
 # (Arm IHI 0064, IHI 0029). Even bytes keep their lowest bit in the last one.

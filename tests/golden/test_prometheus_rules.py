@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 FOLDER: Final = manual.ROOT / "config/prometheus"
 RULES: Final = FOLDER / "collectord.rules.yml"
 DASHBOARD: Final = manual.ROOT / "config/grafana/collectord.json"
-# Of the stock set that the Prometheus client adds.
+# Metrics of the stock set that the Prometheus client adds.
 STOCK: Final = {"process_resident_memory_bytes"}
 # Grafana's variables, as they are for one host.
 VARIABLES: Final = {

@@ -15,12 +15,12 @@ from collectord.reader.flame.forms import form_of
 from collectord.reader.flame.picture import Picture
 from collectord.reader.symbols.frame import Frame
 from collectord.text.foreign import visible
-from tests.support.browser import Page, browser_page
 from tests.support.viewers import firefox_profiler, shown_by_speedscope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.browser import Page
 
 pytestmark = pytest.mark.slow
 
@@ -58,13 +58,6 @@ def written(picture: Picture, directory: Path, suffix: str) -> Path:
     file = directory / f"profile{suffix}"
     file.write_text("".join(map(str, form_of(file.name).encode(picture))))
     return file
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of one browser for all tests."""
-    with browser_page(tmp_path_factory.mktemp("browser")) as page:
-        yield page
 
 
 @by_unit

@@ -39,7 +39,7 @@ kind = "alert"
 labels = {{ alertname = "Disk*" }}
 answers = []
 """
-# Of curl: in the handshake, or as the connection ends behind it without an answer.
+# Exit statuses of curl: in the handshake, or as the connection ends behind it without an answer.
 REFUSED: Final = (35, 52, 55, 56)
 
 

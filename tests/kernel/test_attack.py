@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Done = subprocess.CompletedProcess[str] | subprocess.Popen[str]
 
-# Of each of the two attacks; ATTACK_SECONDS=600 tries it in earnest.
+# The length of each of the two attacks; ATTACK_SECONDS=600 tries it in earnest.
 SECONDS: Final = float(os.environ.get("ATTACK_SECONDS", "2"))
 pytestmark = [pytest.mark.timeout(SECONDS + patient(240)), pytest.mark.beside]
 CONFIG: Final = """

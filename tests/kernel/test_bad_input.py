@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support import segments
+from tests.support.changed_segments import manifest_path, overwrite
 from tests.support.recording import result_of
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ def test_one_file_of_two_recordings(
     stdout, stderr = first.communicate()
     assert (first.returncode, stderr) == (0, "")
     assert result_of(stdout)["segments"] == [str(output)]
-    assert set(tree(stage)) == {str(output), str(manifest_of(output))}
+    assert set(tree(stage)) == {str(output), str(manifest_path(output))}
 
 
 # Without privileges.
@@ -441,7 +442,7 @@ def others_pid() -> Iterator[str]:
         child.kill()
 
 
-# What is asked for, the capabilities that do not suffice, those that do, what the message names.
+# A request, the capabilities that do not suffice, those that do, and what the message names.
 PRIVILEGES: Final = [
     (("-a", *CLOCK), (), ("perfmon",), "needs CAP_PERFMON"),
     (("-C", "0", *CLOCK), (), ("perfmon",), "needs CAP_PERFMON"),
@@ -664,18 +665,6 @@ def test_wrong_facts(refused: Refused, tmp_path: Path, facts: bytes | None, says
 # Segments.
 
 
-def overwrite(path: Path, at: int, data: bytes) -> None:
-    """Change bytes in place."""
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
-def manifest_of(path: Path) -> Path:
-    """Return its name."""
-    return path.with_name(path.name + ".json")
-
-
 def other_version(path: Path) -> None:
     """Make a manifest of a schema that is not known yet."""
     manifest = json.loads(path.read_bytes())
@@ -693,13 +682,13 @@ DAMAGES: Final[Mapping[str, tuple[Callable[[Path], object], str, str]]] = {
     "cut": (lambda path: os.truncate(path, path.stat().st_size // 2), "size", "manifest says"),
     "data": (lambda path: overwrite(path, path.stat().st_size // 2, b"\xff"), "checksum", "data"),
     "manifest": (
-        lambda path: manifest_of(path).write_bytes(b"garbage"),
+        lambda path: manifest_path(path).write_bytes(b"garbage"),
         "manifest",
         UNREADABLE,
     ),
-    "no manifest": (lambda path: manifest_of(path).unlink(), "manifest", NO_MANIFEST),
+    "no manifest": (lambda path: manifest_path(path).unlink(), "manifest", NO_MANIFEST),
     "version": (
-        lambda path: other_version(manifest_of(path)),
+        lambda path: other_version(manifest_path(path)),
         "version",
         "manifest schema 99 is of another version",
     ),

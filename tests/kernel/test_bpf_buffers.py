@@ -49,7 +49,7 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 RING_FULL: Final = "kernel_ring/ring_full"
 BY_BUFFER: Final = ("--bpf", "syscall_stream", "--transport", "ringbuf")
 SERVED: Final = (AT_USUAL_PRIORITY,)  # several starts have this prefix
-# Those that submit events.
+# The shipped programs that submit events.
 SHIPPED: Final = (
     *("biosnoop", "dnssnoop", "execsnoop", "exitsnoop", "fileslower", "oomkill", "opensnoop"),
     *("runqslower", "syscall_stream", "tcpconnect", "tcplife", "tcpretrans"),
@@ -183,7 +183,7 @@ def test_perf_shows_the_same_as_of_its_own_rings(
     by_name = {name: daemons.sealed(tmp_path / "state" / name) for name in ("calls", "perf")}
     (buffer,), (perf_rings,) = by_name.values()
     for reader in perfs:
-        # What several CPUs do at once has no one order.
+        # Events of several CPUs at once have no one order.
         shown, expected = (_threads(outputs_of(reader, f)) for f in (buffer, perf_rings))
         assert shown == expected
         assert sum("BPF output: " in line for thread in shown.values() for line in thread) >= (

@@ -6,13 +6,19 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from tests.support import bpf_load
-from tests.support.bpf_load import SECTOR_BYTES, check_found, events_of, own_comm, table_of
+from tests.support.bpf_load import (
+    SECTOR_BYTES,
+    check_found,
+    events_of,
+    mapped_address,
+    own_comm,
+    table_of,
+)
 from tests.support.recording import check_balance, recording
 
 if TYPE_CHECKING:
@@ -44,13 +50,6 @@ LOOPBACK: Final = {
 }
 
 
-def _mapped(address: str) -> str:
-    """Return an address as the event has it: 16 bytes in hex, IPv4 mapped into IPv6."""
-    parsed = ip_address(address)
-    wide = parsed if isinstance(parsed, IPv6Address) else IPv6Address(f"::ffff:{parsed}")
-    return wide.packed.hex()
-
-
 @pytest.mark.parametrize("version", LOOPBACK)
 def test_connections(
     start_cli: Start, run_cli: Run, tmp_path: Path, *, perf: Perf, require: Require, version: str
@@ -78,7 +77,7 @@ def test_connections(
         ]
     check_found(running.session, [tuple(event[n] for n in names) for event in found], caused)
     ends = {(event["local_address"], event["remote_address"], event["family"]) for event in found}
-    assert ends == {(_mapped(address), _mapped(address), family)}
+    assert ends == {(mapped_address(address), mapped_address(address), family)}
     if not running.session["lost"]["program/recursion"]:
         assert all(event["duration_ns"] > 0 for event in found)
         assert all((event["connect_ns"] > 0) == (event["direction"] == "out") for event in found)

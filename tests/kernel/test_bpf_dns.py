@@ -7,13 +7,12 @@ import os
 import socket
 import struct
 from contextlib import contextmanager
-from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.support.bpf_counts import program
-from tests.support.bpf_load import check_found, events_of, own_comm, table_of
+from tests.support.bpf_load import check_found, events_of, mapped_address, own_comm, table_of
 from tests.support.recording import check_balance, recording, segments_of
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Require = Callable[[str], None]
 
-pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc", "btf"), pytest.mark.beside]
 
 PORT: Final = 53
 TIMES: Final = 20
@@ -36,11 +35,6 @@ NO_NAME: Final = 3
 SERVERS: Final = {"v4": (socket.AF_INET, "127.0.0.77"), "v6": (socket.AF_INET6, "::1")}
 HOSTILE: Final = b"\x1b[2J\nx"
 HARMLESS: Final = r"\x1b[2J\nx.example.test"
-
-
-@pytest.fixture(autouse=True)
-def _needs_btf(require: Callable[[str], None]) -> None:
-    require("BTF")
 
 
 def _message(number: int, parts: list[bytes], flags: int) -> bytes:
@@ -70,12 +64,6 @@ def _ask(
     assert asked[:2] == struct.pack("!H", number)
     server.sendto(_message(number, parts, 0x8180 | code), who)
     client.recv(512)
-
-
-def _wide(address: str) -> str:
-    parsed = ip_address(address)
-    wide = parsed if isinstance(parsed, IPv6Address) else IPv6Address(f"::ffff:{parsed}")
-    return wide.packed.hex()
 
 
 @pytest.mark.parametrize("version", SERVERS)
@@ -109,7 +97,7 @@ def test_questions_and_answers(
     told = [(e["kind"], e["id"], e["code"], e["name"]) for e in events]
     check_found(running.session, [one for one in told if one[1] in names], caused)
     assert {(e["pid"], e["comm"]) for e in events} == {(os.getpid(), own_comm())}
-    assert {e["server"] for e in events} == {_wide(SERVERS[version][1])}
+    assert {e["server"] for e in events} == {mapped_address(SERVERS[version][1])}
     assert all((e["latency_ns"] > 0) == (e["kind"] == "answer") for e in events)
     for segment in segments_of(running.session):
         assert b"what follows" not in segment.read_bytes()

@@ -23,16 +23,11 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc", "btf"), pytest.mark.beside]
 
 TIMES: Final = 20
 NAME: Final = "slow\x1b[2J"
 HARMLESS: Final = r"slow\x1b[2J"
-
-
-@pytest.fixture(autouse=True)
-def _needs_btf(require: Callable[[str], None]) -> None:
-    require("BTF")
 
 
 def _use(path: Path) -> list[tuple[str, int, int]]:

@@ -195,7 +195,7 @@ def test_beginning_and_end(tmp_path: Path) -> None:
             counted = _metrics(reader)
             sleeper.do("sleep", TIMES)
             assert _metrics(reader) == counted
-    # What the task was off its CPU for when the session began is followed since it left.
+    # A wait that went on when the session began is followed since the task left its CPU.
     expected = {RUNQLAT: sum(switches), OFFCPUTIME: switches.voluntary}
     for name, (seen, unmatched) in METRICS.items():
         assert counted[seen] + counted[unmatched] == expected[name], counted

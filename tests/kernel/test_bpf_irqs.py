@@ -14,20 +14,13 @@ import pytest
 from tests.support.bpf_counts import counting, program, total
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.support.bpf_counts import Counted, Start
 
-pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc", "btf"), pytest.mark.beside]
 
 PACKETS: Final = 500
 WRITES: Final = 20
 LOOPBACK: Final = "127.0.0.1"
-
-
-@pytest.fixture(autouse=True)
-def _needs_btf(require: Callable[[str], None]) -> None:
-    require("BTF")
 
 
 def _softirqs() -> Counter[str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc", "btf"), pytest.mark.beside]
 
 TIMES: Final = 20
 SWITCHES: Final = 300
@@ -47,11 +47,6 @@ def run():
 threading.Thread(target=run).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
-
-
-@pytest.fixture(autouse=True)
-def _needs_btf(require: Callable[[str], None]) -> None:
-    require("BTF")
 
 
 def _ended(*words: str) -> tuple[int, int]:

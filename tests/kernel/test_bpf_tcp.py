@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import bpf_load, cpus
 from tests.support.bpf_counts import program
-from tests.support.bpf_load import check_found, events_of, own_comm, table_of
+from tests.support.bpf_load import check_found, events_of, mapped_address, own_comm, table_of
 from tests.support.daemons import wait_for
 from tests.support.recording import check_balance, recording
 
@@ -27,22 +27,13 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs", "bcc"), pytest.mark.beside]
+pytestmark = [pytest.mark.usefixtures("tracefs", "bcc", "btf"), pytest.mark.beside]
 
 TIMES: Final = 20
 AGAIN: Final = 2
 SYN_SENT: Final = 2
 TOTAL_RETRANS_AT: Final = 100  # of struct tcp_info
 LOOPBACK: Final = "127.0.0.1"
-
-
-@pytest.fixture(autouse=True)
-def _needs_btf(require: Callable[[str], None]) -> None:
-    require("BTF")
-
-
-def _mapped(address: str) -> str:
-    return socket.inet_pton(socket.AF_INET6, f"::ffff:{address}").hex()
 
 
 def _refused(port: int) -> None:
@@ -77,7 +68,7 @@ def test_attempts_to_connect(
         check_found(running.session, local, ports)
     check_found(running.session, [tuple(event[n] for n in names) for event in events], caused)
     ends = {(event["local_address"], event["remote_address"]) for event in events}
-    assert ends == {(_mapped(LOOPBACK), _mapped(LOOPBACK))}
+    assert ends == {(mapped_address(LOOPBACK), mapped_address(LOOPBACK))}
     assert all(event["latency_ns"] > 0 for event in events)
     assert "ECONNREFUSED" in table_of(run_cli, running.session)
 
@@ -130,6 +121,6 @@ def test_segments_that_are_sent_again(
     assert not filtered or {event["remote_port"] for event in events} == {port}
     names = ("local_port", "local_address", "remote_address", "state")
     found = [tuple(e[n] for n in names) for e in events if e["remote_port"] == port]
-    caused = (local, _mapped(LOOPBACK), _mapped(LOOPBACK), SYN_SENT)
+    caused = (local, mapped_address(LOOPBACK), mapped_address(LOOPBACK), SYN_SENT)
     check_found(running.session, found, [caused] * times)
     assert "SYN_SENT" in table_of(run_cli, running.session)

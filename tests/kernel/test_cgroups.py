@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = pytest.mark.usefixtures("tracefs", "own_cache")
 
 # Each process moves itself; the third cgroup is made while the recording runs.
 _LOAD: Final = """
@@ -52,12 +52,6 @@ cgroups = true
 """
 _SAMPLE: Final = re.compile(r"\s*(-?\d+) +(\d+)\.(\d{9}): +(\S+)\s*$")
 _REPORTED: Final = re.compile(r"^ *(\d+) +(/\S*) +(\S.*?) *$", re.MULTILINE)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own for what is read of symbols."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture

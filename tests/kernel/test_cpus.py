@@ -47,7 +47,7 @@ pytestmark = [
 ]
 
 WARM_UP: Final = 2  # after so many nothing grows any more
-# Of the calls of each thread that makes them all the time, in a second.
+# The calls a second of each thread that makes them all the time.
 RATE: Final = 300
 ENDLESS: Final = 10**9
 BURST: Final = 500

@@ -317,7 +317,7 @@ def test_second_daemon(
     second.mkdir()
     with daemons.running(start_cli, daemons.write_config(tmp_path)) as daemon:
         made = _burst(generator)
-        # Of the same state directory too: what the first one writes is not to be repaired.
+        # It has the same state directory, too: what the first one writes is not to be repaired.
         config = daemons.write_config(second, state)
         text = config.read_text()
         if shared == "control":

@@ -39,8 +39,8 @@ pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 RECORD_BYTES: Final = 128
 DISK_BYTES: Final = 12 << 20
 BALLAST_BYTES: Final = 5 << 20
-# What an ext4 of that size takes for its journal and its tables. Segments in work, which cannot be
-# evicted, need half of what the ballast leaves.
+# The bytes of an ext4 of that size for its journal and its tables. Segments in work, which
+# cannot be evicted, need half of what the ballast leaves.
 EXT4_BYTES: Final = 5 << 20
 SEGMENT: Final = "768KiB"
 # Nearly twice what the ballast leaves.
@@ -52,7 +52,7 @@ RATE: Final = 100_000.0
 DISK_FULL: Final = "sink/disk_full"
 DROPPED: Final = "sink/dropped"
 INODES: Final = 64
-# Of a burst that a segment holds; and what the segments in work take of the floor.
+# The events of a burst that a segment holds; and what the segments in work take of the floor.
 PIECE: Final = 6_000
 SLACK_BYTES: Final = 3 << 20
 NO_LIMIT_NEAR: Final = {"age": "365d"}  # something may be evicted, but only for want of space
@@ -559,8 +559,8 @@ def test_retention_by_free_space(  # noqa: PLR0917  # fixtures
         _check_clean(ended)
         assert not ended.named("disk_full")
         _check_evicted(ended, disk.state, "free_space")
-        # As many as fit: the last one that went was needed, and the stop gave back no more than
-        # the room of the one in work and of the one prepared.
+        # The disk has as many as fit: the last one that went was needed, and the stop gave back
+        # no more than the room of the one in work and of the one prepared.
         largest_bytes = max(path.stat().st_blocks * 512 for path in daemons.sealed(disk.state))
         assert _free(disk.root) < floor_bytes + 3 * largest_bytes
         assert _check_files(disk.state, run_cli, perfs) < load.made

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.support.manual import Block
     from tests.support.manual_host import ManualHost
 
-# What the README shows stands on these pages, too (tests/unit/docs).
+# The README's examples stand on these pages, too (tests/unit/docs).
 RUN: Final = [
     block
     for block in manual.all_blocks("console")

@@ -53,9 +53,9 @@ ring = "4MiB"
         ("more", "tracefs", _CALLS, ""),
     )
 )
-# Of `perf script --ns`, and of `trace-cmd report -t`.
+# The time in lines of `perf script --ns` and of `trace-cmd report -t`.
 _STAMP: Final = re.compile(r" (\d+)\.(\d{9}): ")
-# Of `trace-cmd report`: a task's name and thread id.
+# A task's name and thread id in lines of `trace-cmd report`.
 _TASK: Final = re.compile(r"^(?:pages: |more: )? *(.+)-(\d+) +\[\d+\] ")
 
 
@@ -156,7 +156,7 @@ def test_perf_prints_the_records_of_the_time_of_several_sessions(
     packed = _cut("perf.data", tmp_path / "packed.data", *times.words, state)
     assert packed.read_bytes() == cut.read_bytes()
     for perf in perfs:
-        # What perf prints of an event unasked depends on the others in the file.
+        # The fields that perf prints unasked depend on the other events in the file.
         whole = [one for path in segments for one in _scripted(perf, path, *FIELDS)]
         found = _scripted(perf, cut, *FIELDS)
         assert len(found) > 100

@@ -98,8 +98,8 @@ class Line:
         self._left = Left()
         self._checked: set[Path] = set()
         self._start_s = START_S
-        # Of the ftrace session's rings, from the kill on: calls since they began, and how many of
-        # them were known to be stored.
+        # Counts of the ftrace session's rings, from the kill on: calls since they began, and how
+        # many of them were known to be stored.
         self._in_rings = self._stored = 0
 
     def live_and_die(self, seed: int) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 COUNT: Final = 30_000
-# Of a ring, for a burst that it holds a few hundred calls of.
+# The size of a ring, for a burst that it holds a few hundred calls of.
 SMALL: Final = 4
 BURST: Final = 10_000
 READINGS: Final = 12

@@ -80,7 +80,7 @@ def test_overload_balances(
     check_balance(record.session, perfs, generated=8 * COUNT)
     for ring in record.session["rings"]:
         assert ring["capacity_bytes"] == pages * mmap.PAGESIZE
-    # What one filling of all rings holds was stored, at least, and far from all.
+    # One filling of all rings was stored, at least, and far from all.
     assert 0 < record.session["stored"] < 4 * COUNT
     _only_full_rings(record.session)
 

@@ -52,7 +52,7 @@ OFTEN: Final = f'{SMALL_CHUNKS}\nflush_interval = "100ms"'
 BY_BYTES: Final = 'segment_bytes = "512KiB"\nsegment_age = "0"'
 CPU_0: Final = 'scope = "cpus"\ncpus = "0"'
 ROOM_FOR_ALL: Final = 'ring = "16MiB"'
-# Of FORK, EXIT and COMM: type, misc, size, pid, and the parent's pid or the tid.
+# The head of FORK, EXIT and COMM: type, misc, size, pid, and the parent's pid or the tid.
 _TASK: Final = struct.Struct("<IHHII")
 COMM: Final = "exe"  # an exec of /proc/self/exe
 

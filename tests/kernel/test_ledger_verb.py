@@ -88,7 +88,7 @@ def test_a_clean_window_is_complete(
         quiet_ns = time.time_ns()
         produce(daemon, generator)
         middle_ns = time.time_ns()
-        # Nothing is sealed yet, so that there is no list of it either.
+        # No segment is sealed yet, so that there is no list of them either.
         told = told_by(run_cli, state, status=1)
         assert kinds(told) == {"running"}
         assert told["until_ns"] > told["since_ns"]
@@ -96,7 +96,7 @@ def test_a_clean_window_is_complete(
         told = told_by(run_cli, state, status=0)
         assert [one["produced"] for one in told["figures"]] == [BURST]
         produce(daemon, generator, BURST)
-        # What is written still is known once it is sealed.
+        # The segment that is still written is known once it is sealed.
         told = told_by(run_cli, state, "--until", at(time.time_ns()), status=1)
         assert kinds(told) == {"running"}
         daemon.stop()

@@ -164,7 +164,7 @@ def test_sessions_come_and_go_and_leave_nothing(tmp_path: Path) -> None:
     assert len(held) == SESSIONS // BETWEEN
     assert len({one.fds for one in held}) == 1
     assert held[-1].mappings < held[0].mappings + SESSIONS - BETWEEN
-    # What is allocated once, and not by each session, comes in one step or two.
+    # Memory that is allocated once, and not by each session, comes in one step or two.
     assert min(b.heap_bytes - a.heap_bytes for a, b in pairwise(held)) < GROWTH_BYTES
 
 

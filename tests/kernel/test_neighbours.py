@@ -41,7 +41,7 @@ EVENT: Final = "syscalls:sys_enter_getppid"
 TRACEFS: Final = Path("/sys/kernel/tracing")
 BCC_PEER: Final = Path(__file__).parents[1] / "bench/bcc_peer.py"
 PERF_PEER: Final = Path(__file__).parents[1] / "support/bpf_peer.py"
-# What the shipped syscall_stream submits, of the calls of one number.
+# The events that the shipped syscall_stream submits, of the calls of one number.
 STREAM: Final = f"""
 struct event {{ u64 arg0, arg1; u32 pid, tid; s32 nr; }} __attribute__((packed, aligned(4)));
 BPF_PERF_OUTPUT(events);

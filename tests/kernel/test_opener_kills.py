@@ -67,8 +67,8 @@ def test_kills_lose_nothing(  # noqa: PLR0917  # fixtures
                 slow_ext4(tmp_path / "disk", DISK_BYTES, DISK_BYTES_PER_SECOND)
             )
         state = root / "state"
-        # As large as the time without a daemon is long. It wakes often, so that a part of a chunk
-        # waits for the flush at nearly any instant.
+        # A ring as large as the time without a daemon is long. It wakes often, so that a part of a
+        # chunk waits for the flush at nearly any instant.
         config = configured(tmp_path, "128MiB", state=state, watermark="64KiB")
         stack.enter_context(opening(start_cli, config))
         running = stack.enter_context(

@@ -31,7 +31,7 @@ RETAINED_BYTES: Final = 64 << 20
 # How often each session's figures have to change during the overload. Where it holds them up they
 # change once in some eight seconds, and would take longer for that than anything is waited for.
 CHANGES: Final = 12
-# Of the events that both of two sessions record.
+# The rate of the events that both of two sessions record.
 PAIR_PER_SECOND: Final = 50_000
 LOSING: Final = 'collectord_session_losing{{session="{}",source="{}",stage="kernel_ring"}}'
 

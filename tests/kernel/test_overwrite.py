@@ -47,7 +47,7 @@ FEW: Final = RING_RECORDS // 2
 MANY: Final = 40 * RING_RECORDS
 PAUSED: Final = "kernel_ring/paused"
 WINDOW: Final = 'collectord_recorder_window_{}{{session="calls",source="perf"}}'
-# Of `record -- COMMAND`: it makes the calls, says so, and stays.
+# The command of `record -- COMMAND`: it makes the calls, says so, and stays.
 _THEN_WAIT: Final = '"$0" "$@" && echo made >&2 && exec sleep 60'
 _LINE: Final = re.compile(r"\[(\d+)\]\s+[\d.]+:\s+NR (\d+) \(([0-9a-f]+),")
 

@@ -282,7 +282,7 @@ def cpus() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0))[:2])
 
 
-# Of a step: the CPU by place, the number of events, what each has beside its number.
+# The events of a step: the CPU by place, their number, what each has beside its own number.
 EVENTS: Final = st.tuples(
     st.integers(0, 1),
     st.sampled_from([1, 3, 60, 150, 700]),

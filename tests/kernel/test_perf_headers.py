@@ -22,7 +22,7 @@ pytestmark = pytest.mark.alone
 
 EVENTS: Final = ("-e", "{context-switches,page-faults}", "-e", "sched:sched_switch")
 SLEEP: Final = ("--", "sleep", "0.2")
-# What begins with these words need not be the same in the rest of the line.
+# Lines that begin with these words need not be the same in the rest.
 ARGUED: Final = {
     "captured on": "another second",
     "data offset": "the head has room for what a repair needs",

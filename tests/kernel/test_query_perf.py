@@ -183,7 +183,7 @@ def test_call_chains_tasks_and_mappings_are_those_of_the_records(
     statement = "SELECT mono_ns, what, comm, pid, tid, parent_pid, parent_tid FROM tasks"
     found = Counter(tuple(row.values()) for row in query(statement, recorded))
     seen = Counter(task for one in records for task in _task(one))
-    # Of forks and exits perf's dump has no name.
+    # Forks and exits have no name in perf's dump.
     assert Counter(_without_name(task) for task in found.elements()) == seen
     assert {task[1] for task in seen} == {"comm", "exec", "fork", "exit"}
     statement = "SELECT pid, address, length, file_offset, major, minor, inode, file FROM mappings"

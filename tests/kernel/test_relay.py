@@ -154,7 +154,7 @@ since_ns = time.clock_gettime_ns(CLOCK_REALTIME_COARSE)
 note = LockedNote(os.stat(sys.argv[1]).st_rdev)
 note.write(TraceNote(device=sys.argv[1], session="killed", since_ns=since_ns))
 """
-# What ends such a trace at last, whoever set it up.
+# It ends such a trace at last, whoever set it up.
 END: Final = """
 import os, sys
 from collectord._native import _syscalls

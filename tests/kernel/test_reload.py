@@ -184,7 +184,7 @@ def test_sessions_change_while_others_record(
             *("calls", "other", TRACED, "renamed", BLACKBOX)
         ]
         assert {s["state"] for s in daemon.status()["sessions"]} == {"running"}
-        # What followed counts on, and what the two have recorded together is not less.
+        # The one that followed counts on, and what the two have recorded together is not less.
         for name, source in (("other", "perf"), (TRACED, "tracefs")):
             assert metric(daemon, "produced_records_total", name, source) >= BURST + made
             labels = f'cause="reload",session="{name}",source="{source}"'

@@ -52,7 +52,7 @@ kind = "perf"
 events = ["{EVENT}"]
 filter = "{FILTER}"
 """
-# Of the daemon: the group of its socket is that of the process.
+# The daemon starts so: the group of its socket is that of the process.
 AS_READERS: Final = ("setpriv", f"--regid={READERS}", "--clear-groups")
 
 

@@ -17,14 +17,19 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.codec.perf_attr import RecordType
-from collectord.codec.perf_data import parse_header
 from collectord.codec.perf_record import iter_records
 from collectord.errors import UsageError
 from collectord.reader.verify import State, list_segments, verify
 from collectord.sink.trace_file import read_head
 from tests.support import daemons
 from tests.support.daemons import EVENT, FILTER, NUMBER
-from tests.support.recording import check_balance, daemon, daemon_config, daemon_result
+from tests.support.recording import (
+    check_balance,
+    daemon,
+    daemon_config,
+    daemon_result,
+    shown_records,
+)
 
 if TYPE_CHECKING:
     import subprocess
@@ -53,13 +58,6 @@ filter = "{FILTER}"
 SMALL_AND_OFTEN: Final = 'chunk = "128KiB"\nstaging = "16MiB"\nflush_interval = "50ms"'
 
 
-def shown(path: Path) -> bytes:
-    """Return the records that a file's header shows."""
-    content = path.read_bytes()
-    data = parse_header(content).data
-    return content[data.offset : data.offset + data.size]
-
-
 def samples(records: bytes) -> int:
     """Return how many of them are samples."""
     return sum(header.type == RecordType.SAMPLE for header in iter_records(records))
@@ -83,12 +81,13 @@ def test_copies_of_a_running_file(
                 shutil.copyfile(running_file, copy)
             load.result()
         daemons.wait_for(
-            lambda: samples(shown(running_file)) == COUNT, "the flush behind the last sample"
+            lambda: samples(shown_records(running_file)) == COUNT,
+            "the flush behind the last sample",
         )
         for perf in perfs:
             assert len(perf.script(running_file)) == COUNT, perf.version
     check_balance(daemon_result(tmp_path), perfs, generated=COUNT)
-    contents = list(map(shown, copies))
+    contents = list(map(shown_records, copies))
     # perf reads the same of two copies that show the same.
     different = dict(zip(contents, copies, strict=True))
     counts = {copy: samples(content) for content, copy in different.items()}
@@ -126,7 +125,7 @@ def test_rotation_on_request(
         assert daemons.sealed(state) == sealed
         running.process.send_signal(signal.SIGUSR1)
         daemons.wait_for(lambda: len(daemons.sealed(state)) > len(sealed), "the signal's rotation")
-        assert sum(samples(shown(path)) for path in daemons.sealed(state)) == COUNT
+        assert sum(samples(shown_records(path)) for path in daemons.sealed(state)) == COUNT
     assert not list(state.rglob("current-*"))
     check_balance(daemon_result(tmp_path), perfs, generated=COUNT)
 

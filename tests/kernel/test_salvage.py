@@ -84,13 +84,6 @@ with ExitStack() as stack:
 
 
 @pytest.fixture
-def kernel(tracefs: Path) -> LinuxKernel:
-    """Return the running kernel, with tracefs mounted."""
-    assert tracefs.is_dir()
-    return LinuxKernel()
-
-
-@pytest.fixture
 def session(request: pytest.FixtureRequest, kernel: LinuxKernel) -> Iterator[str]:
     """Provide a session's name; if its instance is there after the test, the test fails."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:30]

@@ -58,20 +58,6 @@ SOMEBODY: Final = 54_321  # no account has this uid
 CPUS: Final = LinuxKernel().online_cpus()
 
 
-@pytest.fixture
-def kernel(tracefs: Path) -> LinuxKernel:
-    """Return the running kernel, with tracefs mounted."""
-    assert tracefs.is_dir()
-    return LinuxKernel()
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Return the stack of resources that a test opens."""
-    with ExitStack() as opened:
-        yield opened
-
-
 def _attr(kind: int, config: int, *, inherit: bool = False, **fields: bool) -> PerfEventAttr:
     return PerfEventAttr(
         type=kind,

@@ -85,13 +85,6 @@ signal.pause()
 
 
 @pytest.fixture
-def kernel(tracefs: Path) -> LinuxKernel:
-    """Return the running kernel, with tracefs mounted."""
-    assert tracefs.is_dir()
-    return LinuxKernel()
-
-
-@pytest.fixture
 def stack(session: str) -> Iterator[ExitStack]:
     """Return the stack of resources that a test opens."""
     assert session

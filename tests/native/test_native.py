@@ -15,7 +15,7 @@ _HERE: Final = Path(__file__).resolve().parent
 _BUILD: Final = _HERE.parent.parent / "build" / "native"
 _BUILDS: Final = {
     "gcc": ("-DCMAKE_C_COMPILER=gcc",),
-    # Those of the fuzzers, too, which are made of the same core.
+    # This one builds the fuzzers, too, which are made of the same core.
     "address": ("-DCMAKE_C_COMPILER=clang", "-DCOLLECTORD_FUZZ=ON"),
     "thread": ("-DCMAKE_C_COMPILER=clang", "-DCOLLECTORD_SANITIZE=thread"),
 }

@@ -26,21 +26,22 @@ def main(arguments: Sequence[str]) -> int:
         type=float,
         nargs="?",
         default=7200,
-        help="(7200); the first minutes are warm-up",
+        help="length of the run (7200); the first minutes are warm-up",
     )
     parser.add_argument(
         "--retained-mib",
         type=int,
         default=RETAINED_BYTES >> 20,
         metavar="MIB",
-        help="(64); with more than all segments have, the totals at the end are those of all time",
+        help="size of the segments that retention leaves (64); with more than all have, "
+        "the totals at the end are those of all time",
     )
     parser.add_argument(
         "--growth-mib",
         type=int,
         default=GROWTH_BYTES >> 20,
         metavar="MIB",
-        help="(2); how much memory may grow behind the warm-up",
+        help="memory that may grow behind the warm-up (2)",
     )
     args = parser.parse_args(arguments)
     folder = tempfile.TemporaryDirectory(prefix="collectord-soak-")

@@ -239,7 +239,7 @@ def _at_rest(daemon: Daemon) -> list[dict[str, Any]]:
 
     def is_at_rest() -> bool:
         told[:] = daemon.status()["sessions"]
-        # What the rings of a recorder hold is in flight.
+        # The content of a recorder's rings is in flight.
         return not any(one["in_flight"] for one in told if one["name"] != RECORDER)
 
     wait_for(is_at_rest, "a daemon at rest")

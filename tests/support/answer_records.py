@@ -232,7 +232,7 @@ def _calls(number: int) -> dict[str, str]:
     path = "CASE WHEN i % 4 = 1 THEN NULL ELSE '/etc/p' || i % 4 END AS path"
     took = f"900 + (i * i * (53 + {number})) % 700001"
     return {
-        # Of the first call only the end was recorded, and of some only the beginning.
+        # The first call has only its end recorded, and some have only their beginning.
         "raw_syscalls:sys_enter": _select(f"{task}, {told}", 240, "i * 1000000", "i > 0"),
         "raw_syscalls:sys_exit": _select(
             f"{task}, {exits}", 240, f"i * 1000000 + {took}", "i % 31 != 30"
@@ -245,7 +245,7 @@ def _calls(number: int) -> dict[str, str]:
 
 # Before an address of IPv4 in one of IPv6, as digits.
 _MAPPED: Final = f"{'0' * 20}FFFF"
-# Of connections: kind, step, the states before and behind it.
+# The states of connections: kind, step, the states before and behind it.
 _STATES: Final = """
 (VALUES (0, 0, 7, 2), (0, 1, 2, 1), (0, 2, 1, 4), (0, 3, 4, 7), (1, 0, 7, 2), (1, 1, 2, 7),
 (2, 0, 3, 1), (2, 1, 1, 8), (2, 2, 8, 9), (2, 3, 9, 7)) s(kind, step, before, behind)"""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-# Of any events. What a folder has no table for is an error of ours, too.
+# Statements of any events. An event that a folder has no table for is an error of ours, too.
 _STATEMENTS: Final = (
     *("FROM samples", "FROM tasks, losses", "FROM mappings", "FROM aux", "FROM damage"),
     *("FROM frames", "FROM stacks", "FROM segments", "FROM blktrace"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statements of `collectord query` of whose results nothing is missing."""
+"""Verbs that show records, of whose results nothing is missing: `query` and `events`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from collectord.cli import query
+from collectord.cli import events, query
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,3 +29,16 @@ def asking(capsys: pytest.CaptureFixture[str]) -> Ask:
         return [json.loads(line) for line in told.out.splitlines()]
 
     return ask
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
+    """Return the lines of `events WORDS`, which succeeds and complains of nothing."""
+    assert events.run(list(map(str, words))) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out.splitlines()
+
+
+def objects(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Rows:
+    """Return the objects of `events --json WORDS`, one a line."""
+    return [json.loads(line) for line in shown(capsys, "--json", *words)]

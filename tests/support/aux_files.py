@@ -56,7 +56,7 @@ ETMV3: Final = AuxPmuFacts(
         EtmFacts(cpu, "etmv3", {"etmccer": 0x34C01AC2, "etmidr": 0x411CF312}) for cpu in CPUS
     ),
 )
-# As arch/x86/events/intel/pt.c has them.
+# The formats of arch/x86/events/intel/pt.c.
 PT_FORMATS: Final = {
     "pt": "config:0",
     "cyc": "config:1",

@@ -11,7 +11,7 @@ from collectord.codec.perf_attr import RecordType
 from collectord.codec.perf_record import HEADER_BYTES, frame
 from collectord.errors import CodecError
 
-# What one hidden record holds: its size field has 16 bits.
+# The bytes that one hidden record holds: its size field has 16 bits.
 HIDDEN_PAYLOAD_MAX_BYTES: Final = 65528 - HIDDEN_BYTES
 _PIECE: Final = struct.Struct("<QQQIiiI")
 _MAGIC: Final = struct.Struct("<Q")

@@ -12,7 +12,7 @@ from typing import Final
 
 from collectord._native import _core
 
-# Of its records: a trailer with the time alone.
+# Places in its records, whose trailer has the time alone.
 TIME_OFFSET: Final = 16
 TIME_TRAILER: Final = 8
 

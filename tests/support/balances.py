@@ -26,7 +26,7 @@ from collectord.session.running_threads import RunningThread, RunningThreads
 Balance = TypeVar("Balance", RingBalance, AuxBalance)
 
 CAPACITY_BYTES = 1 << 19
-# Of a PMU that counts bytes.
+# The plan of an area of a PMU that counts bytes.
 AREA_PLAN = AuxPlan(
     pmu="plain",
     requested_bytes=4096,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tests.support.daemons import wait_for
-from tests.support.recording import result_of
+from tests.support.recording import GATE, result_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +29,6 @@ COMM: Final = "sleeper"
 DEVICE: Final = "DEVICE"
 OPERATION: Final = "OPERATION"
 IN_FLIGHT: Final = "in flight"
-# Of `record -- COMMAND`: it runs from the moment that everything counts until a line comes.
-_GATE: Final = 'echo open >&2 && read -r _ < "$0"'
 # Columns of /proc/diskstats since Linux 5.5.
 _DISKSTATS: Final = {"read": 3, "write": 7, IN_FLIGHT: 11, "discard": 14, "flush": 18}
 _SWITCHES: Final = re.compile(r"^(?:non)?voluntary_ctxt_switches:\t(\d+)$", re.MULTILINE)
@@ -91,7 +89,7 @@ def counting(start_cli: Start, directory: Path, *words: str) -> Iterator[Counted
     """
     gate = directory / "gate"
     os.mkfifo(gate)
-    process = start_cli("record", *words, "--", "sh", "-c", _GATE, gate)
+    process = start_cli("record", *words, "--", "sh", "-c", GATE, gate)
     assert process.stderr is not None
     first = process.stderr.readline()
     if first != "open\n":

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -284,3 +285,10 @@ def _process(command: Sequence[str | Path]) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def mapped_address(address: str) -> str:
+    """Return an address as events have it: 16 bytes in hex, IPv4 mapped into IPv6."""
+    parsed = ip_address(address)
+    wide = parsed if isinstance(parsed, IPv6Address) else IPv6Address(f"::ffff:{parsed}")
+    return wide.packed.hex()

@@ -129,3 +129,9 @@ def keeping_host(**changes: Any) -> KernelFacts:  # noqa: ANN401 - any field
     found = {"keeps": keeper(), "switches": program()}
     bpf = BpfFacts(python="/usr/bin/python3", programs=found)
     return host(**{"arch": "x86_64", "bpf": bpf, **changes})
+
+
+def facts(*programs: tuple[str, str], **changes: Any) -> KernelFacts:  # noqa: ANN401 - any field
+    """Return a host of four CPUs that has these programs, name and source."""
+    found = {name: program(source, name=name) for name, source in programs}
+    return host(bpf=BpfFacts(python="/usr/bin/python3", programs=found), **changes)

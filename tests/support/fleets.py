@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collectord.fleet.store import Store
 
 SECOND: Final = 1_000_000_000
+MINUTE: Final = 60 * SECOND
 DAY: Final = 86_400 * SECOND
 # 2026-11-20T00:00:00Z
 BEGIN_NS: Final = 1_795_132_800 * SECOND

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from tests.support.generator import Generator
 
-# What comes while the disk hangs: segments of `quiet`, one a second, and figures of each session.
+# Work while the disk hangs: segments of `quiet`, one a second, and figures of each session.
 _SEALED: Final = 10
 _CHANGES: Final = 12
-# What the busy session says of its disk, from when on, and what no disk of a test hangs for.
+# The words of the busy session on its disk, the time after which it says them, and one that no
+# disk of a test hangs for.
 _WAITS: Final = re.compile(
     r"records have waited (?P<seconds>\d+) s for the disk of (?P<directory>.*)"
 )

@@ -24,7 +24,7 @@ _GRACE_S: Final = patient(2)
 # Where a service manager mounts at logins and at starts of units, whatever tests do meanwhile, and
 # what is mounted when somebody looks at it.
 _OF_THE_HOST: Final = ("/run/credentials/", "/run/user/", "/proc/sys/fs/binfmt_misc")
-# Those of a pool, which a library keeps for the process, and ends and begins as it likes.
+# The threads of a pool, which a library keeps for the process, and ends and begins as it likes.
 _OF_LIBRARIES: Final = "(tokio-rt-worker)"
 # Processes that are no descendants of this one, and so never become children of it.
 _strangers: Final = {"0"}

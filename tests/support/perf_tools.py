@@ -12,6 +12,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tests.support.newer_tools import with_newer
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -95,7 +97,4 @@ def perf_version(path: Path) -> str:
 
 def all_perfs(system: Path) -> tuple[Perf, ...]:
     """Return the distribution's perf and perf 6.12, which is fetched where the former is older."""
-    done = subprocess.run([_FETCH_6_12], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr.strip()
-    paths = dict.fromkeys((system, Path(done.stdout.strip())))
-    return tuple(Perf(perf_version(path), path) for path in paths)
+    return tuple(Perf(perf_version(path), path) for path in with_newer(system, _FETCH_6_12))

@@ -27,7 +27,7 @@ def trace_unhandled(event_name, context, event_fields_dict, perf_sample_dict):
 def process_event(told):
     show(told["ev_name"], {}, told)
 """
-# Of `perf script -D`: the records and the call chains.
+# The records and the call chains in the output of `perf script -D`.
 _RECORD: Final = re.compile(
     r"(?:(-?\d+) )?(\d+) 0x[0-9a-f]+ \[0x[0-9a-f]+\]: PERF_RECORD_(\w+)(.*)"
 )

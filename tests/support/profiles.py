@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec import tracing_data
@@ -16,13 +15,15 @@ from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import Cgroup, Comm, Fork, Mmap2
 from collectord.codec.tracing_data import TracingData
+from tests.support.golden import GOLDEN
 from tests.support.sideband import encode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 EVENT: Final = "cpu-clock"
-# Of perf's marks in call chains.
+# Marks of perf in call chains.
 KERNEL: Final = (1 << 64) - 128
 USER: Final = (1 << 64) - 512
 _ID: Final = 7
@@ -39,8 +40,7 @@ ATTR: Final = PerfEventAttr(
     sample_id_all=True,
 )
 
-_GOLDEN: Final = Path(__file__).resolve().parent.parent / "golden" / "kernel-6.18"
-_FORMAT: Final = (_GOLDEN / "sched_switch.format").read_bytes()
+_FORMAT: Final = (GOLDEN / "sched_switch.format").read_bytes()
 _SWITCH: Final = struct.Struct("<HBBi16siiq16sii")
 SWITCH_ATTR: Final = replace(
     ATTR,
@@ -160,8 +160,8 @@ def write_switches(
 ) -> Path:
     """Write a file of these switches and other records."""
     layouts = TracingData(
-        header_page=(_GOLDEN / "header_page").read_bytes(),
-        header_event=(_GOLDEN / "header_event").read_bytes(),
+        header_page=(GOLDEN / "header_page").read_bytes(),
+        header_event=(GOLDEN / "header_event").read_bytes(),
         page_size_bytes=4096,
         events={"sched": [_FORMAT]},
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.codec.ftrace_format import parse_format
@@ -15,13 +14,14 @@ from collectord.codec.trace_dat_head import Metadata, Place
 from collectord.sink.trace_file import read_head
 from tests.support.ftrace_pages import event, page
 from tests.support.ftrace_records import decode_field
+from tests.support.golden import GOLDEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from tests.support.ftrace_records import Value
 
-GOLDEN: Final = Path(__file__).resolve().parent.parent / "golden" / "kernel-6.18"
 PAGE_BYTES: Final = 4096
 COMM: Final = "shell"
 TID: Final = 77

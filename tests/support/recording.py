@@ -34,8 +34,8 @@ AT_USUAL_PRIORITY: Final = ("nice", "-n", "1")
 SYS_ENTER: Final = daemons.EVENT
 SYS_EXIT: Final = "raw_syscalls:sys_exit"
 CALLS: Final = ("-e", SYS_ENTER, "--filter", FILTER)
-# Of `record -- COMMAND`: it runs from the moment that everything counts until a line comes.
-_GATE: Final = 'echo open >&2 && read -r _ < "$0"'
+# The command of `record`: it runs from the moment that everything counts until a line comes.
+GATE: Final = 'echo open >&2 && read -r _ < "$0"'
 _LOSS_WARNING: Final = re.compile(
     r"Warning:\s*Processed \d+ (events and lost \d+ chunks!\s*Check IO/CPU overload!"
     r"|samples and lost [\d.]+%!)\s*"
@@ -134,12 +134,12 @@ def outputs_of(perf: Perf, file: Path) -> list[str]:
 
 def record_types(segment: Path) -> Counter[int]:
     """Count the records of each type in the segment's data section."""
-    return Counter(header.type for header in iter_records(_records(segment)))
+    return Counter(header.type for header in iter_records(shown_records(segment)))
 
 
 def kernel_records(segment: Path) -> list[bytes]:
     """Yield each record of the kernel, or of a replay, in the segment's data section."""
-    section = _records(segment)
+    section = shown_records(segment)
     return [
         section[header.offset : header.offset + header.size]
         for header in iter_records(section)
@@ -150,7 +150,7 @@ def kernel_records(segment: Path) -> list[bytes]:
 def told_losses(segment: Path) -> Counter[int]:
     """Sum up the records of losses by their type: LOST and LOST_SAMPLES."""
     told: Counter[int] = Counter()
-    section = _records(segment)
+    section = shown_records(segment)
     for header in iter_records(section):
         if header.type in _LOSS_AT:
             at = header.offset + _LOSS_AT[header.type]
@@ -158,7 +158,8 @@ def told_losses(segment: Path) -> Counter[int]:
     return told
 
 
-def _records(segment: Path) -> bytes:
+def shown_records(segment: Path) -> bytes:
+    """Return the records that a file's header shows."""
     content = segment.read_bytes()
     data = parse_header(content).data
     return content[data.offset : data.offset + data.size]
@@ -195,7 +196,7 @@ def recording(
     """
     gate = directory / "gate"
     os.mkfifo(gate)
-    command = ("--", "sh", "-c", _GATE, gate)
+    command = ("--", "sh", "-c", GATE, gate)
     out = ("--output-dir", directory / "out", "--json")
     running = Recording(start_cli("record", *words, *out, *command))
     assert running.process.stderr is not None

@@ -206,7 +206,7 @@ CASES: Final = (
         },
         _fires("CollectordGap", _EXEC | {"cause": "kill"}, after=10, by=11),
     ),
-    # What a normal session keeps losing is reported, what a spare one does is not.
+    # Losses that a normal session goes on having are reported, those of a spare one are not.
     Case(
         "losing",
         {

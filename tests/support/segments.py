@@ -21,6 +21,8 @@ from collectord.codec.perf_features import Features
 from collectord.codec.perf_record import SampleId, frame
 from collectord.codec.perf_sideband import Comm, encode
 from collectord.codec.tracing_data import TracingData
+from collectord.folders.trust import Trust
+from collectord.folders.walk import open_folder
 from collectord.model import ClockReading
 from collectord.plan.sink_plan import RetentionPlan, SinkPlan
 from collectord.sink import chain_log
@@ -28,7 +30,10 @@ from collectord.sink.base import Closing, Opening
 from collectord.sink.eviction import evict
 from collectord.sink.manifest import Identity, RingEntry
 from collectord.sink.perf_data_sink import PerfDataSink
+from collectord.sink.repair import repair_steps
+from collectord.sink.segment import group_files
 from collectord.sink.sums import sums_of
+from tests.support.golden import GOLDEN
 from tests.support.samples import Sample, encode_sample
 
 if TYPE_CHECKING:
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
     from collectord.sink.base import OpenSegment, SegmentInfo
     from collectord.sink.eviction import Eviction
 
-GOLDEN: Final = Path(__file__).resolve().parent.parent / "golden" / "kernel-6.18"
 PAGE_BYTES: Final = 4096
 EVENT: Final = "syscalls:sys_enter_getppid"
 EVENT_IDS: Final = (11, 12)
@@ -113,6 +117,11 @@ def make_sink(directory: Path, **options: Any) -> PerfDataSink:  # noqa: ANN401 
 def files_in(directory: Path) -> Iterator[Path]:
     """Yield what is in a folder, but for the list of what was sealed in it."""
     return (path for path in directory.iterdir() if path.name != chain_log.NAME)
+
+
+def names_in(directory: Path) -> set[str]:
+    """Return the names of what is in a folder, but for that list."""
+    return {path.name for path in files_in(directory)}
 
 
 def comm_record(comm: bytes = b"generator") -> bytes:
@@ -275,3 +284,14 @@ def walk_to(steps: Generator[str, None, object], last: str) -> None:
     for step in steps:
         if step == last:
             return
+
+
+def interrupt_repair(directory: Path, step: str) -> None:
+    """Repair the one segment of a folder up to a step, in a process that is killed there."""
+
+    def interrupted() -> None:
+        folder = open_folder(directory, Trust.WRITE)
+        (group,) = group_files(folder)
+        walk_to(repair_steps(folder, group), step)
+
+    killed(interrupted)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.support.newer_tools import with_newer
+
 _FETCH_3_3: Final = Path(__file__).with_name("tracecmd33.sh")
-# What `report` prints beside the events.
+# Lines that `report` prints beside the events.
 _BESIDE: Final = re.compile(r"cpus=\d+$|CPU \d+ is empty$|version = ")
 # `record` writes all of these and gives up where the kernel refuses it. They choose functions to
 # trace, of which nobody here has any, or are the whole machine's: it gets an empty file instead of
@@ -100,10 +102,7 @@ def version_of(path: Path) -> str:
 
 def all_trace_cmds(system: Path) -> tuple[TraceCmd, ...]:
     """Return the distribution's trace-cmd and 3.3, which is fetched where the former is older."""
-    done = subprocess.run([_FETCH_3_3], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr.strip()
-    paths = dict.fromkeys((system, Path(done.stdout.strip())))
-    return tuple(TraceCmd(version_of(path), path) for path in paths)
+    return tuple(TraceCmd(version_of(path), path) for path in with_newer(system, _FETCH_3_3))
 
 
 def alone(directory: Path, instance: Path) -> list[str]:

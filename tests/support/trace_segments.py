@@ -7,7 +7,6 @@ import mmap
 import os
 import struct
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -22,13 +21,14 @@ from collectord.sink.sums import sums_of
 from collectord.sink.trace_dat_sink import TraceDatSink
 from tests.support import segments
 from tests.support.ftrace_pages import event, page
+from tests.support.golden import GOLDEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from collectord.sink.base import OpenSegment, SegmentInfo
 
-GOLDEN: Final = Path(__file__).resolve().parent.parent / "golden" / "kernel-6.18"
 PAGE_BYTES: Final = 4096
 PID: Final = 4321
 EVENT: Final = "syscalls:sys_enter_getppid"

@@ -16,7 +16,7 @@ from collectord import __version__
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DEBIAN: Final = ROOT / "packaging/debian"
-# Of the oldest and of the newest Python: what both need, and what one of them needs.
+# The oldest and the newest Python: what both need, and what one of them needs.
 _PYTHONS: Final = ("3.11", "3.13")
 
 

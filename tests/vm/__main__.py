@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 RUNS: Final = ROOT / "build" / "vm"
 RUNS_KEPT: Final = 10
 LANES: Final = ("tests/kernel", "tests/vm")
-# Of the older release only what a package of it needs is tested.
+# The older release has only those tests that its package needs.
 _OF_SUITES: Final = {SUITES[0]: LANES, SUITES[1]: ("tests/vm/test_package.py",)}
 # In the guest of the first lane, so that both guests take about as long.
 _ASIDE: Final = frozenset(
@@ -76,7 +76,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=float,
         default=600,
         metavar="SECONDS",
-        help="without output that are a hang (600)",
+        help="time without output that is taken for a hang (600)",
     )
     parser.add_argument("pytest", nargs="*", help="arguments of pytest")
     return parser.parse_args(arguments)

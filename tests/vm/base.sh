@@ -40,7 +40,7 @@ mount -t sysfs -o ro sysfs "$tree/sys"
 mount --rbind /dev "$tree/dev"
 mount --bind "$cache/archives" "$tree/var/cache/apt/archives"
 mount -t tmpfs tmpfs "$tree/run"
-# as this machine reaches the archive, for the time of the build
+# the same way to the archive as this machine's, for the time of the build
 touch "$tree/etc/resolv.conf" "$tree/etc/hosts"
 mount --bind "$(readlink -e /etc/resolv.conf)" "$tree/etc/resolv.conf"
 mount --bind /etc/hosts "$tree/etc/hosts"
@@ -84,7 +84,7 @@ printf '127.0.0.1 localhost guest\n::1 localhost\n' >"$folder/hosts"
 : >"$tree/etc/machine-id"
 printf '/dev/vda / ext4 defaults,noatime 0 0\n' >"$tree/etc/fstab"
 ln -sfn /lib/systemd/system/multi-user.target "$tree/etc/systemd/system/default.target"
-# What a machine without network, terminal and second boot has no use for; a test starts Prometheus itself.
+# Units that a machine without network, terminal and second boot has no use for; a test starts Prometheus itself.
 for unit in apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer \
     e2scrub_reap.service fstrim.timer getty.target man-db.timer systemd-firstboot.service \
     systemd-logind.service systemd-pstore.service systemd-random-seed.service \
@@ -98,7 +98,7 @@ done
 install -d "$tree/etc/systemd/journald.conf.d" "$tree/project"
 printf '[Journal]\nStorage=volatile\nForwardToConsole=no\nRateLimitIntervalSec=0\n' \
     >"$tree/etc/systemd/journald.conf.d/guest.conf"
-# What is on the project's disk joins the root file system before systemd looks at it.
+# The content of the project's disk joins the root file system before systemd looks at it.
 cat >"$tree/sbin/guest-init" <<'END'
 #!/bin/sh
 mount -t ext4 -o noatime /dev/vdb /project && exec /project/guest/init

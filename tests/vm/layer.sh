@@ -53,7 +53,7 @@ merge() {
     mount -t tmpfs tmpfs "$root/root"
 }
 
-# What this machine's network, pip and compiler go by. Their caches outlive the build.
+# Settings of this machine's network, pip and compiler. Their caches outlive the build.
 with_pip() {
     local cache=$1 name value
     for name in pip ccache; do
@@ -100,7 +100,7 @@ product)
     rm -r "$root$checkout/tests"
     # the layer below is of this pyproject.toml, however old the file looks
     touch "$root$checkout"/.venv/.stamps/*
-    # what make asks for are headers of the running kernel, which here is another one's
+    # make asks for headers of the running kernel, which here is another one's
     running=$root/lib/modules/$(uname -r)
     mkdir -p "$running"
     ln -s "/lib/modules/$kernel/build" "$running/build"

@@ -46,9 +46,9 @@ _APART: Final = (
     *("unshare", "--mount", "--propagation", "private"),
     *("--pid", "--fork", "--kill-child", "--"),
 )
-# What builds a layer.
+# The programs that build a layer.
 _SCRIPTS: Final = ("layer.sh", "pip.sh", "pip_settings.py")
-# Of the guest itself. What the project needs is read from the Makefile.
+# Packages of the guest itself. Those that the project needs are read from the Makefile.
 _PACKAGES: Final = (
     *("systemd", "systemd-sysv", "udev", "kmod", "procps", "iproute2", "util-linux", "e2fsprogs"),
     *("linux-image-cloud-amd64", "linux-headers-cloud-amd64"),

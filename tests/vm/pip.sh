@@ -5,7 +5,7 @@
 # is not hidden by a folder: of one with contents only the entries are shared that it lacks.
 shared() {
     local root=$1 path=$2 target entry
-    # as the chroot sees it: an absolute link must not lead out
+    # the target that the chroot sees: an absolute link must not lead out
     target=$root$(chroot "$root" realpath -m -- "$path")
     if [ ! -d "$path" ]; then
         mkdir -p "$(dirname "$target")"

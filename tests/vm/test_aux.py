@@ -153,7 +153,7 @@ def check_cpus(
         assert words.of == words.cpu
         cpu, area = words.cpu, areas[words.cpu]
         first = before[cpu].next_word
-        # What was truncated at the end leaves no gap: nothing comes behind it.
+        # Words that were truncated at the end leave no gap: nothing comes behind them.
         at_end = now[cpu].next_word - 1 - words.last
         missing = words.first - first + words.missing + at_end
         produced = now[cpu].next_word - first

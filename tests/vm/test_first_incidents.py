@@ -38,12 +38,12 @@ PROGRAM: Final = "/usr/local/bin/collectord"
 INSTALLED: Final = Path("/opt/collectord")
 UNITS: Final = Path("/run/systemd/system")
 FAILING: Final = "failing.service"
-# Those that are installed, which never fire so: a guest stalls while the service starts.
+# The installed triggers, which never fire so: a guest stalls while the service starts.
 INSTALLED_OFF: Final = "".join(
     f'[[trigger]]\nname = "{name}"\nkind = "unit"\nunit = "none"\n'
     for name in ("io-stall", "memory-stall", "oom")
 )
-# Those that are installed, but one alone has answers, as these take an emulated processor minutes;
+# The installed triggers, but one alone has answers, as these take an emulated processor minutes;
 # and a guest that has stalled by itself has another incident soon.
 TRIGGERS: Final = """
 [[trigger]]

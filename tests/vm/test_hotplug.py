@@ -56,7 +56,7 @@ BURST: Final = 2_000
 # An emulated machine takes some ten seconds for each; the variable is for the long form.
 RANDOM_CYCLES: Final = int(os.environ.get("COLLECTORD_HOTPLUG_CYCLES", "3"))
 CYCLES: Final = (RANDOM_CYCLES + 2) // 3
-# Of the calls of each thread that makes them all the time, in a second.
+# The calls a second of each thread that makes them all the time.
 RATE: Final = 300
 ENDLESS: Final = 10**9
 WORDS: Final = test_aux.MIB // WORD_BYTES

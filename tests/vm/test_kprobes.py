@@ -42,7 +42,7 @@ COUNT: Final = 5_000
 STATUS_CONFIG: Final = 6
 THREADS: Final = 3  # each calls `make_calls` once
 EVENT: Final = "made_by_hand:asked"
-# Nothing tells a program on a kprobe of the runs that the kernel left out.
+# A program on a kprobe is not told of the runs that the kernel left out.
 PROGRAM: Final = f"""
 struct event {{ u32 tgid; u32 tid; }};
 #define COLLECTORD_EVENT struct event

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 ETC: Final = Path("/etc/collectord")
 COMPLETION: Final = "/usr/share/bash-completion/completions/collectord"
-# What the manual says is installed; the program answers for the modules below /usr/lib.
+# The files that the manual says are installed; the program answers for the modules below /usr/lib.
 FILES: Final = (
     "/usr/bin/collectord",
     "/usr/lib/sysusers.d/collectord.conf",
@@ -60,7 +60,7 @@ PORT: Final = 9590
 # A call that the session `small` records, in rings that hold some hundred.
 OTHER: Final = NUMBER + 1
 TOO_MANY: Final = 20_000
-# Of the calls that `calls` records; an emulated processor makes some fewer.
+# The rate of the calls that `calls` records; an emulated processor makes some fewer.
 RATE: Final = 100_000
 CPU: Final = 0  # all on one, whose ring has room for those of 90 seconds
 LOAD: Final = 5_000  # calls before and after each disturbance

@@ -7,7 +7,6 @@ import csv
 from dataclasses import replace
 from functools import partial
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hypothesis import given
@@ -36,6 +35,7 @@ from tests.support.ftrace_pages import (
     time_stamp,
 )
 from tests.support.ftrace_records import decode
+from tests.support.golden import GOLDEN
 from tests.support.header_events import parse_header_event
 from tests.support.trace_segments import cpustat
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from collectord.codec.line_ops import Ops
 
 # A loaded machine makes no example wrong.
-KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
 U64S: Final = st.integers(0, 2**64 - 1)
 DELTAS: Final = st.integers(0, 2**27 - 1)
 PARTS: Final = st.one_of(
@@ -54,16 +53,16 @@ PARTS: Final = st.one_of(
 )
 HEAD: Final = build_head(
     Metadata(
-        header_page=(KERNEL / "header_page").read_bytes(),
-        header_event=(KERNEL / "header_event").read_bytes(),
-        events={"sched": [(KERNEL / "sched_switch.format").read_bytes()]},
+        header_page=(GOLDEN / "header_page").read_bytes(),
+        header_event=(GOLDEN / "header_event").read_bytes(),
+        events={"sched": [(GOLDEN / "sched_switch.format").read_bytes()]},
     ),
     (0, 1, 7),
     1 << 20,
     cmdlines_bytes=64,
     cpustat_bytes=32,
 )
-LAYOUTS: Final = [parse_format(path.read_bytes()) for path in sorted(KERNEL.glob("*.format"))]
+LAYOUTS: Final = [parse_format(path.read_bytes()) for path in sorted(GOLDEN.glob("*.format"))]
 
 
 def _build(
@@ -146,7 +145,7 @@ def test_any_record_is_decoded_or_refused(layout: EventFormat, record: bytes) ->
 @given(st.data())
 def test_any_text_is_parsed_or_refused(data: st.DataObject) -> None:
     """A text of tracefs that was damaged is refused by CodecError, if it is refused."""
-    path = data.draw(st.sampled_from([*sorted(KERNEL.glob("*.format")), KERNEL / "header_page"]))
+    path = data.draw(st.sampled_from([*sorted(GOLDEN.glob("*.format")), GOLDEN / "header_page"]))
     text = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text) - 1))

@@ -50,7 +50,7 @@ def test_any_copy_of_a_running_file(
     shown = data.draw(st.integers(0, len(chunks)))
     at, base = head.size_word
     struct.pack_into("<Q", file, at, ends[shown] - base)
-    # What is behind the chunk of that padding may be there in part, or as anything.
+    # The bytes behind the chunk of that padding may be there in part, or as anything.
     written = -(-ends[shown] // 4096) * 4096 if shown else head.write_offset
     written = max(written, ends[shown] + len(head.table))
     copy = bytes(file[: data.draw(st.integers(written, max(written, len(file))))])

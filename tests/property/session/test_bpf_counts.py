@@ -23,7 +23,7 @@ UNITS: Final[Sequence[Literal["ns", "us", "ms", "bytes", "count"]]] = (
 )  # fmt: skip
 U64S: Final = st.integers(0, (1 << 64) - 1)
 VALUES: Final = st.one_of(U64S, st.integers(0, 64).map(lambda bit: (1 << bit) - 1), U64S.map(abs))
-# What a map holds from look to look: key (label, slot) to value.
+# The content of a map from look to look: key (label, slot) to value.
 LOOKS: Final = st.lists(
     st.dictionaries(
         st.tuples(st.integers(0, 4), st.integers(0, 5)), st.integers(0, 50), max_size=12

@@ -20,7 +20,8 @@ from collectord.config.load import load
 from collectord.errors import CollectordError, ConfigError, UsageError
 from collectord.reader.sql import named_in
 from tests.support.ftrace_pages import event, page
-from tests.support.query_files import GOLDEN, switch, switches, write_trace
+from tests.support.golden import GOLDEN
+from tests.support.query_files import switch, switches, write_trace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -22,7 +22,9 @@ from collectord.codec.ftrace_format import parse_format
 from collectord.errors import SinkError, UnknownEvent, UsageError
 from collectord.sink.trace_file import read_head
 from tests.support import trace_segments as support
+from tests.support.asking import objects, shown
 from tests.support.ftrace_pages import event, page
+from tests.support.golden import GOLDEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 FORMATS: Final = {
-    name: (support.GOLDEN / f"{name}.format").read_bytes()
+    name: (GOLDEN / f"{name}.format").read_bytes()
     for name in ("sched_switch", "sched_process_exec", "sys_enter")
 }
 IDS: Final = {name: parse_format(text).id for name, text in FORMATS.items()}
@@ -106,19 +108,6 @@ def write(
 def segment(tmp_path: Path) -> Path:
     """Return a sealed segment of two CPUs, with a loss."""
     return write(tmp_path, PAGES)
-
-
-def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
-    """Return the lines of `events WORDS`, which succeeds."""
-    assert events.run(list(map(str, words))) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    return captured.out.splitlines()
-
-
-def objects(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, Any]]:
-    """Return the objects of `events --json WORDS`, one a line."""
-    return [json.loads(line) for line in shown(capsys, "--json", *words)]
 
 
 def test_text(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:

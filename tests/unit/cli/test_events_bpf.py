@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -16,6 +16,7 @@ from collectord.sink.manifest import EventLayout
 from tests.support import bpf_segments as support
 from tests.support import segments as perf_support
 from tests.support import trace_segments
+from tests.support.asking import objects, shown
 from tests.support.bpf_segments import (
     EXITS,
     LAYOUTS,
@@ -63,19 +64,6 @@ CHUNKS: Final = (
 def segment(tmp_path: Path) -> Path:
     """Return a sealed segment with the events of two programs, and losses."""
     return support.write(tmp_path, *CHUNKS, lost_samples={11: 1, 12: 2})
-
-
-def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
-    """Return the lines of `events WORDS`, which succeeds."""
-    assert events.run(list(map(str, words))) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    return captured.out.splitlines()
-
-
-def objects(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[dict[str, Any]]:
-    """Return the objects of `events --json WORDS`, one a line."""
-    return [json.loads(line) for line in shown(capsys, "--json", *words)]
 
 
 def test_table_of_one_event(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:

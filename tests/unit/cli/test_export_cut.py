@@ -19,22 +19,19 @@ from collectord.codec.perf_record import iter_records
 from collectord.errors import SinkError, UsageError
 from tests.support import bpf_segments, segments, trace_segments
 from tests.support.ftrace_pages import event, page
+from tests.support.golden import GOLDEN
 from tests.support.profiles import comm, sample, write
 from tests.support.query_files import switches, write_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 # A clock of the segments' tests begins with UTC's.
 SINCE: Final = "1970-01-01T00:00:01.000010Z"
 UNTIL: Final = "1970-01-01T00:00:01.000019Z"
 WINDOW: Final = ("--since", SINCE, "--until", UNTIL)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own for what is read of symbols."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def _exported(form: str, output: Path, *words: str | Path, status: int = 0) -> bytes:
@@ -261,7 +258,7 @@ def test_events_that_differ_do_not_go_into_one_trace_dat(tmp_path: Path) -> None
     """Two layouts with one number are refused, and the error says what to do."""
     paths = []
     for name, field in (("a", b"field:int one"), ("b", b"field:int two")):
-        text = (trace_segments.GOLDEN / "sys_enter_getppid.format").read_bytes()
+        text = (GOLDEN / "sys_enter_getppid.format").read_bytes()
         events = {"syscalls": [text.replace(b"field:int __syscall_nr", field)]}
         metadata = replace(trace_segments.METADATA, events=events)
         sink = trace_segments.make_sink(tmp_path / name, metadata=metadata)

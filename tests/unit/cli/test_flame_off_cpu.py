@@ -29,15 +29,12 @@ from tests.support.profiles import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 AT: Final = 0x5000_0000_0000
 UTC_NS: Final = 1_764_000_000_000_000_000
 ONE_S: Final = 1_000_000_000
 IDLE: Final = 0
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def _task(pid: int, name: bytes) -> bytes:

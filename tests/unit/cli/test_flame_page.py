@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pytest
 
 from collectord.cli import flame
-from tests.support.browser import Page, browser_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.browser import Page
 
 COMM: Final = "</script><img src=x onerror=alert(1)>"
 STACKS: Final = f"""\
@@ -34,13 +35,6 @@ class Shown(NamedTuple):
     colour: tuple[int, int, int]
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of one browser for all tests."""
-    with browser_page(tmp_path_factory.mktemp("browser")) as page:
-        yield page
-
-
 @pytest.fixture
 def page(browser: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Page]:
     """The flame graph of the stacks; at the end too it has had no problem and fetched nothing."""
@@ -56,7 +50,7 @@ def page(browser: Page, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> I
     assert browser.requests == [graph.as_uri()]
 
 
-# What the page tells of each place that the pointer comes to: {text, x, y, its colour}.
+# The page's words on each place that the pointer comes to: {text, x, y, its colour}.
 SCAN: Final = f"""(() => {{
   const canvas = document.querySelector("canvas"), place = canvas.getBoundingClientRect();
   const dots = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;

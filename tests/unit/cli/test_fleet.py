@@ -522,7 +522,7 @@ def test_segments_whose_rows_were_not_shipped_are_told(run: Run, store: Path) ->
         shipped.segment(host, events, begins_ns, SECOND)
         shipped.segment(host, without, begins_ns + SECOND, SECOND, problem="it is damaged")
         shipped.segment(host, events, begins_ns + 4 * SECOND, SECOND, passed_over=2)
-        # Nothing else tells what tables this stream has.
+        # No other segment tells what tables this stream has.
         shipped.segment(Host("db-3"), without, begins_ns, SECOND // 10, problem="it is damaged")
     told = (
         "collectord: the records of {} were not shipped, though they should be: {}; `collectord "

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 S_NS: Final = 1_000_000_000
 _GRACE_S: Final = 0.2
-# What is said of sessions that write nothing.
+# The lines on sessions that write nothing.
 _BAD: Final = "bad has failed (no BTF; no headers)"
 _MAPS: Final = "maps has no rings, its programs fill only maps"
 

@@ -119,7 +119,7 @@ def test_console_lines_escape_foreign_text(capsys: pytest.CaptureFixture[str]) -
     assert "count=2" in line
 
 
-# As a service is started: stderr is a socket of the journal, here a file, or another one.
+# The start of a service: stderr is a socket of the journal, here a file, or another one.
 AS_A_SERVICE = """
 import os, sys
 from collectord import cli

@@ -38,14 +38,10 @@ if TYPE_CHECKING:
 
     from tests.support.asking import Ask, Rows
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 AT: Final = 0x5000_0000_0000
 UTC_NS: Final = 1_764_000_000_000_000_000
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own for what is read of symbols."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")

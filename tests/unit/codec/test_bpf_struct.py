@@ -19,7 +19,7 @@ from collectord.errors import CodecError
 GOLDEN: Final = Path(__file__).resolve().parents[2] / "golden" / "bcc-0.26" / "structs.json"
 STRUCTS: Final[dict[str, Any]] = json.loads(GOLDEN.read_bytes())
 SCALARS: Final = ("scalar", "byte")
-# What the message says of each struct that cannot be read.
+# The message on each struct that cannot be read.
 REFUSED: Final = {
     "bit_field": "member a (unsigned int) is a bit field of 3",
     "nested_bit_field": "member in.a (unsigned int) is a bit field of 3",

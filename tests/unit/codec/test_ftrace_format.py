@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -17,9 +16,9 @@ from collectord.codec.ftrace_format import (
 )
 from collectord.errors import CodecError
 from tests.support.ftrace_records import decode
+from tests.support.golden import GOLDEN
 from tests.support.header_events import HeaderEvent, parse_header_event
 
-KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
 COMMON: Final = struct.Struct("<HBBi")
 COMMON_TEXT: Final = (
     b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"
@@ -47,7 +46,7 @@ def _value(field: str, data: bytes) -> object:
 
 def test_sched_switch() -> None:
     """A format of the kernel becomes a table of its fields."""
-    layout = parse_format((KERNEL / "sched_switch.format").read_bytes())
+    layout = parse_format((GOLDEN / "sched_switch.format").read_bytes())
     assert layout.name == "sched_switch"
     assert layout.id > 0
     names = ["common_type", "common_flags", "common_preempt_count", "common_pid"]
@@ -62,7 +61,7 @@ def test_sched_switch() -> None:
 
 def test_record_of_sched_switch() -> None:
     """Text ends at its first NUL, and numbers have their sign."""
-    layout = parse_format((KERNEL / "sched_switch.format").read_bytes())
+    layout = parse_format((GOLDEN / "sched_switch.format").read_bytes())
     body = struct.pack("<16siiq16sii", b"a\xff\0junk", 5, -1, -2, b"b", 0, 120)
     assert decode(COMMON.pack(layout.id, 1, 2, -3) + body, layout) == {
         "common_type": layout.id,
@@ -81,7 +80,7 @@ def test_record_of_sched_switch() -> None:
 
 def test_text_elsewhere_in_the_record() -> None:
     """A __data_loc field gives what it points to."""
-    layout = parse_format((KERNEL / "sched_process_exec.format").read_bytes())
+    layout = parse_format((GOLDEN / "sched_process_exec.format").read_bytes())
     record = COMMON.pack(layout.id, 0, 0, 9) + struct.pack("<Iii", 8 << 16 | 20, 9, 8)
     assert decode(record + b"/bin/sh\0", layout)["filename"] == "/bin/sh"
     with pytest.raises(CodecError, match="short"):
@@ -90,7 +89,7 @@ def test_text_elsewhere_in_the_record() -> None:
 
 def test_text_to_the_end_of_the_record() -> None:
     """A field of size 0 is what is left of the record, or nothing."""
-    layout = parse_format((KERNEL / "print.format").read_bytes())
+    layout = parse_format((GOLDEN / "print.format").read_bytes())
     record = COMMON.pack(layout.id, 0, 0, 9) + struct.pack("<Q", 1)
     assert decode(record + b"mark\n\0\0\0", layout)["buf"] == "mark\n"
     assert decode(record, layout)["buf"] == ""
@@ -98,7 +97,7 @@ def test_text_to_the_end_of_the_record() -> None:
 
 def test_stack_of_less_depth_than_told() -> None:
     """kernel_stack tells of 8 callers, and its records hold those that there were."""
-    layout = parse_format((KERNEL / "kernel_stack.format").read_bytes())
+    layout = parse_format((GOLDEN / "kernel_stack.format").read_bytes())
     record = COMMON.pack(layout.id, 0, 0, 9) + struct.pack("<iiQQ", 2, 0, 11, 22)
     assert decode(record, layout)["caller"] == (11, 22)
     assert decode(record[:16], layout)["caller"] == ()
@@ -160,14 +159,14 @@ def test_pointer_to_a_function() -> None:
 @pytest.mark.parametrize(("file", "size"), [("header_page", 4096), ("header_page-64KiB", 65536)])
 def test_header_page(file: str, size: int) -> None:
     """The text tells the size of the instance's sub-buffers."""
-    page = parse_header_page((KERNEL / file).read_bytes())
+    page = parse_header_page((GOLDEN / file).read_bytes())
     assert page.sub_buffer_bytes == size
     assert (page.timestamp.offset, page.commit.offset, page.data.offset) == (0, 8, 16)
 
 
 def test_header_event() -> None:
     """The text tells the special types; kernels before 4.16 have none for absolute stamps."""
-    text = (KERNEL / "header_event").read_bytes()
+    text = (GOLDEN / "header_event").read_bytes()
     assert parse_header_event(text) == HeaderEvent(5, 27, 32, 29, 30, 31, 28)
     old = b"".join(line for line in text.splitlines(keepends=True) if b"time_stamp" not in line)
     assert parse_header_event(old).time_stamp is None
@@ -196,7 +195,7 @@ def test_texts_that_are_no_format(text: bytes, reason: str) -> None:
 
 def test_cut_format() -> None:
     """A format that was cut before its print fmt is refused."""
-    text = (KERNEL / "sched_switch.format").read_bytes()
+    text = (GOLDEN / "sched_switch.format").read_bytes()
     for end in range(text.index(b"print fmt: ") + len("print fmt: ")):
         with pytest.raises(CodecError):
             parse_format(text[:end])
@@ -210,4 +209,4 @@ def test_cut_header_page(broken: bytes) -> None:
     with pytest.raises(CodecError):
         parse_header_page(broken)
     with pytest.raises(CodecError):
-        parse_header_page((KERNEL / "header_page").read_bytes() + b"what\n")
+        parse_header_page((GOLDEN / "header_page").read_bytes() + b"what\n")

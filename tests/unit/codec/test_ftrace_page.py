@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -23,8 +22,8 @@ from tests.support.ftrace_pages import (
     time_stamp,
 )
 from tests.support.ftrace_records import decode
+from tests.support.golden import GOLDEN
 
-KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
 BASE: Final = 1_000_000
 START: Final = 5_000_000_000
 # Deltas of 0 make equal times, one long and one small event alike bytes.
@@ -99,7 +98,7 @@ def test_absolute_stamps() -> None:
     assert _stamps(time_stamp(BASE + 9), event(b"abcd", 1)) == [BASE + 10]
     assert _stamps(time_stamp(5), event(b"abcd"), base=3 * step + 2) == [3 * step + 5]
     assert _stamps(time_stamp(5), event(b"abcd"), base=3 * step - 1) == [3 * step + 5]
-    # of an event that another one interrupted
+    # an event that another one interrupted
     assert _stamps(time_stamp(BASE - 9), event(b"abcd")) == [BASE - 9]
     assert _stamps(time_stamp(5), event(b"abcd"), base=(1 << 64) - 1) == [5]
 
@@ -161,8 +160,8 @@ def test_growing_page() -> None:
 )
 def test_pages_of_the_kernel(name: str, count: int, lost: int | None) -> None:
     """A full page has no room for the number of lost events; all events are of the known kind."""
-    layout = parse_format((KERNEL / f"{name}.format").read_bytes())
-    raw = (KERNEL / f"{name}.page").read_bytes()
+    layout = parse_format((GOLDEN / f"{name}.format").read_bytes())
+    raw = (GOLDEN / f"{name}.page").read_bytes()
     walk = Walk(raw)
     records = [raw[one.offset : one.offset + one.size_bytes] for one in walk]
     assert (len(records), walk.fault, walk.position.offset) == (count, None, walk.data_end)

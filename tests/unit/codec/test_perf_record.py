@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -27,12 +26,12 @@ from collectord.codec.perf_record import (
     iter_records,
 )
 from collectord.errors import CodecError
+from tests.support.golden import GOLDEN
 from tests.support.perf_ids import decode_sample_id, identifier
 from tests.support.samples import Sample, decode_sample, encode_sample
 from tests.support.whole_records import WholeRecordWalk, last_whole_record
 
-KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
-CAPTURES: Final = sorted(KERNEL.glob("*.bin"))
+CAPTURES: Final = sorted(GOLDEN.glob("*.bin"))
 ALL_IDS: Final = PerfEventAttr(
     sample_id_all=True,
     sample_type=SampleType.TID
@@ -47,6 +46,9 @@ READ: Final = SampleType.READ | SampleType.RAW
 ONE: Final = (
     ReadFormat.TOTAL_TIME_ENABLED | ReadFormat.TOTAL_TIME_RUNNING | ReadFormat.ID | ReadFormat.LOST
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def lost(size: int = 24) -> bytes:
@@ -221,7 +223,7 @@ def only(raw: bytes, attr: PerfEventAttr) -> Sample:
 
 def test_kernel_sample_with_every_field_up_to_raw() -> None:
     """All fields of a sample that the kernel wrote are found, READ passed by."""
-    captured = (KERNEL / "samples.bin").read_bytes()
+    captured = (GOLDEN / "samples.bin").read_bytes()
     attr, data = PerfEventAttr.decode(captured[:128]), captured[128:]
     first, second = (decode_sample(data, header, attr) for header in iter_records(data))
     assert first.pid == first.tid > 1
@@ -237,7 +239,7 @@ def test_kernel_sample_with_every_field_up_to_raw() -> None:
 
 def test_kernel_sample_is_encoded_to_the_same_bytes() -> None:
     """A sample without READ is written to the kernel's own bytes."""
-    captured = (KERNEL / "lost.bin").read_bytes()
+    captured = (GOLDEN / "lost.bin").read_bytes()
     attr, data = PerfEventAttr.decode(captured[:128]), captured[128:]
     header = list(iter_records(data))[-1]
     sample = decode_sample(data, header, attr)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -23,17 +22,17 @@ from collectord.codec.perf_sideband import (
     Mmap2,
 )
 from collectord.errors import CodecError
+from tests.support.golden import GOLDEN
 from tests.support.perf_ids import decode_sample_id
 from tests.support.sideband import Exit, Record, Throttle, decode, encode
 
-KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
 NO_IDS: Final = PerfEventAttr()
 TIMED: Final = PerfEventAttr(sample_type=SampleType.TIME, sample_id_all=True)
 
 
 def captured(name: str) -> list[tuple[Record, SampleId, bytes, PerfEventAttr]]:
     """Return the records of a capture but its samples: values, ids, bytes, attr."""
-    raw = (KERNEL / f"{name}.bin").read_bytes()
+    raw = (GOLDEN / f"{name}.bin").read_bytes()
     attr, data = PerfEventAttr.decode(raw[:128]), raw[128:]
     found = []
     for header in iter_records(data):

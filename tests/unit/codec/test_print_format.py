@@ -12,7 +12,7 @@ from collectord.codec.ftrace_format import parse_format
 from collectord.codec.line_ops import Words
 from collectord.codec.print_format import compile_format
 from tests.support.event_lines import shown
-from tests.support.trace_segments import GOLDEN
+from tests.support.golden import GOLDEN
 
 COMMON: Final = (
     b"\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n"
@@ -42,7 +42,7 @@ RECORD: Final = (
     + b"/etc\0\0\0\0"
     + struct.pack("<2I", 1, 0x20)
 )
-# As the macros MAJOR() and MINOR() look in a format.
+# The macros MAJOR() and MINOR() look so in a format.
 MAJOR: Final = "((unsigned int) ((REC->dev) >> 20))"
 MINOR: Final = "((unsigned int) ((REC->dev) & ((1U << 20) - 1)))"
 

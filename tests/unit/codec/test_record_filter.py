@@ -13,7 +13,7 @@ from collectord.codec.line_ops import Words, filter_ops, tracepoint_field
 from collectord.codec.record_filter import Term, parse_filter
 from collectord.errors import UsageError
 from tests.support.event_lines import shown
-from tests.support.trace_segments import GOLDEN
+from tests.support.golden import GOLDEN
 
 if TYPE_CHECKING:
     from collectord.codec.ftrace_format import EventFormat

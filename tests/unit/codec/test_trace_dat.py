@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from collectord.codec.trace_dat import FIRST_BYTES, build_head, head_bytes, parse_head
 from collectord.codec.trace_dat_head import Metadata, Place
 from collectord.errors import CodecError
+from tests.support.golden import GOLDEN
 from tests.support.trace_segments import cpustat
 
 if TYPE_CHECKING:
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 
     from collectord.codec.trace_dat_head import Head, Patch
 
-KERNEL: Final = Path(__file__).parents[2] / "golden/kernel-6.18"
 METADATA: Final = Metadata(
-    header_page=(KERNEL / "header_page").read_bytes(),
-    header_event=(KERNEL / "header_event").read_bytes(),
-    events={"sched": [(KERNEL / "sched_switch.format").read_bytes()]},
-    ftrace_events=[(KERNEL / "print.format").read_bytes()],
+    header_page=(GOLDEN / "header_page").read_bytes(),
+    header_event=(GOLDEN / "header_event").read_bytes(),
+    events={"sched": [(GOLDEN / "sched_switch.format").read_bytes()]},
+    ftrace_events=[(GOLDEN / "print.format").read_bytes()],
     uname="Linux host",
     version="collectord 1",
     printk_formats=b'0x1 : "x"\n',
     kallsyms=b"ffffffff81000000 T _text\n",
 )
-LARGE: Final = replace(METADATA, header_page=(KERNEL / "header_page-64KiB").read_bytes())
+LARGE: Final = replace(METADATA, header_page=(GOLDEN / "header_page-64KiB").read_bytes())
 MIB: Final = 1 << 20
 
 

@@ -28,7 +28,6 @@ from collectord.reader.symbols.frame import Frame
 from collectord.sink.incident_folder import AnswerNote, Kept
 from collectord.text.foreign import visible
 from tests.support import balances
-from tests.support.browser import Page, browser_page
 from tests.support.commands import incident_note
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from collectord.session.daemon_status import DaemonStatus
     from collectord.sink.incident_folder import IncidentNote
+    from tests.support.browser import Page
 
 MARKUP: Final = "<img src=x onerror=alert(1)>\x1b[31m"
 SECOND_NS: Final = 1_000_000_000
@@ -101,13 +101,6 @@ class Served:
             self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()
             self._loop.close()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A page of one browser for all tests."""
-    with browser_page(tmp_path_factory.mktemp("browser")) as page:
-        yield page
 
 
 @pytest.fixture

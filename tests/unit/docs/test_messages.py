@@ -20,7 +20,7 @@ CLASSES: Final = {
     for name, found in inspect.getmembers(errors, inspect.isclass)
     if issubclass(found, errors.CollectordError)
 }
-# Of damaged files: `segments verify` and `repair` tell of them as damage, with the place.
+# Errors of damaged files: `segments verify` and `repair` tell of them as damage, with the place.
 OF_BYTES: Final = "CodecError"
 # What else has a message, each with the place of its text: a broken rule of the configuration, a
 # value of the wrong type in it, and an option of the command line that cannot be.

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REFUSED: Final = re.compile(r"(?:as|nothing|of|what|who|whom)\b", re.IGNORECASE)
+HASHED: Final = r"^(?![ \t]*#).*\n[ \t]*# (.+)"
+SETTINGS: Final = (
+    "Makefile *.toml *.yml *.service *.socket *.slice *.sysusers *.tmpfiles *.sh rules run"
+)
 OWNERS: Final = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 # A table of the manual whose last column is called Meaning.
 MEANINGS: Final = re.compile(r"^\|.*\| Meaning \|\n\|[-|]+\n((?:\|.*\|\n)+)", re.MULTILINE)
@@ -48,18 +52,21 @@ def test_docstrings(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "first_line"),
+    ("folders", "names", "first_line"),
     [
-        ("py", r"^(?![ \t]*#).*\n[ \t]*# (.+)"),
-        ("[ch]", r"^[ \t]*/\*\s+(?:\* )?(.+)"),
+        ("collectord bpf docs tests", "*.py", HASHED),
+        (". .ci config packaging systemd tests/vm", SETTINGS, HASHED),
+        ("collectord bpf", "*.[ch]", r"^[ \t]*/\*\s+(?:\* )?(.+)"),
     ],
+    ids=["python", "settings", "c"],
 )
-def test_comments(ending: str, first_line: str) -> None:
+def test_comments(folders: str, names: str, first_line: str) -> None:
     """Nor does a comment that has its own lines."""
     files = [
         path
-        for folder in ("collectord", "bpf")
-        for path in sorted((manual.ROOT / folder).rglob(f"*.{ending}"))
+        for folder in folders.split()
+        for name in names.split()
+        for path in sorted((manual.ROOT / folder).glob(name if folder == "." else f"**/{name}"))
     ]
     found = [
         (f"{path.relative_to(manual.ROOT)}: {text}", text)

@@ -59,11 +59,11 @@ TYPES: Final[dict[Any, str]] = {
     DrainPriority: "priority",
     DrainCpus: "CPU list",
 }
-# In which the types of a key are named.
+# The order in which the types of a key are named.
 ORDER: Final = ("integer", "string", "list of strings", "table")
 REQUIRED: Final = "required"
 NONE: Final = "none"
-# What a source must have besides its defaults, to be one.
+# The keys that a source must have besides its defaults, to be one.
 LEAST: Final = {"perf": 'events = ["cpu-clock"]', "bpf": 'program = "opensnoop"'}
 
 

@@ -27,6 +27,7 @@ from tests.support.fleets import (
     COMPLETE,
     DAY,
     ISSUE,
+    MINUTE,
     SCHED,
     SECOND,
     WAKING,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 # It makes a store of several hosts for most tests.
 pytestmark = pytest.mark.slow
 
-_MINUTE: Final = 60 * SECOND
 _SWITCHES: Final = 400
 _REQUESTS: Final = 30
 
@@ -63,9 +63,9 @@ def _fill(store: Store) -> None:
         ):
             host = Host(name, kernel, {"role": role}, clock_off_ns=number * 1000)
             for day in range(2):
-                shipped.segment(host, _events(number), BEGIN_NS + day * DAY, _MINUTE)
+                shipped.segment(host, _events(number), BEGIN_NS + day * DAY, MINUTE)
         events = {f"sched:{SCHED}": switches(0, 7)}
-        shipped.segment(host, events, BEGIN_NS + _MINUTE, _MINUTE, is_committed=False)
+        shipped.segment(host, events, BEGIN_NS + MINUTE, MINUTE, is_committed=False)
 
 
 def _events(number: int) -> dict[str, str]:
@@ -288,10 +288,10 @@ def test_call_chains_must_be_there_of_the_events_themselves(folder: Store) -> No
     chains = {name: told[name] for name in ("frames", "stacks")}
     other = {name: sql.replace("'sched:sched_switch'", "'cycles'") for name, sql in chains.items()}
     with Shipped(folder) as shipped:
-        shipped.segment(Host("web-1"), other, BEGIN_NS + DAY // 2, _MINUTE)
+        shipped.segment(Host("web-1"), other, BEGIN_NS + DAY // 2, MINUTE)
         with pytest.raises(NotShipped, match="call chains of sched:sched_switch, which no host"):
             _answered(folder, "off-cpu-stacks")
-        shipped.segment(Host("db-1"), chains, BEGIN_NS + DAY // 2, _MINUTE)
+        shipped.segment(Host("db-1"), chains, BEGIN_NS + DAY // 2, MINUTE)
     assert {row[0] for row in _answered(folder, "off-cpu-stacks")} == {"db-1"}
 
 
@@ -299,10 +299,10 @@ def test_samples_of_other_events_are_no_software_events(folder: Store) -> None:
     """Manifests tell which were recorded, and by which aliases and modifiers."""
     with Shipped(folder) as shipped:
         samples = {"samples": of_all_answers(1)["samples"]}
-        shipped.segment(Host("db-1"), samples, BEGIN_NS, _MINUTE, sampled=["cpu-clock"])
+        shipped.segment(Host("db-1"), samples, BEGIN_NS, MINUTE, sampled=["cpu-clock"])
         with pytest.raises(NotShipped, match="exceptions:page_fault_user, or software:page-fault"):
             _answered(folder, "page-faults")
-        shipped.segment(Host("web-1"), samples, BEGIN_NS, _MINUTE, sampled=["faults:u"])
+        shipped.segment(Host("web-1"), samples, BEGIN_NS, MINUTE, sampled=["faults:u"])
     rows = _answered(folder, "page-faults", Wanted(Window(), "web-1"))
     assert {row[0] for row in rows} == {"web-1"}
 
@@ -314,12 +314,12 @@ def test_hosts_with_other_events_are_left_out_and_known(tmp_path: Path) -> None:
     later = BEGIN_NS + DAY
     with Shipped(store) as shipped:
         for name in ("web-1", "web-2"):
-            shipped.segment(Host(name), {"sched:sched_wakeup": some}, BEGIN_NS, _MINUTE)
+            shipped.segment(Host(name), {"sched:sched_wakeup": some}, BEGIN_NS, MINUTE)
         db = Host("db-1")
-        shipped.segment(db, {f"sched:{WAKING}": some}, BEGIN_NS, _MINUTE)
-        shipped.segment(db, {"sched:sched_wakeup": some}, later, _MINUTE)
-        shipped.segment(Host("idle-1"), _events(1), BEGIN_NS, _MINUTE)
-    early, late = Window(BEGIN_NS, BEGIN_NS + _MINUTE), Window(later, later + _MINUTE)
+        shipped.segment(db, {f"sched:{WAKING}": some}, BEGIN_NS, MINUTE)
+        shipped.segment(db, {"sched:sched_wakeup": some}, later, MINUTE)
+        shipped.segment(Host("idle-1"), _events(1), BEGIN_NS, MINUTE)
+    early, late = Window(BEGIN_NS, BEGIN_NS + MINUTE), Window(later, later + MINUTE)
     for wanted, hosts, lacking in (
         (Wanted(early), {"web-1", "web-2"}, ["db-1", "idle-1"]),
         (Wanted(early, "db-1"), {"db-1"}, []),
@@ -340,8 +340,8 @@ def test_a_host_with_a_part_of_what_is_needed_is_left_out(tmp_path: Path) -> Non
     both = {name: told[name] for name in ("sched:sched_switch", "sched:sched_wakeup")}
     part = {"sched:sched_switch": told["sched:sched_switch"]}
     with Shipped(store) as shipped:
-        shipped.segment(Host("both"), both, BEGIN_NS, _MINUTE)
-        shipped.segment(Host("part"), part, BEGIN_NS, _MINUTE)
+        shipped.segment(Host("both"), both, BEGIN_NS, MINUTE)
+        shipped.segment(Host("part"), part, BEGIN_NS, MINUTE)
     with pytest.raises(NotShipped):
         _answered(store, "run-queue", Wanted(Window(), "part"))
     assert {row[0] for row in _answered(store, "run-queue")} == {"both"}
@@ -360,9 +360,9 @@ def test_an_event_that_two_sessions_recorded_is_refused(tmp_path: Path) -> None:
     with Shipped(store) as shipped:
         host = Host("one")
         for session in ("exec", "more"):
-            shipped.segment(host, _events(1), BEGIN_NS, _MINUTE, session=session)
-        later = BEGIN_NS + 10 * _MINUTE
-        shipped.segment(host, _events(1), later, _MINUTE)
+            shipped.segment(host, _events(1), BEGIN_NS, MINUTE, session=session)
+        later = BEGIN_NS + 10 * MINUTE
+        shipped.segment(host, _events(1), later, MINUTE)
     with pytest.raises(UsageError, match="several sessions of one at the same time: exec, more"):
         _answered(store, "cpu-share")
     assert _answered(store, "cpu-share", Wanted(Window(later)))
@@ -392,7 +392,7 @@ def test_columns_that_only_some_kernels_have_are_there(folder: Store) -> None:
     """Objects of an event need not have the same columns: what one lacks is null."""
     with Shipped(folder) as shipped:
         wider = f"SELECT *, 5::INTEGER AS fresh FROM ({switches(9, 3)})"  # noqa: S608
-        shipped.segment(Host("new-1"), {f"sched:{SCHED}": wider}, BEGIN_NS, _MINUTE)
+        shipped.segment(Host("new-1"), {f"sched:{SCHED}": wider}, BEGIN_NS, MINUTE)
     found = _rows(folder, "SELECT count(fresh), count(*) FROM sched_switch")
     assert found == [(3, 2403)]
 
@@ -401,7 +401,7 @@ def test_tables_have_an_own_column_of_the_event(folder: Store) -> None:
     """`samples` and the like have the event of each row, and not that of their key."""
     with Shipped(folder) as shipped:
         rows = "SELECT i AS n, 'cycles' AS event, i AS after FROM range(5) r(i)"
-        shipped.segment(Host("p-1"), {"samples": rows}, BEGIN_NS, _MINUTE)
+        shipped.segment(Host("p-1"), {"samples": rows}, BEGIN_NS, MINUTE)
     assert _rows(folder, "SELECT DISTINCT event, host, date FROM samples") == [
         ("cycles", "p-1", "2026-11-20")
     ]

@@ -17,7 +17,7 @@ from collectord.fleet.store import Store
 from collectord.fleet.store_audit import fleet_ledger
 from collectord.fleet.store_keys import CommitKey
 from collectord.reader.event_file import Window
-from tests.support.fleets import BEGIN_NS, DAY, SCHED, SECOND, Host, Shipped, switches
+from tests.support.fleets import BEGIN_NS, DAY, MINUTE, SCHED, SECOND, Host, Shipped, switches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collectord.fleet.commit import Commit
     from collectord.fleet.store_audit import FleetLedger
 
-_MINUTE: Final = 60 * SECOND
 _HOUR: Final = 3600 * SECOND
 
 
@@ -46,7 +45,7 @@ def shipped(root: Path) -> Iterator[Shipped]:
 def _put(shipped: Shipped, host: Host, times: int = 3, **values: object) -> list[Commit]:
     events = {f"sched:{SCHED}": switches(1, 50)}
     return [
-        shipped.segment(host, events, BEGIN_NS + n * _MINUTE, _MINUTE, **values)  # type: ignore[arg-type]
+        shipped.segment(host, events, BEGIN_NS + n * MINUTE, MINUTE, **values)  # type: ignore[arg-type]
         for n in range(times)
     ]
 
@@ -109,14 +108,12 @@ def test_a_silent_host_is_named(shipped: Shipped) -> None:
     _put(shipped, Host("a"))
     host = Host("b")
     for n in range(2):
-        shipped.segment(
-            host, {f"sched:{SCHED}": switches(1, 5)}, BEGIN_NS + n * 3 * _HOUR, _MINUTE
-        )
+        shipped.segment(host, {f"sched:{SCHED}": switches(1, 5)}, BEGIN_NS + n * 3 * _HOUR, MINUTE)
     now_ns = BEGIN_NS + 4 * _HOUR
     ledger = _ledger(shipped, now_ns=now_ns)
     assert _whats(ledger) == ["silent"]
     (silent,) = ledger.findings
-    assert (silent.host, silent.since_ns, silent.until_ns) == ("a", BEGIN_NS + 3 * _MINUTE, now_ns)
+    assert (silent.host, silent.since_ns, silent.until_ns) == ("a", BEGIN_NS + 3 * MINUTE, now_ns)
     assert ledger.to_json()["end_ns"] == now_ns
 
 
@@ -143,7 +140,7 @@ def test_a_time_has_the_segments_that_are_in_it(shipped: Shipped) -> None:
     """Segments of other times do not count, and their links are followed nevertheless."""
     host = Host("a")
     for n in range(3):
-        shipped.segment(host, {f"sched:{SCHED}": switches(1, 5)}, BEGIN_NS + n * 3 * DAY, _MINUTE)
+        shipped.segment(host, {f"sched:{SCHED}": switches(1, 5)}, BEGIN_NS + n * 3 * DAY, MINUTE)
     ledger = _ledger(shipped, Window(BEGIN_NS + 6 * DAY, BEGIN_NS + 7 * DAY))
     assert ledger.findings == []
     assert ledger.sessions[0].figures.segments == 1
@@ -241,7 +238,7 @@ def test_a_commit_that_follows_another_chain_is_found(shipped: Shipped, window: 
         key=_key(other), source=other.source, sha256=commits_of.digest(commits_of.encode(other))
     )
     events = {f"sched:{SCHED}": switches(1, 5)}
-    shipped.segment(host, events, BEGIN_NS + 5 * DAY, _MINUTE)
+    shipped.segment(host, events, BEGIN_NS + 5 * DAY, MINUTE)
     (found,) = [one for one in _ledger(shipped, window).findings if one.what == "chain"]
     assert found.host == "a"
     assert found.detail == (
@@ -279,5 +276,5 @@ def test_json_has_all(shipped: Shipped) -> None:
     (session,) = document["sessions"]
     assert session["lost_by"] == {"kernel_ring/ring_full": 1}
     assert session["plans"] == ["c" * 64]
-    assert session["shipped_ns"] == BEGIN_NS + _MINUTE + SECOND
+    assert session["shipped_ns"] == BEGIN_NS + MINUTE + SECOND
     assert document["all"]["records"]["produced"] == 51

@@ -27,8 +27,8 @@ from tests.support.fleets import (
     BEGIN_NS,
     COMPLETE,
     ISSUE,
+    MINUTE,
     SCHED,
-    SECOND,
     WAKING,
     Host,
     Shipped,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 # It makes a store of several hosts for most tests.
 pytestmark = pytest.mark.slow
 
-_MINUTE: Final = 60 * SECOND
 _WAKINGS: Final = {
     "db-1": {("a", "b"): 30, ("a", "c"): 4},
     "web-1": {("a", "b"): 10},
@@ -79,7 +78,7 @@ def store(tmp_path: Path) -> Store:
                 f"sched:{WAKING}": wakings(counts),
             }
             host = Host(name, labels={"role": name.partition("-")[0]})
-            shipped.segment(host, events, BEGIN_NS, _MINUTE)
+            shipped.segment(host, events, BEGIN_NS, MINUTE)
     return made
 
 
@@ -216,7 +215,7 @@ def test_hosts_that_recorded_nothing_of_it_do_not_count(store: Store) -> None:
     with Shipped(store) as shipped:
         for name in ("web-3", "idle-1"):
             host = Host(name, labels={"role": name.partition("-")[0]})
-            shipped.segment(host, {f"sched:{SCHED}": switches(1, 9)}, BEGIN_NS, _MINUTE)
+            shipped.segment(host, {f"sched:{SCHED}": switches(1, 9)}, BEGIN_NS, MINUTE)
     assert len(_comparison(store, "who-woke-whom")[1].against.hosts) == 2
     wanted = _role("db")._replace(also=_role("idle"))
     with pytest.raises(NotShipped, match="waking, or sched:sched_wakeup, and no host of against"):
@@ -228,18 +227,18 @@ def test_hosts_count_that_recorded_for_some_of_the_time(store: Store) -> None:
     with Shipped(store) as shipped:
         host = Host("web-2", labels={"role": "web"}, run_number=2)
         events = {f"sched:{WAKING}": wakings({("a", "b"): 8})}
-        shipped.segment(host, events, BEGIN_NS + 10 * _MINUTE, _MINUTE)
+        shipped.segment(host, events, BEGIN_NS + 10 * MINUTE, MINUTE)
         idle = {f"sched:{WAKING}": f"FROM ({wakings({('a', 'b'): 1})}) LIMIT 0"}
         for name in ("db-1", "web-3"):
             host = Host(name, labels={"role": name.partition("-")[0]}, run_number=2)
-            shipped.segment(host, idle, BEGIN_NS + 10 * _MINUTE, _MINUTE)
-    later = Window(BEGIN_NS + 10 * _MINUTE, BEGIN_NS + 11 * _MINUTE)
+            shipped.segment(host, idle, BEGIN_NS + 10 * MINUTE, MINUTE)
+    later = Window(BEGIN_NS + 10 * MINUTE, BEGIN_NS + 11 * MINUTE)
     _, groups, rows = _comparison(
         store, "who-woke-whom", _role("db", later)._replace(also=_role("web", later))
     )
     assert [group.hosts for group in groups] == [("db-1",), ("web-2", "web-3")]
     assert [(row["wakeups"], row["wakeups_against"]) for row in rows] == [(0, 4)]
-    between = Window(BEGIN_NS + 2 * _MINUTE, BEGIN_NS + 3 * _MINUTE)
+    between = Window(BEGIN_NS + 2 * MINUTE, BEGIN_NS + 3 * MINUTE)
     wanted = _role("db", between)._replace(also=_role("web", between))
     with pytest.raises(NotShipped, match="no host that is asked has shipped of that time"):
         _comparison(store, "who-woke-whom", wanted)
@@ -250,7 +249,7 @@ def test_hosts_count_that_recorded_in_the_session(store: Store) -> None:
     with Shipped(store) as shipped:
         events = {f"sched:{WAKING}": wakings({("a", "b"): 100})}
         host = Host("web-3", labels={"role": "web"})
-        shipped.segment(host, events, BEGIN_NS, _MINUTE, session="other")
+        shipped.segment(host, events, BEGIN_NS, MINUTE, session="other")
     _, groups, rows = _comparison(store, "who-woke-whom", session="exec")
     assert groups.against.hosts == ("web-1", "web-2")
     assert rows[0]["wakeups_against"] == 15

@@ -22,7 +22,8 @@ from collectord.fleet.segment_rows import write_rows
 from collectord.fleet.table_file import Place
 from tests.support.examples import examples
 from tests.support.ftrace_pages import event, page
-from tests.support.query_files import GOLDEN, TID, switch, switches, write_trace
+from tests.support.golden import GOLDEN
+from tests.support.query_files import TID, switch, switches, write_trace
 from tests.support.query_tables import rows_of, tables_in
 from tests.support.segments import make_sink, write_segment
 

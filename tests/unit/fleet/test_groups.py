@@ -17,13 +17,12 @@ from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.fleet.store_audit import fleet_ledger
 from collectord.reader.event_file import Window
-from tests.support.fleets import BEGIN_NS, SCHED, SECOND, Host, Shipped, switches
+from tests.support.fleets import BEGIN_NS, MINUTE, SCHED, SECOND, Host, Shipped, switches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MINUTE: Final = 60 * SECOND
-_HOUR: Final = 60 * _MINUTE
+_HOUR: Final = 60 * MINUTE
 _GAP: Final = Covered(what="gap", cause="kill", since_ns=BEGIN_NS, until_ns=BEGIN_NS + SECOND)
 
 # {name, records, those that were lost}
@@ -41,14 +40,14 @@ def store(tmp_path: Path) -> Store:
                 host,
                 {f"sched:{SCHED}": switches(1, count)},
                 BEGIN_NS,
-                _MINUTE,
+                MINUTE,
                 lost=lost,
                 covered=(_GAP,) if name == "web-2" else (),
                 passed_over=3 if name == "db-1" else 0,
             )
             if name != "web-2":
                 events = {f"sched:{SCHED}": switches(1, 10)}
-                shipped.segment(host, events, BEGIN_NS + 5 * _HOUR, _MINUTE)
+                shipped.segment(host, events, BEGIN_NS + 5 * _HOUR, MINUTE)
     return made
 
 

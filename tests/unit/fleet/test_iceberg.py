@@ -27,7 +27,7 @@ from collectord.fleet.iceberg.table_document import DELETES, PREVIOUS_VERSIONS, 
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.reader.event_file import Window
-from tests.support.fleets import BEGIN_NS, DAY, SCHED, SECOND, Host, Shipped, switches
+from tests.support.fleets import BEGIN_NS, DAY, MINUTE, SCHED, SECOND, Host, Shipped, switches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 _DAYS: Final = ("2026-11-20", "2026-11-21", "2026-11-22")
-_MINUTE: Final = 60 * SECOND
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +63,10 @@ def _fill(store: Store, days: int = 2, host: str = "b c") -> None:
             one = Host(name)
             for day in range(days):
                 shipped.segment(
-                    one, {f"sched:{SCHED}": switches(day, 20)}, BEGIN_NS + day * DAY, _MINUTE
+                    one, {f"sched:{SCHED}": switches(day, 20)}, BEGIN_NS + day * DAY, MINUTE
                 )
             events = {f"sched:{SCHED}": switches(7, 5)}
-            shipped.segment(one, events, BEGIN_NS + SECOND, _MINUTE, is_committed=False)
+            shipped.segment(one, events, BEGIN_NS + SECOND, MINUTE, is_committed=False)
 
 
 def _put(store: Store, select: str, *, host: str = "a", second: int = 0, event: str = "x") -> None:

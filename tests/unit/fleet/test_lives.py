@@ -43,7 +43,7 @@ _COLUMNS: Final = {
         "{old}::UBIGINT AS lifetime_ns, 4::UINTEGER AS code, 0::UINTEGER AS signal"
     ),
 }
-# What happened: at which ms, what, the file, and the thread or the lifetime.
+# An event: at which ms, what, the file, and the thread or the lifetime.
 _Mark = tuple[int, str, str, int]
 
 

@@ -294,7 +294,7 @@ def test_kills(start_cli: StartCli, run_cli: RunCli, s3_server: S3Server, tmp_pa
     url = s3_server.new_bucket()
     store = Store.open(url, s3_server.options())
     sealed = _sums(host)
-    # Nothing may stay but what waits.
+    # No segment may stay but those that wait.
     hold = HoldPlan(str(host.note), (("exec", str(host.directory)),), bytes=1 << 40)
     plan = RetentionPlan(bytes=SOME_BYTES, hold=hold)
     with OddStore(s3_server.port, 0.2, seed=SEED) as odd:

@@ -227,7 +227,7 @@ def test_an_hour_without_the_store(hour: Hour, tmp_path: Path, reason: str) -> N
     assert grown_bytes < GROWN_MAX_BYTES
     assert [*(tmp_path / "temporary").iterdir()] == []
 
-    # What was deleted is not in the store, and all else is there once, in one chain.
+    # The deleted segments are not in the store, and all others are there once, in one chain.
     names = {PurePath(line["path"]).name for line in gone}
     ordered = check_store(hour.store, len(hour.sealed) - len(gone))
     assert [one.segment for one in ordered] == [one for one in hour.sealed if one not in names]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PLAIN: Final = {"bool", "bytes", "float", "int", "str", "None", "Path", "date", "datetime"}
-# Of plain values, and with a length: no iterator, which would act when it is read.
+# Containers of plain values, with a length: no iterator, which would act when it is read.
 CONTAINERS: Final = {
     *("Collection", "Mapping", "Sequence", "dict", "frozenset", "tuple"),
     *("ClassVar", "Final", "Literal"),

@@ -86,7 +86,7 @@ def test_what_is_missing_shows(changes: dict[str, Any], unaccounted: int) -> Non
 def test_counts_that_contradict_each_other_show() -> None:
     """More was handed over than traced: that is no balance, whatever was stored."""
     assert balance_aux(LABEL, PLAN, bracket(head=1000, traced=900)).unaccounted_bytes == 100
-    # What was certain to be truncated was not, in the end.
+    # Bytes that were certain to be truncated were not, in the end.
     short = replace(bracket(head=1000, traced=1200), truncated=250)
     assert balance_aux(LABEL, PLAN, short).unaccounted_bytes == 50
 

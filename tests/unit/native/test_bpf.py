@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import os
-import select
 import struct
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
 from collectord._native import _core
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.support.cores import await_core
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 _FIELDS = struct.pack("=IIQII", 10, 11, 1234, 0, 0)  # pid, tid, time, cpu, reserved
@@ -26,14 +22,6 @@ def _map_file(stack: ExitStack) -> int:
     stack.callback(os.close, fd)
     os.ftruncate(fd, 4 * _PAGE)
     return fd
-
-
-def _await(core: _core.Core, is_so: Callable[[], bool]) -> None:
-    poll = select.poll()
-    poll.register(core.notify_fd, select.POLLIN)
-    while not is_so():
-        assert poll.poll(10_000), "the core is silent"
-        os.eventfd_read(core.notify_fd)
 
 
 def test_records_of_a_bpf_ring_are_samples() -> None:
@@ -52,13 +40,13 @@ def test_records_of_a_bpf_ring_are_samples() -> None:
         os.pwrite(fd, struct.pack("=II", 32, 0) + _FIELDS + b"contents", 2 * _PAGE)
         os.pwrite(fd, struct.pack("=Q", 40), _PAGE)
         generation = core.request_flush()
-        _await(core, lambda: core.drained_generation() >= generation)
+        await_core(core, lambda: core.drained_generation() >= generation)
         counters = ring.counters()
         assert (counters.samples, counters.in_flight, counters.last_sample_ns) == (1, 1, 1234)
         assert os.pread(fd, 8, 0) == struct.pack("=Q", 40)
         with pytest.raises(ValueError, match="running core drains"):
             bpf_map.close()
-        _await(core, lambda: core.remove_ring(ring))
+        await_core(core, lambda: core.remove_ring(ring))
         bpf_map.close()
 
 

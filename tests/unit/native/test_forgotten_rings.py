@@ -7,24 +7,15 @@ import os
 import select
 import struct
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from collectord._native import _core
 from collectord.codec.perf_attr import PerfEventAttr, SampleType
 from collectord.model import RingLabel, RingRole
 from collectord.source.fed_ring import fed_ring
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.support.cores import await_core
 
 _SAMPLE = struct.pack("=IHHQ", 9, 0, 16, 5)
 _LIMIT = 1 << 40
-
-
-def _await(core: _core.Core, is_so: Callable[[], bool]) -> None:
-    while not is_so():
-        select.select([core.notify_fd], [], [], 10)
-        os.read(core.notify_fd, 8)
 
 
 def _recorded(core: _core.Core, stream: _core.Stream, stack: ExitStack) -> int:
@@ -41,7 +32,7 @@ def _recorded(core: _core.Core, stream: _core.Stream, stack: ExitStack) -> int:
         time_trailer=handle.time_trailer,
     )
     assert handle.map.feed(_SAMPLE)
-    _await(core, lambda: core.remove_ring(ring))
+    await_core(core, lambda: core.remove_ring(ring))
     return ring.id
 
 
@@ -67,7 +58,7 @@ def test_a_forgotten_ring_is_in_the_segment_that_has_its_data_and_in_no_later_on
         for token in range(2, 5):
             recorded = {_recorded(core, stream, stack) for _ in range(3)}
             generation = core.request_flush()
-            _await(core, lambda g=generation: stream.written_generation() >= g)  # type: ignore[misc]
+            await_core(core, lambda g=generation: stream.written_generation() >= g)  # type: ignore[misc]
             stream.prepare(token, file.fileno(), 0, _LIMIT)
             stream.rotate()
             assert _closed(core) == dict.fromkeys(recorded, 1)

@@ -4,28 +4,16 @@
 from __future__ import annotations
 
 import os
-import select
 import struct
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
 from collectord._native import _core
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.support.cores import await_core
 
 _PAGE = os.sysconf("SC_PAGESIZE")
 _SAMPLE, _LOST = 9, 2
-
-
-def _await(core: _core.Core, is_so: Callable[[], bool]) -> None:
-    poll = select.poll()
-    poll.register(core.notify_fd, select.POLLIN)
-    while not is_so():
-        assert poll.poll(10_000), "the core is silent"
-        os.eventfd_read(core.notify_fd)
 
 
 def _records(*ids: int) -> bytes:
@@ -73,7 +61,7 @@ def test_files_have_the_ids_that_they_know(
         told = _records(21, 22, 23)
         assert ring_map.feed(told)
         generation = core.request_flush()
-        _await(core, lambda: stream.written_generation() >= generation)
+        await_core(core, lambda: stream.written_generation() >= generation)
         counters = ring.counters()
         assert (counters.samples, counters.lost_records) == (3, 21)
         assert counters.relabelled == relabelled

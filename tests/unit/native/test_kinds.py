@@ -17,7 +17,7 @@ _COMMON: Final = sorted(
     for path in _NATIVE.iterdir()
     if path.suffix in {".c", ".h"} and not path.name.startswith(_KINDS)
 )
-# What the kinds have of their own, as fields of the common ring would be named.
+# Members that kinds have of their own, as fields of the common ring would be named.
 _FIELD: Final = re.compile(
     r"\b(?:ring|each|front|behind|self|(?:\w+->)?rings\[\w+\])(?:->|\.)(?:pages|relay|aux|window|perf)\b"
 )

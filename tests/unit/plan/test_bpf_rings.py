@@ -12,14 +12,12 @@ from collectord.config.schema import Config
 from collectord.config.schema_session import BpfSourceConfig, SessionConfig, TargetConfig
 from collectord.daemon.coverage import Coverage
 from collectord.errors import MissingFeature, PlanError
-from collectord.facts.kernel_facts import BpfFacts
 from collectord.model import Basis, RingRole, ScopeKind
 from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.build import build
 from collectord.source import bpf_buffer
 from collectord.text.units import RingSize, Share
-from tests.support.bpf_pairs import SOURCE, program
-from tests.support.hosts import host
+from tests.support.bpf_pairs import SOURCE, facts
 
 if TYPE_CHECKING:
     from collectord.facts.kernel_facts import KernelFacts
@@ -30,12 +28,6 @@ COSTS: Final = Path(__file__).parents[3] / "docs/ftrace.md"
 MIB: Final = 1 << 20
 OWN_OUTPUT: Final = SOURCE + "BPF_PERF_OUTPUT(events);\n"
 ONE_CPU: Final = TargetConfig(scope=ScopeKind.CPUS, cpus=(1,))
-
-
-def facts(*programs: tuple[str, str], **changes: Any) -> KernelFacts:  # noqa: ANN401 - any field
-    """Return a host of four CPUs that has these programs, name and source."""
-    found = {name: program(source, name=name) for name, source in programs}
-    return host(bpf=BpfFacts(python="/usr/bin/python3", programs=found), **changes)
 
 
 def plan(

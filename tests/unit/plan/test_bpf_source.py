@@ -22,7 +22,7 @@ from collectord.plan.bpf_plan import BpfPlan
 from collectord.plan.bpf_source import obstacle, require
 from collectord.plan.build import build
 from collectord.text.units import RingSize
-from tests.support.bpf_pairs import MANIFEST, SOURCE, program
+from tests.support.bpf_pairs import MANIFEST, SOURCE, facts, program
 from tests.support.configs import perf_source
 from tests.support.hosts import host
 
@@ -39,12 +39,6 @@ MAPS_ONLY: Final = "\n".join(
     for line in SOURCE.splitlines()
     if "collectord" not in line and "COLLECTORD" not in line and "event" not in line
 )
-
-
-def facts(*programs: tuple[str, str], **changes: Any) -> KernelFacts:  # noqa: ANN401 - any field
-    """Return a host that has these programs, name and source."""
-    found = {name: program(source, name=name) for name, source in programs}
-    return host(bpf=BpfFacts(python="/usr/bin/python3", programs=found), **changes)
 
 
 def plan(known: KernelFacts, *sources: BpfSourceConfig, target: TargetConfig = SYSTEM) -> Plan:

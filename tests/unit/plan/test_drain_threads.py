@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NODES = ((0, 1, 4, 5), (2, 3, 6, 7))
 TWO_NODES = host(cpus_online=tuple(range(8)), numa_nodes=NODES)
-# What a user has who may do nothing, and root.
+# The limits of a user who may do nothing, and of root.
 NOBODY: dict[str, Any] = {"nice_min": 0, "realtime_max": 0}
 ROOT: dict[str, Any] = {"nice_min": -20, "realtime_max": 99}
 
@@ -100,7 +100,7 @@ def test_a_cpu_that_is_not_there() -> None:
         (NOBODY, "auto", "normal", ""),
         ({"nice_min": 0, "realtime_max": 1}, "auto", "fifo:1", ""),
         ({"nice_min": -20}, "auto", "normal", ""),
-        # Who gave the process a nice value, or a real-time priority, has chosen.
+        # Somebody who gave the process a nice value, or a real-time priority, has chosen.
         ({**ROOT, "nice": 19}, "auto", "normal", ""),
         ({**ROOT, "realtime": True}, "auto", "normal", ""),
         (ROOT, "normal", "normal", ""),

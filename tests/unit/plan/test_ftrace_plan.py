@@ -435,7 +435,7 @@ def test_the_plan_as_json() -> None:
     event = {"name": SWITCH, "filter": "", "exclude_self": True}
     assert traced["ftrace"]["events"] == [event]
     assert traced["ftrace"]["transport"] == "read"
-    # What is left out of probes is told with each of them.
+    # The exclusions of probes are told with each of them.
     assert {*traced["ftrace"], "exclude_self"} == set(FtracePlan.__slots__)
 
 

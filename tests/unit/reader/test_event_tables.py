@@ -12,9 +12,9 @@ import pytest
 from collectord.codec.ftrace_format import parse_format
 from collectord.reader.event_file import Window
 from tests.support.ftrace_pages import event, page
+from tests.support.golden import GOLDEN
 from tests.support.query_files import (
     COMM,
-    GOLDEN,
     TID,
     decoded,
     switch,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collectord.reader.event_file import EventFile
 
 PAGE = support.PAGE_BYTES
-# What a sealed segment and the two behind it hold at last.
+# The counts of a sealed segment and of the two behind it, at last.
 COUNTS = (3, 2, 1)
 
 

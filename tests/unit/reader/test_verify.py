@@ -27,30 +27,12 @@ from collectord.sink.segment import segment_directories
 from collectord.sink.stored_file import Check, Part
 from collectord.sink.sums import chunks_of, data_span, sums_of
 from tests.support import segments as support
+from tests.support.changed_segments import change_manifest, finding, overwrite
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
 
     from collectord.sink.base import SegmentInfo
-
-
-def _write(path: Path, offset: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(data)
-
-
-def _change_manifest(info: SegmentInfo, **changes: Any) -> None:  # noqa: ANN401 - JSON
-    path = info.path.with_name(info.path.name + ".json")
-    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | changes))
-
-
-def _finding(directory: Path) -> tuple[Check, str]:
-    (verdict,) = verify([directory])
-    assert verdict.finding is not None
-    assert "\n" not in verdict.finding.detail
-    return verdict.finding.check, verdict.finding.detail
 
 
 @pytest.fixture
@@ -74,8 +56,8 @@ def test_changed_byte(tmp_path: Path, info: SegmentInfo, part: str) -> None:
     """A changed bit anywhere in the file is found, and the part of the file named."""
     (span,) = (span for span in info.manifest.spans if span.part == part)
     offset = span.offset + span.bytes - 1
-    _write(info.path, offset, bytes([info.path.read_bytes()[offset] ^ 1]))
-    check, detail = _finding(tmp_path)
+    overwrite(info.path, offset, bytes([info.path.read_bytes()[offset] ^ 1]))
+    check, detail = finding(tmp_path)
     assert check is Check.CHECKSUM
     assert detail.startswith(f"the {part} (bytes {span.offset} to ")
 
@@ -83,18 +65,18 @@ def test_changed_byte(tmp_path: Path, info: SegmentInfo, part: str) -> None:
 def test_spans_cover_the_file(tmp_path: Path, info: SegmentInfo) -> None:
     """Checksums that leave a part of the file out are no proof."""
     head, data, tail = msgspec.to_builtins(info.manifest.spans)
-    _change_manifest(info, spans=[head, data])
-    check, detail = _finding(tmp_path)
+    change_manifest(info, spans=[head, data])
+    check, detail = finding(tmp_path)
     assert (check, detail.startswith("the checksums end at byte")) == (Check.CHECKSUM, True)
-    _change_manifest(info, spans=[data, head, tail])
-    assert _finding(tmp_path)[0] is Check.CHECKSUM
+    change_manifest(info, spans=[data, head, tail])
+    assert finding(tmp_path)[0] is Check.CHECKSUM
 
 
 def test_spans_over_each_other(tmp_path: Path, info: SegmentInfo) -> None:
     """They are refused before a byte of them is hashed, however many there are."""
-    _write(info.path, info.manifest.data_offset, b"\xff")
-    _change_manifest(info, spans=msgspec.to_builtins(info.manifest.spans) * 3)
-    check, detail = _finding(tmp_path)
+    overwrite(info.path, info.manifest.data_offset, b"\xff")
+    change_manifest(info, spans=msgspec.to_builtins(info.manifest.spans) * 3)
+    check, detail = finding(tmp_path)
     assert (check, detail.startswith("the checksums end at byte")) == (Check.CHECKSUM, True)
 
 
@@ -109,31 +91,31 @@ def test_whole_file_of_another_size(tmp_path: Path, info: SegmentInfo) -> None:
 def test_truncated_file(tmp_path: Path, info: SegmentInfo) -> None:
     """A file that is shorter than its manifest says is found before anything is read."""
     os.truncate(info.path, 5000)
-    check, detail = _finding(tmp_path)
+    check, detail = finding(tmp_path)
     assert check is Check.SIZE
     assert detail == f"5000 bytes, its manifest says {info.manifest.bytes}"
 
 
 def test_damaged_header(tmp_path: Path, info: SegmentInfo) -> None:
     """A file that does not begin as perf.data does is found by its head."""
-    _write(info.path, 0, b"PERFILE3")
-    assert _finding(tmp_path)[0] is Check.HEAD
+    overwrite(info.path, 0, b"PERFILE3")
+    assert finding(tmp_path)[0] is Check.HEAD
 
 
 def test_data_size_in_the_header(tmp_path: Path, info: SegmentInfo) -> None:
     """A header whose data size differs from the manifest's is found."""
     in_head = info.manifest.data_offset - parse_header(info.path.read_bytes()).data.offset
-    _write(info.path, 48, struct.pack("<Q", in_head + 4096))
-    check, detail = _finding(tmp_path)
+    overwrite(info.path, 48, struct.pack("<Q", in_head + 4096))
+    check, detail = finding(tmp_path)
     assert (check, "of 4096 bytes" in detail) == (Check.HEAD, True)
 
 
 def test_damaged_record(tmp_path: Path, info: SegmentInfo) -> None:
     """A record without a size is found and located, even if the checksum agrees."""
     offset = info.manifest.data_offset + len(support.comm_record())
-    _write(info.path, offset + 6, b"\0\0")
+    overwrite(info.path, offset + 6, b"\0\0")
     _agree(info)
-    check, detail = _finding(tmp_path)
+    check, detail = finding(tmp_path)
     assert (check, detail) == (Check.RECORDS, f"a record has size 0 at byte {offset}")
 
 
@@ -145,7 +127,7 @@ def _agree(info: SegmentInfo) -> None:
         part = memoryview(data)[span.offset : span.offset + span.bytes]
         one = msgspec.structs.replace(span, xxh3=xxh3(part))
         spans.append(data_span(span.offset, sums_of(part)) if span.part == "data" else one)
-    _change_manifest(info, spans=msgspec.to_builtins(spans))
+    change_manifest(info, spans=msgspec.to_builtins(spans))
 
 
 MANY = 30_000
@@ -158,8 +140,8 @@ def test_unsound_chunks_are_named(tmp_path: Path, torn: bytes) -> None:
     (span,) = (span for span in info.manifest.spans if span.part == "data")
     sizes = [one.bytes for one in chunks_of(span) or ()]
     assert len(sizes) > 2
-    _write(info.path, span.offset + sizes[0] - 8192, torn)
-    _write(info.path, span.offset + span.bytes - 1, b"\xff")
+    overwrite(info.path, span.offset + sizes[0] - 8192, torn)
+    overwrite(info.path, span.offset + span.bytes - 1, b"\xff")
     (verdict,) = verify([tmp_path])
     assert verdict.finding is not None
     first, second = Part(span.offset, sizes[0]), Part(span.offset + sizes[0], sizes[1])
@@ -178,7 +160,7 @@ def test_many_chunks_are_named_shortly(tmp_path: Path) -> None:
     head, found, tail = info.manifest.spans
     at = range(found.offset, found.offset + found.bytes, 512)
     sums = [Sum(len(data[i : i + 512][: found.offset + found.bytes - i]), 0) for i in at]
-    _change_manifest(info, spans=msgspec.to_builtins([head, data_span(found.offset, sums), tail]))
+    change_manifest(info, spans=msgspec.to_builtins([head, data_span(found.offset, sums), tail]))
     (verdict,) = verify([tmp_path])
     assert verdict.finding is not None
     assert len(verdict.finding.chunks) == len(sums)
@@ -197,7 +179,7 @@ def _to_first_schema(info: SegmentInfo) -> None:
         }
         for span in info.manifest.spans
     ]
-    _change_manifest(info, schema=1, spans=spans)
+    change_manifest(info, schema=1, spans=spans)
 
 
 def test_first_schema(tmp_path: Path, info: SegmentInfo) -> None:
@@ -206,7 +188,7 @@ def test_first_schema(tmp_path: Path, info: SegmentInfo) -> None:
     (tmp_path / chain_log.NAME).unlink()  # it came later
     (verdict,) = verify([tmp_path])
     assert (verdict.finding, verdict.samples) == (None, 250)
-    _write(info.path, info.manifest.data_offset + 100, b"\xff\xff")
+    overwrite(info.path, info.manifest.data_offset + 100, b"\xff\xff")
     (span,) = (span for span in info.manifest.spans if span.part == "data")
     (verdict,) = verify([tmp_path])
     assert verdict.finding is not None
@@ -227,8 +209,8 @@ def test_first_schema(tmp_path: Path, info: SegmentInfo) -> None:
 def test_chunks_that_are_not_the_data(tmp_path: Path, info: SegmentInfo, chunks: str) -> None:
     """Checksums of chunks that do not make up what they are said to be are no proof."""
     head, data, tail = msgspec.to_builtins(info.manifest.spans)
-    _change_manifest(info, spans=[head, data | {"chunks": chunks}, tail])
-    assert _finding(tmp_path) == (
+    change_manifest(info, spans=[head, data | {"chunks": chunks}, tail])
+    assert finding(tmp_path) == (
         Check.MANIFEST,
         "the chunks of its data do not add up to its size",
     )
@@ -241,21 +223,21 @@ def test_checksum_of_all_chunks(tmp_path: Path, info: SegmentInfo) -> None:
     assert sums
     joined = b"".join(one.xxh3.to_bytes(8, "big") for one in sums)
     assert data["xxh3"] == xxhash.xxh3_64_hexdigest(joined)
-    _change_manifest(info, spans=[head, data | {"xxh3": "0" * 16}, tail])
-    assert _finding(tmp_path)[0] is Check.MANIFEST
+    change_manifest(info, spans=[head, data | {"xxh3": "0" * 16}, tail])
+    assert finding(tmp_path)[0] is Check.MANIFEST
 
 
 def test_sample_count(tmp_path: Path, info: SegmentInfo) -> None:
     """A number of samples in the manifest that is not the file's is found."""
-    _change_manifest(info, samples=249)
-    assert _finding(tmp_path) == (Check.COUNT, "250 samples, its manifest says 249")
+    change_manifest(info, samples=249)
+    assert finding(tmp_path) == (Check.COUNT, "250 samples, its manifest says 249")
 
 
 def test_chain(tmp_path: Path) -> None:
     """A manifest that was changed is found by the next one, a missing one while older exist."""
     sink = support.make_sink(tmp_path)
     infos = [support.write_segment(sink, token) for token in range(3)]
-    _change_manifest(infos[0], scope="cpus")
+    change_manifest(infos[0], scope="cpus")
     findings = [verdict.finding for verdict in verify([tmp_path])]
     assert [finding and finding.check for finding in findings] == [Check.CHAIN] * 2 + [None]
     for name in (infos[1].path, infos[1].path.with_name(infos[1].path.name + ".json")):
@@ -283,15 +265,15 @@ def test_manifest_is_missing_or_damaged(tmp_path: Path, info: SegmentInfo) -> No
     """A segment without a manifest, or with one that is no JSON, cannot be vouched for."""
     manifest = info.path.with_name(info.path.name + ".json")
     manifest.write_bytes(b"{")
-    assert _finding(tmp_path) == (Check.MANIFEST, "its manifest is damaged")
+    assert finding(tmp_path) == (Check.MANIFEST, "its manifest is damaged")
     manifest.unlink()
-    assert _finding(tmp_path) == (Check.MANIFEST, "it has no manifest")
+    assert finding(tmp_path) == (Check.MANIFEST, "it has no manifest")
 
 
 def test_other_version(tmp_path: Path, info: SegmentInfo) -> None:
     """A manifest of another schema is told as such."""
-    _change_manifest(info, schema=99)
-    check, detail = _finding(tmp_path)
+    change_manifest(info, schema=99)
+    check, detail = finding(tmp_path)
     assert check is Check.VERSION
     assert detail == "manifest schema 99 is of another version; this one knows 2"
 
@@ -338,7 +320,7 @@ def test_list_segment_without_manifest(tmp_path: Path, info: SegmentInfo) -> Non
 
 def test_absent_targets(tmp_path: Path) -> None:
     """A file that does not exist is a finding."""
-    check, detail = _finding(tmp_path / "absent.perf.data")
+    check, detail = finding(tmp_path / "absent.perf.data")
     assert (check, detail) == (Check.FILE, "there is no such segment")
 
 
@@ -355,9 +337,9 @@ def test_a_manifest_that_contradicts_itself_mends_nothing(
     tmp_path: Path, info: SegmentInfo
 ) -> None:
     """Its segment is told and left: what it says of the data is what they would be mended by."""
-    _write(info.path, info.manifest.data_offset, b"\xff")
+    overwrite(info.path, info.manifest.data_offset, b"\xff")
     head, data, tail = msgspec.to_builtins(info.manifest.spans)
-    _change_manifest(info, spans=[head, data | {"bytes": data["bytes"] + 1}, tail])
+    change_manifest(info, spans=[head, data | {"bytes": data["bytes"] + 1}, tail])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     (outcome,) = repair(tmp_path, sealed=True)
     assert outcome.action is Action.DAMAGED

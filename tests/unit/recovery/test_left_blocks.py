@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import struct
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +21,8 @@ from tests.support.relay_records import note, record
 from tests.support.staging import memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
     from pathlib import Path
 
     from collectord.sink.base import OpenSegment
@@ -113,13 +113,6 @@ class Left:
         """Return how many events its manifest says to be of staging."""
         (path,) = self.directory.glob(f"*.blktrace.{cpu}")
         return int(daemons.manifest(path).get("staged", 0))
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Provide a stack that frees memory at the end."""
-    with ExitStack() as made:
-        yield made
 
 
 @pytest.mark.parametrize("there", [1, 5, 8])

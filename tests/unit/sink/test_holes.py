@@ -25,6 +25,7 @@ from collectord.sink.segment import group_files
 from collectord.sink.trace_file import read_head
 from tests.support import bpf_segments, trace_segments
 from tests.support import segments as support
+from tests.support.changed_segments import overwrite
 from tests.support.chunks import footed, samples_in
 
 if TYPE_CHECKING:
@@ -94,13 +95,6 @@ def data_offset(path: Path) -> int:
     return offset
 
 
-def tear(path: Path, at: int, torn: bytes) -> None:
-    """Write over a part of a file."""
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(torn)
-
-
 def check(path: Path, perf: Perf, cut: tuple[int, int]) -> Manifest:
     """Check that perf and the file itself have all written data except the hole."""
     raw = path.with_name(path.name + ".json").read_bytes()
@@ -127,7 +121,7 @@ def test_killed_and_torn(tmp_path: Path, perf: Perf, torn: str, *, footers: bool
     """A writer that was killed, and a hole: both sides stay, and the manifest tells the hole."""
     path = leave(tmp_path, footers=footers)
     hole = data_offset(path) + 6 * 112_000 + 2000
-    tear(path, hole, TORN[torn])
+    overwrite(path, hole, TORN[torn])
     (outcome,) = repair(tmp_path)
     assert outcome.action is Action.RECOVERED
     assert "damaged bytes at byte" in outcome.detail
@@ -139,7 +133,7 @@ def test_killed_and_torn(tmp_path: Path, perf: Perf, torn: str, *, footers: bool
 def test_a_part_that_stays_loses_its_list_of_chunks_if_that_is_invalid(tmp_path: Path) -> None:
     """The part behind the data is sound as a whole: a repair leaves a valid manifest."""
     path = seal(tmp_path)
-    tear(path, data_offset(path) + 6 * 112_000 + 2000, TORN["random"])
+    overwrite(path, data_offset(path) + 6 * 112_000 + 2000, TORN["random"])
     beside = path.with_name(path.name + ".json")
     manifest = decode(beside.read_bytes(), Manifest)
     assert manifest is not None
@@ -159,7 +153,7 @@ def test_killed_between_writes_that_were_in_flight(tmp_path: Path, perf: Perf) -
     chunks = chunks_at(start)
     begins = [start + sum(map(len, chunks[:number])) for number in range(CHUNKS)]
     for number in (5, 6, 9):
-        tear(path, begins[number], bytes(len(chunks[number])))
+        overwrite(path, begins[number], bytes(len(chunks[number])))
     (outcome,) = repair(tmp_path)
     assert outcome.action is Action.RECOVERED
     manifest = check(outcome.path, perf, (begins[5], begins[10]))
@@ -178,7 +172,7 @@ def test_sealed_and_torn(tmp_path: Path, perf: Perf, torn: str, *, footers: bool
     before = decode(path.with_name(path.name + ".json").read_bytes(), Manifest)
     assert before is not None
     hole = data_offset(path) + 6 * 112_000 + 2000
-    tear(path, hole, TORN[torn])
+    overwrite(path, hole, TORN[torn])
     damaged, _ = verify([tmp_path])
     assert damaged.finding is not None
     assert repair(tmp_path) == []  # a start looks at nothing that is sealed
@@ -190,7 +184,7 @@ def test_sealed_and_torn(tmp_path: Path, perf: Perf, torn: str, *, footers: bool
     first, second = verify([tmp_path])
     assert (first.finding, first.state, second.finding) == (None, State.RECOVERED, None)
     assert repair(tmp_path, sealed=True) == []
-    tear(path, manifest.data_offset, b"\xff")  # and again
+    overwrite(path, manifest.data_offset, b"\xff")  # and again
     (outcome,) = repair(path, sealed=True)
     assert outcome.action is Action.RECOVERED
     assert [verdict.finding for verdict in verify([tmp_path])] == [None, None]
@@ -203,7 +197,7 @@ def test_one_bit_costs_its_chunk(tmp_path: Path, *, sealed: bool) -> None:
     offset = data_offset(path)
     chunks = chunks_at(offset)
     at = offset + len(chunks[0]) + len(chunks[1]) + 300
-    tear(path, at, bytes([path.read_bytes()[at] ^ 1]))
+    overwrite(path, at, bytes([path.read_bytes()[at] ^ 1]))
     (outcome,) = repair(tmp_path, sealed=True)
     assert (outcome.action, outcome.samples) == (Action.RECOVERED, (CHUNKS - 1) * PER_CHUNK)
     raw = outcome.path.with_name(outcome.path.name + ".json").read_bytes()
@@ -217,7 +211,7 @@ def test_a_chunk_elsewhere_is_none(tmp_path: Path) -> None:
     offset = data_offset(path)
     chunks = chunks_at(offset)
     assert len(chunks[3]) == len(chunks[5])
-    tear(path, offset + sum(map(len, chunks[:5])), chunks[3])
+    overwrite(path, offset + sum(map(len, chunks[:5])), chunks[3])
     (outcome,) = repair(tmp_path)
     assert outcome.samples == (CHUNKS - 1) * PER_CHUNK
 
@@ -227,7 +221,7 @@ def test_killed_while_it_is_mended(tmp_path: Path, perf: Perf, kill: int) -> Non
     """A repair of a sealed segment that is killed after any step is done again."""
     path = seal(tmp_path)
     hole = data_offset(path) + 6 * 112_000 + 2000
-    tear(path, hole, TORN["random"])
+    overwrite(path, hole, TORN["random"])
 
     def work() -> None:
         folder = open_folder(tmp_path, Trust.WRITE)
@@ -246,7 +240,7 @@ def test_killed_while_it_is_mended(tmp_path: Path, perf: Perf, kill: int) -> Non
 def test_a_damaged_head_is_left(tmp_path: Path) -> None:
     """Data whose head does not match its checksum cannot be read."""
     path = seal(tmp_path)
-    tear(path, 200, b"\xff\xff")
+    overwrite(path, 200, b"\xff\xff")
     before = path.read_bytes()
     (outcome,) = repair(path, sealed=True)
     assert (outcome.action, outcome.damaged) == (Action.DAMAGED, True)
@@ -270,7 +264,7 @@ def test_pages_on_both_sides(
         with path.open("rb") as file:
             offset = [*read_head(file.fileno()).extents.values()][cpu].offset
     hole = offset + 300 * 4096 + 100
-    tear(path, hole, TORN[torn])
+    overwrite(path, hole, TORN[torn])
     if sealed:
         (verdict,) = verify([tmp_path])
         assert verdict.finding is not None
@@ -309,7 +303,7 @@ def test_events_of_programs_on_both_sides(
         writer.write(footed(b"".join(records), at))
     size = (writer.path.stat().st_size - writer.segment.data_offset) // CHUNKS
     hole = writer.segment.data_offset + 7 * size - HOLE // 2
-    tear(writer.path, hole, TORN[torn])
+    overwrite(writer.path, hole, TORN[torn])
     writer.sink.close()
     (outcome,) = repair(tmp_path)
     assert (outcome.action, outcome.samples) == (Action.RECOVERED, (CHUNKS - 2) * each)

@@ -18,6 +18,7 @@ from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
 from collectord.sink.stored_file import Part
 from tests.support import relay_segments
+from tests.support.changed_segments import overwrite
 from tests.support.relay_records import note, requests
 from tests.support.segments import files_in
 
@@ -26,13 +27,6 @@ if TYPE_CHECKING:
 
 HOLE = 1 << 16
 TORN = {"zeros": bytes(HOLE), "random": random.Random(1).randbytes(HOLE)}  # noqa: S311
-
-
-def tear(path: Path, at: int, torn: bytes) -> None:
-    """Write over a part of a file."""
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(torn)
 
 
 @pytest.mark.parametrize("torn", TORN)
@@ -55,7 +49,7 @@ def test_records_of_blktrace_on_both_sides(
         sink.close()
     path = max(files_in(tmp_path), key=lambda one: one.stat().st_size)
     hole = len(data[4]) // 2 + 30
-    tear(path, hole, TORN[torn])
+    overwrite(path, hole, TORN[torn])
     verdict = next(one for one in verify([tmp_path]) if one.path == path)
     assert verdict.finding is not None
     assert len(verdict.finding.chunks) == sealed
@@ -89,7 +83,7 @@ def test_one_bit_of_a_sealed_record_costs_its_chunk(tmp_path: Path) -> None:
     info = relay_segments.seal(relay_segments.make_sink(tmp_path), 1, data)
     assert info is not None
     chunk = 1 << 20
-    tear(info.path, chunk + 500_000, bytes([data[4][chunk + 500_000] ^ 1]))
+    overwrite(info.path, chunk + 500_000, bytes([data[4][chunk + 500_000] ^ 1]))
     (outcome,) = repair(tmp_path, sealed=True)
     (cut,) = examine(memoryview(outcome.path.read_bytes())).cuts
     assert chunk - 100 < cut.offset <= chunk
@@ -102,7 +96,7 @@ def test_repaired_again(tmp_path: Path) -> None:
     sink = relay_segments.make_sink(tmp_path)
     segment = relay_segments.filled(sink, 1, data)
     sink.close()
-    tear(segment.paths.partial, 40_000, b"\xff" * 100)
+    overwrite(segment.paths.partial, 40_000, b"\xff" * 100)
     outcome = next(one for one in repair(tmp_path) if one.samples)
     left = outcome.path.read_bytes()
     (first,) = examine(memoryview(left)).cuts
@@ -133,7 +127,7 @@ def test_bytes_of_a_channel_are_left(tmp_path: Path) -> None:
     relay = relay_segments.make_sink(tmp_path)
     relay_segments.seal(relay, 1, relay_segments.DATA)
     path = next(one for one in files_in(tmp_path) if one.name.endswith(".0"))
-    tear(path, 4, b"\xff")
+    overwrite(path, 4, b"\xff")
     before = path.read_bytes()
     assert [outcome.action for outcome in repair(tmp_path, sealed=True)] == [Action.DAMAGED]
     assert path.read_bytes() == before

@@ -25,7 +25,6 @@ from collectord.reader.any_events import open_any
 from collectord.reader.blk_tables import BlkTables
 from collectord.reader.event_tables import tables_of
 from collectord.reader.verify import list_segments, verify
-from collectord.sink.manifest import Manifest, decode
 from collectord.sink.outcome import Action
 from collectord.sink.pack import Result, pack_steps
 from collectord.sink.packing import unpacked
@@ -37,6 +36,7 @@ from tests.support import event_lines
 from tests.support import relay_segments as relays
 from tests.support import segments as support
 from tests.support import trace_segments as traces
+from tests.support.changed_segments import manifest_of
 from tests.support.query_tables import rows_of
 from tests.support.relay_records import record
 from tests.support.segments import files_in
@@ -69,12 +69,6 @@ def _sealed(directory: Path, samples: int = SAMPLES) -> SegmentInfo:
 def _pack(path: Path) -> Result:
     with open_folder(path.parent, Trust.WRITE) as folder:
         return run(pack_steps(folder, SegmentPaths(path.parent, path.name)))
-
-
-def _manifest(path: Path) -> Manifest:
-    found = decode(path.with_name(path.name + ".json").read_bytes(), Manifest)
-    assert found is not None
-    return found
 
 
 def _plain(path: Path) -> bytes:
@@ -198,7 +192,7 @@ def test_both_forms_are_described(tmp_path: Path) -> None:
     path = _sealed(tmp_path).path
     plain, before = path.read_bytes(), path.stat()
     assert _pack(path) is Result.PACKED
-    after, manifest = path.stat(), _manifest(path)
+    after, manifest = path.stat(), manifest_of(path)
     assert manifest.packed is not None
     assert (manifest.bytes, manifest.packed.bytes) == (before.st_size, after.st_size)
     assert after.st_blocks < before.st_blocks / 4
@@ -317,7 +311,7 @@ def test_what_hardly_shrinks_stays(tmp_path: Path) -> None:
     plain = info.path.read_bytes()
     assert _pack(info.path) is Result.KEPT
     assert info.path.read_bytes() == plain
-    assert _manifest(info.path).packed is None
+    assert manifest_of(info.path).packed is None
     assert len(list(files_in(tmp_path))) == 2
 
 
@@ -356,7 +350,7 @@ def test_damaged_form(tmp_path: Path) -> None:
     assert outcome.action is Action.RECOVERED, outcome
     assert 0 < outcome.samples < 12_000
     assert [verdict.finding for verdict in verify([tmp_path])] == [None]
-    assert _manifest(path).packed is None
+    assert manifest_of(path).packed is None
 
 
 def test_manifest_without_the_form(tmp_path: Path) -> None:
@@ -366,7 +360,7 @@ def test_manifest_without_the_form(tmp_path: Path) -> None:
     assert _pack(path) is Result.PACKED
     manifest = path.with_name(f"{path.name}.json")
     manifest.write_bytes(
-        msgspec.json.encode(msgspec.structs.replace(_manifest(path), packed=None))
+        msgspec.json.encode(msgspec.structs.replace(manifest_of(path), packed=None))
     )
     (verdict,) = verify([tmp_path])
     assert verdict.finding is not None

@@ -90,7 +90,7 @@ def test_a_map_that_did_not_change_is_kept_once(root: Path, state: Path) -> None
     _keep(copies, state, third, {77})
     assert kept_map(state / "load" / SECOND, 77) == FUNCTIONS
     assert kept_map(state / "load" / third, 77) == FUNCTIONS + b"3000 10 more\n"
-    # Whose last copy was deleted is copied again.
+    # A map whose last copy was deleted is copied again.
     (state / "load" / f"{third}.77.map.gz").unlink()
     fourth = "20260101T000300Z-000004.perf.data"
     (state / "load" / fourth).touch()

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from collectord.folders.trust import Trust
-from collectord.folders.walk import open_folder
 from collectord.reader.verify import State, list_segments, verify
 from collectord.sink.manifest import Manifest, decode
 from collectord.sink.outcome import Action
-from collectord.sink.repair import repair, repair_steps
-from collectord.sink.segment import group_files
+from collectord.sink.repair import repair
 from collectord.sink.segment_lock import lock
 from tests.support import segments as support
-from tests.support.segments import files_in
+from tests.support.segments import files_in, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -46,10 +43,6 @@ SEAL_STEPS = (
 )
 
 
-def _names(directory: Path) -> set[str]:
-    return {path.name for path in files_in(directory)}
-
-
 def _seal_steps(directory: Path, **options: str) -> Generator[str, None, object]:
     sink = support.make_sink(directory, **options)
     segment = sink.next_segment(1, support.OPENING)
@@ -66,7 +59,7 @@ def _assert_sound(directory: Path, perf: Perf, samples: int) -> State:
     (verdict,) = verify([directory])
     assert verdict.finding is None, verdict.finding
     assert verdict.samples == samples
-    beside = {name for name in _names(directory) if not name.endswith(".json.damaged")}
+    beside = {name for name in names_in(directory) if not name.endswith(".json.damaged")}
     assert beside == {verdict.path.name, verdict.path.name + ".json"}
     lines = perf.run("script", "-i", verdict.path).stdout.splitlines()
     assert len(lines) == samples
@@ -100,13 +93,7 @@ def test_kill_between_steps_of_a_seal(
 def test_kill_between_steps_of_a_repair(tmp_path: Path, perf: Perf, step: str) -> None:
     """A repair killed after any of its steps is done again, to the same result."""
     support.orphan(tmp_path, SAMPLES)
-
-    def interrupted() -> None:
-        folder = open_folder(tmp_path, Trust.WRITE)
-        (group,) = group_files(folder)
-        support.walk_to(repair_steps(folder, group), step)
-
-    support.killed(interrupted)
+    support.interrupt_repair(tmp_path, step)
     repair(tmp_path)
     assert _assert_sound(tmp_path, perf, SAMPLES) is State.RECOVERED
     assert repair(tmp_path) == []
@@ -251,14 +238,14 @@ def test_open_manifest_alone(tmp_path: Path) -> None:
     """An open manifest without data is removed."""
     support.orphan(tmp_path).unlink()
     assert _actions(tmp_path) == [Action.REMOVED]
-    assert not _names(tmp_path)
+    assert not names_in(tmp_path)
 
 
 def test_sealed_manifest_alone(tmp_path: Path) -> None:
     """A manifest whose segment was evicted is removed."""
     support.write_segment(support.make_sink(tmp_path)).path.unlink()
     assert _actions(tmp_path) == [Action.REMOVED]
-    assert not _names(tmp_path)
+    assert not names_in(tmp_path)
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 8, 104, 1000])
@@ -268,15 +255,15 @@ def test_kill_while_a_segment_is_created(tmp_path: Path, keep_bytes: int) -> Non
     os.truncate(orphan, keep_bytes)
     orphan.with_name(orphan.name.replace(".partial", ".json.partial")).unlink()
     assert _actions(tmp_path) == [Action.REMOVED]
-    assert not _names(tmp_path)
+    assert not names_in(tmp_path)
 
 
 def test_kill_before_the_first_record(tmp_path: Path) -> None:
     """A segment that was killed before it got a record is removed."""
     support.killed(lambda: support.make_sink(tmp_path).next_segment(1, support.OPENING))
-    assert len(_names(tmp_path)) == 3
+    assert len(names_in(tmp_path)) == 3
     assert _actions(tmp_path) == [Action.REMOVED]
-    assert not _names(tmp_path)
+    assert not names_in(tmp_path)
 
 
 @pytest.mark.parametrize("offset", [0, 8])

@@ -31,7 +31,8 @@ _NEVER_NS: Final = 3600 * 1_000_000_000
 _WAIT_MS: Final = 10_000
 # Each gives a piece in each pass.
 _CPUS: Final = 64
-# Of an entry of the index, and of a record of losses at least; what was once kept for all of them.
+# The bytes of an entry of the index, of a record of losses at least, and those that were once kept
+# for all of them.
 _ENTRY_BYTES: Final = 16
 _LOSS_BYTES: Final = 48
 _ONCE_BYTES: Final = 128 << 10

@@ -34,12 +34,13 @@ from collectord.sink.stored_file import Check
 from collectord.sink.trace_file import read_head
 from tests.support import segments as perf_support
 from tests.support import trace_segments as support
-from tests.support.segments import files_in
+from tests.support.changed_segments import change_manifest, finding, manifest_of, overwrite
+from tests.support.golden import GOLDEN
+from tests.support.segments import files_in, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
-    from typing import Any
 
     from collectord.codec.trace_dat_head import Head
     from collectord.sink.base import OpenSegment, SegmentInfo
@@ -66,19 +67,9 @@ STEPS = (
 EVENTS = 3 * support.PER_PAGE  # what `fill` writes
 
 
-def _names(directory: Path) -> set[str]:
-    return {path.name for path in files_in(directory)}
-
-
 def _head(path: Path) -> Head:
     with path.open("rb") as file:
         return read_head(file.fileno())
-
-
-def _write(path: Path, offset: int, data: bytes) -> None:
-    with path.open("r+b", buffering=0) as file:
-        file.seek(offset)
-        file.write(data)
 
 
 def _assert_shows(tools: TraceCmds, path: Path, events: int) -> None:
@@ -86,13 +77,6 @@ def _assert_shows(tools: TraceCmds, path: Path, events: int) -> None:
         lines = tool.report(path)
         assert len(lines) == events, tool.version
         assert all("sys_enter_getppid" in line for line in lines)
-
-
-def _finding(directory: Path) -> tuple[Check, str]:
-    (verdict,) = verify([directory])
-    assert verdict.finding is not None
-    assert "\n" not in verdict.finding.detail
-    return verdict.finding.check, verdict.finding.detail
 
 
 @pytest.fixture
@@ -153,7 +137,7 @@ def test_manifest_tells_the_segment(tmp_path: Path, info: SegmentInfo) -> None:
     raw = info.path.with_name(info.path.name + ".json").read_bytes()
     assert decode(raw, Manifest) == info.manifest
     manifest = info.manifest
-    assert _names(tmp_path) == {info.path.name, info.path.name + ".json"}
+    assert names_in(tmp_path) == {info.path.name, info.path.name + ".json"}
     assert (manifest.format, manifest.source, manifest.events) == (
         "trace.dat",
         "tracefs",
@@ -196,7 +180,7 @@ def test_open_segment_is_ready_for_data(tmp_path: Path) -> None:
     assert (opened.run, opened.stored_before) == ("earlier", 5)
     assert verify([tmp_path])[0].state is State.RUNNING
     sink.close()
-    assert not _names(tmp_path)
+    assert not names_in(tmp_path)
 
 
 @pytest.mark.parametrize(("limit_mib", "room_mib"), [(1, 32), (64, 256), (256, 512)])
@@ -222,9 +206,7 @@ def test_room_ahead_of_many_cpus(tmp_path: Path) -> None:
 def test_large_sub_buffers(tmp_path: Path, trace_cmds: TraceCmds) -> None:
     """Sub-buffers of 64 KiB are written, recounted, repaired and read as such."""
     large = 64 * 1024
-    metadata = replace(
-        support.METADATA, header_page=(support.GOLDEN / "header_page-64KiB").read_bytes()
-    )
+    metadata = replace(support.METADATA, header_page=(GOLDEN / "header_page-64KiB").read_bytes())
     sink = support.make_sink(tmp_path, metadata=metadata, segment_bytes=MIB, recount=True)
     segment = sink.next_segment(1, support.opening())
     assert segment.step_bytes % large == 0
@@ -371,7 +353,7 @@ def test_recount_of_a_damaged_page(tmp_path: Path) -> None:
     assert info is not None
     assert info.manifest.samples == 2 * support.PER_PAGE
     assert info.manifest.data_bytes == 3 * 4096
-    check, detail = _finding(tmp_path)
+    check, detail = finding(tmp_path)
     assert (check, "bad_length" in detail) == (Check.RECORDS, True)
 
 
@@ -386,7 +368,7 @@ def test_segment_without_a_page_is_dropped(tmp_path: Path) -> None:
     segment = sink.next_segment(3, support.opening())
     last = sink.seal(segment, support.closed(segment, {}, final=True), support.closing())
     assert last is not None
-    assert _names(tmp_path) == {
+    assert names_in(tmp_path) == {
         name + end for name in (first.path.name, last.path.name) for end in ("", ".json")
     }
 
@@ -407,7 +389,7 @@ def test_close_keeps_data(tmp_path: Path) -> None:
     sink.close()
     paths = running.paths
     left = (paths.new_manifest, paths.open_manifest, paths.partial)
-    assert _names(tmp_path) == {path.name for path in left}
+    assert names_in(tmp_path) == {path.name for path in left}
     assert [outcome.samples for outcome in repair(tmp_path)] == [support.PER_PAGE]
 
 
@@ -470,7 +452,7 @@ def test_filesystem_with_smaller_files(tmp_path: Path, trace_cmds: TraceCmds) ->
     with _largest_file(MIB), pytest.raises(SinkError, match="File too large") as caught:
         sink.next_segment(2, support.opening())
     assert caught.value.errno == errno.EFBIG
-    assert _names(tmp_path) == {info.path.name, info.path.name + ".json"}
+    assert names_in(tmp_path) == {info.path.name, info.path.name + ".json"}
 
 
 def test_full_disk_leaves_nothing(small_disk: Path) -> None:
@@ -480,7 +462,7 @@ def test_full_disk_leaves_nothing(small_disk: Path) -> None:
     with pytest.raises(SinkError, match=r"No space left.*free some space") as caught:
         sink.next_segment(1, support.opening())
     assert caught.value.errno == errno.ENOSPC
-    assert _names(small_disk) == {"filler"}
+    assert names_in(small_disk) == {"filler"}
     filler.unlink()
     support.write_segment(sink)
     sink.close()
@@ -552,7 +534,7 @@ def _assert_sound(directory: Path, tools: TraceCmds, events: int = EVENTS) -> St
     (verdict,) = verify([directory])
     assert verdict.finding is None, verdict.finding
     assert verdict.samples == events
-    assert _names(directory) == {verdict.path.name, verdict.path.name + ".json"}
+    assert names_in(directory) == {verdict.path.name, verdict.path.name + ".json"}
     _assert_shows(tools, verdict.path, events)
     _assert_dense(verdict.path)
     return verdict.state
@@ -597,13 +579,7 @@ def test_kill_between_steps_of_a_seal(
 def test_kill_between_steps_of_a_repair(tmp_path: Path, trace_cmds: TraceCmds, step: str) -> None:
     """A repair killed after any of its steps leaves a file that opens, and is done again."""
     support.orphan(tmp_path)
-
-    def interrupted() -> None:
-        folder = open_folder(tmp_path, Trust.WRITE)
-        (group,) = group_files(folder)
-        perf_support.walk_to(repair_steps(folder, group), step)
-
-    perf_support.killed(interrupted)
+    perf_support.interrupt_repair(tmp_path, step)
     (data,) = (path for path in files_in(tmp_path) if ".json" not in path.name)
     if step != "gap closed":
         _assert_shows(trace_cmds, data, EVENTS)
@@ -681,15 +657,9 @@ def test_repair_continues_the_chain_of_its_format(tmp_path: Path) -> None:
     perf_support.write_segment(perf_support.make_sink(tmp_path))
     support.orphan(tmp_path)
     (second,) = repair(tmp_path)
-    links = [_manifest(outcome.path).previous for outcome in (first, second)]
+    links = [manifest_of(outcome.path).previous for outcome in (first, second)]
     assert [link and link.manifest for link in links] == [None, first.path.name + ".json"]
     assert [verdict.finding for verdict in verify([tmp_path])] == [None] * 4
-
-
-def _manifest(path: Path) -> Manifest:
-    manifest = decode(path.with_name(path.name + ".json").read_bytes(), Manifest)
-    assert manifest is not None
-    return manifest
 
 
 def test_events_are_counted_over_segments(tmp_path: Path) -> None:
@@ -706,7 +676,7 @@ def test_events_are_counted_over_segments(tmp_path: Path) -> None:
     other = support.write_segment(support.make_sink(tmp_path)).manifest
     perf_support.killed(work)
     (outcome,) = repair(tmp_path)
-    first, second, third = (_manifest(path) for path in sorted(tmp_path.glob("*.dat"))[1:])
+    first, second, third = (manifest_of(path) for path in sorted(tmp_path.glob("*.dat"))[1:])
     assert outcome.samples == third.samples == 4 * support.PER_PAGE
     before = [m.stored_before for m in (other, first, second, third)]
     assert before == [0, 0, EVENTS, EVENTS + support.PER_PAGE]
@@ -728,7 +698,7 @@ def test_repair_counts_what_was_sealed_out_of_order(tmp_path: Path) -> None:
 
     perf_support.killed(work)
     (outcome,) = repair(tmp_path)
-    recovered = _manifest(outcome.path)
+    recovered = manifest_of(outcome.path)
     assert (recovered.stored_before, recovered.samples) == (support.PER_PAGE, 2 * support.PER_PAGE)
     totals = [ring.stored_total // support.PER_PAGE for ring in recovered.rings]
     assert totals == [2, 1]
@@ -825,21 +795,21 @@ def test_kill_while_a_segment_is_created(tmp_path: Path, keep_bytes: int) -> Non
     os.truncate(orphan, keep_bytes)
     orphan.with_name(orphan.name.replace(".partial", ".json.partial")).unlink()
     assert [outcome.action for outcome in repair(tmp_path)] == [Action.REMOVED]
-    assert not _names(tmp_path)
+    assert not names_in(tmp_path)
 
 
 def test_kill_before_the_first_page(tmp_path: Path) -> None:
     """A segment that was killed before it got a page is removed."""
     perf_support.killed(lambda: support.make_sink(tmp_path).next_segment(1, support.opening()))
     assert [outcome.action for outcome in repair(tmp_path)] == [Action.REMOVED]
-    assert not _names(tmp_path)
+    assert not names_in(tmp_path)
 
 
 @pytest.mark.parametrize(("offset", "data"), [(0, b"\xff" * 8), (24, b"\xff" * 8), (32, b"\xff")])
 def test_damaged_head(tmp_path: Path, offset: int, data: bytes) -> None:
     """Data behind a damaged head is left alone, and told."""
     orphan = support.orphan(tmp_path, segment_bytes=MIB)
-    _write(orphan, offset, data)
+    overwrite(orphan, offset, data)
     before = orphan.read_bytes()
     (outcome,) = repair(tmp_path)
     assert outcome.action is Action.REFUSED
@@ -851,7 +821,7 @@ def test_head_of_impossible_size(tmp_path: Path) -> None:
     """A head that claims to end far away is damaged, and nobody reads so far."""
     orphan = support.orphan(tmp_path)
     at = min(extent.size_at for extent in _head(orphan).extents.values()) - 8
-    _write(orphan, at, (1 << 60).to_bytes(8, "little"))
+    overwrite(orphan, at, (1 << 60).to_bytes(8, "little"))
     (outcome,) = repair(tmp_path)
     assert (outcome.action, "(size)" in outcome.detail) == (Action.REFUSED, True)
 
@@ -867,8 +837,8 @@ def test_changed_byte(tmp_path: Path, info: SegmentInfo, number: int) -> None:
     with info.path.open("rb") as file:
         file.seek(offset)
         value = file.read(1)[0]
-    _write(info.path, offset, bytes([value ^ 1]))
-    check, detail = _finding(tmp_path)
+    overwrite(info.path, offset, bytes([value ^ 1]))
+    check, detail = finding(tmp_path)
     assert check is Check.CHECKSUM
     assert detail.startswith(f"the {span.part} (bytes {span.offset} to ")
 
@@ -889,8 +859,8 @@ def test_byte_in_a_hole(small_disk: Path, inside: int) -> None:
     first = info.manifest.spans[1]
     offset = first.offset + first.bytes + inside
     assert offset < info.manifest.spans[2].offset
-    _write(info.path, offset, b"\1")
-    assert _finding(small_disk) == (
+    overwrite(info.path, offset, b"\1")
+    assert finding(small_disk) == (
         Check.CHECKSUM,
         f"there is something at byte {offset}, in a hole",
     )
@@ -899,25 +869,20 @@ def test_byte_in_a_hole(small_disk: Path, inside: int) -> None:
 def test_truncated_file(tmp_path: Path, info: SegmentInfo) -> None:
     """A file that is shorter than its manifest says is found before anything is read."""
     os.truncate(info.path, 5000)
-    assert _finding(tmp_path)[0] is Check.SIZE
-
-
-def _change_manifest(info: SegmentInfo, **changes: Any) -> None:  # noqa: ANN401 - JSON
-    path = info.path.with_name(info.path.name + ".json")
-    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | changes))
+    assert finding(tmp_path)[0] is Check.SIZE
 
 
 def test_manifest_of_other_data(tmp_path: Path, info: SegmentInfo) -> None:
     """A manifest whose spans or samples are not those of the file is found."""
-    _change_manifest(info, samples=EVENTS - 1)
-    assert _finding(tmp_path) == (Check.COUNT, "21 events, its manifest says 20")
+    change_manifest(info, samples=EVENTS - 1)
+    assert finding(tmp_path) == (Check.COUNT, "21 events, its manifest says 20")
     head, first, second = msgspec.to_builtins(info.manifest.spans)
-    _change_manifest(info, spans=[head, second, first])
-    assert _finding(tmp_path)[0] is Check.CHECKSUM
-    _change_manifest(info, spans=[head, first])
-    assert _finding(tmp_path)[0] is Check.CHECKSUM
-    _change_manifest(info, data_bytes=4096)
-    assert _finding(tmp_path)[0] is Check.HEAD
+    change_manifest(info, spans=[head, second, first])
+    assert finding(tmp_path)[0] is Check.CHECKSUM
+    change_manifest(info, spans=[head, first])
+    assert finding(tmp_path)[0] is Check.CHECKSUM
+    change_manifest(info, data_bytes=4096)
+    assert finding(tmp_path)[0] is Check.HEAD
 
 
 def test_claims_of_other_data(tmp_path: Path, info: SegmentInfo) -> None:
@@ -925,12 +890,12 @@ def test_claims_of_other_data(tmp_path: Path, info: SegmentInfo) -> None:
     head = _head(info.path)
     at = len(head.image)
     patch = head.places_patch({0: Place(at, 4096), 1: Place(at + 4096, 8192)})
-    _write(info.path, patch.offset, patch.data)
+    overwrite(info.path, patch.offset, patch.data)
     first, *rest = msgspec.to_builtins(info.manifest.spans)
     with info.path.open("rb") as file:
         first["xxh3"] = xxh3(file.read(first["bytes"]))
-    _change_manifest(info, spans=[first, *rest])
-    check, detail = _finding(tmp_path)
+    change_manifest(info, spans=[first, *rest])
+    check, detail = finding(tmp_path)
     assert (check, detail) == (
         Check.HEAD,
         "the data of its CPUs are not those of its manifest",

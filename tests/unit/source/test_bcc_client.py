@@ -183,7 +183,7 @@ def test_a_large_request_and_a_large_answer_pass(client: Client) -> None:
     """Both go through while the other side is being heard."""
     body = "text = request()['source']; raw(b' ' * (8 << 20)); say(len(text)); say(text[-1])"
     assert client.error(body, source="x" * (4 * MIB) + "y").text == f"{4 * MIB + 1}\ny\n"
-    # What lies in the socket when the worker ends is read all the same.
+    # Messages that lie in the socket when the worker ends are read all the same.
     for _ in range(5):
         error = client.error(f"fail('attach', 'y' * {150 << 10}); os._exit(0)")
         assert str(error) == f"prog: {'y' * (150 << 10)}"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +28,7 @@ from tests.support.hosts import host
 from tests.unit.source.test_open_bpf import COUNTS, GATE, INFO, FakeKernel, FakePerf
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import ExitStack
 
     from collectord.plan.ring_plan import RingPlan
     from collectord.source.bpf_buffer import BufferRing
@@ -40,13 +39,6 @@ FULL: Final = (Stage.KERNEL_RING, Reason.RING_FULL)
 RECURSION: Final = (Stage.PROGRAM, Reason.RECURSION)
 DROPPED: Final = (Stage.PROGRAM, Reason.DROPPED)
 RINGBUF_MAP: Final = 27
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Provide a stack that closes what a test opens."""
-    with ExitStack() as own:
-        yield own
 
 
 def planned() -> RingPlan:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import struct
-from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -26,7 +25,7 @@ from collectord.source.open_program import OpenProgram
 from tests.support.bpf_pairs import keeping_host
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import ExitStack
 
     from collectord.plan.session_plan import SessionPlan
 
@@ -45,13 +44,6 @@ OTHER: Final = [
 ]
 TORN: Final = (Stage.KERNEL_RING, Reason.DROPPED)
 MISSED: Final = (Stage.PROGRAM, Reason.RECURSION)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Close what a test opens."""
-    with ExitStack() as made:
-        yield made
 
 
 def planned() -> SessionPlan:
