@@ -45,7 +45,11 @@ SESSIONS: Final = 30  # of each kind: together more than the core takes at a tim
 BETWEEN: Final = 6  # of each kind, from one look to the next
 GROWTH_BYTES: Final = 4 << 10  # of eighteen sessions
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.usefixtures("tracefs"),
+    pytest.mark.timeout(300),
+    pytest.mark.beside,
+]
 
 
 class Heap(ctypes.Structure):
@@ -104,7 +108,7 @@ def lives(directory: Path) -> list[Held]:
     source: dict[str, PerfSourceConfig | TracefsSourceConfig] = {
         "calls": perf_source("sched:sched_switch"),
         "window": perf_source("sched:sched_switch"),
-        "trace": tracefs_source("sched:sched_switch"),
+        f"trace-{os.getpid()}": tracefs_source("sched:sched_switch"),
     }
     sessions = tuple(
         SessionConfig(
