@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
 # It makes a store of several hosts for most tests.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 _MINUTE: Final = 60 * SECOND
 _SWITCHES: Final = 400

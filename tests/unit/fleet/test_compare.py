@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 # It makes a store of several hosts for most tests.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 _MINUTE: Final = 60 * SECOND
 _WAKINGS: Final = {
