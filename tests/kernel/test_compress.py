@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.trace_cmds import TraceCmd
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
+pytestmark = pytest.mark.usefixtures("tracefs")
 
 CALLS: Final = 8_000
 PAGES: Final = f"pages-{os.getpid()}"

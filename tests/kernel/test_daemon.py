@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Run = Callable[..., subprocess.CompletedProcess[str]]
     Perfs = tuple[Perf, ...]
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
+pytestmark = pytest.mark.usefixtures("tracefs")
 
 BURST: Final = 5_000
 SERIES_LIMIT: Final = 300

@@ -45,11 +45,7 @@ SESSIONS: Final = 30  # of each kind: together more than the core takes at a tim
 BETWEEN: Final = 6  # of each kind, from one look to the next
 GROWTH_BYTES: Final = 4 << 10  # of eighteen sessions
 
-pytestmark = [
-    pytest.mark.usefixtures("tracefs"),
-    pytest.mark.timeout(300),
-    pytest.mark.beside,
-]
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.timeout(300)]
 
 
 class Heap(ctypes.Structure):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Start = Callable[..., subprocess.Popen[str]]
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
+pytestmark = pytest.mark.usefixtures("tracefs")
 
 BURST: Final = 3_000
 RATE: Final = 100_000

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.support.perf_tools import Perf
     from tests.support.recording import Start
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
+pytestmark = pytest.mark.usefixtures("tracefs")
 
 COPIES: Final = 100
 COUNT: Final = 5_000

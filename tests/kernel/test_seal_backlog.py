@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., subprocess.Popen[str]]
 
-pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
+pytestmark = pytest.mark.usefixtures("tracefs")
 
 DISK_BYTES: Final = 1 << 30
 SEGMENT_BYTES: Final = 256 << 10
