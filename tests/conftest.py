@@ -55,6 +55,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("unhurried")
 
+_DOCS: Final = ROOT / "tests" / "unit" / "docs"
 _passed: Counter[str] = Counter()
 _alone: Final = sharing.Alone()
 
@@ -95,7 +96,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark the tests of the kernel, native and vm lanes by their folders.
 
     Coverage does not count what properties run: it would take half of their processor time, and
-    the tests of a module are to reach its lines by themselves. Those in `top` run no program.
+    the tests of a module are to reach its lines by themselves. Those in `top` and of the manual
+    run little of it; slow modules whose lines almost all are reached by others have the marker.
 
     Outside the guest nobody who does not ask for `vm` gets the tests of tests/vm.
     """
@@ -108,7 +110,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         lane = _lane(item.path)
         if lane in {"kernel", "native", "vm"}:
             item.add_marker(lane)
-        if lane in {"property", "top"}:
+        if lane in {"property", "top"} or _DOCS in item.path.parents:
             item.add_marker("no_cover")
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("tracefs")
 
 CALLS: Final = 8_000
-FORMS: Final = {"calls": "perf.data", "pages": "trace.dat", "kept": "perf.data"}
+PAGES: Final = f"pages-{os.getpid()}"
+FORMS: Final = {"calls": "perf.data", PAGES: "trace.dat", "kept": "perf.data"}
 SESSIONS: Final = "".join(
     f"""
 [[session]]
@@ -39,7 +41,7 @@ events = ["{EVENT}"]
 filter = "{FILTER}"
 ring = "8MiB"
 """
-    for name, kind in (("calls", "perf"), ("pages", "tracefs"), ("kept", "perf"))
+    for name, kind in (("calls", "perf"), (PAGES, "tracefs"), ("kept", "perf"))
 )
 
 
@@ -71,24 +73,24 @@ def test_old_segments_are_compressed(
             load.run()
         daemon.await_stored(CALLS)
         run_cli("rotate", "--socket", tmp_path / "control.sock")
-        for name, source in (("calls", "perf"), ("pages", "tracefs")):
+        for name, source in (("calls", "perf"), (PAGES, "tracefs")):
             compressed = partial(is_compressed, name, source)
             daemons.wait_for(compressed, f"compression of {name}")
         assert ratio("kept", "perf") == 1
-        assert [daemon.session(name)["unaccounted"] for name in ("calls", "pages")] == [0, 0]
+        assert [daemon.session(name)["unaccounted"] for name in ("calls", PAGES)] == [0, 0]
         ended = daemon.stop()
     assert ended.status == 0
     assert not ended.named("segment_not_compressed") + ended.named("segments_not_compressed")
     segments = {name: sorted((state / name).glob(f"*.{form}")) for name, form in FORMS.items()}
     assert daemons.readable_samples(perfs, segments["calls"]) == CALLS
     for trace_cmd in trace_cmds:
-        lines = [line for segment in segments["pages"] for line in trace_cmd.report(segment)]
+        lines = [line for segment in segments[PAGES] for line in trace_cmd.report(segment)]
         # Beside the heartbeats.
         assert sum(EVENT.partition(":")[2] in line for line in lines) == CALLS
     rows = json.loads(run_cli("segments", "verify", "--json", state).stdout)["segments"]
     assert {row["finding"] for row in rows} == {None}
     packed = {row["path"] for row in rows if row["uncompressed_bytes"]}
-    assert packed >= {str(segments[name][0]) for name in ("calls", "pages")}
+    assert packed >= {str(segments[name][0]) for name in ("calls", PAGES)}
     assert not packed & set(map(str, segments["kept"]))
 
 

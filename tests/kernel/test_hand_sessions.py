@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., subprocess.CompletedProcess[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 COUNT: Final = 20_000
 GROUP: Final = 54_323

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Start = Callable[..., subprocess.Popen[str]]
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 DISK_BYTES: Final = 1 << 30
 

@@ -104,7 +104,7 @@ def lives(directory: Path) -> list[Held]:
     source: dict[str, PerfSourceConfig | TracefsSourceConfig] = {
         "calls": perf_source("sched:sched_switch"),
         "window": perf_source("sched:sched_switch"),
-        "trace": tracefs_source("sched:sched_switch"),
+        f"trace-{os.getpid()}": tracefs_source("sched:sched_switch"),
     }
     sessions = tuple(
         SessionConfig(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from contextlib import contextmanager
 from functools import partial
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from tests.support.daemons import Daemon
     from tests.support.generator import Generator
 
-pytestmark = pytest.mark.usefixtures("tracefs")
+pytestmark = [pytest.mark.usefixtures("tracefs"), pytest.mark.beside]
 
 GROUP: Final = 54_321
-FILES: Final = {"calls": "*.perf.data", "pages": "*.trace.dat"}
+PAGES: Final = f"pages-{os.getpid()}"
+FILES: Final = {"calls": "*.perf.data", PAGES: "*.trace.dat"}
 STREAMS: Final = tuple(FILES)
 ROUNDS: Final = examples(6)
 # The first argument of a call is the number of calls before it, and all are made on one CPU.
@@ -51,7 +53,7 @@ ring = "{ring}"
 """
     for name, kind, ring, more in (
         ("calls", "perf", "8MiB", 'segment_bytes = "256KiB"\nsegment_age = "0"'),
-        ("pages", "tracefs", "8MiB", 'segment_bytes = "256KiB"\nsegment_age = "0"'),
+        (PAGES, "tracefs", "8MiB", 'segment_bytes = "256KiB"\nsegment_age = "0"'),
         ("flight", "perf", "64KiB", 'mode = "flight-recorder"'),
     )
 )

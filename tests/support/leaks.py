@@ -11,9 +11,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tests.support.patience import patient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _CLONE_NEWNS: Final = 0x20000
@@ -105,12 +108,25 @@ def _children() -> dict[int, str]:
     return found
 
 
-def _instances() -> frozenset[str]:
-    found = set()
-    for root in _TRACEFS_ROOTS:
+def _locked() -> frozenset[str]:
+    """Return device and inode of each file that has a lock: a try to have it would disturb."""
+    return frozenset(line.split()[-3] for line in _read("/proc/locks").decode().splitlines())
+
+
+def _instances(roots: Iterable[Path]) -> dict[str, bool]:
+    """Return the instances, and whether a process holds each one's lock.
+
+    That process may be of another lane: if it is left behind, it or its descriptor is named.
+    """
+    found = {}
+    for root in roots:
         with suppress(FileNotFoundError):
-            found |= {f"tracefs instance {path.name}" for path in (root / "instances").iterdir()}
-    return frozenset(found)
+            for path in (root / "instances").iterdir():
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    at = path.stat()
+                    file = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
+                    found[f"tracefs instance {path.name}"] = file in _locked()
+    return found
 
 
 def mounts(mountinfo: str) -> frozenset[str]:
@@ -121,22 +137,25 @@ def mounts(mountinfo: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The resources that this process holds now. A child's name is no part of what it is."""
+    """The resources that this process holds now. A child's name is no part of what it is.
+
+    Instances are those of all processes, and whether one has the lock.
+    """
 
     fds: frozenset[str]
     threads: frozenset[str]
     processes: dict[int, str]
-    instances: frozenset[str]
+    instances: dict[str, bool]
     mounts: frozenset[str]
 
     @staticmethod
-    def now(*, instances: bool = True) -> Holdings:
-        """Return the present resources; tracefs instances only with `instances`."""
+    def now(*, instances: bool = True, roots: Iterable[Path] = _TRACEFS_ROOTS) -> Holdings:
+        """Return the present resources; tracefs instances, in `roots`, only with `instances`."""
         return Holdings(
             fds=_fds(),
             threads=_threads(),
             processes=_children(),
-            instances=_instances() if instances else frozenset(),
+            instances=_instances(roots) if instances else {},
             mounts=mounts(_read(_MOUNTINFO).decode()),
         )
 
@@ -144,7 +163,11 @@ class Holdings:
         """Return the resources held now and not earlier."""
         return [
             *sorted(self.fds - earlier.fds),
-            *sorted(self.instances - earlier.instances),
+            *sorted(
+                name
+                for name, is_held in self.instances.items()
+                if not is_held and name not in earlier.instances
+            ),
             *sorted(self.mounts - earlier.mounts),
             *(
                 f"process {pid} ({name})"  # it has another one soon after it was started

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon whose disk takes far less than one of its sessions makes, and two others beside it.
 
-`busy` records as many events a second as one CPU makes; `quiet`, and the flight recorder
-`recorder`, some hundreds. All three write to one slow disk.
+`busy` records as many events a second as one CPU makes; `quiet`, and a flight recorder, some
+hundreds. All three write to one slow disk.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 BUSY: Final = "busy"
 QUIET: Final = "quiet"
-RECORDER: Final = "recorder"
+RECORDER: Final = f"recorder-{os.getpid()}"  # what names an instance of tracefs
 SESSIONS: Final = (BUSY, QUIET, RECORDER)
 PAIR: Final = "pair"  # what two sessions record, each more than half of what the disk takes
 DISK_BYTES_PER_SECOND: Final = 10_000_000

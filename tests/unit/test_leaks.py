@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tests.support import leaks
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOUNTINFO = """\
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
@@ -41,3 +47,23 @@ def test_a_child_that_was_just_started_is_no_leak() -> None:
         now = leaks.Holdings.now(instances=False)
         child.kill()
     assert now.beyond(replace(now, processes={**now.processes, child.pid: "pytest"})) == []
+
+
+def test_an_instance_that_nobody_holds_is_left_behind(tmp_path: Path) -> None:
+    """One whose lock a process has is that process's; it is left when the process has ended."""
+
+    def now() -> leaks.Holdings:
+        return leaks.Holdings.now(roots=[tmp_path])
+
+    instance = tmp_path / "instances" / "made"
+    instance.parent.mkdir()
+    before = now()
+    instance.mkdir()
+    fd = os.open(instance, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    held = now()
+    os.close(fd)
+    assert f"fd {fd} -> {instance}" in held.beyond(before)
+    assert "tracefs instance made" not in held.beyond(before)
+    assert now().beyond(before) == ["tracefs instance made"]
+    assert now().beyond(held) == []

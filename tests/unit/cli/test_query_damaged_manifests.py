@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collectord.sink.base import SegmentInfo
     from tests.support.asking import Ask, Rows
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 TABLES: Final = ("ledger", "clocks", "coverage", "snapshots")
 

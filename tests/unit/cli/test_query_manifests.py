@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collectord.sink.base import SegmentInfo
     from tests.support.asking import Ask
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 TABLES: Final = ("ledger", "clocks", "coverage", "snapshots")
 MANUAL: Final = Path(__file__).resolve().parents[3] / "docs" / "query.md"

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
 # It makes a store of several hosts for most tests.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 _SWITCHES: Final = 400
 _REQUESTS: Final = 30

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 # It makes a store of several hosts for most tests.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 _WAKINGS: Final = {
     "db-1": {("a", "b"): 30, ("a", "c"): 4},

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collectord.fleet.table_file import TableFile
 
 # It makes a store of several hosts for most tests.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 _GROUP_ROWS = 122_880
 _DICTIONARY_MAX = 4096  # values that the core has a dictionary of

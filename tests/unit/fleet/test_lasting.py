@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.support.object_stores import S3Server
 
 # It makes a store of several hosts for most tests.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 _HOUR: Final = 3600 * SECOND
 _DAYS: Final = 6

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # It makes a store of several hosts for most tests.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 _PID: Final = 700
 _MS: Final = 1_000_000

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from tests.support.object_stores import S3Server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 SECOND: Final = 1_000_000_000
 DAY: Final = 86_400 * SECOND
