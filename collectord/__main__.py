@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from collectord.control import stray
+from collectord.control import early_signals
 from collectord.control.imports import slow_imports
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def main() -> NoReturn:
     """
     for verb in sys.argv[1:2]:
         if verb in _COLLECTING:
-            stray.ignore(*_COLLECTING[verb])
+            early_signals.ignore(*_COLLECTING[verb])
     with slow_imports():
         from collectord import cli  # noqa: PLC0415  # a tenth of a second
     status = cli.main(make_kernel)

@@ -11,7 +11,10 @@ from collectord.cli import EXIT_FAILURE, EXIT_OK, answer_file
 from collectord.cli.answer_rows import print_answer
 from collectord.cli.answer_session import recording_of
 from collectord.cli.answer_tables import NotRecorded, plain_name, prepare
-from collectord.cli.asking import (
+from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
+from collectord.cli.output import complain, print_json, say
+from collectord.cli.parser import Parser, named_values
+from collectord.cli.query_parts import (
     add_form,
     add_paths,
     add_scope,
@@ -22,9 +25,6 @@ from collectord.cli.asking import (
     give,
     manifests_of,
 )
-from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
-from collectord.cli.output import complain, print_json, say
-from collectord.cli.parser import Parser, named_values
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.text_table import Column, print_table
 from collectord.cli.times import TIMES, joined

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli.asking import database_of
+from collectord.cli.query_parts import database_of
 from collectord.errors import CollectordError, UsageError
 from collectord.reader.event_tables import GAPS, software_tables
 from collectord.reader.fixed_tables import FixedTable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from collectord.cli.asking import complain_of_names
 from collectord.cli.output import complain
+from collectord.cli.query_parts import complain_of_names
 from collectord.errors import install_command
 from collectord.reader.chain_texts import ChainTexts, are_named
 from collectord.reader.symbols.symbol_cache import user_cache

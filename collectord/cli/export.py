@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.cli.asking import add_paths, add_scope, complain_of, database_of
 from collectord.cli.debug_servers import (
     USAGE,
     add_debug_servers,
@@ -18,6 +17,7 @@ from collectord.cli.debug_servers import (
 from collectord.cli.new_file import check_is_new, new_file, new_open_file
 from collectord.cli.output import complain
 from collectord.cli.parser import Parser
+from collectord.cli.query_parts import add_paths, add_scope, complain_of, database_of
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.stacks import Wishes, read_stacks, title_of, write_stacks
 from collectord.cli.time_window import time_window
@@ -33,7 +33,7 @@ from collectord.reader.flame.forms import form_of
 from collectord.reader.flame.picture import Picture
 from collectord.reader.perf_tables import PerfTables
 from collectord.reader.segment_tables import open_catalogue
-from collectord.reader.symbols.names_of_file import names_of
+from collectord.reader.symbols.sample_names import names_of
 from collectord.reader.symbols.symbol_cache import user_cache
 from collectord.reader.trace_tables import TraceTables
 from collectord.text.foreign import visible

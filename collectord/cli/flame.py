@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import EXIT_OK
-from collectord.cli.asking import add_scope
 from collectord.cli.debug_servers import (
     USAGE,
     add_debug_servers,
@@ -18,6 +17,7 @@ from collectord.cli.debug_servers import (
 from collectord.cli.new_file import new_file
 from collectord.cli.output import complain, say
 from collectord.cli.parser import Parser
+from collectord.cli.query_parts import add_scope
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.stacks import (
     ReadStacks,

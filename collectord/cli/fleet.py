@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from collectord.cli import answer_file
-from collectord.cli.asking import add_scope
 from collectord.cli.parser import Parser, named_values
+from collectord.cli.query_parts import add_scope
 from collectord.cli.time_window import time_window
 from collectord.cli.times import TIMES, joined
 from collectord.errors import CollectordError, UsageError, install_command
@@ -267,10 +267,10 @@ def run(arguments: Sequence[str]) -> int:
     _check(args, made)
     try:
         from collectord.cli import (  # noqa: PLC0415  # with packages that need not be there
-            fleet_asking,
             fleet_audit,
             fleet_flame,
             fleet_incidents,
+            fleet_query,
             fleet_tables,
         )
     except ImportError as error:
@@ -288,8 +288,8 @@ def run(arguments: Sequence[str]) -> int:
         args.labels_against = named_values("--against", _conditions(args.against))
         args.against = ",".join(args.against)  # the name of these hosts
     actions = {
-        "query": fleet_asking.query,
-        "answer": fleet_asking.answer,
+        "query": fleet_query.query,
+        "answer": fleet_query.answer,
         "ledger": fleet_audit.ledger,
         "flame": fleet_flame.flame,
         "incidents": fleet_incidents.incidents,

@@ -20,7 +20,7 @@ from collectord.cli.fleet_groups import (
 from collectord.cli.output import bytes_text, complain, figure_text, print_json, say, wrapped
 from collectord.cli.text_table import Column, print_table
 from collectord.cli.times import time_text
-from collectord.fleet.choice import check_session
+from collectord.fleet.choice_checks import check_session
 from collectord.fleet.groups import Pair
 from collectord.fleet.ledger_groups import LOST_SHARE, ledger_groups
 from collectord.fleet.store_audit import fleet_ledger
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from collectord.fleet.finding import Finding
     from collectord.fleet.groups import Groups
+    from collectord.fleet.ledger_finding import Finding
     from collectord.fleet.ledger_groups import LedgerGroups, SessionSides
     from collectord.fleet.store_audit import Figures, FleetLedger
 

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli.fleet_asking import complain_of, complain_of_shortfall
 from collectord.cli.fleet_groups import (
     check_hosts,
     compared_groups,
@@ -16,15 +15,16 @@ from collectord.cli.fleet_groups import (
     name_of,
     selection_of,
 )
+from collectord.cli.fleet_query import complain_of, complain_of_shortfall
 from collectord.cli.new_file import new_file
 from collectord.cli.output import complain, say
 from collectord.cli.stacks import chosen_form, write_stacks
 from collectord.errors import UsageError
-from collectord.fleet.choice import check_labels, check_session
+from collectord.fleet.choice_checks import check_labels, check_session
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
-from collectord.fleet.left_out import HOSTS_NAMED
-from collectord.fleet.lift import HOST
+from collectord.fleet.omitted_hosts import HOSTS_NAMED
+from collectord.fleet.per_host_statement import HOST
 from collectord.fleet.questions import Asking
 from collectord.reader.embedded_db import literal
 from collectord.reader.event_tables import FRAMES, STACKS

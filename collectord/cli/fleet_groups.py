@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.cli.output import complain
 from collectord.cli.query_rows import cell_text, columns_of, fit_rows
 from collectord.cli.text_table import Column, print_table
-from collectord.fleet.choice import no_host_of
-from collectord.fleet.compare import FORMS
+from collectord.fleet.choice_checks import no_host_of
+from collectord.fleet.comparison import FORMS
 from collectord.fleet.engines.place import open_store
 from collectord.fleet.groups import Pair, groups_of
-from collectord.fleet.left_out import HOSTS_NAMED
-from collectord.fleet.lift import HOST
+from collectord.fleet.omitted_hosts import HOSTS_NAMED
+from collectord.fleet.per_host_statement import HOST
 from collectord.fleet.selection import EVERYBODY, Selection, Wanted
 from collectord.text.foreign import visible
 from collectord.text.wording import counted, some_of

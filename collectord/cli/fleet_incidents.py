@@ -24,7 +24,7 @@ from collectord.errors import UsageError
 from collectord.fleet.groups import Pair
 from collectord.fleet.incident_groups import incident_groups
 from collectord.fleet.incidents import fleet_incidents
-from collectord.fleet.left_out import HOSTS_NAMED
+from collectord.fleet.omitted_hosts import HOSTS_NAMED
 from collectord.sink.incident_folder import SUMMARY
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean

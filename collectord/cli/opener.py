@@ -25,7 +25,7 @@ from collectord.errors import ConfigError, UsageError
 from collectord.opener.left_traces import end_left_traces
 from collectord.opener.opener_server import Opener, Planned
 from collectord.plan.build import build
-from collectord.plan.kept import held_part
+from collectord.plan.held_resources import held_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

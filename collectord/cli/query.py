@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from collectord.cli.asking import (
+from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
+from collectord.cli.parser import Parser
+from collectord.cli.query_parts import (
     READABLE,
     add_form,
     add_scope,
@@ -19,8 +21,6 @@ from collectord.cli.asking import (
     give,
     manifests_of,
 )
-from collectord.cli.debug_servers import USAGE, add_debug_servers, debug_servers
-from collectord.cli.parser import Parser
 from collectord.cli.query_rows import print_rows, print_schema
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.times import TIMES, joined

@@ -23,7 +23,7 @@ from collectord.fleet.dry_store import DryStore
 from collectord.fleet.host_labels import read_labels
 from collectord.fleet.incident_files import Incidents
 from collectord.fleet.pace import Pace
-from collectord.fleet.pending import Sealed, Target, pending
+from collectord.fleet.pending_segments import Sealed, Target, pending
 from collectord.fleet.redaction import Redaction, Rule
 from collectord.fleet.shipment import Host, Shipment
 from collectord.fleet.shipper import Shipper

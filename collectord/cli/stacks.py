@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.cli import EXIT_OK
-from collectord.cli.asking import complain_of, complain_of_names
 from collectord.cli.output import complain
+from collectord.cli.query_parts import complain_of, complain_of_names
 from collectord.errors import SinkError, UsageError
 from collectord.folders.walk import read_file
 from collectord.reader.flame import folded

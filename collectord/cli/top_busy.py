@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from collectord.cli.asking import chains_of, database_of
+from collectord.cli.query_parts import chains_of, database_of
 from collectord.reader.segment_tables import open_catalogue
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 from collectord.cli import EXIT_FAILURE, answer_file
 from collectord.cli.answer_session import recording_for
 from collectord.cli.answer_tables import NotRecorded, prepare
-from collectord.cli.asking import add_paths, add_scope, chains_of, complain_of, complain_of_chains
 from collectord.cli.output import complain, print_json, say, wrapped
 from collectord.cli.parser import Parser
+from collectord.cli.query_parts import (
+    add_paths,
+    add_scope,
+    chains_of,
+    complain_of,
+    complain_of_chains,
+)
 from collectord.cli.query_rows import cell_text, clock_text, json_value
 from collectord.cli.segments import STATE_DIRECTORY
 from collectord.cli.times import TIMES, joined, time_text

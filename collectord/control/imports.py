@@ -7,7 +7,7 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from collectord.control import stray
+from collectord.control import early_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ def slow_imports() -> Iterator[None]:
     collects = gc.isenabled()
     gc.disable()
     try:
-        with stray.abrupt_interrupt():
+        with early_signals.abrupt_interrupt():
             yield
     finally:
         gc.freeze()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.daemon.arrival import Way
-from collectord.daemon.opening import Opening
+from collectord.daemon.opening_notices import Opening
 from collectord.daemon.session_set import SessionSet
+from collectord.daemon.session_start import Way
 from collectord.errors import CollectordError, MissingFeature, PlanError
 from collectord.plan.difference import Kind
 from collectord.plan.plan_limits import check_streams
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.control.service import Service
-    from collectord.daemon.arrival import Arrival
-    from collectord.daemon.arriving import Arriving
     from collectord.daemon.claims import Places
-    from collectord.daemon.leaving import Leaving
+    from collectord.daemon.ending_sessions import EndingSessions
+    from collectord.daemon.session_start import Arrival
+    from collectord.daemon.starting_sessions import StartingSessions
     from collectord.plan.difference import Difference
     from collectord.plan.plan import Plan
     from collectord.plan.session_plan import SessionPlan
@@ -55,8 +55,8 @@ class Changeover:
     Args:
         context: opens sessions.
         sessions: the live ones.
-        arriving: those that do not record yet.
-        leaving: ends those that are not needed any more.
+        starting: those that do not record yet.
+        ending: ends those that are not needed any more.
         places: the directories of segments.
         service: is told of what is opened.
         told: called when other sessions are live.
@@ -67,8 +67,8 @@ class Changeover:
         self,
         context: SessionContext,
         sessions: SessionSet,
-        arriving: Arriving,
-        leaving: Leaving,
+        starting: StartingSessions,
+        ending: EndingSessions,
         places: Places,
         *,
         service: Service,
@@ -76,15 +76,15 @@ class Changeover:
     ) -> None:
         self._context = context
         self._sessions = sessions
-        self._arriving = arriving
-        self._leaving = leaving
+        self._starting = starting
+        self._ending = ending
         self._places = places
         self._plan: Plan | None = None  # what runs; None during a reload
         self._order: list[Key] = []  # of the sessions of the last plan
-        leaving.left = self._keep_places
+        ending.left = self._keep_places
         self._service = service
         self._told = told
-        self._starting = asyncio.Lock()
+        self._begins = asyncio.Lock()
         self._stops = False
 
     async def stop(self) -> None:
@@ -92,8 +92,8 @@ class Changeover:
 
         Those of a start that have begun are live when it returns.
         """
-        self._arriving.hurry()
-        async with self._starting:
+        self._starting.hurry()
+        async with self._begins:
             self._stops = True
 
     async def start(self, config: Config, plan: Plan, plans: Sequence[SessionPlan]) -> None:
@@ -105,16 +105,16 @@ class Changeover:
         Raises:
             CollectordError: a session cannot be opened or begun; none of these is left open.
         """
-        async with self._starting:
+        async with self._begins:
             self._plan = plan
             self._order = [plan.key for plan in plan.sessions]
             ones = self._set_out(config, plans, contained)
             try:
-                await self._arriving.opened(ones)
-                begun = await self._arriving.begun(ones, self._join)
+                await self._starting.opened(ones)
+                begun = await self._starting.begun(ones, self._join)
                 self._exchange(begun)
             except BaseException:
-                await self._arriving.drop(ones)
+                await self._starting.drop(ones)
                 raise
 
     async def change(self, old: Plan, config: Config, new: Plan, found: Difference) -> None:
@@ -138,12 +138,12 @@ class Changeover:
         wanted = found.of(Kind.CHANGED) | found.of(Kind.ADDED)
         self._check_names(found)
         plans = [plan for plan in new.sessions if plan.key in wanted]
-        await self._leaving.check(plans)
-        await self._arriving.check(plans)
+        await self._ending.check(plans)
+        await self._starting.check(plans)
         lone = {plan.key for plan in (*old.sessions, *new.sessions) if plan.is_exclusive}
         lone &= wanted | gone if lone & wanted else set()
         beside = [plan for plan in plans if plan.key not in lone]
-        others = (*self._leaving.plans, *self._arriving.plans)
+        others = (*self._ending.plans, *self._starting.plans)
         check_streams((*self._sessions.plans, *others, *beside))
         self._context.kernel.reserve_files(sum(plan.files for plan in plans) + new.reserved_files)
         closed: set[Key] = set()
@@ -152,32 +152,32 @@ class Changeover:
         try:
             await self._claim_again(plan for plan in new.sessions if plan not in plans)
             ones += self._set_out(config, beside, _absent)
-            await self._arriving.opened(ones)
+            await self._starting.opened(ones)
             closed |= lone
             await self._close(lone)
             ones += self._set_out(config, [p for p in plans if p.key in lone], _absent)
-            await self._arriving.opened(ones)
-            begun = await self._arriving.begun(ones, self._join)
+            await self._starting.opened(ones)
+            begun = await self._starting.begun(ones, self._join)
             if self._stops:
                 raise asyncio.CancelledError  # noqa: TRY301 - as if not under way
             self._order = [plan.key for plan in new.sessions]
             self._exchange(begun, gone)
         except BaseException:
-            await self._arriving.drop(ones)
+            await self._starting.drop(ones)
             if not self._stops:
                 await self._reopen(old, config, closed)
             self._plan = old
             raise
         else:
             self._plan = new
-            await self._arriving.drop_late(gone)
+            await self._starting.drop_late(gone)
         finally:
             self._keep_places()
 
     def _keep_places(self) -> None:
         """Keep the directories of those sessions alone that write there, or will."""
         if self._plan is not None:
-            others = (*self._sessions.plans, *self._leaving.plans, *self._arriving.plans)
+            others = (*self._sessions.plans, *self._ending.plans, *self._starting.plans)
             self._places.keep((*self._plan.sessions, *others))
 
     async def _claim_again(self, plans: Iterable[SessionPlan]) -> None:
@@ -210,13 +210,13 @@ class Changeover:
             blamed=partial(_blamed, config),
             told=Opening(self._service, plans, config).begin,
         )
-        return [self._arriving.set_out(plan, way) for plan in plans]
+        return [self._starting.set_out(plan, way) for plan in plans]
 
     def _join(self, one: Arrival) -> None:
         """Let a session take its place whose disk has answered after the others'."""
         plan, error = one.plan, one.error()
         if self._stops or plan.key not in self._order:
-            self._leaving.begin(one.aside.pop_all())
+            self._ending.begin(one.aside.pop_all())
             return
         if error is not None:
             failed = self._context.failed(plan, error)
@@ -238,7 +238,7 @@ class Changeover:
             for after in self._sessions.of(before.plan):
                 before.hand_over(after.plan)
         self._told()
-        self._leaving.begin(aside)
+        self._ending.begin(aside)
 
     async def _close(self, keys: set[Key]) -> None:
         """Close sessions whose places are needed before others can be opened.
@@ -250,15 +250,15 @@ class Changeover:
             return
         out = self._sessions.take_out(keys)
         plans = out.plans
-        await asyncio.wait([self._leaving.begin(out)], timeout=_CLOSE_S)
-        await self._leaving.check(plans)
+        await asyncio.wait([self._ending.begin(out)], timeout=_CLOSE_S)
+        await self._ending.check(plans)
 
     async def _reopen(self, old: Plan, config: Config, closed: set[Key]) -> None:
         """Open old sessions again that were closed for a change that failed."""
         plans = [plan for plan in old.sessions if plan.key in closed]
         ones = self._set_out(config, plans, _any)
-        await self._arriving.opened(ones)
-        self._exchange(await self._arriving.begun(ones, self._join))
+        await self._starting.opened(ones)
+        self._exchange(await self._starting.begun(ones, self._join))
 
 
 def _blamed(config: Config, plan: SessionPlan) -> AbstractContextManager[None]:

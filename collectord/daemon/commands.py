@@ -16,11 +16,11 @@ from collectord.text.foreign import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from collectord.daemon.arriving import Arriving
+    from collectord.daemon.ending_sessions import EndingSessions
     from collectord.daemon.incidents.incident_maker import Incidents
-    from collectord.daemon.leaving import Leaving
     from collectord.daemon.reloader import Reloader
     from collectord.daemon.session_set import SessionSet
+    from collectord.daemon.starting_sessions import StartingSessions
     from collectord.daemon.timed_sessions import TimedSessions
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.plan import Plan
@@ -36,8 +36,8 @@ class DaemonCommands:
         reloader: keeps the plan of all sessions.
         sessions: all of the daemon.
         timed: those that users start.
-        arriving: those that do not record yet.
-        leaving: those that are not wanted any more.
+        starting: those that do not record yet.
+        ending: those that are not wanted any more.
         incidents: makes incidents.
 
     Attributes:
@@ -51,8 +51,8 @@ class DaemonCommands:
         reloader: Reloader,
         sessions: SessionSet,
         timed: TimedSessions,
-        arriving: Arriving,
-        leaving: Leaving,
+        starting: StartingSessions,
+        ending: EndingSessions,
         *,
         incidents: Incidents,
     ) -> None:
@@ -60,8 +60,8 @@ class DaemonCommands:
         self.timed = timed
         self.incidents = incidents
         self._sessions = sessions
-        self._arriving = arriving
-        self._leaving = leaving
+        self._starting = starting
+        self._ending = ending
         self.snapshots: deque[Snapshot] = deque(maxlen=SNAPSHOTS_KEPT)
 
     @property
@@ -76,11 +76,11 @@ class DaemonCommands:
         any more and have not ended yet `ending`.
         """
         done = await self._reloader.reload()
-        ending = await self._leaving.settled()
+        ending = await self._ending.settled()
         return {
             **plain(done.found),
             "warnings": list(done.warnings),
-            "beginning": self._arriving.names,
+            "beginning": self._starting.names,
             "ending": ending,
         }
 

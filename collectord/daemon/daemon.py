@@ -71,8 +71,8 @@ class Daemon:
             self._reloader,
             now.sessions,
             now.timed,
-            now.arriving,
-            now.leaving,
+            now.starting,
+            now.ending,
             incidents=now.incidents,
         )
         self._started_ns = time.time_ns()
@@ -132,8 +132,8 @@ class Daemon:
             now.polls.refresh()
         return DaemonStatus(
             sessions=now.sessions.balances(),
-            beginning=now.arriving.balances(),
-            ending=(*now.leaving.balances(), *now.arriving.ending()),
+            beginning=now.starting.balances(),
+            ending=(*now.ending.balances(), *now.starting.ending()),
             core=now.drain.core.counters(),
             clocks=now.clock,
             started_ns=self._started_ns,
@@ -142,8 +142,8 @@ class Daemon:
             cpus_covered=len(now.coverage.online & now.coverage.covered),
             uncovered_ns=now.coverage.uncovered_ns(),
             uncovered_by_session=now.coverage.uncovered_by_session(),
-            **now.left_behind.segments.repaired._asdict(),
-            left_records=now.left_behind.records,
+            **now.crash_recovery.segments.repaired._asdict(),
+            left_records=now.crash_recovery.records,
             log_lines_dropped=self._lines_dropped(),
             store_limit_bytes=now.state_dir.limit_bytes,
             bpf=now.watch.status(),
@@ -168,7 +168,7 @@ class Daemon:
         now = self._stages
         if now.polls is None:
             return "nothing is recorded"
-        waiting = now.arriving.names
+        waiting = now.starting.names
         if waiting:
             return f"sessions have not begun: {', '.join(waiting)}"
         failed = sum(session.state == "failed" for session in now.sessions)

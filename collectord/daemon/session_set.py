@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import CollectordError, UsageError
-from collectord.ledger.carry import carried
+from collectord.ledger.counter_sums import carried
 from collectord.session.session import Session
 from collectord.text.nearest import did_you_mean
 from collectord.text.wording import counted
@@ -60,7 +60,7 @@ class SessionSet:
         self._watch = watch
         self._live: dict[Key, _Live] = {}
         self._before: dict[Key, SessionBalance] = {}  # of sessions that others have replaced
-        self._leaving: list[AnySession] = []  # replaced ones that are not closed yet
+        self._ending: list[AnySession] = []  # replaced ones that are not closed yet
 
     async def __aenter__(self) -> Self:
         return self
@@ -114,7 +114,7 @@ class SessionSet:
     def balances_before(self) -> tuple[SessionBalance, ...]:
         """Return the sums of the balances that the present sessions' predecessors had."""
         sums = dict(self._before)
-        for session in self._leaving:
+        for session in self._ending:
             key = session.plan.key
             sums[key] = carried(sums.get(key), session.balance())
         return tuple(balance for key, balance in sums.items() if key in self._live)
@@ -188,7 +188,7 @@ class SessionSet:
                 self._watch.forget(name)
         for key, live in new.items():
             if key in aside._live:
-                self._leaving.append(aside._live[key].session)
+                self._ending.append(aside._live[key].session)
             self.watch_maps(live.session)
 
     def watch_maps(self, session: AnySession) -> None:
@@ -199,7 +199,7 @@ class SessionSet:
     def take_out(self, keys: AbstractSet[Key]) -> SessionSet:
         """Return some sessions in a set of their own; others may take their place later."""
         out = self._part([key for key in self._live if key in keys])
-        self._leaving += out
+        self._ending += out
         return out
 
     def part(self, name: str) -> SessionSet:
@@ -234,8 +234,8 @@ class SessionSet:
     def settle(self, ended: SessionSet) -> None:
         """Keep the final balances of sessions that others have replaced."""
         for session in ended:
-            if session in self._leaving:
-                self._leaving.remove(session)
+            if session in self._ending:
+                self._ending.remove(session)
                 key = session.plan.key
                 self._before[key] = carried(self._before.get(key), session.balance())
 

@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.control.watchdog import Watchdog, prolong
-from collectord.daemon.arriving import Arriving
+from collectord.daemon.async_waits import ANSWER_S, answered, running, stop_or_failure
 from collectord.daemon.budget_keeper import BudgetKeeper
 from collectord.daemon.changeover import Changeover
 from collectord.daemon.claims import Places, await_salvages
 from collectord.daemon.coverage import Coverage
 from collectord.daemon.cpu_watch import CpuWatch
+from collectord.daemon.crash_recovery import CrashRecovery
+from collectord.daemon.ending_sessions import EndingSessions
 from collectord.daemon.hotplug import Hotplug
 from collectord.daemon.incidents.incident_maker import Incidents
-from collectord.daemon.leaving import Leaving
-from collectord.daemon.left_behind import LeftBehind
 from collectord.daemon.packer import Packer, share_of
 from collectord.daemon.process_watch import ProcessWatch
 from collectord.daemon.reloader import Running
 from collectord.daemon.session_polls import SessionPolls
 from collectord.daemon.session_set import SessionSet
 from collectord.daemon.staging_memory import StagingMemory
+from collectord.daemon.starting_sessions import StartingSessions
 from collectord.daemon.symbol_lists import SymbolLists
 from collectord.daemon.timed_sessions import JoinContext, TimedSessions
-from collectord.daemon.waits import ANSWER_S, answered, running, stop_or_failure
 from collectord.errors import KernelError, SinkError
 from collectord.session.cost_meter import CostMeter
 from collectord.session.drain_loop import Drain
@@ -112,11 +112,11 @@ class Stages:
         counted: the tables for answers of BPF programs, by session, if they are kept.
         coverage: of the CPUs.
         state_dir: the segments of all sessions.
-        left_behind: what killed processes left.
+        crash_recovery: what killed processes left.
         polls: the schedule of the sessions' polls; None while nothing is collected.
         meter: of the cost of all this.
-        arriving: those that are wanted, and do not record yet.
-        leaving: those that are not wanted any more, and have not ended yet.
+        starting: those that are wanted, and do not record yet.
+        ending: those that are not wanted any more, and have not ended yet.
         timed: sessions that users start.
         incidents: makes incidents of what flight recorders hold.
         opening: the thread that opens rings; it is known to the sources as the daemon's own.
@@ -138,9 +138,9 @@ class Stages:
         self._staging = StagingMemory(kernel, config.daemon.opener, plan.core)
         self.watch = BpfWatch()
         self.sessions = SessionSet(self.watch)
-        self.leaving = Leaving(self.sessions)
-        self.arriving = Arriving(self.sessions, self.leaving)
-        self.timed = TimedSessions(kernel, config, self.sessions, self.arriving, self.leaving)
+        self.ending = EndingSessions(self.sessions)
+        self.starting = StartingSessions(self.sessions, self.ending)
+        self.timed = TimedSessions(kernel, config, self.sessions, self.starting, self.ending)
         self.counted: dict[str, Contents] = {}
         self.coverage = Coverage((), kernel.online_cpus())
         self.polls: SessionPolls | None = None
@@ -155,7 +155,7 @@ class Stages:
         self.incidents = Incidents(
             kernel, config, root, self.sessions, host=self._host, meter=self.meter
         )
-        self.left_behind = LeftBehind(
+        self.crash_recovery = CrashRecovery(
             kernel,
             plan,
             root,
@@ -189,14 +189,14 @@ class Stages:
             changeover = Changeover(
                 context,
                 self.sessions,
-                self.arriving,
-                self.leaving,
+                self.starting,
+                self.ending,
                 self._places,
                 service=run.service,
                 told=self._on_exchange,
             )
             if not run.salvage_all:
-                self.arriving.be_patient()  # a command waits for all of them
+                self.starting.be_patient()  # a command waits for all of them
             around = JoinContext(context, self._places, self._on_exchange, self._forget)
             opening = self._open(run, changeover, around)
             await self._collect(run, changeover, opening)
@@ -221,7 +221,7 @@ class Stages:
         """Have what killed processes left sealed and salvaged."""
         run.service.status("sealing what earlier runs left")
         run.service.extend(_RECOVERY_S)
-        done = await self.left_behind.recover(run.stop, everything=run.salvage_all)
+        done = await self.crash_recovery.recover(run.stop, everything=run.salvage_all)
         self.is_abandoned = not done
 
     def _start_core(self, run: Run) -> None:
@@ -263,8 +263,8 @@ class Stages:
             if run.stop.is_set():
                 return
         await run.reloader.stand_in(self.sessions, changeover, self.opening)
-        coming = {Path(plan.sink.directory) for plan in self.arriving.plans}
-        await self.opening.run(partial(self.left_behind.segments.repair_rest, coming))
+        coming = {Path(plan.sink.directory) for plan in self.starting.plans}
+        await self.opening.run(partial(self.crash_recovery.segments.repair_rest, coming))
         await self._serve(run)
         self.timed.allow(around)
         reloads = Running(changeover, self.opening, run.service, self._apply)
@@ -325,7 +325,7 @@ class Stages:
             opened.result()  # or its error
 
     def _summary(self) -> str:
-        waiting = len(self.arriving.names)
+        waiting = len(self.starting.names)
         beginning = f", {waiting} beginning" if waiting else ""
         return f"recording: {self.sessions.summary()}{beginning}"
 
@@ -359,13 +359,13 @@ class Stages:
     async def _end_others(self, reloader: Reloader) -> None:
         """Wait for sessions that are not live: those that end, and those of a reload."""
         await reloader.end()
-        await self.arriving.end()
-        for plan in self.arriving.abandoned:
+        await self.starting.end()
+        for plan in self.starting.abandoned:
             self._workers.abandon(plan.name)
-        self._places.abandon(self.arriving.abandoned)
-        self.is_abandoned = bool(self.arriving.abandoned)
+        self._places.abandon(self.starting.abandoned)
+        self.is_abandoned = bool(self.starting.abandoned)
         await self.timed.end()
-        await self.leaving.end()
+        await self.ending.end()
 
     def _apply(self, config: Config, plan: Plan) -> None:
         """Take over the settings of a configuration that was loaded anew."""
@@ -392,7 +392,7 @@ class Stages:
             stats=self._count_costs(run.stack),
             child=self._child,
             opening=self.opening,
-            repair=self.left_behind.segments.repair,
+            repair=self.crash_recovery.segments.repair,
             lasting=run.salvage_all,
         )
 

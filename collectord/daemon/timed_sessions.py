@@ -18,8 +18,8 @@ import msgspec
 import structlog
 
 from collectord.config.timed_session import parse
-from collectord.daemon.arrival import Way
 from collectord.daemon.host_facts import host_facts
+from collectord.daemon.session_start import Way
 from collectord.errors import CollectordError, ConfigError, NotAllowed, PlanError, UsageError
 from collectord.plan.build import build
 from collectord.plan.plan_limits import check_memory, check_streams
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from collectord.config.schema import Config
     from collectord.config.schema_session import TimedSessionConfig
-    from collectord.daemon.arrival import Arrival
-    from collectord.daemon.arriving import Arriving
     from collectord.daemon.claims import Places
-    from collectord.daemon.leaving import Leaving
+    from collectord.daemon.ending_sessions import EndingSessions
     from collectord.daemon.session_set import SessionSet
+    from collectord.daemon.session_start import Arrival
+    from collectord.daemon.starting_sessions import StartingSessions
     from collectord.kernel.port import Kernel
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.plan import Plan
@@ -96,8 +96,8 @@ class TimedSessions:
         kernel: their rings are opened.
         config: has the limits, and all that a session's own table does not have.
         sessions: all of the daemon.
-        arriving: opens and begins them.
-        leaving: ends those whose time is over.
+        starting: opens and begins them.
+        ending: ends those whose time is over.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class TimedSessions:
         kernel: Kernel,
         config: Config,
         sessions: SessionSet,
-        arriving: Arriving,
-        leaving: Leaving,
+        starting: StartingSessions,
+        ending: EndingSessions,
     ) -> None:
         self._kernel = kernel
         self._config = config
         self._sessions = sessions
-        self._arriving = arriving
-        self._leaving = leaving
+        self._starting = starting
+        self._ending = ending
         self._running: dict[str, _Timed] = {}
         self._daemon: JoinContext | None = None
         self._changing = asyncio.Lock()
@@ -147,7 +147,7 @@ class TimedSessions:
                     hint="they end by themselves, or by `collectord sessions stop`",
                 )
             taken = {plan.name for plan in self._sessions.plans} | self._running.keys()
-            taken |= {plan.name for plan in self._arriving.plans}
+            taken |= {plan.name for plan in self._starting.plans}
             name = next(n for n in map("timed-{}".format, count(1)) if n not in taken)
             session = parse(document, limits, name)
             if session.name in taken:
@@ -178,7 +178,7 @@ class TimedSessions:
         facts = host_facts(self._kernel, alone, mount=False)
         plan = build(alone, facts)
         self._check(plan)
-        await self._leaving.check(plan.sessions)
+        await self._ending.check(plan.sessions)
         self._kernel.reserve_files(plan.files + plan.reserved_files)
         way = Way(
             context=replace(daemon.context, facts=facts, lasting=False),
@@ -187,15 +187,15 @@ class TimedSessions:
             blamed=lambda _: nullcontext(),
             told=lambda _: None,
         )
-        ones = [self._arriving.set_out(one, way) for one in plan.sessions]
+        ones = [self._starting.set_out(one, way) for one in plan.sessions]
         try:
-            await self._arriving.opened(ones)
+            await self._starting.opened(ones)
             for session in (session for one in ones for session in one.aside):
                 if session.source is None:  # hardware that turned out to be absent
                     raise PlanError("; ".join(session.balance().degraded_reasons))  # noqa: TRY301
-            _check_all(ones, await self._arriving.begun(ones))
+            _check_all(ones, await self._starting.begun(ones))
         except BaseException:
-            await self._arriving.drop(ones)
+            await self._starting.drop(ones)
             raise
         for one in ones:
             self._sessions.take(one.aside)
@@ -218,8 +218,8 @@ class TimedSessions:
                 what="max_memory",
                 hint="a smaller `ring` (-m), or fewer CPUs",
             )
-        beside = (*self._sessions.plans, *self._arriving.plans, *plan.sessions)
-        check_streams((*beside, *self._leaving.plans))
+        beside = (*self._sessions.plans, *self._starting.plans, *plan.sessions)
+        check_streams((*beside, *self._ending.plans))
         check_memory(beside, self._config.daemon)
 
     async def stop(self, name: str) -> tuple[SessionBalance, ...]:
@@ -272,7 +272,7 @@ class TimedSessions:
         out = self._sessions.part(name)
         gone = [*out]
         one.out.set()
-        await self._leaving.begin(out)
+        await self._ending.begin(out)
         del self._running[name]
         one.balances = tuple(session.balance() for session in gone)
         daemon.left(gone)

@@ -18,8 +18,8 @@ from collectord import __version__
 from collectord.errors import StoreError
 from collectord.sink.manifest import Count, Manifest, TimeNs
 from collectord.sink.manifest import decode as decode_manifest
+from collectord.sink.manifest_ledger import Difference  # noqa: TC001 - msgspec reads annotations
 from collectord.sink.ship_note import Word  # noqa: TC001 - msgspec reads annotations
-from collectord.sink.told_balance import Difference  # noqa: TC001 - msgspec reads annotations
 from collectord.text.foreign import decode_json, encode_json
 
 SCHEMA: Final = 1

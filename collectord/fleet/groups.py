@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from collectord.fleet.choice import no_host_of
+from collectord.fleet.choice_checks import no_host_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.fleet.pace import Pace
-    from collectord.fleet.pending import Sealed, Target
+    from collectord.fleet.pending_segments import Sealed, Target
     from collectord.fleet.store import Keeps
     from collectord.sink.incident_folder import IncidentNote
 

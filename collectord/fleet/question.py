@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from collectord.fleet.lift import HOST
+from collectord.fleet.per_host_statement import HOST
 from collectord.fleet.store_keys import CommitKey, parse_event_key
 from collectord.text.units import NS_DIGITS, NS_PER_SECOND
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree, tables
-from collectord.fleet.compare import GROUP, GROUPS, Comparison, compared
+from collectord.fleet.comparison import GROUP, GROUPS, Comparison, compared
 from collectord.fleet.engines import duck
-from collectord.fleet.left_out import HOSTS_NAMED, LeftOut
-from collectord.fleet.lift import HOST, HOSTS, over_hosts
-from collectord.fleet.needs import NotShipped
+from collectord.fleet.omitted_hosts import HOSTS_NAMED, OmittedHosts
+from collectord.fleet.per_host_statement import HOST, HOSTS, over_hosts
 from collectord.fleet.question import Chosen, Objects, Question
 from collectord.fleet.recordings import Recordings
+from collectord.fleet.required_events import NotShipped
 from collectord.fleet.shortfall import shortfall
 from collectord.fleet.stored_events import StoredEvents, plain_name
 from collectord.reader.event_file import Window
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
     from collectord.errors import CollectordError
-    from collectord.fleet.compare import Columns
+    from collectord.fleet.comparison import Columns
     from collectord.fleet.engines import Engine
     from collectord.fleet.engines.place import Place
     from collectord.fleet.groups import Group, Groups
-    from collectord.fleet.needs import Needs
+    from collectord.fleet.required_events import RequiredEvents
     from collectord.fleet.selection import Selection
     from collectord.fleet.shortfall import Shortfall
     from collectord.fleet.store_keys import CommitKey
@@ -54,7 +54,7 @@ class AskedAnswer(NamedTuple):
     """An answer that is asked for: its statement, what it needs, and values of its parameters."""
 
     sql: str
-    head: Needs
+    head: RequiredEvents
     values: Mapping[str, int | str]
 
 
@@ -76,7 +76,7 @@ class Asking:
         self._events = StoredEvents(selection, place, engine)
         self._chosen = Chosen(selection.wanted.window, session)
         self.is_ordered = False
-        self.left_out = LeftOut()
+        self.left_out = OmittedHosts()
         self.read: set[str] = set()
 
     @property
@@ -152,7 +152,7 @@ class Asking:
     def of_answer(
         self,
         sql: str,
-        head: Needs,
+        head: RequiredEvents,
         values: Mapping[str, int | str],
         by: Sequence[str],
     ) -> Question:
@@ -211,7 +211,7 @@ class Asking:
 
     def _tables_of(
         self,
-        head: Needs,
+        head: RequiredEvents,
         need: Sequence[str],
         hosts: Collection[str],
         segments: Collection[CommitKey] | None = None,
@@ -257,7 +257,7 @@ class Asking:
         return asked, rows
 
     def _need_of(
-        self, head: Needs, groups: Iterable[Group] = ()
+        self, head: RequiredEvents, groups: Iterable[Group] = ()
     ) -> tuple[Sequence[str], set[str]]:
         """Return the list of an answer's events that most hosts have recorded, and these hosts.
 
@@ -285,7 +285,7 @@ class Asking:
             raise NotShipped(f"{head.words}, which no host that is asked has shipped{of_time}{by}")
         recorders = self._recordings.recorders(need, window)
         lacking = self._recordings.hosts(window) - recorders
-        self.left_out = LeftOut(need, lacking, recorders - hosts)
+        self.left_out = OmittedHosts(need, lacking, recorders - hosts)
         return need, hosts
 
     def shortfall(self) -> Shortfall | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from collectord.fleet.lift import HOST
+from collectord.fleet.per_host_statement import HOST
 from collectord.reader.audit_findings import within, without
 from collectord.reader.event_tables import FRAMES, STACKS, software_event
 from collectord.reader.fixed_tables import FixedTable

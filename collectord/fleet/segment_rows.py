@@ -16,7 +16,7 @@ from collectord.reader.event_lines import tables_in
 from collectord.reader.event_tables import tables_of
 from collectord.reader.export_rows import quoted
 from collectord.reader.sql import Database
-from collectord.reader.symbols.names_of_file import of_events
+from collectord.reader.symbols.sample_names import of_events
 from collectord.text.foreign import visible
 from collectord.text.nearest import did_you_mean
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from collectord.errors import StoreError
 from collectord.fleet import commit
 from collectord.fleet.host_labels import KERNEL
-from collectord.fleet.lasting import DAYS_BEFORE
+from collectord.fleet.multi_day_notes import DAYS_BEFORE
 from collectord.fleet.store_keys import (
     EVENTS,
     LASTING,

@@ -35,8 +35,8 @@ from collectord.fleet.commit import (
     Previous,
     StoredObject,
 )
-from collectord.fleet.lasting import content_of, lasting_of
-from collectord.fleet.pending import deleted_before
+from collectord.fleet.multi_day_notes import content_of, lasting_of
+from collectord.fleet.pending_segments import deleted_before
 from collectord.fleet.segment_rows import rows_in, write_rows
 from collectord.fleet.store_keys import CommitKey, EventKey, raw_key
 from collectord.fleet.table_file import Place
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from collectord.fleet.pace import Pace
-    from collectord.fleet.pending import Sealed, Target
+    from collectord.fleet.pending_segments import Sealed, Target
     from collectord.fleet.store import Keeps
     from collectord.fleet.table_file import TableFile
     from collectord.reader.symbols.symbol_cache import SymbolCache

@@ -19,7 +19,7 @@ from collectord.errors import (
     StoreUnavailable,
     UnsafePath,
 )
-from collectord.fleet.pending import Sealed, Unreadable, pending
+from collectord.fleet.pending_segments import Sealed, Unreadable, pending
 from collectord.sink import ship_note
 from collectord.sink.ship_note import ShipNote, StreamNote, form_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord.fleet.incident_files import Incidents
-    from collectord.fleet.pending import Target
+    from collectord.fleet.pending_segments import Target
     from collectord.fleet.shipment import Shipment, Shipped
     from collectord.sink.segment import SegmentPaths
 

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from collectord.fleet.finding import Finding
+from collectord.fleet.ledger_finding import Finding
 from collectord.fleet.verification import Verification
 from collectord.text.wording import counted
 

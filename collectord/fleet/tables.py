@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from collectord.fleet.lift import HOST, HOSTS
+from collectord.fleet.per_host_statement import HOST, HOSTS
 from collectord.reader.event_tables import CLOCKS, COVERAGE, LEDGER
 from collectord.reader.fixed_tables import FixedTable, as_utc, as_word, types_of
 from collectord.reader.ledger_rows import LEDGER_COLUMNS

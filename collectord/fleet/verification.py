@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from collectord.errors import NotStored, StoreError
 from collectord.fleet import commit as commits_of
-from collectord.fleet.finding import Finding
+from collectord.fleet.ledger_finding import Finding
 from collectord.fleet.store_keys import CommitKey, source_of
-from collectord.sink.told_balance import balance_in
+from collectord.sink.manifest_ledger import balance_in
 from collectord.text.wording import some_of
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import AUX_HEAD_RULES
-from collectord.ledger.drained import drained_json, quarantine
+from collectord.ledger.drained_balance import drained_json, quarantine
 from collectord.model import RING_DROPPED, Basis, LossKey, Reason, Stage, less, loss_name
 from collectord.plan.aux_areas import HeadRule
 

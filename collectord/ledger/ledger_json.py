@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The written form of the ledger in `--json` and in `/v1/status`; manifests have a `Cut`."""
+"""The written form of the ledger in `--json` and in `/v1/status`; manifests have another."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord.ledger.aux_ledger import aux_json
-from collectord.ledger.drained import drained_json
+from collectord.ledger.drained_balance import drained_json
 from collectord.model import RingRole
 
 if TYPE_CHECKING:

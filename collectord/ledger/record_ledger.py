@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from collectord._native._core import RingCounters, SidebandCounters
-from collectord.ledger.drained import quarantine
+from collectord.ledger.drained_balance import quarantine
 from collectord.model import (
     RING_DROPPED,
     RING_FULL,
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from collectord.ledger.aux_ledger import AuxBalance
-    from collectord.ledger.followed import FollowedProcesses
-    from collectord.ledger.losing import Losing
+    from collectord.ledger.followed_processes import FollowedProcesses
+    from collectord.ledger.present_loss import PresentLoss
     from collectord.model import GapCause, Produced, RingLabel
 
 # Task, soft interrupt, interrupt, NMI: perf's contexts, each of which may hold one record that is
@@ -191,7 +191,7 @@ class SessionBalance:
     segments: tuple[str, ...] = ()
     directory: str = ""
     degraded_reasons: tuple[str, ...] = ()
-    losing: tuple[Losing, ...] = ()
+    losing: tuple[PresentLoss, ...] = ()
     sink: SinkStats = field(default_factory=SinkStats)
     shared: dict[str, int] = field(default_factory=dict)
     suppressed: tuple[Mapping[str, Any], ...] = ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from collectord.plan import aux_areas, ring_sizes
 from collectord.plan.bpf_metrics import check_metrics
 from collectord.plan.drain_threads import drain_threads
-from collectord.plan.kept import with_opener
+from collectord.plan.held_resources import with_opener
 from collectord.plan.lock_budget import within_budgets
 from collectord.plan.plan import CorePlan, Plan
 from collectord.plan.plan_limits import check_chunks, check_files, check_memory, check_streams

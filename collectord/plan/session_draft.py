@@ -16,7 +16,7 @@ from collectord.errors import PlanError, UsageError
 from collectord.model import FLIGHT_RECORDER
 from collectord.plan import bpf_source, relay_source, trace_source
 from collectord.plan.freeze import freezing_tracepoint
-from collectord.plan.kept import not_held
+from collectord.plan.held_resources import not_held
 from collectord.plan.ring_set import Rings, perf_rings
 from collectord.plan.scope import scope_of
 

@@ -10,15 +10,15 @@ from collectord.codec.perf_attr import SampleType
 from collectord.config.schema_session import LossClass
 from collectord.errors import MissingFeature
 from collectord.model import TASK_SCOPES, Basis, RingRole, Scope, source_kind
-from collectord.plan.imposed import imposed_by
 from collectord.plan.payload import Payload
-from collectord.plan.show import event_dict, event_words, ring_words, sink_words
+from collectord.plan.plan_text import event_dict, event_words, ring_words, sink_words
+from collectord.plan.probe_cost import imposed_by
 
 if TYPE_CHECKING:
     from collectord.codec.tracepoint import Tracepoint
     from collectord.errors import CollectordError
     from collectord.plan.event_attrs import EventPlan
-    from collectord.plan.imposed import Imposed
+    from collectord.plan.probe_cost import ProbeCost
     from collectord.plan.ring_plan import RingPlan
     from collectord.plan.sink_plan import SinkPlan
 
@@ -159,7 +159,7 @@ class SessionPlan:
         return (*found, *self.payload.tracepoint_filters)
 
     @property
-    def imposed(self) -> Imposed | None:
+    def imposed(self) -> ProbeCost | None:
         """The expected cost of its events in the traced programs; None if only a client knows."""
         return imposed_by(self.kind, self.rings, self.payload)
 

@@ -19,7 +19,7 @@ from collectord.reader.event_tables import FRAMES, STACKS, tables_of
 from collectord.reader.fixed_tables import FixedTable
 from collectord.reader.sql import Database
 from collectord.reader.symbols.frame import folded, frames_of
-from collectord.reader.symbols.names_of_file import CHAIN, names_of, of_events
+from collectord.reader.symbols.sample_names import CHAIN, names_of, of_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collectord.reader.event_tables import TableScan
     from collectord.reader.sql import Nearest
     from collectord.reader.symbols.frame import Place
-    from collectord.reader.symbols.names_of_file import SampleNames
+    from collectord.reader.symbols.sample_names import SampleNames
     from collectord.reader.symbols.symbol_cache import SymbolCache
 
 _ROWS: Final = 512  # chains at a time

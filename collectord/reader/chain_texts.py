@@ -15,14 +15,14 @@ from collectord.reader.embedded_db import connect
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
 from collectord.reader.sql import Database
-from collectord.reader.symbols.names_of_file import names_of, of_events
+from collectord.reader.symbols.sample_names import names_of, of_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from collectord.reader.event_file import EventFile
     from collectord.reader.sql import Nearest
-    from collectord.reader.symbols.names_of_file import SampleNames
+    from collectord.reader.symbols.sample_names import SampleNames
     from collectord.reader.symbols.symbol_cache import SymbolCache
 
 # {process, stamp, addresses}; one that is not known is no number.

@@ -10,7 +10,7 @@ from collectord.reader.embedded_db import connect
 from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
 from collectord.reader.sql import Database
-from collectord.reader.symbols.names_of_file import CHAIN
+from collectord.reader.symbols.sample_names import CHAIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collectord.reader.event_file import EventFile
     from collectord.reader.event_tables import EventTable, TableScan
     from collectord.reader.sql import Nearest
+    from collectord.reader.symbols.address_space_reader import Ask
     from collectord.reader.symbols.frame import Frame
-    from collectord.reader.symbols.names_of_file import SampleNames
-    from collectord.reader.symbols.spaces_of_file import Ask
+    from collectord.reader.symbols.sample_names import SampleNames
 
     NamesOf = Callable[[EventFile, Ask, Iterable[int]], SampleNames]
 

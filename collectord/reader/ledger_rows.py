@@ -18,14 +18,14 @@ from collectord.model import less
 from collectord.reader.fixed_tables import as_utc
 from collectord.reader.manifest_links import earlier_manifests, sealed_manifest
 from collectord.sink.manifest import Manifest
-from collectord.sink.told_balance import UNTOLD, ZERO, balance_in
+from collectord.sink.manifest_ledger import UNTOLD, ZERO, balance_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from collectord.reader.manifests import Segment
-    from collectord.sink.told_balance import BalanceTold
+    from collectord.sink.manifest_ledger import BalanceTold
 
     Read = Callable[[Path], Manifest | None]
 

@@ -22,8 +22,8 @@ from collectord.sink.manifest import (
     decode,
     foreign_schema,
 )
+from collectord.sink.manifest_ledger import UNTOLD, BalanceTold, balance_in
 from collectord.sink.segment import PARTIAL, SegmentPaths, read_manifest, sink_errors
-from collectord.sink.told_balance import UNTOLD, BalanceTold, balance_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -24,7 +24,7 @@ from collectord.folders.folder import opened
 from collectord.folders.walk import open_folder
 from collectord.kernel.values.instance_settings import InstanceName
 from collectord.kernel.values.ring_stats import stats_text
-from collectord.ledger.cut import cut_of_counters
+from collectord.ledger.manifest_balance import final_balance
 from collectord.model import (
     LOSS_PAIRS,
     RECORD_SESSION,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collectord.kernel.values.host import Host
     from collectord.kernel.values.left_instance import LeftInstance
     from collectord.kernel.values.ring_stats import CpuStats
-    from collectord.ledger.cut import Cut
+    from collectord.ledger.manifest_balance import ManifestBalance
 
 _LOG: Final = structlog.get_logger()
 SOURCE: Final = "tracefs"
@@ -62,7 +62,7 @@ class Salvaged(NamedTuple):
 
     instance: str
     path: Path | None
-    ledger: Cut
+    ledger: ManifestBalance
 
 
 def salvage_leftovers(
@@ -198,7 +198,7 @@ def _salvage(
 
 def balance(
     stats: Mapping[int, CpuStats], prior_run: PriorRun, salvaged: int, *, recorder: bool
-) -> Cut:
+) -> ManifestBalance:
     """Return the final balance of a killed session, from the kernel's counters and its files.
 
     It is `exact` unless a ring was reset, after which the counters show only losses.
@@ -223,7 +223,7 @@ def balance(
     lost[Stage.STAGING, Reason.DROPPED] = max(0, gone)
     exact = gone >= 0 and not _was_reset(stats, prior_run)
     produced = sum(s.written + s.dropped + s.commit_overrun for s in counters) if exact else None
-    return cut_of_counters(
+    return final_balance(
         produced=produced,
         stored=prior_run.stored + salvaged,
         lost=lost,

@@ -31,10 +31,10 @@ from collectord.kernel.values.kept_staging import (
 )
 from collectord.model import STREAMS_MAX
 from collectord.recovery.left_file import LeftFile
+from collectord.sink.earlier_run import last_segment
 from collectord.sink.manifest import encode
 from collectord.sink.perf_chunks import has_events, names, padded, sound_end
 from collectord.sink.perf_file import read_head, time_offset
-from collectord.sink.run_so_far import last_segment
 from collectord.sink.scan import mapped, scan
 from collectord.sink.segment import MANIFEST, PARTIAL, group_files
 from collectord.sink.segment_lock import lock

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import KernelError
-from collectord.ledger.cut import cut
+from collectord.ledger.manifest_balance import manifest_balance
 from collectord.ledger.record_ledger import balance_session
 from collectord.model import Basis, sum_known
 from collectord.session.aux_counter_reader import AuxCounterReader
 from collectord.session.flush_clocks import FlushClocks
 from collectord.session.late_rings import LateRings
-from collectord.session.uncovered import Uncovered
+from collectord.session.uncovered_times import UncoveredTimes
 from collectord.sink.base import Closing, Opening
 from collectord.sink.manifest import RingEntry
 from collectord.sink.series import Balance, Series
@@ -65,7 +65,7 @@ class Accounting:
         self._stream = parts.stream
         # When readings began that a pass must follow.
         self._read_at = parts.stream.issued_generation()
-        self._uncovered = Uncovered()
+        self._uncovered = UncoveredTimes()
         self._series = Series()
         self._lost = 0  # as of the last flush
 
@@ -283,7 +283,7 @@ class Accounting:
             until_ns = time.monotonic_ns()
         bounds = zip(self._counter_reader.shared_bounds, self._late.bounds, strict=True)
         before, after = map(sum, bounds)
-        whole = cut(
+        whole = manifest_balance(
             self.balance(self._since_ns),
             self._counter_reader.brackets,
             (before, after),

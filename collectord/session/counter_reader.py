@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import KernelError
-from collectord.ledger.losing import LossReading
+from collectord.ledger.present_loss import LossReading
 from collectord.ledger.record_ledger import Bracket, losses_of
 from collectord.model import Basis
 from collectord.session.pause import Pauses

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import KernelError, NoSuchTarget
-from collectord.ledger.followed import FollowedProcesses, Missed
+from collectord.ledger.followed_processes import FollowedProcesses, Missed
 
 if TYPE_CHECKING:
     from collectord._native._core import Ring, RingMap, Stream

@@ -23,15 +23,15 @@ import structlog
 from collectord.errors import CodecError
 from collectord.kernel.values.kept_rings import Prior
 from collectord.model import RING_DROPPED, RING_PAUSED, Reason, Stage, loss_key, loss_name
-from collectord.sink.run_so_far import last_records, told_by, told_in_run
+from collectord.sink.earlier_run import last_records, told_by, told_in_run
 from collectord.text.foreign import decode_json, encode_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord._native._core import Stream
+    from collectord.sink.earlier_run import Told
     from collectord.sink.manifest import Manifest
-    from collectord.sink.run_so_far import Told
     from collectord.source.base import Lasting
 
 _LOG: Final = structlog.get_logger()

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.ledger.losing import Losing
+from collectord.ledger.present_loss import PresentLoss
 from collectord.model import Reason, Stage, loss_name
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from collectord.ledger.losing import LossReading
+    from collectord.ledger.present_loss import LossReading
     from collectord.model import LossKey
     from collectord.session.health import Health
 
@@ -53,11 +53,11 @@ class LossWatch:
         self._log = _LOG.bind(session=session)
         self._last = read()
         self._looked_ns = time.monotonic_ns()
-        self._losing: dict[LossKey, Losing] = {}
+        self._losing: dict[LossKey, PresentLoss] = {}
         self._without: dict[LossKey, int] = {}  # polls since the last loss
 
     @property
-    def losing(self) -> tuple[Losing, ...]:
+    def losing(self) -> tuple[PresentLoss, ...]:
         """The losses that are going on."""
         return tuple(self._losing.values())
 
@@ -92,7 +92,7 @@ class LossWatch:
     def _note(
         self, key: LossKey, lost: int, seconds: float, began_ns: int, before: LossReading
     ) -> None:
-        known = self._losing.get(key) or Losing(key, self._last.unit, began_ns)
+        known = self._losing.get(key) or PresentLoss(key, self._last.unit, began_ns)
         per_second = round(lost / seconds)
         cause = self._cause(key, per_second, before) if lost else known.cause
         now = replace(known, cause=cause, per_second=per_second, lost=known.lost + lost)

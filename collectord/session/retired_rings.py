@@ -14,7 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from collectord.ledger.aux_ledger import AuxBracket, AuxReading
-from collectord.ledger.carry import PRESENT, Counters, add_counters
+from collectord.ledger.counter_sums import PRESENT, Counters, add_counters
 from collectord.ledger.record_ledger import Bracket
 from collectord.model import sum_known
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
-from collectord.sink.kept_beside import remove_lone
 from collectord.sink.perf_map_copies import Kept, MapCopies
 from collectord.sink.segment import sink_errors
+from collectord.sink.sidecar_files import remove_lone
 from collectord.sink.symbol_list import ModuleLists
 
 if TYPE_CHECKING:

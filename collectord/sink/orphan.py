@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from collectord.model import ClockReading
+from collectord.sink.earlier_run import of_run
 from collectord.sink.manifest import (
     COUNT_MAX,
     Clocks,
@@ -32,7 +33,6 @@ from collectord.sink.outcome import (
     refused,
     with_tracks,
 )
-from collectord.sink.run_so_far import of_run
 from collectord.sink.segment import (
     MANIFEST,
     PARTIAL,

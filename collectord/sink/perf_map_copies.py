@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from collectord.errors import UnsafePath
 from collectord.folders.folder import Folder, opened, reopen
 from collectord.folders.walk import open_folder
-from collectord.sink.kept_beside import NewFile, link, unpacked
 from collectord.sink.segment import map_copy_name
+from collectord.sink.sidecar_files import NewFile, link, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

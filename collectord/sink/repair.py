@@ -25,10 +25,10 @@ from collectord.sink.manifest import (
     decode,
     foreign_schema,
 )
-from collectord.sink.mend import mend_steps
 from collectord.sink.orphan import Orphan, repair_orphan
 from collectord.sink.outcome import Action, Outcome, refused
 from collectord.sink.pack import remove_left
+from collectord.sink.sealed_repair import mend_steps
 from collectord.sink.segment import (
     PACKING,
     PARTIAL,

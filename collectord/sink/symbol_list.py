@@ -17,8 +17,8 @@ from collectord.codec.kallsyms import FUNCTIONS, OF_MODULES, are_hidden
 from collectord.errors import UnsafePath
 from collectord.folders.trust import PROC
 from collectord.folders.walk import open_folder
-from collectord.sink.kept_beside import FAST, GZIP, NewFile, link, unpacked
 from collectord.sink.segment import modules_name
+from collectord.sink.sidecar_files import FAST, GZIP, NewFile, link, unpacked
 from collectord.text.units import NS_PER_SECOND
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collectord.errors import KernelError, MissingPrivilege
 from collectord.kernel.mappings import map_aux, map_ring
 from collectord.ledger.aux_ledger import AuxReading
 from collectord.model import RING_FULL, RING_PAUSED, Geometry, RingLabel
-from collectord.plan.kept import digest
+from collectord.plan.held_resources import digest
 from collectord.source.bpf_texts import program_texts
 from collectord.source.kept_ring import (
     Before,

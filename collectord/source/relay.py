@@ -30,7 +30,7 @@ from collectord.model import (
     RingLabel,
     RingRole,
 )
-from collectord.plan.kept import block_digest
+from collectord.plan.held_resources import block_digest
 from collectord.plan.relay_source import CHANNEL_BYTES, RelayPlan
 from collectord.source.base import Abilities, LateRing
 from collectord.source.channel_ring import BlktraceRing, ChannelRing, LastingBlktraceRing

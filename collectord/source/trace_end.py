@@ -19,7 +19,7 @@ from collectord.errors import NoSuchTarget
 from collectord.kernel.values.instance_settings import ASIDE_MARK, PREFIX
 from collectord.kernel.values.left_instance import InstanceNote
 from collectord.plan.ftrace_plan import FtracePlan
-from collectord.plan.kept import trace_digest
+from collectord.plan.held_resources import trace_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

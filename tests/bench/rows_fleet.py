@@ -24,9 +24,9 @@ from obstore.store import LocalStore
 from collectord.cli import answer_file
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
-from collectord.fleet.needs import Needs
 from collectord.fleet.questions import Asking
 from collectord.fleet.redaction import Redaction
+from collectord.fleet.required_events import RequiredEvents
 from collectord.fleet.segment_rows import write_rows
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
@@ -258,7 +258,7 @@ def _asked(store: Store, engine: str, address: str) -> tuple[list[object], float
     selection = Selection(store, Wanted(Window(BEGIN_NS, BEGIN_NS + _DAYS * DAY)))
     asking = Asking(selection, Place(store, address), ENGINES[engine])
     values = {**values_of(one.name, one.head.parameter, {}), "limit": _LATEST}
-    needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+    needs = RequiredEvents(one.head.needs, one.head.optional, one.head.columns)
     question = asking.of_answer(one.text, needs, values, ("host", "kernel"))
     shape = asking.shape(question)
     ready = time.monotonic()

@@ -15,12 +15,12 @@ import pytest
 
 from collectord.cli import answer_file
 from collectord.errors import CollectordError, StoreError, UsageError
-from collectord.fleet.compare import NO_LIMIT, Columns
+from collectord.fleet.comparison import NO_LIMIT, Columns
 from collectord.fleet.engines import ENGINES, spark
 from collectord.fleet.engines.place import Place
 from collectord.fleet.groups import groups_of
-from collectord.fleet.needs import Needs
 from collectord.fleet.questions import AskedAnswer, Asking
+from collectord.fleet.required_events import RequiredEvents
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
@@ -137,7 +137,7 @@ def _answer(store: Store, engine: str, name: str, need: Sequence[str]) -> Rows:
     one = answer_file.load(name)
     asking = _asking(store, engine)
     others = (other for other in one.head.needs if other != need)
-    needs = Needs((need, *others), one.head.optional, one.head.columns)
+    needs = RequiredEvents((need, *others), one.head.optional, one.head.columns)
     values: dict[str, int | str] = {**values_of(name, one.head.parameter, {})}
     if "limit" in values:
         values["limit"] = 10_000
@@ -221,7 +221,7 @@ def _comparison(store: Store, engine: str, name: str) -> Rows:
     values: dict[str, int | str] = {**values_of(name, one.head.parameter, {})}
     if "limit" in values:
         values["limit"] = NO_LIMIT
-    needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+    needs = RequiredEvents(one.head.needs, one.head.optional, one.head.columns)
     asking = _asking(store, engine, wanted)
     groups = groups_of(Selection(store, wanted), "6.1", "6.12")
     columns = Columns.of(compare.keys, compare.measures)

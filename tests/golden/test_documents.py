@@ -18,8 +18,8 @@ from collectord.config.trace_probe import Probe, ProbeKind
 from collectord.control.documents import status_json
 from collectord.facts.kernel_facts import BpfFacts, PmuFacts, RelayFacts
 from collectord.ledger.aux_ledger import AuxBracket, AuxReading, balance_aux
-from collectord.ledger.cut import cut, cut_of_counters
-from collectord.ledger.losing import Losing
+from collectord.ledger.manifest_balance import final_balance, manifest_balance
+from collectord.ledger.present_loss import PresentLoss
 from collectord.ledger.record_ledger import FILL_BUCKETS, Bracket, balance_session
 from collectord.model import (
     Basis,
@@ -151,7 +151,7 @@ def counted() -> tuple[SessionBalance, dict[RingLabel, Bracket]]:
         for snapshot in (False, True)
     )
     event: Any = type("Event", (), {"name": SWITCH})
-    losing = Losing((Stage.SINK, Reason.DISK_FULL), "records", 5, "disk full", 11, 12)
+    losing = PresentLoss((Stage.SINK, Reason.DISK_FULL), "records", 5, "disk full", 11, 12)
     balance = replace(
         balance_session(
             "all",
@@ -195,10 +195,10 @@ def manifest_ledgers() -> list[dict[str, Any]]:
     streamed = balances.session("exec", cpus=0)
     lost_by = {(Stage.SINK, Reason.DROPPED): 2}
     return [
-        cut(balance, brackets, (1, 2), since_ns=3, until_ns=4).to_json(),
-        cut(streamed, {}).to_json(),
-        cut_of_counters(produced=9, stored=5, lost=lost_by, overwritten=1).to_json(),
-        cut_of_counters(produced=None, stored=5, lost=lost_by, overwritten=1).to_json(),
+        manifest_balance(balance, brackets, (1, 2), since_ns=3, until_ns=4).to_json(),
+        manifest_balance(streamed, {}).to_json(),
+        final_balance(produced=9, stored=5, lost=lost_by, overwritten=1).to_json(),
+        final_balance(produced=None, stored=5, lost=lost_by, overwritten=1).to_json(),
     ]
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from collectord.folders.folder import opened
+from collectord.sink.earlier_run import last_records
 from collectord.sink.repair import repair
-from collectord.sink.run_so_far import last_records
 from tests.support import daemons, kills, segments
 from tests.support.daemons import wait_for
 from tests.support.disks import ext4, slow_ext4

@@ -19,7 +19,7 @@ import msgspec
 
 from collectord.fleet import commit as commits_of
 from collectord.fleet.commit import Balance, ClockState, Commit, Covered, Previous, StoredObject
-from collectord.fleet.lasting import content_of, lasting_of
+from collectord.fleet.multi_day_notes import content_of, lasting_of
 from collectord.fleet.store_keys import CommitKey, EventKey, day_of
 from collectord.model import ClockReading
 from collectord.sink import manifest as manifests

@@ -13,7 +13,7 @@ import duckdb
 from collectord.fleet import commit as commits
 from collectord.fleet.incident_files import Incidents
 from collectord.fleet.pace import Pace
-from collectord.fleet.pending import Target
+from collectord.fleet.pending_segments import Target
 from collectord.fleet.redaction import Redaction
 from collectord.fleet.shipment import Host as OfShipment
 from collectord.fleet.shipment import Shipment

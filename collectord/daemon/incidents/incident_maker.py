@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import structlog
 
-from collectord.daemon.incidents.host_then import host_then
+from collectord.daemon.incidents.host_state import host_state
 from collectord.daemon.incidents.incident_answers import IncidentAnswers, answers_for
-from collectord.daemon.incidents.making import SHOWN, Making
+from collectord.daemon.incidents.pending_incident import SHOWN, PendingIncident
 from collectord.daemon.incidents.triggers import MANUAL, REQUEST, SIGNAL, Fired, Triggers
 from collectord.errors import CollectordError, SinkError, UsageError
 from collectord.session.incident_status import IncidentLine, IncidentsStatus, Suppression
@@ -87,7 +87,7 @@ class Incidents:
         self._take: Take | None = None  # from `begin` on
         self._one = asyncio.Lock()
         self._asking = asyncio.Lock()  # one answer at a time
-        self._making: Making | None = None
+        self._making: PendingIncident | None = None
         self._answers: IncidentAnswers | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._answering: set[asyncio.Task[None]] = set()
@@ -251,13 +251,14 @@ class Incidents:
         is_busy = making is not None and not making.misses(fired)
         cause = self._triggers.refusal(fired, is_busy=is_busy)
         if cause is None:
-            self._making = own = Making()  # at once: the next trigger of this poll sees it
+            # At once: the next trigger of this poll sees it.
+            self._making = own = PendingIncident()
             self._start(self._make_logged(fired, own), self._tasks)
         elif making is not None:
             making.add(fired)
         return cause
 
-    async def _make_logged(self, fired: Fired, own: Making) -> None:
+    async def _make_logged(self, fired: Fired, own: PendingIncident) -> None:
         with suppress(CollectordError):  # it is in the log
             await self._make(fired, own=own)
 
@@ -267,10 +268,10 @@ class Incidents:
         task.add_done_callback(tasks.discard)
 
     async def _make(
-        self, fired: Fired, why: str = Trigger.INCIDENT, own: Making | None = None
+        self, fired: Fired, why: str = Trigger.INCIDENT, own: PendingIncident | None = None
     ) -> IncidentNote:
         """Make an incident. Raises UsageError, SinkError."""
-        own = own or Making()
+        own = own or PendingIncident()
         if self._making is None:
             self._making = own
         try:
@@ -296,7 +297,7 @@ class Incidents:
             self._start(self._answer((fired, *own.also), note), self._answering)
         return note
 
-    async def _store(self, fired: Fired, why: str, own: Making) -> IncidentNote:
+    async def _store(self, fired: Fired, why: str, own: PendingIncident) -> IncidentNote:
         if self._take is None:
             raise UsageError(_NOT_NOW)
         taken_ns = time.time_ns()
@@ -306,7 +307,7 @@ class Incidents:
         (snapshots, problems), _ = await asyncio.gather(
             self._take(why), asyncio.sleep(_INTERVAL_S)
         )
-        moment = host_then(first, await lone_call(self._kernel.moment))
+        moment = host_state(first, await lone_call(self._kernel.moment))
         note = IncidentNote(
             id="",
             trigger=fired.name,

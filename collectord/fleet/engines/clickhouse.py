@@ -22,7 +22,7 @@ from collectord.errors import CollectordError, UsageError, install_command
 from collectord.fleet import dialect, sql_tree
 from collectord.fleet.engines.conditions import backslashed, conditions
 from collectord.fleet.engines.duck import RunFailed, reading, refusal
-from collectord.fleet.lift import HOST
+from collectord.fleet.per_host_statement import HOST
 from collectord.fleet.question import DATE, EVENT, MAP, TIMESTAMP, Rows
 from collectord.fleet.store_keys import event_prefix
 from collectord.reader.event_tables import GAPS

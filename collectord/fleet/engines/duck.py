@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from collectord.errors import CollectordError, NotStored, StoreError
 from collectord.fleet.engines.conditions import conditions
-from collectord.fleet.lift import HOST
+from collectord.fleet.per_host_statement import HOST
 from collectord.fleet.question import DATE, EVENT
 from collectord.reader.embedded_db import connect, errors_of_duckdb, literal
 from collectord.reader.event_file import Window

@@ -14,7 +14,7 @@ import msgspec
 
 from collectord.errors import StoreConflict, StoreError
 from collectord.fleet.iceberg.columns import NONE, OF_KEYS, Columns, from_document
-from collectord.fleet.lift import HOST
+from collectord.fleet.per_host_statement import HOST
 from collectord.fleet.question import DATE
 from collectord.text.foreign import decode_json, encode_json
 from collectord.text.units import NS_PER_MS

@@ -47,7 +47,8 @@ class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
         session: session that the trace belongs to.
         inode: inode of the trace's `dropped`, 0 until it was read.
         since_ns: CLOCK_REALTIME_COARSE, when the trace was about to be set up; 0 once it is.
-        digest: of the plan that goes on with it, see `plan.kept.block_digest`; "": none does.
+        digest: of the plan that goes on with it, see
+            `plan.held_resources.block_digest`; "": none does.
     """
 
     device: str

@@ -17,7 +17,7 @@ from collectord.reader.event_file import Window
 from collectord.reader.event_tables import tables_of
 from collectord.reader.sql import Database
 from collectord.reader.symbols.frame import UNKNOWN, Frame
-from collectord.reader.symbols.names_of_file import CHAIN, names_of, of_events
+from collectord.reader.symbols.sample_names import CHAIN, names_of, of_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

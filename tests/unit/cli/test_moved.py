@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from collectord.cli.asking import complain_of
+from collectord.cli.query_parts import complain_of
 from collectord.reader import trace_tables
 from collectord.reader.segment_tables import open_catalogue
 from tests.support import segments

@@ -18,7 +18,7 @@ from collectord.codec.perf_features import ClockData, Features
 from collectord.codec.perf_record import frame
 from collectord.errors import UsageError
 from collectord.reader import chain_tables
-from collectord.reader.symbols import names_of_file, symbolic_names
+from collectord.reader.symbols import sample_names, symbolic_names
 from tests.support.profiles import (
     ATTR,
     CGROUP_ATTR,
@@ -228,7 +228,7 @@ def test_nothing_is_named_without_need(
 ) -> None:
     """Other tables are read without the names; a table is named twice, and read once."""
     calls: list[object] = []
-    names_of = names_of_file.names_of
+    names_of = sample_names.names_of
 
     def counted(*words: Any, **more: Any) -> Any:  # noqa: ANN401
         calls.append(words)

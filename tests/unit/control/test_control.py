@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from collectord.config.listen_address import ListenAddress
-from collectord.control import service, signals, stray
+from collectord.control import early_signals, service, signals
 from collectord.control.api import control_app
 from collectord.control.metrics_app import metrics_app
 from collectord.control.sockets import claim_tcp, claim_unix
@@ -390,7 +390,7 @@ def test_stray_signals_do_nothing() -> None:
             await asyncio.sleep(0)
             return stop.is_set()
 
-    stray.ignore(signal.SIGHUP)
+    early_signals.ignore(signal.SIGHUP)
     send()
     assert not asyncio.run(scenario())
     send()

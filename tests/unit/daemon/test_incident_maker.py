@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 PATIENCE_S = 60
 
 
-class Losing:
+class PresentLoss:
     """A session whose balance a test sets."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Made:
     """A maker of incidents, and what it is made of."""
 
     def __init__(self, root: Path, *triggers: TriggerConfig, keep: int = 50) -> None:
-        self.session = Losing()
+        self.session = PresentLoss()
         sessions = SessionSet(BpfWatch())
         given: Any = self.session
         sessions.add(given, AsyncExitStack())

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from collectord.config.schema import BpfConfig, Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig
-from collectord.daemon import waits
+from collectord.daemon import async_waits
 from collectord.daemon.daemon import Daemon
-from collectord.daemon.opening import Opening
+from collectord.daemon.opening_notices import Opening
 from collectord.kernel.linux import LinuxKernel
 from collectord.recovery.predecessor import Leftovers
 from collectord.session.ringless_session import RinglessSession
@@ -215,7 +215,7 @@ def test_a_stop_does_not_wait_for_a_recovery_whose_disk_hangs(
         answers.wait()
 
     monkeypatch.setattr(Leftovers, "begin", hang)
-    monkeypatch.setattr(waits, "ANSWER_S", 0.05)
+    monkeypatch.setattr(async_waits, "ANSWER_S", 0.05)
 
     async def scenario() -> object:
         stop = asyncio.Event()

@@ -22,7 +22,7 @@ CLASSES: Final = {
 }
 # Errors of damaged files: `segments verify` and `repair` tell of them as damage, with the place.
 OF_BYTES: Final = "CodecError"
-# What else has a message, each with the place of its text: a broken rule of the configuration, a
+# These have messages too, each with the place of its text: a broken rule of the configuration, a
 # value of the wrong type in it, and an option of the command line that cannot be.
 OTHERS: Final = {"Problem": 1, "place.error": 0, "parser.error": 0, "ArgumentTypeError": 0}
 LEVELS: Final = ("warning", "error", "critical")

@@ -15,8 +15,8 @@ from collectord.cli import answer_file
 from collectord.errors import NotStored, UsageError
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
-from collectord.fleet.needs import Needs, NotShipped
 from collectord.fleet.questions import Asking
+from collectord.fleet.required_events import NotShipped, RequiredEvents
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
@@ -106,7 +106,7 @@ def _answered(store: Store, name: str, wanted: Wanted | None = None, *by: str) -
     one = answer_file.load(name)
     asking = _asking(store, wanted)
     head = one.head
-    needs = Needs(head.needs, head.optional, head.columns, head.call_chains)
+    needs = RequiredEvents(head.needs, head.optional, head.columns, head.call_chains)
     values = values_of(name, one.head.parameter, {})
     return _asked(asking, asking.of_answer(one.text, needs, values, by or ("host",)))
 
@@ -327,7 +327,7 @@ def test_hosts_with_other_events_are_left_out_and_known(tmp_path: Path) -> None:
     ):
         asking = _asking(store, wanted)
         one = answer_file.load("who-woke-whom")
-        needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+        needs = RequiredEvents(one.head.needs, one.head.optional, one.head.columns)
         values = values_of(one.name, one.head.parameter, {})
         rows = _asked(asking, asking.of_answer(one.text, needs, values, ("host",)))
         assert ({row[0] for row in rows}, sorted(asking.left_out.lacking)) == (hosts, lacking)

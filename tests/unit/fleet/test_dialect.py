@@ -9,7 +9,7 @@ import sqlglot
 
 from collectord.cli import answer_file
 from collectord.fleet.dialect import CLICKHOUSE, DUCKDB, SPARK
-from collectord.fleet.lift import over_hosts
+from collectord.fleet.per_host_statement import over_hosts
 from collectord.fleet.sql_tree import parsed, text_for
 from collectord.programs.parameter import values_of
 

@@ -11,8 +11,8 @@ import pytest
 from collectord.cli import answer_file
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
-from collectord.fleet.needs import Needs
 from collectord.fleet.questions import Asking
+from collectord.fleet.required_events import RequiredEvents
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
 from collectord.programs.parameter import values_of
@@ -84,7 +84,7 @@ class Records:
             ENGINES["duckdb"],
             None,
         )
-        needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+        needs = RequiredEvents(one.head.needs, one.head.optional, one.head.columns)
         values = values_of(one.name, one.head.parameter, {})
         question = asking.of_answer(one.text, needs, values, ("host",))
         names = [name for name, _ in asking.shape(question)]

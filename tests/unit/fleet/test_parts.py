@@ -17,7 +17,7 @@ from collectord.fleet.dry_store import DryStore
 from collectord.fleet.host_labels import read_labels
 from collectord.fleet.incident_files import AROUND_NS, SETTLED_NS, Incidents
 from collectord.fleet.pace import Pace
-from collectord.fleet.pending import Sealed, Target, pending
+from collectord.fleet.pending_segments import Sealed, Target, pending
 from collectord.fleet.redaction import Redaction, Rule
 from collectord.fleet.tables import hosts
 from collectord.sink.incident_folder import IncidentFolder, IncidentNote

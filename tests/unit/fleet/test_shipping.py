@@ -15,7 +15,7 @@ import pytest
 
 from collectord.fleet.incident_files import Incidents
 from collectord.fleet.pace import Pace
-from collectord.fleet.pending import Target
+from collectord.fleet.pending_segments import Target
 from collectord.fleet.redaction import Redaction
 from collectord.fleet.shipment import Host as HostOfShipment
 from collectord.fleet.shipment import Shipment

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from collectord.fleet.incident_files import Incidents
 from collectord.fleet.pace import Pace
-from collectord.fleet.pending import Target
+from collectord.fleet.pending_segments import Target
 from collectord.fleet.redaction import Redaction
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.shipment import Host as OfShipment

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord._native import _core
-from collectord.ledger.cut import cut
 from collectord.ledger.ledger_json import to_json
+from collectord.ledger.manifest_balance import manifest_balance
 from collectord.ledger.record_ledger import balance_session
 from collectord.metrics.prometheus import registry
 from collectord.model import (
@@ -162,7 +162,8 @@ def test_dropped_records_are_the_sessions(rig: Rig) -> None:
     )
     assert (session.produced, session.lost["kernel_ring/dropped"]) == (8, 7)
     assert sum(ring.produced or 0 for ring in session.rings) == 1
-    manifest = cut(session, rig.counter_reader.brackets, rig.counter_reader.shared_bounds)
+    reader = rig.counter_reader
+    manifest = manifest_balance(session, reader.brackets, reader.shared_bounds)
     assert (manifest.produced_before, manifest.produced_after) == (1, 8)
     assert manifest.produced == 8
 

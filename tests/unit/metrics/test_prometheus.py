@@ -15,8 +15,8 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from collectord.ledger.aux_ledger import AUX_LOSS_PAIRS
-from collectord.ledger.followed import FollowedProcesses
-from collectord.ledger.losing import Losing
+from collectord.ledger.followed_processes import FollowedProcesses
+from collectord.ledger.present_loss import PresentLoss
 from collectord.metrics import prometheus
 from collectord.metrics.ring_families import window_ns
 from collectord.model import (
@@ -247,7 +247,7 @@ def test_state() -> None:
 
 def test_losing() -> None:
     """1 for the stage where records are being lost, 0 for each other that the source has."""
-    place = Losing((Stage.KERNEL_RING, Reason.RING_FULL), "records", 0, per_second=7)
+    place = PresentLoss((Stage.KERNEL_RING, Reason.RING_FULL), "records", 0, per_second=7)
     for losing, expected in (((), 0), ((place,), 1)):
         session = replace(balances.session("exec"), losing=losing)
         stages = {

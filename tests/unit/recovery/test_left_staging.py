@@ -17,11 +17,11 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.reader.verify import verify
 from collectord.recovery.left_staging import Memory, write_left
+from collectord.sink.earlier_run import last_records
 from collectord.sink.manifest import Manifest, OpenManifest, decode, encode
 from collectord.sink.perf_chunks import padded
 from collectord.sink.perf_file import read_head
 from collectord.sink.repair import repair
-from collectord.sink.run_so_far import last_records
 from tests.support import segments
 from tests.support.staging import SAMPLE, left_chunks
 

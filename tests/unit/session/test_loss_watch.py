@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from collectord.ledger.ledger_json import to_json
-from collectord.ledger.losing import LossReading
+from collectord.ledger.present_loss import LossReading
 from collectord.model import Reason, Stage
 from collectord.session.loss_watch import LossWatch
 from tests.support import balances

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import time
 
-from collectord.session.uncovered import Uncovered
+from collectord.session.uncovered_times import UncoveredTimes
 
 
 def test_times_follow_each_other() -> None:
     """Each change of what is lacking ends a time, and the same again does not."""
-    uncovered = Uncovered()
+    uncovered = UncoveredTimes()
     uncovered.note("")
     assert uncovered.to_json(0) == []
     began_ns = time.monotonic_ns()

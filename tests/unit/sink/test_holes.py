@@ -18,9 +18,9 @@ from collectord.kernel.linux import LinuxKernel
 from collectord.reader.verify import State, verify
 from collectord.sink import chain_log
 from collectord.sink.manifest import Manifest, decode
-from collectord.sink.mend import mend_steps
 from collectord.sink.outcome import Action
 from collectord.sink.repair import repair
+from collectord.sink.sealed_repair import mend_steps
 from collectord.sink.segment import group_files
 from collectord.sink.trace_file import read_head
 from tests.support import bpf_segments, trace_segments

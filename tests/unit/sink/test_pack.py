@@ -25,11 +25,11 @@ from collectord.reader.any_events import open_any
 from collectord.reader.blk_tables import BlkTables
 from collectord.reader.event_tables import tables_of
 from collectord.reader.verify import list_segments, verify
+from collectord.sink.earlier_run import last_records
 from collectord.sink.outcome import Action
 from collectord.sink.pack import Result, pack_steps
 from collectord.sink.packing import unpacked
 from collectord.sink.repair import repair
-from collectord.sink.run_so_far import last_records
 from collectord.sink.segment import SegmentPaths
 from collectord.sink.segment_steps import run
 from tests.support import event_lines

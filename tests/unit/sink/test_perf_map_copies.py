@@ -16,9 +16,9 @@ from collectord.plan.sink_plan import RetentionPlan
 from collectord.reader.symbols import perf_map
 from collectord.sink import perf_map_copies
 from collectord.sink.eviction import evict
-from collectord.sink.kept_beside import remove_lone
 from collectord.sink.perf_map_copies import Kept, MapCopies, kept_map
 from collectord.sink.segment import group_files
+from collectord.sink.sidecar_files import remove_lone
 from collectord.sink.state_dir import StateDir
 from tests.support.segments import files_in
 

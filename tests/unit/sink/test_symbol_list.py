@@ -12,7 +12,7 @@ from collectord.folders.trust import Trust
 from collectord.folders.walk import open_folder
 from collectord.reader.symbols.kernel_symbols import KernelFunction, KernelSymbols
 from collectord.sink import symbol_list
-from collectord.sink.kept_beside import remove_lone
+from collectord.sink.sidecar_files import remove_lone
 from collectord.sink.symbol_list import ModuleLists, kept_modules
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from collectord.config.pressure_limit import PressureLimit
-from collectord.daemon.incidents.host_then import host_then
+from collectord.daemon.incidents.host_state import host_state
 from collectord.errors import MissingFeature
 from collectord.kernel.host.host_moment import oom_kills, read_moment
 from collectord.kernel.host.pressure import open_limit, stalled_ns
@@ -79,7 +79,7 @@ def test_devices_with_requests(tmp_path: Path) -> None:
     )
     (tmp_path / "diskstats").write_text("\n".join(lines))
     moment = read_moment(tmp_path)
-    told = host_then(moment, moment)
+    told = host_state(moment, moment)
     assert [(one["number"], one["name"], one["in_flight"]) for one in told["devices"]] == [
         ("259:3", "nvme0n1p1", 12),
         ("7:1", "loop1", 1),
@@ -111,7 +111,7 @@ def test_what_stands_out() -> None:
     second = moment_of(
         3000, reading(1, 950), reading(2, 300), reading(3, 20, began=9), reading(5, 70, state="R")
     )
-    told = host_then(first, second)
+    told = host_state(first, second)
     assert told["interval_ns"] == 2000
     assert [(one["pid"], one["cpu_ns"]) for one in told["busiest"]] == [
         *((2, 200), (5, 70), (1, 50), (3, 20)),

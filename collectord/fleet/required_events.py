@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Needs(NamedTuple):
+class RequiredEvents(NamedTuple):
     """The events of an answer, as `AnswerHead` has them; see there."""
 
     needs: Sequence[Sequence[str]]

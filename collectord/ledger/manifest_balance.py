@@ -21,7 +21,7 @@ _IF_KNOWN: Final = ("aux", "pauses", "uncovered", "since_ns", "until_ns")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class ManifestBalance:
     """The balance of one session between two moments.
 
     Attributes:
@@ -62,7 +62,7 @@ class Cut:
         return plain(self, *absent)
 
 
-def cut(
+def manifest_balance(
     balance: SessionBalance,
     brackets: Mapping[RingLabel, Bracket],
     shared: tuple[int, int] = (0, 0),
@@ -70,7 +70,7 @@ def cut(
     since_ns: int | None = None,
     until_ns: int | None = None,
     uncovered: Sequence[Mapping[str, Any]] = (),
-) -> Cut:
+) -> ManifestBalance:
     """Return the balance of a running session, with both ends of its brackets.
 
     `shared` are the events produced outside the brackets, at both ends: losses that belong to no
@@ -80,7 +80,7 @@ def cut(
     before = sum_known(b.before.value for b in data)
     after = sum_known(b.after.value for b in data)
     exact = balance.basis is Basis.EXACT
-    return Cut(
+    return ManifestBalance(
         basis=balance.basis,
         closed=all(b.closed for b in data),
         produced=balance.produced,
@@ -101,19 +101,19 @@ def cut(
     )
 
 
-def cut_of_counters(
+def final_balance(
     *,
     produced: int | None,
     stored: int,
     lost: Mapping[LossKey, int],
     overwritten: int,
-) -> Cut:
+) -> ManifestBalance:
     """Return the final balance of a session that is over, from counters that no longer change.
 
     `produced` is None if the counters show only losses.
     """
     total = stored + sum(lost.values()) + overwritten
-    return Cut(
+    return ManifestBalance(
         basis=Basis.LOST_ONLY if produced is None else Basis.EXACT,
         closed=True,
         produced=produced,

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from collectord.daemon.arrival import BLOCKED_S, Arrival, Stage
-from collectord.daemon.leaving import taken
+from collectord.daemon.ending_sessions import taken
 from collectord.daemon.session_set import SessionSet
+from collectord.daemon.session_start import BLOCKED_S, Arrival, Stage
 from collectord.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from collectord.daemon.arrival import Join, Way
-    from collectord.daemon.leaving import Leaving
+    from collectord.daemon.ending_sessions import EndingSessions
+    from collectord.daemon.session_start import Join, Way
     from collectord.ledger.record_ledger import SessionBalance
     from collectord.plan.session_plan import SessionPlan
 
@@ -34,20 +34,20 @@ _LOG: Final = structlog.get_logger()
 _END_S: Final = 5.0
 
 
-class Arriving:
+class StartingSessions:
     """The sessions that are being opened, and do not record yet.
 
     Args:
         sessions: the live ones.
-        leaving: ends those that have begun in vain.
+        ending: ends those that have begun in vain.
 
     Attributes:
         abandoned: the plans of those whose disks did not answer before the end of the process.
     """
 
-    def __init__(self, sessions: SessionSet, leaving: Leaving) -> None:
+    def __init__(self, sessions: SessionSet, ending: EndingSessions) -> None:
         self._sessions = sessions
-        self._leaving = leaving
+        self._ending = ending
         self._ones: list[Arrival] = []
         self._advanced = asyncio.Event()
         self._patient = False
@@ -76,10 +76,10 @@ class Arriving:
         one.enter(Stage.OVER)
         failed = one.task.cancelled() or one.task.exception() is not None
         if one.dropped and not failed:
-            self._leaving.begin(one.aside.pop_all())
+            self._ending.begin(one.aside.pop_all())
         elif one.joins is not None and not one.task.cancelled():
             one.joins(one)
-        self._leaving.left()
+        self._ending.left()
 
     async def opened(self, ones: Sequence[Arrival]) -> None:
         """Wait until all are open, except those whose disks do not answer. Raises their errors."""
@@ -135,7 +135,7 @@ class Arriving:
         for one in dropped:
             one.drop()
             if one.stage is Stage.OVER:
-                self._leaving.begin(one.aside.pop_all())
+                self._ending.begin(one.aside.pop_all())
         await self._until(dropped, Stage.OVER)
 
     async def drop_late(self, keys: Iterable[tuple[str, str]]) -> None:

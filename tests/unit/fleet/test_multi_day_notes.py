@@ -16,7 +16,7 @@ from collectord.fleet import commit as commits_of
 from collectord.fleet.commit import Balance
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
-from collectord.fleet.lasting import content_of, lasting_of
+from collectord.fleet.multi_day_notes import content_of, lasting_of
 from collectord.fleet.questions import Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store

@@ -41,7 +41,7 @@ _CHAIN_NS: Final = 2500
 
 
 @dataclass(frozen=True, slots=True)
-class Imposed:
+class ProbeCost:
     """The cost of a session's most expensive event, ns; `parts` add up to it."""
 
     parts: dict[str, int]
@@ -61,7 +61,7 @@ class Imposed:
         return {"event_ns": self.event_ns, "parts": self.parts}
 
 
-def imposed_by(kind: str, rings: Sequence[RingPlan], payload: Payload) -> Imposed | None:
+def imposed_by(kind: str, rings: Sequence[RingPlan], payload: Payload) -> ProbeCost | None:
     """Return the expected cost of a session's events; None where only a client knows.
 
     Args:
@@ -77,7 +77,7 @@ def imposed_by(kind: str, rings: Sequence[RingPlan], payload: Payload) -> Impose
     data = [ring for ring in rings if ring.role is RingRole.DATA]
     if written is None or not data:
         return None
-    return Imposed({"record": written, **dict(_options(data, payload))})
+    return ProbeCost({"record": written, **dict(_options(data, payload))})
 
 
 def _options(rings: Sequence[RingPlan], payload: Payload) -> Iterator[tuple[str, int]]:

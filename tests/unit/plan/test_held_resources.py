@@ -28,7 +28,7 @@ from collectord.facts.kernel_facts import (
 from collectord.kernel.values.left_instance import InstanceNote
 from collectord.model import RingRole, ScopeKind
 from collectord.plan.build import build
-from collectord.plan.kept import block_digest, digest, held_part, trace_digest
+from collectord.plan.held_resources import block_digest, digest, held_part, trace_digest
 from collectord.plan.relay_source import RelayPlan
 from collectord.source.trace_end import left_instance
 from collectord.text.units import RingSize

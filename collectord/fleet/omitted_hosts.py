@@ -18,7 +18,7 @@ HOSTS_NAMED: Final = 2
 
 
 @dataclass(slots=True)
-class LeftOut:
+class OmittedHosts:
     """The hosts that an answer leaves out, by the reason.
 
     Attributes:

@@ -37,7 +37,7 @@ class _Part:
     since_s: float
 
 
-class Leaving:
+class EndingSessions:
     """Flushes, seals, balances and undoes sessions, each in its own time.
 
     Args:

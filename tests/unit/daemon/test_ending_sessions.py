@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collectord.daemon import leaving
-from collectord.daemon.leaving import Leaving
+from collectord.daemon import ending_sessions
+from collectord.daemon.ending_sessions import EndingSessions
 from collectord.daemon.session_set import SessionSet
 from collectord.errors import KernelError, PlanError
 from collectord.session.maps.map_watch import BpfWatch
@@ -55,9 +55,9 @@ class Rig:
 
     def __init__(self) -> None:
         self.sessions = SessionSet(BpfWatch())
-        self.leaving = Leaving(self.sessions)
+        self.ending = EndingSessions(self.sessions)
         self.left = 0
-        self.leaving.left = self._count
+        self.ending.left = self._count
 
     def _count(self) -> None:
         self.left += 1
@@ -70,7 +70,7 @@ class Rig:
             own = AsyncExitStack()
             own.push_async_callback(one.undo)
             out.add(made, own)
-        return self.leaving.begin(out)
+        return self.ending.begin(out)
 
 
 def run(scenario: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
@@ -84,7 +84,7 @@ def run(scenario: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "_GRACE_S", 0.01)
+    monkeypatch.setattr(ending_sessions, "_GRACE_S", 0.01)
 
 
 def test_a_session_is_shown_until_it_has_ended() -> None:
@@ -95,14 +95,14 @@ def test_a_session_is_shown_until_it_has_ended() -> None:
         rig.begin(stuck)
         quick.answers.set()
         rig.begin(quick)
-        assert await rig.leaving.settled() == ["stuck"]
-        (balance,) = rig.leaving.balances()
+        assert await rig.ending.settled() == ["stuck"]
+        (balance,) = rig.ending.balances()
         assert (balance.name, balance.state, balance.stored) == ("stuck", "ending", 0)
         assert rig.left == 1
         stuck.answers.set()
-        await rig.leaving.end()
+        await rig.ending.end()
         assert stuck.ended
-        assert rig.leaving.balances() == ()
+        assert rig.ending.balances() == ()
         assert rig.left == 2
 
     run(scenario)
@@ -117,9 +117,9 @@ def test_one_that_has_ended_waits_for_no_other() -> None:
         ended = rig.begin(quick)
         quick.answers.set()
         await ended
-        assert [plan.name for plan in rig.leaving.plans] == ["stuck"]
+        assert [plan.name for plan in rig.ending.plans] == ["stuck"]
         stuck.answers.set()
-        await rig.leaving.end()
+        await rig.ending.end()
 
     run(scenario)
 
@@ -132,11 +132,11 @@ def test_its_name_and_its_folder_are_taken_until_then() -> None:
         rig.begin(stuck)
         for other in (One("stuck", "/else"), One("else", "/state/stuck")):
             with pytest.raises(PlanError, match="'stuck' is still ending: it writes to /state/st"):
-                await rig.leaving.check([other.plan])
-        await rig.leaving.check([One("else").plan])
+                await rig.ending.check([other.plan])
+        await rig.ending.check([One("else").plan])
         stuck.answers.set()
-        await rig.leaving.end()
-        await rig.leaving.check([stuck.plan])
+        await rig.ending.end()
+        await rig.ending.check([stuck.plan])
 
     run(scenario)
 
@@ -148,7 +148,7 @@ def test_an_end_that_fails_is_logged(capsys: pytest.CaptureFixture[str]) -> None
         bad = One("bad", error="a ring stays")
         bad.answers.set()
         await rig.begin(bad)
-        assert rig.leaving.plans == []
+        assert rig.ending.plans == []
 
     run(scenario)
     shown = capsys.readouterr()
@@ -161,7 +161,7 @@ def test_nothing_that_ends_is_nothing() -> None:
 
     async def scenario(rig: Rig) -> None:
         await rig.begin()
-        await rig.leaving.end()
+        await rig.ending.end()
         assert rig.left == 0
 
     run(scenario)

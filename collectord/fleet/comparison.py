@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from collectord.errors import UsageError
 from collectord.fleet.dialect import DUCKDB, number_of
-from collectord.fleet.lift import HOST
+from collectord.fleet.per_host_statement import HOST
 from collectord.text.nearest import did_you_mean
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from collectord.cli import answer_file
-from collectord.fleet.compare import FORMS, GROUP, GROUPS, NO_LIMIT, Columns, compared
+from collectord.fleet.comparison import FORMS, GROUP, GROUPS, NO_LIMIT, Columns, compared
 from collectord.fleet.dialect import CLICKHOUSE, DUCKDB, SPARK
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
 from collectord.fleet.groups import groups_of
-from collectord.fleet.lift import HOST, over_hosts
-from collectord.fleet.needs import Needs, NotShipped
+from collectord.fleet.per_host_statement import HOST, over_hosts
 from collectord.fleet.questions import AskedAnswer, Asking
+from collectord.fleet.required_events import NotShipped, RequiredEvents
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.sql_tree import parsed, text_for
 from collectord.fleet.store import Store
@@ -40,7 +40,7 @@ from tests.support.fleets import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from collectord.fleet.compare import Measure
+    from collectord.fleet.comparison import Measure
     from collectord.fleet.groups import Groups
     from collectord.fleet.question import Question
 
@@ -101,7 +101,7 @@ def _answer(name: str) -> tuple[AskedAnswer, Columns]:
     values: dict[str, int | str] = {**values_of(name, one.head.parameter, {})}
     if "limit" in values:
         values["limit"] = NO_LIMIT
-    needs = Needs(one.head.needs, one.head.optional, one.head.columns)
+    needs = RequiredEvents(one.head.needs, one.head.optional, one.head.columns)
     compare = one.head.compare
     assert compare is not None
     return AskedAnswer(one.text, needs, values), Columns.of(compare.keys, compare.measures)
@@ -159,7 +159,7 @@ def test_a_window_of_a_host_of_both_groups_has_its_rows_once(store: Store) -> No
         "SELECT event_comm AS woken, count(*) AS times, sum(count(*)) OVER () AS of_all "
         "FROM sched_waking GROUP BY event_comm LIMIT 1"
     )
-    needs = Needs([["sched:sched_waking"]], (), {})
+    needs = RequiredEvents([["sched:sched_waking"]], (), {})
     columns = Columns.of(["woken"], {"times": "sum", "of_all": "max"})
     asking = _asking(store, wanted)
     groups = groups_of(Selection(store, wanted), "web-*", "web-2")

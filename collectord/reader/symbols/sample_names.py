@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from collectord.reader.embedded_db import literal
 from collectord.reader.symbols import kernel_lists, perf_map
-from collectord.reader.symbols.spaces_of_file import numbers, read_spaces
+from collectord.reader.symbols.address_space_reader import numbers, read_spaces
 from collectord.reader.symbols.symbolizer import Symbolizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from collectord.reader.event_file import EventFile
-    from collectord.reader.symbols.spaces_of_file import Ask
+    from collectord.reader.symbols.address_space_reader import Ask
     from collectord.reader.symbols.symbol_cache import SymbolCache
 
 # A sample's addresses, from the innermost on: the one alone, if there is no chain.

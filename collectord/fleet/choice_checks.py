@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from collectord.errors import UsageError
-from collectord.fleet.lift import HOST
+from collectord.fleet.per_host_statement import HOST
 from collectord.fleet.selection import EVERYBODY, Selection, Wanted
 from collectord.text.nearest import did_you_mean
 from collectord.text.wording import some_of

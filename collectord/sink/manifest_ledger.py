@@ -43,7 +43,7 @@ class SuppressedTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalanceTold(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger of a manifest, see `ledger.cut.Cut`.
+    """The ledger of a manifest, see `ledger.manifest_balance.ManifestBalance`.
 
     Attributes:
         lost: None if the manifest has no balance, as that of a segment which a repair has sealed.

@@ -12,11 +12,11 @@ import pytest
 
 from collectord.config.schema import Config, DaemonConfig
 from collectord.config.schema_session import SessionConfig
-from collectord.daemon import arrival, arriving
-from collectord.daemon.arrival import Arrival, Way
-from collectord.daemon.arriving import Arriving
-from collectord.daemon.leaving import Leaving
+from collectord.daemon import session_start, starting_sessions
+from collectord.daemon.ending_sessions import EndingSessions
 from collectord.daemon.session_set import SessionSet
+from collectord.daemon.session_start import Arrival, Way
+from collectord.daemon.starting_sessions import StartingSessions
 from collectord.errors import PlanError, SinkError
 from collectord.plan.build import build
 from collectord.session.maps.map_watch import BpfWatch
@@ -65,8 +65,8 @@ class Rig:
 
     def __init__(self) -> None:
         self.sessions = SessionSet(BpfWatch())
-        self.leaving = Leaving(self.sessions)
-        self.arriving = Arriving(self.sessions, self.leaving)
+        self.ending = EndingSessions(self.sessions)
+        self.starting = StartingSessions(self.sessions, self.ending)
         self.done: list[str] = []
         self.hangs = ""  # the step whose disk hangs
         self.made: dict[str, One] = {}
@@ -91,7 +91,7 @@ class Rig:
             told=lambda _: None,
         )
         self.made.update({name: One(name, self) for name in names})
-        return [self.arriving.set_out(self.made[name].plan, way) for name in names]
+        return [self.starting.set_out(self.made[name].plan, way) for name in names]
 
     def _places(self) -> Any:  # noqa: ANN401 - as much of it as is called
         async def claim(plan: SessionPlan) -> int:
@@ -121,8 +121,8 @@ def run(scenario: Callable[[Rig], Coroutine[Any, Any, None]]) -> list[str]:
         rig = Rig()
         async with asyncio.timeout(60):
             await scenario(rig)
-            await rig.arriving.end()
-            await rig.leaving.end()
+            await rig.starting.end()
+            await rig.ending.end()
         return rig.done
 
     return asyncio.run(whole())
@@ -130,9 +130,9 @@ def run(scenario: Callable[[Rig], Coroutine[Any, Any, None]]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrival, "_GRACE_S", 0.05)
-    monkeypatch.setattr(arriving, "_END_S", 0.05)
-    monkeypatch.setattr(arriving.Arriving, "_hangs", lambda _: True)
+    monkeypatch.setattr(session_start, "_GRACE_S", 0.05)
+    monkeypatch.setattr(starting_sessions, "_END_S", 0.05)
+    monkeypatch.setattr(starting_sessions.StartingSessions, "_hangs", lambda _: True)
 
 
 def joins_none(_one: Arrival) -> None:
@@ -154,15 +154,15 @@ def test_nobody_waits_for_a_disk_that_hangs(step: str) -> None:
 
         rig.hangs = f"{step} stuck"
         stuck, quick = ones = rig.set_out("stuck", "quick")
-        await rig.arriving.opened(ones)
-        assert await rig.arriving.begun(ones, join) == [quick]
-        assert rig.arriving.names == ["stuck"]
-        (balance,) = rig.arriving.balances()
+        await rig.starting.opened(ones)
+        assert await rig.starting.begun(ones, join) == [quick]
+        assert rig.starting.names == ["stuck"]
+        (balance,) = rig.starting.balances()
         assert (balance.name, balance.state) == ("stuck", "beginning")
         assert balance.degraded_reasons == ("its disk does not answer: /state/stuck",)
         rig.made["stuck"].answers.set()
         await joined.wait()
-        assert rig.arriving.balances() == ()
+        assert rig.starting.balances() == ()
 
     done = run(scenario)
     for name in ("stuck", "quick"):
@@ -177,13 +177,13 @@ def test_none_begins_before_all_are_open() -> None:
     async def scenario(rig: Rig) -> None:
         rig.opens.clear()
         ones = rig.set_out("a", "b")
-        waiting = asyncio.create_task(rig.arriving.opened(ones))
+        waiting = asyncio.create_task(rig.starting.opened(ones))
         await asyncio.sleep(0.1)  # longer than for a disk
         assert not waiting.done()
         rig.opens.set()
         await waiting
         assert "begin a" not in rig.done
-        assert await rig.arriving.begun(ones, joins_none) == ones
+        assert await rig.starting.begun(ones, joins_none) == ones
 
     run(scenario)
 
@@ -194,22 +194,22 @@ def test_what_is_dropped_ends_by_itself() -> None:
     async def scenario(rig: Rig) -> None:
         rig.hangs = "claim a"
         ones = rig.set_out("a")
-        await rig.arriving.opened(ones)
-        await rig.arriving.drop(ones)
-        assert rig.arriving.plans == []
+        await rig.starting.opened(ones)
+        await rig.starting.drop(ones)
+        assert rig.starting.plans == []
         rig.hangs = "begin b"
         ones = rig.set_out("b")
-        await rig.arriving.opened(ones)
-        assert await rig.arriving.begun(ones, joins_none) == []
-        await rig.arriving.drop(ones)
-        assert rig.arriving.names == []
-        assert [one.state for one in rig.arriving.ending()] == ["ending"]
+        await rig.starting.opened(ones)
+        assert await rig.starting.begun(ones, joins_none) == []
+        await rig.starting.drop(ones)
+        assert rig.starting.names == []
+        assert [one.state for one in rig.starting.ending()] == ["ending"]
         with pytest.raises(PlanError, match="'b' is still beginning: it writes to /state/b"):
-            await rig.arriving.check([rig.made["b"].plan])
+            await rig.starting.check([rig.made["b"].plan])
         rig.made["b"].answers.set()
         await asyncio.wait([ones[0].task])
-        await rig.arriving.check([rig.made["b"].plan])
-        await rig.leaving.end()
+        await rig.starting.check([rig.made["b"].plan])
+        await rig.ending.end()
 
     assert run(scenario) == ["claim b", "open b", "begin b", "close b", "undo b"]
 
@@ -221,14 +221,14 @@ def test_a_failure_is_raised_unless_it_comes_late() -> None:
         rig.hangs = "begin late"
         (late,) = ones = rig.set_out("late")
         rig.made["late"].fails = True
-        await rig.arriving.opened(ones)
+        await rig.starting.opened(ones)
         told = asyncio.Event()
 
         def join(one: Arrival) -> None:
             assert str(one.error()) == "no room: /state/late"
             told.set()
 
-        assert await rig.arriving.begun(ones, join) == []
+        assert await rig.starting.begun(ones, join) == []
         rig.made["late"].answers.set()
         await told.wait()
         assert [*late.aside] == []
@@ -237,9 +237,9 @@ def test_a_failure_is_raised_unless_it_comes_late() -> None:
         rig.made["bad"].fails = True
         rig.made["bad"].answers.set()
         with pytest.raises(SinkError, match="no room"):
-            await rig.arriving.opened(ones)
+            await rig.starting.opened(ones)
         await asyncio.sleep(0)  # the failed one is over, or not
-        await rig.arriving.drop(ones)
+        await rig.starting.drop(ones)
 
     done = run(scenario)
     assert "undo late" in done
@@ -253,10 +253,10 @@ def test_an_end_abandons_those_whose_disks_never_answer() -> None:
     async def scenario(rig: Rig) -> None:
         rig.hangs = "begin stuck"
         ones = rig.set_out("stuck", "quick")
-        await rig.arriving.opened(ones)
-        await rig.arriving.begun(ones, joins_none)
-        await rig.arriving.end()
-        assert [plan.name for plan in rig.arriving.abandoned] == ["stuck"]
+        await rig.starting.opened(ones)
+        await rig.starting.begun(ones, joins_none)
+        await rig.starting.end()
+        assert [plan.name for plan in rig.starting.abandoned] == ["stuck"]
         ones[0].task.cancel()
 
     run(scenario)
@@ -266,14 +266,14 @@ def test_a_recording_waits_for_each_disk_until_it_is_stopped() -> None:
     """Its command is to begin with all of them."""
 
     async def scenario(rig: Rig) -> None:
-        rig.arriving.be_patient()
+        rig.starting.be_patient()
         rig.hangs = "begin slow"
         ones = rig.set_out("slow")
-        await rig.arriving.opened(ones)
-        begun = asyncio.create_task(rig.arriving.begun(ones, joins_none))
+        await rig.starting.opened(ones)
+        begun = asyncio.create_task(rig.starting.begun(ones, joins_none))
         await asyncio.sleep(0.1)  # longer than a daemon waits
         assert not begun.done()
-        rig.arriving.hurry()
+        rig.starting.hurry()
         assert await begun == []
         rig.made["slow"].answers.set()
 

@@ -22,15 +22,15 @@ from collectord.cli.parser import named_values
 from collectord.cli.query_rows import print_csv, print_objects, print_rows, print_schema
 from collectord.cli.text_table import Column, print_table
 from collectord.errors import ConfigError, UsageError
-from collectord.fleet.choice import check_labels, check_session
+from collectord.fleet.choice_checks import check_labels, check_session
 from collectord.fleet.clock_bound import clock_bound
-from collectord.fleet.compare import NO_LIMIT, Columns, NoColumn
+from collectord.fleet.comparison import NO_LIMIT, Columns, NoColumn
 from collectord.fleet.engines import ENGINES, duck
 from collectord.fleet.engines.place import Place
-from collectord.fleet.left_out import HOSTS_NAMED
-from collectord.fleet.lift import HOST
-from collectord.fleet.needs import Needs, NotShipped
+from collectord.fleet.omitted_hosts import HOSTS_NAMED
+from collectord.fleet.per_host_statement import HOST
 from collectord.fleet.questions import AskedAnswer, Asking
+from collectord.fleet.required_events import NotShipped, RequiredEvents
 from collectord.programs.parameter import values_of
 from collectord.text.units import NS_PER_SECOND
 from collectord.text.wording import counted, some_of, were
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from collectord.cli.answer_file import AnswerFile
-    from collectord.fleet.compare import Comparison
+    from collectord.fleet.comparison import Comparison
     from collectord.fleet.groups import Groups
-    from collectord.fleet.left_out import LeftOut
+    from collectord.fleet.omitted_hosts import OmittedHosts
     from collectord.fleet.question import Question
     from collectord.fleet.selection import Selection
     from collectord.fleet.shortfall import Shortfall
@@ -95,7 +95,7 @@ def answer(args: argparse.Namespace) -> int:
     selection = selection_of(args)
     asking = _asking(selection, args)
     head = one.head
-    needs = Needs(head.needs, head.optional, head.columns, head.call_chains)
+    needs = RequiredEvents(head.needs, head.optional, head.columns, head.call_chains)
     asked = AskedAnswer(one.text, needs, values)
     groups = compared_groups(selection, args)
     if groups is None:
@@ -122,7 +122,7 @@ def answer(args: argparse.Namespace) -> int:
     return _end(selection, asking, args)
 
 
-def _complain_of_left_out(left_out: LeftOut, name: str) -> None:
+def _complain_of_left_out(left_out: OmittedHosts, name: str) -> None:
     """Say which hosts have no rows in an answer, as nothing of it was recorded, or shipped."""
     events = " and ".join(left_out.events)
     for hosts, words in (

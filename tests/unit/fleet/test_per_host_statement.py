@@ -12,7 +12,7 @@ import pytest
 from collectord.cli import answer_file
 from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree
-from collectord.fleet.lift import over_hosts
+from collectord.fleet.per_host_statement import over_hosts
 from collectord.programs.parameter import values_of
 
 if TYPE_CHECKING:

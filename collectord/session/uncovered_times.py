@@ -26,7 +26,7 @@ class _Time:
     until_ns: int | None = None
 
 
-class Uncovered:
+class UncoveredTimes:
     """Notes the times in which one session lacks something; beyond a thousand the oldest go."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ _BLOCKED: Final = "D"
 _RUNNING: Final = "R"
 
 
-def host_then(first: Moment, second: Moment) -> dict[str, Any]:
+def host_state(first: Moment, second: Moment) -> dict[str, Any]:
     """Return plain data: load and pressure of the first reading, and the processes that stand out.
 
     Args:

@@ -35,7 +35,7 @@ class LossReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Losing:
+class PresentLoss:
     """A loss of records that is going on.
 
     Attributes:

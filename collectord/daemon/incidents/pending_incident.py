@@ -16,7 +16,7 @@ SHOWN: Final = 5
 
 
 @dataclass(slots=True)
-class Making:
+class PendingIncident:
     """An incident that is being made.
 
     Attributes:

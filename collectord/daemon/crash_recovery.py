@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from collectord.daemon.async_waits import answered
 from collectord.daemon.claims import await_salvages
-from collectord.daemon.waits import answered
-from collectord.plan.kept import block_digest
+from collectord.plan.held_resources import block_digest
 from collectord.plan.relay_source import RelayPlan
 from collectord.recovery.predecessor import Leftovers, salvage_traces
 from collectord.session.lone_call import lone_call
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collectord.plan.plan import Plan
 
 
-class LeftBehind:
+class CrashRecovery:
     """The remains of killed processes: unsealed segments, staging, rings of ftrace, block traces.
 
     Args:
