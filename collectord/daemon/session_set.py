@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from collectord.errors import CollectordError, UsageError
-from collectord.ledger.counter_sums import carried
+from collectord.ledger.counter_sums import sum_balances
 from collectord.session.session import Session
 from collectord.text.nearest import did_you_mean
 from collectord.text.wording import counted
@@ -116,7 +116,7 @@ class SessionSet:
         sums = dict(self._before)
         for session in self._ending:
             key = session.plan.key
-            sums[key] = carried(sums.get(key), session.balance())
+            sums[key] = sum_balances(sums.get(key), session.balance())
         return tuple(balance for key, balance in sums.items() if key in self._live)
 
     def named(self, names: Sequence[str]) -> list[AnySession]:
@@ -237,7 +237,7 @@ class SessionSet:
             if session in self._ending:
                 self._ending.remove(session)
                 key = session.plan.key
-                self._before[key] = carried(self._before.get(key), session.balance())
+                self._before[key] = sum_balances(self._before.get(key), session.balance())
 
 
 async def _end(session: AnySession) -> None:

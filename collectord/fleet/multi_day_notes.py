@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DAYS_BEFORE: Final = 1
 
 
-def lasting_of(commit: Commit) -> LastingKey | None:
+def multi_day_key(commit: Commit) -> LastingKey | None:
     """Return the key of a segment's note; None if it needs none."""
     times = (commit.first_ns, commit.last_ns, commit.balance.since_ns, commit.balance.until_ns)
     days = sorted({commit.date, *(day_of(one) for one in times if one is not None)})
@@ -30,6 +30,6 @@ def lasting_of(commit: Commit) -> LastingKey | None:
     return LastingKey(days[-1], days[0], CommitKey(commit.date, commit.host, commit.source))
 
 
-def content_of(lasting: LastingKey) -> bytes:
+def note_content(lasting: LastingKey) -> bytes:
     """Return the contents of a note: the key of its commit."""
     return f"{lasting.commit.key}\n".encode()

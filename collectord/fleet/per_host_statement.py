@@ -26,7 +26,7 @@ _LABELS: Final = "hosts_of_labels"
 _LABEL: Final = "label {}"
 
 
-def over_hosts(
+def per_host_statement(
     tree: exp.Query, unlike: Collection[str], by: Sequence[str] = (HOST,), labels: str = HOSTS
 ) -> exp.Query:
     """Return a statement that asks each host by itself.

@@ -13,7 +13,7 @@ from collectord.fleet import dialect, sql_tree, tables
 from collectord.fleet.comparison import GROUP, GROUPS, Comparison, compared
 from collectord.fleet.engines import duck
 from collectord.fleet.omitted_hosts import HOSTS_NAMED, OmittedHosts
-from collectord.fleet.per_host_statement import HOST, HOSTS, over_hosts
+from collectord.fleet.per_host_statement import HOST, HOSTS, per_host_statement
 from collectord.fleet.question import Chosen, Objects, Question
 from collectord.fleet.recordings import Recordings
 from collectord.fleet.required_events import NotShipped
@@ -165,7 +165,7 @@ class Asking:
         """
         need, hosts = self._need_of(head)
         asked, rows = self._tables_of(head, need, hosts)
-        tree = over_hosts(sql_tree.parsed(sql, values), _UNLIKE, by)
+        tree = per_host_statement(sql_tree.parsed(sql, values), _UNLIKE, by)
         return self._question(tree, asked, rows)
 
     def of_comparison(
@@ -199,7 +199,9 @@ class Asking:
             {HOST: "VARCHAR", GROUP: "INTEGER"},
             [(host, side) for side, group in enumerate(groups) for host in group.hosts],
         )
-        tree = over_hosts(sql_tree.parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS)
+        tree = per_host_statement(
+            sql_tree.parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS
+        )
         names = [name for name, _ in self.shape(self._question(tree, objects, rows))]
         columns.check([name for name in names if name not in {HOST, GROUP}])
         numbers = len(groups.group.hosts), len(groups.against.hosts)

@@ -35,7 +35,7 @@ from collectord.fleet.commit import (
     Previous,
     StoredObject,
 )
-from collectord.fleet.multi_day_notes import content_of, lasting_of
+from collectord.fleet.multi_day_notes import multi_day_key, note_content
 from collectord.fleet.pending_segments import deleted_before
 from collectord.fleet.segment_rows import rows_in, write_rows
 from collectord.fleet.store_keys import CommitKey, EventKey, raw_key
@@ -256,10 +256,10 @@ class Shipment:
 
     def _noted(self, commit: Commit) -> Commit:
         """Put the note of a segment of other days than its keys tell, before its commit."""
-        lasting = lasting_of(commit)
+        lasting = multi_day_key(commit)
         if lasting is None:
             return commit
-        data = content_of(lasting)
+        data = note_content(lasting)
         own = len(data), hashlib.sha256(data).hexdigest()
         there = self._put(lasting.key, data, len(data))
         if there is not None and there != own:

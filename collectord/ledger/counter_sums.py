@@ -44,7 +44,7 @@ def add_counters(before: Counters, last: Counters) -> Counters:
     return last._replace(**figures)
 
 
-def carried(before: SessionBalance | None, last: SessionBalance) -> SessionBalance:
+def sum_balances(before: SessionBalance | None, last: SessionBalance) -> SessionBalance:
     """Return the sums over two sessions of a name and source, the later one second.
 
     Only what counts up is summed; a ring or an area that one of them lacks is the other's.

@@ -61,7 +61,9 @@ class ProbeCost:
         return {"event_ns": self.event_ns, "parts": self.parts}
 
 
-def imposed_by(kind: str, rings: Sequence[RingPlan], payload: Payload) -> ProbeCost | None:
+def expected_probe_cost(
+    kind: str, rings: Sequence[RingPlan], payload: Payload
+) -> ProbeCost | None:
     """Return the expected cost of a session's events; None where only a client knows.
 
     Args:

@@ -12,7 +12,7 @@ from collectord.errors import MissingFeature
 from collectord.model import TASK_SCOPES, Basis, RingRole, Scope, source_kind
 from collectord.plan.payload import Payload
 from collectord.plan.plan_text import event_dict, event_words, ring_words, sink_words
-from collectord.plan.probe_cost import imposed_by
+from collectord.plan.probe_cost import expected_probe_cost
 
 if TYPE_CHECKING:
     from collectord.codec.tracepoint import Tracepoint
@@ -161,7 +161,7 @@ class SessionPlan:
     @property
     def imposed(self) -> ProbeCost | None:
         """The expected cost of its events in the traced programs; None if only a client knows."""
-        return imposed_by(self.kind, self.rings, self.payload)
+        return expected_probe_cost(self.kind, self.rings, self.payload)
 
     @property
     def basis(self) -> Basis:

@@ -23,14 +23,14 @@ import structlog
 from collectord.errors import CodecError
 from collectord.kernel.values.kept_rings import Prior
 from collectord.model import RING_DROPPED, RING_PAUSED, Reason, Stage, loss_key, loss_name
-from collectord.sink.earlier_run import last_records, told_by, told_in_run
+from collectord.sink.earlier_run import last_records, run_totals, run_totals_in
 from collectord.text.foreign import decode_json, encode_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from collectord._native._core import Stream
-    from collectord.sink.earlier_run import Told
+    from collectord.sink.earlier_run import RunTotals
     from collectord.sink.manifest import Manifest
     from collectord.source.base import Lasting
 
@@ -78,7 +78,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     paused_ns: int = 0
     refused: int = 0
 
-    def with_told(self, told: Told) -> Account:
+    def with_totals(self, told: RunTotals) -> Account:
         """Return the account with what manifests of its process tell, be it known or not."""
         if not told.lost:  # those of recovered segments know what is stored alone
             return msgspec.structs.replace(self, stored=max(self.stored, told.stored))
@@ -151,7 +151,7 @@ class LastingAccount:
         before = self._before
         if before.run:
             # A kill may have come between a manifest and the note of it.
-            before = before.with_told(self._told_in(before.run))
+            before = before.with_totals(self._told_in(before.run))
             stored = before.stored + sum(self._told_in(run).stored for run in before.more)
             taken = self._source.prior.taken - before.taken - before.gone
             self._go_on(before, max(0, taken - stored))
@@ -161,8 +161,8 @@ class LastingAccount:
             event = "trace_of_killed_lost" if self._source.in_bytes else "events_of_killed_lost"
             _LOG.warning(event, path=str(self._directory), **self._lost)
 
-    def _told_in(self, run: str) -> Told:
-        return told_in_run(self._directory, run, in_bytes=self._source.in_bytes)
+    def _told_in(self, run: str) -> RunTotals:
+        return run_totals_in(self._directory, run, in_bytes=self._source.in_bytes)
 
     def _go_on(self, before: Account, dropped: int) -> None:
         """Begin this process's account.
@@ -222,8 +222,8 @@ class LastingAccount:
         """Note what a manifest tells; of an account that is not settled the next process knows."""
         if not self._settled:
             return
-        told = told_by([manifest], in_bytes=self._source.in_bytes)
-        self._account = self._account.with_told(told)
+        told = run_totals([manifest], in_bytes=self._source.in_bytes)
+        self._account = self._account.with_totals(told)
         self._write()
 
     def pausing(self, since_ns: int, refused: int) -> None:

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from collectord.sink.segment import Group
 
 
-def of_run(folder: Folder, groups: Iterable[Group], name: str) -> list[Manifest]:
+def manifests_of_run(folder: Folder, groups: Iterable[Group], name: str) -> list[Manifest]:
     """Return the manifests of a run among those of some segments of a folder."""
     raw = (read_other_manifest(folder, group.paths.manifest) for group in groups)
     manifests = [decode(one, Manifest) for one in raw]
     return [manifest for manifest in manifests if manifest is not None and manifest.run == name]
 
 
-class Told(NamedTuple):
+class RunTotals(NamedTuple):
     """The events of a process that its manifests tell of so far, or the bytes of its AUX areas.
 
     Attributes:
@@ -51,7 +51,7 @@ class Told(NamedTuple):
     lost: Mapping[str, int]
 
 
-def told_by(manifests: Iterable[Manifest], *, in_bytes: bool = False) -> Told:
+def run_totals(manifests: Iterable[Manifest], *, in_bytes: bool = False) -> RunTotals:
     """Return what some manifests of a run tell of; all their figures only rise.
 
     Args:
@@ -61,29 +61,29 @@ def told_by(manifests: Iterable[Manifest], *, in_bytes: bool = False) -> Told:
     stored = overwritten = 0
     lost: Counter[str] = Counter()
     for one in manifests:
-        told = _trace_told(one) if in_bytes else _events_told(one)
+        told = _trace_totals(one) if in_bytes else _event_totals(one)
         stored = max(stored, told.stored)
         overwritten = max(overwritten, told.overwritten)
         lost.update({name: max(0, n - lost[name]) for name, n in told.lost.items()})
-    return Told(stored, overwritten, lost)
+    return RunTotals(stored, overwritten, lost)
 
 
-def _events_told(manifest: Manifest) -> Told:
+def _event_totals(manifest: Manifest) -> RunTotals:
     ledger = manifest.ledger
     stored = manifest.stored_before + manifest.samples
-    return Told(stored, ledger.get("overwritten") or 0, ledger.get("lost", {}))
+    return RunTotals(stored, ledger.get("overwritten") or 0, ledger.get("lost", {}))
 
 
-def _trace_told(manifest: Manifest) -> Told:
+def _trace_totals(manifest: Manifest) -> RunTotals:
     lost: Counter[str] = Counter()
     for area in manifest.ledger.get("aux", ()):
         lost.update({name: n or 0 for name, n in area["lost_bytes"].items()})
     areas = (entry for entry in manifest.rings if entry.role == RingRole.AUX)
-    return Told(sum(entry.stored_total for entry in areas), 0, lost)
+    return RunTotals(sum(entry.stored_total for entry in areas), 0, lost)
 
 
-def told_in_run(directory: Path, name: str, *, in_bytes: bool = False) -> Told:
-    """Return what the manifests of a run in a folder tell of, see `told_by`.
+def run_totals_in(directory: Path, name: str, *, in_bytes: bool = False) -> RunTotals:
+    """Return what the manifests of a run in a folder tell of, see `run_totals`.
 
     The files of a set have a run each: a run is that of the first, and of those beside it.
 
@@ -100,11 +100,11 @@ def told_in_run(directory: Path, name: str, *, in_bytes: bool = False) -> Told:
     for paths, one in read:
         if one is not None and paths.set_name in sets:
             parts.setdefault(paths.format, []).append(one)
-    told = [told_by(manifests, in_bytes=in_bytes) for manifests in parts.values()]
+    told = [run_totals(manifests, in_bytes=in_bytes) for manifests in parts.values()]
     lost: Counter[str] = Counter()
     for part in told:  # each of a set tells of the whole session
         lost |= Counter(part.lost)
-    return Told(
+    return RunTotals(
         sum(part.stored for part in told),
         max((part.overwritten for part in told), default=0),
         {name: lost[name] for part in told for name in part.lost},

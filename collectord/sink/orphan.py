@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from collectord.model import ClockReading
-from collectord.sink.earlier_run import of_run
+from collectord.sink.earlier_run import manifests_of_run
 from collectord.sink.manifest import (
     COUNT_MAX,
     Clocks,
@@ -182,7 +182,9 @@ def _sealed_of_run(folder: Folder, paths: SegmentPaths, name: str) -> list[Manif
     if not paths.rotated or not name:
         return []
     groups = (group for group in group_files(folder) if group.paths != paths)
-    return of_run(folder, [group for group in groups if group.paths.format == paths.format], name)
+    return manifests_of_run(
+        folder, [group for group in groups if group.paths.format == paths.format], name
+    )
 
 
 def _with_totals(

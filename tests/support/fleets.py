@@ -19,7 +19,7 @@ import msgspec
 
 from collectord.fleet import commit as commits_of
 from collectord.fleet.commit import Balance, ClockState, Commit, Covered, Previous, StoredObject
-from collectord.fleet.multi_day_notes import content_of, lasting_of
+from collectord.fleet.multi_day_notes import multi_day_key, note_content
 from collectord.fleet.store_keys import CommitKey, EventKey, day_of
 from collectord.model import ClockReading
 from collectord.sink import manifest as manifests
@@ -234,9 +234,9 @@ class Shipped:
         }
         made = Commit(**{**values, **changes})
         key = CommitKey(made.date, host.name, source).key
-        lasting = lasting_of(made)
+        lasting = multi_day_key(made)
         if lasting is not None:
-            note = content_of(lasting)
+            note = note_content(lasting)
             self.store.put_new(lasting.key, note)
             sha256 = hashlib.sha256(note).hexdigest()
             of_note = StoredObject(key=lasting.key, bytes=len(note), sha256=sha256)

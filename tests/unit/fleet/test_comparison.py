@@ -15,7 +15,7 @@ from collectord.fleet.dialect import CLICKHOUSE, DUCKDB, SPARK
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
 from collectord.fleet.groups import groups_of
-from collectord.fleet.per_host_statement import HOST, over_hosts
+from collectord.fleet.per_host_statement import HOST, per_host_statement
 from collectord.fleet.questions import AskedAnswer, Asking
 from collectord.fleet.required_events import NotShipped, RequiredEvents
 from collectord.fleet.selection import Selection, Wanted
@@ -260,7 +260,7 @@ def test_hosts_count_that_recorded_in_the_session(store: Store) -> None:
 def test_every_shipped_answer_can_be_compared(name: str, engine: str) -> None:
     """Its head names columns that it has, and each engine has a statement."""
     asked, columns = _answer(name)
-    tree = over_hosts(parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS)
+    tree = per_host_statement(parsed(asked.sql, asked.values), _UNLIKE, (HOST, GROUP), GROUPS)
     named = {*tree.named_selects}
     weights = [measure.weight for measure in columns.measures if measure.weight]
     read = [measure.name for measure in columns.measures if measure.how != "rows"]

@@ -9,7 +9,7 @@ import sqlglot
 
 from collectord.cli import answer_file
 from collectord.fleet.dialect import CLICKHOUSE, DUCKDB, SPARK
-from collectord.fleet.per_host_statement import over_hosts
+from collectord.fleet.per_host_statement import per_host_statement
 from collectord.fleet.sql_tree import parsed, text_for
 from collectord.programs.parameter import values_of
 
@@ -20,7 +20,7 @@ def test_every_answer_can_be_written_for_every_engine(name: str, engine: str) ->
     """No part of an answer is left that only DuckDB has."""
     one = answer_file.load(name)
     values = values_of(name, one.head.parameter, {})
-    tree = over_hosts(parsed(one.text, values), ("syscall_names", "errno_names"))
+    tree = per_host_statement(parsed(one.text, values), ("syscall_names", "errno_names"))
     text = text_for(tree, engine).upper()
     for word in ("MAKE_TIMESTAMP_NS", "EPOCH_NS", "MATERIALIZED", "GLOB", "ASOF", "$", "ERROR("):
         assert word not in text

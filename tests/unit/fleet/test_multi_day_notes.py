@@ -16,7 +16,7 @@ from collectord.fleet import commit as commits_of
 from collectord.fleet.commit import Balance
 from collectord.fleet.engines import ENGINES
 from collectord.fleet.engines.place import Place
-from collectord.fleet.multi_day_notes import content_of, lasting_of
+from collectord.fleet.multi_day_notes import multi_day_key, note_content
 from collectord.fleet.questions import Asking
 from collectord.fleet.selection import Selection, Wanted
 from collectord.fleet.store import Store
@@ -175,9 +175,9 @@ def test_each_segment_of_a_time_is_found(times: list[int], window: tuple[int, in
     begin_ns, end_ns = sorted(window)
     store = Store("memory", MemoryStore())
     one = _commit(first_ns, last_ns, since_ns, until_ns)
-    lasting = lasting_of(one)
+    lasting = multi_day_key(one)
     if lasting is not None:
-        store.put_new(lasting.key, content_of(lasting))
+        store.put_new(lasting.key, note_content(lasting))
     key = CommitKey(one.date, one.host, one.source)
     store.put_new(key.key, commits_of.encode(one))
     found = Selection(store, Wanted(Window(begin_ns, end_ns))).committed
@@ -190,9 +190,9 @@ def test_each_segment_of_a_time_is_found(times: list[int], window: tuple[int, in
 def test_segments_within_a_day_and_the_next_have_no_note() -> None:
     """Nearly all are such ones, for which nothing more is put."""
     last_ns = BEGIN_NS + 2 * DAY - 1
-    assert lasting_of(_commit(BEGIN_NS, last_ns, BEGIN_NS, last_ns)) is None
-    assert lasting_of(_commit(BEGIN_NS, last_ns, BEGIN_NS, last_ns + 1)) is not None
-    assert lasting_of(_commit(BEGIN_NS, last_ns, BEGIN_NS - 1, last_ns)) is not None
+    assert multi_day_key(_commit(BEGIN_NS, last_ns, BEGIN_NS, last_ns)) is None
+    assert multi_day_key(_commit(BEGIN_NS, last_ns, BEGIN_NS, last_ns + 1)) is not None
+    assert multi_day_key(_commit(BEGIN_NS, last_ns, BEGIN_NS - 1, last_ns)) is not None
 
 
 @pytest.fixture

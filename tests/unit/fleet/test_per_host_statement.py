@@ -12,7 +12,7 @@ import pytest
 from collectord.cli import answer_file
 from collectord.errors import UsageError
 from collectord.fleet import dialect, sql_tree
-from collectord.fleet.per_host_statement import over_hosts
+from collectord.fleet.per_host_statement import per_host_statement
 from collectord.programs.parameter import values_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _lifted(sql: str, *by: str) -> str:
-    tree = over_hosts(sql_tree.parsed(sql), ("names",), by or ("host",))
+    tree = per_host_statement(sql_tree.parsed(sql), ("names",), by or ("host",))
     return sql_tree.text_for(tree, dialect.DUCKDB)
 
 
@@ -105,7 +105,7 @@ def test_rows_are_of_labels_or_of_all_hosts_together(
     sql = "SELECT count(*) AS n, sum(v) AS total FROM t"
     by_role = connection.execute(_lifted(sql, "role")).fetchall()
     assert sorted(row[:2] for row in by_role) == [("x", 40), ("y", 20)]
-    tree = over_hosts(sql_tree.parsed(sql), ("names",), ())
+    tree = per_host_statement(sql_tree.parsed(sql), ("names",), ())
     together = connection.execute(sql_tree.text_for(tree, dialect.DUCKDB)).fetchall()
     assert [row[0] for row in together] == [60]
 
@@ -129,5 +129,7 @@ def test_all_shipped_answers_can_be_asked_of_each_host(name: str) -> None:
     """Each answer has the host before its columns, and a group of it where it has groups."""
     one = answer_file.load(name)
     values = values_of(name, one.head.parameter, {})
-    text = over_hosts(sql_tree.parsed(one.text, values), ("syscall_names", "errno_names")).sql()
+    text = per_host_statement(
+        sql_tree.parsed(one.text, values), ("syscall_names", "errno_names")
+    ).sql()
     assert '"host" AS "host"' in text
